@@ -1,0 +1,232 @@
+"""Text without objects: a string is the offset of a length-prefixed slice of a byte heap.
+
+The prefix is a varint, as in protobuf, so the heap of a trace that was read can be the file's own bytes, and
+writing copies slices. Every heap ends in PAD zero bytes, so kernels may load eight bytes at any offset of a slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+PAD = 8
+U8 = NDArray[np.uint8]
+I64 = NDArray[np.int64]
+
+
+def pad(data: bytes | bytearray | memoryview | U8) -> U8:
+    """Bytes as a heap: a copy with PAD zero bytes behind."""
+    source = np.frombuffer(data, np.uint8)
+    heap = np.empty(len(source) + PAD, np.uint8)
+    heap[: len(source)] = source
+    heap[len(source) :] = 0
+    return heap
+
+
+def words(heap: U8) -> NDArray[np.uint64]:
+    """Element p is the eight bytes at offset p, unaligned."""
+    first = heap[:8].view(np.uint64)
+    return np.lib.stride_tricks.as_strided(first, shape=(len(heap) - 7,), strides=(1,), writeable=heap.flags.writeable)
+
+
+def varint(value: int) -> bytes:
+    value &= 0xFFFFFFFFFFFFFFFF
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+@njit(cache=True, inline="always")
+def prefix(heap, offset):  # type: ignore[no-untyped-def]
+    """(first byte, length) of the slice at offset; the heap was checked when it was made."""
+    value = np.int64(heap[offset])
+    if value < 128:
+        return offset + 1, value
+    value &= 127
+    shift = 7
+    p = offset + 1
+    while True:
+        byte = np.int64(heap[p])
+        p += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return p, value
+        shift += 7
+
+
+def slice_bytes(heap: U8, offset: int) -> bytes:
+    """The bytes of the slice at offset."""
+    value = shift = 0
+    while True:
+        byte = int(heap[offset])
+        offset += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return heap[offset : offset + value].tobytes()
+        shift += 7
+
+
+def string(heap: U8, offset: int) -> str:
+    return "" if offset < 0 else slice_bytes(heap, offset).decode()
+
+
+@njit(cache=True)
+def _hash(heap, word, start, length):  # type: ignore[no-untyped-def]
+    h = np.uint64(length) * np.uint64(0x9E3779B97F4A7C15)
+    p = start
+    end = start + length
+    while p + 8 <= end:
+        h = (h ^ word[p]) * np.uint64(0xFF51AFD7ED558CCD)
+        h ^= h >> np.uint64(32)
+        p += 8
+    if p < end:
+        tail = word[p] & ((np.uint64(1) << np.uint64(8 * (end - p))) - np.uint64(1))
+        h = (h ^ tail) * np.uint64(0xFF51AFD7ED558CCD)
+        h ^= h >> np.uint64(32)
+    return h
+
+
+@njit(cache=True)
+def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
+    """Are the `length` bytes at a and b of one heap equal?"""
+    n = 0
+    while n + 8 <= length:
+        if word[a + n] != word[b + n]:
+            return False
+        n += 8
+    if n < length:
+        mask = (np.uint64(1) << np.uint64(8 * (length - n))) - np.uint64(1)
+        return (word[a + n] ^ word[b + n]) & mask == np.uint64(0)
+    return True
+
+
+@njit(cache=True)
+def _intern(heap, word, offsets, begin, codes, table, hashes, unique, used):  # type: ignore[no-untyped-def]
+    """Codes for offsets[begin:], until the table is 60% full; returns (next row, strings so far)."""
+    mask = len(table) - 1
+    limit = len(table) * 6 // 10
+    last_offset = np.int64(-2)
+    last_code = np.int32(-1)
+    for i in range(begin, len(offsets)):
+        offset = offsets[i]
+        if offset < 0:
+            codes[i] = -1
+            continue
+        if offset == last_offset:
+            codes[i] = last_code
+            continue
+        if used >= limit:
+            return i, used
+        start, length = prefix(heap, offset)
+        h = _hash(heap, word, start, length)
+        slot = np.int64(h & np.uint64(mask))
+        while True:
+            code = table[slot]
+            if code < 0:
+                table[slot] = used
+                hashes[used] = h
+                unique[used] = offset
+                code = np.int32(used)
+                used += 1
+                break
+            if hashes[code] == h:
+                other, other_length = prefix(heap, unique[code])
+                if other_length == length and same_bytes(word, start, other, length):
+                    break
+            slot = (slot + 1) & mask
+        codes[i] = code
+        last_offset = offset
+        last_code = code
+    return len(offsets), used
+
+
+@njit(cache=True)
+def _rehash(table, hashes, used):  # type: ignore[no-untyped-def]
+    mask = len(table) - 1
+    for code in range(used):
+        slot = np.int64(hashes[code] & np.uint64(mask))
+        while table[slot] >= 0:
+            slot = (slot + 1) & mask
+        table[slot] = code
+
+
+def intern(heap: U8, offsets: I64) -> tuple[NDArray[np.int32], I64]:
+    """Dictionary-encode a text column: code per row (-1 where absent), and per code the offset of its first use."""
+    offsets = np.ascontiguousarray(offsets)
+    codes = np.empty(len(offsets), np.int32)
+    size = 1 << 12
+    table = np.full(size, -1, np.int32)
+    hashes, unique = np.empty(size, np.uint64), np.empty(size, np.int64)
+    word = words(heap)
+    row = used = 0
+    while True:
+        row, used = _intern(heap, word, offsets, row, codes, table, hashes, unique, used)
+        if row == len(offsets):
+            return codes, unique[:used].copy()
+        size *= 4
+        table = np.full(size, -1, np.int32)
+        hashes, unique = np.resize(hashes, size), np.resize(unique, size)
+        _rehash(table, hashes, used)
+
+
+def strings(heap: U8, offsets: Iterable[int]) -> list[str]:
+    """Python strings, one each; for distinct values, names of slots, errors: not for whole columns."""
+    return [string(heap, int(o)) for o in offsets]
+
+
+class HeapWriter:
+    """Collects slices for a new heap; equal slices share one place."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self._seen: dict[bytes, int] = {}
+
+    def put(self, value: bytes | str) -> int:
+        """The offset of this value, written once."""
+        raw = value.encode() if isinstance(value, str) else value
+        offset = self._seen.get(raw)
+        if offset is None:
+            offset = self._seen[raw] = len(self._buffer)
+            self._buffer += varint(len(raw)) + raw
+        return offset
+
+    def put_all(self, values: Sequence[bytes | str | None]) -> I64:
+        return np.array([-1 if v is None else self.put(v) for v in values], np.int64)
+
+    def heap(self) -> U8:
+        return pad(self._buffer)
+
+
+@njit(cache=True)
+def _copy_slices(heap, unique, out, out_offset):  # type: ignore[no-untyped-def]
+    p = 0
+    for i in range(len(unique)):
+        start, length = prefix(heap, unique[i])
+        out_offset[i] = p
+        for b in range(unique[i], start + length):
+            out[p] = heap[b]
+            p += 1
+    return p
+
+
+@njit(cache=True)
+def _total(heap, unique):  # type: ignore[no-untyped-def]
+    total = 0
+    for i in range(len(unique)):
+        start, length = prefix(heap, unique[i])
+        total += start + length - unique[i]
+    return total
+
+
+def gather(heap: U8, unique: I64) -> tuple[U8, I64]:
+    """A new heap of just these slices, and where each one lies in it."""
+    out = np.zeros(_total(heap, unique) + PAD, np.uint8)
+    offsets = np.empty(len(unique), np.int64)
+    _copy_slices(heap, unique, out, offsets)
+    return out, offsets

@@ -1,0 +1,321 @@
+"""Trace: one program as frozen columns. No rank is in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import TraceError
+from etude.model import text
+from etude.model.schema import COLUMN, NODE, OWNED, Kind, LaneKind, ValueKind
+
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Attr:
+    """One attribute in a layout: what it is called, which kind its value is, and where the value lies."""
+
+    name: str
+    kind: ValueKind
+    doc: str = ""
+    unknown: bytes = b""
+    """Fields newer than the schema, as they stood in the file."""
+    column: str = ""
+    """The column that holds the value; where empty, the value is the node's next cell."""
+
+    @property
+    def in_cell(self) -> bool:
+        return self.kind != ValueKind.NONE and not self.column
+
+
+Layout = tuple[Attr, ...]
+"""The ordered attributes of a node."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Trace:
+    """One program, shared by the ranks that run it.
+
+    Node i waits for data[data_start[i]:data_start[i+1]] and for ctrl[ctrl_start[i]:ctrl_start[i+1]]; an entry >= 0 is
+    a row, an entry < 0 is ~k into `missing`, the ids that no node of the file has. Text columns hold offsets into
+    `heap` (etude.model.text). A node's attributes are layouts[layout[i]]; those not held by a column have their
+    values in `cells`, row after row (a scalar's 64 bits, or the heap offset of text, bytes and lists).
+    """
+
+    heap: U8
+    source_id: U64
+    kind: U8
+    name: I64
+    duration_ns: I64
+    lane: I32
+    cpu: NDArray[np.int8]
+    thread: I64
+    stream: I64
+    collective: U8
+    in_bytes: I64
+    out_bytes: I64
+    tensor_bytes: I64
+    flops: I64
+    group: I32
+    src: I32
+    dst: I32
+    tag: I64
+    priority: I64
+    step: I64
+    micro_batch: I64
+    rf_id: I64
+    external_id: I64
+    correlation: I64
+    phase: I64
+    module: I64
+    io: U8
+    in_values: I64
+    in_shapes: I64
+    in_types: I64
+    out_values: I64
+    out_shapes: I64
+    out_types: I64
+    layout: I32
+
+    data_start: I64
+    data: I32
+    data_why: U8
+    ctrl_start: I64
+    ctrl: I32
+    ctrl_why: U8
+    missing: U64
+
+    layouts: tuple[Layout, ...]
+    cells: I64
+    extra_row: I32
+    """Rows that carry wire fields newer than the schema, ascending."""
+    extra: I64
+    """For each of them the heap offset of those fields' bytes."""
+    lane_kind: U8
+    lane_id: I64
+    group_slots: tuple[str, ...]
+    """Label of each group slot; the job binds them to groups, rank by rank."""
+    peer_slots: int
+    """Number of peer slots; the job binds them to ranks."""
+
+    def __post_init__(self) -> None:
+        for c in NODE:
+            column = getattr(self, c.name)
+            if column.dtype != c.dtype or len(column) != len(self):
+                raise TraceError(
+                    f"column `{c.name}` is {column.dtype}[{len(column)}], expected {c.dtype}[{len(self)}]"
+                )
+        for edges in ("data", "ctrl"):
+            start, dep, why = getattr(self, f"{edges}_start"), getattr(self, edges), getattr(self, f"{edges}_why")
+            if len(start) != len(self) + 1 or start[0] != 0 or start[-1] != len(dep) or len(why) != len(dep):
+                raise TraceError(f"{edges} dependencies: the index does not fit {len(self)} nodes, {len(dep)} edges")
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __repr__(self) -> str:
+        return f"Trace({len(self)} nodes, {len(self.data)} data and {len(self.ctrl)} control dependencies)"
+
+    def replace(self, **columns: Any) -> Trace:
+        """A copy with these columns instead. Arrays become read-only."""
+        return replace(self, **columns)
+
+    # -- text -------------------------------------------------------------------------------------------------------
+
+    def text(self, column: str, node: int) -> str:
+        """The text of one cell; "" where nothing was recorded."""
+        if not COLUMN[column].is_text:
+            raise TraceError(f"column `{column}` is not text")
+        return text.string(self.heap, int(getattr(self, column)[node]))
+
+    def coded(self, column: str) -> tuple[I32, list[str]]:
+        """A text column dictionary-encoded: a code per node (-1: none) and the strings."""
+        codes, unique = text.intern(self.heap, getattr(self, column))
+        return codes, text.strings(self.heap, unique)
+
+    # -- attributes -------------------------------------------------------------------------------------------------
+
+    def cell_start(self) -> I64:
+        """First cell of each node; one entry more than nodes."""
+        counts = np.array([sum(a.in_cell for a in layout) for layout in self.layouts] or [0], np.int64)
+        start = np.zeros(len(self) + 1, np.int64)
+        if len(self):
+            np.cumsum(counts[self.layout], out=start[1:])
+        return start
+
+    def attr_cells(self) -> dict[tuple[str, ValueKind], tuple[I64, I64]]:
+        """Attributes that no column holds: (name, kind) -> (nodes ascending, cells). Repeats within a node follow on."""
+        found: dict[tuple[str, ValueKind], list[tuple[I64, I64]]] = {}
+        start = self.cell_start()
+        order = np.argsort(self.layout, kind="stable")
+        bounds = np.searchsorted(self.layout[order], np.arange(len(self.layouts) + 1))
+        for number, layout in enumerate(self.layouts):
+            nodes = order[bounds[number] : bounds[number + 1]]
+            cell = 0
+            for attr in layout:
+                if attr.in_cell and len(nodes):
+                    found.setdefault((attr.name, attr.kind), []).append((nodes, self.cells[start[nodes] + cell]))
+                cell += attr.in_cell
+        result = {}
+        for key, parts in found.items():
+            nodes = np.concatenate([p[0] for p in parts])
+            sort = np.argsort(nodes, kind="stable")
+            result[key] = nodes[sort], np.concatenate([p[1] for p in parts])[sort]
+        return result
+
+    def attributes(self, node: int) -> list[tuple[Attr, Any]]:
+        """All attributes of one node, decoded; slots of groups and peers are given as slots. For looking, not loops."""
+        from etude.model.attrs import decode_value
+
+        cell = int(self.cell_start()[node])
+        out: list[tuple[Attr, Any]] = []
+        for attr in self.layouts[self.layout[node]]:
+            if attr.column:
+                column = COLUMN.get(attr.column)
+                raw = getattr(self, attr.column)[node] if column else None
+                out.append((attr, text.string(self.heap, int(raw)) if column and column.is_text else raw))
+            elif attr.kind == ValueKind.NONE:
+                out.append((attr, None))
+            else:
+                out.append((attr, decode_value(self.heap, attr.kind, int(self.cells[cell]))))
+                cell += 1
+        return out
+
+
+COLUMN_NAMES: Final = tuple(c.name for c in NODE)
+EDGE_NAMES: Final = ("data_start", "data", "data_why", "ctrl_start", "ctrl", "ctrl_why", "missing")
+
+
+def constant(column: str, length: int) -> NDArray[Any]:
+    """A column in which nothing was recorded; takes no memory."""
+    c = COLUMN[column]
+    return np.broadcast_to(np.array(c.default, c.dtype), (length,))
+
+
+def lanes(kind: U8, cpu: NDArray[np.int8], thread: I64, stream: I64) -> tuple[I32, U8, I64]:
+    """Lane of each node, and the lane table (kind, id).
+
+    A host node runs on its thread; a device node on its stream where one was recorded, else on the device's compute
+    or, for collectives, sends and memory, its network. A receive without a stream holds no lane.
+    """
+    from etude.model.schema import UNKNOWN
+
+    n = len(kind)
+    lane_kind = np.full(n, LaneKind.COMPUTE, np.int64)
+    lane_kind[(kind == Kind.SEND) | (kind == Kind.COLL) | (kind == Kind.MEM_LOAD) | (kind == Kind.MEM_STORE)] = (
+        LaneKind.NETWORK
+    )
+    lane_id = np.zeros(n, np.int64)
+    on_stream = (cpu != 1) & (stream != UNKNOWN)
+    lane_kind[on_stream], lane_id[on_stream] = LaneKind.STREAM, stream[on_stream]
+    on_host = cpu == 1
+    lane_kind[on_host] = LaneKind.THREAD
+    lane_id[on_host] = np.where(thread[on_host] == UNKNOWN, 0, thread[on_host])
+    none = (kind == Kind.RECV) & ~on_stream & ~on_host
+    lane_kind[none] = LaneKind.NONE
+    keys = np.empty(n, np.dtype([("kind", np.int64), ("id", np.int64)]))
+    keys["kind"], keys["id"] = lane_kind, lane_id
+    table, lane = np.unique(keys, return_inverse=True)
+    lane = lane.astype(np.int32)
+    if len(table) and table["kind"][0] == LaneKind.NONE:
+        table, lane = table[1:], lane - np.int32(1)
+    return lane, table["kind"].astype(np.uint8), np.ascontiguousarray(table["id"])
+
+
+def assert_same(a: Trace, b: Trace) -> None:
+    """Raises TraceError that names the first node and column in which two traces differ; text is compared as text."""
+    difference = first_difference(a, b)
+    if difference:
+        raise TraceError(difference)
+
+
+def first_difference(a: Trace, b: Trace) -> str:
+    """Where two traces differ first, in words; "" if they do not."""
+    if len(a) != len(b):
+        return f"{len(a)} nodes against {len(b)}"
+    for c in NODE:
+        if c.name == "layout":
+            continue
+        x, y = getattr(a, c.name), getattr(b, c.name)
+        if c.is_text:
+            found = _text_difference(a, b, c.name)
+        else:
+            rows = np.flatnonzero(x != y)
+            found = (int(rows[0]), x[rows[0]], y[rows[0]]) if len(rows) else None
+        if found:
+            return f"node {found[0]}: column `{c.name}` is {found[1]!r} against {found[2]!r}"
+    return _edge_difference(a, b) or _attribute_difference(a, b)
+
+
+def _text_difference(a: Trace, b: Trace, column: str) -> tuple[int, str, str] | None:
+    (code_a, words_a), (code_b, words_b) = a.coded(column), b.coded(column)
+    number = {w: i for i, w in enumerate(dict.fromkeys([*words_a, *words_b]))}
+    number[""] = -1  # absent and empty are the same on the wire
+    x = np.array([number[w] for w in words_a] + [-1], np.int64)[code_a]
+    y = np.array([number[w] for w in words_b] + [-1], np.int64)[code_b]
+    rows = np.flatnonzero(x != y)
+    if not len(rows):
+        return None
+    return int(rows[0]), a.text(column, int(rows[0])), b.text(column, int(rows[0]))
+
+
+def _edge_difference(a: Trace, b: Trace) -> str:
+    for edges in ("data", "ctrl"):
+        for part in (f"{edges}_start", edges, f"{edges}_why"):
+            x, y = getattr(a, part), getattr(b, part)
+            if len(x) != len(y) or (x != y).any():
+                at = int(np.flatnonzero(x[: len(y)] != y[: len(x)])[0]) if len(x) == len(y) else min(len(x), len(y))
+                start = a.data_start if edges == "data" else a.ctrl_start
+                node = at - 1 if part.endswith("start") else int(np.searchsorted(start, at, "right")) - 1
+                return f"node {node}: {part} differ"
+    if len(a.missing) != len(b.missing) or (a.missing != b.missing).any():
+        return "the ids of missing nodes differ"
+    return ""
+
+
+def _attribute_difference(a: Trace, b: Trace) -> str:
+    if not len(a):
+        return ""
+    pairs = np.unique(np.stack([a.layout, b.layout], 1), axis=0)
+    for x, y in pairs.tolist():
+        if a.layouts[x] != b.layouts[y]:
+            node = int(np.flatnonzero((a.layout == x) & (b.layout == y))[0])
+            return f"node {node}: attributes are {_names(a.layouts[x])} against {_names(b.layouts[y])}"
+    cells_a, cells_b = a.attr_cells(), b.attr_cells()
+    for (name, kind), (nodes, x_cells) in cells_a.items():
+        y_cells = cells_b[name, kind][1]
+        if kind.is_heap:
+            both = np.concatenate([x_cells, y_cells + len(a.heap)])
+            codes, _ = text.intern(np.concatenate([a.heap, b.heap]), both)
+            x_cells, y_cells = codes[: len(x_cells)].astype(np.int64), codes[len(x_cells) :].astype(np.int64)
+        rows = np.flatnonzero(x_cells != y_cells)
+        if len(rows):
+            return f"node {int(nodes[rows[0]])}: attribute `{name}` differs"
+    return _extra_difference(a, b)
+
+
+def _extra_difference(a: Trace, b: Trace) -> str:
+    if len(a.extra_row) != len(b.extra_row) or (a.extra_row != b.extra_row).any():
+        return "nodes with fields newer than the schema differ"
+    for row, x, y in zip(a.extra_row.tolist(), a.extra.tolist(), b.extra.tolist(), strict=True):
+        if text.slice_bytes(a.heap, x) != text.slice_bytes(b.heap, y):
+            return f"node {row}: fields newer than the schema differ"
+    return ""
+
+
+def _names(layout: Layout) -> str:
+    return ", ".join(f"{a.name}:{a.kind.wire_name if a.kind else 'none'}" for a in layout) or "none"
+
+
+assert {c.name for c in OWNED} - {"start_ns"} <= set(COLUMN_NAMES)

@@ -1,0 +1,216 @@
+"""Node messages that are legal protobuf but unusual, rewritten one by one into the form that the kernels read.
+
+Protobuf lets a writer repeat a singular field (the last wins, messages merge), set a oneof twice, put fields in any
+order and add fields that this schema does not know. Nothing of it may be lost: what the model has no column for is
+returned as `extra`, protobuf fields that are written back behind the node's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from etude.errors import FormatError
+from etude.model.attrs import read_varint
+from etude.model.text import varint
+from etude.store.et_kernels import MAX_MICROS, VALUE_WIRE
+
+_MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    number: int
+    wire: int
+    value: int
+    """The number of a varint, else the offset of the payload."""
+    payload: bytes
+    raw: bytes
+    """Tag and value as they stood."""
+
+
+def fields(data: bytes, where: str, base: int) -> Iterator[Field]:
+    """The fields of one message; `base` is its place in the file, for errors."""
+    p = 0
+    while p < len(data):
+        start = p
+        try:
+            tag, p = _checked_varint(data, p)
+            number, wire = tag >> 3, tag & 7
+            value, payload = 0, b""
+            if number == 0 or tag >> 32:
+                raise ValueError("not a protobuf field")
+            if wire == 0:
+                value, p = _checked_varint(data, p)
+            elif wire == 1 or wire == 5:
+                size = 8 if wire == 1 else 4
+                payload, p = data[p : p + size], p + size
+            elif wire == 2:
+                length, p = _checked_varint(data, p)
+                payload, p = data[p : p + length], p + length
+            elif wire == 3:
+                p = _end_of_group(data, p, number, 0)
+            else:
+                raise ValueError("not a protobuf field")
+            if p > len(data):
+                raise ValueError("a field runs past the end of its message")
+        except (ValueError, IndexError) as problem:
+            text = str(problem) if isinstance(problem, ValueError) else "a field runs past the end of its message"
+            raise FormatError(text, path=where, offset=base + start) from None
+        yield Field(number, wire, value, payload, data[start:p])
+
+
+def _checked_varint(data: bytes, p: int) -> tuple[int, int]:
+    value, q = read_varint(data, p)
+    if q - p > 10:
+        raise ValueError("a number does not end within its message")
+    return value, q
+
+
+def _end_of_group(data: bytes, p: int, number: int, depth: int) -> int:
+    if depth > _MAX_DEPTH:
+        raise ValueError("groups nested too deeply")
+    while True:
+        tag, p = _checked_varint(data, p)
+        wire = tag & 7
+        if tag >> 3 == 0 or tag >> 32:
+            raise ValueError("not a protobuf field")
+        if wire == 4:
+            if tag >> 3 != number:
+                raise ValueError("not a protobuf field")
+            return p
+        if wire == 0:
+            _, p = _checked_varint(data, p)
+        elif wire == 1 or wire == 5:
+            p += 8 if wire == 1 else 4
+        elif wire == 2:
+            length, p = _checked_varint(data, p)
+            p += length
+        elif wire == 3:
+            p = _end_of_group(data, p, tag >> 3, depth + 1)
+        else:
+            raise ValueError("not a protobuf field")
+        if p > len(data):
+            raise ValueError("a field runs past the end of its message")
+
+
+def delimited(number: int, payload: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+@dataclass(slots=True)
+class _Text:
+    """An IOInfo, merged."""
+
+    texts: dict[int, bytes] = field(default_factory=dict)
+    unknown: bytes = b""
+
+    def merge(self, data: bytes, where: str, base: int) -> None:
+        for f in fields(data, where, base):
+            if f.wire == 2 and f.number <= 3:
+                _check_text(f.payload, where, base)
+                self.texts[f.number] = f.payload
+            else:
+                self.unknown += f.raw
+
+    def encode(self) -> bytes:
+        return b"".join(delimited(n, t) for n, t in sorted(self.texts.items()))
+
+
+def _check_text(payload: bytes, where: str, base: int) -> None:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        raise FormatError("text that is not UTF-8", path=where, offset=base) from None
+
+
+def regular_attribute(data: bytes, where: str, base: int) -> bytes:
+    """An attribute with name, doc string, unknown fields and value once each, in this order."""
+    name = doc = unknown = value_raw = b""
+    has_name = has_doc = False
+    number = 0
+    for f in fields(data, where, base):
+        if f.wire == 2 and f.number in (1, 2):
+            _check_text(f.payload, where, base)
+            if f.number == 1:
+                name, has_name = f.payload, True
+            else:
+                doc, has_doc = f.payload, True
+        elif 3 <= f.number <= 32 and f.wire == int(VALUE_WIRE[f.number - 2]):
+            is_list = f.number % 2 == 0
+            if is_list and f.number == number:
+                merged = next(fields(value_raw, where, base)).payload + f.payload
+                value_raw = delimited(number, merged)
+            else:
+                number, value_raw = f.number, f.raw
+        else:
+            unknown += f.raw
+    head = (delimited(1, name) if has_name else b"") + (delimited(2, doc) if has_doc else b"")
+    return head + unknown + value_raw
+
+
+def regular_node(data: bytes, where: str, base: int) -> tuple[bytes, bytes]:
+    """(the node as the kernels read it, the fields to keep beside it)."""
+    numbers: dict[int, int] = {}
+    name: bytes | None = None
+    ios: dict[int, _Text] = {}
+    deps: dict[int, list[int]] = {4: [], 5: []}
+    attrs: list[bytes] = []
+    extra = b""
+    for f in fields(data, where, base):
+        if f.number in (1, 3, 6, 7) and f.wire == 0:
+            numbers[f.number] = f.value
+        elif f.number == 2 and f.wire == 2:
+            _check_text(f.payload, where, base)
+            name = f.payload
+        elif f.number in (4, 5) and f.wire == 0:
+            deps[f.number].append(f.value)
+        elif f.number in (4, 5) and f.wire == 2:
+            deps[f.number].extend(_packed(f.payload, where, base))
+        elif f.number in (8, 9) and f.wire == 2:
+            ios.setdefault(f.number, _Text()).merge(f.payload, where, base)
+        elif f.number == 10 and f.wire == 2:
+            attrs.append(regular_attribute(f.payload, where, base))
+        else:
+            extra += f.raw
+    out = b""
+    for number, value in sorted(numbers.items()):
+        if number == 3:
+            value &= 0xFFFFFFFF
+        keep = value > 7 if number == 3 else number in (6, 7) and value > MAX_MICROS
+        wire_value = value | 0xFFFFFFFF00000000 if number == 3 and value >= 2**31 else value
+        raw = varint(number << 3) + varint(wire_value)
+        if keep:
+            extra += raw
+        else:
+            out += raw
+    if name is not None:
+        out += delimited(2, name)
+    for number, values in deps.items():
+        if values:
+            out += delimited(number, b"".join(map(varint, values)))
+    for number, io in sorted(ios.items()):
+        out += delimited(number, io.encode())
+        if io.unknown:
+            extra += delimited(number, io.unknown)
+    out += b"".join(delimited(10, a) for a in attrs)
+    return out, extra
+
+
+def _packed(payload: bytes, where: str, base: int) -> list[int]:
+    values, p = [], 0
+    try:
+        while p < len(payload):
+            value, p = _checked_varint(payload, p)
+            values.append(value)
+    except (ValueError, IndexError):
+        raise FormatError("a number does not end within its message", path=where, offset=base) from None
+    return values
+
+
+def extra_type(extra: bytes) -> int | None:
+    """The node type among a node's extra fields, signed, if it is there."""
+    for f in fields(extra, "", 0):
+        if f.number == 3 and f.wire == 0:
+            return f.value - 2**64 if f.value >= 2**63 else f.value
+    return None

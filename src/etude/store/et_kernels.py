@@ -1,0 +1,576 @@
+"""Kernels that turn `.et` bytes into columns. Each sees arrays only and never reads past a message's end.
+
+Regular messages (every real file) are decoded here in one pass. What is legal protobuf but unusual (fields repeated,
+out of order inside an attribute, newer than the schema) is flagged as irregular and rewritten by et_irregular.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+from numba import njit
+
+from etude.model.schema import OWNED, UNKNOWN, ValueKind
+from etude.model.text import same_bytes
+
+# -- columns that are filled only if the file has them -----------------------------------------------------------------
+IO_FIRST, START_US, DURATION_US, OWNED_FIRST = 0, 6, 7, 8
+NUM_LAZY = OWNED_FIRST + len(OWNED)
+LAZY_DEFAULT = np.array(
+    [-1] * 6 + [0, 0] + [-1 if c.attr_kind == ValueKind.STRING else UNKNOWN for c in OWNED], np.int64
+)
+LAZY_IS_TEXT = np.array([1] * 6 + [0, 0] + [c.attr_kind == ValueKind.STRING for c in OWNED], np.uint8)
+
+# -- cursor cells ------------------------------------------------------------------------------------------------------
+ROW, DATA, CTRL, CELLS, STATES, LAYOUTS, STATUS, AT, IRREGULAR = range(9)
+CURSOR_SIZE = 9
+
+# -- status ------------------------------------------------------------------------------------------------------------
+DONE, GROW_ROWS, GROW_TRIE, BAD = 0, 1, 2, 10
+BAD_VARINT, BAD_LENGTH, BAD_TAG, BAD_TEXT, BAD_LIST = 10, 11, 12, 13, 14
+PROBLEM = {
+    BAD_VARINT: "a number does not end within its message",
+    BAD_LENGTH: "a field runs past the end of its message",
+    BAD_TAG: "not a protobuf field",
+    BAD_TEXT: "text that is not UTF-8",
+    BAD_LIST: "a list attribute is malformed",
+}
+_IRREGULAR = -2
+_GROW = -3
+_BAD = -100  # _BAD - code
+
+MAX_MICROS = np.int64(np.iinfo(np.int64).max // 1000)
+
+# wire type of each value kind; -1 for none
+VALUE_WIRE = np.array(
+    [-1, 1, 2, 5, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 5, 2, 1, 2, 5, 2, 1, 2, 0, 2, 2, 2, 2, 2], np.int64
+)
+
+Out = namedtuple("Out", "source_id kind name io lazy lazy_seen layout data_start ctrl_start irregular")
+Pools = namedtuple("Pools", "data ctrl cells")
+Trie = namedtuple("Trie", "start length kind owner parent predicted layout table")
+"""Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the attribute
+message before the value (name, doc string, unknown fields, the value's tag)."""
+
+
+@njit(cache=True, inline="always")
+def varint(u8, p, end):  # type: ignore[no-untyped-def]
+    """(value as 64 bits, next byte); next byte is -1 if the number does not end before `end` or within 10 bytes."""
+    if p >= end:
+        return np.uint64(0), np.int64(-1)
+    byte = u8[p]
+    if byte < 128:
+        return np.uint64(byte), p + 1
+    value = np.uint64(byte & 127)
+    shift = np.uint64(7)
+    p += 1
+    while p < end and shift < np.uint64(70):
+        byte = u8[p]
+        p += 1
+        value |= np.uint64(byte & 127) << shift
+        if byte < 128:
+            return value, p
+        shift += np.uint64(7)
+    return value, np.int64(-1)
+
+
+@njit(cache=True)
+def is_utf8(u8, word, p, end):  # type: ignore[no-untyped-def]
+    high = np.uint64(0x8080808080808080)
+    seen = np.uint64(0)
+    q = p
+    while q + 8 <= end:
+        seen |= word[q]
+        q += 8
+    if q < end:
+        seen |= word[q] & ((np.uint64(1) << np.uint64(8 * (end - q))) - np.uint64(1))
+    if seen & high == np.uint64(0):
+        return True
+    while p < end:
+        a = u8[p]
+        if a < 0x80:
+            p += 1
+            continue
+        if a < 0xC2 or a > 0xF4:
+            return False
+        more = 1 if a < 0xE0 else (2 if a < 0xF0 else 3)
+        if p + more >= end:
+            return False
+        b = u8[p + 1]
+        low, top = 0x80, 0xBF
+        if a == 0xE0:
+            low = 0xA0
+        elif a == 0xED:
+            top = 0x9F
+        elif a == 0xF0:
+            low = 0x90
+        elif a == 0xF4:
+            top = 0x8F
+        if b < low or b > top:
+            return False
+        for k in range(2, more + 1):
+            if u8[p + k] & 0xC0 != 0x80:
+                return False
+        p += more + 1
+    return True
+
+
+@njit(cache=True)
+def split(u8, size, p, starts, ends, count):  # type: ignore[no-untyped-def]
+    """Message spans from byte p on. Returns (messages so far, next byte, status); stops when the arrays are full."""
+    while p < size:
+        if count == len(starts):
+            return count, p, GROW_ROWS
+        length, q = varint(u8, p, min(size, p + 10))
+        if q < 0:
+            return count, p, BAD_VARINT
+        if length > np.uint64(size - q):
+            return count, p, BAD_LENGTH
+        starts[count] = q
+        ends[count] = q + np.int64(length)
+        count += 1
+        p = q + np.int64(length)
+    return count, p, DONE
+
+
+@njit(cache=True)
+def skip_field(u8, p, end, tag):  # type: ignore[no-untyped-def]
+    """Next byte after an unknown field's value, or _BAD - code."""
+    stack = np.empty(64, np.uint64)
+    depth = 0
+    while True:
+        wire = tag & np.uint64(7)
+        if tag >> np.uint64(3) == np.uint64(0) or tag >> np.uint64(32) != np.uint64(0):
+            return np.int64(_BAD - BAD_TAG)
+        if wire == np.uint64(0):
+            _, p = varint(u8, p, end)
+            if p < 0:
+                return np.int64(_BAD - BAD_VARINT)
+        elif wire == np.uint64(1):
+            p += 8
+        elif wire == np.uint64(5):
+            p += 4
+        elif wire == np.uint64(2):
+            length, p = varint(u8, p, end)
+            if p < 0 or length > np.uint64(end - p):
+                return np.int64(_BAD - BAD_LENGTH)
+            p += np.int64(length)
+        elif wire == np.uint64(3):
+            if depth == 64:
+                return np.int64(_BAD - BAD_TAG)
+            stack[depth] = tag >> np.uint64(3)
+            depth += 1
+        elif wire == np.uint64(4):
+            if depth == 0 or stack[depth - 1] != tag >> np.uint64(3):
+                return np.int64(_BAD - BAD_TAG)
+            depth -= 1
+        else:
+            return np.int64(_BAD - BAD_TAG)
+        if p > end:
+            return np.int64(_BAD - BAD_LENGTH)
+        if depth == 0:
+            return p
+        tag, p = varint(u8, p, end)
+        if p < 0:
+            return np.int64(_BAD - BAD_VARINT)
+
+
+@njit(cache=True)
+def check_list(u8, word, kind, p, end):  # type: ignore[no-untyped-def]
+    """0, or the problem with a list attribute's message."""
+    one = VALUE_WIRE[kind - 1]
+    while p < end:
+        tag, p = varint(u8, p, end)
+        if p < 0:
+            return BAD_VARINT
+        if tag == np.uint64(10):
+            length, p = varint(u8, p, end)
+            if p < 0 or length > np.uint64(end - p):
+                return BAD_LENGTH
+            stop = p + np.int64(length)
+            if kind == 28:
+                if not is_utf8(u8, word, p, stop):
+                    return BAD_TEXT
+            elif one == 0:
+                while p < stop:
+                    _, p = varint(u8, p, stop)
+                    if p < 0:
+                        return BAD_VARINT
+            elif (one == 1 and length % np.uint64(8) != 0) or (one == 5 and length % np.uint64(4) != 0):
+                return BAD_LIST
+            p = stop
+        else:
+            p = skip_field(u8, p, end, tag)
+            if p < 0:
+                return -(p - _BAD)
+    return 0
+
+
+@njit(cache=True)
+def _owner(u8, start, length, kind, parent, trie, names, name_start):  # type: ignore[no-untyped-def]
+    """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
+    for k in range(len(name_start) - 1):
+        if name_start[k + 1] - name_start[k] != length:
+            continue
+        same = True
+        for b in range(length):
+            if u8[start + b] != names[name_start[k] + b]:
+                same = False
+                break
+        if not same:
+            continue
+        column = OWNED_FIRST + k
+        if LAZY_IS_TEXT[column] == 1:
+            if kind != 27:
+                return -1
+        elif not (5 <= kind <= 25 and kind % 2 == 1):
+            return -1
+        state = parent
+        while state > 0:
+            if trie.owner[state] == column:
+                return -1
+            state = trie.parent[state]
+        return column
+    return -1
+
+
+@njit(cache=True)
+def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
+    """The state after `state` for the attribute message at [a, e), made if new. < 0: irregular, grow, or bad."""
+    q = a
+    stage = 0
+    name_at = name_len = np.int64(0)
+    kind = 0
+    while q < e:
+        tag, q = varint(u8, q, e)
+        if q < 0:
+            return np.int64(_BAD - BAD_VARINT)
+        field, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
+        if wire == 2 and field <= 2 and field >= 1:
+            length, q = varint(u8, q, e)
+            if q < 0 or length > np.uint64(e - q):
+                return np.int64(_BAD - BAD_LENGTH)
+            if stage >= field:
+                return np.int64(_IRREGULAR)
+            stage = field
+            if not is_utf8(u8, word, q, q + np.int64(length)):
+                return np.int64(_BAD - BAD_TEXT)
+            if field == 1:
+                name_at, name_len = q, np.int64(length)
+            q += np.int64(length)
+        elif 3 <= field <= 32 and wire == VALUE_WIRE[field - 2]:
+            kind = field - 2
+            break
+        else:
+            stage = 3
+            q = skip_field(u8, q, e, tag)
+            if q < 0:
+                return q
+    length = q - a
+    h = np.uint64(state) * np.uint64(0x9E3779B97F4A7C15)
+    for p in range(a, q):
+        h = (h ^ np.uint64(u8[p])) * np.uint64(0x100000001B3)
+    h ^= h >> np.uint64(29)
+    mask = len(trie.table) - 1
+    slot = np.int64(h & np.uint64(mask))
+    while trie.table[slot] >= 0:
+        s = np.int64(trie.table[slot])
+        if trie.parent[s] == state and trie.length[s] == length and trie.kind[s] == kind:
+            if same_bytes(word, trie.start[s], a, length):
+                return s
+        slot = (slot + 1) & mask
+    s = cur[STATES]
+    if s == len(trie.start):
+        return np.int64(_GROW)
+    cur[STATES] = s + 1
+    trie.table[slot] = s
+    trie.start[s], trie.length[s], trie.kind[s], trie.parent[s] = a, length, kind, state
+    trie.predicted[s] = -1
+    trie.layout[s] = -1
+    trie.owner[s] = _owner(u8, name_at, name_len, kind, state, trie, names, name_start) if kind else -2
+    return s
+
+
+@njit(cache=True)
+def rehash_trie(u8, trie, used):  # type: ignore[no-untyped-def]
+    mask = len(trie.table) - 1
+    for s in range(1, used):
+        h = np.uint64(trie.parent[s]) * np.uint64(0x9E3779B97F4A7C15)
+        for p in range(trie.start[s], trie.start[s] + trie.length[s]):
+            h = (h ^ np.uint64(u8[p])) * np.uint64(0x100000001B3)
+        h ^= h >> np.uint64(29)
+        slot = np.int64(h & np.uint64(mask))
+        while trie.table[slot] >= 0:
+            slot = (slot + 1) & mask
+        trie.table[slot] = s
+
+
+@njit(cache=True, inline="always")
+def _touch(out, column):  # type: ignore[no-untyped-def]
+    if out.lazy_seen[column] == 0:
+        out.lazy_seen[column] = 1
+        out.lazy[column, :] = LAZY_DEFAULT[column]
+
+
+@njit(cache=True)
+def _value(u8, word, kind, q, e):  # type: ignore[no-untyped-def]
+    """(64 bits of a cell, status): 0 fine, 1 irregular (bytes behind the value), else a problem."""
+    wire = VALUE_WIRE[kind]
+    if wire == 0:
+        raw, q = varint(u8, q, e)
+        if q < 0:
+            return np.int64(0), BAD_VARINT
+        if kind == 25:
+            value = np.int64(raw != np.uint64(0))
+        elif kind == 5:
+            value = np.int64(np.int32(np.uint32(raw & np.uint64(0xFFFFFFFF))))
+        elif kind == 9:
+            value = np.int64(raw & np.uint64(0xFFFFFFFF))
+        elif kind == 13:
+            low = raw & np.uint64(0xFFFFFFFF)
+            value = np.int64(low >> np.uint64(1)) ^ -np.int64(low & np.uint64(1))
+        elif kind == 15:
+            value = np.int64(raw >> np.uint64(1)) ^ -np.int64(raw & np.uint64(1))
+        else:
+            value = np.int64(raw)
+        return value, 0 if q == e else 1
+    if wire == 2:
+        length, r = varint(u8, q, e)
+        if r < 0 or length > np.uint64(e - r):
+            return np.int64(0), BAD_LENGTH
+        if kind == 27:
+            if not is_utf8(u8, word, r, r + np.int64(length)):
+                return np.int64(0), BAD_TEXT
+        elif kind != 29:
+            problem = check_list(u8, word, kind, r, r + np.int64(length))
+            if problem:
+                return np.int64(0), problem
+        return q, 0 if r + np.int64(length) == e else 1
+    size = 8 if wire == 1 else 4
+    if q + size > e:
+        return np.int64(0), BAD_LENGTH
+    if wire == 1:
+        value = np.int64(word[q])
+    elif kind == 21:
+        value = np.int64(np.int32(np.uint32(word[q] & np.uint64(0xFFFFFFFF))))
+    else:
+        value = np.int64(word[q] & np.uint64(0xFFFFFFFF))
+    return value, 0 if q + size == e else 1
+
+
+@njit(cache=True)
+def _io(u8, word, p, end, first, row, out):  # type: ignore[no-untyped-def]
+    """An IOInfo message into three text columns: 0 fine, 1 irregular, else a problem."""
+    seen = 0
+    while p < end:
+        tag = u8[p]
+        field = 0 if tag == 0x0A else (1 if tag == 0x12 else (2 if tag == 0x1A else 3))
+        if field == 3 or seen & (1 << field):
+            return 1
+        seen |= 1 << field
+        length, q = varint(u8, p + 1, end)
+        if q < 0 or length > np.uint64(end - q):
+            return BAD_LENGTH
+        if not is_utf8(u8, word, q, q + np.int64(length)):
+            return BAD_TEXT
+        _touch(out, first + field)
+        out.lazy[first + field, row] = p + 1
+        p = q + np.int64(length)
+    return 0
+
+
+@njit(cache=True)
+def _clear(out, row):  # type: ignore[no-untyped-def]
+    """Undo what a node wrote before it turned out irregular, or before a restart."""
+    for column in range(len(out.lazy_seen)):
+        if out.lazy_seen[column]:
+            out.lazy[column, row] = LAZY_DEFAULT[column]
+
+
+@njit(cache=True)
+def _node(u8, word, p, end, row, out, pools, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
+    """One node message into row `row`. Returns 0, 1 (irregular), _GROW or a problem; AT holds the place."""
+    d, c, x = cur[DATA], cur[CTRL], cur[CELLS]
+    source_id = np.uint64(0)
+    kind = np.uint8(1)
+    name = np.int64(-1)
+    io = np.uint8(0)
+    seen = 0
+    state = np.int64(0)
+    while p < end:
+        cur[AT] = p
+        tag = u8[p]
+        p += 1
+        if tag == 0x52:
+            length, a = varint(u8, p, end)
+            if a < 0 or length > np.uint64(end - a):
+                return BAD_LENGTH
+            e = a + np.int64(length)
+            child = trie.predicted[state]
+            if child >= 0:
+                n = trie.length[child]
+                if n > np.int64(length) or not same_bytes(word, a, trie.start[child], n):
+                    child = np.int64(-1)
+                elif trie.kind[child] == 0 and n != np.int64(length):
+                    child = np.int64(-1)
+            if child < 0:
+                child = _find_state(u8, word, a, e, state, trie, names, name_start, cur)
+                if child == _IRREGULAR:
+                    return 1
+                if child == _GROW:
+                    return _GROW
+                if child < 0:
+                    return -(child - _BAD)
+                trie.predicted[state] = child
+            state = child
+            value_kind = trie.kind[child]
+            if value_kind:
+                value, status = _value(u8, word, value_kind, a + trie.length[child], e)
+                if status:
+                    return status
+                column = trie.owner[child]
+                if column >= 0:
+                    _touch(out, column)
+                    out.lazy[column, row] = value
+                else:
+                    pools.cells[x] = value
+                    x += 1
+            p = e
+        elif tag == 0x22 or tag == 0x2A:
+            length, p = varint(u8, p, end)
+            if p < 0 or length > np.uint64(end - p):
+                return BAD_LENGTH
+            stop = p + np.int64(length)
+            while p < stop:
+                value_u, p = varint(u8, p, stop)
+                if p < 0:
+                    return BAD_VARINT
+                if tag == 0x22:
+                    pools.ctrl[c] = value_u
+                    c += 1
+                else:
+                    pools.data[d] = value_u
+                    d += 1
+        elif tag == 0x42 or tag == 0x4A:
+            bit = 1 if tag == 0x42 else 2
+            if io & bit:
+                return 1
+            io |= np.uint8(bit)
+            length, p = varint(u8, p, end)
+            if p < 0 or length > np.uint64(end - p):
+                return BAD_LENGTH
+            status = _io(u8, word, p, p + np.int64(length), IO_FIRST + (0 if bit == 1 else 3), row, out)
+            if status:
+                return status
+            p += np.int64(length)
+        elif tag == 0x12:
+            if name >= 0:
+                return 1
+            name = p
+            length, p = varint(u8, p, end)
+            if p < 0 or length > np.uint64(end - p):
+                return BAD_LENGTH
+            if not is_utf8(u8, word, p, p + np.int64(length)):
+                return BAD_TEXT
+            p += np.int64(length)
+        elif tag == 0x08 or tag == 0x18 or tag == 0x20 or tag == 0x28 or tag == 0x30 or tag == 0x38:
+            value_u, p = varint(u8, p, end)
+            if p < 0:
+                return BAD_VARINT
+            if tag == 0x20:
+                pools.ctrl[c] = value_u
+                c += 1
+                continue
+            if tag == 0x28:
+                pools.data[d] = value_u
+                d += 1
+                continue
+            if seen & (1 << (tag >> 3)):
+                return 1
+            seen |= 1 << (tag >> 3)
+            if tag == 0x08:
+                source_id = value_u
+            elif tag == 0x18:
+                if value_u > np.uint64(7):
+                    return 1
+                kind = np.uint8(value_u) + np.uint8(1)
+            else:
+                if value_u > np.uint64(MAX_MICROS):
+                    return 1
+                column = START_US if tag == 0x30 else DURATION_US
+                _touch(out, column)
+                out.lazy[column, row] = np.int64(value_u)
+        else:
+            return 1
+    out.source_id[row], out.kind[row], out.name[row], out.io[row] = source_id, kind, name, io
+    if trie.layout[state] < 0:
+        trie.layout[state] = cur[LAYOUTS]
+        cur[LAYOUTS] += 1
+    out.layout[row] = trie.layout[state]
+    cur[DATA], cur[CTRL], cur[CELLS] = d, c, x
+    return 0
+
+
+@njit(cache=True)
+def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
+    """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed."""
+    row = cur[ROW]
+    while row < stop:
+        p, end = starts[row], ends[row]
+        room = end - p
+        if (
+            cur[DATA] + room > len(pools.data)
+            or cur[CTRL] + room > len(pools.ctrl)
+            or cur[CELLS] + room > len(pools.cells)
+        ):
+            cur[STATUS] = GROW_ROWS
+            cur[ROW] = row
+            return
+        status = _node(u8, word, p, end, row, out, pools, trie, names, name_start, cur)
+        if status != 0:
+            _clear(out, row)
+            if status == _GROW:
+                cur[STATUS] = GROW_TRIE
+                cur[ROW] = row
+                return
+            if status != 1:
+                cur[STATUS] = status
+                cur[ROW] = row
+                return
+            out.irregular[row] = 1
+            cur[IRREGULAR] += 1
+            out.source_id[row], out.kind[row], out.name[row], out.io[row] = 0, 1, -1, 0
+            out.layout[row] = 0
+        out.data_start[row + 1] = cur[DATA]
+        out.ctrl_start[row + 1] = cur[CTRL]
+        row += 1
+    cur[ROW] = row
+    cur[STATUS] = DONE
+
+
+@njit(cache=True)
+def rows_of(ids, dense, targets, rows):  # type: ignore[no-untyped-def]
+    """Row of each target id (the first row that has it), -1 where none has. `dense`: ids count up by one."""
+    n = len(ids)
+    if dense:
+        for i in range(len(targets)):
+            k = targets[i] - ids[0]
+            rows[i] = np.int32(k) if k < np.uint64(n) else np.int32(-1)
+        return
+    size = 16
+    while size < 2 * n:
+        size *= 2
+    mask = np.uint64(size - 1)
+    table = np.full(size, np.int32(-1), np.int32)
+    for i in range(n):
+        slot = (ids[i] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+        while table[slot] >= 0 and ids[table[slot]] != ids[i]:
+            slot = (slot + np.uint64(1)) & mask
+        if table[slot] < 0:
+            table[slot] = i
+    for i in range(len(targets)):
+        slot = (targets[i] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+        while table[slot] >= 0 and ids[table[slot]] != targets[i]:
+            slot = (slot + np.uint64(1)) & mask
+        rows[i] = table[slot]
