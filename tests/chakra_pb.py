@@ -1,4 +1,4 @@
-"""The oracle for `.et` files: protobuf messages built from the project's own `chakra.proto`, read and written one by one.
+"""The oracle for `.et` files: protobuf messages built from the project's own `chakra.proto`.
 
     metadata, nodes = read_messages("trace.0.et")     # a path or bytes; gzip is seen by its magic
     data = write_messages(metadata, nodes)
@@ -42,7 +42,7 @@ class Schema:
 
 
 def parse_proto(text: str, *, strings_as_bytes: bool = False) -> descriptor_pb2.FileDescriptorProto:
-    """Messages, enums, oneofs and repeated fields of a proto3 file; no imports, options, maps or nesting of messages."""
+    """Messages, enums, oneofs and repeated fields of a proto3 file; no imports, options, maps or nested messages."""
     text = re.sub(r"//[^\n]*", "", text)
     tokens = re.findall(r'"[^"]*"|[A-Za-z_][\w.]*|-?\d+|[{}=;]', text)
     enums = set(re.findall(r"\benum\s+(\w+)", text))
