@@ -1,0 +1,81 @@
+# Needs Python >= 3.11, pip and make; everything else goes into .venv.
+#   make demo            see it work          make test            run the tests (TORCH=1: with PyTorch)
+#   make check           lint, format, types  make bench           every number of docs/benchmarks.md
+#   make docs            the site, in site/   make clean           remove what was made
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+TORCH_VERSION := 2.13.0
+
+# A stamp per set of packages; all but the first two are renewed when pyproject.toml changes. Each stands on the one
+# before, so that one pip runs at a time even under `make -j`.
+VENV_STAMP  := $(VENV)/.made
+TORCH_STAMP := $(VENV)/.torch-$(TORCH_VERSION)
+BASE_STAMP  := $(VENV)/.base
+DEV_STAMP   := $(VENV)/.dev
+DOCS_STAMP  := $(VENV)/.docs
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format bench docs clean
+
+help:
+	@sed -n '2,4s/^#   //p' Makefile
+
+$(VENV_STAMP):
+	@$(PYTHON) -c 'import sys; sys.exit("etude needs Python 3.11 or newer; try make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# PyTorch comes first and alone, so that nothing else has a say in its version.
+$(TORCH_STAMP): $(VENV_STAMP)
+	@echo "installing torch==$(TORCH_VERSION) into $(VENV)" >&2
+	@$(PIP) torch==$(TORCH_VERSION)
+	@touch $@
+
+$(BASE_STAMP): pyproject.toml $(VENV_STAMP) $(if $(TORCH),$(TORCH_STAMP))
+	@echo "installing etude into $(VENV)" >&2
+	@$(PIP) --editable .
+	@touch $@
+
+$(DEV_STAMP): $(BASE_STAMP)
+	@$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(DOCS_STAMP): $(BASE_STAMP)
+	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+demo: $(BASE_STAMP)
+	$(BIN)/etude demo
+
+# -rs: what was skipped, and why
+test: $(DEV_STAMP)
+	$(BIN)/python -m pytest -rs $(ARGS)
+
+check: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(DEV_STAMP)
+	@for script in $(sort $(wildcard benchmarks/*.py)); do \
+	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
+	done
+
+# docs/generate.py, where there is one, writes the pages that are made from the code.
+docs: $(DOCS_STAMP)
+	@test ! -f docs/generate.py || $(BIN)/python docs/generate.py
+	@rm -rf site
+	$(BIN)/zensical build --clean --strict
+	@$(BIN)/python docs/check_site.py site
+
+clean:
+	rm -rf $(VENV) site build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	find src tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,8 @@
+"""`python -m etude` is `etude`."""
+
+import sys
+
+from etude.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+"""The Typer app that commands register themselves with, and the panels they sit in.
+
+@app.command(rich_help_panel=LOOK)
+def info(path: Path, json: AsJson = False) -> None:
+    \"\"\"What is in a trace or a job\"\"\"
+"""
+
+from typing import Annotated
+
+import typer
+
+from etude import __version__
+from etude.cli.running import Settings
+
+LOOK = "Look"
+CONVERT = "Convert"
+MAKE = "Make and change"
+RUN = "Run"
+
+HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end to end.
+
+[bold]First steps[/bold]
+
+  etude info run/                 what is in it: a file, or a folder of them
+  etude check run/                is it sound? exit code 1 if not
+  etude convert run/ -o run.json  another format, nothing lost
+  etude query run/ "select ..."   SQL over its nodes
+  etude diff a.et b.et            first difference; exit code 1 if any
+
+Results go to stdout, talk to stderr; --json makes results JSON.
+"""
+
+app = typer.Typer(
+    name="etude",
+    help=HELP,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"etude {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", envvar="ETUDE_DEBUG", help="Show where an error came from.")
+    ] = False,
+) -> int:
+    if isinstance(context.obj, Settings):
+        context.obj.debug = debug
+    if context.invoked_subcommand is None:
+        print(context.get_help(), end="")  # empty if Rich has printed it already
+        return 2
+    return 0

@@ -1,0 +1,178 @@
+"""Results on stdout, talk on stderr.
+
+`emit` prints a table, a list of rows or one record: to a terminal as a Rich table, elsewhere as plain aligned
+text, or as JSON, CSV or Markdown if asked. `say` and `progress` talk; progress is silent off a terminal.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Row: TypeAlias = Mapping[str, Any]
+Emitted: TypeAlias = "pa.Table | Row | Sequence[Row]"
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+AsMarkdown = Annotated[bool, typer.Option("--md", help="Print a Markdown table.")]
+
+_NOTHING = "-"  # what a missing value looks like to a reader
+
+
+def say(text: str) -> None:
+    """A line of talk, on stderr."""
+    print(text, file=sys.stderr)
+
+
+def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = False, title: str = "") -> None:
+    """Prints `value` on stdout. In JSON a table is a list of objects, one a line, and a record is one object."""
+    if json + csv + md > 1:
+        raise UsageError("only one of --json, --csv and --md can be had at a time")
+    if json:
+        _emit_json(value)
+        return
+    names, rows, right = _columns(value)
+    if csv:
+        _emit_csv(names, rows)
+    elif md:
+        _emit_markdown(names, rows, right)
+    elif sys.stdout.isatty():
+        _emit_rich(names, rows, right, title, head=not isinstance(value, Mapping))
+    else:
+        _emit_plain(names, rows, right, head=not isinstance(value, Mapping))
+
+
+@contextmanager
+def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Yields `advance(amount)`. Draws a bar on stderr and takes it away at the end; draws nothing off a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda amount: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(_printable(what).replace("[", r"\["), total=total)
+        yield lambda amount: bar.advance(task, amount)
+
+
+def _columns(value: Emitted) -> tuple[list[str], Iterator[Sequence[Any]], list[bool]]:
+    """Names, rows of values in that order, and which columns are numbers (and so stand on the right)."""
+    if isinstance(value, Mapping):
+        return ["name", "value"], iter(list(value.items())), [False, False]
+    if isinstance(value, Sequence):
+        names = list(dict.fromkeys(name for row in value for name in row))
+        right = [_all_numbers(row.get(name) for row in value) for name in names]
+        return names, ([row.get(name) for name in names] for row in value), right
+    import pyarrow.types as kinds
+
+    # By position, not by name: the result of a query may have two columns of one name.
+    columns = ([column.to_pylist() for column in batch.columns] for batch in value.to_batches(max_chunksize=65536))
+    right = [kinds.is_integer(t) or kinds.is_floating(t) or kinds.is_decimal(t) for t in value.schema.types]
+    return list(value.schema.names), (row for batch in columns for row in zip(*batch, strict=True)), right
+
+
+def _all_numbers(values: Iterable[Any]) -> bool:
+    known = [value for value in values if value is not None]
+    return bool(known) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
+
+
+def _emit_json(value: Emitted) -> None:
+    import msgspec
+
+    encoder = msgspec.json.Encoder(enc_hook=_plain)
+    if isinstance(value, Mapping):
+        print(msgspec.json.format(encoder.encode(dict(value)), indent=2).decode())
+        return
+    rows: Iterable[Row]
+    if isinstance(value, Sequence):
+        rows = value
+    else:
+        rows = (row for batch in value.to_batches(max_chunksize=65536) for row in batch.to_pylist())
+    before = "[\n"
+    for row in rows:
+        sys.stdout.write(before + encoder.encode(dict(row)).decode())
+        before = ",\n"
+    print("[]" if before == "[\n" else "\n]")
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say of a NumPy scalar or array, or of a path."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def _emit_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([value if value is None else _text(value) for value in row] for row in rows)
+
+
+def _emit_markdown(names: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[bool]) -> None:
+    def line(cells: Iterable[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    print(line(_printable(name) for name in names))
+    print(line("---:" if number else "---" for number in right))
+    for row in rows:
+        print(line(_printable(_text(value)) for value in row))
+
+
+def _emit_plain(names: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[bool], *, head: bool) -> None:
+    from rich.cells import cell_len
+
+    lines = [[_printable(name) for name in names]] if head else []
+    lines += [[_printable(_text(value)) for value in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for cells in lines:
+        padded = (
+            " " * (width - cell_len(cell)) + cell if number else cell + " " * (width - cell_len(cell))
+            for cell, width, number in zip(cells, widths, right, strict=True)
+        )
+        print("  ".join(padded).rstrip())
+
+
+def _emit_rich(
+    names: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[bool], title: str, *, head: bool
+) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title) if title else None, title_justify="left", box=box.SIMPLE_HEAD, show_header=head)
+    for name, number in zip(names, right, strict=True):
+        table.add_column(Text(_printable(name)), justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(_printable(_text(value))) for value in row))  # Text: a `[` in a name is no markup
+    Console(file=sys.stdout).print(table)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return _NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items()) or _NOTHING
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value)) or _NOTHING
+    return str(value)
+
+
+def _printable(text: str) -> str:
+    """Names come from files: what could move the cursor or break a row is shown by its code."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

@@ -1,0 +1,100 @@
+"""Runs an app as a good citizen of the shell: errors are two lines and an exit code, and it dies politely."""
+
+import io
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import typer
+
+from etude.errors import EtudeError
+
+INTERRUPTED = 130  # what a shell reports for death by SIGINT
+BROKEN_PIPE = 141  # and by SIGPIPE
+
+
+@dataclass
+class Settings:
+    """What the options before the command say."""
+
+    debug: bool = False
+
+
+def run(app: typer.Typer, argv: Sequence[str] | None = None) -> int:
+    """Runs the command that `argv` names. A command returns nothing, or its exit code."""
+    settings = Settings()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names in traces may be any bytes
+    try:
+        with _termination_unwinds():
+            command = typer.main.get_command(app)
+            result = command.main(argv, prog_name="etude", standalone_mode=False, obj=settings)
+            sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # Typer turns that into exit code 1, which is ours for "no"
+            return _hang_up()
+        return stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 2
+    except BrokenPipeError:
+        return _hang_up()
+    except Exception as problem:
+        if settings.debug:
+            traceback.print_exc()
+        text, code = _say(problem)
+        print(f"error: {text}", file=sys.stderr)
+        return code
+
+
+def _say(problem: Exception) -> tuple[str, int]:
+    """The text to print after `error: `, and the exit code."""
+    if isinstance(problem, EtudeError):
+        return str(problem), problem.exit_code
+    # Typer's usage errors come from whichever Click it carries, so they are known by their method.
+    if hasattr(problem, "format_message"):
+        context = getattr(problem, "ctx", None)
+        hint = f"\nhint: {context.command_path} --help" if context is not None else ""
+        return problem.format_message() + hint, 2
+    if isinstance(problem, OSError) and problem.strerror:
+        return f"{problem.filename}: {problem.strerror}" if problem.filename else problem.strerror, 2
+    if isinstance(problem, typer.Abort):
+        return "aborted", INTERRUPTED
+    if isinstance(problem, MemoryError):
+        return "out of memory", 2
+    text = f"{type(problem).__name__}: {problem}".rstrip(": ")
+    return f"{text}\nhint: this is a fault in etude; ETUDE_DEBUG=1 shows where it happened", 2
+
+
+def _hang_up() -> int:
+    """The reader has gone: say nothing, and keep the interpreter from flushing into the closed pipe at exit."""
+    with suppress(OSError, ValueError):  # stdout may be no real file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return BROKEN_PIPE
+
+
+@contextmanager
+def _termination_unwinds() -> Iterator[None]:
+    """SIGTERM and a closed terminal end the command as Ctrl-C does, so that half-written files are removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    ours = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]  # nohup's choice stays
+    for number in ours:
+        signal.signal(number, _terminate)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _terminate(number: int, _: object) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,105 @@
+"""Output that is there in full or not at all.
+
+with writing("run.et") as path:     # a name beside run.et; nothing is there yet
+    path.write_bytes(...)           # or path.mkdir() and files in it
+                                    # leaving renames it to run.et; an exception removes it
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from etude.errors import UsageError
+
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[Path]:
+    """Yields a temporary path beside `path` (its name ends as that of `path` does), to be made a file or a folder.
+
+    When the block ends it takes the place of `path`; on any exception, Ctrl-C included, it is removed. What is
+    there already stays unless `force`; an empty folder does not count. Pipes and devices are written straight.
+    """
+    shown = Path(path)
+    target = Path(os.path.realpath(shown))  # through a link, so that the link stays one
+    if target.exists() and not (target.is_file() or target.is_dir()):
+        yield target
+        return
+    _check(target, shown, force)
+    temporary = _beside(target, "partial")
+    try:
+        yield temporary
+        with _undisturbed():
+            _check(target, shown, force)  # again: someone may have been faster
+            _put(temporary, target, shown)
+    except BaseException:
+        with _undisturbed():
+            _remove(temporary)
+        raise
+
+
+def _check(target: Path, shown: Path, force: bool) -> None:
+    if not target.parent.is_dir():
+        raise UsageError("its folder does not exist", where=str(shown), hint=f"mkdir -p {target.parent}")
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if not force:
+        raise UsageError("exists already", where=str(shown), hint="give another name, or --force to replace it")
+    if target.is_dir() and Path.cwd().is_relative_to(target):
+        raise UsageError("is the folder you are in, which will not be replaced", where=str(shown))
+
+
+def _put(temporary: Path, target: Path, shown: Path) -> None:
+    if target.is_dir() and not temporary.is_dir():
+        raise UsageError("is a folder, and the output is a file", where=str(shown), hint="give a name inside it")
+    if not (temporary.is_dir() and target.exists()):
+        os.replace(temporary, target)
+        return
+    # No call swaps a folder for another in one step everywhere: move the old one aside, and back if that fails.
+    aside = _beside(target, "old")
+    os.replace(target, aside)
+    try:
+        os.replace(temporary, target)
+    except BaseException:
+        os.replace(aside, target)
+        raise
+    _remove(aside)
+
+
+def _beside(target: Path, why: str) -> Path:
+    # The whole name comes last: writers look at suffixes. A hidden start, so that `w.*.et` does not find it.
+    return target.with_name(f".{why}-{secrets.token_hex(4)}.{target.name[-200:]}")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Signals wait until the block is over: a second Ctrl-C must not leave half a clean-up behind."""
+    if threading.current_thread() is not threading.main_thread():  # Python handles no signals in the others
+        yield
+        return
+    # Not a signal mask: another thread would take the signal, and the main one would still handle it.
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: handler for number, handler in before.items() if handler is not None}
+    for number in before:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)

@@ -1,0 +1,129 @@
+"""The layers of the house, as a table and as a test. A room is a module or a folder right under `src/etude`."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
+
+BASE = {"errors", "units", "files", "model"}
+VERBS = {"collect", "link", "ingest", "generate", "transform", "simulate", "replay", "analyse", "view"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "units": {"errors"},
+    "files": {"errors"},
+    "model": {"errors", "units"},
+    "store": BASE,
+    "cost": BASE,
+    # verbs: never one another, except that ingest uses link
+    "collect": BASE | {"store"},
+    "link": BASE,
+    "ingest": BASE | {"store", "cost", "link"},
+    "generate": BASE | {"cost"},
+    "transform": BASE | {"cost"},
+    "simulate": BASE | {"cost"},
+    "replay": BASE | {"cost"},
+    "analyse": BASE | {"cost"},
+    "view": BASE,
+    # composers
+    "opening": BASE | {"store", "link", "ingest"},
+    "sweep": BASE | VERBS | {"store", "cost", "opening"},
+    "cli": BASE | VERBS | {"store", "cost", "opening", "sweep", "__init__"},
+    # the doors; __init__ also gives the version to whoever asks
+    "__init__": BASE | VERBS | {"store", "cost", "opening", "sweep"},
+    "__main__": {"cli"},
+}
+
+
+LOUD = {"print", "exit", "quit", "sys.exit", "os._exit", "sys.stdout.write", "sys.stderr.write"}
+
+
+def room_of(path: Path, src: Path) -> str:
+    return path.relative_to(src).parts[0].removesuffix(".py")
+
+
+def rooms_imported(tree: ast.AST, module: list[str]) -> Iterator[tuple[int, str]]:
+    """Line and room of each import of Etude in a module; `module` is its dotted name, the package's for a package."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif not isinstance(node, ast.ImportFrom):
+            continue
+        else:
+            stem = module[: len(module) - node.level] if node.level else []
+            base = ".".join([*stem, *([node.module] if node.module else [])])
+            # `from etude import x` may import the room x or a public name
+            names = [f"{base}.{alias.name}" for alias in node.names] if base == "etude" else [base]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "etude":
+                room = parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else "__init__"
+                yield node.lineno, room
+
+
+def crossings(src: Path) -> Iterator[str]:
+    for path in sorted(src.rglob("*.py")):
+        module = ["etude", *path.relative_to(src).with_suffix("").parts]
+        room = room_of(path, src)
+        for line, other in rooms_imported(ast.parse(path.read_text()), module):
+            if other != room and other not in MAY_IMPORT.get(room, set()):
+                yield f"{path.relative_to(src)}:{line}: {room} imports {other}"
+
+
+def loud(src: Path) -> Iterator[str]:
+    """What prints, or ends the process, without being the command line."""
+    for path in sorted(src.rglob("*.py")):
+        if room_of(path, src) in ("cli", "__main__"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and (named := ast.unparse(node.func)) in LOUD:
+                yield f"{path.relative_to(src)}:{node.lineno}: {named}"
+
+
+def test_layers():
+    assert list(crossings(SRC)) == []
+
+
+def test_every_room_is_in_the_table():
+    rooms = {room_of(path, SRC) for path in SRC.rglob("*.py")}
+    assert rooms - set(MAY_IMPORT) == set()
+
+
+def test_only_the_command_line_prints_and_exits():
+    assert list(loud(SRC)) == []
+
+
+def house(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / (name.replace("__in__", "/") + ".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import etude.simulate",
+        "from etude import simulate",
+        "from etude.simulate.engine import run",
+        "from ..simulate import engine",
+        "def late():\n    import etude.simulate.engine",
+    ],
+)
+def test_a_crossing_is_seen(tmp_path: Path, text: str):
+    src = house(tmp_path, model__in__trace=text)
+    assert [c.rpartition(": ")[2] for c in crossings(src)] == ["model imports simulate"]
+
+
+def test_what_is_allowed_or_foreign_is_no_crossing(tmp_path: Path):
+    src = house(tmp_path, model__in__trace="import numpy\nfrom etude.errors import TraceError\nfrom . import build")
+    assert list(crossings(src)) == []
+
+
+def test_a_print_is_heard_outside_the_command_line_only(tmp_path: Path):
+    src = house(tmp_path, units="print(1)", cli__in__info="print(1)")
+    assert list(loud(src)) == ["units.py:1: print"]

@@ -1,0 +1,250 @@
+import json
+import os
+import pkgutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import typer
+
+import etude.cli
+from etude import __version__
+from etude.cli import COMMANDS, main
+from etude.cli.output import emit, progress
+from etude.cli.running import run
+from etude.errors import AnswerNo, FormatError, UsageError
+from etude.files import writing
+
+FRAME = {"app", "output", "running"}  # files of cli/ that are no commands
+
+
+def raising(problem: BaseException) -> typer.Typer:
+    app = typer.Typer()
+
+    @app.callback()
+    def root(context: typer.Context, debug: bool = False) -> None:
+        context.obj.debug = debug
+
+    @app.command()
+    def go() -> None:
+        raise problem
+
+    return app
+
+
+def shell(*args: str, code: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+    start = ["-c", code] if code else ["-m", "etude"]
+    return subprocess.run(
+        [sys.executable, *start, *args], capture_output=True, text=True, env=os.environ | env, timeout=60
+    )
+
+
+# --- errors and exit codes
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "text"),
+    [
+        (FormatError("cut short", path="a.et", offset=7, hint="copy it again"), 2,
+         "error: a.et: byte 7: cut short\nhint: copy it again\n"),
+        (AnswerNo("they differ"), 1, "error: they differ\n"),
+        (FileNotFoundError(2, "No such file or directory", "b.et"), 2, "error: b.et: No such file or directory\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(32, "Broken pipe"), 141, ""),
+        (ZeroDivisionError("by nought"), 2,
+         "error: ZeroDivisionError: by nought\n"
+         "hint: this is a fault in etude; ETUDE_DEBUG=1 shows where it happened\n"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_a_line_and_a_code(
+    problem: BaseException, code: int, text: str, capfd: pytest.CaptureFixture[str]
+):
+    assert run(raising(problem), ["go"]) == code
+    assert capfd.readouterr() == ("", text)
+
+
+def test_debug_shows_where(capsys: pytest.CaptureFixture[str]):
+    assert run(raising(AnswerNo("they differ")), ["--debug", "go"]) == 1
+    talk = capsys.readouterr().err
+    assert "Traceback" in talk
+    assert talk.endswith("error: they differ\n")
+
+
+def test_a_command_may_return_its_exit_code():
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    app.command("no")(lambda: 1)
+    app.command("yes")(lambda: None)
+    assert (run(app, ["no"]), run(app, ["yes"])) == (1, 0)
+
+
+@pytest.mark.parametrize("argv", [["--nope"], ["nope"]])
+def test_usage_errors_are_2_and_point_to_help(argv: list[str], capsys: pytest.CaptureFixture[str]):
+    assert main(argv) == 2
+    out, talk = capsys.readouterr()
+    assert out == ""
+    assert talk.startswith("error: No such ")
+    assert talk.endswith("\nhint: etude --help\n")
+
+
+def test_the_readers_going_is_no_error():
+    code = (
+        "import sys, typer\nfrom etude.cli.running import run\n"
+        "app = typer.Typer()\napp.command()(lambda: print('x' * 10**6))\nsys.exit(run(app, []))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(1)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_no_half_file(tmp_path: Path, number: signal.Signals):
+    app = typer.Typer()
+
+    @app.command()
+    def go() -> None:
+        with writing(tmp_path / "run.et") as path:
+            path.write_text("half")
+            signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    assert run(app, []) == 128 + number
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(number) == before
+
+
+def test_it_runs_in_any_thread():
+    app = typer.Typer()
+    app.command()(lambda: 1)
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(run(app, [])))
+    thread.start()
+    thread.join()
+    assert codes == [1]
+
+
+# --- help, version, completion
+
+
+def test_help_teaches_and_is_light():
+    code = "import sys; from etude.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
+    done = shell(code=code)
+    for line in ("etude info run/", "etude query run/", *COMMANDS):
+        assert line in done.stdout
+    heavy = {"numpy", "numba", "pyarrow", "duckdb", "msgspec", "torch", "pydantic"}
+    assert "typer" in done.stderr.split()
+    assert heavy & {name.partition(".")[0] for name in done.stderr.split()} == set()
+
+
+def test_every_file_of_the_folder_is_a_listed_command():
+    assert {module.name for module in pkgutil.iter_modules(etude.cli.__path__)} == FRAME | set(COMMANDS)
+
+
+def test_every_command_has_a_panel_and_a_line_of_help():
+    main(["--version"])  # registers them
+    from etude.cli.app import app
+
+    for command in app.registered_commands:
+        assert command.callback is not None
+        assert isinstance(command.rich_help_panel, str), command.callback.__name__
+        assert command.help or command.callback.__doc__, command.callback.__name__
+
+
+def test_version():
+    done = shell("--version")
+    assert (done.stdout, done.stderr, done.returncode) == (f"etude {__version__}\n", "", 0)
+
+
+def test_no_command_gives_help_and_2():
+    done = shell()
+    assert "First steps" in done.stdout
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_completion_scripts_call_etude(name: str):
+    done = shell("--show-completion", name, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert done.returncode == 0
+    assert "_ETUDE_COMPLETE" in done.stdout
+
+
+def test_completion_completes_options():
+    done = shell(_ETUDE_COMPLETE="complete_bash", COMP_WORDS="etude --ver", COMP_CWORD="1")
+    assert done.stdout.split() == ["--version"]
+
+
+# --- output
+
+ROWS = [{"name": "gemm", "ns": 1200, "hot": True}, {"name": "a|b\x1b[31m", "ns": None, "hot": False}]
+TABLE = pa.table({"name": ["gemm", "a|b\x1b[31m"], "ns": pa.array([1200, None], pa.int64()), "hot": [True, False]})
+
+
+@pytest.mark.parametrize("value", [ROWS, TABLE])
+def test_rows_and_tables_print_alike(value: Any, capsys: pytest.CaptureFixture[str]):
+    def shown(**form: Any) -> str:
+        emit(value, **form)
+        return capsys.readouterr().out
+
+    assert shown() == (
+        "name           ns  hot\n"
+        "gemm         1200  yes\n"
+        "a|b\\x1b[31m     -  no\n"
+    )  # fmt: skip
+    assert shown(csv=True) == "name,ns,hot\ngemm,1200,yes\na|b\x1b[31m,,no\n"
+    assert shown(md=True) == (
+        "| name | ns | hot |\n"
+        "| --- | ---: | --- |\n"
+        "| gemm | 1200 | yes |\n"
+        "| a\\|b\\x1b[31m | - | no |\n"
+    )  # fmt: skip
+    assert json.loads(shown(json=True)) == ROWS
+    assert len(shown(json=True).splitlines()) == len(ROWS) + 2
+
+
+def test_a_record_prints_as_names_and_values(capsys: pytest.CaptureFixture[str]):
+    emit({"ranks": 4, "groups": ["tp", "dp"]})
+    assert capsys.readouterr().out == "ranks   4\ngroups  tp, dp\n"
+    emit({"ranks": 4, "ratio": float("nan"), "path": Path("a.et")}, json=True)
+    assert json.loads(capsys.readouterr().out) == {"ranks": 4, "ratio": None, "path": "a.et"}
+
+
+@pytest.mark.parametrize("value", [[], TABLE.slice(0, 0)])
+def test_nothing_is_an_empty_list_in_json(value: Any, capsys: pytest.CaptureFixture[str]):
+    emit(value, json=True)
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_two_columns_of_one_name_are_both_shown(capsys: pytest.CaptureFixture[str]):
+    emit(pa.table([[1], [2]], names=["n", "n"]), csv=True)
+    assert capsys.readouterr().out == "n,n\n1,2\n"
+
+
+def test_a_terminal_gets_a_table_without_markup(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    emit([{"name": "[red]gemm[/red]", "ns": 7}])
+    shown = capsys.readouterr().out
+    assert "[red]gemm[/red]" in shown
+    assert "─" in shown
+
+
+def test_one_form_at_a_time():
+    with pytest.raises(UsageError, match="only one of"):
+        emit([], json=True, csv=True)
+
+
+@pytest.mark.parametrize("total", [3, None])
+def test_progress_is_silent_off_a_terminal(total: int | None, capsys: pytest.CaptureFixture[str]):
+    advance: Callable[[int], None]
+    with progress("reading", total) as advance:
+        advance(2)
+    assert capsys.readouterr() == ("", "")

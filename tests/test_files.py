@@ -1,0 +1,144 @@
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UsageError
+from etude.files import writing
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def fill(folder: Path, text: str) -> None:
+    folder.mkdir()
+    (folder / "w.0.et").write_text(text)
+
+
+def test_a_file_appears_only_at_the_end(tmp_path: Path):
+    target = tmp_path / "run.et"
+    with writing(target) as path:
+        path.write_text("new")
+        assert not target.exists()
+        assert path.suffix == ".et"
+    assert target.read_text() == "new"
+    assert names(tmp_path) == ["run.et"]
+
+
+def test_a_folder_appears_only_at_the_end(tmp_path: Path):
+    with writing(tmp_path / "run") as path:
+        fill(path, "new")
+        assert not (tmp_path / "run").exists()
+    assert (tmp_path / "run" / "w.0.et").read_text() == "new"
+    assert names(tmp_path) == ["run"]
+
+
+@pytest.mark.parametrize("stop", [ValueError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("make", [lambda path: path.write_text("half"), lambda path: fill(path, "half")])
+def test_an_interrupted_block_leaves_nothing(tmp_path: Path, stop: type[BaseException], make):
+    with pytest.raises(stop), writing(tmp_path / "run") as path:
+        make(path)
+        raise stop
+    assert names(tmp_path) == []
+
+
+def test_a_failed_replacement_leaves_the_old_one(tmp_path: Path):
+    (tmp_path / "run.et").write_text("old")
+    with pytest.raises(ValueError), writing(tmp_path / "run.et", force=True) as path:
+        path.write_text("half")
+        raise ValueError
+    assert (tmp_path / "run.et").read_text() == "old"
+    assert names(tmp_path) == ["run.et"]
+
+
+def test_nothing_is_replaced_without_force(tmp_path: Path):
+    (tmp_path / "run.et").write_text("old")
+    with pytest.raises(UsageError, match=r"exists already\nhint: .*--force"), writing(tmp_path / "run.et"):
+        pytest.fail("the block must not start")
+    assert (tmp_path / "run.et").read_text() == "old"
+
+
+def test_what_appeared_meanwhile_is_not_replaced(tmp_path: Path):
+    with pytest.raises(UsageError, match="exists already"), writing(tmp_path / "run.et") as path:
+        path.write_text("ours")
+        (tmp_path / "run.et").write_text("theirs")
+    assert (tmp_path / "run.et").read_text() == "theirs"
+    assert names(tmp_path) == ["run.et"]
+
+
+def test_force_replaces_a_file(tmp_path: Path):
+    (tmp_path / "run.et").write_text("old")
+    with writing(tmp_path / "run.et", force=True) as path:
+        path.write_text("new")
+    assert (tmp_path / "run.et").read_text() == "new"
+    assert names(tmp_path) == ["run.et"]
+
+
+def test_force_replaces_a_whole_folder(tmp_path: Path):
+    fill(tmp_path / "run", "old")
+    (tmp_path / "run" / "w.1.et").write_text("old")
+    with writing(tmp_path / "run", force=True) as path:
+        fill(path, "new")
+    assert names(tmp_path) == ["run"]
+    assert names(tmp_path / "run") == ["w.0.et"]
+    assert (tmp_path / "run" / "w.0.et").read_text() == "new"
+
+
+def test_an_empty_folder_needs_no_force(tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    with writing(tmp_path / "run") as path:
+        fill(path, "new")
+    assert names(tmp_path / "run") == ["w.0.et"]
+
+
+def test_a_folder_never_gives_way_to_a_file(tmp_path: Path):
+    fill(tmp_path / "run", "old")
+    with pytest.raises(UsageError, match="is a folder"), writing(tmp_path / "run", force=True) as path:
+        path.write_text("new")
+    assert names(tmp_path) == ["run"]
+    assert names(tmp_path / "run") == ["w.0.et"]
+
+
+def test_the_folder_one_stands_in_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fill(tmp_path / "run", "old")
+    monkeypatch.chdir(tmp_path / "run")
+    with pytest.raises(UsageError, match="the folder you are in"), writing(".", force=True):
+        pytest.fail("the block must not start")
+
+
+def test_a_missing_folder_is_said(tmp_path: Path):
+    with pytest.raises(UsageError, match="its folder does not exist"), writing(tmp_path / "no" / "run.et"):
+        pytest.fail("the block must not start")
+
+
+def test_a_link_stays_a_link(tmp_path: Path):
+    (tmp_path / "real.et").write_text("old")
+    (tmp_path / "link.et").symlink_to("real.et")
+    with writing(tmp_path / "link.et", force=True) as path:
+        path.write_text("new")
+    assert (tmp_path / "link.et").is_symlink()
+    assert (tmp_path / "real.et").read_text() == "new"
+
+
+def test_a_device_is_written_straight():
+    with writing(os.devnull) as path:
+        assert path == Path(os.devnull)
+        path.write_text("gone")
+    assert not Path(os.devnull).is_file()
+
+
+def test_ctrl_c_while_tidying_waits_until_all_is_tidy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    removed = os.unlink
+
+    def interrupted(*args, **kwargs) -> None:
+        signal.raise_signal(signal.SIGINT)
+        removed(*args, **kwargs)
+
+    with pytest.raises(KeyboardInterrupt), writing(tmp_path / "run") as path:
+        fill(path, "half")
+        (path / "w.1.et").write_text("half")
+        monkeypatch.setattr(os, "unlink", interrupted)
+        raise ValueError
+    assert names(tmp_path) == []
