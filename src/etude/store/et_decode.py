@@ -11,6 +11,7 @@ from etude.errors import FormatError
 from etude.model import text
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
+from etude.store import compressed
 from etude.store import et_kernels as k
 from etude.store.et_irregular import fields, regular_node
 
@@ -40,10 +41,9 @@ class Decoded:
     warnings: tuple[str, ...]
 
 
-def decode(data: bytes | bytearray | memoryview | U8, where: str = "") -> Decoded:
-    """Decode the whole of a file. `where` names it in errors."""
-    source = np.frombuffer(data, np.uint8)
-    return decode_heap(text.pad(source), len(source), where)
+def decode(data: bytes | bytearray | memoryview | U8, where: str = "", max_bytes: int | None = None) -> Decoded:
+    """Decode the whole of a file, gzip and zstandard unpacked. `where` names it in errors."""
+    return decode_heap(*compressed.unpack(data, where, max_bytes), where)
 
 
 def decode_heap(heap: U8, size: int, where: str = "") -> Decoded:
@@ -172,6 +172,10 @@ class _Raw:
             return self.out.lazy[index]
         return np.broadcast_to(k.LAZY_DEFAULT[index], (n,))
 
+    def seen(self, name: str) -> bool:
+        """Does any node of the file have this attribute?"""
+        return bool(self.out.lazy_seen[k.OWNED_FIRST + OWNED_INDEX[name]])
+
     def layouts(self, heap: U8) -> tuple[Layout, ...]:
         found: list[Layout] = [()] * int(self.cursor[k.LAYOUTS])
         attrs: list[Attr] = []
@@ -194,7 +198,7 @@ class _Raw:
         if kind:
             raw = raw[: -len(text.varint((kind + 2) << 3))]
         name, doc, unknown = b"", b"", b""
-        for f in fields(raw, "", start):
+        for f in fields(raw, "", start, 1):
             if f.number == 1 and f.wire == 2:
                 name = f.payload
             elif f.number == 2 and f.wire == 2:
@@ -255,18 +259,17 @@ def check_metadata(metadata: bytes, where: str, base: int) -> None:
         if f.wire == 2 and f.number == 1:
             _utf8(f.payload, where, base)
         elif f.wire == 2 and f.number == 2:
-            inner = Decoded_attr(f.payload, where, base)
-            del inner
+            attribute(f.payload, where, base)
 
 
-def Decoded_attr(payload: bytes, where: str, base: int) -> tuple[str, ValueKind, object, str]:
+def attribute(payload: bytes, where: str, base: int) -> tuple[str, ValueKind, object, str]:
     """(name, kind, value, doc string) of one attribute message."""
     from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar
     from etude.store.et_irregular import regular_attribute
 
     name, doc, kind = "", "", ValueKind.NONE
     value: object = None
-    for f in fields(regular_attribute(payload, where, base), where, base):
+    for f in fields(regular_attribute(payload, where, base), where, base, 1):
         if f.number == 1 and f.wire == 2:
             name = f.payload.decode()
         elif f.number == 2 and f.wire == 2:
@@ -274,13 +277,8 @@ def Decoded_attr(payload: bytes, where: str, base: int) -> tuple[str, ValueKind,
         elif 3 <= f.number <= 32 and f.wire == int(k.VALUE_WIRE[f.number - 2]):
             kind = ValueKind(f.number - 2)
             if kind.is_list:
-                heap = text.pad(f.payload)
-                problem = k.check_list(heap, text.words(heap), int(kind), 0, len(f.payload))
-                if problem:
-                    raise FormatError(k.PROBLEM[problem], path=where, offset=base)
                 value = decode_list(kind, f.payload)
             elif kind == ValueKind.STRING:
-                _utf8(f.payload, where, base)
                 value = f.payload.decode()
             elif kind == ValueKind.BYTES:
                 value = f.payload
@@ -316,11 +314,10 @@ def _finish(
         columns[name] = raw.column(name)
     attributes = Attributes(raw.layouts(heap), out.layout, raw.pools.cells[: cur[k.CELLS]])
     columns["cpu"] = _flags(raw, attributes)
-    columns["collective"] = _collectives(raw, attributes, out.kind)
+    columns["collective"] = _collectives(raw, attributes)
     columns["group"], group_names = _groups(heap, raw)
     (columns["src"], columns["dst"]), peers = _peers(raw)
-    if "tag" in columns:
-        columns["tag"] = _tags(raw, attributes)
+    columns["tag"] = _tags(raw, attributes)
     columns["duration_ns"], wrong = _times(raw, attributes, "duration_ns", k.DURATION_US)
     start_ns, wrong_start = _times(raw, attributes, "start_ns", k.START_US)
     if wrong + wrong_start:
@@ -383,8 +380,9 @@ class Attributes:
 
 
 def _flags(raw: _Raw, attributes: Attributes) -> NDArray[np.int8]:
-    value = raw.column("cpu")
-    held = attributes.holds("cpu") if len(value) else np.zeros(0, bool)
+    if not raw.seen("cpu"):
+        return constant("cpu", len(raw.out.kind))
+    value, held = raw.column("cpu"), attributes.holds("cpu")
     strange = np.flatnonzero(held & (value != 0) & (value != 1))
     if len(strange):
         attributes.disown(strange, "cpu", value[strange])
@@ -392,9 +390,10 @@ def _flags(raw: _Raw, attributes: Attributes) -> NDArray[np.int8]:
     return np.where(fine, value, -1).astype(np.int8)
 
 
-def _collectives(raw: _Raw, attributes: Attributes, kind: U8) -> U8:
-    value = raw.column("collective")
-    held = attributes.holds("collective") if len(value) else np.zeros(0, bool)
+def _collectives(raw: _Raw, attributes: Attributes) -> U8:
+    if not raw.seen("collective"):
+        return constant("collective", len(raw.out.kind))
+    value, held = raw.column("collective"), attributes.holds("collective")
     known = held & (value >= 0) & (value < Collective.OTHER - 1)
     newer = np.flatnonzero(held & ~known)
     result = np.where(known, np.where(known, value, 0) + 1, 0).astype(np.uint8)
@@ -405,17 +404,23 @@ def _collectives(raw: _Raw, attributes: Attributes, kind: U8) -> U8:
 
 
 def _tags(raw: _Raw, attributes: Attributes) -> I64:
-    value = raw.column("tag")
-    return np.where(value == UNKNOWN, COLUMN["tag"].default, value) if raw.out.lazy_seen.any() else value
+    if not raw.seen("tag"):
+        return constant("tag", len(raw.out.kind))
+    return np.where(attributes.holds("tag"), raw.column("tag"), COLUMN["tag"].default)
 
 
 def _groups(heap: U8, raw: _Raw) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+    if not raw.seen("group"):
+        return constant("group", len(raw.out.kind)), ()
     codes, unique = text.intern(heap, raw.column("group"))
     return codes, tuple(text.strings(heap, unique))
 
 
 def _peers(raw: _Raw) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], I64]:
     """Slots of src and dst, numbered by first appearance down the rows, src before dst."""
+    n = len(raw.out.kind)
+    if not raw.seen("src") and not raw.seen("dst"):
+        return (constant("src", n), constant("dst", n)), np.zeros(0, np.int64)
     src, dst = raw.column("src"), raw.column("dst")
     both = np.stack([src, dst], 1).ravel()
     rows = np.flatnonzero(both != UNKNOWN)
@@ -432,7 +437,7 @@ def _times(raw: _Raw, attributes: Attributes, column: str, micros_index: int) ->
     """Exact ns where recorded and in agreement with the µs field, else µs x 1000, else UNKNOWN; and how many disagree."""
     micros = raw.lazy(micros_index)
     result = np.where(micros == 0, UNKNOWN, micros * 1000)
-    if not raw.out.lazy_seen[k.OWNED_FIRST + OWNED_INDEX[column]]:
+    if not raw.seen(column):
         return result, 0
     exact = raw.column(column)
     held = attributes.holds(column)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 
 from etude.errors import FormatError
 from etude.model.attrs import read_varint
-from etude.model.text import varint
-from etude.store.et_kernels import MAX_MICROS, VALUE_WIRE
-
-_MAX_DEPTH = 64
+from etude.model.schema import ValueKind
+from etude.model.text import pad, varint, words
+from etude.store.et_kernels import MAX_DEPTH, MAX_MICROS, PROBLEM, VALUE_WIRE, check_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +26,21 @@ class Field:
     payload: bytes
     raw: bytes
     """Tag and value as they stood."""
+    body: int
+    """How many of these bytes are not the tag."""
 
 
-def fields(data: bytes, where: str, base: int) -> Iterator[Field]:
-    """The fields of one message; `base` is its place in the file, for errors."""
+def fields(data: bytes, where: str, base: int, within: int = 0) -> Iterator[Field]:
+    """The fields of one message; `base` is its place in the file, `within` how many messages it lies in."""
     p = 0
     while p < len(data):
         start = p
         try:
-            tag, p = _checked_varint(data, p)
+            tag, p = _tag(data, p)
+            body = p
             number, wire = tag >> 3, tag & 7
             value, payload = 0, b""
-            if number == 0 or tag >> 32:
+            if number == 0:
                 raise ValueError("not a protobuf field")
             if wire == 0:
                 value, p = _checked_varint(data, p)
@@ -49,7 +51,7 @@ def fields(data: bytes, where: str, base: int) -> Iterator[Field]:
                 length, p = _checked_varint(data, p)
                 payload, p = data[p : p + length], p + length
             elif wire == 3:
-                p = _end_of_group(data, p, number, 0)
+                p = _end_of_group(data, p, number, within + 1)
             else:
                 raise ValueError("not a protobuf field")
             if p > len(data):
@@ -57,7 +59,7 @@ def fields(data: bytes, where: str, base: int) -> Iterator[Field]:
         except (ValueError, IndexError) as problem:
             text = str(problem) if isinstance(problem, ValueError) else "a field runs past the end of its message"
             raise FormatError(text, path=where, offset=base + start) from None
-        yield Field(number, wire, value, payload, data[start:p])
+        yield Field(number, wire, value, payload, data[start:p], p - body)
 
 
 def _checked_varint(data: bytes, p: int) -> tuple[int, int]:
@@ -67,14 +69,19 @@ def _checked_varint(data: bytes, p: int) -> tuple[int, int]:
     return value, q
 
 
+def _tag(data: bytes, p: int) -> tuple[int, int]:
+    value, q = read_varint(data, p)
+    if q - p > 5 or value >> 32:
+        raise ValueError("not a protobuf field")
+    return value, q
+
+
 def _end_of_group(data: bytes, p: int, number: int, depth: int) -> int:
-    if depth > _MAX_DEPTH:
+    if depth > MAX_DEPTH:
         raise ValueError("groups nested too deeply")
     while True:
-        tag, p = _checked_varint(data, p)
+        tag, p = _tag(data, p)
         wire = tag & 7
-        if tag >> 3 == 0 or tag >> 32:
-            raise ValueError("not a protobuf field")
         if wire == 4:
             if tag >> 3 != number:
                 raise ValueError("not a protobuf field")
@@ -106,7 +113,7 @@ class _Text:
     unknown: bytes = b""
 
     def merge(self, data: bytes, where: str, base: int) -> None:
-        for f in fields(data, where, base):
+        for f in fields(data, where, base, 1):
             if f.wire == 2 and f.number <= 3:
                 _check_text(f.payload, where, base)
                 self.texts[f.number] = f.payload
@@ -124,12 +131,24 @@ def _check_text(payload: bytes, where: str, base: int) -> None:
         raise FormatError("text that is not UTF-8", path=where, offset=base) from None
 
 
+def check_value(f: Field, where: str, base: int) -> None:
+    """An attribute's value is well-formed, also where a later one will replace it."""
+    kind = ValueKind(f.number - 2)
+    if kind == ValueKind.STRING:
+        _check_text(f.payload, where, base)
+    elif kind.is_list:
+        heap = pad(f.payload)
+        problem = check_list(heap, words(heap), int(kind), 0, len(f.payload))
+        if problem:
+            raise FormatError(PROBLEM[problem], path=where, offset=base)
+
+
 def regular_attribute(data: bytes, where: str, base: int) -> bytes:
     """An attribute with name, doc string, unknown fields and value once each, in this order."""
     name = doc = unknown = value_raw = b""
     has_name = has_doc = False
     number = 0
-    for f in fields(data, where, base):
+    for f in fields(data, where, base, 1):
         if f.wire == 2 and f.number in (1, 2):
             _check_text(f.payload, where, base)
             if f.number == 1:
@@ -137,12 +156,12 @@ def regular_attribute(data: bytes, where: str, base: int) -> bytes:
             else:
                 doc, has_doc = f.payload, True
         elif 3 <= f.number <= 32 and f.wire == int(VALUE_WIRE[f.number - 2]):
-            is_list = f.number % 2 == 0
-            if is_list and f.number == number:
-                merged = next(fields(value_raw, where, base)).payload + f.payload
+            check_value(f, where, base)
+            if f.number % 2 == 0 and f.number == number:  # lists merge
+                merged = next(fields(value_raw, where, base, 1)).payload + f.payload
                 value_raw = delimited(number, merged)
             else:
-                number, value_raw = f.number, f.raw
+                number, value_raw = f.number, varint(f.number << 3 | f.wire) + f.raw[len(f.raw) - f.body :]
         else:
             unknown += f.raw
     head = (delimited(1, name) if has_name else b"") + (delimited(2, doc) if has_doc else b"")

@@ -40,6 +40,8 @@ _IRREGULAR = -2
 _GROW = -3
 _BAD = -100  # _BAD - code
 
+MAX_DEPTH = 100
+"""Groups and messages within one another, as protobuf counts them."""
 MAX_MICROS = np.int64(np.iinfo(np.int64).max // 1000)
 
 # wire type of each value kind; -1 for none
@@ -135,13 +137,13 @@ def split(u8, size, p, starts, ends, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def skip_field(u8, p, end, tag):  # type: ignore[no-untyped-def]
+def skip_field(u8, p, end, tag, max_depth):  # type: ignore[no-untyped-def]
     """Next byte after an unknown field's value, or _BAD - code."""
-    stack = np.empty(64, np.uint64)
+    stack = np.empty(MAX_DEPTH, np.uint64)
     depth = 0
     while True:
         wire = tag & np.uint64(7)
-        if tag >> np.uint64(3) == np.uint64(0) or tag >> np.uint64(32) != np.uint64(0):
+        if tag >> np.uint64(32) != np.uint64(0) or (depth == 0 and tag < np.uint64(8)):
             return np.int64(_BAD - BAD_TAG)
         if wire == np.uint64(0):
             _, p = varint(u8, p, end)
@@ -157,7 +159,7 @@ def skip_field(u8, p, end, tag):  # type: ignore[no-untyped-def]
                 return np.int64(_BAD - BAD_LENGTH)
             p += np.int64(length)
         elif wire == np.uint64(3):
-            if depth == 64:
+            if depth == max_depth:
                 return np.int64(_BAD - BAD_TAG)
             stack[depth] = tag >> np.uint64(3)
             depth += 1
@@ -171,7 +173,7 @@ def skip_field(u8, p, end, tag):  # type: ignore[no-untyped-def]
             return np.int64(_BAD - BAD_LENGTH)
         if depth == 0:
             return p
-        tag, p = varint(u8, p, end)
+        tag, p = varint(u8, p, min(end, p + 5))
         if p < 0:
             return np.int64(_BAD - BAD_VARINT)
 
@@ -181,7 +183,7 @@ def check_list(u8, word, kind, p, end):  # type: ignore[no-untyped-def]
     """0, or the problem with a list attribute's message."""
     one = VALUE_WIRE[kind - 1]
     while p < end:
-        tag, p = varint(u8, p, end)
+        tag, p = varint(u8, p, min(end, p + 5))
         if p < 0:
             return BAD_VARINT
         if tag == np.uint64(10):
@@ -201,7 +203,7 @@ def check_list(u8, word, kind, p, end):  # type: ignore[no-untyped-def]
                 return BAD_LIST
             p = stop
         else:
-            p = skip_field(u8, p, end, tag)
+            p = skip_field(u8, p, end, tag, MAX_DEPTH - 2)
             if p < 0:
                 return -(p - _BAD)
     return 0
@@ -243,7 +245,8 @@ def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: i
     name_at = name_len = np.int64(0)
     kind = 0
     while q < e:
-        tag, q = varint(u8, q, e)
+        tag_at = q
+        tag, q = varint(u8, q, min(e, q + 5))
         if q < 0:
             return np.int64(_BAD - BAD_VARINT)
         field, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
@@ -261,10 +264,12 @@ def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: i
             q += np.int64(length)
         elif 3 <= field <= 32 and wire == VALUE_WIRE[field - 2]:
             kind = field - 2
+            if q - tag_at != (1 if tag < np.uint64(128) else 2):
+                return np.int64(_IRREGULAR)
             break
         else:
             stage = 3
-            q = skip_field(u8, q, e, tag)
+            q = skip_field(u8, q, e, tag, MAX_DEPTH - 1)
             if q < 0:
                 return q
     length = q - a

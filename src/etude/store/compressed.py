@@ -1,0 +1,135 @@
+"""Whole files into padded heaps, unpacked on the way: gzip and zstandard, known by their first bytes."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import FormatError, UsageError
+from etude.model.text import PAD, pad
+
+U8 = NDArray[np.uint8]
+
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
+_CHUNK = 1 << 20
+_BOMB_BYTES, _BOMB_RATIO = 256 << 20, 200
+"""A file that unpacks beyond both is refused unless a limit was given: real traces shrink 10 to 40 times."""
+
+
+def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
+    """(heap, size): a file's content, unpacked, with PAD zero bytes behind. `max_bytes` bounds the unpacked size."""
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as f:
+            head = f.read(4)
+            size = os.fstat(f.fileno()).st_size
+            f.seek(0)
+            if head[:2] == GZIP or head == ZSTD:
+                return _join(unpacked(f.read(), name, max_bytes))
+            _check_size(size, max_bytes, name)
+            heap = np.empty(size + PAD, np.uint8)
+            got = f.readinto(memoryview(heap)[:size])
+    except OSError as problem:
+        raise FormatError(f"cannot be read: {problem.strerror or problem}", path=name) from None
+    heap[got:] = 0
+    return heap[: got + PAD], got
+
+
+def unpack(data: bytes | bytearray | memoryview | U8, where: str, max_bytes: int | None = None) -> tuple[U8, int]:
+    """The same for bytes in memory."""
+    source = np.frombuffer(data, np.uint8)
+    head = source[:4].tobytes()
+    if head[:2] == GZIP or head == ZSTD:
+        return _join(unpacked(source.tobytes(), where, max_bytes))
+    _check_size(len(source), max_bytes, where)
+    return pad(source), len(source)
+
+
+def _check_size(size: int, max_bytes: int | None, where: str) -> None:
+    if max_bytes is not None and size > max_bytes:
+        raise UsageError(f"{size} bytes, more than the limit of {max_bytes}", where=where, hint="raise --max-bytes")
+
+
+def _join(parts: Iterator[bytes]) -> tuple[U8, int]:
+    chunks = list(parts)
+    size = sum(map(len, chunks))
+    heap = np.empty(size + PAD, np.uint8)
+    at = 0
+    for i, chunk in enumerate(chunks):
+        heap[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        at += len(chunk)
+        chunks[i] = b""
+    heap[size:] = 0
+    return heap, size
+
+
+def unpacked(data: bytes, where: str, max_bytes: int | None) -> Iterator[bytes]:
+    """The unpacked bytes of a gzip or zstandard file, piece by piece, never far beyond the limit."""
+    total = 0
+    pieces = _gunzip(data, where) if data[:2] == GZIP else _unzstd(data, where)
+    for piece in pieces:
+        total += len(piece)
+        _check_size(total, max_bytes, where)
+        if max_bytes is None and total > _BOMB_BYTES and total > _BOMB_RATIO * len(data):
+            raise FormatError(
+                f"unpacks to more than {_BOMB_RATIO} times its size; no trace does",
+                path=where,
+                offset=0,
+                hint="if it is one, give the size it may have with --max-bytes",
+            )
+        yield piece
+
+
+def _gunzip(data: bytes, where: str) -> Iterator[bytes]:
+    view = memoryview(data)
+    at = 0
+    while at < len(view):
+        stream = zlib.decompressobj(wbits=31)
+        rest: bytes | memoryview = view[at:]
+        try:
+            while not stream.eof:
+                piece = stream.decompress(rest, _CHUNK)
+                rest = stream.unconsumed_tail
+                if not piece and not rest and not stream.eof:
+                    raise FormatError("the gzip file is cut short", path=where, offset=len(data))
+                yield piece
+        except zlib.error as problem:
+            raise FormatError(f"damaged gzip: {problem}", path=where, offset=at) from None
+        at = len(view) - len(stream.unused_data)
+
+
+def _unzstd(data: bytes, where: str) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    try:
+        with pa.CompressedInputStream(pa.py_buffer(data), "zstd") as stream:
+            while piece := stream.read(_CHUNK):
+                yield piece
+    except (OSError, pa.ArrowException) as problem:
+        raise FormatError(f"damaged zstandard: {problem}", path=where, offset=0) from None
+
+
+def packed(parts: Iterator[U8], suffix: str) -> Iterator[bytes | memoryview]:
+    """Pieces of a file as they go to disk: `.gz` and `.zst` are packed, the rest is left as it is."""
+    if suffix == ".gz":
+        stream = zlib.compressobj(6, wbits=31)  # no time stamp: the same trace gives the same bytes
+        for part in parts:
+            yield stream.compress(memoryview(part))
+        yield stream.flush()
+    elif suffix == ".zst":
+        import pyarrow as pa
+
+        sink = pa.BufferOutputStream()
+        with pa.CompressedOutputStream(sink, "zstd") as out:
+            for part in parts:
+                out.write(part)
+        yield memoryview(sink.getvalue())
+    else:
+        for part in parts:
+            yield memoryview(part)
