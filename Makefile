@@ -74,6 +74,7 @@ docs: $(DOCS_STAMP)
 	@test ! -f docs/generate.py || $(BIN)/python docs/generate.py
 	@rm -rf site
 	$(BIN)/zensical build --clean --strict
+	@rm -f site/*.py
 	@$(BIN)/python docs/check_site.py site
 
 clean:

@@ -141,7 +141,7 @@ def test_help_teaches_and_is_light():
     done = shell(code=code)
     for line in ("etude info run/", "etude query run/", *COMMANDS):
         assert line in done.stdout
-    heavy = {"numpy", "numba", "pyarrow", "duckdb", "msgspec", "torch", "pydantic"}
+    heavy = {"numpy", "numba", "pyarrow", "duckdb", "msgspec", "torch", "pydantic", "markdown_it"}
     assert "typer" in done.stderr.split()
     assert heavy & {name.partition(".")[0] for name in done.stderr.split()} == set()
 

@@ -11,7 +11,7 @@ COMMANDS: tuple[str, ...] = ()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command. 0: done, or yes. 1: the answer is no. 2: an error. 130, 143, 141: interrupted."""
+    """Runs one command. 0: done, or yes. 1: the answer is no. 2: an error. 129, 130, 141, 143: cut off."""
     from importlib import import_module
 
     from etude.cli.app import app

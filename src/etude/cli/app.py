@@ -5,9 +5,12 @@ def info(path: Path, json: AsJson = False) -> None:
     \"\"\"What is in a trace or a job\"\"\"
 """
 
-from typing import Annotated
+import sys
+from types import ModuleType
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from etude import __version__
 from etude.cli.running import Settings
@@ -30,8 +33,26 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
 Results go to stdout, talk to stderr; --json makes results JSON.
 """
 
+
+class Root(TyperGroup):
+    """`etude` itself. Typer's help imports rich.markdown, a fifth of the time it takes, for a mode that is not ours."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        if "rich.markdown" in sys.modules:
+            super().format_help(ctx, formatter)
+            return
+        stand_in = ModuleType("rich.markdown")
+        vars(stand_in)["Markdown"] = type("Markdown", (), {})
+        sys.modules["rich.markdown"] = stand_in
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            del sys.modules["rich.markdown"]
+
+
 app = typer.Typer(
     name="etude",
+    cls=Root,
     help=HELP,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

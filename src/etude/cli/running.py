@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import typer
@@ -28,14 +28,18 @@ class Settings:
 def run(app: typer.Typer, argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` names. A command returns nothing, or its exit code."""
     settings = Settings()
-    for stream in (sys.stdout, sys.stderr):
+    streams = sys.stdout, sys.stderr
+    for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names in traces may be any bytes
     try:
         with _termination_unwinds():
             command = typer.main.get_command(app)
-            result = command.main(argv, prog_name="etude", standalone_mode=False, obj=settings)
-            sys.stdout.flush()
+            try:
+                result = command.main(argv, prog_name="etude", standalone_mode=False, obj=settings)
+                sys.stdout.flush()
+            finally:
+                sys.stdout, sys.stderr = streams  # Typer wraps them when a pipe breaks
         return result if isinstance(result, int) else 0
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -73,9 +77,11 @@ def _say(problem: Exception) -> tuple[str, int]:
 
 
 def _hang_up() -> int:
-    """The reader has gone: say nothing, and keep the interpreter from flushing into the closed pipe at exit."""
-    with suppress(OSError, ValueError):  # stdout may be no real file
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """The reader has gone: say nothing, and keep the interpreter from flushing into the closed pipe at its end."""
+    if sys.stdout is sys.__stdout__ and sys.stdout is not None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
     return BROKEN_PIPE
 
 
