@@ -6,16 +6,23 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model import text
-from etude.model.schema import COLUMN, NODE, OWNED, Kind, LaneKind, ValueKind
+from etude.model.schema import COLUMN, NODE, OWNED, UNKNOWN, Kind, LaneKind, ValueKind
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
+
+# Enums as plain numbers, for kernels.
+SEND, RECV, COLL = int(Kind.SEND), int(Kind.RECV), int(Kind.COLL)
+MEM_LOAD, MEM_STORE = int(Kind.MEM_LOAD), int(Kind.MEM_STORE)
+THREAD_LANE, STREAM_LANE = int(LaneKind.THREAD), int(LaneKind.STREAM)
+COMPUTE_LANE, NETWORK_LANE = int(LaneKind.COMPUTE), int(LaneKind.NETWORK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,34 +210,52 @@ def constant(column: str, length: int) -> NDArray[Any]:
     return np.broadcast_to(np.array(c.default, c.dtype), (length,))
 
 
+@njit(cache=True)
+def _lanes(kind, cpu, thread, stream, lane, table_kind, table_id):  # type: ignore[no-untyped-def]
+    """Fills `lane`; returns the number of lanes, or -1 if the table is too small for them."""
+    used = 0
+    last = 0
+    for i in range(len(kind)):
+        k, n = COMPUTE_LANE, np.int64(0)
+        if cpu[i] == 1:
+            k = THREAD_LANE
+            n = np.int64(0) if thread[i] == UNKNOWN else thread[i]
+        elif stream[i] != UNKNOWN:
+            k, n = STREAM_LANE, stream[i]
+        elif kind[i] == RECV:
+            lane[i] = -1
+            continue
+        elif kind[i] == SEND or kind[i] == COLL or kind[i] == MEM_LOAD or kind[i] == MEM_STORE:
+            k = NETWORK_LANE
+        if used == 0 or table_kind[last] != k or table_id[last] != n:
+            last = 0
+            while last < used and (table_kind[last] != k or table_id[last] != n):
+                last += 1
+            if last == used:
+                if used == len(table_kind):
+                    return -1
+                table_kind[used], table_id[used] = k, n
+                used += 1
+        lane[i] = last
+    return used
+
+
 def lanes(kind: U8, cpu: NDArray[np.int8], thread: I64, stream: I64) -> tuple[I32, U8, I64]:
-    """Lane of each node, and the lane table (kind, id).
+    """Lane of each node, and the lane table (kind, id) in order of first use.
 
     A host node runs on its thread; a device node on its stream where one was recorded, else on the device's compute
     or, for collectives, sends and memory, its network. A receive without a stream holds no lane.
     """
-    from etude.model.schema import UNKNOWN
-
-    n = len(kind)
-    lane_kind = np.full(n, LaneKind.COMPUTE, np.int64)
-    lane_kind[(kind == Kind.SEND) | (kind == Kind.COLL) | (kind == Kind.MEM_LOAD) | (kind == Kind.MEM_STORE)] = (
-        LaneKind.NETWORK
-    )
-    lane_id = np.zeros(n, np.int64)
-    on_stream = (cpu != 1) & (stream != UNKNOWN)
-    lane_kind[on_stream], lane_id[on_stream] = LaneKind.STREAM, stream[on_stream]
-    on_host = cpu == 1
-    lane_kind[on_host] = LaneKind.THREAD
-    lane_id[on_host] = np.where(thread[on_host] == UNKNOWN, 0, thread[on_host])
-    none = (kind == Kind.RECV) & ~on_stream & ~on_host
-    lane_kind[none] = LaneKind.NONE
-    keys = np.empty(n, np.dtype([("kind", np.int64), ("id", np.int64)]))
-    keys["kind"], keys["id"] = lane_kind, lane_id
-    table, lane = np.unique(keys, return_inverse=True)
-    lane = lane.astype(np.int32)
-    if len(table) and table["kind"][0] == LaneKind.NONE:
-        table, lane = table[1:], lane - np.int32(1)
-    return lane, table["kind"].astype(np.uint8), np.ascontiguousarray(table["id"])
+    lane = np.empty(len(kind), np.int32)
+    size = 256
+    while True:
+        table_kind, table_id = np.empty(size, np.uint8), np.empty(size, np.int64)
+        used = _lanes(kind, cpu, thread, stream, lane, table_kind, table_id)
+        if used >= 0:
+            return lane, table_kind[:used].copy(), table_id[:used].copy()
+        if size >= 1 << 20:
+            raise TraceError(f"more than {size} threads and streams")
+        size *= 16
 
 
 def assert_same(a: Trace, b: Trace) -> None:

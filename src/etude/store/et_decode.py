@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError
+from etude.errors import FormatError, TraceError
 from etude.model import text
+from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store import compressed
 from etude.store import et_kernels as k
-from etude.store.et_irregular import fields, regular_node
+from etude.store.et_irregular import extra_type, fields, regular_attribute, regular_node
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -41,65 +44,93 @@ class Decoded:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Files:
+    """Where in a heap the files lie, and their names for errors."""
+
+    start: I64
+    end: I64
+    names: tuple[str, ...]
+
+    def at(self, offset: int) -> tuple[str, int]:
+        """(file name, byte in that file) of an offset into the heap."""
+        number = max(int(np.searchsorted(self.start, offset, "right")) - 1, 0)
+        return self.names[number], offset - int(self.start[number])
+
+    def error(self, problem: str, offset: int, hint: str = "") -> FormatError:
+        name, byte = self.at(offset)
+        return FormatError(problem, path=name, offset=byte, hint=hint)
+
+
 def decode(data: bytes | bytearray | memoryview | U8, where: str = "", max_bytes: int | None = None) -> Decoded:
-    """Decode the whole of a file, gzip and zstandard unpacked. `where` names it in errors."""
-    return decode_heap(*compressed.unpack(data, where, max_bytes), where)
+    """Decode the whole of one file, gzip and zstandard unpacked. `where` names it in errors."""
+    heap, size = compressed.unpack(data, where, max_bytes)
+    return decode_files(heap, [(0, size, where)])[0]
 
 
-def decode_heap(heap: U8, size: int, where: str = "") -> Decoded:
-    """The same without a copy: the file's bytes are heap[:size], with text.PAD zero bytes behind them."""
-    if size == 0:
-        raise FormatError("the file is empty", path=where, offset=0, hint="an `.et` file begins with its metadata")
-    starts, ends = _split(heap, size, where)
-    metadata = heap[starts[0] : ends[0]].tobytes()
-    check_metadata(metadata, where, int(starts[0]))
-    starts, ends = starts[1:], ends[1:]
+def decode_files(heap: U8, spans: Sequence[tuple[int, int, str]]) -> list[Decoded]:
+    """Decode files that lie in one heap (start, end, name), text.PAD zero bytes behind the last.
+
+    All files are decoded in one run, so that a thousand small ranks cost little more than one large one; their traces
+    are slices of the same columns.
+    """
+    files = Files(
+        np.array([s[0] for s in spans], np.int64), np.array([s[1] for s in spans], np.int64), tuple(s[2] for s in spans)
+    )
+    starts, ends, first = _split(heap, files)
+    metadata = []
+    for at in first[:-1].tolist():
+        metadata.append(heap[starts[at] : ends[at]].tobytes())
+        name, byte = files.at(int(starts[at]))
+        check_metadata(metadata[-1], name, byte)
+    is_node = np.ones(len(starts), bool)
+    is_node[first[:-1]] = False
+    starts, ends = starts[is_node], ends[is_node]
+    rank_start = first - np.arange(len(first))
     zero_length = np.flatnonzero(starts == ends)
     raw = _Raw(len(starts))
-    raw.run(heap, starts, ends, where)
+    raw.run(heap, starts, ends, files)
     extra_row, extra = np.zeros(0, np.int32), np.zeros(0, np.int64)
     if raw.cursor[k.IRREGULAR]:
         rows = np.flatnonzero(raw.out.irregular)
-        heap, starts, ends, extra_row, extra = _rewrite(heap, size, starts, ends, rows, where)
+        heap, starts, ends, extra_row, extra = _rewrite(heap, starts, ends, rows, files)
         raw = _Raw(len(starts))
-        raw.run(heap, starts, ends, where)
+        raw.run(heap, starts, ends, files)
         if raw.cursor[k.IRREGULAR]:
-            raise FormatError("a node could not be brought into regular form", path=where, offset=int(starts[rows[0]]))
-        extra_row, extra = _mark_other(heap, raw, extra_row, extra)
-    warnings = []
-    if len(zero_length):
-        warnings.append(
-            f"{len(zero_length)} message(s) of length 0, the first at node {zero_length[0]}: read as all-default nodes"
-        )
+            raise TraceError("a node could not be brought into regular form", where=files.names[0])
+        _mark_other(heap, raw, extra_row, extra)
     del starts, ends
-    return _finish(heap, raw, metadata, extra_row, extra, warnings)
+    return _finish(heap, raw, rank_start, metadata, extra_row, extra, zero_length)
 
 
-def _split(heap: U8, size: int, where: str) -> tuple[I64, I64]:
-    room = max(64, size // 256)
+def _split(heap: U8, files: Files) -> tuple[I64, I64, I64]:
+    """Spans of all messages, and where each file's messages begin among them (one entry more than files)."""
+    total = int((files.end - files.start).sum())
+    room = max(64, total // 256)
     starts, ends = np.empty(room, np.int64), np.empty(room, np.int64)
-    count = at = 0
-    while True:
-        count, at, status = k.split(heap, size, at, starts, ends, count)
-        if status == k.DONE:
-            return starts[:count], ends[:count]
-        if status == k.GROW_ROWS:
-            room = count * 2
-            if at:
-                room = max(count + 64, int(count * (size / at) * 1.05))
-            starts, ends = _grown(starts, room), _grown(ends, room)
-            continue
-        problem = (
-            "a message claims to run past the end of the file"
-            if status == k.BAD_LENGTH
-            else "a message length does not end"
-        )
-        raise FormatError(
-            f"{problem} (message {count}, file of {size} bytes)",
-            path=where,
-            offset=at,
-            hint="the file is cut short, or is not a Chakra `.et` file",
-        )
+    first = np.zeros(len(files.names) + 1, np.int64)
+    count = done = 0
+    for number, (begin, end) in enumerate(zip(files.start.tolist(), files.end.tolist(), strict=True)):
+        if begin == end:
+            raise files.error("the file is empty", begin, hint="an `.et` file begins with its metadata")
+        at, status = begin, k.GROW_ROWS
+        while status == k.GROW_ROWS:
+            count, at, status = k.split(heap, end, at, starts, ends, count)
+            if status == k.GROW_ROWS:
+                share = max(done + at - begin, 1) / max(total, 1)
+                room = max(2 * count, int(count / share * 1.05)) if share > 0.01 else 4 * count
+                starts, ends = _grown(starts, room), _grown(ends, room)
+        if status != k.DONE:
+            too_long = status == k.BAD_LENGTH
+            problem = "claims to run past the end of the file" if too_long else "has a length that does not end"
+            raise files.error(
+                f"message {count - int(first[number])} {problem} ({end - begin} bytes)",
+                at,
+                hint="the file is cut short, or is not a Chakra `.et` file",
+            )
+        first[number + 1] = count
+        done += end - begin
+    return starts[:count], ends[:count], first
 
 
 def _grown(array: NDArray[np.generic], size: int) -> NDArray[np.generic]:  # type: ignore[type-var]
@@ -130,7 +161,7 @@ class _Raw:
         self.cursor = np.zeros(k.CURSOR_SIZE, np.int64)
         self.cursor[k.STATES] = 1
 
-    def run(self, heap: U8, starts: I64, ends: I64, where: str) -> None:
+    def run(self, heap: U8, starts: I64, ends: I64, files: Files) -> None:
         word, n, cur = text.words(heap), len(starts), self.cursor
         while cur[k.ROW] < n:
             stop = min(n, int(cur[k.ROW]) + _BLOCK)
@@ -141,7 +172,7 @@ class _Raw:
                 self._grow_trie(heap)
             elif cur[k.STATUS] != k.DONE:
                 problem = k.PROBLEM.get(int(cur[k.STATUS]), "malformed message")
-                raise FormatError(f"node {int(cur[k.ROW])}: {problem}", path=where, offset=int(cur[k.AT]))
+                raise files.error(problem, int(cur[k.AT]))
 
     def _grow_pools(self, n: int, room: int) -> None:
         """Room for the rest of the file at the density seen so far, and for the message at hand."""
@@ -219,16 +250,16 @@ def _new_trie(size: int) -> k.Trie:
 
 
 def _rewrite(
-    heap: U8, size: int, starts: I64, ends: I64, rows: I64, where: str
+    heap: U8, starts: I64, ends: I64, rows: I64, files: Files
 ) -> tuple[U8, I64, I64, NDArray[np.int32], I64]:
-    """Irregular nodes in regular form behind the file's bytes, and their spans there."""
-    starts, ends = starts.copy(), ends.copy()
+    """Irregular nodes in regular form behind the files' bytes, and their spans there."""
+    size = len(heap) - text.PAD
     side = bytearray()
     extra_rows: list[int] = []
     extra: list[int] = []
     for row in rows.tolist():
         start = int(starts[row])
-        node, rest = regular_node(heap[start : int(ends[row])].tobytes(), where, start)
+        node, rest = regular_node(heap[start : int(ends[row])].tobytes(), *files.at(start))
         starts[row], ends[row] = size + len(side), size + len(side) + len(node)
         side += node
         if rest:
@@ -241,16 +272,11 @@ def _rewrite(
     return bigger, starts, ends, np.array(extra_rows, np.int32), np.array(extra, np.int64)
 
 
-def _mark_other(
-    heap: U8, raw: _Raw, extra_row: NDArray[np.int32], extra: I64
-) -> tuple[NDArray[np.int32], I64]:
+def _mark_other(heap: U8, raw: _Raw, extra_row: NDArray[np.int32], extra: I64) -> None:
     """Nodes whose type is among their extra fields are of kind OTHER."""
-    from etude.store.et_irregular import extra_type
-
     for row, offset in zip(extra_row.tolist(), extra.tolist(), strict=True):
         if extra_type(text.slice_bytes(heap, offset)) is not None:
             raw.out.kind[row] = Kind.OTHER
-    return extra_row, extra
 
 
 def check_metadata(metadata: bytes, where: str, base: int) -> None:
@@ -264,9 +290,6 @@ def check_metadata(metadata: bytes, where: str, base: int) -> None:
 
 def attribute(payload: bytes, where: str, base: int) -> tuple[str, ValueKind, object, str]:
     """(name, kind, value, doc string) of one attribute message."""
-    from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar
-    from etude.store.et_irregular import regular_attribute
-
     name, doc, kind = "", "", ValueKind.NONE
     value: object = None
     for f in fields(regular_attribute(payload, where, base), where, base, 1):
@@ -301,52 +324,76 @@ def _utf8(payload: bytes, where: str, base: int) -> None:
 
 
 def _finish(
-    heap: U8, raw: _Raw, metadata: bytes, extra_row: NDArray[np.int32], extra: I64, warnings: list[str]
-) -> Decoded:
+    heap: U8,
+    raw: _Raw,
+    rank_start: I64,
+    metadata: list[bytes],
+    extra_row: NDArray[np.int32],
+    extra: I64,
+    zero_length: I64,
+) -> list[Decoded]:
     out, cur = raw.out, raw.cursor
     n = len(out.kind)
-    columns: dict[str, NDArray[np.generic]] = {c.name: constant(c.name, n) for c in NODE}
+    columns: dict[str, NDArray[Any]] = {c.name: constant(c.name, n) for c in NODE}
     columns.update(source_id=out.source_id, kind=out.kind, name=out.name, io=out.io)
     for c in OWNED:
-        if c.name in columns and c.name not in ("group", "src", "dst", "collective", "cpu"):
+        if c.name in columns and c.name not in ("group", "src", "dst", "collective", "cpu", "tag"):
             columns[c.name] = raw.column(c.name)
     for name in _IO_TEXT:
         columns[name] = raw.column(name)
     attributes = Attributes(raw.layouts(heap), out.layout, raw.pools.cells[: cur[k.CELLS]])
+    rank = np.repeat(np.arange(len(rank_start) - 1, dtype=np.int32), np.diff(rank_start))
     columns["cpu"] = _flags(raw, attributes)
     columns["collective"] = _collectives(raw, attributes)
-    columns["group"], group_names = _groups(heap, raw)
-    (columns["src"], columns["dst"]), peers = _peers(raw)
     columns["tag"] = _tags(raw, attributes)
+    columns["group"], group_names = _groups(heap, raw, rank, rank_start)
+    (columns["src"], columns["dst"]), peers = _peers(raw, rank, rank_start)
     columns["duration_ns"], wrong = _times(raw, attributes, "duration_ns", k.DURATION_US)
     start_ns, wrong_start = _times(raw, attributes, "start_ns", k.START_US)
-    if wrong + wrong_start:
-        warnings.append(f"{wrong + wrong_start} exact time(s) disagree with the µs field; the µs field is used")
-    columns["lane"], lane_kind, lane_id = lanes(
-        out.kind, columns["cpu"], columns["thread"], columns["stream"]  # type: ignore[arg-type]
-    )
+    columns["lane"], lane_kind, lane_id = lanes(out.kind, columns["cpu"], columns["thread"], columns["stream"])
     columns["layout"] = attributes.layout
-    data, ctrl, missing = _edges(raw)
-    trace = Trace(
-        heap=heap,
-        **columns,  # type: ignore[arg-type]
-        data_start=out.data_start,
-        data=data,
-        data_why=np.broadcast_to(np.uint8(0), (len(data),)),
-        ctrl_start=out.ctrl_start,
-        ctrl=ctrl,
-        ctrl_why=np.broadcast_to(np.uint8(0), (len(ctrl),)),
-        missing=missing,
-        layouts=attributes.layouts,
-        cells=attributes.cells,
-        extra_row=extra_row,
-        extra=extra,
-        lane_kind=lane_kind,
-        lane_id=lane_id,
-        group_slots=tuple(f"g{i}" for i in range(len(group_names))),
-        peer_slots=len(peers),
-    )
-    return Decoded(trace, metadata, group_names, peers, start_ns, tuple(warnings))
+    data, ctrl, missing = _edges(raw, rank, rank_start)
+    cell_start = attributes.cell_start()
+    warned = _warnings(rank_start, zero_length, np.concatenate([wrong, wrong_start]))
+    decoded = []
+    bounds = zip(rank_start[:-1].tolist(), rank_start[1:].tolist(), strict=True)
+    for r, (a, b) in enumerate(bounds):
+        d0, d1, c0, c1 = out.data_start[a], out.data_start[b], out.ctrl_start[a], out.ctrl_start[b]
+        x0, x1 = np.searchsorted(extra_row, (a, b))
+        trace = Trace(
+            heap=heap,
+            **{name: column[a:b] for name, column in columns.items()},
+            data_start=out.data_start[a : b + 1] - d0 if d0 else out.data_start[a : b + 1],
+            data=data[d0:d1],
+            data_why=np.broadcast_to(np.uint8(0), (d1 - d0,)),
+            ctrl_start=out.ctrl_start[a : b + 1] - c0 if c0 else out.ctrl_start[a : b + 1],
+            ctrl=ctrl[c0:c1],
+            ctrl_why=np.broadcast_to(np.uint8(0), (c1 - c0,)),
+            missing=missing[r],
+            layouts=attributes.layouts,
+            cells=attributes.cells[cell_start[a] : cell_start[b]],
+            extra_row=extra_row[x0:x1] - np.int32(a),
+            extra=extra[x0:x1],
+            lane_kind=lane_kind,
+            lane_id=lane_id,
+            group_slots=tuple(f"g{i}" for i in range(len(group_names[r]))),
+            peer_slots=len(peers[r]),
+        )
+        decoded.append(Decoded(trace, metadata[r], group_names[r], peers[r], start_ns[a:b], warned.get(r, ())))
+    return decoded
+
+
+def _warnings(rank_start: I64, zero_length: I64, wrong_times: I64) -> dict[int, tuple[str, ...]]:
+    found: dict[int, list[str]] = {}
+    for rows, problem in (
+        (zero_length, "message(s) of length 0 read as all-default nodes"),
+        (wrong_times, "exact time(s) disagree with the µs field, which is used"),
+    ):
+        ranks, counts = np.unique(np.searchsorted(rank_start, rows, "right") - 1, return_counts=True)
+        for r, count in zip(ranks.tolist(), counts.tolist(), strict=True):
+            first = int(rows[(rows >= rank_start[r]) & (rows < rank_start[r + 1])].min() - rank_start[r])
+            found.setdefault(r, []).append(f"{count} {problem}; the first at node {first}")
+    return {r: tuple(texts) for r, texts in found.items()}
 
 
 class Attributes:
@@ -359,9 +406,7 @@ class Attributes:
         """The attribute that `column` held becomes a plain cell on these rows: its value does not fit the column."""
         layouts = list(self.layouts)
         layout = self.layout.copy()
-        counts = np.array([sum(a.in_cell for a in entry) for entry in layouts], np.int64)
-        start = np.zeros(len(layout) + 1, np.int64)
-        np.cumsum(counts[layout], out=start[1:])
+        start = self.cell_start()
         at = np.empty(len(rows), np.int64)
         for number in np.unique(layout[rows]).tolist():
             entry = layouts[number]
@@ -372,6 +417,13 @@ class Attributes:
             layouts.append((*entry[:place], Attr(old.name, old.kind, old.doc, old.unknown), *entry[place + 1 :]))
             layout[rows[chosen]] = len(layouts) - 1
         self.layouts, self.layout, self.cells = tuple(layouts), layout, np.insert(self.cells, at, values)
+
+    def cell_start(self) -> I64:
+        """First cell of each row; one entry more than rows."""
+        counts = np.array([sum(a.in_cell for a in entry) for entry in self.layouts], np.int64)
+        start = np.zeros(len(self.layout) + 1, np.int64)
+        np.cumsum(counts[self.layout], out=start[1:])
+        return start
 
     def holds(self, column: str) -> NDArray[np.bool_]:
         """Rows whose layout has this column."""
@@ -409,59 +461,90 @@ def _tags(raw: _Raw, attributes: Attributes) -> I64:
     return np.where(attributes.holds("tag"), raw.column("tag"), COLUMN["tag"].default)
 
 
-def _groups(heap: U8, raw: _Raw) -> tuple[NDArray[np.int32], tuple[str, ...]]:
+def _groups(
+    heap: U8, raw: _Raw, rank: NDArray[np.int32], rank_start: I64
+) -> tuple[NDArray[np.int32], list[tuple[str, ...]]]:
+    """Group slots, numbered in each rank by first appearance, and the names behind them."""
     if not raw.seen("group"):
-        return constant("group", len(raw.out.kind)), ()
+        return constant("group", len(rank)), [()] * (len(rank_start) - 1)
     codes, unique = text.intern(heap, raw.column("group"))
-    return codes, tuple(text.strings(heap, unique))
+    names = text.strings(heap, unique)
+    rows = np.flatnonzero(codes >= 0)
+    slot, behind = _slots(rank[rows], codes[rows].astype(np.int64), len(rank_start) - 1)
+    group = np.full(len(rank), -1, np.int32)
+    group[rows] = slot
+    return group, [tuple(names[c] for c in b.tolist()) for b in behind]
 
 
-def _peers(raw: _Raw) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], I64]:
-    """Slots of src and dst, numbered by first appearance down the rows, src before dst."""
-    n = len(raw.out.kind)
+def _peers(
+    raw: _Raw, rank: NDArray[np.int32], rank_start: I64
+) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], list[I64]]:
+    """Slots of src and dst, numbered in each rank by first appearance down the rows, src before dst."""
     if not raw.seen("src") and not raw.seen("dst"):
-        return (constant("src", n), constant("dst", n)), np.zeros(0, np.int64)
-    src, dst = raw.column("src"), raw.column("dst")
-    both = np.stack([src, dst], 1).ravel()
+        nothing = np.zeros(0, np.int64)
+        return (constant("src", len(rank)), constant("dst", len(rank))), [nothing] * (len(rank_start) - 1)
+    both = np.stack([raw.column("src"), raw.column("dst")], 1).ravel()
     rows = np.flatnonzero(both != UNKNOWN)
-    values, first, inverse = np.unique(both[rows], return_index=True, return_inverse=True)
-    order = np.argsort(first, kind="stable")
-    slot_of = np.empty(len(values), np.int32)
-    slot_of[order] = np.arange(len(values), dtype=np.int32)
+    slot, behind = _slots(rank[rows // 2], both[rows], len(rank_start) - 1)
     slots = np.full(len(both), -1, np.int32)
-    slots[rows] = slot_of[inverse]
-    return (np.ascontiguousarray(slots[0::2]), np.ascontiguousarray(slots[1::2])), values[order]
+    slots[rows] = slot
+    return (np.ascontiguousarray(slots[0::2]), np.ascontiguousarray(slots[1::2])), behind
 
 
-def _times(raw: _Raw, attributes: Attributes, column: str, micros_index: int) -> tuple[I64, int]:
-    """Exact ns where recorded and in agreement with the µs field, else µs x 1000, else UNKNOWN; and how many disagree."""
+def _slots(rank: NDArray[np.int32], value: I64, ranks: int) -> tuple[NDArray[np.int32], list[I64]]:
+    """Number the distinct values of each rank by first appearance; and per rank the values in that order."""
+    distinct, value_code = np.unique(value, return_inverse=True)
+    keys, first, inverse = np.unique(
+        rank.astype(np.int64) * max(len(distinct), 1) + value_code, return_index=True, return_inverse=True
+    )
+    order = np.argsort(first, kind="stable")  # rows ascend by rank, so this is rank by rank
+    bound = np.searchsorted(rank[first[order]], np.arange(ranks + 1))
+    slot_of = np.empty(len(keys), np.int32)
+    slot_of[order] = np.arange(len(keys)) - bound[rank[first[order]]]
+    values = value[first[order]]
+    return slot_of[inverse], [values[a:b] for a, b in zip(bound[:-1].tolist(), bound[1:].tolist(), strict=True)]
+
+
+def _times(raw: _Raw, attributes: Attributes, column: str, micros_index: int) -> tuple[I64, I64]:
+    """Exact ns where recorded and in agreement with the µs field, else µs x 1000, else UNKNOWN; rows that disagree."""
     micros = raw.lazy(micros_index)
     result = np.where(micros == 0, UNKNOWN, micros * 1000)
     if not raw.seen(column):
-        return result, 0
+        return result, np.zeros(0, np.int64)
     exact = raw.column(column)
     held = attributes.holds(column)
     agrees = held & (exact >= 0) & ((exact // 1000 + (exact % 1000 >= 500)) == micros)
     wrong = np.flatnonzero(held & ~agrees)
     if len(wrong):
         attributes.disown(wrong, column, exact[wrong])
-    return np.where(agrees, exact, result), len(wrong)
+    return np.where(agrees, exact, result), wrong
 
 
-def _edges(raw: _Raw) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint64]]:
-    """Dependencies as rows; ids that no node has become ~k into the list of missing ids."""
+def _edges(
+    raw: _Raw, rank: NDArray[np.int32], rank_start: I64
+) -> tuple[NDArray[np.int32], NDArray[np.int32], list[NDArray[np.uint64]]]:
+    """Dependencies as rows of their rank; ids that no node has become ~k into the rank's list of missing ids."""
     ids = raw.out.source_id
-    dense = bool(len(ids)) and bool((ids == ids[0] + np.arange(len(ids), dtype=np.uint64)).all())
-    found, lost = [], []
-    for pool, used in ((raw.pools.data, k.DATA), (raw.pools.ctrl, k.CTRL)):
-        targets = pool[: raw.cursor[used]]
+    pools = (
+        (raw.pools.data[: raw.cursor[k.DATA]], raw.out.data_start),
+        (raw.pools.ctrl[: raw.cursor[k.CTRL]], raw.out.ctrl_start),
+    )
+    found, lost, lost_rank = [], [], []
+    for targets, edge_start in pools:
         rows = np.empty(len(targets), np.int32)
-        if len(ids):
-            k.rows_of(ids, dense, targets, rows)
+        k.rows_of(ids, rank_start, edge_start, targets, rows)
+        at = np.flatnonzero(rows < 0)
         found.append(rows)
-        lost.append(targets[rows < 0])
-    missing = np.unique(np.concatenate(lost))
-    for rows, ids_lost in zip(found, lost, strict=True):
-        if len(ids_lost):
-            rows[rows < 0] = ~np.searchsorted(missing, ids_lost).astype(np.int32)
-    return found[0], found[1], missing
+        lost.append(targets[at])
+        lost_rank.append(rank[np.searchsorted(edge_start, at, "right") - 1])
+    all_lost, all_ranks = np.concatenate(lost), np.concatenate(lost_rank)
+    order = np.lexsort((all_lost, all_ranks))
+    all_lost, all_ranks = all_lost[order], all_ranks[order]
+    fresh = np.ones(len(all_lost), bool)
+    fresh[1:] = (all_lost[1:] != all_lost[:-1]) | (all_ranks[1:] != all_ranks[:-1])
+    missing = all_lost[fresh]
+    bound = np.searchsorted(all_ranks[fresh], np.arange(len(rank_start))).astype(np.int64)
+    if len(missing):
+        for (targets, edge_start), rows in zip(pools, found, strict=True):
+            k.number_missing(rank_start, edge_start, targets, rows, missing, bound)
+    return found[0], found[1], [missing[a:b] for a, b in zip(bound[:-1].tolist(), bound[1:].tolist(), strict=True)]

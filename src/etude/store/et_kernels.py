@@ -118,7 +118,7 @@ def is_utf8(u8, word, p, end):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def split(u8, size, p, starts, ends, count):  # type: ignore[no-untyped-def]
     """Message spans from byte p on. Returns (messages so far, next byte, status); stops when the arrays are full."""
     while p < size:
@@ -517,7 +517,7 @@ def _node(u8, word, p, end, row, out, pools, trie, names, name_start, cur):  # t
     return 0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
     """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed."""
     row = cur[ROW]
@@ -554,28 +554,62 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cu
     cur[STATUS] = DONE
 
 
+@njit(cache=True, nogil=True)
+def rows_of(ids, rank_start, edge_start, targets, rows):  # type: ignore[no-untyped-def]
+    """Row within its rank of each target id (the first row that has it), -1 where none has.
+
+    Rank r owns rows rank_start[r]:rank_start[r+1] of ids; edge_start gives each row's span of targets."""
+    largest = 0
+    for r in range(len(rank_start) - 1):
+        largest = max(largest, rank_start[r + 1] - rank_start[r])
+    table = np.empty(0, np.int32)
+    for r in range(len(rank_start) - 1):
+        first, stop = rank_start[r], rank_start[r + 1]
+        n = stop - first
+        dense = True
+        for i in range(1, n):
+            if ids[first + i] != ids[first] + np.uint64(i):
+                dense = False
+                break
+        if dense:
+            for e in range(edge_start[first], edge_start[stop]):
+                k = targets[e] - ids[first]
+                rows[e] = np.int32(k) if k < np.uint64(n) else np.int32(-1)
+            continue
+        if len(table) == 0:
+            room = 16
+            while room < 2 * largest:
+                room *= 2
+            table = np.empty(room, np.int32)
+        size = 16
+        while size < 2 * n:
+            size *= 2
+        mask = np.uint64(size - 1)
+        table[:size] = -1
+        for i in range(n):
+            slot = (ids[first + i] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+            while table[slot] >= 0 and ids[first + table[slot]] != ids[first + i]:
+                slot = (slot + np.uint64(1)) & mask
+            if table[slot] < 0:
+                table[slot] = i
+        for e in range(edge_start[first], edge_start[stop]):
+            slot = (targets[e] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+            while table[slot] >= 0 and ids[first + table[slot]] != targets[e]:
+                slot = (slot + np.uint64(1)) & mask
+            rows[e] = table[slot]
+
+
 @njit(cache=True)
-def rows_of(ids, dense, targets, rows):  # type: ignore[no-untyped-def]
-    """Row of each target id (the first row that has it), -1 where none has. `dense`: ids count up by one."""
-    n = len(ids)
-    if dense:
-        for i in range(len(targets)):
-            k = targets[i] - ids[0]
-            rows[i] = np.int32(k) if k < np.uint64(n) else np.int32(-1)
-        return
-    size = 16
-    while size < 2 * n:
-        size *= 2
-    mask = np.uint64(size - 1)
-    table = np.full(size, np.int32(-1), np.int32)
-    for i in range(n):
-        slot = (ids[i] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
-        while table[slot] >= 0 and ids[table[slot]] != ids[i]:
-            slot = (slot + np.uint64(1)) & mask
-        if table[slot] < 0:
-            table[slot] = i
-    for i in range(len(targets)):
-        slot = (targets[i] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
-        while table[slot] >= 0 and ids[table[slot]] != targets[i]:
-            slot = (slot + np.uint64(1)) & mask
-        rows[i] = table[slot]
+def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):  # type: ignore[no-untyped-def]
+    """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
+    for r in range(len(rank_start) - 1):
+        for e in range(edge_start[rank_start[r]], edge_start[rank_start[r + 1]]):
+            if rows[e] < 0:
+                low, high = lost_start[r], lost_start[r + 1]
+                while low < high:
+                    middle = (low + high) // 2
+                    if lost[middle] < targets[e]:
+                        low = middle + 1
+                    else:
+                        high = middle
+                rows[e] = ~np.int32(low - lost_start[r])
