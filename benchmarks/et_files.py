@@ -19,7 +19,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -109,7 +111,7 @@ class Program:
 
 
 @njit(cache=True)
-def _put_varint(out, at, value):
+def _put_varint(out: Any, at: Any, value: Any) -> Any:
     while value > np.uint64(127):
         out[at] = np.uint8((value & np.uint64(127)) | np.uint64(128))
         value >>= np.uint64(7)
@@ -119,7 +121,7 @@ def _put_varint(out, at, value):
 
 
 @njit(cache=True)
-def _put_decimal(out, at, value):
+def _put_decimal(out: Any, at: Any, value: Any) -> Any:
     digits = 1
     rest = value // np.uint64(10)
     while rest:
@@ -132,7 +134,7 @@ def _put_decimal(out, at, value):
 
 
 @njit(cache=True)
-def _close(out, begin, at):
+def _close(out: Any, begin: Any, at: Any) -> Any:
     """Puts the length of out[begin:at] before it, in the byte that was kept free at begin - 1."""
     size = at - begin
     shift, rest = 0, size >> 7
@@ -147,7 +149,7 @@ def _close(out, begin, at):
 
 
 @njit(cache=True)
-def _write(sort, slots, first, steps, literals, out):
+def _write(sort: Any, slots: Any, first: Any, steps: Any, literals: Any, out: Any) -> Any:
     """Writes the nodes of a block, each behind its length, and returns how many bytes. Sort s has the steps
     first[s]:first[s+1]."""
     stack = np.empty(8, np.int64)
@@ -321,10 +323,10 @@ def _torch_node(name: str, schema: str, inputs: str, outputs: str, size: tuple[i
         p.text(3, types)
         p.close()
     for label, slot in (("rf_id", RF_ID), ("fw_parent", FW_PARENT), ("seq_id", SEQ)):
-        p.attribute(label, lambda slot=slot: p.slot(9, slot))
+        p.attribute(label, partial(p.slot, 9, slot))
     p.attribute("scope", lambda: p.constant(9, 0))
     for label, slot in (("tid", TID), ("fw_tid", FW_TID)):
-        p.attribute(label, lambda slot=slot: p.slot(9, slot))
+        p.attribute(label, partial(p.slot, 9, slot))
     p.attribute("op_schema", lambda: p.text(29, schema))
     p.attribute("is_cpu_op", lambda: p.constant(27, int(stream == 0)))
     p.attribute("stream", lambda: p.constant(9, stream))
@@ -453,7 +455,7 @@ def _stg_programs() -> tuple[list[Program], NDArray[np.int64]]:
     programs, counts = [], []
     tensors = [(m, t) for m, names in MODULES.items() for t in names]
     for k, (module, tensor) in enumerate(tensors):
-        name = ["mb", (BATCH, 0), ".transformer.", (LAYER, 0), f".{module}.{tensor}@0"]
+        name: Text = ["mb", (BATCH, 0), ".transformer.", (LAYER, 0), f".{module}.{tensor}@0"]
         inputs = [_stg_tensor(*tensors[k - j]) for j in range(1, 2 + k % 2)]
         op_type = ["M", "SLICE", "A", "E", "E2", "CUSTOM"][k % 6]
         programs.append(_stg_node([*name, "_COMP"], inputs, _stg_tensor(module, tensor), op_type, 0))
