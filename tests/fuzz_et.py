@@ -269,8 +269,8 @@ def _damage(rng: random.Random, fields: list[Field]) -> None:
         fields[at].body = rng.choice([*NOT_UTF8, rng.randbytes(rng.randrange(12)), b""])
     elif what == 8:
         form = rng.choice([wire.VARINT, wire.FIXED64, wire.LENGTH, wire.FIXED32])
-        body = {0: wire.varint(rng.getrandbits(64)), 1: bytes(8), 2: rng.randbytes(rng.randrange(9)), 5: bytes(4)}[form]
-        fields.insert(at, Field(rng.choice([*range(1, 35), 99]), form, body))
+        raw = {0: wire.varint(rng.getrandbits(64)), 1: bytes(8), 2: rng.randbytes(rng.randrange(9)), 5: bytes(4)}[form]
+        fields.insert(at, Field(rng.choice([*range(1, 35), 99]), form, raw))
     elif what == 9:
         depth = rng.choice([1, 2, 3, 40, 95, 110, 500])
         ends = [*range(depth, 0, -1)] if rng.random() < 0.8 else [*range(1, depth + 1)]

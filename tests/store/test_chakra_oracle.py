@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import chakra_pb as pb
 import fuzz_et
@@ -85,6 +87,23 @@ def test_seed_files_come_back(codec: fuzz_et.Codec) -> None:
         assert_comes_back(data, codec, f"seed file {k}")
 
 
+@pytest.fixture(scope="module")
+def et_files() -> Iterator[ModuleType]:
+    """The maker of large files that the benchmarks read."""
+    folder = str(Path(__file__).resolve().parents[2] / "benchmarks")
+    sys.path.insert(0, folder)
+    import et_files
+
+    yield et_files
+    sys.path.remove(folder)
+
+
+@pytest.mark.parametrize("kind", ["pytorch", "stg"])
+def test_benchmark_files_come_back(kind: str, et_files: ModuleType, codec: fuzz_et.Codec, tmp_path: Path) -> None:
+    et_files.MAKERS[kind](tmp_path / "t.et", 2_000)
+    assert_comes_back((tmp_path / "t.et").read_bytes(), codec, kind)
+
+
 # ---- the oracle itself
 
 
@@ -132,3 +151,21 @@ def test_oracle_reads_the_real_files(shared: Path) -> None:
     for label, data in distinct_files(shared):
         messages = pb.read_messages(data)
         assert pb.write_messages(*messages) == pb.inflate(data), label
+
+
+TORCH_ATTRIBUTES = ["rf_id", "fw_parent", "seq_id", "scope", "tid", "fw_tid", "op_schema", "is_cpu_op", "stream"]
+STG_ATTRIBUTES = ["inputs", "outputs", "num_ops", "tensor_size", "op_type"]
+
+
+@pytest.mark.parametrize(
+    "kind, names, bytes_per_node", [("pytorch", TORCH_ATTRIBUTES, 500), ("stg", STG_ATTRIBUTES, 320)]
+)
+def test_benchmark_files_are_as_protobuf_writes_them(
+    kind: str, names: list[str], bytes_per_node: int, et_files: ModuleType, tmp_path: Path
+) -> None:
+    size = et_files.MAKERS[kind](tmp_path / "t.et", 20_000)
+    metadata, nodes = pb.read_messages(tmp_path / "t.et")
+    assert pb.write_messages(metadata, nodes) == (tmp_path / "t.et").read_bytes()
+    assert len(nodes) == 20_000 and size / len(nodes) == pytest.approx(bytes_per_node, rel=0.05)
+    assert [a.name for a in next(n for n in nodes if n.type == 4).attr] == names
+    assert len({n.id for n in nodes}) == len(nodes)
