@@ -151,6 +151,18 @@ class Trace:
         codes, unique = text.intern(self.heap, getattr(self, column))
         return codes, text.strings(self.heap, unique)
 
+    def intern(self) -> dict[str | tuple[str, ValueKind], tuple[I32, I64]]:
+        """Every text column and every attribute that lies in the heap, dictionary-encoded: (code per node or per
+        occurrence, heap offset per code). Keys are column names and (attribute, kind)."""
+        found: dict[str | tuple[str, ValueKind], tuple[I32, I64]] = {}
+        for c in NODE:
+            if c.is_text and len(self):
+                found[c.name] = text.intern(self.heap, getattr(self, c.name))
+        for key, (_, cells) in self.attr_cells().items():
+            if key[1].is_heap:
+                found[key] = text.intern(self.heap, cells)
+        return found
+
     # -- attributes -------------------------------------------------------------------------------------------------
 
     def cell_start(self) -> I64:
