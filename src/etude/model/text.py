@@ -7,6 +7,7 @@ writing copies slices. Every heap ends in PAD zero bytes, so kernels may load ei
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -162,17 +163,24 @@ def intern(heap: U8, offsets: I64) -> tuple[NDArray[np.int32], I64]:
     codes = np.empty(len(offsets), np.int32)
     size = 1 << 12
     table = np.full(size, -1, np.int32)
-    hashes, unique = np.empty(size, np.uint64), np.empty(size, np.int64)
+    hashes, unique = np.empty(size * 6 // 10, np.uint64), np.empty(size * 6 // 10, np.int64)
     word = words(heap)
     row = used = 0
     while True:
         row, used = _intern(heap, word, offsets, row, codes, table, hashes, unique, used)
         if row == len(offsets):
             return codes, unique[:used].copy()
-        size *= 4
+        size *= 4 if size < 1 << 18 else 2
+        del table
         table = np.full(size, -1, np.int32)
-        hashes, unique = np.resize(hashes, size), np.resize(unique, size)
+        hashes, unique = _grown(hashes, size * 6 // 10), _grown(unique, size * 6 // 10)
         _rehash(table, hashes, used)
+
+
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
+    bigger = np.empty(size, array.dtype)
+    bigger[: len(array)] = array
+    return bigger
 
 
 def strings(heap: U8, offsets: Iterable[int]) -> list[str]:

@@ -158,9 +158,8 @@ class Trace:
         for c in NODE:
             if c.is_text and len(self):
                 found[c.name] = text.intern(self.heap, getattr(self, c.name))
-        for key, (_, cells) in self.attr_cells().items():
-            if key[1].is_heap:
-                found[key] = text.intern(self.heap, cells)
+        for key, (_, cells) in self.attr_cells(heap_only=True).items():
+            found[key] = text.intern(self.heap, cells)
         return found
 
     # -- attributes -------------------------------------------------------------------------------------------------
@@ -173,21 +172,24 @@ class Trace:
             np.cumsum(counts[self.layout], out=start[1:])
         return start
 
-    def attr_cells(self) -> dict[tuple[str, ValueKind], tuple[I64, I64]]:
+    def attr_cells(self, *, heap_only: bool = False) -> dict[tuple[str, ValueKind], tuple[I64, I64]]:
         """Attributes that no column holds: (name, kind) -> (nodes ascending, cells). Repeats within a node follow on."""
         found: dict[tuple[str, ValueKind], list[tuple[I64, I64]]] = {}
         start = self.cell_start()
-        order = np.argsort(self.layout, kind="stable")
+        order = np.argsort(self.layout, kind="stable").astype(np.int32)
         bounds = np.searchsorted(self.layout[order], np.arange(len(self.layouts) + 1))
         for number, layout in enumerate(self.layouts):
             nodes = order[bounds[number] : bounds[number + 1]]
             cell = 0
             for attr in layout:
-                if attr.in_cell and len(nodes):
+                if attr.in_cell and len(nodes) and (attr.kind.is_heap or not heap_only):
                     found.setdefault((attr.name, attr.kind), []).append((nodes, self.cells[start[nodes] + cell]))
                 cell += attr.in_cell
         result = {}
         for key, parts in found.items():
+            if len(parts) == 1:
+                result[key] = parts[0]
+                continue
             nodes = np.concatenate([p[0] for p in parts])
             sort = np.argsort(nodes, kind="stable")
             result[key] = nodes[sort], np.concatenate([p[1] for p in parts])[sort]

@@ -77,6 +77,7 @@ def decode_files(heap: U8, spans: Sequence[tuple[int, int, str]]) -> list[Decode
     files = Files(
         np.array([s[0] for s in spans], np.int64), np.array([s[1] for s in spans], np.int64), tuple(s[2] for s in spans)
     )
+    heap.flags.writeable = False  # kernels are compiled for read-only heaps, and once
     starts, ends, first = _split(heap, files)
     metadata = []
     for at in first[:-1].tolist():
@@ -157,7 +158,7 @@ class _Raw:
         )
         self.pools = k.Pools(np.empty(1024, np.uint64), np.empty(1024, np.uint64), np.empty(1024, np.int64))
         self.trie = _new_trie(256)
-        self.trie.predicted[0] = self.trie.layout[0] = -1
+        self.trie.predicted[0] = self.trie.second[0] = self.trie.layout[0] = -1
         self.cursor = np.zeros(k.CURSOR_SIZE, np.int64)
         self.cursor[k.STATES] = 1
 
@@ -245,7 +246,7 @@ def _new_trie(size: int) -> k.Trie:
     table = 1
     while table < 2 * size + 2:
         table *= 2
-    arrays = [np.zeros(size, np.int64) for _ in range(7)]
+    arrays = [np.zeros(size, np.int64) for _ in range(8)]
     return k.Trie(*arrays, np.full(table, -1, np.int64))
 
 
@@ -269,6 +270,7 @@ def _rewrite(
     bigger = np.zeros(size + len(side) + text.PAD, np.uint8)
     bigger[:size] = heap[:size]
     bigger[size : size + len(side)] = np.frombuffer(side, np.uint8)
+    bigger.flags.writeable = False
     return bigger, starts, ends, np.array(extra_rows, np.int32), np.array(extra, np.int64)
 
 

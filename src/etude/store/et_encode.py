@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model import text
-from etude.model.schema import COLUMN, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, ValueKind
+from etude.model.schema import COLUMN, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind
 from etude.model.text import prefix
 from etude.model.trace import Attr, Layout, Trace
 from etude.store.et_decode import Decoded
@@ -25,7 +25,7 @@ _BLOCK = 1 << 18
 
 Rows = namedtuple("Rows", "source_id kind name io start_us duration_us io_text layout cell_start")
 Edges = namedtuple("Edges", "data_start data ctrl_start ctrl source_id missing id_base")
-Program = namedtuple("Program", "start kind column prefix_start prefix_len prefix")
+Program = namedtuple("Program", "start kind column prefix_start prefix_len prefix_word")
 """Layouts laid flat: entry i of a layout writes prefix bytes, then a value of `kind` from owned[column] or a cell."""
 
 _FULL, _RANGE = -1, -2
@@ -80,9 +80,8 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
             kinds.append(int(a.kind))
             columns.append(used.setdefault(a.column, len(used)) if a.column else -1)
         start.append(len(kinds))
-    program = Program(*(np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len)),
-                      text.pad(bytes(prefixes)))  # fmt: skip
-    return program, list(used)
+    flat = (np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len))
+    return Program(*flat, text.words(text.pad(bytes(prefixes)))), list(used)
 
 
 class _Owned:
@@ -90,7 +89,6 @@ class _Owned:
 
     def __init__(self, decoded: Decoded, names: list[str], group_offset: I64, tag_base: int) -> None:
         self._d, self._names, self._group_offset, self._tag_base = decoded, names, group_offset, tag_base
-        self.is_text = np.array([COLUMN[n].attr_kind == ValueKind.STRING if n in COLUMN else 0 for n in names] + [0])
         self.is_group = np.array([n == "group" for n in names] + [False])
 
     def block(self, a: int, b: int) -> I64:
@@ -143,7 +141,7 @@ def _copy(word, a, length, out_word, p):  # type: ignore[no-untyped-def]
     return p + length
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _deps(out, p, tag, begin, end, dep, ids, missing, base):  # type: ignore[no-untyped-def]
     total = 0
     for e in range(begin, end):
@@ -157,9 +155,11 @@ def _deps(out, p, tag, begin, end, dep, ids, missing, base):  # type: ignore[no-
     return p
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _wire_value(kind, value):  # type: ignore[no-untyped-def]
     """(what goes out as a varint, fits): an integer value of a kind."""
+    if kind == 7 or kind == 11:
+        return np.uint64(value), True
     if kind == 13 or kind == 15:
         fits = kind == 15 or -2147483648 <= value <= 2147483647
         return np.uint64((value << 1) ^ (value >> 63)), fits
@@ -167,148 +167,145 @@ def _wire_value(kind, value):  # type: ignore[no-untyped-def]
         return np.uint64(value), -2147483648 <= value <= 2147483647
     if kind == 9:
         return np.uint64(value), 0 <= value <= 4294967295
-    if kind == 25:
-        return np.uint64(value), 0 <= value <= 1
-    return np.uint64(value), True
+    return np.uint64(value), 0 <= value <= 1  # bool
 
 
-@njit(cache=True)
-def _attr(out, out_word, p, word, program, entry, value, slice_at, slice_len):  # type: ignore[no-untyped-def]
-    """One attribute; text and lists come as a slice (prefix included) of `word`'s heap. -1: does not fit its kind."""
-    kind = program.kind[entry]
-    n = program.prefix_len[entry]
-    wire = VALUE_WIRE[kind]
-    raw = np.uint64(0)
-    if kind == 0:
-        size = 0
-    elif wire == 0:
-        raw, fits = _wire_value(kind, value)
-        if not fits:
-            return np.int64(-1)
-        size = _varint_len(raw)
-    elif wire == 2:
-        size = slice_len
-    else:
-        size = 8 if wire == 1 else 4
-        if size == 4 and not (-2147483648 <= value <= 4294967295):
-            return np.int64(-1)
-    out[p] = 0x52
-    p = _put_varint(out, p + 1, np.uint64(n + size))
-    for b in range(n):
-        out[p + b] = program.prefix[program.prefix_start[entry] + b]
-    p += n
-    if kind == 0:
-        return p
-    if wire == 0:
-        return _put_varint(out, p, raw)
-    if wire == 2:
-        return _copy(word, slice_at, slice_len, out_word, p)
-    bits = np.uint64(value)
-    for b in range(size):
-        out[p + b] = np.uint8((bits >> np.uint64(8 * b)) & np.uint64(255))
-    return p + size
-
-
-@njit(cache=True)
-def write_rows(heap, word, side, side_word, rows, edges, program, owned, is_text, is_group, cells, extra_row, extra,
+@njit(cache=True, nogil=True)
+def write_rows(heap, word, side, side_word, rows, edges, program, owned, is_group, cells, extra_row, extra,
                first, row, x, out, out_word):  # type: ignore[no-untyped-def]  # fmt: skip
     """Nodes from `row` (rows.* begin at node `first`) until the block ends or `out` is full.
 
-    Returns (next row, next extra, bytes written, status); status 0 or _RANGE."""
+    Returns (next row, next extra, bytes written, status); status 0 or _RANGE. One long function for the same reason
+    as the decoder."""
+    source_id, kinds, names, ios = rows.source_id, rows.kind, rows.name, rows.io
+    start_us, duration_us, io_text = rows.start_us, rows.duration_us, rows.io_text
+    layouts, cell_start = rows.layout, rows.cell_start
+    data_start, data, ctrl_start, ctrl = edges.data_start, edges.data, edges.ctrl_start, edges.ctrl
+    ids, missing, id_base = edges.source_id, edges.missing, edges.id_base
+    e_start, e_kind, e_column = program.start, program.kind, program.column
+    e_prefix, e_prefix_len, prefix_word = program.prefix_start, program.prefix_len, program.prefix_word
     p = np.int64(0)
-    cap = len(out) - 16
+    room = len(out) - 64
     guess = np.int64(2)
-    count = len(rows.kind)
+    count = len(kinds)
     while row - first < count:
         i = row - first
         begin = p
-        # what the node may take at most, but for text and lists, which are measured as they come
-        need = 64 + 10 * (
-            edges.data_start[row + 1] - edges.data_start[row] + edges.ctrl_start[row + 1] - edges.ctrl_start[row]
-        )
-        if p + need > cap:
+        # what the node takes at most, but for text, lists and attributes, which are measured as they come
+        need = 96 + 10 * (data_start[row + 1] - data_start[row] + ctrl_start[row + 1] - ctrl_start[row])
+        if p + need > room:
             return row, x, begin, 0
         p += guess
         body = p
-        value_u = rows.source_id[i] + edges.id_base
+        value_u = source_id[i] + id_base
         if value_u:
             out[p] = 0x08
             p = _put_varint(out, p + 1, value_u)
-        if rows.name[i] >= 0:
-            a, n = prefix(heap, rows.name[i])
+        if names[i] >= 0:
+            a, n = prefix(heap, names[i])
             if n:
-                total = a + n - rows.name[i]
-                if p + total + need > cap:
+                total = a + n - names[i]
+                if p + total + need > room:
                     return row, x, begin, 0
                 out[p] = 0x12
-                p = _copy(word, rows.name[i], total, out_word, p + 1)
-        kind = rows.kind[i]
+                p = _copy(word, names[i], total, out_word, p + 1)
+        kind = kinds[i]
         if 1 < kind < 9:
             out[p] = 0x18
             out[p + 1] = kind - 1
             p += 2
-        if edges.ctrl_start[row + 1] > edges.ctrl_start[row]:
-            p = _deps(out, p, 0x22, edges.ctrl_start[row], edges.ctrl_start[row + 1], edges.ctrl, edges.source_id,
-                      edges.missing, edges.id_base)  # fmt: skip
-        if edges.data_start[row + 1] > edges.data_start[row]:
-            p = _deps(out, p, 0x2A, edges.data_start[row], edges.data_start[row + 1], edges.data, edges.source_id,
-                      edges.missing, edges.id_base)  # fmt: skip
-        if rows.start_us[i]:
+        if ctrl_start[row + 1] > ctrl_start[row]:
+            p = _deps(out, p, 0x22, ctrl_start[row], ctrl_start[row + 1], ctrl, ids, missing, id_base)
+        if data_start[row + 1] > data_start[row]:
+            p = _deps(out, p, 0x2A, data_start[row], data_start[row + 1], data, ids, missing, id_base)
+        if start_us[i]:
             out[p] = 0x30
-            p = _put_varint(out, p + 1, np.uint64(rows.start_us[i]))
-        if rows.duration_us[i]:
+            p = _put_varint(out, p + 1, np.uint64(start_us[i]))
+        if duration_us[i]:
             out[p] = 0x38
-            p = _put_varint(out, p + 1, np.uint64(rows.duration_us[i]))
-        for side_no in range(2):
-            if rows.io[i] & (1 << side_no) == 0:
+            p = _put_varint(out, p + 1, np.uint64(duration_us[i]))
+        full = False
+        for way in range(2):
+            if ios[i] & (1 << way) == 0:
                 continue
             total = np.int64(0)
             for f in range(3):
-                offset = rows.io_text[3 * side_no + f, i]
+                offset = io_text[3 * way + f, i]
                 if offset >= 0:
                     a, n = prefix(heap, offset)
                     if n:
                         total += 1 + a + n - offset
-            if p + total + 64 > cap:
-                return row, x, begin, 0
-            out[p] = 0x42 if side_no == 0 else 0x4A
+            if p + total + 64 > room:
+                full = True
+                break
+            out[p] = 0x42 if way == 0 else 0x4A
             p = _put_varint(out, p + 1, np.uint64(total))
             for f in range(3):
-                offset = rows.io_text[3 * side_no + f, i]
+                offset = io_text[3 * way + f, i]
                 if offset >= 0:
                     a, n = prefix(heap, offset)
                     if n:
                         out[p] = 0x0A + 8 * f
                         p = _copy(word, offset, a + n - offset, out_word, p + 1)
-        cell = rows.cell_start[i]
-        layout = rows.layout[i]
-        for entry in range(program.start[layout], program.start[layout + 1]):
-            value_kind = program.kind[entry]
-            column = program.column[entry]
+        if full:
+            return row, x, begin, 0
+        cell = cell_start[i]
+        layout = layouts[i]
+        for entry in range(e_start[layout], e_start[layout + 1]):
+            value_kind = e_kind[entry]
+            column = e_column[entry]
             value = np.int64(0)
             if column >= 0:
                 value = owned[column, i]
             elif value_kind:
                 value = cells[cell]
                 cell += 1
-            slice_len = np.int64(0)
-            if value_kind and VALUE_WIRE[value_kind] == 2:
-                if column >= 0 and is_group[column]:
-                    a, n = prefix(side, value)
-                else:
-                    a, n = prefix(heap, value)
-                slice_len = a + n - value
-            if p + program.prefix_len[entry] + slice_len + 64 > cap:
-                return row, x, begin, 0
-            if column >= 0 and is_group[column]:
-                p = _attr(out, out_word, p, side_word, program, entry, value, value, slice_len)
+            n = e_prefix_len[entry]
+            if value_kind == 0:
+                if p + n + 64 > room:
+                    full = True
+                    break
+                out[p] = 0x52
+                p = _put_varint(out, p + 1, np.uint64(n))
+                p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
+                continue
+            wire = VALUE_WIRE[value_kind]
+            if wire == 2:
+                from_side = column >= 0 and is_group[column]
+                a, length = prefix(side, value) if from_side else prefix(heap, value)
+                size = a + length - value
+                if p + n + size + 64 > room:
+                    full = True
+                    break
+                out[p] = 0x52
+                p = _put_varint(out, p + 1, np.uint64(n + size))
+                p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
+                p = _copy(side_word, value, size, out_word, p) if from_side else _copy(word, value, size, out_word, p)
+                continue
+            if p + n + 64 > room:
+                full = True
+                break
+            out[p] = 0x52
+            if wire == 0:
+                raw, fits = _wire_value(value_kind, value)
+                if not fits:
+                    return row, x, begin, _RANGE
+                p = _put_varint(out, p + 1, np.uint64(n + _varint_len(raw)))
+                p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
+                p = _put_varint(out, p, raw)
             else:
-                p = _attr(out, out_word, p, word, program, entry, value, value, slice_len)
-            if p < 0:
-                return row, x, begin, _RANGE
+                size = 8 if wire == 1 else 4
+                if size == 4 and not (-2147483648 <= value <= 4294967295):
+                    return row, x, begin, _RANGE
+                p = _put_varint(out, p + 1, np.uint64(n + size))
+                p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
+                out_word[p] = np.uint64(value)
+                p += size
+        if full:
+            return row, x, begin, 0
         if x < len(extra_row) and extra_row[x] == row:
             a, n = prefix(heap, extra[x])
-            if p + n + 64 > cap:
+            if p + n + 64 > room:
                 return row, x, begin, 0
             p = _copy(word, a, n, out_word, p)
             x += 1
@@ -317,15 +314,14 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, is_text
             out[p + 1] = 0
             p += 2
         length = p - body
-        size = _varint_len(np.uint64(length))
-        if size != guess:
-            if size < guess:
-                for b in range(length):
-                    out[begin + size + b] = out[body + b]
-            else:
-                for b in range(length - 1, -1, -1):
-                    out[begin + size + b] = out[body + b]
-            guess = np.int64(size)
+        size = np.int64(_varint_len(np.uint64(length)))
+        if size < guess:
+            for b in range(length):
+                out[begin + size + b] = out[body + b]
+        elif size > guess:
+            for b in range(length - 1, -1, -1):
+                out[begin + size + b] = out[body + b]
+        guess = size
         _put_varint(out, begin, np.uint64(length))
         p = begin + size + length
         row += 1
@@ -357,7 +353,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
         values = owned.block(first, stop)
         while row < stop:
             row, x, size, status = write_rows(
-                trace.heap, word, side, side_word, rows, edges, program, values, owned.is_text, owned.is_group,
+                trace.heap, word, side, side_word, rows, edges, program, values, owned.is_group,
                 trace.cells, trace.extra_row, trace.extra, first, row, x, out, text.words(out),
             )  # fmt: skip
             if status == _RANGE:
@@ -393,9 +389,12 @@ def _micros(ns: I64) -> I64:
     return known // 1000 + (known % 1000 >= 500)
 
 
-def encode(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> bytes:
+def encode(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> bytearray:
     """The whole file in memory."""
-    return b"".join(part.tobytes() for part in encode_parts(decoded, id_base=id_base, tag_base=tag_base))
+    out = bytearray()
+    for part in encode_parts(decoded, id_base=id_base, tag_base=tag_base):
+        out += memoryview(part)
+    return out
 
 
 assert Kind.OTHER == 9
