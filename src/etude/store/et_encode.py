@@ -331,7 +331,8 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, is_grou
 def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> Iterator[U8]:
     """The file's bytes, part by part; each part is valid until the next is asked for."""
     trace, start_ns = decoded.trace, decoded.start_ns
-    yield np.frombuffer(text.varint(len(decoded.metadata)) + decoded.metadata, np.uint8)
+    metadata = decoded.metadata or b"\x0a\x00"  # an explicit empty version: some readers stop at a length of 0
+    yield np.frombuffer(text.varint(len(metadata)) + metadata, np.uint8)
     layouts, layout = complete_layouts(trace, start_ns)
     program, names = _program(layouts)
     writer = text.HeapWriter()
