@@ -325,9 +325,9 @@ def _peak() -> int:
 
 def measure(name: str, path: Path, warm: Path) -> dict[str, float]:
     """CPU seconds (the best of a few), peak memory of the first run, and the share of CPU time outside this thread."""
-    import chakra_pb  # noqa: F401
     import pyarrow as pa
 
+    import chakra_pb  # noqa: F401
     from etude.store import compressed
 
     pa.set_cpu_count(1)

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import chakra_pb as pb
 import numpy as np
+
+import chakra_pb as pb
 import strategies as wire
 
 WHERE = "fuzz-case.et"

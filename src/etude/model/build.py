@@ -212,5 +212,3 @@ def _with_attrs(trace: Trace, attrs: Sequence[Mapping[str, tuple[ValueKind, Any]
 def job_of(name: str, builders: Sequence[TraceBuilder], groups: Mapping[str, Sequence[int]] | None = None) -> Job:
     """A job of ranks 0, 1, ... from builders; `groups` gives members by name."""
     return assemble(name, [b.part(rank, groups) for rank, b in enumerate(builders)])
-
-

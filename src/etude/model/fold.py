@@ -129,5 +129,3 @@ def digest(trace: Trace, id_base: int = 0, tag_base: int = 0) -> bytes:
     add_text("extra", trace.extra)
     h.update(repr((trace.group_slots, trace.peer_slots)).encode())
     return h.digest()
-
-

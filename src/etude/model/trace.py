@@ -116,9 +116,7 @@ class Trace:
         for c in NODE:
             column = getattr(self, c.name)
             if column.dtype != c.dtype or len(column) != len(self):
-                raise TraceError(
-                    f"column `{c.name}` is {column.dtype}[{len(column)}], expected {c.dtype}[{len(self)}]"
-                )
+                raise TraceError(f"column `{c.name}` is {column.dtype}[{len(column)}], expected {c.dtype}[{len(self)}]")
         for edges in ("data", "ctrl"):
             start, dep, why = getattr(self, f"{edges}_start"), getattr(self, edges), getattr(self, f"{edges}_why")
             if len(start) != len(self) + 1 or start[0] != 0 or start[-1] != len(dep) or len(why) != len(dep):
@@ -172,9 +170,9 @@ class Trace:
             np.cumsum(counts[self.layout], out=start[1:])
         return start
 
-    def attr_cells(self, *, heap_only: bool = False) -> dict[tuple[str, ValueKind], tuple[I64, I64]]:
-        """Attributes that no column holds: (name, kind) -> (nodes ascending, cells). Repeats within a node follow on."""
-        found: dict[tuple[str, ValueKind], list[tuple[I64, I64]]] = {}
+    def attr_cells(self, *, heap_only: bool = False) -> dict[tuple[str, ValueKind], tuple[I32, I64]]:
+        """Attributes that no column holds: (name, kind) -> (nodes ascending, cells)."""
+        found: dict[tuple[str, ValueKind], list[tuple[I32, I64]]] = {}
         start = self.cell_start()
         order = np.argsort(self.layout, kind="stable").astype(np.int32)
         bounds = np.searchsorted(self.layout[order], np.arange(len(self.layouts) + 1))
@@ -204,7 +202,7 @@ class Trace:
         for attr in self.layouts[self.layout[node]]:
             if attr.column:
                 column = COLUMN.get(attr.column)
-                raw = getattr(self, attr.column)[node] if column else None
+                raw: Any = getattr(self, attr.column)[node] if column else None
                 out.append((attr, text.string(self.heap, int(raw)) if column and column.is_text else raw))
             elif attr.kind == ValueKind.NONE:
                 out.append((attr, None))

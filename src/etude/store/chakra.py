@@ -188,7 +188,7 @@ def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]
 
 
 def _process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
-    """Groups that PyTorch recorded in the trace's own metadata node: name -> members ([] is all), and the world size."""
+    """Groups that PyTorch recorded in a metadata node: name -> members ([] is all); and the world's size."""
     groups: dict[str, list[int]] = {}
     world = 0
     for node in np.flatnonzero(trace.kind == Kind.METADATA).tolist():

@@ -134,7 +134,7 @@ def _split(heap: U8, files: Files) -> tuple[I64, I64, I64]:
     return starts[:count], ends[:count], first
 
 
-def _grown(array: NDArray[np.generic], size: int) -> NDArray[np.generic]:  # type: ignore[type-var]
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
     bigger = np.empty(size, array.dtype)
     bigger[: len(array)] = array
     return bigger
@@ -247,12 +247,10 @@ def _new_trie(size: int) -> k.Trie:
     while table < 2 * size + 2:
         table *= 2
     arrays = [np.zeros(size, np.int64) for _ in range(8)]
-    return k.Trie(*arrays, np.full(table, -1, np.int64))
+    return k.Trie(*(*arrays, np.full(table, -1, np.int64)))
 
 
-def _rewrite(
-    heap: U8, starts: I64, ends: I64, rows: I64, files: Files
-) -> tuple[U8, I64, I64, NDArray[np.int32], I64]:
+def _rewrite(heap: U8, starts: I64, ends: I64, rows: I64, files: Files) -> tuple[U8, I64, I64, NDArray[np.int32], I64]:
     """Irregular nodes in regular form behind the files' bytes, and their spans there."""
     size = len(heap) - text.PAD
     side = bytearray()

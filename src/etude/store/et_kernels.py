@@ -52,12 +52,12 @@ VALUE_WIRE = np.array(
 Out = namedtuple("Out", "source_id kind name io lazy lazy_seen layout data_start ctrl_start irregular")
 Pools = namedtuple("Pools", "data ctrl cells")
 Trie = namedtuple("Trie", "start length kind owner parent predicted second layout table")
-"""Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the attribute
-message before the value (name, doc string, unknown fields, the value's tag)."""
+"""Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the
+attribute message before the value (name, doc string, unknown fields, the value's tag)."""
 
 
 @njit(cache=True, inline="always")
-def varint(u8, p, end):  # type: ignore[no-untyped-def]
+def varint(u8, p, end):
     """(value as 64 bits, next byte); next byte is -1 if the number does not end before `end` or within 10 bytes."""
     if p >= end:
         return np.uint64(0), np.int64(-1)
@@ -78,7 +78,7 @@ def varint(u8, p, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def is_utf8(u8, word, p, end):  # type: ignore[no-untyped-def]
+def is_utf8(u8, word, p, end):
     high = np.uint64(0x8080808080808080)
     seen = np.uint64(0)
     q = p
@@ -119,7 +119,7 @@ def is_utf8(u8, word, p, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def split(u8, size, p, starts, ends, count):  # type: ignore[no-untyped-def]
+def split(u8, size, p, starts, ends, count):
     """Message spans from byte p on. Returns (messages so far, next byte, status); stops when the arrays are full."""
     while p < size:
         if count == len(starts):
@@ -137,7 +137,7 @@ def split(u8, size, p, starts, ends, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def skip_field(u8, p, end, tag, max_depth):  # type: ignore[no-untyped-def]
+def skip_field(u8, p, end, tag, max_depth):
     """Next byte after an unknown field's value, or _BAD - code."""
     stack = np.empty(MAX_DEPTH, np.uint64)
     depth = 0
@@ -179,7 +179,7 @@ def skip_field(u8, p, end, tag, max_depth):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def check_list(u8, word, kind, p, end):  # type: ignore[no-untyped-def]
+def check_list(u8, word, kind, p, end):
     """0, or the problem with a list attribute's message."""
     one = VALUE_WIRE[kind - 1]
     while p < end:
@@ -214,7 +214,7 @@ def check_list(u8, word, kind, p, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _owner(u8, start, length, kind, parent, trie, names, name_start):  # type: ignore[no-untyped-def]
+def _owner(u8, start, length, kind, parent, trie, names, name_start):
     """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
     for k in range(len(name_start) - 1):
         if name_start[k + 1] - name_start[k] != length:
@@ -242,7 +242,7 @@ def _owner(u8, start, length, kind, parent, trie, names, name_start):  # type: i
 
 
 @njit(cache=True)
-def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
+def _find_state(u8, word, a, e, state, trie, names, name_start, cur):
     """The state after `state` for the attribute message at [a, e), made if new. < 0: irregular, grow, or bad."""
     q = a
     stage = 0
@@ -285,9 +285,9 @@ def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: i
     slot = np.int64(h & np.uint64(mask))
     while trie.table[slot] >= 0:
         s = np.int64(trie.table[slot])
-        if trie.parent[s] == state and trie.length[s] == length and trie.kind[s] == kind:
-            if same_bytes(word, trie.start[s], a, length):
-                return s
+        same = trie.parent[s] == state and trie.length[s] == length and trie.kind[s] == kind
+        if same and same_bytes(word, trie.start[s], a, length):
+            return s
         slot = (slot + 1) & mask
     s = cur[STATES]
     if s == len(trie.start):
@@ -302,7 +302,7 @@ def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: i
 
 
 @njit(cache=True)
-def rehash_trie(u8, trie, used):  # type: ignore[no-untyped-def]
+def rehash_trie(u8, trie, used):
     mask = len(trie.table) - 1
     for s in range(1, used):
         h = np.uint64(trie.parent[s]) * np.uint64(0x9E3779B97F4A7C15)
@@ -316,13 +316,13 @@ def rehash_trie(u8, trie, used):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _fill(lazy, lazy_seen, column):  # type: ignore[no-untyped-def]
+def _fill(lazy, lazy_seen, column):
     lazy_seen[column] = 1
     lazy[column, :] = LAZY_DEFAULT[column]
 
 
 @njit(cache=True)
-def _value(u8, word, kind, q, e):  # type: ignore[no-untyped-def]
+def _value(u8, word, kind, q, e):
     """(64 bits of a cell, status): 0 fine, 1 irregular (bytes behind the value), else a problem."""
     wire = VALUE_WIRE[kind]
     if wire == 0:
@@ -367,8 +367,14 @@ def _value(u8, word, kind, q, e):  # type: ignore[no-untyped-def]
     return value, 0 if q + size == e else 1
 
 
+@njit(cache=True, inline="always")
+def _is_next(word, a, length, start, n, kind):
+    """Does the attribute message of `length` bytes at a belong to the state with these n key bytes at `start`?"""
+    return n <= length and same_bytes(word, a, start, n) and (kind != 0 or n == length)
+
+
 @njit(cache=True)
-def _clear(lazy, lazy_seen, row):  # type: ignore[no-untyped-def]
+def _clear(lazy, lazy_seen, row):
     """Undo what a node wrote before it turned out irregular, or before a restart."""
     for column in range(len(lazy_seen)):
         if lazy_seen[column]:
@@ -376,7 +382,7 @@ def _clear(lazy, lazy_seen, row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
+def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cur):
     """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed.
 
     One long function on purpose: arrays taken out of their tuples once and kept in registers are worth a factor of
@@ -417,20 +423,12 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cu
                 length = np.int64(length_u)
                 e = a + length
                 child = t_predicted[state]
-                if child >= 0:
-                    n = t_length[child]
-                    if n > length or not same_bytes(word, a, t_start[child], n):
-                        child = np.int64(-1)
-                    elif n != length and t_kind[child] == 0:
-                        child = np.int64(-1)
+                if child >= 0 and not _is_next(word, a, length, t_start[child], t_length[child], t_kind[child]):
+                    child = np.int64(-1)
                 if child < 0:
                     child = t_second[state]
-                    if child >= 0:
-                        n = t_length[child]
-                        if n > length or not same_bytes(word, a, t_start[child], n):
-                            child = np.int64(-1)
-                        elif n != length and t_kind[child] == 0:
-                            child = np.int64(-1)
+                    if child >= 0 and not _is_next(word, a, length, t_start[child], t_length[child], t_kind[child]):
+                        child = np.int64(-1)
                     t_second[state] = t_predicted[state]
                     t_predicted[state] = child
                 if child < 0:
@@ -589,7 +587,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cu
 
 
 @njit(cache=True, nogil=True)
-def rows_of(ids, rank_start, edge_start, targets, rows):  # type: ignore[no-untyped-def]
+def rows_of(ids, rank_start, edge_start, targets, rows):
     """Row within its rank of each target id (the first row that has it), -1 where none has.
 
     Rank r owns rows rank_start[r]:rank_start[r+1] of ids; edge_start gives each row's span of targets."""
@@ -634,7 +632,7 @@ def rows_of(ids, rank_start, edge_start, targets, rows):  # type: ignore[no-unty
 
 
 @njit(cache=True)
-def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):  # type: ignore[no-untyped-def]
+def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):
     """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
     for r in range(len(rank_start) - 1):
         for e in range(edge_start[rank_start[r]], edge_start[rank_start[r + 1]]):
