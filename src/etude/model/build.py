@@ -13,7 +13,7 @@ from etude.model.attrs import encode_list, scalar_to_cell
 from etude.model.job import Job, Part, assemble
 from etude.model.schema import COLUMN, NODE, Kind, ValueKind
 from etude.model.text import HeapWriter
-from etude.model.trace import Attr, Layout, Trace, constant, lanes
+from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
 Coded = tuple[ArrayLike, Sequence[str]]
 """A text column as codes (-1: none) and words."""
@@ -57,7 +57,7 @@ def build_trace(
     done["io"] = _io(done)
     data_start, data_rows = _csr(data, n)
     ctrl_start, ctrl_rows = _csr(ctrl, n)
-    return Trace(
+    trace = Trace(
         heap=writer.heap(),
         **done,
         data_start=data_start,
@@ -76,6 +76,8 @@ def build_trace(
         group_slots=tuple(group_slots),
         peer_slots=peer_slots,
     )
+    layouts, layout = complete_layouts(trace)
+    return trace.replace(layouts=layouts, layout=layout)
 
 
 def _text(writer: HeapWriter, name: str, given: Any, n: int) -> NDArray[np.int64]:
@@ -165,7 +167,7 @@ class TraceBuilder:
             self._columns,
             data=csr["data"],
             ctrl=csr["ctrl"],
-            group_slots=tuple(self.groups),
+            group_slots=tuple(f"g{i}" for i in range(len(self.groups))),
             peer_slots=len(self.peers),
         )
         return _with_attrs(trace, self._attrs) if any(self._attrs) else trace
@@ -186,8 +188,8 @@ def _with_attrs(trace: Trace, attrs: Sequence[Mapping[str, tuple[ValueKind, Any]
     heap = bytearray(trace.heap[:-8].tobytes())
     layouts: dict[Layout, int] = {}
     layout, cells = [], []
-    for node in attrs:
-        entry = tuple(Attr(name, kind) for name, (kind, _) in node.items())
+    for owned, node in zip(trace.layout.tolist(), attrs, strict=True):
+        entry = trace.layouts[owned] + tuple(Attr(name, kind) for name, (kind, _) in node.items())
         layout.append(layouts.setdefault(entry, len(layouts)))
         for kind, value in node.values():
             if kind == ValueKind.NONE:

@@ -163,6 +163,10 @@ def ranges(ranks: NDArray[Any]) -> str:
     return ", ".join(shown[:20]) + (", ..." if len(shown) > 20 else "")
 
 
+DEFAULT_METADATA = b"\x0a\x051.0.0"
+"""The GlobalMetadata of a rank that was not read from a file: `version: "1.0.0"`."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """One rank as a reader found it."""
@@ -173,7 +177,7 @@ class Part:
     """Name and members behind each group slot."""
     peers: I64
     """Rank behind each peer slot."""
-    metadata: bytes = b""
+    metadata: bytes = DEFAULT_METADATA
     notes: tuple[str, ...] = ()
 
 

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from etude.errors import FormatError, TraceError, UsageError
 from etude.model import timing as timings
 from etude.model.job import Job, Part, assemble
-from etude.model.schema import UNKNOWN, Kind
+from etude.model.schema import UNKNOWN, Kind, ValueKind
 from etude.model.text import PAD
 from etude.model.trace import Trace
 from etude.store import compressed
-from etude.store.et_decode import Decoded, decode, decode_files
+from etude.store.et_decode import Decoded, attribute, decode, decode_files
 from etude.store.et_encode import encode, encode_parts
+from etude.store.et_irregular import fields
 
 __all__ = [
     "Decoded",
@@ -36,6 +37,7 @@ __all__ = [
     "for_rank",
     "read_job",
     "write_job",
+    "written_by",
 ]
 
 SUFFIXES = (".et", ".et.gz", ".et.zst")
@@ -216,6 +218,21 @@ def _recorded_groups(values: str) -> list[dict[str, Any]]:
             continue
         return [entry for entry in found if isinstance(entry, dict)]
     return []
+
+
+def written_by(job: Job) -> dict[str, str]:
+    """What the metadata of the first rank says of its origin: version, schema, and the tool that made the job."""
+    found = dict(job.provenance)
+    if not job.metadata:
+        return found
+    for f in fields(job.metadata[0], "", 0):
+        if f.wire == 2 and f.number == 1 and f.payload:
+            found["version"] = f.payload.decode()
+        elif f.wire == 2 and f.number == 2:
+            name, kind, value, _ = attribute(f.payload, "", 0)
+            if name == "schema" and kind == ValueKind.STRING:
+                found["schema"] = str(value)
+    return found
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------

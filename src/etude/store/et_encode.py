@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model import text
-from etude.model.schema import COLUMN, OWNED, OWNED_INDEX, UNKNOWN, Collective
-from etude.model.trace import Attr, Layout, Trace
+from etude.model.schema import UNKNOWN
+from etude.model.trace import Layout, Trace, complete_layouts
 from etude.store.et_decode import Decoded
 from etude.store.et_irregular import delimited
 from etude.store.et_kernels import VALUE_WIRE
@@ -20,38 +20,6 @@ U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
 _BLOCK = 1 << 18
-
-
-def complete_layouts(trace: Trace, start_ns: I64) -> tuple[tuple[Layout, ...], NDArray[np.int32]]:
-    """Layouts in which every recorded value of a column that travels as an attribute has one."""
-    n = len(trace)
-    have_of = np.array(
-        [sum(1 << OWNED_INDEX[a.column] for a in layout if a.column) for layout in trace.layouts] or [0], np.int64
-    )
-    need = np.zeros(n, np.int64)
-    for index, c in enumerate(OWNED):
-        need |= _needed(trace, start_ns, c.name).astype(np.int64) << index
-    lacking = need & ~have_of[trace.layout] if n else need
-    rows = np.flatnonzero(lacking)
-    if not len(rows):
-        return trace.layouts, trace.layout
-    layouts, layout = list(trace.layouts), trace.layout.copy()
-    keys, inverse = np.unique(np.stack([layout[rows], lacking[rows]], 1), axis=0, return_inverse=True)
-    for number, (old, bits) in enumerate(keys.tolist()):
-        added = tuple(Attr(c.attr, c.attr_kind, column=c.name) for i, c in enumerate(OWNED) if bits >> i & 1)
-        layouts.append(layouts[old] + added)
-        layout[rows[inverse.ravel() == number]] = len(layouts) - 1
-    return tuple(layouts), layout
-
-
-def _needed(trace: Trace, start_ns: I64, name: str) -> NDArray[np.bool_]:
-    if name in ("duration_ns", "start_ns"):
-        ns = start_ns if name == "start_ns" else trace.duration_ns
-        return (ns != UNKNOWN) & ((ns % 1000 != 0) | (ns == 0))
-    value: NDArray[np.generic] = getattr(trace, name)
-    if name == "collective":
-        return (value != Collective.NONE) & (value != Collective.OTHER)
-    return value != COLUMN[name].default
 
 
 def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
