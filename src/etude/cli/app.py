@@ -24,11 +24,13 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
 
 [bold]First steps[/bold]
 
-  etude info run/                 what is in it: a file, or a folder of them
+  etude demo                      see all of it on an embedded job
+  etude info run/                 what is in it: a folder of name.{rank}.et
   etude check run/                is it sound? exit code 1 if not
-  etude convert run/ -o run.json  another format, nothing lost
-  etude query run/ "select ..."   SQL over its nodes
-  etude diff a.et b.et            first difference; exit code 1 if any
+  etude convert run/ out/ --to parquet
+                                  another format, nothing lost
+  etude query out/ "select ..."   SQL over its nodes
+  etude diff run/ out/            first difference; exit code 1 if any
 
 Results go to stdout, talk to stderr; --json makes results JSON.
 """

@@ -31,8 +31,6 @@ def diff(a: Job, b: Job) -> JobDifference | None:
     """
     if not np.array_equal(a.ranks, b.ranks):
         return JobDifference(None, None, "ranks", ranges(a.ranks), ranges(b.ranks))
-    if a.world_size != b.world_size:
-        return JobDifference(None, None, "world_size", a.world_size, b.world_size)
     a, b = fold(a), fold(b)
     known: dict[tuple[int, int], Difference | None] = {}
     for i, rank in enumerate(a.ranks.tolist()):
@@ -45,6 +43,8 @@ def diff(a: Job, b: Job) -> JobDifference | None:
             if found.node is not None:
                 node = (int(a.trace(rank).source_id[found.node]) + int(a.id_base[i])) % 2**64
             return JobDifference(rank, node, found.column, found.a, found.b)
+    if a.world_size != b.world_size:
+        return JobDifference(None, None, "world_size", a.world_size, b.world_size)
     return None
 
 
