@@ -74,10 +74,9 @@ def columns() -> str:
 
 def members(enum: type[IntEnum], wire: dict[IntEnum, int] | None = None) -> str:
     head = ("value", "name", *(("on the wire",) if wire is not None else ()))
-    rows = []
-    for m in enum:
-        rows.append((str(int(m)), f"`{m.name}`", *((str(wire.get(m, "")),) if wire is not None else ())))
-    return table(head, rows)
+    return table(
+        head, ((str(int(m)), f"`{m.name}`", *((str(wire.get(m, "")),) if wire is not None else ())) for m in enum)
+    )
 
 
 def page() -> str:

@@ -400,7 +400,7 @@ class Report:
     peak_growth_bytes: int = 0
 
 
-def run(count: int, seed: int, codec: Codec, *, case_seconds: float = 2.0, memory_bytes: int = 3 << 29) -> Report:
+def run(count: int, seed: int, codec: Codec, *, case_seconds: float = 60.0, memory_bytes: int = 3 << 29) -> Report:
     """Checks `count` cases; raises Failure on the first that is wrong, slow or hungry."""
     for k, data in enumerate(seeds()):  # compiles
         check(data, codec, f"seed file {k}")

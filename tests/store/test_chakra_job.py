@@ -148,3 +148,26 @@ def test_a_gzip_bomb_is_refused_without_a_limit(tmp_path: Path) -> None:
     (tmp_path / "x.0.et.gz").write_bytes(packed)
     with pytest.raises(FormatError, match="unpacks to more than 200 times its size"):
         chakra.read_job(tmp_path)
+
+
+def test_callers_and_strides_travel_and_follow_the_ids(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.add(Kind.COMP, "module", source_id=10)
+    b.add(Kind.COMP, "aten::mm", source_id=30, parent=0, in_strides="[[1, 2]]")
+    job = job_of("t", [b])
+    chakra.write_job(job, tmp_path)
+    _, nodes = pb.read_messages(tmp_path / "t.0.et")
+    assert {a.name: a.uint64_val for a in nodes[1].attr} == {"parent": 10, "in_strides": 0}
+    again = chakra.read_job(tmp_path)
+    assert again.traces[0].parent.tolist() == [-1, 0]
+    assert diff(again, job) is None
+
+
+def test_a_caller_that_is_not_in_the_file_is_kept_as_it_is(tmp_path: Path) -> None:
+    node = pb.Node(id=1, name="n", type=4)
+    node.attr.add(name="parent", int64_val=77)
+    raw = pb.write_messages(pb.GlobalMetadata(version="1"), [node])
+    (tmp_path / "x.0.et").write_bytes(raw)
+    job = chakra.read_job(tmp_path)
+    assert job.traces[0].parent.tolist() == [-1]
+    assert bytes(chakra.encode(chakra.for_rank(job, 0)[0])) == raw

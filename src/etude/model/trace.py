@@ -89,6 +89,9 @@ class Trace:
     out_values: I64
     out_shapes: I64
     out_types: I64
+    in_strides: I64
+    out_strides: I64
+    parent: I32
     layout: I32
 
     data_start: I64

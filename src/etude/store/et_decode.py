@@ -24,8 +24,13 @@ I64 = NDArray[np.int64]
 _BLOCK = 1 << 18
 """Nodes decoded between two looks at the clock: Ctrl-C works between blocks."""
 _IO_TEXT = ("in_values", "in_shapes", "in_types", "out_values", "out_shapes", "out_types")
-_NAMES = np.frombuffer("".join(c.attr for c in OWNED).encode(), np.uint8)
-_NAME_START = np.cumsum([0] + [len(c.attr) for c in OWNED]).astype(np.int64)
+_OWNED_IS_TEXT = np.array([c.attr_kind == ValueKind.STRING for c in OWNED])
+_NAMES = k.Names(
+    np.frombuffer("".join(c.attr for c in OWNED).encode(), np.uint8),
+    np.cumsum([0] + [len(c.attr) for c in OWNED]).astype(np.int64),
+    _OWNED_IS_TEXT,
+)
+_LAZY_DEFAULT = np.array([-1] * 6 + [0, 0] + [-1 if is_text else UNKNOWN for is_text in _OWNED_IS_TEXT], np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,8 +154,9 @@ class _Raw:
             kind=np.empty(n, np.uint8),
             name=np.empty(n, np.int64),
             io=np.empty(n, np.uint8),
-            lazy=np.empty((k.NUM_LAZY, n), np.int64),
-            lazy_seen=np.zeros(k.NUM_LAZY, np.uint8),
+            lazy=np.empty((len(_LAZY_DEFAULT), n), np.int64),
+            lazy_seen=np.zeros(len(_LAZY_DEFAULT), np.uint8),
+            lazy_default=_LAZY_DEFAULT,
             layout=np.empty(n, np.int32),
             data_start=np.zeros(n + 1, np.int64),
             ctrl_start=np.zeros(n + 1, np.int64),
@@ -166,7 +172,7 @@ class _Raw:
         word, n, cur = text.words(heap), len(starts), self.cursor
         while cur[k.ROW] < n:
             stop = min(n, int(cur[k.ROW]) + _BLOCK)
-            k.decode(heap, word, starts, ends, stop, self.out, self.pools, self.trie, _NAMES, _NAME_START, cur)
+            k.decode(heap, word, starts, ends, stop, self.out, self.pools, self.trie, _NAMES, cur)
             if cur[k.STATUS] == k.GROW_ROWS:
                 self._grow_pools(n, int(ends[cur[k.ROW]] - starts[cur[k.ROW]]))
             elif cur[k.STATUS] == k.GROW_TRIE:
@@ -202,7 +208,7 @@ class _Raw:
         n = len(self.out.kind)
         if self.out.lazy_seen[index]:
             return self.out.lazy[index]
-        return np.broadcast_to(k.LAZY_DEFAULT[index], (n,))
+        return np.broadcast_to(_LAZY_DEFAULT[index], (n,))
 
     def seen(self, name: str) -> bool:
         """Does any node of the file have this attribute?"""
@@ -337,7 +343,7 @@ def _finish(
     columns: dict[str, NDArray[Any]] = {c.name: constant(c.name, n) for c in NODE}
     columns.update(source_id=out.source_id, kind=out.kind, name=out.name, io=out.io)
     for c in OWNED:
-        if c.name in columns and c.name not in ("group", "src", "dst", "collective", "cpu", "tag"):
+        if c.name in columns and c.name not in ("group", "src", "dst", "collective", "cpu", "tag", "parent"):
             columns[c.name] = raw.column(c.name)
     for name in _IO_TEXT:
         columns[name] = raw.column(name)
@@ -346,6 +352,7 @@ def _finish(
     columns["cpu"] = _flags(raw, attributes)
     columns["collective"] = _collectives(raw, attributes)
     columns["tag"] = _tags(raw, attributes)
+    columns["parent"] = _parents(raw, attributes, rank_start)
     columns["group"], group_names = _groups(heap, raw, rank, rank_start)
     (columns["src"], columns["dst"]), peers = _peers(raw, rank, rank_start)
     columns["duration_ns"], wrong = _times(raw, attributes, "duration_ns", k.DURATION_US)
@@ -459,6 +466,25 @@ def _tags(raw: _Raw, attributes: Attributes) -> I64:
     if not raw.seen("tag"):
         return constant("tag", len(raw.out.kind))
     return np.where(attributes.holds("tag"), raw.column("tag"), COLUMN["tag"].default)
+
+
+def _parents(raw: _Raw, attributes: Attributes, rank_start: I64) -> NDArray[np.int32]:
+    """Rows of callers. The attribute holds an id; one that no node has stays an attribute."""
+    n = len(raw.out.kind)
+    if not raw.seen("parent"):
+        return constant("parent", n)
+    held = attributes.holds("parent")
+    ids = raw.column("parent")[held].view(np.uint64)
+    start = np.zeros(n + 1, np.int64)
+    np.cumsum(held, out=start[1:])
+    rows = np.empty(len(ids), np.int32)
+    k.rows_of(raw.out.source_id, rank_start, start, ids, rows)
+    parent = np.full(n, -1, np.int32)
+    parent[held] = rows
+    lost = np.flatnonzero(held & (parent < 0))
+    if len(lost):
+        attributes.disown(lost, "parent", raw.column("parent")[lost])
+    return parent
 
 
 def _groups(

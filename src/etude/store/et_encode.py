@@ -46,8 +46,9 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
 class _Owned:
     """Values of the columns that travel as attributes, as they go on the wire, a block of rows at a time."""
 
-    def __init__(self, decoded: Decoded, names: list[str], group_offset: I64, tag_base: int) -> None:
-        self._d, self._names, self._group_offset, self._tag_base = decoded, names, group_offset, tag_base
+    def __init__(self, decoded: Decoded, names: list[str], group_offset: I64, id_base: int, tag_base: int) -> None:
+        self._d, self._names, self._group_offset = decoded, names, group_offset
+        self._id_base, self._tag_base = id_base, tag_base
         self.is_group = np.array([n == "group" for n in names] + [False])
 
     def block(self, a: int, b: int) -> I64:
@@ -60,6 +61,9 @@ class _Owned:
         if name == "start_ns":
             return self._d.start_ns[a:b]
         value = getattr(self._d.trace, name)[a:b]
+        if name == "parent":
+            ids = self._d.trace.source_id + np.uint64(self._id_base)
+            return np.append(ids, np.uint64(0))[value].view(np.int64)
         if name == "collective":
             return value.astype(np.int64) - 1
         if name == "group":
@@ -81,7 +85,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
     writer = text.HeapWriter()
     group_offset = writer.put_all(list(decoded.group_names))
     side = writer.heap()
-    owned = _Owned(decoded, names, group_offset, tag_base)
+    owned = _Owned(decoded, names, group_offset, id_base, tag_base)
     counts = np.array([sum(a.in_cell for a in entry) for entry in layouts], np.int64)
     edges = Edges(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
                   np.uint64(id_base))  # fmt: skip

@@ -11,16 +11,10 @@ from collections import namedtuple
 import numpy as np
 from numba import njit
 
-from etude.model.schema import OWNED, UNKNOWN, ValueKind
 from etude.model.text import same_bytes
 
 # -- columns that are filled only if the file has them -----------------------------------------------------------------
 IO_FIRST, START_US, DURATION_US, OWNED_FIRST = 0, 6, 7, 8
-NUM_LAZY = OWNED_FIRST + len(OWNED)
-LAZY_DEFAULT = np.array(
-    [-1] * 6 + [0, 0] + [-1 if c.attr_kind == ValueKind.STRING else UNKNOWN for c in OWNED], np.int64
-)
-LAZY_IS_TEXT = np.array([1] * 6 + [0, 0] + [c.attr_kind == ValueKind.STRING for c in OWNED], np.uint8)
 
 # -- cursor cells ------------------------------------------------------------------------------------------------------
 ROW, DATA, CTRL, CELLS, STATES, LAYOUTS, STATUS, AT, IRREGULAR = range(9)
@@ -49,8 +43,11 @@ VALUE_WIRE = np.array(
     [-1, 1, 2, 5, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 5, 2, 1, 2, 5, 2, 1, 2, 0, 2, 2, 2, 2, 2], np.int64
 )
 
-Out = namedtuple("Out", "source_id kind name io lazy lazy_seen layout data_start ctrl_start irregular")
+Out = namedtuple("Out", "source_id kind name io lazy lazy_seen lazy_default layout data_start ctrl_start irregular")
 Pools = namedtuple("Pools", "data ctrl cells")
+Names = namedtuple("Names", "bytes start is_text")
+"""Attributes that a column holds: their names one after the other, and whether they are text. Given to the kernels and
+not frozen into them, since compiled kernels are cached by this file's age alone."""
 Trie = namedtuple("Trie", "start length kind owner parent predicted second layout table")
 """Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the
 attribute message before the value (name, doc string, unknown fields, the value's tag)."""
@@ -214,20 +211,20 @@ def check_list(u8, word, kind, p, end):
 
 
 @njit(cache=True)
-def _owner(u8, start, length, kind, parent, trie, names, name_start):
+def _owner(u8, start, length, kind, parent, trie, names):
     """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
-    for k in range(len(name_start) - 1):
-        if name_start[k + 1] - name_start[k] != length:
+    for k in range(len(names.is_text)):
+        if names.start[k + 1] - names.start[k] != length:
             continue
         same = True
         for b in range(length):
-            if u8[start + b] != names[name_start[k] + b]:
+            if u8[start + b] != names.bytes[names.start[k] + b]:
                 same = False
                 break
         if not same:
             continue
         column = OWNED_FIRST + k
-        if LAZY_IS_TEXT[column] == 1:
+        if names.is_text[k]:
             if kind != 27:
                 return -1
         elif not (5 <= kind <= 25 and kind % 2 == 1):
@@ -242,7 +239,7 @@ def _owner(u8, start, length, kind, parent, trie, names, name_start):
 
 
 @njit(cache=True)
-def _find_state(u8, word, a, e, state, trie, names, name_start, cur):
+def _find_state(u8, word, a, e, state, trie, names, cur):
     """The state after `state` for the attribute message at [a, e), made if new. < 0: irregular, grow, or bad."""
     q = a
     stage = 0
@@ -297,7 +294,7 @@ def _find_state(u8, word, a, e, state, trie, names, name_start, cur):
     trie.start[s], trie.length[s], trie.kind[s], trie.parent[s] = a, length, kind, state
     trie.predicted[s] = trie.second[s] = -1
     trie.layout[s] = -1
-    trie.owner[s] = _owner(u8, name_at, name_len, kind, state, trie, names, name_start) if kind else -2
+    trie.owner[s] = _owner(u8, name_at, name_len, kind, state, trie, names) if kind else -2
     return s
 
 
@@ -316,9 +313,9 @@ def rehash_trie(u8, trie, used):
 
 
 @njit(cache=True)
-def _fill(lazy, lazy_seen, column):
+def _fill(lazy, lazy_seen, lazy_default, column):
     lazy_seen[column] = 1
-    lazy[column, :] = LAZY_DEFAULT[column]
+    lazy[column, :] = lazy_default[column]
 
 
 @njit(cache=True)
@@ -374,21 +371,21 @@ def _is_next(word, a, length, start, n, kind):
 
 
 @njit(cache=True)
-def _clear(lazy, lazy_seen, row):
+def _clear(lazy, lazy_seen, lazy_default, row):
     """Undo what a node wrote before it turned out irregular, or before a restart."""
     for column in range(len(lazy_seen)):
         if lazy_seen[column]:
-            lazy[column, row] = LAZY_DEFAULT[column]
+            lazy[column, row] = lazy_default[column]
 
 
 @njit(cache=True, nogil=True)
-def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cur):
+def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
     """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed.
 
     One long function on purpose: arrays taken out of their tuples once and kept in registers are worth a factor of
     three over calls that pass them on."""
     out_id, out_kind, out_name, out_io, out_layout = out.source_id, out.kind, out.name, out.io, out.layout
-    lazy, lazy_seen, irregular = out.lazy, out.lazy_seen, out.irregular
+    lazy, lazy_seen, lazy_default, irregular = out.lazy, out.lazy_seen, out.lazy_default, out.irregular
     data_start, ctrl_start = out.data_start, out.ctrl_start
     data, ctrl, cells = pools.data, pools.ctrl, pools.cells
     t_start, t_length, t_kind, t_owner = trie.start, trie.length, trie.kind, trie.owner
@@ -432,7 +429,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cu
                     t_second[state] = t_predicted[state]
                     t_predicted[state] = child
                 if child < 0:
-                    child = _find_state(u8, word, a, e, state, trie, names, name_start, cur)
+                    child = _find_state(u8, word, a, e, state, trie, names, cur)
                     if child < 0:
                         status = 1 if child == _IRREGULAR else (_GROW if child == _GROW else -(child - _BAD))
                         break
@@ -456,7 +453,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cu
                 column = t_owner[child]
                 if column >= 0:
                     if lazy_seen[column] == 0:
-                        _fill(lazy, lazy_seen, column)
+                        _fill(lazy, lazy_seen, lazy_default, column)
                     lazy[column, row] = value
                 else:
                     cells[x] = value
@@ -509,7 +506,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cu
                         status = BAD_TEXT
                         break
                     if lazy_seen[first + field] == 0:
-                        _fill(lazy, lazy_seen, first + field)
+                        _fill(lazy, lazy_seen, lazy_default, first + field)
                     lazy[first + field, row] = p + 1
                     p = e
                 if status != 0:
@@ -558,14 +555,14 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cu
                         break
                     column = START_US if tag == 0x30 else DURATION_US
                     if lazy_seen[column] == 0:
-                        _fill(lazy, lazy_seen, column)
+                        _fill(lazy, lazy_seen, lazy_default, column)
                     lazy[column, row] = np.int64(value_u)
             else:
                 status = 1
                 break
         if status != 0:
             cur[AT] = at
-            _clear(lazy, lazy_seen, row)
+            _clear(lazy, lazy_seen, lazy_default, row)
             if status != 1:
                 cur[STATUS] = GROW_TRIE if status == _GROW else status
                 break
