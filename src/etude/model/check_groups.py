@@ -158,7 +158,7 @@ def _suspects(report: Report, matching: Matching, number: I32) -> list[tuple[int
     owner = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.start))
     here = positions(job, groups.members.astype(np.int64)) >= 0
     pairs = np.unique(owner[here] << 32 | groups.members[here].astype(np.int64))
-    present = np.bincount(pairs >> 32, minlength=len(groups) + 1)
+    present = np.bincount(pairs >> 32, minlength=len(groups) + 1)  # the last is the world's
     present[WORLD] = int((job.ranks < job.world_size).sum())
     cuts = np.flatnonzero(np.diff(uses.group[inside])) + 1
     begin = np.concatenate([[0], cuts])

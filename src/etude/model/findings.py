@@ -214,7 +214,7 @@ def _structure(trace: Trace) -> bytes:
         h.update((trace.source_id - least).data)
         h.update((trace.missing - least).data)
         tagged = trace.tag >= 0
-        h.update(np.where(tagged, trace.tag - trace.tag.min(initial=2**62, where=tagged), trace.tag).data)
+        h.update(np.where(tagged, trace.tag - trace.tag.min(initial=2**63 - 1, where=tagged), trace.tag).data)
     return h.digest()
 
 

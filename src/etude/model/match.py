@@ -293,7 +293,8 @@ def group_ranks(job: Job, group: I64, rank: I32) -> I32:
     found[found] = key[where[found]] == wanted[found]
     result = np.full(len(wanted), -1, np.int32)
     result[found] = position[order][where[found]]
-    return np.where(group == WORLD, rank, result).astype(np.int32)
+    in_world = np.where((rank >= 0) & (rank < job.world_size), rank, -1)
+    return np.where(group == WORLD, in_world, result).astype(np.int32)
 
 
 # -- sends and receives ------------------------------------------------------------------------------------------------
