@@ -31,6 +31,10 @@ class Csr:
     start: I64
     rows: I32
 
+    def __post_init__(self) -> None:
+        # Numba compiles a kernel anew for arrays that may be written, so none of these may, wherever they come from.
+        self.start.flags.writeable = self.rows.flags.writeable = False
+
     def __len__(self) -> int:
         return len(self.start) - 1
 
@@ -102,7 +106,7 @@ def longest_path(trace: Trace, cost_ns: ArrayLike, which: Which = "both") -> tup
 
     A node starts when all that it waits for have finished, and lasts its cost. Ties go to the smallest row.
     """
-    cost = np.ascontiguousarray(cost_ns, np.int64)
+    cost = np.array(cost_ns, np.int64)
     if cost.shape != (len(trace),):
         raise UsageError(f"costs have shape {cost.shape}, expected ({len(trace)},)")
     if (cost < 0).any():
