@@ -20,11 +20,14 @@ def check(
     from etude.model.check import check as check_job
 
     findings = check_job(open_job(path, groups, workers, max_bytes), complete=complete)
-    rows = [{"severity": f.severity, "rank": f.rank, "node": f.node, "what": f.what, "hint": f.hint} for f in findings]
+    rows = [
+        {"severity": f.severity, "rank": f.rank, "ranks": f.ranks, "node": f.node, "what": f.what, "hint": f.hint}
+        for f in findings
+    ]
     errors = sum(f.severity == "error" for f in findings)
     if json:
         emit({"findings": rows, "errors": errors, "warnings": len(rows) - errors}, json=True)
     elif rows:
-        emit(rows)
+        emit([{k: v for k, v in row.items() if k != "rank"} for row in rows])
     say(f"{errors} errors, {len(rows) - errors} warnings" if rows else "nothing wrong")
     return 1 if errors else 0
