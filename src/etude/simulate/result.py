@@ -1,0 +1,111 @@
+"""What a simulation returns: a Timing that also knows how each rank spent its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from etude.model.timing import Timing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankTimes:
+    """A row for each rank present. finish_ns = compute_ns + exposed_comm_ns + idle_ns, by definition.
+
+    finish_ns is when the rank's last node ends. compute_ns is the time in which at least one compute node runs;
+    exposed_comm_ns that in which none does, but a collective, send, receive or memory node does, its waiting for others
+    included where it holds a lane; idle_ns is the rest.
+    """
+
+    rank: I32
+    finish_ns: I64
+    compute_ns: I64
+    exposed_comm_ns: I64
+    idle_ns: I64
+    comm_ns: I64
+    """Communication, exposed or not."""
+    peak_memory_bytes: I64
+    """Most bytes that memory nodes had loaded and not stored yet."""
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def table(self) -> pa.Table:
+        import pyarrow as pa
+
+        return pa.table({name: getattr(self, name) for name in self.__slots__})
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Simulated(Timing):
+    """Start and end of every node on every rank, as simulated, and a summary.
+
+    A node that holds a lane starts when the lane takes it, so a collective's time includes its wait for the others, as
+    in a measured run; one that holds none starts when its operation does.
+    """
+
+    makespan_ns: int
+    """When the last node of any rank ends."""
+    ranks: RankTimes
+    simulated_ranks: int
+    """Ranks that were simulated; the others are in the class of one of them."""
+    notes: tuple[str, ...] = field(default=())
+    """What was assumed where the job does not say."""
+
+
+@njit(cache=True)
+def _covered(start, end, use, which, order):  # type: ignore[no-untyped-def]
+    """Length of the union of the intervals whose use is `which`, or of all if 0; `order` sorts by start."""
+    total = np.int64(0)
+    until = np.int64(0)
+    for i in order:
+        if use[i] == 0 or (which != 0 and use[i] != which):
+            continue
+        if end[i] > until:
+            total += end[i] - max(start[i], until)
+            until = end[i]
+    return total
+
+
+@njit(cache=True)
+def _spent(base, program, start_ns, end_ns, use, moved, out):  # type: ignore[no-untyped-def]
+    """Fills `out`: finish, compute, compute or communication, communication, peak bytes of each instance."""
+    for i in range(len(base) - 1):
+        n = base[i + 1] - base[i]
+        start, end = start_ns[base[i] : base[i + 1]], end_ns[base[i] : base[i + 1]]
+        uses = use[program[i] : program[i] + n]
+        known = np.flatnonzero(end >= 0)
+        if len(known) == 0:
+            continue
+        order = known[np.argsort(start[known])]
+        out[i, 0] = end[known].max()
+        out[i, 1] = _covered(start, end, uses, 1, order)
+        out[i, 2] = _covered(start, end, uses, 0, order)
+        out[i, 3] = _covered(start, end, uses, 2, order)
+        if len(moved) == 0:
+            continue
+        size = moved[program[i] : program[i] + n]
+        held = np.int64(0)
+        for j in known[np.argsort(end[known])]:
+            held = max(held + size[j], 0)
+            out[i, 4] = max(out[i, 4], held)
+
+
+def rank_times(
+    ranks: I32, class_of: I32, base: I64, program: I64, times: tuple[I64, I64], use: I64, moved: I64
+) -> RankTimes:
+    """`times` of all instances one after the other; `use` and `moved` (bytes loaded, or stored if negative) of programs."""
+    out = np.zeros((len(base) - 1, 5), np.int64)
+    _spent(base, program, *times, use, moved, out)
+    finish, compute, busy, comm, peak = (out[class_of, k] for k in range(5))
+    return RankTimes(ranks, finish, compute, busy - compute, finish - busy, comm, peak)
