@@ -101,7 +101,7 @@ def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Opti
     if not len(size) or options.compute == Compute.RECORDED and (recorded != UNKNOWN).all():
         return recorded
     remote = options.remote_memory
-    rate = remote.bytes_per_s if remote else system.device.memory_bytes_per_s
+    rate = remote.bytes_per_s if remote else system.device.memory_bandwidth_bytes_per_s
     if not rate:
         raise ClusterError(
             f"system `{system.name}` says nothing of its memory's bandwidth, and the job has memory nodes",

@@ -32,7 +32,10 @@ NEVER = np.iinfo(np.int64).max
 class Run:
     """What is simulated: instance i is a rank of class i and has the nodes base[i]:base[i+1]."""
 
+    source: Job
+    """As given, but for values: it has the ids and names of every rank."""
     job: Job
+    """The same ranks with as few traces as there are programs that differ to a simulation."""
     system: System
     options: Options
     matching: Matching
@@ -48,6 +51,11 @@ class Run:
     def node(self, at: NDArray[Any], row: NDArray[Any]) -> I64:
         """Simulated nodes that stand for rows of the ranks at these positions."""
         return self.base[self.classes.of[at]] + row
+
+    def source_id(self, at: int, row: int) -> int:
+        """The id that a row has in the file of the at-th rank present."""
+        source = self.source
+        return (int(source.traces[int(source.trace_of[at])].source_id[row]) + int(source.id_base[at])) % 2**64
 
 
 @dataclass(slots=True, eq=False)
@@ -212,7 +220,7 @@ def _messages(run: Run, notes: list[str]) -> _Part:
         w = wrong[0]
         raise MismatchError(
             f"sends {sent[w]:,} B to rank {links.dst[link[w]]}, which receives {got[w]:,} B",
-            where=f"rank {links.src[link[w]]}: node {_id(run, int(links.src_at[link[w]]), int(sides.rows[send[w]]))}",
+            where=f"rank {links.src[link[w]]}: node {run.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))}",
         )
     size = np.maximum(sent, got)
     if (size == UNKNOWN).any():
@@ -284,7 +292,7 @@ def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:
         outside = mine[(peer[mine] < 0) | (peer[mine] >= job.world_size)]
         if len(outside):
             at, rank = int(me[outside[0]]), int(peer[outside[0]])
-            node = _id(run, at, int(sides.rows[sides.start[side[outside[0]]]]))
+            node = run.source_id(at, int(sides.rows[sides.start[side[outside[0]]]]))
             problem = f"its peer is rank {rank}, outside the world of {job.world_size:,}"
             raise TraceError(problem, where=f"rank {job.ranks[at]}: node {node}", hint="ranks count from 0")
         mine = mine[first[me[mine]]]
@@ -320,11 +328,7 @@ def _peerless(run: Run, instance: int, at: int) -> tuple[I64, I64]:
         row = int(rows[cost == UNKNOWN][0])
         raise TraceError(
             f"a {Kind(int(trace.kind[row])).name.lower()} that names no peer and has no recorded time",
-            where=f"rank {run.job.ranks[at]}: node {_id(run, at, row)}",
+            where=f"rank {run.job.ranks[at]}: node {run.source_id(at, row)}",
         )
     return run.base[instance] + rows, cost
 
-
-def _id(run: Run, at: int, row: int) -> int:
-    job = run.job
-    return (int(job.traces[int(job.trace_of[at])].source_id[row]) + int(job.id_base[at])) % 2**64

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import MismatchError, TraceError, UsageError
+from etude.errors import EtudeError, MismatchError, TraceError, UsageError
 from etude.model.check_groups import check_collectives, check_groups
 from etude.model.findings import Programs as SamePrograms
 from etude.model.findings import Report
@@ -70,13 +70,14 @@ def _options(given: dict[str, Any]) -> Options:
 def prepare(job: Job, system: System, options: Options) -> tuple[Run, list[str]]:
     """The job checked, matched, priced and, where it may be, folded."""
     _check_places(job, system, options)
-    plain = with_values(job)
+    plain = source = with_values(job)
     costs = node_costs(plain, system, options)
     by_trace = costs.by_trace
     if options.fold is not False:
         plain, by_trace = merged(plain, by_trace, options)
     matching = match(plain)
-    _check_matching(plain, matching)
+    if _contradiction(plain, matching):
+        raise _contradiction(source, match(source)) or MismatchError("collectives contradict each other")
     programs = build_programs(plain, by_trace, options)
     groups = used_groups(plain, matching, system, options)
     classes = _classes(plain, matching, groups, programs.of, system, options)
@@ -87,7 +88,7 @@ def prepare(job: Job, system: System, options: Options) -> tuple[Run, list[str]]
     notes = costs.notes()
     if programs.missing:
         notes.append(f"{programs.missing:,} dependencies are on nodes that are not in the files, and hold nothing up")
-    return Run(plain, system, options, matching, groups, classes, programs, base), notes
+    return Run(source, plain, system, options, matching, groups, classes, programs, base), notes
 
 
 def _check_places(job: Job, system: System, options: Options) -> None:
@@ -109,7 +110,7 @@ def _check_places(job: Job, system: System, options: Options) -> None:
 _REFUSED = ("member_outside", "member_twice", "not_a_member", "collective_order", "collective_type", "collective_bytes")
 
 
-def _check_matching(job: Job, matching: Matching) -> None:
+def _contradiction(job: Job, matching: Matching) -> EtudeError | None:
     """Collectives that contradict each other are refused; those that are missing end in a deadlock, which says so."""
     report = Report(job)
     check_groups(report, SamePrograms(job.trace_of, ()), matching)
@@ -117,7 +118,8 @@ def _check_matching(job: Job, matching: Matching) -> None:
     for finding in report.sorted():
         if finding.kind in _REFUSED:
             kind = TraceError if finding.kind.startswith("member") else MismatchError
-            raise kind(finding.what, where=finding.where, hint=finding.hint)
+            return kind(finding.what, where=finding.where, hint=finding.hint)
+    return None
 
 
 def _classes(
