@@ -119,11 +119,11 @@ def _ramp(phase: Phase, payload_bytes: F64, protocol: Protocol) -> F64:
     With chunks of the best size the cost of starting chunks and of filling the pipe is 2 sqrt(ramp * time at full
     rate); from `ramp_bytes` through the port on, chunks grow no more, and the cost of starting them grows linearly.
     """
-    if not protocol.ramp_ns:
+    if not protocol.chunk_ns:
         return np.zeros(payload_bytes.shape)
     leg = max(phase.legs, key=lambda g: g.volume / g.rate_bytes_per_ns)
     through = payload_bytes * leg.volume
-    knee = 2 * np.sqrt(protocol.ramp_ns * protocol.ramp_bytes / leg.rate_bytes_per_ns)
+    knee = 2 * np.sqrt(protocol.chunk_ns * protocol.ramp_bytes / leg.rate_bytes_per_ns)
     part = through / protocol.ramp_bytes
     return knee * np.where(part <= 1, np.sqrt(part), (1 + part) / 2)
 

@@ -60,7 +60,7 @@ class Device:
     name: str = figure("text", "what it is called")
     peak_flop_per_s: Mapping[str, float] = figure("map of rate", "peak by data type, dense", {})
     memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
-    memory_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0, zero=True)
+    memory_bandwidth_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0, zero=True)
     cache_bytes: int = figure("bytes", "last-level cache", 0, zero=True)
     cache_speedup: float = figure("number", "cache bandwidth over memory bandwidth", 1.0)
     cores: int = figure("count", "multiprocessors, compute units or cores that take one tile each", 1)
@@ -141,7 +141,7 @@ class Protocol:
 
     launch_ns: float = figure("time", "fixed cost of a collective", 0.0, zero=True)
     bandwidth_fraction: float = figure("fraction", "payload in what is sent", 1.0)
-    ramp_ns: float = figure("time", "cost of one more chunk in flight; makes the pipeline's ramp", 0.0, zero=True)
+    chunk_ns: float = figure("time", "cost of one more chunk in flight; makes the pipeline's ramp", 0.0, zero=True)
     ramp_bytes: int = figure("bytes", "bytes through a port from which chunks grow no more", 64_000_000)
 
 
