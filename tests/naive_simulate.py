@@ -8,7 +8,6 @@ from fractions import Fraction
 from math import ceil
 
 import naive
-
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind

@@ -103,7 +103,9 @@ def symmetric_job(rng: random.Random) -> Job:
     one rank is different."""
     width = rng.choice([1, 2, 4])
     ranks = width * rng.randint(1, 3) * 2
-    programs = [_program(rng) for _ in range(rng.randint(1, 2))]
+    programs = [_program(rng)]
+    if rng.random() < 0.5:  # the same communication after other compute
+        programs.append([(w, v + 10 if w == "comp" else v, lane, deps) for w, v, lane, deps in programs[0]])
     builders = []
     groups = {f"row{i}": list(range(i * width, (i + 1) * width)) for i in range(ranks // width)}
     groups |= {f"col{i}": list(range(i, ranks, width)) for i in range(width)}

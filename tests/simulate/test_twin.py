@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 import pytest
-from naive_simulate import Naive
-from simulated_jobs import random_job, random_options, symmetric_job, system
 
 from etude.errors import DeadlockError, MismatchError
 from etude.model.job import Job
 from etude.simulate.options import Options
 from etude.simulate.run import simulate
+from naive_simulate import Naive
+from simulated_jobs import random_job, random_options, symmetric_job, system
 
 UNKNOWN = -(2**63)
 
@@ -49,7 +49,7 @@ def test_the_kernel_agrees_with_its_twin(part: int):
         except MismatchError:
             pass
     assert ran > 100 and stuck > 10
-    
+
 
 @pytest.mark.parametrize("part", range(4))
 def test_folded_and_unfolded_agree_node_by_node(part: int):

@@ -98,7 +98,7 @@ def _modelled(trace: Trace, rows: I64, system: System, options: Options) -> I64:
 def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Options) -> I64:
     """Latency and bytes over bandwidth: of the remote memory if one is given, else of the device's own."""
     size, recorded = trace.tensor_bytes[memory], cost[memory]
-    if not len(size) or options.compute == Compute.RECORDED and (recorded != UNKNOWN).all():
+    if not len(size) or (options.compute == Compute.RECORDED and (recorded != UNKNOWN).all()):
         return recorded
     remote = options.remote_memory
     rate = remote.bytes_per_s if remote else system.device.memory_bandwidth_bytes_per_s

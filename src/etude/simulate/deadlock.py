@@ -148,9 +148,7 @@ def _message_wait(run: Run, state: State, at: int, row: int) -> Wait:
         (links.dst_at, pairs.send_at, pairs.recv_at) if sends else (links.src_at, pairs.recv_at, pairs.send_at)
     )
     link = next(
-        j
-        for j in np.flatnonzero((me == at) & (side >= 0)).tolist()
-        if row in sides.rows[sides.span(int(side[j]))]
+        j for j in np.flatnonzero((me == at) & (side >= 0)).tolist() if row in sides.rows[sides.span(int(side[j]))]
     )
     peer = int(other[link])
     verb = "to be received by" if sends else "for a message from"
@@ -184,7 +182,9 @@ def _circle(run: Run, waits: list[Wait]) -> str:
             here = next((c for c in ahead if c in by_class), -1)
         if here in path:
             ring = path[path.index(here) :]
-            steps = [f"{_who(run, by_class[c].at)} at node {run.source_id(by_class[c].at, by_class[c].row)}" for c in ring]
+            steps = [
+                f"{_who(run, by_class[c].at)} at node {run.source_id(by_class[c].at, by_class[c].row)}" for c in ring
+            ]
             shown = [*steps[:6], "..."] if len(steps) > 7 else steps
             return " waits for ".join([*shown, steps[0]])
     return ""

@@ -164,9 +164,7 @@ def _input(run: Run, row: I64, kind: NDArray[np.uint8], size: I64, members: I64)
     return np.where(derived & scatters, size * members, size)
 
 
-def _collective_times(
-    run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, recorded: I64, notes: list[str]
-) -> I64:
+def _collective_times(run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, recorded: I64, notes: list[str]) -> I64:
     """Recorded where asked for or where members are absent and it is known; else modelled."""
     groups, system = run.groups, run.system
     everywhere = run.options.collective_times == Times.RECORDED
@@ -320,9 +318,7 @@ def _peerless(run: Run, instance: int, at: int) -> tuple[I64, I64]:
     trace = run.job.traces[int(run.job.trace_of[at])]
     if trace.peer_slots == 0 and not (trace.kind == Kind.SEND).any() and not (trace.kind == Kind.RECV).any():
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    rows = np.flatnonzero(
-        ((trace.kind == Kind.SEND) & (trace.dst < 0)) | ((trace.kind == Kind.RECV) & (trace.src < 0))
-    )
+    rows = np.flatnonzero(((trace.kind == Kind.SEND) & (trace.dst < 0)) | ((trace.kind == Kind.RECV) & (trace.src < 0)))
     cost = run.programs.cost_ns[run.program_row(np.full(len(rows), at), rows)]
     if (cost == UNKNOWN).any():
         row = int(rows[cost == UNKNOWN][0])
@@ -331,4 +327,3 @@ def _peerless(run: Run, instance: int, at: int) -> tuple[I64, I64]:
             where=f"rank {run.job.ranks[at]}: node {run.source_id(at, row)}",
         )
     return run.base[instance] + rows, cost
-

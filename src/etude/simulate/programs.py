@@ -101,9 +101,7 @@ def merged(job: Job, costs: list[I64], options: Options) -> tuple[Job, list[I64]
             kept.append(t)
     traces = [job.traces[t] for t in kept]
     shifted = [t.replace(tag=np.where(t.tag >= 0, t.tag - b, t.tag)) if b else t for t, b in zip(traces, bases[kept], strict=True)]  # fmt: skip
-    changed = job.replace(
-        traces=tuple(shifted), trace_of=of[job.trace_of], tag_base=job.tag_base + bases[job.trace_of]
-    )
+    changed = job.replace(traces=tuple(shifted), trace_of=of[job.trace_of], tag_base=job.tag_base + bases[job.trace_of])
     return changed, [costs[t] for t in kept]
 
 

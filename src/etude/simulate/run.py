@@ -84,7 +84,9 @@ def prepare(job: Job, system: System, options: Options) -> tuple[Run, list[str]]
     length = np.diff(programs.start)[programs.of[classes.first]]
     base = np.concatenate([[0], np.cumsum(length)]).astype(np.int64)
     if base[-1] >= 1 << 31:
-        raise UsageError(f"{base[-1]:,} nodes are more than one simulation holds", hint="fold the job, or simulate fewer ranks")
+        raise UsageError(
+            f"{base[-1]:,} nodes are more than one simulation holds", hint="fold the job, or simulate fewer ranks"
+        )
     notes = costs.notes()
     if programs.missing:
         notes.append(f"{programs.missing:,} dependencies are on nodes that are not in the files, and hold nothing up")
