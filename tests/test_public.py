@@ -8,6 +8,8 @@ PUBLIC = [
     "EtudeError",
     "TraceError",
     "__version__",
+    "feeder",
+    "open_feeder",
 ]
 
 HEAVY = {"numpy", "numba", "pyarrow", "duckdb", "msgspec", "torch", "ray", "typer", "rich"}

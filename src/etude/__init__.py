@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from etude.errors import EtudeError as EtudeError
     from etude.errors import TraceError as TraceError
+    from etude.model.feeder import feeder as feeder
+    from etude.store.et_stream import open_feeder as open_feeder
 
 __version__ = "0.1.0.dev0"
 
@@ -16,9 +18,11 @@ __version__ = "0.1.0.dev0"
 _HOME = {
     "EtudeError": "etude.errors",
     "TraceError": "etude.errors",
+    "feeder": "etude.model.feeder",
+    "open_feeder": "etude.store.et_stream",
 }
 
-__all__ = ["EtudeError", "TraceError", "__version__"]
+__all__ = ["EtudeError", "TraceError", "__version__", "feeder", "open_feeder"]
 
 
 def __getattr__(name: str) -> object:

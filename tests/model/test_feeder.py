@@ -14,7 +14,7 @@ from etude.model.build import TraceBuilder, build_trace, job_of
 from etude.model.feeder import Feeder, feeder
 from etude.model.fold import fold
 from etude.model.job import Job, Part, assemble
-from etude.model.schema import Collective, Kind, ValueKind
+from etude.model.schema import Collective, Kind, LaneKind, ValueKind
 from etude.model.trace import Trace
 from naive_feeder import NaiveFeeder
 
@@ -179,7 +179,7 @@ def test_a_missing_dependency_is_an_error_with_names():
     with pytest.raises(DanglingDependency) as problem:
         feeder(dangling("ctrl"))
     assert str(problem.value) == (
-        "rank 0: node 2 waits for node 70, which is not in the trace (3 such dependencies in all, on 2 missing nodes)\n"
+        "rank 0: node 2 waits for node 70, which is not in the trace (3 such dependencies in all)\n"
         'hint: `missing="drop"` starts nodes without what is not there; `ctrl=False` leaves out ctrl dependencies'
     )
     with pytest.raises(DanglingDependency, match="`data=False` leaves out data dependencies"):
@@ -277,6 +277,7 @@ def test_a_view_gives_the_node_as_its_rank_has_it():
     gemm, total, send = (feed.node(1, n) for n in range(3))
     assert (gemm.kind, gemm.name, gemm.source_id, gemm.duration_ns) == (Kind.COMP, "gemm", 104, 51)
     assert feed.node(0, 0).duration_ns == 50
+    assert (gemm.lane, total.lane) == ((LaneKind.COMPUTE, 0), (LaneKind.NETWORK, 0))
     assert (gemm.cpu, total.cpu, gemm.flops, gemm.start_ns, gemm.module) == (False, None, None, None, "")
     assert (total.collective, total.in_bytes, total.group, total.group_name) == (
         Collective.ALL_REDUCE,
@@ -305,8 +306,11 @@ def test_a_trace_alone_has_names_for_groups_and_no_members():
 
 
 def test_columns_of_numbers_only():
-    with pytest.raises(UsageError, match="`name` is not a column of numbers"):
+    with pytest.raises(UsageError, match="`name` is not a column of plain numbers"):
         feeder(DIAMOND).values(0, "name", [0])
+    job = feeder(pair_job())
+    assert job.values(1, "source_id", [2, 0]).tolist() == [106, 104]
+    assert job.values(1, "tag", [0, 2]).tolist() == [-1, 8]
     with pytest.raises(UsageError, match="there is no node 4"):
         feeder(DIAMOND).values(0, "duration_ns", [0, 4])
 

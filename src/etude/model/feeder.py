@@ -36,6 +36,8 @@ Edges = tuple[I64, I32]
 """Dependencies as CSR: node i waits for rows[start[i]:start[i+1]]; below 0 is ~k, the k-th missing id."""
 
 _READY, _ISSUED, _COMPLETED = k.READY, k.ISSUED, k.COMPLETED
+_NUMBERED = ("group", "src", "dst", "lane", "layout")
+"""Columns whose numbers mean something only inside a trace."""
 _SHOWN = 8
 """Nodes that an error names before it says how many more there are."""
 
@@ -114,11 +116,11 @@ class Source(Protocol):
     def close(self) -> None: ...
 
 
-def raise_dangling(view: NodeView, missing_id: int, edges: int, ids: int) -> None:
-    """`edges` dependencies on `ids` missing nodes; the first is that of `view` on `missing_id`."""
+def raise_dangling(view: NodeView, missing_id: int, edges: int) -> None:
+    """`edges` dependencies lead to missing nodes; the first is that of `view` on `missing_id`."""
     kinds = [name for name, found in (("data", view.data_ids), ("ctrl", view.ctrl_ids)) if missing_id in found]
     kind = kinds[0] if kinds else "data"
-    more = f" ({edges} such dependencies in all, on {ids} missing nodes)" if edges > 1 else ""
+    more = f" ({edges} such dependencies in all)" if edges > 1 else ""
     raise DanglingDependency(
         f"node {view.source_id} waits for node {missing_id}, which is not in the trace{more}",
         where=f"rank {view.rank}",
@@ -158,9 +160,7 @@ class JobSource:
             (start, dep), node = next((c, first) for c, (count, first) in zip(chosen, lost, strict=True) if count)
             own = dep[start[node] : start[node + 1]]
             absent = (int(trace.missing[~own[own < 0][0]]) + int(self.job.id_base[self.job.index(rank)])) % 2**64
-            gone = [dep[dep < 0] for _, dep in chosen]
-            ids = len(np.unique(np.concatenate(gone)))
-            raise_dangling(NodeView(self, rank, node), absent, sum(map(len, gone)), ids)
+            raise_dangling(NodeView(self, rank, node), absent, sum(count for count, _ in lost))
         if ahead and (circle := graph.cycle()):
             raise_cycle(rank, [NodeView(self, rank, node).source_id for node in circle])
         return graph
@@ -195,8 +195,8 @@ class JobSource:
         return bound, node
 
     def values(self, rank: int, column: str, nodes: I32) -> NDArray[Any]:
-        found: NDArray[Any] = getattr(self.locate(rank, 0)[0].trace, column)[nodes]
-        return found
+        bound = self.locate(rank, 0)[0]
+        return bound.values(column, nodes)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -227,10 +227,10 @@ class RankFeeder:
         self.in_flight = 0
         self.completed = 0
         # single nodes are handled in Python over the same arrays: cheaper than a call into compiled code
-        self._remaining_view = memoryview(self._remaining)
-        self._bits_view = memoryview(self._bits)
-        self._start_view = memoryview(graph.succ_start)
-        self._succ_view = memoryview(graph.succ)
+        self._remaining_view = self._remaining.data
+        self._bits_view = self._bits.data
+        self._start_view = graph.succ_start.data
+        self._succ_view = graph.succ.data
         self._above = self._bases[:0:-1]
         """Where the levels above the lowest begin, the highest first."""
         self._hint = 0
@@ -415,9 +415,9 @@ class RankFeeder:
     def _finish(self) -> None:
         """All is completed: the state goes, and every node still answers that it is."""
         self._remaining = np.broadcast_to(np.int32(_COMPLETED), (len(self),))
-        self._remaining_view = memoryview(self._remaining)
+        self._remaining_view = self._remaining.data
         self._bits = np.zeros(0, np.uint64)
-        self._bits_view = memoryview(self._bits)
+        self._bits_view = self._bits.data
 
     def _count(self, limit: int | None) -> int:
         return self.ready_count if limit is None else min(max(limit, 0), self.ready_count)
@@ -431,9 +431,9 @@ class RankFeeder:
         return NodeView(self._source, self.rank, node)
 
     def values(self, column: str, nodes: ArrayLike) -> NDArray[Any]:
-        """A column of numbers of the trace at these nodes; text comes by `node`."""
-        if column not in COLUMN or COLUMN[column].is_text:
-            raise UsageError(f"`{column}` is not a column of numbers", hint="texts are attributes of `node(...)`")
+        """A column of numbers at these nodes, UNKNOWN where nothing was recorded; text and slots come by `node`."""
+        if column not in COLUMN or COLUMN[column].is_text or column in _NUMBERED:
+            raise UsageError(f"`{column}` is not a column of plain numbers", hint="ask `node(...)` for it")
         rows = np.asarray(nodes)
         if len(rows) and not (0 <= rows.min() <= rows.max() < len(self)):
             self._refuse(int(rows.min() if rows.min() < 0 else rows.max()), _ISSUED)

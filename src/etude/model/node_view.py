@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from etude.model import text
 from etude.model.attrs import decode_value
 from etude.model.job import Groups
-from etude.model.schema import COLLECTIVE_TO_WIRE, UNKNOWN, Collective, Kind, ValueKind
+from etude.model.schema import COLLECTIVE_TO_WIRE, UNKNOWN, Collective, Kind, LaneKind, ValueKind
 from etude.model.trace import Attr, Trace
 
 I32 = NDArray[np.int32]
@@ -39,6 +39,13 @@ class Bound:
             self._cell_start = self.trace.cell_start()
         return self._cell_start
 
+    def values(self, column: str, rows: I32) -> NDArray[Any]:
+        """A column of numbers at these rows, ids and tags as the rank's file has them."""
+        found: NDArray[Any] = getattr(self.trace, column)[rows]
+        if column == "source_id":
+            return found + np.uint64(self.id_base)
+        return np.where(found >= 0, found + self.tag_base, found) if column == "tag" else found
+
     @property
     def nbytes(self) -> int:
         """Bytes held beside the trace."""
@@ -55,9 +62,6 @@ class NodeSource(Protocol):
 class _Number:
     """A column of integers; None where nothing was recorded."""
 
-    def __init__(self, unknown: int = UNKNOWN) -> None:
-        self.unknown = unknown
-
     def __set_name__(self, owner: type, name: str) -> None:
         self.column = name
 
@@ -70,7 +74,7 @@ class _Number:
             return self
         bound, row = view._locate()
         value = int(getattr(bound.trace, self.column)[row])
-        return None if value == self.unknown else value
+        return None if value == UNKNOWN else value
 
 
 class _Text:
@@ -118,7 +122,6 @@ class NodeView:
     flops = _Number()
     thread = _Number()
     stream = _Number()
-    lane = _Number(-1)
     priority = _Number()
     step = _Number()
     micro_batch = _Number()
@@ -151,6 +154,13 @@ class NodeView:
         bound, row = self._locate()
         value = int(bound.trace.cpu[row])
         return None if value < 0 else bool(value)
+
+    @property
+    def lane(self) -> tuple[LaneKind, int] | None:
+        """What executes it in order: a thread, a stream, the device's compute or network; None if nothing holds it."""
+        bound, row = self._locate()
+        lane = int(bound.trace.lane[row])
+        return None if lane < 0 else (LaneKind(int(bound.trace.lane_kind[lane])), int(bound.trace.lane_id[lane]))
 
     @property
     def start_ns(self) -> int | None:
