@@ -100,14 +100,14 @@ class _Scan:
         self.cursor = np.zeros(5, np.int64)
 
     def grow(self, done_bytes: int, message: int) -> None:
-        """Room for the rest of the file at the density seen so far, and for the message at hand."""
+        """Room for the rest of the file at the density seen so far, but never much ahead: the beginning of a file says
+        little about its end. And room for the message at hand."""
         share = min(max(done_bytes / self.size, 1e-9), 1.0)
         row, edge = self.cursor[:2].tolist()
         if row + 1 >= len(self.places):
-            self._resize(max(int(row * 1.05) + 64, min(int(row / share * 1.02) + 64, 4 * row + 64)))
+            self._resize(max(int(row * 1.05) + 64, min(int(row / share * 1.02), int(row * 1.25)) + 64))
         if edge + message > len(self.dep):
-            # never more ahead than fourfold: the density of a file's beginning says little about its end
-            wanted = max(int(edge * 1.05), min(int(edge / share * 1.02), 4 * edge)) + message + 1024
+            wanted = max(int(edge * 1.05), min(int(edge / share * 1.02), int(edge * 1.25))) + message + 1024
             self.dep.resize(wanted, refcheck=False)
 
     def _resize(self, rows: int) -> None:
