@@ -98,6 +98,12 @@ def read_groups(path: Path) -> dict[str, list[int]]:
     return found
 
 
+def group_file(name: str, files: dict[int, Path], groups: str | Path | None) -> dict[str, list[int]]:
+    """The group file that was named, or `name.json` beside the ranks; empty if there is none."""
+    beside = next(iter(files.values())).parent / f"{name}.json"
+    return read_groups(Path(groups)) if groups else (read_groups(beside) if beside.is_file() else {})
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -116,8 +122,7 @@ def read_job(
     """
     path = Path(path)
     name, files = find_ranks(path)
-    beside = next(iter(files.values())).parent / f"{name}.json"
-    table = read_groups(Path(groups)) if groups else (read_groups(beside) if beside.is_file() else {})
+    table = group_file(name, files, groups)
     decoded: list[Decoded] = []
     batches = list(_batches(list(files.values())))
     with ThreadPoolExecutor(max(workers, 1)) as pool:
@@ -167,29 +172,34 @@ def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
 
 def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]) -> tuple[list[Part], int]:
     """Ranks with the members of their groups, as far as a group file or the trace itself says; and the world's size."""
-    own = [_process_groups(d.trace) for d in decoded]
+    own = [process_groups(d.trace) for d in decoded]
     world = max([0, *(size for _, size in own)], default=0)
-    everyone = None
-    if own or ranks:
-        largest = max([world, max(ranks, default=-1) + 1, *(max(m, default=-1) + 1 for m in table.values())])
-        everyone = tuple(range(largest))
+    everyone = all_ranks(world, ranks, table)
     parts = []
     for rank, d, (recorded, _) in zip(ranks, decoded, own, strict=True):
-        bound: list[tuple[str, Sequence[int] | None]] = []
-        for group in d.group_names:
-            if group in table:
-                bound.append((group, table[group]))
-            elif recorded.get(group):
-                bound.append((group, recorded[group]))
-            elif group in ("", "0"):  # what Chakra's tools mean by it, and what PyTorch's default group records
-                bound.append((group, everyone))
-            else:
-                bound.append((group, None))
+        bound = [(group, group_members(group, table, recorded, everyone)) for group in d.group_names]
         parts.append(Part(rank, d.trace, bound, d.peers, d.metadata, d.warnings))
     return parts, world
 
 
-def _process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
+def all_ranks(world: int, ranks: list[int], table: dict[str, list[int]]) -> tuple[int, ...]:
+    """Everyone, as far as is known before peers are looked at."""
+    return tuple(range(max([world, max(ranks, default=-1) + 1, *(max(m, default=-1) + 1 for m in table.values())])))
+
+
+def group_members(
+    group: str, table: dict[str, list[int]], recorded: dict[str, list[int]], everyone: Sequence[int]
+) -> Sequence[int] | None:
+    """Members of a group by its name in a file: the group file says, or the trace itself; None where neither does."""
+    if group in table:
+        return table[group]
+    if recorded.get(group):
+        return recorded[group]
+    # what Chakra's tools mean by these names, and what PyTorch's default group records
+    return everyone if group in ("", "0") else None
+
+
+def process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
     """Groups that PyTorch recorded in a metadata node: name -> members ([] is all); and the world's size."""
     groups: dict[str, list[int]] = {}
     world = 0
