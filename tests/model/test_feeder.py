@@ -291,18 +291,18 @@ def test_a_view_gives_the_node_as_its_rank_has_it():
     assert (total.data_ids, send.data_ids, send.ctrl_ids) == ([104], [], [104])
     assert total.attr("color") == "red" and total.attr("weights") == [0.5, 2.0]
     assert total.attr("nothing") is None and total.attr("nothing", 3) == 3
-    assert total.attrs == {"color": "red", "weights": [0.5, 2.0]}
+    assert total.attrs == {"comm_type": 0, "comm_size": 64, "pg_name": "dp", "color": "red", "weights": [0.5, 2.0]}
     assert repr(send) == "NodeView(rank 1, node 2, id 106, SEND ``)"
     with pytest.raises(UsageError, match="there is no node 3"):
         feed.node(1, 3)
 
 
-def test_a_trace_alone_has_names_for_groups_and_no_members():
+def test_a_trace_alone_has_labels_for_groups_and_no_members():
     b = TraceBuilder()
     b.add(Kind.COLL, group="tp")
     b.add(Kind.SEND, dst=3)
     feed = feeder(b.build())
-    assert (feed.node(0, 0).group_name, feed.node(0, 0).group, feed.node(0, 1).dst) == ("tp", None, None)
+    assert (feed.node(0, 0).group_name, feed.node(0, 0).group, feed.node(0, 1).dst) == ("g0", None, None)
 
 
 def test_columns_of_numbers_only():
