@@ -19,7 +19,7 @@ from etude.store import columns_schema as schema
 from etude.store.columns_attrs import Flat, flat_layouts
 from etude.store.columns_files import File, HeapPlan
 from etude.store.columns_write import Chunk
-from etude.store.et_kernels import PROBLEM, check_list
+from etude.store.et_kernels import PROBLEM, check_lists
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -316,12 +316,10 @@ class _Run:
             keys = np.unique(codes[codes >= 0].astype(np.int64) * 32 + kind[codes >= 0])
             heap = text.pad(data)
             heap.flags.writeable = False
-            word = text.words(heap)
-            for key in keys[keys % 2 == 0].tolist():
-                code = key // 32
-                problem = check_list(heap, word, key % 32, int(starts[code]), int(starts[code + 1]))
-                if problem:
-                    raise file.error(f"a list is damaged: {PROBLEM[problem]}")
+            keys = keys[keys % 2 == 0]
+            problem = check_lists(heap, text.words(heap), keys % 32, starts[keys // 32], starts[keys // 32 + 1])
+            if problem:
+                raise file.error(f"a list is damaged: {PROBLEM[problem]}")
 
     def traces(self) -> list[Trace]:
         heap = self.plan.build()

@@ -213,6 +213,7 @@ class AttrTables:
         }
         self._flat: dict[int, Flat] = {}
         self._names: dict[str, int] = {}
+        self._list_text: dict[tuple[int, bytes], str] = {}
 
     def _of(self, trace: Trace) -> Flat:
         flat = self._flat.get(id(trace.layouts))
@@ -260,8 +261,24 @@ class AttrTables:
                 offsets = np.split(np.where(chosen, bits, -1), ends)
                 found[name] = slices(list(zip(heaps, offsets, strict=True)), kind)
         if self.columns["list"]:
-            found["list"] = _list_column(kinds, is_list, found["payload"])
+            found["list"] = self._list_column(kinds, is_list, found["payload"])
         return found
+
+    def _list_column(self, kinds: I32, is_list: NDArray[np.bool_], payload: Any) -> Any:
+        """Lists as JSON text: one Python step for each distinct (kind, payload)."""
+        codes = payload.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        keys, inverse = np.unique(np.where(is_list, codes * 32 + kinds, -1), return_inverse=True)
+        raws, words = payload.dictionary.to_pylist(), []
+        if len(self._list_text) > 1 << 20:
+            self._list_text.clear()
+        for key in keys.tolist():
+            pair = (key % 32, raws[key // 32]) if key >= 0 else (0, b"")
+            word = self._list_text.get(pair)
+            if word is None:
+                word = list_text(decode_list(ValueKind(pair[0]), pair[1])) if pair[0] else ""
+                self._list_text[pair] = word
+            words.append(word)
+        return coded(np.where(is_list, inverse, -1).astype(np.int32), pa.array(words, pa.string()))
 
 
 def _doubles(kinds: I32, bits: I64) -> Any:
@@ -269,17 +286,6 @@ def _doubles(kinds: I32, bits: I64) -> Any:
     value = np.where(is_double, bits, 0).view(np.float64).copy()
     value[is_float] = bits[is_float].astype(np.uint32).view(np.float32)
     return pa.array(value, mask=~(is_double | is_float))
-
-
-def _list_column(kinds: I32, is_list: NDArray[np.bool_], payload: Any) -> Any:
-    """Lists as JSON text: one Python step for each distinct (kind, payload)."""
-    codes = payload.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    keys, inverse = np.unique(np.where(is_list, codes * 32 + kinds, -1), return_inverse=True)
-    words = []
-    for key in keys.tolist():
-        raw = b"" if key < 0 else payload.dictionary[key // 32].as_py()
-        words.append("" if key < 0 else list_text(decode_list(ValueKind(key % 32), raw)))
-    return coded(np.where(is_list, inverse, -1).astype(np.int32), pa.array(words, pa.string()))
 
 
 def pieces_of(traces: Sequence[Trace], rows: int = CHUNK_ROWS) -> Iterator[list[Piece]]:
