@@ -108,7 +108,7 @@ class _Owned:
         if name in ("src", "dst"):
             return np.append(self._d.peers, 0)[value]
         if name == "tag" and self._tag_base:
-            return np.where(value == -1, -1, value + self._tag_base)
+            return np.where(value >= 0, value + self._tag_base, value)
         return value  # type: ignore[no-any-return]
 
 
