@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.errors import EtudeError, FormatError, TraceError, UsageError
+from etude.errors import FormatError, TraceError, UsageError
 from etude.model.job import VALUE_COLUMNS, Groups, Job, Note, ranges
 from etude.model.schema import SCHEMA_VERSION, UNKNOWN
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace
 from etude.store import columns_schema as schema
+from etude.store import columns_small as small
 from etude.store import columns_write as w
 from etude.store.columns_files import REPLACED, File
 from etude.store.columns_read import TraceReader, read_layouts, read_trace_rows
@@ -75,14 +76,14 @@ def write_job(job: Job, folder: str | Path) -> None:
         for name in ("nodes", "deps", "attrs"):
             if not chunks:
                 large[name].write(_empty(name))
-        for rows in w.value_tables(job):
+        for rows in small.value_tables(job):
             large["values"].write(rows)
-        for rows in w.timing_tables(job):
+        for rows in small.timing_tables(job):
             large["timing"].write(rows)
     finally:
         for file in large.values():
             file.close()
-    layouts, sets = w.layout_sets(job.traces)
+    layouts, sets = small.layout_sets(job.traces)
     for name, rows in _small(job, layouts, sets).items():
         file = w.ParquetFile(folder, name)
         file.write(rows)
@@ -97,10 +98,10 @@ def _empty(name: str) -> Any:
 
 def _small(job: Job, layouts: I32, sets: Sequence[Any]) -> dict[str, Any]:
     return {
-        "traces": w.trace_table(job.traces, layouts),
-        "layouts": w.layout_table(sets),
-        "ranks": w.rank_table(job),
-        "groups": w.group_table(job),
+        "traces": small.trace_table(job.traces, layouts),
+        "layouts": small.layout_table(sets),
+        "ranks": small.rank_table(job),
+        "groups": small.group_table(job),
     }
 
 
@@ -136,12 +137,12 @@ def tables(job: Job) -> dict[str, Any]:
     for _, found in w.trace_chunks(job.traces):
         for name, rows in found.items():
             parts[name].append(rows)
-    parts["values"] += w.value_tables(job)
-    parts["timing"] += w.timing_tables(job)
+    parts["values"] += small.value_tables(job)
+    parts["timing"] += small.timing_tables(job)
     found = {name: pa.concat_tables(rows) for name, rows in parts.items() if rows}
     for name in ("nodes", "deps", "attrs"):
         found.setdefault(name, _empty(name))
-    return found | _small(job, *w.layout_sets(job.traces))
+    return found | _small(job, *small.layout_sets(job.traces))
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -333,9 +334,7 @@ def _blocks(file: File, label: str, numbers: I64, lengths: I64, wanted: set[int]
     found: dict[int, dict[str, I64]] = {}
     for group in range(len(file.group_rows)):
         low, high = int(edges[group]), int(edges[group + 1])
-        a, b = (int(x) for x in np.searchsorted(ends, (low, high), "right" if not low else "right"))
-        b = int(np.searchsorted(ends, high, "right"))
-        items = np.arange(a, b)
+        items = np.arange(*np.searchsorted(ends, (low, high), "right"))
         if int(lengths[items].sum()) != high - low:
             raise file.error(f"a row group ends inside a {label}")
         if not wanted.intersection(numbers[items].tolist()):
@@ -359,7 +358,7 @@ def _blocks(file: File, label: str, numbers: I64, lengths: I64, wanted: set[int]
 
 def _values(folder: Path, ranks: _Ranks) -> dict[int, dict[str, I64]]:
     file = File(folder, "values")
-    starts, flat, _ = ranks.file.lists(ranks.file.read(["own"])["own"], "own")
+    starts, _, _ = ranks.file.lists(ranks.file.read(["own"])["own"], "own")
     has = np.flatnonzero(np.diff(starts) > 0)
     wanted = {r for r, own in zip(ranks.rank.tolist(), ranks.own, strict=True) if own}
     found = _blocks(file, "rank", ranks.every[has].astype(np.int64), ranks.all_length[has], wanted)
@@ -396,6 +395,3 @@ def _timing(folder: Path, entry: TimingEntry, ranks: _Ranks) -> Timing:
         aligned=entry.aligned,
         partial=entry.partial,
     )
-
-
-assert issubclass(FormatError, EtudeError)

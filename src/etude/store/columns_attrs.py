@@ -39,7 +39,11 @@ class Flat:
 
 def flat_layouts(layouts: Sequence[Layout], names: dict[str, int]) -> Flat:
     """`names` numbers attribute names, and grows."""
-    start, count, kind, position, name = [], [], [], [], []
+    start: list[int] = []
+    count: list[int] = []
+    kind: list[int] = []
+    position: list[int] = []
+    name: list[int] = []
     for layout in layouts:
         start.append(len(kind))
         for i, a in enumerate(layout):

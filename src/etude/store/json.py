@@ -29,9 +29,7 @@ from etude.store.json_write import lines
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 
 
-def write_job(
-    job: Job, folder: Path, *, name: str = "", advance: Callable[[int], None] = lambda amount: None
-) -> None:
+def write_job(job: Job, folder: Path, *, name: str = "", advance: Callable[[int], None] = lambda amount: None) -> None:
     """`name.{rank}.json` for every rank, and `name.json` with the groups if there are any, into an existing folder."""
     name = name or job.name
     for rank in job.ranks.tolist():
@@ -59,7 +57,7 @@ def read_job(
     decoded = []
     for file in files.values():
         heap, size = compressed.load(file, max_bytes)
-        decoded.append(read(memoryview(heap)[:size], str(file)))
+        decoded.append(read(heap.data[:size], str(file)))
         advance(1)
     return chakra.join(name, list(files), decoded, table, source_format="chakra json")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -18,7 +19,8 @@ from etude.model.trace import Attr, Layout
 from etude.store.et_decode import Decoded, attribute
 from etude.store.et_encode import Owned, complete_layouts, micros
 from etude.store.et_irregular import fields
-from etude.store.json_read import FIELD_NAME, metadata_bytes
+from etude.store.json_read import metadata_bytes
+from etude.store.json_values import FIELD_NAME
 
 I64 = NDArray[np.int64]
 
@@ -80,6 +82,8 @@ def _float_json(kind: ValueKind, value: float) -> str:
 
 def list_json(kind: ValueKind, payload: bytes) -> str:
     """`{"values":[...]}`, and behind it `_payload` where that would not give the same bytes again."""
+    if kind == ValueKind.STRING_LIST and (strings := _short_strings(payload)):
+        return f'{{"values":{msgspec.json.encode(strings).decode()}}}'
     one = element(kind)
     values = decode_list(kind, payload)
     if one == ValueKind.BOOL:
@@ -87,6 +91,18 @@ def list_json(kind: ValueKind, payload: bytes) -> str:
     body = f'"values":[{",".join(number_json(one, v) for v in values)}]' if values else ""
     same = encode_list(kind, values) == payload
     return f"{{{body}}}" if same else f'{{{body}}},"_payload":"{b64(payload)}"'
+
+
+def _short_strings(payload: bytes) -> list[str]:
+    """The strings of a list whose lengths are of one byte, as nearly all are; else nothing."""
+    found, p = [], 0
+    while p < len(payload):
+        if payload[p] != 10 or payload[p + 1] > 127:
+            return []
+        end = p + 2 + payload[p + 1]
+        found.append(payload[p + 2 : end].decode())
+        p = end
+    return found
 
 
 def attr_json(name: str, kind: ValueKind, doc: str, unknown: bytes, value: str) -> str:
@@ -172,7 +188,9 @@ class _Writer:
 
     def _keyed(self, key: str, column: str, a: int, b: int) -> list[str]:
         """`"key":"text"` of each node; "" where the text is absent or empty."""
-        return self._texts(getattr(self._trace, column)[a:b], lambda raw: f'"{key}":{quoted(raw.decode())}' if raw else "")
+        return self._texts(
+            getattr(self._trace, column)[a:b], lambda raw: f'"{key}":{quoted(raw.decode())}' if raw else ""
+        )
 
     def _deps(self, key: str, start: I64, dep: NDArray[np.int32], a: int, b: int) -> list[str]:
         t = self._trace
@@ -183,10 +201,7 @@ class _Writer:
         ids[rows < 0] = t.missing[~rows[rows < 0]]
         shown = [str(i) for i in (ids + self._id_base).tolist()]
         bounds = (start[a : b + 1] - low).tolist()
-        return [
-            f'"{key}":["{chr(34).join(_between(shown, x, y))}"]' if y > x else ""
-            for x, y in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
+        return [f'"{key}":["{chr(34).join(_between(shown, x, y))}"]' if y > x else "" for x, y in pairwise(bounds)]
 
     def _io(self, prefix: str, key: str, bit: int, a: int, b: int) -> list[str]:
         has = (self._trace.io[a:b] & bit).tolist()
