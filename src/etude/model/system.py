@@ -86,6 +86,6 @@ class System:
         inner: dict[str, Any] = dict(given)
         for key, part in (("device", Device), ("scale_up", Link), ("scale_out", Link)):
             if isinstance(inner.get(key), Mapping):
-                inner[key] = part.from_dict(inner[key])  # type: ignore[attr-defined]
+                inner[key] = part.from_dict(inner[key])
         system: System = _from_dict(cls, inner, "system")
         return system

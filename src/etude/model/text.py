@@ -238,3 +238,65 @@ def gather(heap: U8, unique: I64) -> tuple[U8, I64]:
     offsets = np.empty(len(unique), np.int64)
     _copy_slices(heap, unique, out, offsets)
     return out, offsets
+
+
+@njit(cache=True)
+def _flat(heap, unique, out, starts):  # type: ignore[no-untyped-def]
+    p = 0
+    for i in range(len(unique)):
+        start, length = prefix(heap, unique[i])
+        starts[i] = p
+        for b in range(start, start + length):
+            out[p] = heap[b]
+            p += 1
+    starts[len(unique)] = p
+
+
+@njit(cache=True)
+def _flat_size(heap, unique):  # type: ignore[no-untyped-def]
+    total = 0
+    for i in range(len(unique)):
+        total += prefix(heap, unique[i])[1]
+    return total
+
+
+def flat(heap: U8, unique: I64) -> tuple[U8, I64]:
+    """These slices end to end without their lengths, as Arrow has them, and where each one starts (one entry more)."""
+    out = np.empty(_flat_size(heap, unique), np.uint8)
+    starts = np.empty(len(unique) + 1, np.int64)
+    _flat(heap, unique, out, starts)
+    return out, starts
+
+
+@njit(cache=True)
+def _heaped(source, starts, out, p, offsets):  # type: ignore[no-untyped-def]
+    for i in range(len(starts) - 1):
+        offsets[i] = p
+        length = starts[i + 1] - starts[i]
+        rest = length
+        while rest > 127:
+            out[p] = rest & 127 | 128
+            rest >>= 7
+            p += 1
+        out[p] = rest
+        p += 1
+        for b in range(starts[i], starts[i + 1]):
+            out[p] = source[b]
+            p += 1
+    return p
+
+
+def heaped(parts: Sequence[tuple[U8, I64]]) -> tuple[U8, list[I64]]:
+    """The inverse of `flat`: one heap of all parts, and for each part where its slices lie in it. Starts must ascend
+    and end within their bytes."""
+    bits = [np.frexp(np.diff(starts).astype(np.float64))[1] for _, starts in parts]  # 0 for a length of 0
+    size = sum(int(starts[-1] - starts[0]) for _, starts in parts)
+    size += sum(int(np.maximum((b + 6) // 7, 1).sum()) for b in bits)
+    heap = np.zeros(size + PAD, np.uint8)
+    found, p = [], 0
+    for source, starts in parts:
+        offsets = np.empty(len(starts) - 1, np.int64)
+        p = _heaped(source, starts, heap, p, offsets)
+        found.append(offsets)
+    heap.flags.writeable = False
+    return heap, found
