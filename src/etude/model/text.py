@@ -280,9 +280,8 @@ def _heaped(source, starts, out, p, offsets):  # type: ignore[no-untyped-def]
             p += 1
         out[p] = rest
         p += 1
-        for b in range(starts[i], starts[i + 1]):
-            out[p] = source[b]
-            p += 1
+        out[p : p + length] = source[starts[i] : starts[i + 1]]
+        p += length
     return p
 
 
@@ -293,10 +292,12 @@ def heaped(parts: Sequence[tuple[U8, I64]]) -> tuple[U8, list[I64]]:
     size = sum(int(starts[-1] - starts[0]) for _, starts in parts)
     size += sum(int(np.maximum((b + 6) // 7, 1).sum()) for b in bits)
     heap = np.zeros(size + PAD, np.uint8)
+    # The first kernel of a process costs half a second, compiled or not: a few thousand slices are quicker without.
+    fill = _heaped if sum(len(starts) for _, starts in parts) > 4096 else _heaped.py_func
     found, p = [], 0
     for source, starts in parts:
         offsets = np.empty(len(starts) - 1, np.int64)
-        p = _heaped(source, starts, heap, p, offsets)
+        p = fill(source, starts, heap, p, offsets)
         found.append(offsets)
     heap.flags.writeable = False
     return heap, found
