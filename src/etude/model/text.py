@@ -108,13 +108,13 @@ def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _intern(heap, word, offsets, begin, codes, table, hashes, unique, used):  # type: ignore[no-untyped-def]
-    """Codes for offsets[begin:], until the table is 60% full; returns (next row, strings so far)."""
+def _intern(heap, word, offsets, begin, stop, codes, table, hashes, unique, used):  # type: ignore[no-untyped-def]
+    """Codes for offsets[begin:stop], until the table is 60% full; returns (next row, strings so far)."""
     mask = len(table) - 1
     limit = len(table) * 6 // 10
     last_offset = np.int64(-2)
     last_code = np.int32(-1)
-    for i in range(begin, len(offsets)):
+    for i in range(begin, stop):
         offset = offsets[i]
         if offset < 0:
             codes[i] = -1
@@ -144,7 +144,7 @@ def _intern(heap, word, offsets, begin, codes, table, hashes, unique, used):  # 
         codes[i] = code
         last_offset = offset
         last_code = code
-    return len(offsets), used
+    return stop, used
 
 
 @njit(cache=True)
@@ -157,24 +157,51 @@ def _rehash(table, hashes, used):  # type: ignore[no-untyped-def]
         table[slot] = code
 
 
+class _Dictionary:
+    """The codes of one text column, and the table they are looked up in."""
+
+    def __init__(self, offsets: I64) -> None:
+        self.offsets = np.ascontiguousarray(offsets)
+        self.codes = np.empty(len(offsets), np.int32)
+        self._row = self._used = 0
+        self._make(1 << 12)
+        self._hashes, self._unique = np.empty(self._room, np.uint64), np.empty(self._room, np.int64)
+
+    def _make(self, size: int) -> None:
+        self._size, self._room = size, size * 6 // 10
+        self._table = np.full(size, -1, np.int32)
+
+    def upto(self, heap: U8, word: NDArray[np.uint64], stop: int) -> None:
+        """Codes for all rows before `stop`."""
+        while True:
+            found = (self.codes, self._table, self._hashes, self._unique, self._used)
+            self._row, self._used = _intern(heap, word, self.offsets, self._row, stop, *found)
+            if self._row == stop:
+                return
+            self._make(self._size * (4 if self._size < 1 << 18 else 2))
+            self._hashes, self._unique = _grown(self._hashes, self._room), _grown(self._unique, self._room)
+            _rehash(self._table, self._hashes, self._used)
+
+    def unique(self) -> I64:
+        return self._unique[: self._used].copy()
+
+
 def intern(heap: U8, offsets: I64) -> tuple[NDArray[np.int32], I64]:
     """Dictionary-encode a text column: code per row (-1 where absent), and per code the offset of its first use."""
-    offsets = np.ascontiguousarray(offsets)
-    codes = np.empty(len(offsets), np.int32)
-    size = 1 << 12
-    table = np.full(size, -1, np.int32)
-    hashes, unique = np.empty(size * 6 // 10, np.uint64), np.empty(size * 6 // 10, np.int64)
+    return intern_many(heap, [offsets])[0]
+
+
+def intern_many(heap: U8, columns: Sequence[I64], rows: int = 2048) -> list[tuple[NDArray[np.int32], I64]]:
+    """Dictionary-encode several text columns, a few rows of all of them at a time: text of one row lies together."""
+    heap.flags.writeable = False
     word = words(heap)
-    row = used = 0
-    while True:
-        row, used = _intern(heap, word, offsets, row, codes, table, hashes, unique, used)
-        if row == len(offsets):
-            return codes, unique[:used].copy()
-        size *= 4 if size < 1 << 18 else 2
-        del table
-        table = np.full(size, -1, np.int32)
-        hashes, unique = _grown(hashes, size * 6 // 10), _grown(unique, size * 6 // 10)
-        _rehash(table, hashes, used)
+    found = [_Dictionary(offsets) for offsets in columns]
+    longest = max((len(d.offsets) for d in found), default=0)
+    rows = rows if len(found) > 1 else max(longest, 1)
+    for stop in range(rows, longest + rows, rows):
+        for d in found:
+            d.upto(heap, word, min(stop, len(d.offsets)))
+    return [(d.codes, d.unique()) for d in found]
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
