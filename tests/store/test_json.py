@@ -62,6 +62,14 @@ def test_any_file_comes_back(data: bytes) -> None:
     assert_protobuf_agrees(data, assert_comes_back(data))
 
 
+@pytest.mark.parametrize("bits", [b"\x00\x00\x00\x00\x00\x00\xf8\x7f", b"\x01\x00\x00\x00\x00\x00\xf8\xff"])
+def test_every_nan_comes_back(bits: bytes) -> None:
+    """JSON has one word for all of them."""
+    scalar = strategies.text(1, "a") + strategies.tag(3, strategies.FIXED64) + bits
+    many = strategies.text(1, "b") + strategies.block(4, strategies.block(1, bits + bits))
+    assert_comes_back(strategies.stream([b"", strategies.node(id=1, attributes=[scalar, many])]))
+
+
 def test_jobs_come_back(tmp_path: Path) -> None:
     job = jobs.tiny_job()
     for number, one in enumerate((job, fold(job), jobs.with_timing(jobs.with_values(job)))):
