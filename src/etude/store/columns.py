@@ -200,8 +200,9 @@ def _read(folder: Path, manifest: Manifest, wanted: Sequence[int] | None) -> Job
     traces = _traces(folder, manifest, rows, ranks)
     group_file = File(folder, "groups")
     groups = _groups(group_file)
-    values = _values(folder, ranks) if any(ranks.own) else {}
+    values = _values(folder, ranks) if _expected(folder, "values", ranks.values) else {}
     timing = _timing(folder, manifest.timing, ranks) if manifest.timing else None
+    _expected(folder, "timing", timing is not None)
     return Job(
         name=manifest.name,
         traces=traces,
@@ -222,6 +223,14 @@ def _read(folder: Path, manifest: Manifest, wanted: Sequence[int] | None) -> Job
         provenance=manifest.provenance,
         notes=tuple(Note(rank, what) for rank, what in manifest.notes if wanted is None or rank in ranks.chosen),
     )
+
+
+def _expected(folder: Path, name: str, wanted: bool) -> bool:
+    """Should this file be there? One that is there and should not be is no part of the job."""
+    path = folder / f"{name}.parquet"
+    if not wanted and path.exists():
+        raise FormatError("is there, but the job has none", path=path, hint=REPLACED)
+    return wanted
 
 
 class _Ranks:
@@ -255,14 +264,18 @@ class _Ranks:
         self.group_of = group_of.to_numpy(zero_copy_only=False)
         self.peer_of = peer_of.to_numpy(zero_copy_only=False)
         self.metadata, self.metadata_of = _metadata(file, found["metadata"])
-        self._own(file, found["own"], every, nodes)
+        self._own(file, found["own"])
         self.block = file.numbers(found["block"], "block", -1)
         self.clock_offset_ns = file.numbers(found["clock_offset_ns"], "clock_offset_ns", 0)
-        self.every, self.file = every, file
-        self.all_block = self.block if wanted is None else file.numbers(file.read(["block"])["block"], "block", -1)
+        self.every = every
+        whole = file.read(["block", "own"])
+        self.all_block = file.numbers(whole["block"], "block", -1)
+        self.all_own = np.flatnonzero(np.diff(file.lists(whole["own"], "own")[0]) > 0)
+        self.values = len(self.all_own) > 0
+        self.file = file
         self.all_length = nodes[self.all_trace]
 
-    def _own(self, file: File, column: Any, every: I32, nodes: I64) -> None:
+    def _own(self, file: File, column: Any) -> None:
         starts, flat, _ = file.lists(column, "own")
         names = flat.to_pylist()
         if not set(names) <= set(VALUE_COLUMNS):
@@ -358,8 +371,7 @@ def _blocks(file: File, label: str, numbers: I64, lengths: I64, wanted: set[int]
 
 def _values(folder: Path, ranks: _Ranks) -> dict[int, dict[str, I64]]:
     file = File(folder, "values")
-    starts, _, _ = ranks.file.lists(ranks.file.read(["own"])["own"], "own")
-    has = np.flatnonzero(np.diff(starts) > 0)
+    has = ranks.all_own
     wanted = {r for r, own in zip(ranks.rank.tolist(), ranks.own, strict=True) if own}
     found = _blocks(file, "rank", ranks.every[has].astype(np.int64), ranks.all_length[has], wanted)
     values = {}

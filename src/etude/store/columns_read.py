@@ -235,9 +235,10 @@ class _Run:
 
     def read_deps(self, groups: list[int]) -> None:
         file, rows = self.reader.deps, self.reader.rows
-        found = file.read(("trace", "node", "kind", "on", "why"), groups) if groups else {}
+        found = file.read(("trace", "node", "kind", "position", "on", "why"), groups) if groups else {}
         empty = np.zeros(0, np.int32)
-        trace, node, on = (file.numbers(found[n], n) if found else empty for n in ("trace", "node", "on"))
+        names = ("trace", "node", "position", "on")
+        trace, node, position, on = (file.numbers(found[n], n) if found else empty for n in names)
         kind = file.words(found["kind"], "kind", schema.EDGES) if found else empty.astype(np.uint8)
         why = file.words(found["why"], "why", schema.WHYS) if found else kind
         counts = [n for c in self.chunks for n in (c.data, c.ctrl)]
@@ -259,6 +260,8 @@ class _Run:
                 raise file.error("dependencies are not in the order of their nodes")
             start = np.zeros(self.n + 1, np.int64)
             np.cumsum(np.bincount(rows_of, minlength=self.n), out=start[1:])
+            if (position[chosen] != np.arange(len(rows_of)) - start[rows_of]).any():
+                raise file.error("dependencies are not in the order of their positions")
             self.columns |= {f"{name}_start": start, name: on[chosen], f"{name}_why": why[chosen]}
             owed = getattr(rows, f"{name}_deps")[self.own]
             if (np.diff(start[self.start]) != owed).any():

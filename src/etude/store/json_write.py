@@ -89,7 +89,7 @@ def list_json(kind: ValueKind, payload: bytes) -> str:
     if one == ValueKind.BOOL:
         values = [bool(v) for v in values]
     body = f'"values":[{",".join(number_json(one, v) for v in values)}]' if values else ""
-    same = encode_list(kind, values) == payload
+    same = encode_list(kind, [float("nan") if v != v else v for v in values]) == payload
     return f"{{{body}}}" if same else f'{{{body}}},"_payload":"{b64(payload)}"'
 
 
