@@ -15,8 +15,10 @@ PUBLIC = [
     "check",
     "diff",
     "expand",
+    "feeder",
     "fold",
     "open",
+    "open_feeder",
     "query",
     "summary",
 ]

@@ -60,14 +60,14 @@ def demo(
 
 def _do(*args: str, say: str, expect: int = 0) -> None:
     """Show a command as a user would type it, and run it."""
-    import shlex
     import sys
 
     from etude.cli import main
     from etude.errors import EtudeError
 
     sys.stdout.flush()
-    print(f"\n{say}\n$ etude {shlex.join(args)}", file=sys.stderr, flush=True)
+    shown = " ".join(f'"{a}"' if " " in a else a for a in args)
+    print(f"\n{say}\n$ etude {shown}", file=sys.stderr, flush=True)
     code = main(list(args))
     sys.stdout.flush()
     if code != expect:

@@ -154,14 +154,16 @@ class Trace:
 
     def intern(self) -> dict[str | tuple[str, ValueKind], tuple[I32, I64]]:
         """Every text column and every attribute that lies in the heap, dictionary-encoded: (code per node or per
-        occurrence, heap offset per code). Keys are column names and (attribute, kind)."""
-        found: dict[str | tuple[str, ValueKind], tuple[I32, I64]] = {}
-        for c in NODE:
-            if c.is_text and len(self):
-                found[c.name] = text.intern(self.heap, getattr(self, c.name))
+        occurrence, heap offset per code). Keys are column names and (attribute, kind); columns without text are
+        left out."""
+        keys: list[str | tuple[str, ValueKind]] = [
+            c.name for c in NODE if c.is_text and getattr(self, c.name).strides != (0,)
+        ]
+        columns: list[I64] = [getattr(self, str(name)) for name in keys]
         for key, (_, cells) in self.attr_cells(heap_only=True).items():
-            found[key] = text.intern(self.heap, cells)
-        return found
+            keys.append(key)
+            columns.append(cells)
+        return dict(zip(keys, text.intern_many(self.heap, columns), strict=True))
 
     # -- attributes -------------------------------------------------------------------------------------------------
 

@@ -354,7 +354,7 @@ def _finish(
     columns["tag"] = _tags(raw, attributes)
     columns["parent"] = _parents(raw, attributes, rank_start)
     columns["group"], group_names = _groups(heap, raw, rank, rank_start)
-    (columns["src"], columns["dst"]), peers = _peers(raw, rank, rank_start)
+    (columns["src"], columns["dst"]), peers = _peers(raw, attributes, rank, rank_start)
     columns["duration_ns"], wrong = _times(raw, attributes, "duration_ns", k.DURATION_US)
     start_ns, wrong_start = _times(raw, attributes, "start_ns", k.START_US)
     columns["lane"], lane_kind, lane_id = lanes(out.kind, columns["cpu"], columns["thread"], columns["stream"])
@@ -503,14 +503,15 @@ def _groups(
 
 
 def _peers(
-    raw: _Raw, rank: NDArray[np.int32], rank_start: I64
+    raw: _Raw, attributes: Attributes, rank: NDArray[np.int32], rank_start: I64
 ) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], list[I64]]:
     """Slots of src and dst, numbered in each rank by first appearance down the rows, src before dst."""
     if not raw.seen("src") and not raw.seen("dst"):
         nothing = np.zeros(0, np.int64)
         return (constant("src", len(rank)), constant("dst", len(rank))), [nothing] * (len(rank_start) - 1)
     both = np.stack([raw.column("src"), raw.column("dst")], 1).ravel()
-    rows = np.flatnonzero(both != UNKNOWN)
+    held = np.stack([attributes.holds("src"), attributes.holds("dst")], 1).ravel()
+    rows = np.flatnonzero(held)
     slot, behind = _slots(rank[rows // 2], both[rows], len(rank_start) - 1)
     slots = np.full(len(both), -1, np.int32)
     slots[rows] = slot

@@ -211,6 +211,16 @@ def check_list(u8, word, kind, p, end):
 
 
 @njit(cache=True)
+def check_lists(u8, word, kinds, starts, ends):
+    """0, or the problem with the first bad one of many list messages."""
+    for i in range(len(kinds)):
+        problem = check_list(u8, word, kinds[i], starts[i], ends[i])
+        if problem:
+            return problem
+    return 0
+
+
+@njit(cache=True)
 def _owner(u8, start, length, kind, parent, trie, names):
     """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
     for k in range(len(names.is_text)):
