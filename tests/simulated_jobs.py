@@ -39,7 +39,7 @@ def where(rng: random.Random) -> dict[str, Any]:
 
 
 def random_job(rng: random.Random, ranks: int | None = None, events: int | None = None, broken: bool = True) -> Job:
-    """Compute, collectives on random groups and messages, dealt out event by event; each node waits for a few before."""
+    """Compute, collectives on random groups and messages, event by event; each node waits for a few before it."""
     ranks = ranks or rng.randint(1, 5)
     builders = [TraceBuilder() for _ in range(ranks)]
     groups = {f"g{i}": sorted(rng.sample(range(ranks), rng.randint(1, ranks))) for i in range(3)}

@@ -90,8 +90,7 @@ def _waits(run: Run, state: State) -> list[Wait]:
     for i, at in enumerate(run.classes.first.tolist()):
         here = slice(int(run.base[i]), int(run.base[i + 1]))
         waiting = np.flatnonzero(started[here] & ~done[here])
-        for row in waiting[:1].tolist():
-            found.append(_wait(run, state, at, row))
+        found += [_wait(run, state, at, row) for row in waiting[:1].tolist()]
         held = np.flatnonzero(~started[here] & (state.node[here, k.WAITS] == 0))
         if not len(waiting) and len(held):
             lane = "its lane keeps the recorded order and is to run another node first"

@@ -215,10 +215,11 @@ def _messages(run: Run, notes: list[str]) -> _Part:
     sent, got = sides.size_bytes[send], sides.size_bytes[recv]
     wrong = np.flatnonzero((sent != got) & (sent != UNKNOWN) & (got != UNKNOWN))
     if len(wrong):
-        w = wrong[0]
+        w = int(wrong[0])
+        node = run.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))
         raise MismatchError(
             f"sends {sent[w]:,} B to rank {links.dst[link[w]]}, which receives {got[w]:,} B",
-            where=f"rank {links.src[link[w]]}: node {run.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))}",
+            where=f"rank {links.src[link[w]]}: node {node}",
         )
     size = np.maximum(sent, got)
     if (size == UNKNOWN).any():
@@ -289,10 +290,10 @@ def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:
         mine = np.flatnonzero((me >= 0) & (side >= 0) & (other < 0))
         outside = mine[(peer[mine] < 0) | (peer[mine] >= job.world_size)]
         if len(outside):
-            at, rank = int(me[outside[0]]), int(peer[outside[0]])
-            node = run.source_id(at, int(sides.rows[sides.start[side[outside[0]]]]))
+            who, rank = int(me[outside[0]]), int(peer[outside[0]])
+            node = run.source_id(who, int(sides.rows[sides.start[side[outside[0]]]]))
             problem = f"its peer is rank {rank}, outside the world of {job.world_size:,}"
-            raise TraceError(problem, where=f"rank {job.ranks[at]}: node {node}", hint="ranks count from 0")
+            raise TraceError(problem, where=f"rank {job.ranks[who]}: node {node}", hint="ranks count from 0")
         mine = mine[first[me[mine]]]
         begin = sides.start[side[mine]]
         which, place = spread(begin, sides.start[side[mine] + 1] - begin)

@@ -99,10 +99,14 @@ def merged(job: Job, costs: list[I64], options: Options) -> tuple[Job, list[I64]
         of[t] = seen.setdefault(key, len(kept))
         if of[t] == len(kept):
             kept.append(t)
-    traces = [job.traces[t] for t in kept]
-    shifted = [t.replace(tag=np.where(t.tag >= 0, t.tag - b, t.tag)) if b else t for t, b in zip(traces, bases[kept], strict=True)]  # fmt: skip
-    changed = job.replace(traces=tuple(shifted), trace_of=of[job.trace_of], tag_base=job.tag_base + bases[job.trace_of])
+    traces = [_less_tag(job.traces[t], int(bases[t])) for t in kept]
+    tag_base = job.tag_base + bases[job.trace_of]
+    changed = job.replace(traces=tuple(traces), trace_of=of[job.trace_of], tag_base=tag_base)
     return changed, [costs[t] for t in kept]
+
+
+def _less_tag(trace: Trace, base: int) -> Trace:
+    return trace.replace(tag=np.where(trace.tag >= 0, trace.tag - base, trace.tag)) if base else trace
 
 
 def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
@@ -121,7 +125,7 @@ def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
         add(getattr(trace, name))
     for name in ("data_start", "data", "ctrl_start", "ctrl"):
         add(getattr(trace, name))
-    add(np.where(trace.tag >= 0, trace.tag - tag_base, trace.tag) if tag_base else trace.tag)
+    add(_less_tag(trace, tag_base).tag)
     return h.digest()
 
 

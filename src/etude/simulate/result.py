@@ -97,14 +97,14 @@ def _spent(base, program, start_ns, end_ns, use, moved, out):  # type: ignore[no
         size = moved[program[i] : program[i] + n]
         held = np.int64(0)
         for j in known[np.argsort(end[known])]:
-            held = max(held + size[j], 0)
+            held = max(held + size[j], np.int64(0))
             out[i, 4] = max(out[i, 4], held)
 
 
 def rank_times(
-    ranks: I32, class_of: I32, base: I64, program: I64, times: tuple[I64, I64], use: I64, moved: I64
+    ranks: I32, class_of: I32, base: I64, program: I64, times: tuple[I64, I64], use: I32, moved: I64
 ) -> RankTimes:
-    """`times` of all instances one after the other; `use` and `moved` (bytes loaded, or stored if negative) of programs."""
+    """`times` of all instances, one after the other; `use`, and `moved` (bytes loaded, stored if < 0), of programs."""
     out = np.zeros((len(base) - 1, 5), np.int64)
     _spent(base, program, *times, use, moved, out)
     finish, compute, busy, comm, peak = (out[class_of, k] for k in range(5))

@@ -244,7 +244,7 @@ def make_state(run: Run, ops: Operations) -> State:
 
 
 def _nodes(run: Run, ops: Operations, program: I32) -> tuple[I32, I64]:
-    options, programs, base = run.options, run.programs, run.base
+    programs, base = run.programs, run.base
     total = int(base[-1])
     node, time = np.empty((total, 4), np.int32), np.empty((total, 3), np.int64)
     time[:, k.START], time[:, k.END] = UNKNOWN, UNKNOWN
@@ -256,8 +256,6 @@ def _nodes(run: Run, ops: Operations, program: I32) -> tuple[I32, I64]:
     node[ops.node, k.OP] = ops.of
     time[ops.single_node, k.COST] = ops.single_ns
     time[ops.node, k.COST] = 0
-    if options.policy == Policy.READY and total and int(base[-1]) >= 1 << 31:
-        raise UsageError("too many nodes")
     return node, time
 
 
