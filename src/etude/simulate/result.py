@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from etude.errors import UsageError
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN
 from etude.model.timing import Timing
 
 if TYPE_CHECKING:
@@ -109,3 +115,51 @@ def rank_times(
     _spent(base, program, *times, use, moved, out)
     finish, compute, busy, comm, peak = (out[class_of, k] for k in range(5))
     return RankTimes(ranks, finish, compute, busy - compute, finish - busy, comm, peak)
+
+
+ROWS = 1 << 20
+"""Rows of one part of a timing table."""
+
+
+def timing_parts(job: Job, timing: Timing) -> Iterator[pa.RecordBatch]:
+    """The times of all nodes as a table in parts: rank, source_id, start_ns, end_ns; null where a time is not known."""
+    import pyarrow as pa
+
+    kinds = {"rank": pa.int32(), "source_id": pa.uint64(), "start_ns": pa.int64(), "end_ns": pa.int64()}
+    schema = pa.schema(list(kinds.items()))
+    first = 0
+    lengths = np.array([len(t) for t in job.traces], np.int64)[job.trace_of]
+    while first < len(job.ranks):
+        last = first + 1
+        while last < len(job.ranks) and int(lengths[first : last + 1].sum()) <= ROWS:
+            last += 1
+        at = range(first, last)
+        ids = [job.traces[int(job.trace_of[i])].source_id + job.id_base[i] for i in at]
+        blocks = [timing.block(i) for i in at]
+        columns = [np.repeat(job.ranks[first:last], lengths[first:last]), np.concatenate(ids)]
+        times = [np.concatenate([b[side] for b in blocks]) for side in (0, 1)]
+        arrays = [pa.array(c) for c in columns] + [pa.array(t, mask=t == UNKNOWN) for t in times]
+        yield pa.record_batch(arrays, schema=schema)
+        first = last
+
+
+def write_timing(job: Job, timing: Timing, path: Path) -> None:
+    """Writes the times of all nodes: `.csv` or `.parquet`."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"a timing is not written as `{path.suffix}`", where=path.name, hint="known: .csv, .parquet")
+    parts = timing_parts(job, timing)
+    head = next(parts)
+    with open(path, "wb") as file, _writer(file, head.schema, path.suffix) as writer:
+        for part in chain([head], parts):
+            writer.write_batch(part)
+
+
+def _writer(file: BinaryIO, schema: pa.Schema, suffix: str) -> Any:
+    if suffix == ".parquet":
+        from pyarrow import parquet
+
+        return parquet.ParquetWriter(file, schema, compression="zstd")
+    from pyarrow import csv
+
+    file.write(",".join(schema.names).encode() + b"\n")  # Arrow would put names in quotes
+    return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(include_header=False))
