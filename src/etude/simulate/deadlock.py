@@ -18,7 +18,7 @@ from etude.model.job import ranges
 from etude.model.match import WORLD, match
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.simulate import kernels as k
-from etude.simulate.operations import Operations, Run
+from etude.simulate.operations import Run
 
 if TYPE_CHECKING:
     from etude.simulate.run import State
@@ -38,7 +38,7 @@ class Wait:
     """Positions of the ranks that it waits for."""
 
 
-def explain(run: Run, ops: Operations, state: State) -> EtudeError:
+def explain(run: Run, state: State) -> EtudeError:
     """The error that tells of the deadlock; a CycleError where a program alone stands in its own way."""
     for at, t in zip(run.classes.first.tolist(), run.job.trace_of[run.classes.first].tolist(), strict=True):
         cycle = find_cycle(run.job.traces[t])

@@ -12,7 +12,7 @@ from etude.cost.groups import GroupShape, group_shape
 from etude.errors import ClusterError
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
-from etude.model.system import System
+from etude.model.system import LevelKind, System
 from etude.simulate.options import Options
 
 I32 = NDArray[np.int32]
@@ -101,7 +101,8 @@ def link_distance(system: System, src: I64, dst: I64) -> I32:
     hops = []
     for level in system.levels:
         apart = np.abs(a % level.size - b % level.size)
-        hops.append(np.minimum(apart, level.size - apart))
+        ring = level.kind == LevelKind.RING
+        hops.append(np.minimum(apart, level.size - apart) if ring else (apart > 0).astype(np.int64))
         a, b = a // level.size, b // level.size
     inverse = np.unique(np.stack(hops, 1), axis=0, return_inverse=True)[1]
     return inverse.reshape(-1).astype(np.int32)

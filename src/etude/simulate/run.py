@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ I64 = NDArray[np.int64]
 
 SLICE = 200_000
 """Nodes between two looks at the clock and the keyboard: a tenth of a second."""
+EXPLAINED = 1 << 20
+"""Nodes up to which a deadlock of a folded job is looked at again rank by rank."""
 Progress = Callable[[int, int], None]
 """(nodes done, simulated time in ns)."""
 
@@ -53,7 +55,9 @@ def simulate(
     if not stopped and state.done < state.nodes:
         from etude.simulate.deadlock import explain
 
-        raise explain(run, ops, state)
+        if len(run.classes) < len(job.ranks) and job.nodes <= EXPLAINED:
+            simulate(job, system, replace(options, fold=False))  # ranks by name, not by class
+        raise explain(run, state)
     return _result(run, state, (*notes, *ops.notes), stopped)
 
 
