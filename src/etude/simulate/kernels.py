@@ -207,6 +207,32 @@ def take(number, node, inst, lane, plane_first, lane_rows, ready, s):
     return g
 
 
+@njit(cache=True)
+def wake(node, inst, prog, lane, plane_first, ready, dirty, loose, s):
+    """The very first round: nodes that wait for nothing."""
+    s[FRESH] = 0
+    for g in range(len(node)):
+        if node[g, WAITS] == 0:
+            make_ready(g, node[g, INST], inst, prog, lane, plane_first, ready, dirty, loose, s)
+
+
+@njit(cache=True)
+def choose(node, time, inst, lane, plane_first, lane_rows, ready, dirty, loose, s):
+    """The nodes that start now: loose[:count], count is returned. Those without a lane, and one of each free lane."""
+    count = s[LOOSE_SIZE]
+    for d in range(s[DIRTY_SIZE]):
+        lane[dirty[d], DIRTY] = 0
+        g = take(dirty[d], node, inst, lane, plane_first, lane_rows, ready, s)
+        if g >= 0:
+            loose[count] = g
+            count += 1
+    s[DIRTY_SIZE] = 0
+    s[LOOSE_SIZE] = 0
+    for j in range(count):
+        time[loose[j], START] = s[NOW]
+    return count
+
+
 # -- overlap: compute and communication of one rank slow each other down -----------------------------------------------
 #
 # Work is counted in 1/1000 ns of the undisturbed rate times the factor, so that both rates are whole numbers.
@@ -343,29 +369,65 @@ def post(o, g, node, time, op, op_time, heap, net, op_work, load, members, heads
 
 
 @njit(cache=True)
-def next_time(heap, net, s):
-    t = heap[0, 0] if s[HEAP_SIZE] > 0 else NEVER
-    if s[NET_SIZE] > 0 and net[0, 0] < t:
-        t = net[0, 0]
-    return t
+def next_time(net, s):
+    """When the next operation ends; NEVER if none is under way."""
+    return net[0, 0] if s[NET_SIZE] > 0 else NEVER
+
+
+@njit(cache=True)
+def advance(op, op_time, net, over, s):
+    """Operations that end now: over[:count], count is returned."""
+    count = 0
+    while s[NET_SIZE] > 0 and net[0, 0] == s[NOW]:
+        o = net[0, 1]
+        s[NET_SIZE] = pop(net, s[NET_SIZE])
+        if op[o, STATE] != OVER and op_time[o, FINISH] == s[NOW]:  # else it was given another end since
+            op[o, STATE] = OVER
+            over[count] = o
+            count += 1
+    return count
+
+
+@njit(cache=True)
+def release_member(g, o, node, time, inst, prog, op_time, load, members, heads, changed, s):
+    """What the end of operation o means for its member g, apart from being complete."""
+    i = node[g, INST]
+    if prog[g - inst[i, BASE] + inst[i, PROG], LANE] < 0 and time[g, START] < op_time[o, BEGIN]:
+        time[g, START] = op_time[o, BEGIN]
+    if s[OVERLAP] == 1 and op_time[o, NS] > 0:
+        delist(g, i, 1, members, heads)
+        count_load(i, SENDING, -1, load, changed, s)
+
+
+@njit(cache=True)
+def run_alone(g, node, time, inst, prog, heap, work, load, members, heads, changed, s):
+    """Node g, which needs no operation, starts now."""
+    cost = time[g, COST]
+    if s[OVERLAP] == 1 and cost > 0:
+        i = node[g, INST]
+        if prog[g - inst[i, BASE] + inst[i, PROG], USE] == COMPUTE:
+            work[g, LEFT] = cost * s[COMP_MILLI]
+            work[g, SINCE] = s[NOW]
+            enlist(g, i, 0, members, heads)
+            count_load(i, COMPUTING, 1, load, changed, s)
+            cost = rest_ns(work[g, LEFT], MILLI if load[i, SLOWS_COMP] else s[COMP_MILLI])
+    time[g, END] = s[NOW] + cost
+    s[HEAP_SIZE] = push(heap, s[HEAP_SIZE], time[g, END], g)
 
 
 @njit(cache=True)
 def step(
     max_events, s, node, time, prog, succ_start, succ, inst, lane, plane_first, lane_rows, ready, dirty, loose,
-    op, op_time, heap, net, work, op_work, load, members, heads, changed,
+    op, op_time, over, heap, net, work, op_work, load, members, heads, changed,
 ):  # fmt: skip
     """Runs until about `max_events` nodes are done or nothing more can happen; True while there is more to do."""
     stop = s[DONE_NODES] + max_events
     overlap = s[OVERLAP] == 1
     while s[DONE_NODES] < stop:
         if s[FRESH] == 1:
-            s[FRESH] = 0
-            for g in range(len(node)):
-                if node[g, WAITS] == 0:
-                    make_ready(g, node[g, INST], inst, prog, lane, plane_first, ready, dirty, loose, s)
+            wake(node, inst, prog, lane, plane_first, ready, dirty, loose, s)
         else:
-            t = next_time(heap, net, s)
+            t = min(heap[0, 0] if s[HEAP_SIZE] > 0 else NEVER, next_time(net, s))
             if t == NEVER:
                 return False
             if overlap and min(len(heap) - s[HEAP_SIZE], len(net) - s[NET_SIZE]) < 2 * len(node):
@@ -382,50 +444,18 @@ def step(
                 delist(g, node[g, INST], 0, members, heads)
                 count_load(node[g, INST], COMPUTING, -1, load, changed, s)
             complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, ready, dirty, loose, s)
-        while s[NET_SIZE] > 0 and net[0, 0] == s[NOW]:
-            o = net[0, 1]
-            s[NET_SIZE] = pop(net, s[NET_SIZE])
-            if op[o, STATE] == OVER or op_time[o, FINISH] != s[NOW]:
-                continue
-            op[o, STATE] = OVER
-            g = op[o, HEAD]
+        for k in range(advance(op, op_time, net, over, s)):
+            g = op[over[k], HEAD]
             while g >= 0:
-                i = node[g, INST]
-                if prog[g - inst[i, BASE] + inst[i, PROG], LANE] < 0 and time[g, START] < op_time[o, BEGIN]:
-                    time[g, START] = op_time[o, BEGIN]
-                if overlap and op_time[o, NS] > 0:
-                    delist(g, i, 1, members, heads)
-                    count_load(i, SENDING, -1, load, changed, s)
+                release_member(g, over[k], node, time, inst, prog, op_time, load, members, heads, changed, s)
                 complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, ready, dirty, loose, s)
                 g = node[g, NEXT]
-        lanes = s[DIRTY_SIZE]
-        nodes = s[LOOSE_SIZE]
-        s[DIRTY_SIZE] = 0
-        s[LOOSE_SIZE] = 0
-        for d in range(lanes + nodes):
-            if d < lanes:
-                lane[dirty[d], DIRTY] = 0
-                g = take(dirty[d], node, inst, lane, plane_first, lane_rows, ready, s)
-                if g < 0:
-                    continue
+        for j in range(choose(node, time, inst, lane, plane_first, lane_rows, ready, dirty, loose, s)):
+            g = loose[j]
+            if node[g, OP] >= 0:
+                post(node[g, OP], g, node, time, op, op_time, heap, net, op_work, load, members, heads, changed, s)
             else:
-                g = loose[d - lanes]
-            time[g, START] = s[NOW]
-            o = node[g, OP]
-            if o >= 0:
-                post(o, g, node, time, op, op_time, heap, net, op_work, load, members, heads, changed, s)
-                continue
-            cost = time[g, COST]
-            if overlap:
-                i = node[g, INST]
-                if cost > 0 and prog[g - inst[i, BASE] + inst[i, PROG], USE] == COMPUTE:
-                    work[g, LEFT] = cost * s[COMP_MILLI]
-                    work[g, SINCE] = s[NOW]
-                    enlist(g, i, 0, members, heads)
-                    count_load(i, COMPUTING, 1, load, changed, s)
-                    cost = rest_ns(work[g, LEFT], MILLI if load[i, SLOWS_COMP] else s[COMP_MILLI])
-            time[g, END] = s[NOW] + cost
-            s[HEAP_SIZE] = push(heap, s[HEAP_SIZE], time[g, END], g)
+                run_alone(g, node, time, inst, prog, heap, work, load, members, heads, changed, s)
         if overlap and s[CHANGED_SIZE] > 0:
             share_devices(node, time, op, op_time, heap, net, work, op_work, load, members, heads, changed, s)
     return True

@@ -65,6 +65,8 @@ class Operations:
     node: I64
     of: I64
     """node[j] is a member of operation of[j]."""
+    member: I64
+    """... and which: its position in the group, or 0 the sender and 1 the receiver; -1 where members are not known."""
     missing: I32
     sender: I64
     time_ns: I64
@@ -80,12 +82,13 @@ class Operations:
 
 def operations(run: Run) -> Operations:
     notes: list[str] = []
-    parts = [_collectives(run, notes), _messages(run, notes), _lone(run)]
+    parts = [_collectives(run, notes), _messages(run, notes), _lone(run, notes)]
     offset = np.cumsum([0] + [len(p) for p in parts])
     single_node, single_ns = _singles(run, notes)
     return Operations(
         np.concatenate([p.node for p in parts]),
         np.concatenate([p.of + o for p, o in zip(parts, offset, strict=False)]),
+        np.concatenate([p.member for p in parts]),
         np.concatenate([p.missing for p in parts]),
         np.concatenate([p.sender for p in parts]),
         np.concatenate([p.time_ns for p in parts]),
@@ -100,6 +103,7 @@ def operations(run: Run) -> Operations:
 class _Part:
     node: I64
     of: I64
+    member: I64
     missing: I32
     sender: I64
     time_ns: I64
@@ -150,7 +154,8 @@ def _collectives(run: Run, notes: list[str]) -> _Part:
     np.minimum.at(recorded, of, np.where(cost == UNKNOWN, NEVER, cost))
     node = run.node(at, sides.rows[flat])
     time_ns = _collective_times(run, of_op, kind, size, recorded, notes)
-    return _Part(node, of, np.repeat(comers, calls).astype(np.int32), np.full(total, -1, np.int64), time_ns)
+    member = uses.group_rank[mine][which].astype(np.int64)
+    return _Part(node, of, member, np.repeat(comers, calls).astype(np.int32), np.full(total, -1, np.int64), time_ns)
 
 
 def _input(run: Run, row: I64, kind: NDArray[np.uint8], size: I64, members: I64) -> I64:
@@ -238,6 +243,7 @@ def _messages(run: Run, notes: list[str]) -> _Part:
     return _Part(
         np.concatenate([a, b]),
         np.concatenate([number, number]),
+        np.repeat([0, 1], len(link)),
         np.full(len(link), 2, np.int32),
         sender,
         time_ns,
@@ -249,7 +255,7 @@ def _eager(run: Run, size: I64) -> Bool:
     return np.ones(len(size), bool) if limit is None else size <= limit
 
 
-def _lone(run: Run) -> _Part:
+def _lone(run: Run, notes: list[str]) -> _Part:
     """Sends and receives whose partner should be there and is not. An eager send ends, the others wait for ever."""
     links, sides, pairs = run.matching.links, run.matching.sides, run.matching.pairings
     first = is_first(run)
@@ -275,7 +281,10 @@ def _lone(run: Run) -> _Part:
     time_ns = p2p_time_ns(run.system, links.src[link], links.dst[link], size)
     factor = link_factors(links.src[link], links.dst[link], run.options)
     time_ns = _slowed(time_ns, factor, np.ones(len(link), bool))
-    return _Part(node, np.arange(len(link)), np.full(len(link), 2, np.int32), sender, time_ns)
+    if (sender >= 0).any():
+        notes.append(f"{int((sender >= 0).sum()):,} eager sends are received by nobody")
+    member = np.where(is_send, 0, 1)
+    return _Part(node, np.arange(len(link)), member, np.full(len(link), 2, np.int32), sender, time_ns)
 
 
 def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:

@@ -182,6 +182,7 @@ class State:
     loose: I32
     op: I32
     op_time: I64
+    over: I32
     heap: I64
     net: I64
     work: I64
@@ -237,14 +238,32 @@ def make_state(run: Run, ops: Operations) -> State:
         round(f * k.MILLI) for f in (options.overlap.compute, options.overlap.communication)
     )
     shared = total if overlap else 0
-    work = np.full((shared, 2), -1, np.int64)
     return State(
-        s, node, time, programs.prog, programs.succ_start, programs.succ, inst, lane, programs.lane_first,
-        programs.lane_rows, np.zeros(total, np.int64), np.zeros(len(lane), np.int32), np.zeros(total, np.int32),
-        op, op_time, np.zeros((total + 1, 2), np.int64), np.zeros((len(op) + 1, 2), np.int64),
-        work, np.zeros((len(op) if overlap else 0, 2), np.int64), np.zeros((instances, 5), np.int32),
-        np.full((shared, 2), -1, np.int32), np.full((instances, 2), -1, np.int32), np.zeros(instances, np.int32),
-    )  # fmt: skip
+        s=s,
+        node=node,
+        time=time,
+        prog=programs.prog,
+        succ_start=programs.succ_start,
+        succ=programs.succ,
+        inst=inst,
+        lane=lane,
+        plane_first=programs.lane_first,
+        lane_rows=programs.lane_rows,
+        ready=np.zeros(total, np.int64),
+        dirty=np.zeros(len(lane), np.int32),
+        loose=np.zeros(total, np.int32),
+        op=op,
+        op_time=op_time,
+        over=np.zeros(len(op), np.int32),
+        heap=np.zeros((total + 1, 2), np.int64),
+        net=np.zeros((len(op) + 1, 2), np.int64),
+        work=np.full((shared, 2), -1, np.int64),
+        op_work=np.zeros((len(op) if overlap else 0, 2), np.int64),
+        load=np.zeros((instances, 5), np.int32),
+        members=np.full((shared, 2), -1, np.int32),
+        heads=np.full((instances, 2), -1, np.int32),
+        changed=np.zeros(instances, np.int32),
+    )
 
 
 def _nodes(run: Run, ops: Operations, program: I32) -> tuple[I32, I64]:
