@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from etude.model.build import TraceBuilder, job_of
-from etude.model.job import Job
+from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
 from etude.model.system import Device, Level, LevelKind, System
 from etude.model.timing import Origin, Timing
@@ -62,7 +62,13 @@ def random_job(rng: random.Random, ranks: int | None = None, events: int | None 
             for r, row in parts if rng.random() < 0.7 else parts[::-1]:
                 if not (broken and rng.random() < 0.03):
                     _add(rng, builders[r], tag=tag, in_bytes=size, **row)
+    if rng.random() < 0.1:
+        del groups["g1"]  # then nobody knows its members
     job = job_of("random", builders, groups)
+    if rng.random() < 0.2:
+        trace = job.traces[-1]
+        slower = np.where(trace.kind == Kind.COMP, trace.duration_ns + 5, trace.duration_ns)
+        job = job.replace(values={ranks - 1: {"duration_ns": slower}})
     return job.replace(timing=_timing(rng, job)) if rng.random() < 0.3 else job
 
 
@@ -125,7 +131,10 @@ def symmetric_job(rng: random.Random) -> Job:
             else:
                 b.add(Kind.RECV, data=data, src=(r - value) % ranks, tag=value, in_bytes=30, **lane)
         builders.append(b)
-    return job_of("symmetric", builders, groups)
+    parts = [b.part(r, groups) for r, b in enumerate(builders)]
+    if rng.random() < 0.2 and ranks > 2:
+        del parts[rng.randrange(ranks)]  # a job that holds some ranks of its world
+    return assemble("symmetric", parts, world_size=ranks)
 
 
 def _program(rng: random.Random) -> list[tuple[str, int, dict[str, Any], list[int]]]:

@@ -240,6 +240,8 @@ def test_memory_nodes_take_bytes_over_bandwidth_and_hold_memory():
     found = simulate(job, ONE, remote_memory=RemoteMemory(bytes_per_s=2e9, latency_ns=7))
     assert found.block(0)[1].tolist() == [507, 764, 1371]
     assert found.ranks.peak_memory_bytes.tolist() == [1500]
+    small = simulate(job, ONE, remote_memory=RemoteMemory(bytes_per_s=2e9, capacity_bytes=1000))
+    assert small.notes == ("1 ranks store more than the 1,000 B of remote memory; the first is rank 0",)
 
 
 def test_slow_ranks_and_links():

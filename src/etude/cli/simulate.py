@@ -112,8 +112,7 @@ def _show(found: "Simulated", json: bool) -> None:
 
     rows = found.ranks.table()
     if json:
-        wanted = ["rank", "finish_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "comm_ns", "peak_memory_bytes"]
-        record: dict[str, Any] = {"makespan_ns": found.makespan_ns, "ranks": rows.select(wanted).to_pylist()}
+        record: dict[str, Any] = {"makespan_ns": found.makespan_ns, "ranks": rows.to_pylist()}
         record |= {"links": [], "partial": found.partial, "simulated_ranks": found.simulated_ranks}
         emit(record | {"notes": list(found.notes)}, json=True)
     else:

@@ -42,6 +42,8 @@ class RankTimes:
     """Communication, exposed or not."""
     peak_memory_bytes: I64
     """Most bytes that memory nodes had loaded and not stored yet."""
+    peak_stored_bytes: I64
+    """Most bytes that they had stored and not loaded yet."""
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -85,7 +87,7 @@ def _covered(start, end, use, which, order):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _spent(base, program, start_ns, end_ns, use, moved, out):  # type: ignore[no-untyped-def]
-    """Fills `out`: finish, compute, compute or communication, communication, peak bytes of each instance."""
+    """Fills `out`: finish, compute, compute or communication, communication, bytes held and stored at most."""
     for i in range(len(base) - 1):
         n = base[i + 1] - base[i]
         start, end = start_ns[base[i] : base[i + 1]], end_ns[base[i] : base[i + 1]]
@@ -101,20 +103,20 @@ def _spent(base, program, start_ns, end_ns, use, moved, out):  # type: ignore[no
         if len(moved) == 0:
             continue
         size = moved[program[i] : program[i] + n]
-        held = np.int64(0)
-        for j in known[np.argsort(end[known])]:
-            held = max(held + size[j], np.int64(0))
-            out[i, 4] = max(out[i, 4], held)
+        held = stored = np.int64(0)
+        for j in known[np.argsort(end[known], kind="mergesort")]:
+            held, stored = max(held + size[j], np.int64(0)), max(stored - size[j], np.int64(0))
+            out[i, 4], out[i, 5] = max(out[i, 4], held), max(out[i, 5], stored)
 
 
 def rank_times(
     ranks: I32, class_of: I32, base: I64, program: I64, times: tuple[I64, I64], use: I32, moved: I64
 ) -> RankTimes:
     """`times` of all instances, one after the other; `use`, and `moved` (bytes loaded, stored if < 0), of programs."""
-    out = np.zeros((len(base) - 1, 5), np.int64)
+    out = np.zeros((len(base) - 1, 6), np.int64)
     _spent(base, program, *times, use, moved, out)
-    finish, compute, busy, comm, peak = (out[class_of, k] for k in range(5))
-    return RankTimes(ranks, finish, compute, busy - compute, finish - busy, comm, peak)
+    finish, compute, busy, comm, held, stored = (out[class_of, k] for k in range(6))
+    return RankTimes(ranks, finish, compute, busy - compute, finish - busy, comm, held, stored)
 
 
 ROWS = 1 << 20

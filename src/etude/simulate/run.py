@@ -25,7 +25,7 @@ from etude.simulate.groups import UsedGroups, link_distance, link_factors, used_
 from etude.simulate.operations import Operations, Run, operations
 from etude.simulate.options import JITTER, Options, Policy
 from etude.simulate.programs import build_programs, merged, with_values
-from etude.simulate.result import Simulated, rank_times
+from etude.simulate.result import RankTimes, Simulated, rank_times
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -340,7 +340,7 @@ def _result(run: Run, state: State, notes: tuple[str, ...], partial: bool) -> Si
         makespan_ns=int(ranks.finish_ns.max(initial=0)),
         ranks=ranks,
         simulated_ranks=len(classes),
-        notes=(*notes, *_memory_notes(run, ranks.peak_memory_bytes)),
+        notes=(*notes, *_memory_notes(run, ranks)),
     )
 
 
@@ -359,9 +359,14 @@ def _moved(run: Run) -> I64:
     return moved
 
 
-def _memory_notes(run: Run, peak: I64) -> list[str]:
-    room = run.system.device.memory_bytes
-    over = run.job.ranks[peak > room] if room else run.job.ranks[:0]
-    if not len(over):
-        return []
-    return [f"{len(over):,} ranks load more than the {room:,} B of their device; the first is rank {over[0]}"]
+def _memory_notes(run: Run, ranks: RankTimes) -> list[str]:
+    remote = run.options.remote_memory
+    notes = []
+    for peak, room, what in (
+        (ranks.peak_memory_bytes, run.system.device.memory_bytes, "load more than the {} B of their device"),
+        (ranks.peak_stored_bytes, remote.capacity_bytes if remote else 0, "store more than the {} B of remote memory"),
+    ):
+        over = ranks.rank[peak > room] if room else ranks.rank[:0]
+        if len(over):
+            notes.append(f"{len(over):,} ranks {what.format(f'{room:,}')}; the first is rank {over[0]}")
+    return notes
