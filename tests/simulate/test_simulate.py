@@ -12,7 +12,7 @@ import pytest
 
 import etude
 from etude.cost import catalogue
-from etude.errors import ClusterError, CycleError, DeadlockError, EtudeError, MismatchError, TraceError, UsageError
+from etude.errors import ClusterError, DeadlockError, EtudeError, MismatchError, TraceError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.fold import fold
 from etude.model.job import Job
@@ -380,8 +380,8 @@ def test_a_recorded_order_that_cannot_be():
         simulate(job, ONE, policy="recorded")
 
 
-def test_a_cycle_is_an_error_of_the_trace():
-    with pytest.raises(CycleError, match="rank 0: nodes wait for one another: 0 waits for 1 waits for 0"):
+def test_a_cycle_is_a_deadlock_of_one_rank():
+    with pytest.raises(DeadlockError, match="rank 0: nodes wait for one another: 0 waits for 1 waits for 0"):
         simulate(alone(comp(1, data=[1]), comp(1, data=[0])), ONE)
 
 

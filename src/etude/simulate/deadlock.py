@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import CycleError, DeadlockError, EtudeError
+from etude.errors import DeadlockError
 from etude.model.check_groups import check_collectives
 from etude.model.check_messages import check_messages
 from etude.model.findings import Programs as SamePrograms
@@ -38,15 +38,11 @@ class Wait:
     """Positions of the ranks that it waits for."""
 
 
-def explain(run: Run, state: State) -> EtudeError:
-    """The error that tells of the deadlock; a CycleError where a program alone stands in its own way."""
-    for at, t in zip(run.classes.first.tolist(), run.job.trace_of[run.classes.first].tolist(), strict=True):
-        cycle = find_cycle(run.job.traces[t])
-        if len(cycle):
-            ids = [run.source_id(at, row) for row in cycle.tolist()]
-            return CycleError(f"nodes wait for one another: {cycle_text(ids)}", where=f"rank {run.job.ranks[at]}")
-    waits = _waits(run, state)
-    causes = tuple(_causes(run))
+def explain(run: Run, state: State) -> DeadlockError:
+    """The error that tells of the deadlock."""
+    cycles = _cycles(run)
+    waits = _waits(run, state) + cycles
+    causes = _causes(run)
     left = state.nodes - state.done
     stuck = sum(int((run.classes.of == run.classes.of[w.at]).sum()) for w in {w.at: w for w in waits}.values())
     lines = [f"deadlock: {stuck:,} ranks wait for ever; {left:,} of {state.nodes:,} simulated nodes never end"]
@@ -57,7 +53,22 @@ def explain(run: Run, state: State) -> EtudeError:
     if circle:
         lines.append(f"circle: {circle}")
     lines += [f"cause: {cause}" for cause in causes]
-    return DeadlockError("\n".join(lines), waiting=tuple(_record(run, w) for w in waits), causes=causes)
+    causes += [f"{_who(run, w.at)}: {w.text}" for w in cycles]
+    return DeadlockError("\n".join(lines), waiting=tuple(_record(run, w) for w in waits), causes=tuple(causes))
+
+
+def _cycles(run: Run) -> list[Wait]:
+    """Programs that stand in their own way; one rank speaks for each."""
+    found: dict[int, Wait] = {}
+    for at in run.classes.first.tolist():
+        t = int(run.job.trace_of[at])
+        if t in found:
+            continue
+        cycle = find_cycle(run.job.traces[t])
+        if len(cycle):
+            ids = [run.source_id(at, row) for row in cycle.tolist()]
+            found[t] = Wait(at, int(cycle[0]), f"nodes wait for one another: {cycle_text(ids)}")
+    return list(found.values())
 
 
 def _record(run: Run, wait: Wait) -> dict[str, object]:

@@ -70,14 +70,25 @@ class Operations:
     missing: I32
     sender: I64
     time_ns: I64
-    is_message: Bool
+    collective: NDArray[np.uint8]
+    """What a collective does; NONE for messages."""
+    size_bytes: I64
+    """Input bytes per member, or of the message; 0 where not known."""
+    place: I64
+    """Row of `run.groups` of a collective, of `run.matching.links` of a message."""
     single_node: I64
     """Sends and receives whose partner is not in the job, and what they cost."""
     single_ns: I64
+    messages_from: int
+    """Collectives come before, messages from here on."""
     notes: list[str]
 
     def __len__(self) -> int:
         return len(self.missing)
+
+    @property
+    def is_message(self) -> Bool:
+        return np.arange(len(self)) >= self.messages_from
 
 
 def operations(run: Run) -> Operations:
@@ -92,9 +103,12 @@ def operations(run: Run) -> Operations:
         np.concatenate([p.missing for p in parts]),
         np.concatenate([p.sender for p in parts]),
         np.concatenate([p.time_ns for p in parts]),
-        np.concatenate([np.full(len(p), p is not parts[0]) for p in parts]),
+        np.concatenate([p.collective for p in parts]),
+        np.concatenate([p.size_bytes for p in parts]),
+        np.concatenate([p.place for p in parts]),
         single_node,
         single_ns,
+        len(parts[0]),
         notes,
     )
 
@@ -107,6 +121,9 @@ class _Part:
     missing: I32
     sender: I64
     time_ns: I64
+    collective: NDArray[np.uint8]
+    size_bytes: I64
+    place: I64
 
     def __len__(self) -> int:
         return len(self.missing)
@@ -155,7 +172,17 @@ def _collectives(run: Run, notes: list[str]) -> _Part:
     node = run.node(at, sides.rows[flat])
     time_ns = _collective_times(run, of_op, kind, size, recorded, notes)
     member = uses.group_rank[mine][which].astype(np.int64)
-    return _Part(node, of, member, np.repeat(comers, calls).astype(np.int32), np.full(total, -1, np.int64), time_ns)
+    return _Part(
+        node,
+        of,
+        member,
+        np.repeat(comers, calls).astype(np.int32),
+        np.full(total, -1, np.int64),
+        time_ns,
+        kind,
+        np.maximum(size, 0),
+        of_op,
+    )
 
 
 def _input(run: Run, row: I64, kind: NDArray[np.uint8], size: I64, members: I64) -> I64:
@@ -247,6 +274,9 @@ def _messages(run: Run, notes: list[str]) -> _Part:
         np.full(len(link), 2, np.int32),
         sender,
         time_ns,
+        np.zeros(len(link), np.uint8),
+        size,
+        link,
     )
 
 
@@ -284,7 +314,8 @@ def _lone(run: Run, notes: list[str]) -> _Part:
     if (sender >= 0).any():
         notes.append(f"{int((sender >= 0).sum()):,} eager sends are received by nobody")
     member = np.where(is_send, 0, 1)
-    return _Part(node, np.arange(len(link)), member, np.full(len(link), 2, np.int32), sender, time_ns)
+    comers, none = np.full(len(link), 2, np.int32), np.zeros(len(link), np.uint8)
+    return _Part(node, np.arange(len(link)), member, comers, sender, time_ns, none, size, link)
 
 
 def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:
