@@ -13,7 +13,7 @@ from etude.model.schema import UNKNOWN, Kind
 from etude.model.system import System
 from etude.model.trace import Trace
 from etude.simulate.options import JITTER, Compute, Options
-from etude.simulate.programs import COMM_KINDS, MEMORY_KINDS, frames
+from etude.simulate.programs import IS_COMM, IS_MEMORY, frames
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -50,8 +50,8 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
             where = f"node {trace.source_id[wrong[0]]}"
             raise TraceError(f"a duration of {trace.duration_ns[wrong[0]]:,} ns cannot be", where=where)
         cost = trace.duration_ns.copy()
-        comp, memory = trace.kind == Kind.COMP, np.isin(trace.kind, MEMORY_KINDS)
-        fixed = ~comp & ~memory & ~np.isin(trace.kind, COMM_KINDS)
+        comp, memory = trace.kind == Kind.COMP, IS_MEMORY[trace.kind]
+        fixed = ~comp & ~memory & ~IS_COMM[trace.kind]
         fixed |= frames(trace)
         cost[fixed] = 0
         comp &= ~fixed
@@ -117,7 +117,7 @@ def jitter_classes(trace: Trace) -> NDArray[np.int8]:
     found = np.full(len(trace), -1, np.int8)
     comp = trace.kind == Kind.COMP
     found[comp & (trace.cpu != 1)], found[comp & (trace.cpu == 1)] = JITTER.index("compute"), JITTER.index("host")
-    found[np.isin(trace.kind, MEMORY_KINDS)] = JITTER.index("memory")
+    found[IS_MEMORY[trace.kind]] = JITTER.index("memory")
     return found
 
 

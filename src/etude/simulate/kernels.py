@@ -1,4 +1,4 @@
-"""The event loop, as kernels over plain arrays. Numba only: nothing here allocates, and every index was checked before.
+"""The event loop, as kernels over plain arrays. Nothing here makes an array, and every index was checked before.
 
 The rule of one instant, which all networks share:
 
@@ -23,6 +23,10 @@ A network is three functions: `post(now, op, member)`, `next_time()`, `advance(n
 
 import numpy as np
 from numba import njit
+
+# Numba counts references to every array that is passed on, which takes six times as long as the work itself. Kernels
+# that make no arrays can do without: whoever calls them holds the arrays.
+kernel = njit(cache=True, _nrt=False)
 
 # node
 WAITS, OP, INST, NEXT = 0, 1, 2, 3
@@ -57,7 +61,7 @@ MILLI = 1000
 # -- heaps of (time, item): ties in any order, because all of an instant are taken before anything is issued ----------
 
 
-@njit(cache=True)
+@kernel
 def push(heap, size, time, item):
     i = size
     while i > 0:
@@ -72,7 +76,7 @@ def push(heap, size, time, item):
     return size + 1
 
 
-@njit(cache=True)
+@kernel
 def pop(heap, size):
     """Takes the top away and returns the new size."""
     size -= 1
@@ -95,7 +99,7 @@ def pop(heap, size):
     return size
 
 
-@njit(cache=True)
+@kernel
 def push_key(keys, first, size, key):
     i = size
     while i > 0:
@@ -107,7 +111,7 @@ def push_key(keys, first, size, key):
     keys[first + i] = key
 
 
-@njit(cache=True)
+@kernel
 def pop_key(keys, first, size):
     """The least key of `size` of them."""
     top = keys[first]
@@ -131,7 +135,7 @@ def pop_key(keys, first, size):
 # -- nodes and lanes ---------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def touch(number, lane, dirty, s):
     """The lane is looked at when this round issues."""
     if lane[number, DIRTY] == 0:
@@ -140,7 +144,7 @@ def touch(number, lane, dirty, s):
         s[DIRTY_SIZE] += 1
 
 
-@njit(cache=True)
+@kernel
 def make_ready(g, i, inst, prog, lane, plane_first, ready, dirty, loose, s):
     """All that node g of instance i waited for is done."""
     p = g - inst[i, BASE] + inst[i, PROG]
@@ -161,7 +165,7 @@ def make_ready(g, i, inst, prog, lane, plane_first, ready, dirty, loose, s):
         touch(number, lane, dirty, s)
 
 
-@njit(cache=True)
+@kernel
 def complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, ready, dirty, loose, s):
     """Node g ends now: its lane comes free, those that wait for it become ready."""
     time[g, END] = s[NOW]
@@ -181,7 +185,7 @@ def complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, rea
             make_ready(w, i, inst, prog, lane, plane_first, ready, dirty, loose, s)
 
 
-@njit(cache=True)
+@kernel
 def take(number, node, inst, lane, plane_first, lane_rows, ready, s):
     """The node that a lane issues next, or -1. The lane is then busy with it."""
     if lane[number, BUSY] >= 0:
@@ -207,7 +211,7 @@ def take(number, node, inst, lane, plane_first, lane_rows, ready, s):
     return g
 
 
-@njit(cache=True)
+@kernel
 def wake(node, inst, prog, lane, plane_first, ready, dirty, loose, s):
     """The very first round: nodes that wait for nothing."""
     s[FRESH] = 0
@@ -216,7 +220,7 @@ def wake(node, inst, prog, lane, plane_first, ready, dirty, loose, s):
             make_ready(g, node[g, INST], inst, prog, lane, plane_first, ready, dirty, loose, s)
 
 
-@njit(cache=True)
+@kernel
 def choose(node, time, inst, lane, plane_first, lane_rows, ready, dirty, loose, s):
     """The nodes that start now: loose[:count], count is returned. Those without a lane, and one of each free lane."""
     count = s[LOOSE_SIZE]
@@ -238,7 +242,7 @@ def choose(node, time, inst, lane, plane_first, lane_rows, ready, dirty, loose, 
 # Work is counted in 1/1000 ns of the undisturbed rate times the factor, so that both rates are whole numbers.
 
 
-@njit(cache=True)
+@kernel
 def enlist(g, i, which, members, heads):
     """Node g joins the list of nodes that compute (0) or communicate (1) on instance i."""
     head = heads[i, which]
@@ -249,7 +253,7 @@ def enlist(g, i, which, members, heads):
     heads[i, which] = g
 
 
-@njit(cache=True)
+@kernel
 def delist(g, i, which, members, heads):
     after, before = members[g, 0], members[g, 1]
     if after >= 0:
@@ -260,7 +264,7 @@ def delist(g, i, which, members, heads):
         heads[i, which] = after
 
 
-@njit(cache=True)
+@kernel
 def count_load(i, which, amount, load, changed, s):
     load[i, which] += amount
     if load[i, CHANGED] == 0:
@@ -269,12 +273,12 @@ def count_load(i, which, amount, load, changed, s):
         s[CHANGED_SIZE] += 1
 
 
-@njit(cache=True)
+@kernel
 def rest_ns(left, rate):
     return (left + rate - 1) // rate
 
 
-@njit(cache=True)
+@kernel
 def retime_node(g, was_slow, slow, time, work, heap, s):
     fast = s[COMP_MILLI]
     work[g, LEFT] -= (s[NOW] - work[g, SINCE]) * (MILLI if was_slow else fast)
@@ -283,7 +287,7 @@ def retime_node(g, was_slow, slow, time, work, heap, s):
     s[HEAP_SIZE] = push(heap, s[HEAP_SIZE], time[g, END], g)
 
 
-@njit(cache=True)
+@kernel
 def retime_op(o, was_slow, slow, op_time, op_work, net, s):
     fast = s[COMM_MILLI]
     op_work[o, LEFT] -= (s[NOW] - op_work[o, SINCE]) * (MILLI if was_slow else fast)
@@ -292,7 +296,7 @@ def retime_op(o, was_slow, slow, op_time, op_work, net, s):
     s[NET_SIZE] = push(net, s[NET_SIZE], op_time[o, FINISH], o)
 
 
-@njit(cache=True)
+@kernel
 def share_devices(node, time, op, op_time, heap, net, work, op_work, load, members, heads, changed, s):
     """Rates of what runs, where a rank began or ended to compute or to communicate in this round."""
     for c in range(s[CHANGED_SIZE]):
@@ -322,7 +326,7 @@ def share_devices(node, time, op, op_time, heap, net, work, op_work, load, membe
 # -- the analytic network ----------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def attend(o, g, node, op, load, members, heads, changed, s):
     """Where overlap counts: member g of a running operation communicates from now on."""
     i = node[g, INST]
@@ -331,7 +335,7 @@ def attend(o, g, node, op, load, members, heads, changed, s):
     op[o, SLOW] += load[i, SLOWS_COMM]
 
 
-@njit(cache=True)
+@kernel
 def begin(o, node, op, op_time, net, op_work, load, members, heads, changed, s):
     op[o, STATE] = RUNNING
     op_time[o, BEGIN] = s[NOW]
@@ -347,7 +351,7 @@ def begin(o, node, op, op_time, net, op_work, load, members, heads, changed, s):
     s[NET_SIZE] = push(net, s[NET_SIZE], op_time[o, FINISH], o)
 
 
-@njit(cache=True)
+@kernel
 def post(o, g, node, time, op, op_time, heap, net, op_work, load, members, heads, changed, s):
     """Member g comes to operation o. A collective or a rendezvous begins with its last member, an eager message with
     its sender; who comes to receive what is there already is done at once."""
@@ -368,13 +372,13 @@ def post(o, g, node, time, op, op_time, heap, net, op_work, load, members, heads
         begin(o, node, op, op_time, net, op_work, load, members, heads, changed, s)
 
 
-@njit(cache=True)
+@kernel
 def next_time(net, s):
     """When the next operation ends; NEVER if none is under way."""
     return net[0, 0] if s[NET_SIZE] > 0 else NEVER
 
 
-@njit(cache=True)
+@kernel
 def advance(op, op_time, net, over, s):
     """Operations that end now: over[:count], count is returned."""
     count = 0
@@ -388,7 +392,7 @@ def advance(op, op_time, net, over, s):
     return count
 
 
-@njit(cache=True)
+@kernel
 def release_member(g, o, node, time, inst, prog, op_time, load, members, heads, changed, s):
     """What the end of operation o means for its member g, apart from being complete."""
     i = node[g, INST]
@@ -399,7 +403,7 @@ def release_member(g, o, node, time, inst, prog, op_time, load, members, heads, 
         count_load(i, SENDING, -1, load, changed, s)
 
 
-@njit(cache=True)
+@kernel
 def run_alone(g, node, time, inst, prog, heap, work, load, members, heads, changed, s):
     """Node g, which needs no operation, starts now."""
     cost = time[g, COST]
@@ -415,7 +419,7 @@ def run_alone(g, node, time, inst, prog, heap, work, load, members, heads, chang
     s[HEAP_SIZE] = push(heap, s[HEAP_SIZE], time[g, END], g)
 
 
-@njit(cache=True)
+@kernel
 def step(
     max_events, s, node, time, prog, succ_start, succ, inst, lane, plane_first, lane_rows, ready, dirty, loose,
     op, op_time, over, heap, net, work, op_work, load, members, heads, changed,

@@ -22,8 +22,9 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-COMM_KINDS = (Kind.SEND, Kind.RECV, Kind.COLL)
-MEMORY_KINDS = (Kind.MEM_LOAD, Kind.MEM_STORE)
+IS_COMM, IS_MEMORY = np.zeros(256, bool), np.zeros(256, bool)
+"""By kind of node."""
+IS_COMM[[Kind.SEND, Kind.RECV, Kind.COLL]] = IS_MEMORY[[Kind.MEM_LOAD, Kind.MEM_STORE]] = True
 
 
 def with_values(job: Job) -> Job:
@@ -59,7 +60,7 @@ def uses(trace: Trace) -> U8:
     comp = trace.kind == Kind.COMP
     device = comp & (trace.cpu != 1)
     use[device if device.any() else comp] = COMPUTE
-    use[np.isin(trace.kind, (*COMM_KINDS, *MEMORY_KINDS))] = COMMUNICATION
+    use[(IS_COMM | IS_MEMORY)[trace.kind]] = COMMUNICATION
     return use
 
 

@@ -30,7 +30,7 @@ from etude.simulate.result import RankTimes, Simulated, rank_times
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
-SLICE = 200_000
+SLICE = 500_000
 """Nodes between two looks at the clock and the keyboard: a tenth of a second."""
 EXPLAINED = 1 << 20
 """Nodes up to which a deadlock of a folded job is looked at again rank by rank."""
