@@ -1,0 +1,27 @@
+"""ASTRA-sim's analytical backends, re-implemented bit for bit: `run` a `Workload` on a network and a system."""
+
+from etude.simulate.astra.config import (
+    Network,
+    RemoteMemory,
+    SystemConfig,
+    read_groups,
+    read_network,
+    read_remote_memory,
+    read_system,
+)
+from etude.simulate.astra.run import AstraAbort, AstraResult, run
+from etude.simulate.astra.workload import Workload
+
+__all__ = [
+    "AstraAbort",
+    "AstraResult",
+    "Network",
+    "RemoteMemory",
+    "SystemConfig",
+    "Workload",
+    "read_groups",
+    "read_network",
+    "read_remote_memory",
+    "read_system",
+    "run",
+]
