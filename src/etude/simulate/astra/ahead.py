@@ -5,10 +5,10 @@ has joined. So its message traffic may run on a machine of its own, or, for a ri
 """
 
 import numpy as np
-from numba import njit
 
 from etude.simulate.astra.algorithms import LOCAL_ENDPOINT_NS, packet_ready, packet_received, reduction_ns
 from etude.simulate.astra.events import call_after, give, next_call, pop, push, stop
+from etude.simulate.astra.kernel import kernel
 from etude.simulate.astra.layout import (
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AMBIGUOUS, AT_CALLS, AT_MESSAGES, AT_ONCE, BATCH_RANK, CALL_ARG, CALL_BUNDLE,
     CALL_DELAY, CALL_REG, COMM_BYTES, COMM_CHUNKS, COMM_PLAN, COMM_SHAPE, COMM_SIZE, COMM_START, CURRENT_REG,
@@ -16,20 +16,20 @@ from etude.simulate.astra.layout import (
     MEMO_CHUNKS, MEMO_FINISH, MEMO_PLAN, MEMO_REG, MEMO_SHAPE, MSG_RECV_ARG, MSG_RECV_BACK, NESTED_DONE, NONE, NOW,
     NUM_COLL, NUM_MEMO, NUM_MEMOS, NUM_PLAN, PLAN_COM, PLAN_GROUP, PLAN_IMPL, PLAN_SIZE, QUEUES, REDUCE_SCATTER, RING,
     RUNNING, ST_NODE, ST_PHASE, ST_PHASES, STATUS, TAB_COLLECTIVES, TAB_FINISH_NS, TAB_JOINED, TAB_JOINED_NS,
-    TAB_MEMBERS, TAB_MEMO, TAB_PLAN_KEY, TAB_PLAN_START, TAB_PLANS, TAB_REG_NS,
+    TAB_MEMBERS, TAB_MEMO, TAB_PLAN_KEY, TAB_PLAN_START, TAB_PLANS, TAB_REG_NS, TAB_SCRATCH,
 )
 from etude.simulate.astra.network import delay_ns, mark_arrived
 from etude.simulate.astra.streams import close_stream, next_phase, open_chunks
 
 
-@njit(cache=True)
+@kernel
 def _is_reduced(com, n, packet):
     if packet % n == 0:
         return False
     return com == REDUCE_SCATTER or (com == ALL_REDUCE and (packet // n) % 2 == 0)
 
 
-@njit(cache=True)
+@kernel
 def _all_equal(values):
     for i in range(1, len(values)):
         if values[i] != values[0]:
@@ -37,8 +37,8 @@ def _all_equal(values):
     return True
 
 
-@njit(cache=True)
-def ring_finish(tab, rate, p, size, chunks, ranks, finish, registered):
+@kernel
+def ring_finish(tab, rate, p, size, chunks, ranks, finish, registered, hop_ns):
     """Finish of a ring collective; `finish` comes in holding when each member joined.
 
     Packet k leaves a member when packet k-1 has come from its left neighbour, no earlier than its own packet
@@ -48,7 +48,6 @@ def ring_finish(tab, rate, p, size, chunks, ranks, finish, registered):
     endpoint_ns = np.int64(LOCAL_ENDPOINT_NS) if tab[p + PLAN_GROUP] >= 0 else tab[ENDPOINT_NS]
     message = size if com == ALL_GATHER else size // n
     reduce_ns = reduction_ns(rate, message)
-    hop_ns = np.empty(n, np.int64)
     for i in range(n):
         hop_ns[i] = delay_ns(tab, rate, ranks[i - 1 if i > 0 else n - 1], ranks[i], message)
     steps = n - 1
@@ -73,7 +72,7 @@ def ring_finish(tab, rate, p, size, chunks, ranks, finish, registered):
         registered[i] = finish[i] - wait_ns
 
 
-@njit(cache=True)
+@kernel
 def _run_batch(mem, tab, rate, batch):
     """Calls of one rank. A stream's node is the slot of its member, where chunks count up to 0."""
     while mem[STATUS] == RUNNING:
@@ -84,7 +83,7 @@ def _run_batch(mem, tab, rate, batch):
         mem[CURRENT_REG] = mem[call + CALL_REG]
         give(mem, AT_CALLS, FREE_CALL, call)
         if then_ns >= 0:
-            call_after(mem, mem[batch + BATCH_RANK], then_ns, CALL_BUNDLE, stream, np.int64(NONE))
+            call_after(mem, mem[batch + BATCH_RANK], then_ns, CALL_BUNDLE, stream, NONE)
         elif packet_ready(mem, tab, rate, stream):
             if mem[stream + ST_PHASE] + 1 < mem[stream + ST_PHASES]:
                 next_phase(mem, tab, rate, stream)
@@ -98,14 +97,15 @@ def _run_batch(mem, tab, rate, batch):
             close_stream(mem, tab, rate, stream)
 
 
-@njit(cache=True)
+@kernel
 def run_traffic(mem, tab, rate, comm):
     """Run one collective's messages on a machine of its own; fills the members' finish and registration."""
     start, size = tab[comm + COMM_START], tab[comm + COMM_SIZE]
     low = tab[TAB_JOINED] + start
-    rows = tab[low:low + size].copy()
+    rows = tab[TAB_SCRATCH] + start
     mem[NESTED_DONE] = 0
     for i in range(size):
+        tab[rows + i] = tab[low + i]
         tab[low + i] = -tab[comm + COMM_CHUNKS]
         push(mem, tab[tab[TAB_JOINED_NS] + start + i], EVENT_START | ((start + i) << 3))
     while mem[STATUS] == RUNNING:
@@ -116,7 +116,7 @@ def run_traffic(mem, tab, rate, comm):
         if kind == EVENT_BATCH:
             _run_batch(mem, tab, rate, arg)
         elif kind == EVENT_START:
-            collective = tab[TAB_COLLECTIVES] + rows[arg - start] * NUM_COLL
+            collective = tab[TAB_COLLECTIVES] + tab[rows + arg - start] * NUM_COLL
             open_chunks(mem, tab, rate, collective, tab[tab[TAB_MEMBERS] + arg], arg, np.int64(0))
         elif kind == EVENT_RECEIVE or (kind == EVENT_ARRIVAL and mem[arg + MSG_RECV_BACK] != NONE):
             stream = mem[arg + MSG_RECV_ARG]
@@ -124,12 +124,13 @@ def run_traffic(mem, tab, rate, comm):
             packet_received(mem, tab, rate, stream)
         else:
             mark_arrived(mem, arg)
-    tab[low:low + size] = rows
+    for i in range(size):
+        tab[low + i] = tab[rows + i]
     if mem[NESTED_DONE] < size:
         stop(mem, AMBIGUOUS)
 
 
-@njit(cache=True)
+@kernel
 def work_out(mem, tab, rate, comm):
     """Finish times of a collective that all members have joined."""
     start, size, plan = tab[comm + COMM_START], tab[comm + COMM_SIZE], tab[comm + COMM_PLAN]
@@ -142,9 +143,11 @@ def work_out(mem, tab, rate, comm):
     is_single_file = tab[QUEUES] == 1 and (tab[AT_ONCE] == 1 or chunks == 1)
     has_one_phase = tab[tab[TAB_PLAN_START] + plan + 1] - template == 1
     if has_one_phase and is_single_file and tab[p + PLAN_IMPL] == RING and chunk_bytes >= size:
-        finish[:] = joined
+        for i in range(size):
+            finish[i] = joined[i]
         ranks = tab[tab[TAB_MEMBERS] + start:tab[TAB_MEMBERS] + start + size]
-        ring_finish(tab, rate, p, chunk_bytes, chunks, ranks, finish, registered)
+        scratch = tab[tab[TAB_SCRATCH] + start:tab[TAB_SCRATCH] + start + size]
+        ring_finish(tab, rate, p, chunk_bytes, chunks, ranks, finish, registered, scratch)
         return
     key, shape = tab[tab[TAB_PLAN_KEY] + plan], tab[comm + COMM_SHAPE]
     is_shared = key >= 0 and _all_equal(joined)
@@ -152,8 +155,9 @@ def work_out(mem, tab, rate, comm):
     memo = tab[TAB_MEMO] + slot * NUM_MEMO
     if (is_shared and tab[memo + MEMO_SHAPE] == shape and tab[memo + MEMO_PLAN] == key
             and tab[memo + MEMO_BYTES] == chunk_bytes and tab[memo + MEMO_CHUNKS] == chunks):
-        finish[:] = joined[0] + tab[memo + MEMO_FINISH]
-        registered[:] = joined[0] + tab[memo + MEMO_REG]
+        for i in range(size):
+            finish[i] = joined[0] + tab[memo + MEMO_FINISH]
+            registered[i] = joined[0] + tab[memo + MEMO_REG]
         return
     run_traffic(mem, tab, rate, comm)
     if is_shared and _all_equal(finish) and _all_equal(registered):

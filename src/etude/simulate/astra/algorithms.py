@@ -6,9 +6,9 @@ free, every received message brings another, and each ticket that has passed the
 """
 
 import numpy as np
-from numba import njit
 
 from etude.simulate.astra.events import call_after, stop
+from etude.simulate.astra.kernel import kernel
 from etude.simulate.astra.layout import (
     ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BACK_NONE, BACK_STREAM, BINARY_TREE, CALL_BUNDLE, DIRECT,
     ENDPOINT_NS, HALVING_DOUBLING, NONE, REDUCE_SCATTER, RING, ST_BASE, ST_BYTES, ST_CHILD1, ST_CHILD2,
@@ -19,13 +19,13 @@ from etude.simulate.astra.layout import (
 )
 from etude.simulate.astra.network import receive, send
 
-LOCAL_ENDPOINT_NS = 10                      # inside a group smaller than the cluster
-ROLE_LEAF, ROLE_INNER, ROLE_ROOT = range(3)
+LOCAL_ENDPOINT_NS = np.int64(10)                 # inside a group smaller than the cluster
+ROLE_LEAF, ROLE_INNER, ROLE_ROOT = map(np.int64, range(3))
 (STATE_BEGIN, STATE_TWO_CHILDREN, STATE_ONE_CHILD, STATE_TO_PARENT, STATE_FROM_PARENT, STATE_TO_CHILDREN,
- STATE_END) = range(7)
+ STATE_END) = map(np.int64, range(7))
 
 
-@njit(cache=True)
+@kernel
 def reduction_ns(rate, size):
     """One write and two reads of the local memory."""
     if rate[RATE_MEMORY] <= 0.0:
@@ -33,7 +33,7 @@ def reduction_ns(rate, size):
     return 3 * np.int64(np.float64(size) / rate[RATE_MEMORY] * 1e9)
 
 
-@njit(cache=True)
+@kernel
 def member(mem, tab, stream, index):
     """The rank at a place of the stream's ring."""
     index = index % mem[stream + ST_N]
@@ -42,7 +42,7 @@ def member(mem, tab, stream, index):
     return mem[stream + ST_BASE] + index * mem[stream + ST_STRIDE]
 
 
-@njit(cache=True)
+@kernel
 def final_bytes(impl, com, n, size):
     """Bytes a phase hands to the next one."""
     if impl == BINARY_TREE:
@@ -54,7 +54,7 @@ def final_bytes(impl, com, n, size):
     return size
 
 
-@njit(cache=True)
+@kernel
 def begin(mem, tab, rate, stream, size, window):
     """Start a phase; the ring of the stream is already set."""
     mem[stream + ST_DELAY] = LOCAL_ENDPOINT_NS if mem[stream + ST_GROUP] >= 0 else tab[ENDPOINT_NS]
@@ -82,7 +82,7 @@ def begin(mem, tab, rate, stream, size, window):
         _insert(mem, tab, rate, stream)
 
 
-@njit(cache=True)
+@kernel
 def _cycle(mem, stream):
     """Tickets that may need a reduction after `ST_WIDTH` that do not."""
     if mem[stream + ST_IMPL] == RING:
@@ -92,7 +92,7 @@ def _cycle(mem, stream):
     return (mem[stream + ST_N] - 1) * mem[stream + ST_WIDTH] if mem[stream + ST_GROUP] >= 0 else mem[stream + ST_WIDTH]
 
 
-@njit(cache=True)
+@kernel
 def _insert(mem, tab, rate, stream):
     """A ticket goes to the endpoint; every second round of an all-reduce is a gather and reduces nothing."""
     if mem[stream + ST_ZERO] == 0 and mem[stream + ST_NONZERO] == 0:
@@ -103,14 +103,14 @@ def _insert(mem, tab, rate, stream):
     else:
         reduced = mem[stream + ST_COM] == REDUCE_SCATTER or (mem[stream + ST_COM] == ALL_REDUCE and mem[stream + ST_TOGGLE] == 1)
         mem[stream + ST_NONZERO] -= 1
-    then_ns = reduction_ns(rate, mem[stream + ST_BYTES]) if reduced else np.int64(NONE)
+    then_ns = reduction_ns(rate, mem[stream + ST_BYTES]) if reduced else NONE
     mem[stream + ST_PACKETS] += 1
     call_after(mem, mem[stream + ST_RANK], mem[stream + ST_DELAY], CALL_BUNDLE, stream, then_ns)
     if mem[stream + ST_IMPL] == HALVING_DOUBLING:
         mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING] = _next_partner(mem, stream, mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING])
 
 
-@njit(cache=True)
+@kernel
 def _next_partner(mem, stream, size, offset, halving):
     """Distance doubles and bytes halve; an all-reduce turns round at the farthest partner."""
     if halving == 1:
@@ -121,7 +121,7 @@ def _next_partner(mem, stream, size, offset, halving):
     return size, offset, halving
 
 
-@njit(cache=True)
+@kernel
 def _send_next(mem, tab, rate, stream):
     """Let one message out and expect one, if a ticket allows it."""
     if mem[stream + ST_PACKETS] == 0 or mem[stream + ST_LEFT] == 0 or mem[stream + ST_FREE] == 0:
@@ -149,7 +149,7 @@ def _send_next(mem, tab, rate, stream):
     receive(mem, tab, rate, src, rank, size, tag, BACK_STREAM, stream)
 
 
-@njit(cache=True)
+@kernel
 def packet_ready(mem, tab, rate, stream):
     """A ticket has passed the endpoint. True when the phase is over."""
     if mem[stream + ST_IMPL] == BINARY_TREE:
@@ -166,7 +166,7 @@ def packet_ready(mem, tab, rate, stream):
     return mem[stream + ST_LEFT] == 0 and mem[stream + ST_FREE] == mem[stream + ST_WIDTH]
 
 
-@njit(cache=True)
+@kernel
 def packet_received(mem, tab, rate, stream):
     if mem[stream + ST_IMPL] == BINARY_TREE:
         _tree_received(mem, tab, rate, stream)
@@ -177,7 +177,7 @@ def packet_received(mem, tab, rate, stream):
 
 # --- double binary tree --------------------------------------------------------------------------------------------
 
-@njit(cache=True)
+@kernel
 def _place_in_tree(mem, stream, mirror):
     """Parent and children by place: an in-order tree over n-1 places and a root at the last (or first) one."""
     n, index = mem[stream + ST_N], mem[stream + ST_INDEX]
@@ -206,7 +206,7 @@ def _place_in_tree(mem, stream, mirror):
     mem[stream + ST_CHILD1], mem[stream + ST_CHILD2] = (low + at - 1) // 2, (at + 1 + high) // 2
 
 
-@njit(cache=True)
+@kernel
 def _begin_tree(mem, tab, rate, stream, size):
     n = mem[stream + ST_N]
     if n & (n - 1) != 0 or mem[stream + ST_GROUP] >= 0 or mem[stream + ST_INDEX] < 0 or mem[stream + ST_INDEX] >= n:
@@ -227,23 +227,23 @@ def _begin_tree(mem, tab, rate, stream, size):
         _tree_receive(mem, tab, rate, stream, mem[stream + ST_CHILD1])
 
 
-@njit(cache=True)
+@kernel
 def _tree_packet(mem, tab, rate, stream, reduced):
-    then_ns = reduction_ns(rate, mem[stream + ST_BYTES]) if reduced else np.int64(NONE)
+    then_ns = reduction_ns(rate, mem[stream + ST_BYTES]) if reduced else NONE
     call_after(mem, mem[stream + ST_RANK], mem[stream + ST_DELAY], CALL_BUNDLE, stream, then_ns)
 
 
-@njit(cache=True)
+@kernel
 def _tree_send(mem, tab, rate, stream, place):
     send(mem, tab, rate, mem[stream + ST_RANK], member(mem, tab, stream, place), mem[stream + ST_BYTES], mem[stream + ST_TAG], BACK_NONE, np.int64(0))
 
 
-@njit(cache=True)
+@kernel
 def _tree_receive(mem, tab, rate, stream, place):
     receive(mem, tab, rate, member(mem, tab, stream, place), mem[stream + ST_RANK], mem[stream + ST_BYTES], mem[stream + ST_TAG], BACK_STREAM, stream)
 
 
-@njit(cache=True)
+@kernel
 def _tree_ready(mem, tab, rate, stream):
     if mem[stream + ST_ROLE] == ROLE_INNER and mem[stream + ST_REDUCTIONS] < 1:
         mem[stream + ST_REDUCTIONS] += 1
@@ -261,7 +261,7 @@ def _tree_ready(mem, tab, rate, stream):
     return mem[stream + ST_STATE] == STATE_END
 
 
-@njit(cache=True)
+@kernel
 def _tree_received(mem, tab, rate, stream):
     if mem[stream + ST_STATE] == STATE_TWO_CHILDREN:
         mem[stream + ST_STATE] = STATE_ONE_CHILD

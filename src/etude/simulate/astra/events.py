@@ -6,8 +6,8 @@ Times are compared as unsigned numbers, because one quirk of the original gives 
 """
 
 import numpy as np
-from numba import njit
 
+from etude.simulate.astra.kernel import kernel
 from etude.simulate.astra.layout import (
     AMBIGUOUS, AT_BATCHES, AT_BUCKETS, AT_CALLS, AT_EVENTS, AT_HEAP, AT_RANKS, AT_TIMES, BATCH_HEAD, BATCH_NEXT,
     BATCH_RANK, BATCH_TAIL, BATCH_TIME, BUCKET_HEAD, BUCKET_TAIL, BUCKET_TIME, CALL_ARG, CALL_COLLECTIVE_DONE,
@@ -20,14 +20,14 @@ SIGN = np.int64(-(2**63))
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(cache=True)
+@kernel
 def stop(mem, status):
     """Ask the machine to stop; the first reason stands."""
     if mem[STATUS] == RUNNING:
         mem[STATUS] = status
 
 
-@njit(cache=True)
+@kernel
 def take(mem, at, free):
     """A record of the pool at `at`, or the pool's first record and a stop when there is none left."""
     record = mem[free]
@@ -39,19 +39,19 @@ def take(mem, at, free):
     return record
 
 
-@njit(cache=True)
+@kernel
 def give(mem, at, free, record):
     if record != mem[at]:
         mem[record] = mem[free]
         mem[free] = record
 
 
-@njit(cache=True)
+@kernel
 def _hash(time, mask):
-    return np.int64((np.uint64(time) * GOLDEN) >> np.uint64(20)) & mask
+    return np.int64((np.uint64(time) * GOLDEN) >> np.uint64(32)) & mask
 
 
-@njit(cache=True)
+@kernel
 def _bucket_of(mem, time):
     """The bucket of an instant, made and put on the heap if there is none."""
     times, mask = mem[AT_TIMES], mem[TIME_MASK]
@@ -86,7 +86,7 @@ def _bucket_of(mem, time):
     return bucket
 
 
-@njit(cache=True)
+@kernel
 def _heap_pop(mem):
     heap = mem[AT_HEAP]
     top = mem[heap + HEAP_BUCKET]
@@ -110,7 +110,7 @@ def _heap_pop(mem):
     return top
 
 
-@njit(cache=True)
+@kernel
 def _forget_time(mem, time):
     """Delete a key from the open-addressing table by shifting later entries of its run back."""
     times, mask = mem[AT_TIMES], mem[TIME_MASK]
@@ -131,7 +131,7 @@ def _forget_time(mem, time):
             hole = slot
 
 
-@njit(cache=True)
+@kernel
 def push(mem, time, payload):
     """Put an event at the end of an instant's list."""
     if time == mem[LAST_TIME] and mem[LAST_BUCKET] != NONE:
@@ -153,7 +153,7 @@ def push(mem, time, payload):
     mem[bucket + BUCKET_TAIL] = event
 
 
-@njit(cache=True)
+@kernel
 def schedule(mem, time, payload):
     """Schedule an event; the original cannot process one at tick 0 and aborts."""
     if time == 0:
@@ -161,7 +161,7 @@ def schedule(mem, time, payload):
     push(mem, time, payload)
 
 
-@njit(cache=True)
+@kernel
 def pop(mem):
     """The payload of the next event, with NOW set to its time; -1 when there is none."""
     bucket = mem[CURRENT]
@@ -170,7 +170,7 @@ def pop(mem):
         if mem[LAST_BUCKET] == bucket:
             mem[LAST_BUCKET] = NONE
         give(mem, AT_BUCKETS, FREE_BUCKET, bucket)
-        bucket = np.int64(NONE)
+        bucket = NONE
     if bucket == NONE:
         if mem[HEAP_SIZE] == 0:
             mem[CURRENT] = NONE
@@ -188,7 +188,7 @@ def pop(mem):
     return payload
 
 
-@njit(cache=True)
+@kernel
 def find_batch(mem, rank, time):
     """The rank's pending list of calls at an instant, or -1."""
     batch = mem[mem[AT_RANKS] + rank * mem[RANK_WIDTH] + RANK_BATCHES]
@@ -197,7 +197,7 @@ def find_batch(mem, rank, time):
     return batch
 
 
-@njit(cache=True)
+@kernel
 def call_at(mem, rank, time, kind, arg, delay, registered):
     """Put a call on a rank's list for an instant, in the order of registration.
 
@@ -233,7 +233,7 @@ def call_at(mem, rank, time, kind, arg, delay, registered):
         mem[tail + CALL_NEXT] = call
         mem[batch + BATCH_TAIL] = call
         return
-    before, at = np.int64(NONE), mem[batch + BATCH_HEAD]
+    before, at = NONE, mem[batch + BATCH_HEAD]
     while at != NONE and mem[at + CALL_REG] <= registered:
         if mem[at + CALL_REG] == registered and (ahead or mem[at + CALL_KIND] == CALL_COLLECTIVE_DONE):
             stop(mem, AMBIGUOUS)
@@ -247,13 +247,13 @@ def call_at(mem, rank, time, kind, arg, delay, registered):
         mem[batch + BATCH_TAIL] = call
 
 
-@njit(cache=True)
+@kernel
 def call_after(mem, rank, delay_ns, kind, arg, then_ns):
     now = mem[NOW]
     call_at(mem, rank, now + delay_ns, kind, arg, then_ns, now)
 
 
-@njit(cache=True)
+@kernel
 def next_call(mem, batch):
     """Take the first call off a batch; when none is left the batch is closed and -1 comes back."""
     call = mem[batch + BATCH_HEAD]
@@ -267,4 +267,4 @@ def next_call(mem, batch):
         at = mem[at] + BATCH_NEXT
     mem[at] = mem[batch + BATCH_NEXT]
     give(mem, AT_BATCHES, FREE_BATCH, batch)
-    return np.int64(NONE)
+    return NONE

@@ -1,10 +1,10 @@
 """The workload layer: which nodes of a rank are ready, which may run, and what running one starts."""
 
 import numpy as np
-from numba import njit
 
 from etude.simulate.astra.ahead import work_out
 from etude.simulate.astra.events import call_after, call_at, stop
+from etude.simulate.astra.kernel import kernel
 from etude.simulate.astra.layout import (
     ACT_COLLECTIVE, ACT_MEMORY, ACT_RECEIVE, ACT_SEND, ACT_SKIP, ACT_TIMED, AMBIGUOUS, AT_FRESH, AT_LINES, AT_RANKS,
     AT_SERVERS, BACK_NODE, BAD_NODE, CALL_COLLECTIVE_DONE, CALL_MEMORY_FREE, CALL_NODE_DONE, COLL_CHUNK_BYTES,
@@ -20,10 +20,10 @@ from etude.simulate.astra.layout import (
 from etude.simulate.astra.network import receive, send
 from etude.simulate.astra.streams import open_chunks
 
-TAG_RANGE = 500_000_000
+TAG_RANGE = np.int64(500_000_000)
 
 
-@njit(cache=True)
+@kernel
 def _push_ready(mem, small, ready, node):
     line = mem[AT_LINES] + (small[node, NODE_RANK] * NUM_RESOURCES + small[node, NODE_RESOURCE]) * NUM_LINE
     start, key = mem[line + LINE_START], small[node, NODE_KEY]
@@ -38,12 +38,12 @@ def _push_ready(mem, small, ready, node):
     ready[start + i] = key
 
 
-@njit(cache=True)
+@kernel
 def _next_issuable(mem, small, ready, rank, first_node):
     """The ready node with the smallest id whose resource is free, taken off its heap; -1 if none."""
     row = mem[AT_RANKS] + rank * mem[RANK_WIDTH]
     lines = mem[AT_LINES] + rank * NUM_RESOURCES * NUM_LINE
-    best, best_key = np.int64(NONE), np.int64(0)
+    best, best_key = NONE, np.int64(0)
     for resource in range(NUM_RESOURCES):
         line = lines + resource * NUM_LINE
         if mem[line + LINE_COUNT] == 0 or (resource != ON_NOTHING and mem[row + RANK_CPU + resource] != 0):
@@ -71,8 +71,8 @@ def _next_issuable(mem, small, ready, rank, first_node):
     return np.int64(small[first_node + best_key, NODE_AT_KEY])
 
 
-@njit(cache=True)
-def _finish(mem, small, large, child, ready, node, is_pass_open):
+@kernel
+def finish(mem, small, large, child, ready, node, is_pass_open):
     """Give back the node's resource and count down its children. Ready ones join their heap, or wait for the next
     pass if one is under way."""
     row = mem[AT_RANKS] + small[node, NODE_RANK] * mem[RANK_WIDTH]
@@ -92,7 +92,7 @@ def _finish(mem, small, large, child, ready, node, is_pass_open):
                 _push_ready(mem, small, ready, c)
 
 
-@njit(cache=True)
+@kernel
 def _issue_memory(mem, small, large, node):
     """Ask a remote memory; those that several ranks share serve one request at a time. A node that waits keeps who
     is behind it in the word of its tag."""
@@ -106,13 +106,13 @@ def _issue_memory(mem, small, large, node):
             small[mem[server + SERVER_TAIL], NODE_TAG] = node
         mem[server + SERVER_TAIL] = node
         return
-    call_after(mem, rank, large[node, NODE_DURATION], CALL_NODE_DONE, node, np.int64(NONE))
+    call_after(mem, rank, large[node, NODE_DURATION], CALL_NODE_DONE, node, NONE)
     if peer >= 0:
-        call_after(mem, rank, large[node, NODE_DURATION], CALL_MEMORY_FREE, node, np.int64(NONE))
+        call_after(mem, rank, large[node, NODE_DURATION], CALL_MEMORY_FREE, node, NONE)
         mem[server + SERVER_BUSY] = 1
 
 
-@njit(cache=True)
+@kernel
 def memory_free(mem, small, large, node):
     server = mem[AT_SERVERS] + small[node, NODE_PEER] * NUM_SERVER
     waiting = mem[server + SERVER_HEAD]
@@ -122,50 +122,63 @@ def memory_free(mem, small, large, node):
         _issue_memory(mem, small, large, waiting)
 
 
-@njit(cache=True)
-def _join(mem, side, tab, rate, row, stream):
-    """Join a collective; the last member to join works out when each of them is through."""
-    c = tab[TAB_COLLECTIVES] + row * NUM_COLL
+@kernel
+def _is_other(tab, comm, c, stream):
+    """Whether a rank joins with something else than the collective that is being joined."""
+    return (tab[comm + COMM_STREAM] != stream or tab[comm + COMM_PLAN] != tab[c + COLL_PLAN]
+            or tab[comm + COMM_BYTES] != tab[c + COLL_CHUNK_BYTES] or tab[comm + COMM_CHUNKS] != tab[c + COLL_CHUNKS])
+
+
+@kernel
+def _join(mem, tab, c, row, stream):
+    """Join a collective. True for the last member to join."""
     comm = tab[TAB_COMMS] + tab[c + COLL_COMM] * NUM_COMM
-    now, plan = mem[NOW], tab[c + COLL_PLAN]
+    plan = tab[c + COLL_PLAN]
     if tab[comm + COMM_JOINED] == 0:
         tab[comm + COMM_STREAM], tab[comm + COMM_PLAN] = stream, plan
         tab[comm + COMM_BYTES], tab[comm + COMM_CHUNKS] = tab[c + COLL_CHUNK_BYTES], tab[c + COLL_CHUNKS]
-    elif (tab[comm + COMM_STREAM] != stream or tab[comm + COMM_PLAN] != plan
-            or tab[comm + COMM_BYTES] != tab[c + COLL_CHUNK_BYTES] or tab[comm + COMM_CHUNKS] != tab[c + COLL_CHUNKS]):
+    elif _is_other(tab, comm, c, stream):
         stop(mem, AMBIGUOUS)
-        return
-    if now == 0 and tab[ENDPOINT_NS] == 0:
+        return False
+    if mem[NOW] == 0 and tab[ENDPOINT_NS] == 0:
         if tab[tab[TAB_PLANS] + tab[tab[TAB_PLAN_START] + plan] * NUM_PLAN + PLAN_GROUP] < 0:
             stop(mem, EVENT_AT_ZERO)
-    start, size = tab[comm + COMM_START], tab[comm + COMM_SIZE]
-    slot = start + tab[c + COLL_MEMBER]
-    tab[tab[TAB_JOINED_NS] + slot], tab[tab[TAB_JOINED] + slot] = now, row
+    slot = tab[comm + COMM_START] + tab[c + COLL_MEMBER]
+    tab[tab[TAB_JOINED_NS] + slot], tab[tab[TAB_JOINED] + slot] = mem[NOW], row
     tab[comm + COMM_JOINED] += 1
-    if tab[comm + COMM_JOINED] < size:
-        return
+    if tab[comm + COMM_JOINED] < tab[comm + COMM_SIZE]:
+        return False
     tab[comm + COMM_JOINED] = 0
-    work_out(side, tab, rate, comm)
+    return True
+
+
+@kernel
+def _announce(mem, side, tab, comm):
+    """Put the finish of every member of a collective that has been worked out on its rank's list."""
     if side[STATUS] != RUNNING:
         stop(mem, side[STATUS])
         return
-    for i in range(start, start + size):
+    start = tab[comm + COMM_START]
+    for i in range(start, start + tab[comm + COMM_SIZE]):
         call_at(mem, tab[tab[TAB_MEMBERS] + i], tab[tab[TAB_FINISH_NS] + i], CALL_COLLECTIVE_DONE,
-                tab[tab[TAB_JOINED] + i], np.int64(NONE), tab[tab[TAB_REG_NS] + i])
+                tab[tab[TAB_JOINED] + i], NONE, tab[tab[TAB_REG_NS] + i])
 
 
-@njit(cache=True)
-def _issue_collective(mem, side, tab, rate, rank, row):
-    c = tab[TAB_COLLECTIVES] + row * NUM_COLL
+@kernel
+def _next_stream(mem, tab, c, rank):
+    """The number of a collective's first stream on its rank; -1 if the original never starts one.
+
+    Streams of a group are numbered by the group, but count on the rank's own counter too.
+    """
     r = mem[AT_RANKS] + rank * mem[RANK_WIDTH]
     plan, comm_row, chunks = tab[c + COLL_PLAN], tab[c + COLL_COMM], tab[c + COLL_CHUNKS]
     mem[r + RANK_COLLECTIVE] = 1
     if tab[tab[TAB_PLAN_START] + plan] == tab[tab[TAB_PLAN_START] + plan + 1]:
-        return                                   # no dimension takes part: the original never finishes it
+        return NONE                              # no dimension takes part
     if tab[c + COLL_CHUNK_BYTES] == 0:
         if chunks > 0:
             stop(mem, ENDLESS_CHUNKS)
-        return
+        return NONE
     stream = mem[r + RANK_STREAMS]
     mem[r + RANK_STREAMS] += chunks
     if comm_row > 0:
@@ -173,13 +186,10 @@ def _issue_collective(mem, side, tab, rate, rank, row):
         slot = tab[TAB_STREAMS] + tab[comm + COMM_START] + tab[c + COLL_MEMBER]
         stream = tab[comm + COMM_TAG_BASE] + tab[slot]
         tab[slot] += chunks
-    if tab[IS_AHEAD] == 1:
-        _join(mem, side, tab, rate, row, stream)
-    else:
-        open_chunks(mem, tab, rate, c, rank, row, stream % TAG_RANGE + TAG_RANGE)
+    return stream
 
 
-@njit(cache=True)
+@kernel
 def issue_ready(mem, side, tab, rate, small, large, child, ready, rank, first_node):
     """One pass over the ready nodes in ascending id; what becomes ready meanwhile waits for the next pass."""
     row = mem[AT_RANKS] + rank * mem[RANK_WIDTH]
@@ -195,9 +205,17 @@ def issue_ready(mem, side, tab, rate, small, large, child, ready, rank, first_no
             mem[row + RANK_CPU + resource] += 1
         peer, size, tag = np.int64(small[node, NODE_PEER]), large[node, NODE_BYTES], np.int64(small[node, NODE_TAG])
         if action == ACT_TIMED:
-            call_after(mem, rank, large[node, NODE_DURATION], CALL_NODE_DONE, node, np.int64(NONE))
+            call_after(mem, rank, large[node, NODE_DURATION], CALL_NODE_DONE, node, NONE)
         elif action == ACT_COLLECTIVE:
-            _issue_collective(mem, side, tab, rate, rank, np.int64(small[node, NODE_COLLECTIVE]))
+            c = tab[TAB_COLLECTIVES] + small[node, NODE_COLLECTIVE] * NUM_COLL
+            stream = _next_stream(mem, tab, c, rank)
+            if stream != NONE and tab[IS_AHEAD] == 0:
+                row_c = np.int64(small[node, NODE_COLLECTIVE])
+                open_chunks(mem, tab, rate, c, rank, row_c, stream % TAG_RANGE + TAG_RANGE)
+            elif stream != NONE and _join(mem, tab, c, np.int64(small[node, NODE_COLLECTIVE]), stream):
+                comm = tab[TAB_COMMS] + tab[c + COLL_COMM] * NUM_COMM
+                work_out(side, tab, rate, comm)
+                _announce(mem, side, tab, comm)
         elif action == ACT_SEND:
             send(mem, tab, rate, rank, peer, size, tag, BACK_NODE, node)
         elif action == ACT_RECEIVE:
@@ -205,7 +223,7 @@ def issue_ready(mem, side, tab, rate, small, large, child, ready, rank, first_no
         elif action == ACT_MEMORY:
             _issue_memory(mem, small, large, node)
         elif action == ACT_SKIP:
-            _finish(mem, small, large, child, ready, node, True)
+            finish(mem, small, large, child, ready, node, True)
         else:
             stop(mem, BAD_NODE)
         if mem[STATUS] != RUNNING and mem[ERROR_NODE] == NONE:
@@ -220,10 +238,3 @@ def issue_ready(mem, side, tab, rate, small, large, child, ready, rank, first_no
             return
     mem[row + RANK_FINISH] = mem[NOW]
     mem[FINISHED_RANKS] += 1
-
-
-@njit(cache=True)
-def node_done(mem, side, tab, rate, small, large, child, ready, rank_start, node):
-    rank = np.int64(small[node, NODE_RANK])
-    _finish(mem, small, large, child, ready, node, False)
-    issue_ready(mem, side, tab, rate, small, large, child, ready, rank, rank_start[rank])

@@ -51,7 +51,8 @@ def make_machine(tab: I64, room: int, num_ranks: int, lines: I64, num_fresh: int
     room = 1 << max(4, (room - 1).bit_length())
     arena = Arena(at.NUM_SCALARS)
     head = arena.header
-    head[at.CURRENT] = head[at.LAST_BUCKET] = head[at.ERROR_NODE] = at.NONE
+    for where in (at.CURRENT, at.LAST_BUCKET, at.ERROR_NODE, at.OPEN_BATCH, at.TELL_BACK):
+        head[where] = at.NONE
     head[at.TIME_MASK] = head[at.MATCH_MASK] = 2 * room - 1
     head[at.RANK_WIDTH] = at.RANK_FIXED + 7 * dims
     arena.empty(at.AT_HEAP, room, at.NUM_HEAP)

@@ -1,9 +1,9 @@
 """Messages: how long they take, which receive belongs to which send, and links that serve one at a time."""
 
 import numpy as np
-from numba import njit
 
 from etude.simulate.astra.events import GOLDEN, give, schedule, stop, take
+from etude.simulate.astra.kernel import kernel
 from etude.simulate.astra.layout import (
     AT_LINKS, AT_MATCHES, AT_MESSAGES, BACK_HANDSHAKE_RECEIVE, BACK_HANDSHAKE_SEND, BAD_PEER, CONNECTED, DIM_KIND,
     DIM_SIZE, DIM_STRIDE, DIMS, EMPTY_MESSAGE, EVENT_ARRIVAL, EVENT_LINK_FREE, EVENT_RECEIVE, FREE_MESSAGE,
@@ -13,13 +13,13 @@ from etude.simulate.astra.layout import (
     NUM_MATCH, NUM_RATE, POOL_FULL, RINGED, STATUS, TAB_DIMS,
 )
 
-HANDSHAKE_BYTES = 8192
-HANDSHAKE_TAG = 1_000_000_000
-RANK_BITS = 20
+HANDSHAKE_BYTES = np.int64(8192)
+HANDSHAKE_TAG = np.int64(1_000_000_000)
+RANK_BITS = np.int64(20)
 MIX = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
-@njit(cache=True)
+@kernel
 def delay_ns(tab, rate, src, dst, size):
     """Congestion-unaware: latency per hop plus one serialization, in the first dimension that differs."""
     for d in range(tab[DIMS]):
@@ -36,13 +36,14 @@ def delay_ns(tab, rate, src, dst, size):
     return np.int64(0)
 
 
-@njit(cache=True)
+@kernel
 def _match_hash(key1, key2, mask):
-    h = (np.uint64(key1) * GOLDEN) ^ (np.uint64(key2) * MIX)
-    return np.int64(h >> np.uint64(24)) & mask
+    h = np.uint64(key1) * GOLDEN + np.uint64(key2) * MIX
+    h = (h ^ (h >> np.uint64(32))) * GOLDEN
+    return np.int64(h >> np.uint64(32)) & mask
 
 
-@njit(cache=True)
+@kernel
 def _find_match(mem, key1, key2):
     """Entry of a (tag, source, destination, size), or the empty one where it belongs."""
     matches, mask = mem[AT_MATCHES], mem[MATCH_MASK]
@@ -54,7 +55,7 @@ def _find_match(mem, key1, key2):
         slot = (slot + 1) & mask
 
 
-@njit(cache=True)
+@kernel
 def _take_match(mem, entry):
     """Take the first record of an entry's list; the entry goes when the list is empty."""
     record = mem[entry + MATCH_HEAD]
@@ -79,7 +80,7 @@ def _take_match(mem, entry):
             hole = slot
 
 
-@njit(cache=True)
+@kernel
 def _append_match(mem, entry, key1, key2, record):
     mem[record + MSG_NEXT] = NONE
     if mem[entry + MATCH_KEY1] == NONE:
@@ -95,7 +96,7 @@ def _append_match(mem, entry, key1, key2, record):
     mem[entry + MATCH_TAIL] = record
 
 
-@njit(cache=True)
+@kernel
 def _link_of(mem, tab, msg):
     """The next link of a message on its way, and the device behind it."""
     n, kind = tab[NPUS], tab[tab[TAB_DIMS] + DIM_KIND]
@@ -112,7 +113,7 @@ def _link_of(mem, tab, msg):
     return mem[AT_LINKS] + link * NUM_LINK, device
 
 
-@njit(cache=True)
+@kernel
 def _transmit(mem, rate, link, msg):
     now, serialization = mem[NOW], np.float64(mem[msg + MSG_SIZE]) / rate[NUM_RATE]
     mem[link + LINK_BUSY] = 1
@@ -120,7 +121,7 @@ def _transmit(mem, rate, link, msg):
     schedule(mem, now + np.int64(serialization), EVENT_LINK_FREE | (link << 3))
 
 
-@njit(cache=True)
+@kernel
 def _enter_link(mem, tab, rate, msg):
     link, _ = _link_of(mem, tab, msg)
     if mem[link + LINK_BUSY] == 0:
@@ -135,7 +136,7 @@ def _enter_link(mem, tab, rate, msg):
     mem[link + LINK_TAIL] = msg
 
 
-@njit(cache=True)
+@kernel
 def link_free(mem, rate, link):
     mem[link + LINK_BUSY] = 0
     msg = mem[link + LINK_HEAD]
@@ -145,7 +146,7 @@ def link_free(mem, rate, link):
         _transmit(mem, rate, link, msg)
 
 
-@njit(cache=True)
+@kernel
 def is_delivered(mem, tab, rate, msg):
     """A message reached the next device. True at the last one; else it goes on to the next link."""
     if tab[IS_AWARE] == 0:
@@ -158,7 +159,7 @@ def is_delivered(mem, tab, rate, msg):
     return False
 
 
-@njit(cache=True)
+@kernel
 def transfer(mem, tab, rate, src, dst, size, tag, back, arg):
     """Send a message now. `back` and `arg` say who is told when it arrives."""
     if size <= 0:
@@ -195,7 +196,7 @@ def transfer(mem, tab, rate, src, dst, size, tag, back, arg):
     _enter_link(mem, tab, rate, msg)
 
 
-@njit(cache=True)
+@kernel
 def expect(mem, src, dst, size, tag, back, arg):
     """Post a receive now; if its message has already arrived it is told at the end of this instant."""
     key1, key2 = (tag << RANK_BITS) | src, (size << RANK_BITS) | dst
@@ -214,13 +215,13 @@ def expect(mem, src, dst, size, tag, back, arg):
     _append_match(mem, entry, key1, key2, msg)
 
 
-@njit(cache=True)
+@kernel
 def mark_arrived(mem, msg):
     """The message is there, but nobody has asked for it yet."""
     mem[msg + MSG_HOPS] = NONE
 
 
-@njit(cache=True)
+@kernel
 def _handshake(mem, src, dst, size, tag, back, arg):
     """The details of a transfer that waits for the receiver's handshake, kept in a message record."""
     msg = take(mem, AT_MESSAGES, FREE_MESSAGE)
@@ -229,7 +230,7 @@ def _handshake(mem, src, dst, size, tag, back, arg):
     return msg
 
 
-@njit(cache=True)
+@kernel
 def send(mem, tab, rate, src, dst, size, tag, back, arg):
     """Send; under rendezvous only once the receiver's handshake has come in."""
     if tab[HAS_RENDEZVOUS] == 0:
@@ -241,7 +242,7 @@ def send(mem, tab, rate, src, dst, size, tag, back, arg):
         expect(mem, dst, src, HANDSHAKE_BYTES, tag + HANDSHAKE_TAG, BACK_HANDSHAKE_SEND, msg)
 
 
-@njit(cache=True)
+@kernel
 def receive(mem, tab, rate, src, dst, size, tag, back, arg):
     """Receive; under rendezvous a handshake goes to the sender first."""
     if tab[HAS_RENDEZVOUS] == 0:
@@ -251,7 +252,7 @@ def receive(mem, tab, rate, src, dst, size, tag, back, arg):
         transfer(mem, tab, rate, dst, src, HANDSHAKE_BYTES, tag + HANDSHAKE_TAG, BACK_HANDSHAKE_RECEIVE, msg)
 
 
-@njit(cache=True)
+@kernel
 def after_handshake(mem, tab, rate, msg, is_send):
     """The handshake is through on this side: start the transfer it was for."""
     src, dst, size, tag = mem[msg + MSG_SRC], mem[msg + MSG_DST], mem[msg + MSG_SIZE], mem[msg + MSG_TAG]

@@ -74,7 +74,7 @@ def _phase(ring: Ring, level: int, com: int, turn: int, tree: int) -> list[int]:
     impl = IMPLEMENTATION[ring.algorithm.name]
     if impl == layout.HALVING_DOUBLING and com == layout.ALL_TO_ALL:
         raise TraceError("halvingDoubling cannot do an all-to-all", hint="ASTRA-sim exits")
-    row = [0] * layout.NUM_PLAN
+    row = [0] * int(layout.NUM_PLAN)
     row[layout.PLAN_IMPL], row[layout.PLAN_COM], row[layout.PLAN_LEVEL] = impl, com, level
     row[layout.PLAN_SIZE], row[layout.PLAN_STRIDE], row[layout.PLAN_GROUP] = ring.size, ring.stride, ring.group_start
     row[layout.PLAN_WINDOW], row[layout.PLAN_TURN], row[layout.PLAN_TREE] = ring.algorithm.window, turn, tree

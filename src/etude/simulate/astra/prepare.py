@@ -348,7 +348,8 @@ def _tables(network: Network, system: SystemConfig, options: Options, members: N
     arena.put(layout.TAB_PLAN_KEY, np.full_like(key, -1) if queues > 1 else key)
     arena.put(layout.TAB_COLLECTIVES, collectives)
     arena.put(layout.TAB_COMMS, comms)
-    for where in (layout.TAB_STREAMS, layout.TAB_JOINED_NS, layout.TAB_JOINED, layout.TAB_FINISH_NS, layout.TAB_REG_NS):
+    for where in (layout.TAB_STREAMS, layout.TAB_JOINED_NS, layout.TAB_JOINED, layout.TAB_FINISH_NS, layout.TAB_REG_NS,
+                  layout.TAB_SCRATCH):
         arena.put(where, zeros)
     arena.put(layout.TAB_CHUNKS_OPEN, np.ascontiguousarray(collectives[:, layout.COLL_CHUNKS]))
     arena.empty(layout.TAB_MEMO, layout.NUM_MEMOS, layout.NUM_MEMO)

@@ -1,10 +1,10 @@
 """Chunks of a collective on their way through the dimensions: phases, queues and whose turn it is."""
 
 import numpy as np
-from numba import njit
 
 from etude.simulate.astra.algorithms import begin, final_bytes
 from etude.simulate.astra.events import give, take
+from etude.simulate.astra.kernel import kernel
 from etude.simulate.astra.layout import (
     AT_ONCE, AT_QUEUES, AT_RANKS, AT_STREAMS, BINARY_TREE, COLL_CHUNK_BYTES, COLL_CHUNKS, COLL_MEMBER, COLL_PLAN, DIMS,
     FREE_STREAM, NONE, NUM_PHASE, NUM_PLAN, NUM_QUEUE, NUM_STREAM, PHASE_BYTES, PHASE_DIRECTION, PHASE_MIRROR,
@@ -16,7 +16,7 @@ from etude.simulate.astra.layout import (
 )
 
 
-@njit(cache=True)
+@kernel
 def _take_turn(mem, tab, counter, turn):
     """The queue of a dimension that is next in turn, and the direction its ring runs."""
     queues = tab[QUEUES]
@@ -32,7 +32,7 @@ def _take_turn(mem, tab, counter, turn):
     return half + at, -1
 
 
-@njit(cache=True)
+@kernel
 def _lay_out_phases(mem, tab, stream, plan, size):
     """Fill the stream's phases: where each one queues, which way it runs and how many bytes it starts with."""
     counters = mem[AT_RANKS] + mem[stream + ST_RANK] * mem[RANK_WIDTH] + RANK_FIXED
@@ -53,7 +53,7 @@ def _lay_out_phases(mem, tab, stream, plan, size):
         phase += NUM_PHASE
 
 
-@njit(cache=True)
+@kernel
 def _start(mem, tab, rate, stream):
     """Begin the stream's current phase: find its place in the ring and start the algorithm."""
     phase = stream + NUM_STREAM + mem[stream + ST_PHASE] * NUM_PHASE
@@ -72,13 +72,13 @@ def _start(mem, tab, rate, stream):
     begin(mem, tab, rate, stream, mem[phase + PHASE_BYTES], tab[p + PLAN_WINDOW])
 
 
-@njit(cache=True)
+@kernel
 def _queue_of(mem, tab, stream):
     queue = mem[stream + NUM_STREAM + mem[stream + ST_PHASE] * NUM_PHASE + PHASE_QUEUE]
     return mem[AT_QUEUES] + (mem[stream + ST_RANK] * tab[QUEUES] * tab[DIMS] + queue) * NUM_QUEUE
 
 
-@njit(cache=True)
+@kernel
 def _line_up(mem, queue, stream):
     mem[stream + ST_NEXT] = NONE
     if mem[queue + QUEUE_HEAD] == NONE:
@@ -88,9 +88,9 @@ def _line_up(mem, queue, stream):
     mem[queue + QUEUE_TAIL] = stream
 
 
-@njit(cache=True)
+@kernel
 def _step_out(mem, queue, stream):
-    before, at = np.int64(NONE), mem[queue + QUEUE_HEAD]
+    before, at = NONE, mem[queue + QUEUE_HEAD]
     while at != stream:
         before, at = at, mem[at + ST_NEXT]
     after = mem[stream + ST_NEXT]
@@ -103,7 +103,7 @@ def _step_out(mem, queue, stream):
     mem[queue + QUEUE_RUNNING] -= 1
 
 
-@njit(cache=True)
+@kernel
 def _start_waiting(mem, tab, rate, queue):
     """Start streams in line as long as the queue runs fewer than it may; started ones are always in front."""
     if mem[queue + QUEUE_RUNNING] >= tab[AT_ONCE]:
@@ -117,7 +117,7 @@ def _start_waiting(mem, tab, rate, queue):
         at = mem[at + ST_NEXT]
 
 
-@njit(cache=True)
+@kernel
 def open_chunks(mem, tab, rate, collective, rank, node, first_tag):
     """Cut a collective into chunks on one rank and line them up; chunk k gets tag first_tag + k."""
     plan = tab[collective + COLL_PLAN]
@@ -135,7 +135,7 @@ def open_chunks(mem, tab, rate, collective, rank, node, first_tag):
         _start_waiting(mem, tab, rate, queue)
 
 
-@njit(cache=True)
+@kernel
 def next_phase(mem, tab, rate, stream):
     """Move a stream that has finished a phase, but not its last, to the queue of the next one."""
     old = _queue_of(mem, tab, stream)
@@ -147,7 +147,7 @@ def next_phase(mem, tab, rate, stream):
     _start_waiting(mem, tab, rate, new)
 
 
-@njit(cache=True)
+@kernel
 def close_stream(mem, tab, rate, stream):
     """Take a finished stream out of its queue and start whoever waits there."""
     queue = _queue_of(mem, tab, stream)
