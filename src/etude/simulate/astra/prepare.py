@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError, TraceError
-from etude.simulate.astra import layout, plans
+from etude.simulate.astra import layout, nodes, plans
 from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
 from etude.simulate.astra.machine import Arena
-from etude.simulate.astra.workload import (
-    ABSENT, COLL, COMP, INVALID, MEM_LOAD, MEM_STORE, METADATA, RECV, SEND, UNKNOWN_GROUP, WORLD, Workload,
-)
+from etude.simulate.astra.workload import COMP, MEM_LOAD, MEM_STORE, WORLD, Workload
 
-BROADCAST = 5
-NOT_A_NUMBER_NS = np.int64(-(2**63))        # what a NaN becomes when the original casts it: 2**63 unsigned
 MAX_NPUS = 1 << 20
-MAX_BYTES = 1 << 42
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,133 +38,53 @@ class Prepared:
     num_servers: int
     can_work_ahead: bool
     is_gpu_time: NDArray[np.bool_]
-    refused: dict[int, str] = field(default_factory=dict)
+    room: int
 
 
-@njit(cache=True)
-def _children(dep_start, dep, num_nodes):
-    start = np.zeros(num_nodes + 1, np.int64)
-    for d in dep:
-        start[d + 1] += 1
-    for i in range(num_nodes):
-        start[i + 1] += start[i]
-    child = np.empty(len(dep), np.int32)
-    at = start[:-1].copy()
-    for node in range(num_nodes):
-        for k in range(dep_start[node], dep_start[node + 1]):
-            child[at[dep[k]]] = node
-            at[dep[k]] += 1
-    return start, child
-
-
-def _id_order(w: Workload) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Place of each node in ascending id order inside its rank, and the row at each place."""
-    local = np.arange(len(w), dtype=np.int64) - np.repeat(w.rank_start[:-1], np.diff(w.rank_start))
-    is_first = np.zeros(len(w), bool)
-    is_first[w.rank_start[:-1][np.diff(w.rank_start) > 0]] = True
-    if len(w) < 2 or bool(((w.source_id[1:] > w.source_id[:-1]) | is_first[1:]).all()):
-        return local.astype(np.int32), np.arange(len(w), dtype=np.int32)
-    rank = np.repeat(np.arange(w.num_ranks), np.diff(w.rank_start))
+def _id_order(w: Workload, small: NDArray[np.int32]) -> None:
+    """Correct the place of each node in ascending id order, where rows are in another one."""
+    if nodes.is_ascending(w.rank_start, w.source_id):
+        return
+    rank = small[:, layout.NODE_RANK]
     row_of_key = np.lexsort((w.source_id, rank))
-    same = (w.source_id[row_of_key][1:] == w.source_id[row_of_key][:-1]) & (rank[row_of_key][1:] == rank[row_of_key][:-1])
+    ids = w.source_id[row_of_key]
+    same = (ids[1:] == ids[:-1]) & (rank[row_of_key][1:] == rank[row_of_key][:-1])
     if same.any():
         node = int(row_of_key[1:][same][0])
         raise TraceError(f"two nodes have the id {w.source_id[node]}", where=f"rank {w.rank_of(node)}")
-    key = np.empty(len(w), np.int32)
-    key[row_of_key] = local
-    return key, row_of_key.astype(np.int32)
+    small[row_of_key, layout.NODE_KEY] = np.arange(len(w)) - np.repeat(w.rank_start[:-1], np.diff(w.rank_start))
+    small[:, layout.NODE_AT_KEY] = row_of_key
 
 
-def _replay_ns(w: Workload) -> NDArray[np.int64]:
-    return np.where(w.duration_us > 0, w.duration_us * 1000, 1)
+def _pack(w: Workload, system: SystemConfig, memory: RemoteMemory) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """The node tables and the children of every node."""
+    n = len(w)
+    flags, rates = np.zeros(nodes.NUM_FLAGS, np.int64), np.zeros(2)
+    flags[nodes.IS_REPLAY], flags[nodes.HAS_ROOFLINE] = system.is_replay_only, system.has_roofline
+    kinds = {"PER_NPU_MEMORY_EXPANSION": nodes.PER_NPU, "PER_NODE_MEMORY_EXPANSION": nodes.PER_NODE, "MEMORY_POOL": nodes.POOL}
+    flags[nodes.MEMORY_KIND] = kinds.get(memory.kind, nodes.NO_MEMORY)
+    flags[nodes.MEMORY_LATENCY], flags[nodes.MEMORY_BYTES_PER_NS] = memory.latency_ns, max(memory.bytes_per_ns, 1)
+    flags[nodes.NPUS_PER_NODE] = max(memory.npus_per_node, 1)
+    rates[nodes.RATE_PEAK], rates[nodes.RATE_LOCAL] = system.peak_tflop_per_s * 1e12, (system.local_mem_gbyte_per_s or 0) * 1e9
+    small, large = np.empty((n, layout.NUM_SMALL), np.int32), np.empty((n + 1, layout.NUM_LARGE), np.int64)
+    nodes.pack(small, large, w.rank_start, w.kind, w.is_cpu, w.duration_us, w.num_ops, w.tensor_size, w.comm_type,
+               w.comm_size, w.src, w.dst, w.tag, w.group, w.dep_start, flags, rates)
+    child = np.empty(len(w.dep), np.int32)
+    nodes.link_children(w.dep_start, w.dep, large, layout.NODE_CHILD, child, np.empty(n, np.int64))
+    return small, large, child
 
 
-def _roofline_ns(w: Workload, rows: NDArray[np.int64], system: SystemConfig) -> NDArray[np.int64]:
-    """Time of compute nodes by the roofline, in the arithmetic and the order of the original."""
-    memory = (system.local_mem_gbyte_per_s or 0.0) * 1e9
-    peak = system.peak_tflop_per_s * 1e12
-    ops, size = w.num_ops[rows].astype(np.float64), w.tensor_size[rows].astype(np.float64)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        intensity = ops / size
-        rate = np.where(peak < memory * intensity, peak, memory * intensity)
-        ns = ops / rate * 1e9
-    # As the cast to an unsigned integer does it there: NaN is 2**63, infinity is 0.
-    whole = np.where(ns < 2.0**64, ns, 0.0).astype(np.uint64).view(np.int64)
-    return np.where(np.isnan(ns), NOT_A_NUMBER_NS, whole)
-
-
-def _actions(w: Workload, system: SystemConfig, memory: RemoteMemory, p: dict[str, NDArray], refused: dict[int, str]) -> int:
-    """Fill action, resource, duration and peer of every node; returns the number of shared remote memories."""
-    kind, action, resource = w.kind, p["action"], p["resource"]
-    is_mem = (kind == MEM_LOAD) | (kind == MEM_STORE)
-    is_comm = (kind == COLL) | (kind == SEND) | (kind == RECV)
-    resource[:] = layout.ON_NOTHING
-    resource[kind == COMP] = layout.ON_COMP
-    resource[(kind == COLL) | (kind == SEND) | is_mem] = layout.ON_COMM
-    resource[w.is_cpu] = layout.ON_CPU
-    action[:] = layout.ACT_TIMED
-    p["duration_ns"][:] = _replay_ns(w)
-    _refuse(w, kind == METADATA, "is a METADATA node, on which ASTRA-sim's statistics abort", action, refused)
-    _refuse(w, kind > COLL, "has a node type that ASTRA-sim does not know", action, refused)
-    if system.is_replay_only:
+def _num_servers(w: Workload, memory: RemoteMemory, system: SystemConfig) -> int:
+    """Remote memories that several ranks share."""
+    if system.is_replay_only or not ((w.kind == MEM_LOAD) | (w.kind == MEM_STORE)).any():
         return 0
-    action[kind == INVALID] = layout.ACT_SKIP
-    if system.has_roofline:
-        rows = np.flatnonzero((kind == COMP) & ~w.is_cpu)
-        p["duration_ns"][rows] = _roofline_ns(w, rows, system)
-        action[rows[w.tensor_size[rows] == 0]] = layout.ACT_SKIP
-        is_bare = (kind == COMP) & ~w.is_cpu & ((w.tensor_size == ABSENT) | (w.num_ops == ABSENT))
-        _refuse(w, is_bare, "has no num_ops or tensor_size, which the roofline needs", action, refused)
-    action[kind == SEND], action[kind == RECV] = layout.ACT_SEND, layout.ACT_RECEIVE
-    action[(kind == COLL) & (w.comm_type != BROADCAST)] = layout.ACT_COLLECTIVE
-    known = np.isin(w.comm_type, (*plans.COLLECTIVE_OF_WIRE, BROADCAST))
-    _refuse(w, (kind == COLL) & ~known, "is a collective that ASTRA-sim does not simulate", action, refused)
-    _refuse(w, is_comm & w.is_cpu, "is communication on the CPU, on which ASTRA-sim throws", action, refused)
-    _refuse(w, is_comm & (w.comm_size == ABSENT), "has no comm_size", action, refused)
-    _refuse(w, is_comm & (w.comm_size > MAX_BYTES), "moves more than 4 TiB", action, refused)
-    _refuse(w, (kind == COLL) & (w.group == UNKNOWN_GROUP), "names a group that the group file does not have", action, refused)
-    _peers(w, p, action, refused)
-    return _memory(w, is_mem, memory, p, refused)
-
-
-def _refuse(w: Workload, mask: NDArray[np.bool_], why: str, action: NDArray[np.int32], refused: dict[int, str]) -> None:
-    rows = np.flatnonzero(mask & (action != layout.ACT_REFUSED))
-    action[rows] = layout.ACT_REFUSED
-    refused.update((int(row), why) for row in rows[:1000])
-
-
-def _peers(w: Workload, p: dict[str, NDArray], action: NDArray[np.int32], refused: dict[int, str]) -> None:
-    rank = p["rank"]
-    is_send, is_recv = w.kind == SEND, w.kind == RECV
-    p["peer"][is_send], p["peer"][is_recv] = w.dst[is_send], w.src[is_recv]
-    p["tag"][:] = w.tag % 500_000_000
-    is_foreign = (is_send & (w.src != ABSENT) & (w.src != rank)) | (is_recv & (w.dst != ABSENT) & (w.dst != rank))
-    _refuse(w, is_foreign, "sends or receives for another rank", action, refused)
-    _refuse(w, (is_send | is_recv) & (p["peer"] < 0), "does not say who the other side is", action, refused)
-    _refuse(w, (is_send | is_recv) & (w.tag < 0), "has no comm_tag", action, refused)
-
-
-def _memory(w: Workload, is_mem: NDArray[np.bool_], memory: RemoteMemory, p: dict[str, NDArray], refused: dict[int, str]) -> int:
-    if not is_mem.any():
-        return 0
-    action = p["action"]
-    if memory.kind == "NO_MEMORY_EXPANSION":
-        _refuse(w, is_mem, "uses remote memory, of which there is none", action, refused)
-        return 0
-    _refuse(w, is_mem & (w.tensor_size == ABSENT), "has no tensor_size", action, refused)
-    action[is_mem & (action != layout.ACT_REFUSED)] = layout.ACT_MEMORY
-    p["duration_ns"][is_mem] = memory.latency_ns + w.tensor_size[is_mem] // memory.bytes_per_ns
-    p["peer"][is_mem] = -1
     if memory.kind == "MEMORY_POOL":
-        p["peer"][is_mem] = 0
         return 1
-    if memory.kind == "PER_NODE_MEMORY_EXPANSION":
-        server = p["rank"][is_mem] // memory.npus_per_node
-        if server.max() >= memory.num_nodes:
-            raise ClusterError(f"{memory.num_nodes} nodes of {memory.npus_per_node} NPUs are too few for the ranks")
-        p["peer"][is_mem] = server
-        return memory.num_nodes
-    return 0
+    if memory.kind != "PER_NODE_MEMORY_EXPANSION":
+        return 0
+    if memory.num_nodes * memory.npus_per_node < w.num_ranks:
+        raise ClusterError(f"{memory.num_nodes} nodes of {memory.npus_per_node} NPUs are too few for {w.num_ranks} ranks")
+    return memory.num_nodes
 
 
 def _communicators(w: Workload, num_npus: int, network: Network) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -200,7 +114,7 @@ def _member_index(w: Workload, rows: NDArray[np.int64], rank: NDArray[np.int32],
     npus = int(comms[0, layout.COMM_SIZE])
     keys = comm_of_member * npus + members
     order = np.argsort(keys, kind="stable")
-    wanted = (w.group[rows].astype(np.int64) + 1) * npus + rank[rows]
+    wanted = (w.group[rows].astype(np.int64) + 1) * npus + rank
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
     index = order[at] - comms[w.group[rows] + 1, layout.COMM_START]
     return np.where(keys[order[at]] == wanted, index, -1)
@@ -220,21 +134,13 @@ def _chunks(w: Workload, rows: NDArray[np.int64], com: NDArray[np.int64], npus: 
 def prepare(w: Workload, network: Network, system: SystemConfig, memory: RemoteMemory, options: Options) -> Prepared:
     """Check a workload against its network and system, and lay both out for the kernels."""
     _check_sizes(w, network, options)
-    n = len(w)
-    small, large = np.full((n, layout.NUM_SMALL), -1, np.int32), np.empty((n + 1, layout.NUM_LARGE), np.int64)
-    small[:, layout.NODE_RANK] = np.repeat(np.arange(w.num_ranks, dtype=np.int32), np.diff(w.rank_start))
-    p = {"rank": small[:, layout.NODE_RANK], "action": small[:, layout.NODE_ACTION], "peer": small[:, layout.NODE_PEER],
-         "resource": small[:, layout.NODE_RESOURCE], "tag": small[:, layout.NODE_TAG],
-         "duration_ns": large[:n, layout.NODE_DURATION]}
-    refused: dict[int, str] = {}
-    num_servers = _actions(w, system, memory, p, refused)
+    w.check_dependencies()
+    num_servers = _num_servers(w, memory, system)
+    small, large, child = _pack(w, system, memory)
+    _id_order(w, small)
     members, comms = _communicators(w, network.num_npus, network)
-    table, collectives = _collectives(w, network, system, members, comms, p, refused)
-    small[:, layout.NODE_KEY], small[:, layout.NODE_AT_KEY] = _id_order(w)
-    small[:, layout.NODE_WAITS] = np.diff(w.dep_start)
-    small[collectives[:, layout.COLL_NODE], layout.NODE_COLLECTIVE] = np.arange(len(collectives))
-    large[:n, layout.NODE_BYTES] = w.comm_size
-    large[:, layout.NODE_CHILD], child = _children(w.dep_start, w.dep, n)
+    table, collectives = _collectives(w, network, system, members, comms, small)
+    is_timed = small[:, layout.NODE_ACTION] == layout.ACT_TIMED
     return Prepared(
         tab=_tables(network, system, options, members, comms, collectives, table),
         rate=_rates(network, system),
@@ -243,9 +149,20 @@ def prepare(w: Workload, network: Network, system: SystemConfig, memory: RemoteM
         child=child,
         num_servers=num_servers,
         can_work_ahead=options.backend == "unaware" and not options.rendezvous and num_servers == 0 and table.is_whole,
-        is_gpu_time=(p["action"] == layout.ACT_TIMED) & ~w.is_cpu & (system.is_replay_only | (w.kind == COMP)),
-        refused=refused,
+        is_gpu_time=is_timed & ~w.is_cpu & (system.is_replay_only | (w.kind == COMP)),
+        room=_room(w.num_ranks, system, options, table),
     )
+
+
+def _room(num_ranks: int, system: SystemConfig, options: Options, table: _Plans) -> int:
+    """Messages that may be in flight at once: a guess, which the machine may outgrow."""
+    widest = 1
+    for row in table.rows:
+        if row[layout.PLAN_IMPL] == layout.DIRECT:
+            window = row[layout.PLAN_WINDOW] if row[layout.PLAN_WINDOW] >= 0 else row[layout.PLAN_SIZE]
+            widest = max(widest, min(window, row[layout.PLAN_SIZE]))
+    at_once = max(1, -(-system.active_chunks // options.num_queues_per_dim)) * options.num_queues_per_dim
+    return max(256, min(1 << 22, (3 + widest * min(at_once, system.splits or 1)) * num_ranks))
 
 
 def _check_sizes(w: Workload, network: Network, options: Options) -> None:
@@ -264,7 +181,6 @@ def _check_sizes(w: Workload, network: Network, options: Options) -> None:
         raise ClusterError("the congestion-aware backend takes a network of one dimension only")
     if options.backend == "aware" and network.topology[0] == "Ring" and npus == 2:
         raise ClusterError("the congestion-aware backend aborts on a Ring of two NPUs", hint="use FullyConnected")
-    w.check_dependencies()
 
 
 @dataclass(slots=True)
@@ -276,9 +192,9 @@ class _Plans:
 
 
 def _collectives(w: Workload, network: Network, system: SystemConfig, members: NDArray[np.int64],
-                 comms: NDArray[np.int64], p: dict[str, NDArray], refused: dict[int, str]) -> tuple[_Plans, NDArray[np.int64]]:
+                 comms: NDArray[np.int64], small: NDArray[np.int32]) -> tuple[_Plans, NDArray[np.int64]]:
     """The collective table and the plans its rows point to."""
-    rows = np.flatnonzero(p["action"] == layout.ACT_COLLECTIVE)
+    rows = np.flatnonzero(small[:, layout.NODE_ACTION] == layout.ACT_COLLECTIVE)
     table = _Plans(start=[0], rows=[], key=[])
     out = np.zeros((len(rows), layout.NUM_COLL), np.int64)
     if len(rows) == 0:
@@ -288,8 +204,10 @@ def _collectives(w: Workload, network: Network, system: SystemConfig, members: N
     if system.has_shared_bus:
         raise ClusterError("`model-shared-bus` is not simulated")
     com = np.array([plans.COLLECTIVE_OF_WIRE.get(c, -1) for c in range(8)])[w.comm_type[rows]]
-    index = _member_index(w, rows, p["rank"], members, comms)
-    _refuse(w, _mask(len(w), rows[index < 0]), "runs on a group that its rank is not in", p["action"], refused)
+    index = _member_index(w, rows, small[rows, layout.NODE_RANK], members, comms)
+    foreign = rows[index < 0]
+    small[foreign, layout.NODE_ACTION], small[foreign, layout.NODE_PEER] = layout.ACT_REFUSED, nodes.NOT_A_MEMBER
+    small[rows, layout.NODE_COLLECTIVE] = np.arange(len(rows))
     out[:, layout.COLL_NODE], out[:, layout.COLL_MEMBER] = rows, np.maximum(index, 0)
     out[:, layout.COLL_COMM] = w.group[rows] + 1
     out[:, [layout.COLL_CHUNK_BYTES, layout.COLL_CHUNKS]] = _chunks(w, rows, com, network.num_npus, system.splits)
@@ -299,12 +217,6 @@ def _collectives(w: Workload, network: Network, system: SystemConfig, members: N
     for at in first[: len(values)]:
         _add_plan(table, int(com[at]), int(w.group[rows[at]]), int(w.involved_dims[rows[at]]), network, system, comms)
     return table, out
-
-
-def _mask(n: int, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-    mask = np.zeros(n, bool)
-    mask[rows] = True
-    return mask
 
 
 def _add_plan(table: _Plans, com: int, group: int, mask: int, network: Network, system: SystemConfig,

@@ -17,6 +17,7 @@ from etude.simulate.astra.diagnose import explain_hang, quirks
 from etude.simulate.astra.engine import step
 from etude.simulate.astra.events import push
 from etude.simulate.astra.machine import first_ready, make_machine, rank_table
+from etude.simulate.astra.nodes import REFUSALS
 from etude.simulate.astra.prepare import Options, Prepared, prepare
 from etude.simulate.astra.workload import Workload
 
@@ -67,7 +68,7 @@ def _simulate(p: Prepared, w: Workload, ahead: bool, tell: Callable[[int], None]
     ranks = w.num_ranks
     lines, first = first_ready(p.small, ranks)
     num_fresh = int(np.diff(w.rank_start).max(initial=0)) + 1
-    room = max(256, 4 * ranks)
+    room = p.room
     while room <= MAX_ROOM:
         tab = p.tab.copy()
         tab[layout.IS_AHEAD] = ahead
@@ -87,12 +88,13 @@ def _simulate(p: Prepared, w: Workload, ahead: bool, tell: Callable[[int], None]
     raise TraceError(f"more than {MAX_ROOM} messages would be in flight at once")
 
 
-def _abort(run: _Run, p: Prepared, w: Workload) -> AstraAbort:
+def _abort(run: _Run, w: Workload) -> AstraAbort:
     node = int(run.mem[layout.ERROR_NODE])
     where = f"rank {w.rank_of(node)}, {w.describe(node)}" if node >= 0 else ""
     now = int(run.mem[layout.NOW])
+    is_refused = node >= 0 and run.small[node, layout.NODE_ACTION] == layout.ACT_REFUSED
     problem = {
-        layout.BAD_NODE: p.refused.get(node, "cannot be run"),
+        layout.BAD_NODE: REFUSALS[run.small[node, layout.NODE_PEER]] if is_refused else "",
         layout.EVENT_AT_ZERO: "an event falls on tick 0, on which ASTRA-sim aborts",
         layout.EMPTY_MESSAGE: "a message of 0 bytes, on which ASTRA-sim aborts",
         layout.BAD_PEER: "a message to the sender itself or to a rank that does not exist",
@@ -132,7 +134,7 @@ def run(
     if is_ahead and (done.status == layout.AMBIGUOUS or done.is_hanging):
         done = _simulate(p, workload, False, tell)
     if done.status != layout.DONE:
-        raise _abort(done, p, workload)
+        raise _abort(done, workload)
     if done.is_hanging:
         raise explain_hang(workload, done.mem, done.small, done.large, options)
     n = len(workload)
@@ -153,9 +155,10 @@ def run(
 
 def _check_starts(w: Workload) -> None:
     """ASTRA-sim aborts on a rank without a node that can start."""
-    for rank in range(w.num_ranks):
-        low, high = int(w.rank_start[rank]), int(w.rank_start[rank + 1])
-        if low == high:
-            raise AstraAbort("the trace has no nodes", where=f"rank {rank}")
-        if (np.diff(w.dep_start[low : high + 1]) > 0).all():
-            raise AstraAbort("every node waits for another one", where=f"rank {rank}")
+    free = np.flatnonzero(np.diff(w.dep_start) == 0)
+    counts = np.diff(np.searchsorted(free, w.rank_start))
+    if (counts > 0).all():
+        return
+    rank = int(np.flatnonzero(counts == 0)[0])
+    is_empty = w.rank_start[rank] == w.rank_start[rank + 1]
+    raise AstraAbort("the trace has no nodes" if is_empty else "every node waits for another one", where=f"rank {rank}")

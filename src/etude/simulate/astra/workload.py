@@ -80,20 +80,18 @@ class Workload:
 
     def check_dependencies(self) -> None:
         """Every dependency is a node of the same rank."""
-        if len(self.dep) == 0:
+        from etude.simulate.astra.nodes import first_bad_dependency
+
+        at = int(first_bad_dependency(self.rank_start, self.dep_start, self.dep))
+        if at < 0:
             return
-        counts = np.diff(self.dep_start)
-        if (self.dep < 0).any():
-            at = int(np.flatnonzero(self.dep < 0)[0])
-            node = int(np.searchsorted(self.dep_start, at, side="right")) - 1
-            raise DanglingDependency(
-                f"node {self.source_id[node]} waits for a node that is not in the trace",
-                where=f"rank {self.rank_of(node)}", hint="ASTRA-sim aborts on such a trace",
-            )
-        low = np.repeat(np.repeat(self.rank_start[:-1], np.diff(self.rank_start)), counts)
-        high = np.repeat(np.repeat(self.rank_start[1:], np.diff(self.rank_start)), counts)
-        if ((self.dep < low) | (self.dep >= high)).any():
-            raise TraceError("a dependency points outside its rank")
+        node = int(np.searchsorted(self.dep_start, at, side="right")) - 1
+        if self.dep[at] >= 0:
+            raise TraceError(f"node {self.source_id[node]} waits for a node of another rank", where=f"rank {self.rank_of(node)}")
+        raise DanglingDependency(
+            f"node {self.source_id[node]} waits for a node that is not in the trace",
+            where=f"rank {self.rank_of(node)}", hint="ASTRA-sim aborts on such a trace",
+        )
 
     def describe(self, node: int) -> str:
         return f"node {int(self.source_id[node])}"
