@@ -74,7 +74,9 @@ def _simulate(p: Prepared, w: Workload, ahead: bool, tell: Callable[[int], None]
         tab[layout.IS_AHEAD] = ahead
         small, large, ready = p.small.copy(), p.large, first.copy()
         large[:, [layout.NODE_START, layout.NODE_END]] = UNKNOWN
-        mem = make_machine(tab, room, ranks, lines, num_fresh, p.num_servers)
+        # Worked out ahead, messages of collectives are on the side machine; the ranks' own events are few.
+        own = min(room, 4 * ranks * room // p.room) if ahead else room
+        mem = make_machine(tab, own, ranks, lines, num_fresh, p.num_servers)
         side = make_machine(tab, room if ahead else 16, ranks, lines, 1, 0)
         for rank in range(ranks):
             push(mem, 0, layout.EVENT_START | (rank << 3))
