@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -80,6 +80,8 @@ class Case:
     exposed_range_ns: tuple[int, int] | None = None
     user_s: float = 0.0
     row: dict[str, str] = field(default_factory=dict)
+    overrides: dict[str, int] = field(default_factory=dict)
+    """System values that the configuration at hand has otherwise."""
 
 
 _networks, _systems, _memories, _groups = cache(read_network), cache(read_system), cache(read_remote_memory), cache(read_groups)
@@ -91,7 +93,8 @@ def workload(files: tuple[Path, ...], groups: Path | None) -> Workload:
 
 
 def configs(case: Case) -> tuple[Network, SystemConfig, RemoteMemory | None]:
-    return _networks(case.network), _systems(case.system), _memories(case.memory) if case.memory else None
+    system = replace(_systems(case.system), **case.overrides)
+    return _networks(case.network), system, _memories(case.memory) if case.memory else None
 
 
 def simulate(case: Case, **options: object) -> AstraResult:
@@ -122,6 +125,23 @@ def collective_cases(root: Path, table: str) -> Iterator[Case]:
             root / "configs/system" / row["system_config"], row["backend"], finishes=ok,
             max_ns=int(row["cycles_max_ns"]) if ok else None, min_ns=int(row["cycles_min_ns"]) if ok else None,
             user_s=float(row["sim_user_s"]), row=row, **_options(row.get("extra_args", "")))
+
+
+def example_cases(root: Path) -> Iterator[Case]:
+    """Runs that ship with ASTRA-sim and whose inputs are at hand: ring collectives of 1 MB in four chunks, and the
+    H100 one. The custom collective and the regression test come with traces of their own, which are not here."""
+    for row in _rows(root, "upstream_examples"):
+        expected = {"max_ns": int(row["cycles_max_ns"]), "min_ns": int(row["cycles_min_ns"]), "row": row}
+        match = re.search(r"(all_?reduce|all_?gather|reduce_?scatter|all_to_all)_(\d+)npus", row["example"])
+        if row["example"].endswith("HGX-H100-validated"):
+            yield Case("upstream_examples", row["example"], (root / "et/all_reduce_1MB.et",) * 8,
+                       root / "configs/network/Switch_8_llm.yml", root / "configs/system/llm_ring_s1_roofline_h100.json",
+                       row["backend"], overrides={"splits": 4, "active_chunks": 2}, **expected)
+        elif match and "Ring" in row["example"]:
+            name = re.sub("^(all|reduce)_?", r"\1_", match[1])
+            n = int(match[2])
+            yield Case("upstream_examples", f"{row['backend']} {row['example']}", (root / f"et/{name}_1MB.et",) * n,
+                       root / f"configs/network/Ring_{n}.yml", root / "configs/system/1d_ring_s4.json", row["backend"], **expected)
 
 
 def semantics_cases(root: Path) -> Iterator[Case]:

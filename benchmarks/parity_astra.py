@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from _astra_oracle import (
-    COLLECTIVE_TABLES, Case, collective_cases, differences, llm_cases, oracle, read_timeline, semantics_cases, simulate,
+    COLLECTIVE_TABLES, Case, collective_cases, differences, example_cases, llm_cases, oracle, read_timeline, semantics_cases, simulate,
     timelines, workload,
 )
 
@@ -46,10 +46,12 @@ def check(cases: Iterable[Case], **options: object) -> tuple[int, int, list[str]
 
 
 def check_timelines(root: Path, cases: dict[tuple[str, str], Case], **options: object) -> tuple[int, int, list[str]]:
-    """Nodes equal in issue and finish over all recorded timelines."""
+    """Nodes equal in issue and finish over the recorded timelines of these runs."""
     equal = total = 0
     wrong = []
     for trace, backend, path in timelines(root):
+        if (trace, backend) not in cases:
+            continue
         case = cases[trace, backend]
         w, result = workload(case.files, case.groups), simulate(case, **options)
         rank = np.repeat(np.arange(w.num_ranks), np.diff(w.rank_start))
@@ -91,6 +93,7 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:
         tables = {name: lambda name=name: collective_cases(root, name) for name in COLLECTIVE_TABLES}
         tables["semantics"] = lambda: semantics_cases(root)
+        tables["upstream_examples"] = lambda: example_cases(root)
         if not args.only or "llm_traces" in args.only:
             traces = args.traces or unpack(root, Path(scratch))
             tables["llm_traces"] = lambda: llm_cases(root, traces)
