@@ -13,11 +13,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from _astra_loader import load
 
 from etude.simulate.astra import (
     AstraResult, Network, RemoteMemory, SystemConfig, Workload, read_groups, read_network, read_remote_memory,
-    read_system, run,
+    read_system, read_workload, run,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,7 +88,7 @@ _networks, _systems, _memories, _groups = cache(read_network), cache(read_system
 
 @cache
 def workload(files: tuple[Path, ...], groups: Path | None) -> Workload:
-    return load(files, _groups(groups) if groups else None, cache=len(set(files)) > 16)
+    return read_workload(files, _groups(groups) if groups else None)
 
 
 def configs(case: Case) -> tuple[Network, SystemConfig, RemoteMemory | None]:

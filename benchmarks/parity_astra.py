@@ -32,9 +32,9 @@ def check(cases: Iterable[Case], **options: object) -> tuple[int, int, list[str]
     for case in cases:
         try:
             found = differences(case, simulate(case, **options))
-        except (EtudeError, FileNotFoundError) as error:
+        except EtudeError as error:
             found = [f"{type(error).__name__}: {str(error).splitlines()[0]}"]
-            if not case.finishes:
+            if not case.finishes and error.exit_code == 1:
                 continue
         if not case.finishes:
             unrefused.append(case.name)

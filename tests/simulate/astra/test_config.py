@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from etude.errors import ClusterError
+from etude.errors import ClusterError, EtudeError
 from etude.simulate.astra import read_groups, read_network, read_remote_memory, read_system
 from etude.simulate.astra.config import Algorithm, parse_algorithm
 
@@ -106,5 +106,5 @@ def test_groups_keep_their_order(write):
 @pytest.mark.parametrize(("groups", "why"), [({"0": [1]}, "above 0"), ({"x": [1]}, "whole number"), ({"1": []}, "list of ranks"),
                                              ({"1": [1, 1]}, "twice"), ({"1": [1.5]}, "list of ranks")])
 def test_groups_that_make_no_sense(write, groups, why):
-    with pytest.raises(ClusterError, match=why):
+    with pytest.raises(EtudeError, match=why):
         read_groups(write(groups))

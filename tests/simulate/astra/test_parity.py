@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import _astra_oracle as rows
 import parity_astra as parity
+from protobuf_loader import load
 
 from etude.errors import EtudeError
 from etude.simulate.astra import read_groups
@@ -85,7 +86,7 @@ def test_the_trace_reader_agrees_with_protobuf(root, llm):
             continue
         seen.add(case.files)
         try:
-            expected = rows.workload(case.files, case.groups)
+            expected = load(case.files, read_groups(case.groups) if case.groups else None)
         except EtudeError:
             continue
         found = read_workload(case.files, read_groups(case.groups) if case.groups else None)

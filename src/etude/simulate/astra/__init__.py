@@ -1,5 +1,6 @@
 """ASTRA-sim's analytical backends, re-implemented bit for bit: `run` a `Workload` on a network and a system."""
 
+from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import (
     Network,
     RemoteMemory,
@@ -9,7 +10,8 @@ from etude.simulate.astra.config import (
     read_remote_memory,
     read_system,
 )
-from etude.simulate.astra.run import AstraAbort, AstraResult, run
+from etude.simulate.astra.run import AstraResult, run
+from etude.simulate.astra.traces import read_workload
 from etude.simulate.astra.workload import Workload
 
 __all__ = [
@@ -23,5 +25,6 @@ __all__ = [
     "read_network",
     "read_remote_memory",
     "read_system",
+    "read_workload",
     "run",
 ]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from etude.errors import ClusterError
+from etude.simulate.astra.abort import AstraAbort
 
 TOPOLOGIES: Final = ("Ring", "FullyConnected", "Switch")
 COLLECTIVES: Final = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
@@ -114,7 +115,7 @@ def _list(value: Any, key: str, path: Path_) -> list[Any]:
 
 def read_network(path: Path_) -> Network:
     """Read a network YAML: four lists of equal length."""
-    raw = _load(path, yaml.safe_load)
+    raw = _load(path, lambda text: yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     keys = ("topology", "npus_count", "bandwidth", "latency")
     for key in keys:
         if key not in raw:
@@ -239,9 +240,9 @@ def read_groups(path: Path_) -> dict[int, tuple[int, ...]]:
     groups: dict[int, tuple[int, ...]] = {}
     for key, ranks in _load(path, json.loads).items():
         if not re.fullmatch(r"\s*\d+", str(key)) or int(key) == 0:
-            raise ClusterError(
+            raise AstraAbort(
                 f"group id {key!r} must be a whole number above 0", where=fspath(path),
-                hint="ASTRA-sim aborts on group 0; `0` and no name mean all ranks",
+                hint="ASTRA-sim aborts; `0` and no name mean all ranks",
             )
         if not isinstance(ranks, list) or not ranks or any(isinstance(r, bool) or not isinstance(r, int) for r in ranks):
             raise ClusterError(f"group {key} must be a list of ranks", where=fspath(path))

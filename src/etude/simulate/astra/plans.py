@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from etude.errors import ClusterError, TraceError
 from etude.simulate.astra import layout
+from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Algorithm, Network, SystemConfig
 
 IMPLEMENTATION: Final = {
@@ -37,7 +37,7 @@ class Ring:
 def algorithms_of(com: int, system: SystemConfig) -> tuple[Algorithm, ...]:
     name = COLLECTIVE_NAME[com]
     if name not in system.algorithms:
-        raise ClusterError(
+        raise AstraAbort(
             f"the workload has an {name}, but the system file has no `{name}-implementation`",
             hint="ASTRA-sim throws on such a node",
         )
@@ -48,7 +48,7 @@ def world_rings(com: int, network: Network, system: SystemConfig) -> list[Ring]:
     """A ring per listed dimension; a `one...` entry is one ring over all NPUs and ends the list."""
     algorithms = algorithms_of(com, system)
     if len(algorithms) > len(network.npus_count):
-        raise ClusterError(
+        raise AstraAbort(
             f"`{COLLECTIVE_NAME[com]}-implementation` has {len(algorithms)} entries, "
             f"the network {len(network.npus_count)} dimensions", hint="ASTRA-sim aborts",
         )
@@ -73,7 +73,7 @@ def group_rings(com: int, size: int, group_start: int, system: SystemConfig) -> 
 def _phase(ring: Ring, level: int, com: int, turn: int, tree: int) -> list[int]:
     impl = IMPLEMENTATION[ring.algorithm.name]
     if impl == layout.HALVING_DOUBLING and com == layout.ALL_TO_ALL:
-        raise TraceError("halvingDoubling cannot do an all-to-all", hint="ASTRA-sim exits")
+        raise AstraAbort("halvingDoubling cannot do an all-to-all", hint="ASTRA-sim exits")
     row = [0] * int(layout.NUM_PLAN)
     row[layout.PLAN_IMPL], row[layout.PLAN_COM], row[layout.PLAN_LEVEL] = impl, com, level
     row[layout.PLAN_SIZE], row[layout.PLAN_STRIDE], row[layout.PLAN_GROUP] = ring.size, ring.stride, ring.group_start

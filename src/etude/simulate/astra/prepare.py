@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from etude.errors import ClusterError, TraceError
 from etude.simulate.astra import layout, nodes, plans
+from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
 from etude.simulate.astra.machine import Arena
-from etude.simulate.astra.workload import COMP, MEM_LOAD, MEM_STORE, WORLD, Workload
+from etude.simulate.astra.workload import COLL, COMP, MEM_LOAD, MEM_STORE, WORLD, Workload
 
 MAX_NPUS = 1 << 20
 
@@ -83,7 +84,7 @@ def _num_servers(w: Workload, memory: RemoteMemory, system: SystemConfig) -> int
     if memory.kind != "PER_NODE_MEMORY_EXPANSION":
         return 0
     if memory.num_nodes * memory.npus_per_node < w.num_ranks:
-        raise ClusterError(f"{memory.num_nodes} nodes of {memory.npus_per_node} NPUs are too few for {w.num_ranks} ranks")
+        raise AstraAbort(f"{memory.num_nodes} nodes of {memory.npus_per_node} NPUs are too few for {w.num_ranks} ranks")
     return memory.num_nodes
 
 
@@ -93,10 +94,14 @@ def _communicators(w: Workload, num_npus: int, network: Network) -> tuple[NDArra
     rows = np.zeros((len(w.groups) + 1, layout.NUM_COMM), np.int64)
     rows[0, layout.COMM_SIZE] = num_npus
     is_uniform = len(network.topology) == 1 and network.topology[0] != "Ring"
+    used = set(np.unique(w.group[w.kind == COLL]).tolist())
     start = num_npus
     for g, (ranks, number) in enumerate(zip(w.groups, w.group_ids, strict=True), 1):
+        if g - 1 not in used:
+            rows[g, layout.COMM_START] = start
+            continue
         if len(ranks) == 0 or ranks.min() < 0 or ranks.max() >= num_npus:
-            raise ClusterError(f"group {number} has ranks outside 0..{num_npus - 1}")
+            raise AstraAbort(f"group {number} has ranks outside 0..{num_npus - 1}")
         is_world = len(ranks) == num_npus
         members.append(np.sort(ranks) if is_world else ranks)
         row = rows[g]
@@ -170,7 +175,7 @@ def _check_sizes(w: Workload, network: Network, options: Options) -> None:
     if npus > MAX_NPUS:
         raise ClusterError(f"{npus} NPUs; the simulator takes up to {MAX_NPUS}")
     if w.num_ranks < npus:
-        raise TraceError(f"{npus} NPUs, but traces for {w.num_ranks} ranks", hint="ASTRA-sim needs a trace per NPU")
+        raise AstraAbort(f"{npus} NPUs, but traces for {w.num_ranks} ranks", hint="ASTRA-sim needs a trace per NPU")
     if w.num_ranks > npus:
         raise TraceError(f"traces for {w.num_ranks} ranks, but {npus} NPUs", hint="give it the ranks of the network only")
     if options.backend not in ("unaware", "aware"):
@@ -178,9 +183,9 @@ def _check_sizes(w: Workload, network: Network, options: Options) -> None:
     if options.num_queues_per_dim < 1:
         raise ClusterError(f"num_queues_per_dim must be at least 1, not {options.num_queues_per_dim}")
     if options.backend == "aware" and len(network.topology) > 1:
-        raise ClusterError("the congestion-aware backend takes a network of one dimension only")
+        raise AstraAbort("the congestion-aware backend takes a network of one dimension only")
     if options.backend == "aware" and network.topology[0] == "Ring" and npus == 2:
-        raise ClusterError("the congestion-aware backend aborts on a Ring of two NPUs", hint="use FullyConnected")
+        raise AstraAbort("the congestion-aware backend aborts on a Ring of two NPUs", hint="use FullyConnected")
 
 
 @dataclass(slots=True)
@@ -200,9 +205,11 @@ def _collectives(w: Workload, network: Network, system: SystemConfig, members: N
     if len(rows) == 0:
         return table, out
     if not system.splits:
-        raise ClusterError("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and dies")
+        raise AstraAbort("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and dies")
     if system.has_shared_bus:
-        raise ClusterError("`model-shared-bus` is not simulated")
+        raise ClusterError("`model-shared-bus` is not simulated here")
+    if system.custom or system.per_node_custom:
+        raise ClusterError("custom collective implementations are not simulated here")
     com = np.array([plans.COLLECTIVE_OF_WIRE.get(c, -1) for c in range(8)])[w.comm_type[rows]]
     index = _member_index(w, rows, small[rows, layout.NODE_RANK], members, comms)
     foreign = rows[index < 0]

@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import AnswerNo, TraceError
+from etude.errors import TraceError
 from etude.model.schema import UNKNOWN
 from etude.simulate.astra import layout
+from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
 from etude.simulate.astra.diagnose import explain_hang, quirks
 from etude.simulate.astra.engine import step
@@ -23,10 +24,6 @@ from etude.simulate.astra.workload import Workload
 
 EVENTS_PER_STEP: Final = 1 << 20
 MAX_ROOM: Final = 1 << 27
-
-
-class AstraAbort(AnswerNo):  # noqa: N818 - an answer, not a fault
-    """ASTRA-sim crashes, exits or throws on this input."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -129,9 +126,9 @@ def run(
         backend=backend, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous, injection_scale=injection_scale
     )
     memory = remote_memory or RemoteMemory()
+    _check_starts(workload)
     p = prepare(workload, network, system, memory, options)
     is_ahead = p.can_work_ahead and ahead is not False
-    _check_starts(workload)
     done = _simulate(p, workload, is_ahead, tell)
     if is_ahead and (done.status == layout.AMBIGUOUS or done.is_hanging):
         done = _simulate(p, workload, False, tell)

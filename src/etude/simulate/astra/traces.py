@@ -13,8 +13,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, TraceError
+from etude.errors import FormatError
 from etude.simulate.astra import scan
+from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.workload import UNKNOWN_GROUP, WORLD, Workload
 
 BLOCK_BYTES: Final = 1 << 20
@@ -40,7 +41,7 @@ def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[n
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
-            raise TraceError(error.strerror or "cannot be opened", where=path, hint="ASTRA-sim wants a file per NPU") from None
+            raise AstraAbort(error.strerror or "cannot be opened", where=path, hint="ASTRA-sim wants a file per NPU") from None
         try:
             size = os.fstat(descriptor).st_size
             if ends and end + size > len(buffer):

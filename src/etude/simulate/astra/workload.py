@@ -8,7 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import DanglingDependency, TraceError
+from etude.errors import TraceError
+from etude.simulate.astra.abort import AstraAbort
 
 INVALID, METADATA, MEM_LOAD, MEM_STORE, COMP, SEND, RECV, COLL = range(8)
 WORLD: Final = -1
@@ -88,7 +89,7 @@ class Workload:
         node = int(np.searchsorted(self.dep_start, at, side="right")) - 1
         if self.dep[at] >= 0:
             raise TraceError(f"node {self.source_id[node]} waits for a node of another rank", where=f"rank {self.rank_of(node)}")
-        raise DanglingDependency(
+        raise AstraAbort(
             f"node {self.source_id[node]} waits for a node that is not in the trace",
             where=f"rank {self.rank_of(node)}", hint="ASTRA-sim aborts on such a trace",
         )
