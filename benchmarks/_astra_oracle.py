@@ -15,8 +15,17 @@ from pathlib import Path
 import numpy as np
 
 from etude.simulate.astra import (
-    AstraResult, Network, RemoteMemory, SystemConfig, Workload, read_groups, read_network, read_remote_memory,
-    read_system, read_workload, run,
+    AstraResult,
+    Network,
+    RemoteMemory,
+    SystemConfig,
+    Workload,
+    read_groups,
+    read_network,
+    read_remote_memory,
+    read_system,
+    read_workload,
+    run,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +92,12 @@ class Case:
     """System values that the configuration at hand has otherwise."""
 
 
-_networks, _systems, _memories, _groups = cache(read_network), cache(read_system), cache(read_remote_memory), cache(read_groups)
+_networks, _systems, _memories, _groups = (
+    cache(read_network),
+    cache(read_system),
+    cache(read_remote_memory),
+    cache(read_groups),
+)
 
 
 @cache
@@ -98,8 +112,17 @@ def configs(case: Case) -> tuple[Network, SystemConfig, RemoteMemory | None]:
 
 def simulate(case: Case, **options: object) -> AstraResult:
     network, system, memory = configs(case)
-    return run(workload(case.files, case.groups), network, system, remote_memory=memory, backend=case.backend,
-               num_queues_per_dim=case.queues, rendezvous=case.rendezvous, injection_scale=case.injection, **options)
+    return run(
+        workload(case.files, case.groups),
+        network,
+        system,
+        remote_memory=memory,
+        backend=case.backend,
+        num_queues_per_dim=case.queues,
+        rendezvous=case.rendezvous,
+        injection_scale=case.injection,
+        **options,
+    )
 
 
 def _rows(root: Path, name: str) -> Iterator[dict[str, str]]:
@@ -109,8 +132,11 @@ def _rows(root: Path, name: str) -> Iterator[dict[str, str]]:
 
 def _options(text: str) -> dict[str, object]:
     found = dict(re.findall(r"--([\w-]+)=(\S+)", text))
-    return {"queues": int(found.get("num-queues-per-dim", 1)), "rendezvous": found.get("rendezvous-protocol") == "true",
-            "injection": float(found.get("injection-scale", 1.0))}
+    return {
+        "queues": int(found.get("num-queues-per-dim", 1)),
+        "rendezvous": found.get("rendezvous-protocol") == "true",
+        "injection": float(found.get("injection-scale", 1.0)),
+    }
 
 
 def collective_cases(root: Path, table: str) -> Iterator[Case]:
@@ -119,11 +145,19 @@ def collective_cases(root: Path, table: str) -> Iterator[Case]:
         trace = row.get("et") or f"{row['collective']}_{row['size_name']}.et"
         ok = row["status"] in FINISHED
         yield Case(
-            table, f"{row['backend']} {network} {row['system_config']} {trace} {row.get('extra_args', '')}".strip(),
-            (root / "et" / trace,) * int(row["npus"]), root / "configs/network" / network,
-            root / "configs/system" / row["system_config"], row["backend"], finishes=ok,
-            max_ns=int(row["cycles_max_ns"]) if ok else None, min_ns=int(row["cycles_min_ns"]) if ok else None,
-            user_s=float(row["sim_user_s"]), row=row, **_options(row.get("extra_args", "")))
+            table,
+            f"{row['backend']} {network} {row['system_config']} {trace} {row.get('extra_args', '')}".strip(),
+            (root / "et" / trace,) * int(row["npus"]),
+            root / "configs/network" / network,
+            root / "configs/system" / row["system_config"],
+            row["backend"],
+            finishes=ok,
+            max_ns=int(row["cycles_max_ns"]) if ok else None,
+            min_ns=int(row["cycles_min_ns"]) if ok else None,
+            user_s=float(row["sim_user_s"]),
+            row=row,
+            **_options(row.get("extra_args", "")),
+        )
 
 
 def example_cases(root: Path) -> Iterator[Case]:
@@ -133,14 +167,28 @@ def example_cases(root: Path) -> Iterator[Case]:
         expected = {"max_ns": int(row["cycles_max_ns"]), "min_ns": int(row["cycles_min_ns"]), "row": row}
         match = re.search(r"(all_?reduce|all_?gather|reduce_?scatter|all_to_all)_(\d+)npus", row["example"])
         if row["example"].endswith("HGX-H100-validated"):
-            yield Case("upstream_examples", row["example"], (root / "et/all_reduce_1MB.et",) * 8,
-                       root / "configs/network/Switch_8_llm.yml", root / "configs/system/llm_ring_s1_roofline_h100.json",
-                       row["backend"], overrides={"splits": 4, "active_chunks": 2}, **expected)
+            yield Case(
+                "upstream_examples",
+                row["example"],
+                (root / "et/all_reduce_1MB.et",) * 8,
+                root / "configs/network/Switch_8_llm.yml",
+                root / "configs/system/llm_ring_s1_roofline_h100.json",
+                row["backend"],
+                overrides={"splits": 4, "active_chunks": 2},
+                **expected,
+            )
         elif match and "Ring" in row["example"]:
             name = re.sub("^(all|reduce)_?", r"\1_", match[1])
             n = int(match[2])
-            yield Case("upstream_examples", f"{row['backend']} {row['example']}", (root / f"et/{name}_1MB.et",) * n,
-                       root / f"configs/network/Ring_{n}.yml", root / "configs/system/1d_ring_s4.json", row["backend"], **expected)
+            yield Case(
+                "upstream_examples",
+                f"{row['backend']} {row['example']}",
+                (root / f"et/{name}_1MB.et",) * n,
+                root / f"configs/network/Ring_{n}.yml",
+                root / "configs/system/1d_ring_s4.json",
+                row["backend"],
+                **expected,
+            )
 
 
 def semantics_cases(root: Path) -> Iterator[Case]:
@@ -157,11 +205,20 @@ def semantics_cases(root: Path) -> Iterator[Case]:
         exposed = tuple(int(c) for c in row["exposed_per_rank_ns"].split(";") if c)
         group = row["comm_group_config"]
         yield Case(
-            "semantics", f"{row['backend']} {row['case']}", files, network, root / "configs/system" / row["system_config"],
-            row["backend"], root / "configs/remote_memory" / row["remote_memory_config"],
+            "semantics",
+            f"{row['backend']} {row['case']}",
+            files,
+            network,
+            root / "configs/system" / row["system_config"],
+            row["backend"],
+            root / "configs/remote_memory" / row["remote_memory_config"],
             root / "configs/comm_group" / group if group else None,
-            finishes=row["rc"] == "0" and int(row["n_finished"]) == npus, per_rank_ns=cycles, per_rank_exposed_ns=exposed,
-            row=row, **_options(row["extra_args"]))
+            finishes=row["rc"] == "0" and int(row["n_finished"]) == npus,
+            per_rank_ns=cycles,
+            per_rank_exposed_ns=exposed,
+            row=row,
+            **_options(row["extra_args"]),
+        )
 
 
 def llm_cases(root: Path, traces: Path) -> Iterator[Case]:
@@ -173,13 +230,22 @@ def llm_cases(root: Path, traces: Path) -> Iterator[Case]:
         recorded = per_rank.get(row["trace"], {}).get(row["backend"], {}) if "_Switch_" not in row["network"] else {}
         is_flat = row["network"].count("Switch") == 1
         yield Case(
-            "llm_traces", f"{row['backend']} {row['trace']} {row['network']}",
-            tuple(folder / f"w.{r}.et" for r in range(int(row["ranks"]))), root / "configs/network" / row["network_config"],
-            root / "configs/system" / row["system_config"], row["backend"], groups=folder / "w.json",
-            finishes=row["status"] in FINISHED, max_ns=int(row["cycles_max_ns"]), min_ns=int(row["cycles_min_ns"]),
+            "llm_traces",
+            f"{row['backend']} {row['trace']} {row['network']}",
+            tuple(folder / f"w.{r}.et" for r in range(int(row["ranks"]))),
+            root / "configs/network" / row["network_config"],
+            root / "configs/system" / row["system_config"],
+            row["backend"],
+            groups=folder / "w.json",
+            finishes=row["status"] in FINISHED,
+            max_ns=int(row["cycles_max_ns"]),
+            min_ns=int(row["cycles_min_ns"]),
             per_rank_ns=tuple(recorded.get("cycles", ())) if is_flat else (),
             per_rank_exposed_ns=tuple(recorded.get("exposed", ())) if is_flat else (),
-            exposed_range_ns=(int(row["exposed_max_ns"]), int(row["exposed_min_ns"])), user_s=float(row["sim_user_s"]), row=row)
+            exposed_range_ns=(int(row["exposed_max_ns"]), int(row["exposed_min_ns"])),
+            user_s=float(row["sim_user_s"]),
+            row=row,
+        )
 
 
 def timelines(root: Path) -> Iterator[tuple[str, str, Path]]:

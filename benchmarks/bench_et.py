@@ -323,9 +323,10 @@ def _peak() -> int:
 
 def measure(name: str, path: Path, warm: Path) -> dict[str, float]:
     """CPU seconds (the best of a few), peak memory of the first run, and the share of CPU time outside this thread."""
-    import chakra_pb  # noqa: F401
     import numpy as np
     import pyarrow as pa
+
+    import chakra_pb  # noqa: F401
 
     pa.set_cpu_count(1)
     task = TASKS[name]

@@ -2,8 +2,8 @@
 
     python benchmarks/parity_astra.py [--traces FOLDER] [--full-events] [--only TABLE ...]
 
-Needs the oracle beside the checkout or in $ETUDE_SHARED. `--traces` holds the unpacked traces of `llm/traces`; without it
-they are unpacked into a temporary folder.
+Needs the oracle beside the checkout or in $ETUDE_SHARED. `--traces` holds the unpacked traces of `llm/traces`; without
+it they are unpacked into a temporary folder.
 """
 
 from __future__ import annotations
@@ -18,8 +18,18 @@ from pathlib import Path
 
 import numpy as np
 from _astra_oracle import (
-    COLLECTIVE_TABLES, Case, collective_cases, differences, example_cases, llm_cases, oracle, read_timeline, semantics_cases, simulate,
-    timelines, workload,
+    COLLECTIVE_TABLES,
+    Case,
+    collective_cases,
+    differences,
+    example_cases,
+    llm_cases,
+    oracle,
+    read_timeline,
+    semantics_cases,
+    simulate,
+    timelines,
+    workload,
 )
 
 from etude.errors import EtudeError
@@ -107,7 +117,9 @@ def main(argv: list[str] | None = None) -> int:
                 print(f"    {len(unrefused)} rows that hang or crash there gave a result: {', '.join(unrefused[:20])}")
             bad += len(wrong) + len(unrefused)
         if "llm_traces" in tables and (not args.only or "llm_traces" in args.only):
-            flat = {(c.row["trace"], c.backend): c for c in tables["llm_traces"]() if c.row["network"].count("Switch") == 1}
+            flat = {
+                (c.row["trace"], c.backend): c for c in tables["llm_traces"]() if c.row["network"].count("Switch") == 1
+            }
             start = time.perf_counter()
             equal, total, wrong = check_timelines(root, flat, **options)
             report("timelines (nodes)", equal, total, wrong, time.perf_counter() - start)

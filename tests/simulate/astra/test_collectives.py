@@ -1,8 +1,8 @@
 """One chunk of one collective, against its closed form."""
 
 import pytest
-from build import coll, comp, hop_ns, network, reduce_ns, system, workload
 
+from astra_build import coll, comp, hop_ns, network, reduce_ns, system, workload
 from etude.simulate.astra import run
 
 KB, MB = 1 << 10, 1 << 20
@@ -48,13 +48,18 @@ def test_direct_on_a_switch(n, ahead):
 def test_halving_doubling_on_a_switch(k, ahead):
     n = 2**k
     net, sys_ = network(("Switch", n, 50, 500)), system("halvingDoubling")
-    scatter = E + sum(hop_ns(MB >> i, 50, 500, 2) + E for i in range(1, k + 1)) + sum(
-        reduce_ns(MB >> i) for i in range(2, k + 1))
+    scatter = (
+        E
+        + sum(hop_ns(MB >> i, 50, 500, 2) + E for i in range(1, k + 1))
+        + sum(reduce_ns(MB >> i) for i in range(2, k + 1))
+    )
     gather = sum(hop_ns(MB // n << i, 50, 500, 2) + E for i in range(k))
     assert finish("reduce-scatter", MB, net, sys_, ahead=ahead) == [scatter] * n
     assert finish("all-reduce", MB, net, sys_, ahead=ahead) == [scatter + gather] * n
-    assert finish("all-gather", KB, net, sys_, ahead=ahead) == [
-        E + sum(hop_ns(KB << i, 50, 500, 2) + E for i in range(k))] * n
+    assert (
+        finish("all-gather", KB, net, sys_, ahead=ahead)
+        == [E + sum(hop_ns(KB << i, 50, 500, 2) + E for i in range(k))] * n
+    )
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -64,13 +69,20 @@ def test_double_binary_tree_on_a_switch(k):
     assert max(finish("all-reduce", MB, net, sys_)) == E + 2 * k * d + 2 * k * E + (2 * k - 1) * r
 
 
-@pytest.mark.parametrize(("splits", "active", "queues", "rounds"), [(4, 1, 1, 4), (4, 2, 1, 2), (5, 2, 1, 3), (8, 4, 2, 4)])
+@pytest.mark.parametrize(
+    ("splits", "active", "queues", "rounds"), [(4, 1, 1, 4), (4, 2, 1, 2), (5, 2, 1, 3), (8, 4, 2, 4)]
+)
 def test_chunks_run_in_rounds(splits, active, queues, rounds):
     # An all-reduce uses the first half of the queues; each runs ceil(active / queues) chunks at once.
     net = network(("Ring", 4, 50, 500))
     one = finish("all-reduce", MB // splits, net, system("ring"))[0]
-    many = finish("all-reduce", MB // splits * splits, net, system("ring", splits=splits, active_chunks=active),
-                  num_queues_per_dim=queues)
+    many = finish(
+        "all-reduce",
+        MB // splits * splits,
+        net,
+        system("ring", splits=splits, active_chunks=active),
+        num_queues_per_dim=queues,
+    )
     assert many == [rounds * one] * 4
 
 
@@ -97,8 +109,11 @@ def test_a_group_has_its_own_endpoint_delay_and_keeps_its_order():
     long, short = hop_ns(KB, 50, 500, 3), hop_ns(KB, 50, 500, 2)
     first = {0: 10, 5: 10, 2: 10}
     second = {5: first[0] + long + 10, 2: first[5] + long + 10, 0: first[2] + short + 10}
-    third = {5: max(second[0] + long, second[5]) + 10, 2: max(second[5] + long, second[2]) + 10,
-             0: max(second[2] + short, second[0]) + 10}
+    third = {
+        5: max(second[0] + long, second[5]) + 10,
+        2: max(second[5] + long, second[2]) + 10,
+        0: max(second[2] + short, second[0]) + 10,
+    }
     for ahead in (None, False):
         ends = run(w, net, sys_, ahead=ahead).finish_ns.tolist()
         assert [ends[0], ends[5], ends[2]] == [third[0], third[5], third[2]]

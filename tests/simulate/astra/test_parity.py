@@ -8,10 +8,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
-import _astra_oracle as rows
-import parity_astra as parity
-from protobuf_loader import load
+import _astra_oracle as rows  # type: ignore[import-not-found]
+import parity_astra as parity  # type: ignore[import-not-found]
 
+from astra_protobuf import load
 from etude.errors import EtudeError
 from etude.simulate.astra import read_groups
 from etude.simulate.astra.traces import read_workload
@@ -90,8 +90,23 @@ def test_the_trace_reader_agrees_with_protobuf(root, llm):
         except EtudeError:
             continue
         found = read_workload(case.files, read_groups(case.groups) if case.groups else None)
-        for name in ("rank_start", "source_id", "kind", "is_cpu", "duration_us", "num_ops", "tensor_size", "comm_type",
-                     "comm_size", "src", "dst", "tag", "involved_dims", "dep_start", "dep"):
+        for name in (
+            "rank_start",
+            "source_id",
+            "kind",
+            "is_cpu",
+            "duration_us",
+            "num_ops",
+            "tensor_size",
+            "comm_type",
+            "comm_size",
+            "src",
+            "dst",
+            "tag",
+            "involved_dims",
+            "dep_start",
+            "dep",
+        ):
             assert getattr(found, name).tolist() == getattr(expected, name).tolist(), (case.name, name)
         names = [w.group_ids[g] if g >= 0 else int(g) for w in (found, expected) for g in w.group]
         assert names[: len(found)] == names[len(found) :]

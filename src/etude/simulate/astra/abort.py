@@ -3,5 +3,5 @@
 from etude.errors import AnswerNo
 
 
-class AstraAbort(AnswerNo):  # noqa: N818 - an answer, not a fault
+class AstraAbort(AnswerNo):
     """ASTRA-sim crashes, exits or throws on this input."""

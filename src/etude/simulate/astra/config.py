@@ -17,7 +17,9 @@ from etude.simulate.astra.abort import AstraAbort
 TOPOLOGIES: Final = ("Ring", "FullyConnected", "Switch")
 COLLECTIVES: Final = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
 MEMORY_TYPES: Final = ("NO_MEMORY_EXPANSION", "PER_NPU_MEMORY_EXPANSION", "PER_NODE_MEMORY_EXPANSION", "MEMORY_POOL")
-ALGORITHM: Final = re.compile(r"(?P<one>one)?(?P<name>[rR]ing|[dD]irect|[hH]alvingDoubling|doubleBinaryTree)(?P<window>\d+)?")
+ALGORITHM: Final = re.compile(
+    r"(?P<one>one)?(?P<name>[rR]ing|[dD]irect|[hH]alvingDoubling|doubleBinaryTree)(?P<window>\d+)?"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,9 @@ def _number(value: Any, key: str, path: Path_, *, low: float | None = None, stri
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ClusterError(f"`{key}` must be a number, not {value!r}", where=fspath(path))
     if low is not None and (value < low or (strictly and value == low)):
-        raise ClusterError(f"`{key}` must be {'above' if strictly else 'at least'} {low:g}, not {value!r}", where=fspath(path))
+        raise ClusterError(
+            f"`{key}` must be {'above' if strictly else 'at least'} {low:g}, not {value!r}", where=fspath(path)
+        )
     return value
 
 
@@ -152,17 +156,35 @@ def parse_algorithm(text: Any, where: str) -> Algorithm:
             # The original reads five digits of the window and no more.
             return Algorithm(name=name[0].lower() + name[1:], is_flat=one, window=int(window[:5]) if window else -1)
     raise ClusterError(
-        f"unknown collective implementation {text!r}", where=where,
-        hint="known: ring, direct, direct<window>, halvingDoubling, doubleBinaryTree, oneRing, oneDirect, oneHalvingDoubling",
+        f"unknown collective implementation {text!r}",
+        where=where,
+        hint="known: ring, direct, direct<window>, halvingDoubling, doubleBinaryTree, "
+        "oneRing, oneDirect, oneHalvingDoubling",
     )
 
 
 _SYSTEM_KEYS: Final = {
-    "scheduling-policy", "collective-optimization", "preferred-dataset-splits", "active-chunks-per-dimension",
-    "endpoint-delay", "local-mem-bw", "peak-perf", "roofline-enabled", "replay-only", "trace-enabled",
-    "track-local-mem", "local-mem-trace-filename", "model-shared-bus", "L", "o", "g", "G", "local-reduction-delay",
+    "scheduling-policy",
+    "collective-optimization",
+    "preferred-dataset-splits",
+    "active-chunks-per-dimension",
+    "endpoint-delay",
+    "local-mem-bw",
+    "peak-perf",
+    "roofline-enabled",
+    "replay-only",
+    "trace-enabled",
+    "track-local-mem",
+    "local-mem-trace-filename",
+    "model-shared-bus",
+    "L",
+    "o",
+    "g",
+    "G",
+    "local-reduction-delay",
     "per-node-custom-implementation",
-    *(f"{c}-implementation" for c in COLLECTIVES), *(f"{c}-implementation-custom" for c in COLLECTIVES),
+    *(f"{c}-implementation" for c in COLLECTIVES),
+    *(f"{c}-implementation-custom" for c in COLLECTIVES),
 }
 
 
@@ -197,7 +219,8 @@ def read_system(path: Path_) -> SystemConfig:
     return SystemConfig(
         algorithms={
             name: tuple(parse_algorithm(a, where) for a in _list(raw[f"{name}-implementation"], name, path))
-            for name in COLLECTIVES if f"{name}-implementation" in raw
+            for name in COLLECTIVES
+            if f"{name}-implementation" in raw
         },
         custom=custom,
         per_node_custom=str(raw.get("per-node-custom-implementation", "")),
@@ -241,10 +264,15 @@ def read_groups(path: Path_) -> dict[int, tuple[int, ...]]:
     for key, ranks in _load(path, json.loads).items():
         if not re.fullmatch(r"\s*\d+", str(key)) or int(key) == 0:
             raise AstraAbort(
-                f"group id {key!r} must be a whole number above 0", where=fspath(path),
+                f"group id {key!r} must be a whole number above 0",
+                where=fspath(path),
                 hint="ASTRA-sim aborts; `0` and no name mean all ranks",
             )
-        if not isinstance(ranks, list) or not ranks or any(isinstance(r, bool) or not isinstance(r, int) for r in ranks):
+        if (
+            not isinstance(ranks, list)
+            or not ranks
+            or any(isinstance(r, bool) or not isinstance(r, int) for r in ranks)
+        ):
             raise ClusterError(f"group {key} must be a list of ranks", where=fspath(path))
         if len(set(ranks)) != len(ranks):
             raise ClusterError(f"group {key} names a rank twice", where=fspath(path))

@@ -41,8 +41,10 @@ def _collective_wait(w: Workload, node: int, rank: int, start_ns: NDArray[np.int
     late = [r for r in members if _ordinal(w, node, r, start_ns) < mine]
     if late:
         return f"collective {mine} of {name}, which {_ranks(late)} ha{'ve' if len(late) > 1 else 's'} not joined"
-    return (f"collective {mine} of {name}: all members have joined, but with other sizes, types or stream numbers, "
-            "or with an algorithm that cannot end for this number of ranks")
+    return (
+        f"collective {mine} of {name}: all members have joined, but with other sizes, types or stream numbers, "
+        "or with an algorithm that cannot end for this number of ranks"
+    )
 
 
 def _waits(w: Workload, mem: I64, small: NDArray[np.int32], large: I64) -> Iterator[str]:
@@ -62,8 +64,10 @@ def _waits(w: Workload, mem: I64, small: NDArray[np.int32], large: I64) -> Itera
     counts = line_table(mem, w.num_ranks)[:, :, layout.LINE_COUNT]
     for rank in np.flatnonzero(counts.sum(axis=1)).tolist():
         if rank not in stuck_ranks:
-            yield (f"rank {rank}: nodes are ready behind one that took no time (INVALID or of tensor_size 0), but "
-                   "ASTRA-sim looks for ready nodes only when something finishes")
+            yield (
+                f"rank {rank}: nodes are ready behind one that took no time (INVALID or of tensor_size 0), but "
+                "ASTRA-sim looks for ready nodes only when something finishes"
+            )
 
 
 def explain_hang(w: Workload, mem: I64, small: NDArray[np.int32], large: I64, options: Options) -> DeadlockError:
@@ -75,8 +79,10 @@ def explain_hang(w: Workload, mem: I64, small: NDArray[np.int32], large: I64, op
     hint = ""
     groups = np.unique(w.group[w.kind == COLL])
     if WORLD in groups and len(groups) > 1:
-        hint = ("collectives of a group advance the counter by which collectives of all ranks are matched: "
-                "name a group of all ranks instead of none")
+        hint = (
+            "collectives of a group advance the counter by which collectives of all ranks are matched: "
+            "name a group of all ranks instead of none"
+        )
     elif options.rendezvous:
         hint = "with the rendezvous protocol two ranks that both send first wait for each other"
     return DeadlockError(
@@ -84,7 +90,9 @@ def explain_hang(w: Workload, mem: I64, small: NDArray[np.int32], large: I64, op
     )
 
 
-def quirks(w: Workload, network: Network, system: SystemConfig, options: Options, has_run: NDArray[np.bool_]) -> Iterator[str]:
+def quirks(
+    w: Workload, network: Network, system: SystemConfig, options: Options, has_run: NDArray[np.bool_]
+) -> Iterator[str]:
     """What a reader should know before believing the number."""
     ignored = [*network.ignored, *system.ignored]
     if ignored:
@@ -124,7 +132,9 @@ def _collective_quirks(w: Workload, network: Network, system: SystemConfig, opti
     dims = len(network.npus_count)
     if dims > plans.DEFAULT_INVOLVED and (w.involved_dims[rows] < 0).any():
         yield f"without `involved_dim` only the first {plans.DEFAULT_INVOLVED} of {dims} dimensions take part"
-    used = {plans.COLLECTIVE_OF_WIRE[int(c)] for c in np.unique(w.comm_type[rows]) if int(c) in plans.COLLECTIVE_OF_WIRE}
+    used = {
+        plans.COLLECTIVE_OF_WIRE[int(c)] for c in np.unique(w.comm_type[rows]) if int(c) in plans.COLLECTIVE_OF_WIRE
+    }
     for com in sorted(used):
         name = plans.COLLECTIVE_NAME[com]
         listed = system.algorithms.get(name, ())

@@ -87,16 +87,18 @@ def rank_table(mem: I64, num_ranks: int) -> I64:
 def line_table(mem: I64, num_ranks: int) -> I64:
     """Ready nodes per rank and resource: start and count."""
     start = int(mem[at.AT_LINES])
-    return mem[start : start + num_ranks * at.NUM_RESOURCES * at.NUM_LINE].reshape(num_ranks, at.NUM_RESOURCES, at.NUM_LINE)
+    return mem[start : start + num_ranks * at.NUM_RESOURCES * at.NUM_LINE].reshape(
+        num_ranks, at.NUM_RESOURCES, at.NUM_LINE
+    )
 
 
 def first_ready(small: I32, num_ranks: int) -> tuple[I64, I32]:
-    """Heaps of nodes that wait for nothing: where each rank's and resource's begins, how many it holds, and the heaps."""
+    """Heaps of nodes that wait for nothing: start and count per rank and resource, and the heaps."""
     line = small[:, at.NODE_RANK].astype(np.int64) * at.NUM_RESOURCES + small[:, at.NODE_RESOURCE]
     size = num_ranks * at.NUM_RESOURCES
     start = np.concatenate([[0], np.cumsum(np.bincount(line, minlength=size))[:-1]])
     free = np.flatnonzero(small[:, at.NODE_WAITS] == 0)
-    free = free[np.lexsort((small[free, at.NODE_KEY], line[free]))]      # ascending keys are a heap already
+    free = free[np.lexsort((small[free, at.NODE_KEY], line[free]))]  # ascending keys are a heap already
     count = np.bincount(line[free], minlength=size)
     before = np.concatenate([[0], np.cumsum(count)[:-1]])
     ready = np.zeros(max(len(small), 1), np.int32)

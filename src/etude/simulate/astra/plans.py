@@ -10,15 +10,22 @@ from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Algorithm, Network, SystemConfig
 
 IMPLEMENTATION: Final = {
-    "ring": layout.RING, "direct": layout.DIRECT, "halvingDoubling": layout.HALVING_DOUBLING,
+    "ring": layout.RING,
+    "direct": layout.DIRECT,
+    "halvingDoubling": layout.HALVING_DOUBLING,
     "doubleBinaryTree": layout.BINARY_TREE,
 }
 COLLECTIVE_NAME: Final = {
-    layout.ALL_REDUCE: "all-reduce", layout.ALL_GATHER: "all-gather", layout.REDUCE_SCATTER: "reduce-scatter",
+    layout.ALL_REDUCE: "all-reduce",
+    layout.ALL_GATHER: "all-gather",
+    layout.REDUCE_SCATTER: "reduce-scatter",
     layout.ALL_TO_ALL: "all-to-all",
 }
 COLLECTIVE_OF_WIRE: Final = {
-    0: layout.ALL_REDUCE, 2: layout.ALL_GATHER, 6: layout.ALL_TO_ALL, 7: layout.REDUCE_SCATTER,
+    0: layout.ALL_REDUCE,
+    2: layout.ALL_GATHER,
+    6: layout.ALL_TO_ALL,
+    7: layout.REDUCE_SCATTER,
 }
 DEFAULT_INVOLVED: Final = 4
 
@@ -50,7 +57,8 @@ def world_rings(com: int, network: Network, system: SystemConfig) -> list[Ring]:
     if len(algorithms) > len(network.npus_count):
         raise AstraAbort(
             f"`{COLLECTIVE_NAME[com]}-implementation` has {len(algorithms)} entries, "
-            f"the network {len(network.npus_count)} dimensions", hint="ASTRA-sim aborts",
+            f"the network {len(network.npus_count)} dimensions",
+            hint="ASTRA-sim aborts",
         )
     rings, stride = [], 1
     for dim, algorithm in enumerate(algorithms):

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError, TraceError
-from etude.simulate.astra import layout, nodes, plans
+from etude.simulate.astra import layout, plans
 from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
+from etude.simulate.astra.kernels import nodes
 from etude.simulate.astra.machine import Arena
 from etude.simulate.astra.workload import COLL, COMP, MEM_LOAD, MEM_STORE, WORLD, Workload
 
@@ -57,19 +58,45 @@ def _id_order(w: Workload, small: NDArray[np.int32]) -> None:
     small[:, layout.NODE_AT_KEY] = row_of_key
 
 
-def _pack(w: Workload, system: SystemConfig, memory: RemoteMemory) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+def _pack(
+    w: Workload, system: SystemConfig, memory: RemoteMemory
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
     """The node tables and the children of every node."""
     n = len(w)
     flags, rates = np.zeros(nodes.NUM_FLAGS, np.int64), np.zeros(2)
     flags[nodes.IS_REPLAY], flags[nodes.HAS_ROOFLINE] = system.is_replay_only, system.has_roofline
-    kinds = {"PER_NPU_MEMORY_EXPANSION": nodes.PER_NPU, "PER_NODE_MEMORY_EXPANSION": nodes.PER_NODE, "MEMORY_POOL": nodes.POOL}
+    kinds = {
+        "PER_NPU_MEMORY_EXPANSION": nodes.PER_NPU,
+        "PER_NODE_MEMORY_EXPANSION": nodes.PER_NODE,
+        "MEMORY_POOL": nodes.POOL,
+    }
     flags[nodes.MEMORY_KIND] = kinds.get(memory.kind, nodes.NO_MEMORY)
     flags[nodes.MEMORY_LATENCY], flags[nodes.MEMORY_BYTES_PER_NS] = memory.latency_ns, max(memory.bytes_per_ns, 1)
     flags[nodes.NPUS_PER_NODE] = max(memory.npus_per_node, 1)
-    rates[nodes.RATE_PEAK], rates[nodes.RATE_LOCAL] = system.peak_tflop_per_s * 1e12, (system.local_mem_gbyte_per_s or 0) * 1e9
+    rates[nodes.RATE_PEAK], rates[nodes.RATE_LOCAL] = (
+        system.peak_tflop_per_s * 1e12,
+        (system.local_mem_gbyte_per_s or 0) * 1e9,
+    )
     small, large = np.empty((n, layout.NUM_SMALL), np.int32), np.empty((n + 1, layout.NUM_LARGE), np.int64)
-    nodes.pack(small, large, w.rank_start, w.kind, w.is_cpu, w.duration_us, w.num_ops, w.tensor_size, w.comm_type,
-               w.comm_size, w.src, w.dst, w.tag, w.group, w.dep_start, flags, rates)
+    nodes.pack(
+        small,
+        large,
+        w.rank_start,
+        w.kind,
+        w.is_cpu,
+        w.duration_us,
+        w.num_ops,
+        w.tensor_size,
+        w.comm_type,
+        w.comm_size,
+        w.src,
+        w.dst,
+        w.tag,
+        w.group,
+        w.dep_start,
+        flags,
+        rates,
+    )
     child = np.empty(len(w.dep), np.int32)
     nodes.link_children(w.dep_start, w.dep, large, layout.NODE_CHILD, child, np.empty(n, np.int64))
     return small, large, child
@@ -112,8 +139,9 @@ def _communicators(w: Workload, num_npus: int, network: Network) -> tuple[NDArra
     return np.concatenate(members).astype(np.int64), rows
 
 
-def _member_index(w: Workload, rows: NDArray[np.int64], rank: NDArray[np.int32], members: NDArray[np.int64],
-                  comms: NDArray[np.int64]) -> NDArray[np.int64]:
+def _member_index(
+    w: Workload, rows: NDArray[np.int64], rank: NDArray[np.int32], members: NDArray[np.int64], comms: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Place of each collective's rank among the members of its communicator; -1 where it is no member."""
     comm_of_member = np.repeat(np.arange(len(comms)), comms[:, layout.COMM_SIZE])
     npus = int(comms[0, layout.COMM_SIZE])
@@ -177,7 +205,9 @@ def _check_sizes(w: Workload, network: Network, options: Options) -> None:
     if w.num_ranks < npus:
         raise AstraAbort(f"{npus} NPUs, but traces for {w.num_ranks} ranks", hint="ASTRA-sim needs a trace per NPU")
     if w.num_ranks > npus:
-        raise TraceError(f"traces for {w.num_ranks} ranks, but {npus} NPUs", hint="give it the ranks of the network only")
+        raise TraceError(
+            f"traces for {w.num_ranks} ranks, but {npus} NPUs", hint="give it the ranks of the network only"
+        )
     if options.backend not in ("unaware", "aware"):
         raise ClusterError(f"unknown backend `{options.backend}`", hint="known: unaware, aware")
     if options.num_queues_per_dim < 1:
@@ -196,8 +226,14 @@ class _Plans:
     is_whole: bool = True
 
 
-def _collectives(w: Workload, network: Network, system: SystemConfig, members: NDArray[np.int64],
-                 comms: NDArray[np.int64], small: NDArray[np.int32]) -> tuple[_Plans, NDArray[np.int64]]:
+def _collectives(
+    w: Workload,
+    network: Network,
+    system: SystemConfig,
+    members: NDArray[np.int64],
+    comms: NDArray[np.int64],
+    small: NDArray[np.int32],
+) -> tuple[_Plans, NDArray[np.int64]]:
     """The collective table and the plans its rows point to."""
     rows = np.flatnonzero(small[:, layout.NODE_ACTION] == layout.ACT_COLLECTIVE)
     table = _Plans(start=[0], rows=[], key=[])
@@ -226,8 +262,9 @@ def _collectives(w: Workload, network: Network, system: SystemConfig, members: N
     return table, out
 
 
-def _add_plan(table: _Plans, com: int, group: int, mask: int, network: Network, system: SystemConfig,
-              comms: NDArray[np.int64]) -> None:
+def _add_plan(
+    table: _Plans, com: int, group: int, mask: int, network: Network, system: SystemConfig, comms: NDArray[np.int64]
+) -> None:
     size = int(comms[group + 1, layout.COMM_SIZE])
     is_world = size == network.num_npus
     if is_world:
@@ -245,8 +282,15 @@ def _add_plan(table: _Plans, com: int, group: int, mask: int, network: Network, 
     table.key.append(-1 if has_tree else key)
 
 
-def _tables(network: Network, system: SystemConfig, options: Options, members: NDArray[np.int64],
-            comms: NDArray[np.int64], collectives: NDArray[np.int64], table: _Plans) -> NDArray[np.int64]:
+def _tables(
+    network: Network,
+    system: SystemConfig,
+    options: Options,
+    members: NDArray[np.int64],
+    comms: NDArray[np.int64],
+    collectives: NDArray[np.int64],
+    table: _Plans,
+) -> NDArray[np.int64]:
     arena = Arena(layout.NUM_TAB)
     head, queues = arena.header, options.num_queues_per_dim
     endpoint = 10 if system.endpoint_delay_ns is None else int(int(system.endpoint_delay_ns) * options.injection_scale)
@@ -267,8 +311,14 @@ def _tables(network: Network, system: SystemConfig, options: Options, members: N
     arena.put(layout.TAB_PLAN_KEY, np.full_like(key, -1) if queues > 1 else key)
     arena.put(layout.TAB_COLLECTIVES, collectives)
     arena.put(layout.TAB_COMMS, comms)
-    for where in (layout.TAB_STREAMS, layout.TAB_JOINED_NS, layout.TAB_JOINED, layout.TAB_FINISH_NS, layout.TAB_REG_NS,
-                  layout.TAB_SCRATCH):
+    for where in (
+        layout.TAB_STREAMS,
+        layout.TAB_JOINED_NS,
+        layout.TAB_JOINED,
+        layout.TAB_FINISH_NS,
+        layout.TAB_REG_NS,
+        layout.TAB_SCRATCH,
+    ):
         arena.put(where, zeros)
     arena.put(layout.TAB_CHUNKS_OPEN, np.ascontiguousarray(collectives[:, layout.COLL_CHUNKS]))
     arena.empty(layout.TAB_MEMO, layout.NUM_MEMOS, layout.NUM_MEMO)

@@ -15,10 +15,10 @@ from etude.simulate.astra import layout
 from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
 from etude.simulate.astra.diagnose import explain_hang, quirks
-from etude.simulate.astra.engine import step
-from etude.simulate.astra.events import push
+from etude.simulate.astra.kernels.engine import step
+from etude.simulate.astra.kernels.events import push
+from etude.simulate.astra.kernels.nodes import REFUSALS
 from etude.simulate.astra.machine import first_ready, make_machine, rank_table
-from etude.simulate.astra.nodes import REFUSALS
 from etude.simulate.astra.prepare import Options, Prepared, prepare
 from etude.simulate.astra.workload import Workload
 

@@ -8,21 +8,31 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike, fspath
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError
-from etude.simulate.astra import scan
 from etude.simulate.astra.abort import AstraAbort
+from etude.simulate.astra.kernels import scan
 from etude.simulate.astra.workload import UNKNOWN_GROUP, WORLD, Workload
 
 BLOCK_BYTES: Final = 1 << 20
 COLUMNS: Final = {
-    "source_id": np.uint64, "kind": np.uint8, "is_cpu": np.bool_, "duration_us": np.int64, "num_ops": np.int64,
-    "tensor_size": np.int64, "comm_type": np.int64, "comm_size": np.int64, "src": np.int32, "dst": np.int32,
-    "tag": np.int32, "group": np.int32, "involved_dims": np.int16,
+    "source_id": np.uint64,
+    "kind": np.uint8,
+    "is_cpu": np.bool_,
+    "duration_us": np.int64,
+    "num_ops": np.int64,
+    "tensor_size": np.int64,
+    "comm_type": np.int64,
+    "comm_size": np.int64,
+    "src": np.int32,
+    "dst": np.int32,
+    "tag": np.int32,
+    "group": np.int32,
+    "involved_dims": np.int16,
 }
 PROBLEM: Final = {
     scan.CUT: "the file ends inside a message",
@@ -41,7 +51,9 @@ def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[n
         try:
             descriptor = os.open(path, os.O_RDONLY)
         except OSError as error:
-            raise AstraAbort(error.strerror or "cannot be opened", where=path, hint="ASTRA-sim wants a file per NPU") from None
+            raise AstraAbort(
+                error.strerror or "cannot be opened", where=path, hint="ASTRA-sim wants a file per NPU"
+            ) from None
         try:
             size = os.fstat(descriptor).st_size
             if ends and end + size > len(buffer):
@@ -51,7 +63,7 @@ def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[n
                 buffer = np.empty(size, np.uint8)
             got = 0
             while got < size:
-                count = os.readv(descriptor, [memoryview(buffer)[end + got : end + size]])
+                count = os.readv(descriptor, [buffer[end + got : end + size].data])
                 if count == 0:
                     raise FormatError("the file shrank while it was read", path=path, offset=got)
                 got += count
@@ -67,9 +79,13 @@ class _Columns:
     """Columns with room to spare; pages that are never touched cost nothing."""
 
     def __init__(self, room: int) -> None:
-        self.array = {name: np.empty(room, dtype) for name, dtype in COLUMNS.items()}
+        self.array: dict[str, NDArray[Any]] = {name: np.empty(room, dtype) for name, dtype in COLUMNS.items()}
         self.array["dep_start"], self.array["dep"] = np.zeros(room, np.int64), np.empty(2 * room, np.int32)
-        self.array |= {"table_id": np.empty(16, np.int64), "table_row": np.empty(16, np.int32), "dep_id": np.empty(16, np.int64)}
+        self.array |= {
+            "table_id": np.empty(16, np.int64),
+            "table_row": np.empty(16, np.int32),
+            "dep_id": np.empty(16, np.int64),
+        }
 
     def grow(self, name: str, needed: int) -> None:
         old = self.array[name]
@@ -96,11 +112,24 @@ def read_workload(paths: Sequence[str | PathLike[str]], groups: Mapping[int, Seq
                 columns.grow(name, 16 + 4 * int(counts[scan.COUNT_WIDEST]))
             columns.grow("dep_id", int(counts[scan.COUNT_DEPS]))
             a = columns.array
-            status = scan.fill(buffer, ends, rank_start[first : first + len(ends) + 1], counts, values, a["table_id"],
-                               a["table_row"], a["dep_id"], *(a[n] for n in COLUMNS), a["dep_start"], a["dep"])
+            status = scan.fill(
+                buffer,
+                ends,
+                rank_start[first : first + len(ends) + 1],
+                counts,
+                values,
+                a["table_id"],
+                a["table_row"],
+                a["dep_id"],
+                *(a[n] for n in COLUMNS),
+                a["dep_start"],
+                a["dep"],
+            )
         if status != scan.OK:
             file, at = int(counts[scan.COUNT_FILE]), int(counts[scan.COUNT_AT])
-            raise FormatError(PROBLEM[status], path=names[first + file], offset=at - (int(ends[file - 1]) if file else 0))
+            raise FormatError(
+                PROBLEM[status], path=names[first + file], offset=at - (int(ends[file - 1]) if file else 0)
+            )
     return _finish(columns, rank_start, groups or {})
 
 
@@ -117,6 +146,10 @@ def _finish(columns: _Columns, rank_start: NDArray[np.int64], groups: Mapping[in
         known = ids[at] == wanted if len(ids) else np.zeros(len(wanted), bool)
         group[is_named] = np.where(known, at, UNKNOWN_GROUP)
     return Workload(
-        **arrays, rank_start=rank_start, dep_start=dep_start, dep=columns.array["dep"][: int(dep_start[-1])],
-        groups=tuple(np.array(groups[int(g)], np.int64) for g in ids), group_ids=tuple(int(g) for g in ids),
+        **arrays,
+        rank_start=rank_start,
+        dep_start=dep_start,
+        dep=columns.array["dep"][: int(dep_start[-1])],
+        groups=tuple(np.array(groups[int(g)], np.int64) for g in ids),
+        group_ids=tuple(int(g) for g in ids),
     )

@@ -17,9 +17,19 @@ UNKNOWN_GROUP: Final = -2
 ABSENT: Final = -1
 
 _COLUMNS: Final = {
-    "source_id": np.uint64, "kind": np.uint8, "is_cpu": np.bool_, "duration_us": np.int64, "num_ops": np.int64,
-    "tensor_size": np.int64, "comm_type": np.int64, "comm_size": np.int64, "src": np.int32, "dst": np.int32,
-    "tag": np.int32, "group": np.int32, "involved_dims": np.int16,
+    "source_id": np.uint64,
+    "kind": np.uint8,
+    "is_cpu": np.bool_,
+    "duration_us": np.int64,
+    "num_ops": np.int64,
+    "tensor_size": np.int64,
+    "comm_type": np.int64,
+    "comm_size": np.int64,
+    "src": np.int32,
+    "dst": np.int32,
+    "tag": np.int32,
+    "group": np.int32,
+    "involved_dims": np.int16,
 }
 
 
@@ -61,8 +71,12 @@ class Workload:
                 raise TraceError(f"column `{name}` is {column.dtype}[{len(column)}], expected {np.dtype(dtype)}[{n}]")
         if self.rank_start[0] != 0 or self.rank_start[-1] != n or (np.diff(self.rank_start) < 0).any():
             raise TraceError(f"rank_start does not cut {n} nodes")
-        if (len(self.dep_start) != n + 1 or self.dep_start[0] != 0 or self.dep_start[-1] != len(self.dep)
-                or (np.diff(self.dep_start) < 0).any()):
+        if (
+            len(self.dep_start) != n + 1
+            or self.dep_start[0] != 0
+            or self.dep_start[-1] != len(self.dep)
+            or (np.diff(self.dep_start) < 0).any()
+        ):
             raise TraceError(f"dep_start does not fit {n} nodes and {len(self.dep)} dependencies")
         if len(self.groups) != len(self.group_ids):
             raise TraceError(f"{len(self.groups)} groups, {len(self.group_ids)} group ids")
@@ -81,17 +95,20 @@ class Workload:
 
     def check_dependencies(self) -> None:
         """Every dependency is a node of the same rank."""
-        from etude.simulate.astra.nodes import first_bad_dependency
+        from etude.simulate.astra.kernels.nodes import first_bad_dependency
 
         at = int(first_bad_dependency(self.rank_start, self.dep_start, self.dep))
         if at < 0:
             return
         node = int(np.searchsorted(self.dep_start, at, side="right")) - 1
         if self.dep[at] >= 0:
-            raise TraceError(f"node {self.source_id[node]} waits for a node of another rank", where=f"rank {self.rank_of(node)}")
+            raise TraceError(
+                f"node {self.source_id[node]} waits for a node of another rank", where=f"rank {self.rank_of(node)}"
+            )
         raise AstraAbort(
             f"node {self.source_id[node]} waits for a node that is not in the trace",
-            where=f"rank {self.rank_of(node)}", hint="ASTRA-sim aborts on such a trace",
+            where=f"rank {self.rank_of(node)}",
+            hint="ASTRA-sim aborts on such a trace",
         )
 
     def describe(self, node: int) -> str:

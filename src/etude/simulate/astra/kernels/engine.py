@@ -2,20 +2,61 @@
 
 import numpy as np
 
-from etude.simulate.astra.algorithms import packet_ready, packet_received
-from etude.simulate.astra.events import call_after, find_batch, give, next_call, pop, stop
-from etude.simulate.astra.issue import finish, issue_ready, memory_free
-from etude.simulate.astra.kernel import kernel
+from etude.simulate.astra.kernels.algorithms import packet_ready, packet_received
+from etude.simulate.astra.kernels.compiling import kernel
+from etude.simulate.astra.kernels.events import call_after, find_batch, give, next_call, pop, stop
+from etude.simulate.astra.kernels.issue import finish, issue_ready, memory_free
+from etude.simulate.astra.kernels.network import after_handshake, is_delivered, link_free, mark_arrived
+from etude.simulate.astra.kernels.streams import close_stream, next_phase
 from etude.simulate.astra.layout import (
-    AMBIGUOUS, AT_CALLS, AT_MESSAGES, AT_RANKS, BACK_HANDSHAKE_RECEIVE, BACK_HANDSHAKE_SEND, BACK_NODE, BACK_NONE,
-    BACK_STREAM, BATCH_RANK, CALL_ARG, CALL_BUNDLE, CALL_COLLECTIVE_DONE, CALL_DELAY, CALL_KIND, CALL_MEMORY_FREE,
-    COLL_NODE, DONE, EVENT_ARRIVAL, EVENT_BATCH, EVENT_LINK_FREE, EVENT_START, FREE_CALL, FREE_MESSAGE, IS_AHEAD,
-    MSG_RECV_ARG, MSG_RECV_BACK, MSG_SEND_ARG, MSG_SEND_BACK, NODE_RANK, NONE, NOW, NUM_COLL, NUM_EVENTS, OPEN_BATCH,
-    RANK_COLLECTIVE, RANK_DONE_AT, RANK_WIDTH, RUNNING, ST_NODE, ST_PHASE, ST_PHASES, STATUS, TAB_CHUNKS_OPEN,
-    TAB_COLLECTIVES, TELL_ARG, TELL_BACK,
+    AMBIGUOUS,
+    AT_CALLS,
+    AT_MESSAGES,
+    AT_RANKS,
+    BACK_HANDSHAKE_RECEIVE,
+    BACK_HANDSHAKE_SEND,
+    BACK_NODE,
+    BACK_NONE,
+    BACK_STREAM,
+    BATCH_RANK,
+    CALL_ARG,
+    CALL_BUNDLE,
+    CALL_COLLECTIVE_DONE,
+    CALL_DELAY,
+    CALL_KIND,
+    CALL_MEMORY_FREE,
+    COLL_NODE,
+    DONE,
+    EVENT_ARRIVAL,
+    EVENT_BATCH,
+    EVENT_LINK_FREE,
+    EVENT_START,
+    FREE_CALL,
+    FREE_MESSAGE,
+    IS_AHEAD,
+    MSG_RECV_ARG,
+    MSG_RECV_BACK,
+    MSG_SEND_ARG,
+    MSG_SEND_BACK,
+    NODE_RANK,
+    NONE,
+    NOW,
+    NUM_COLL,
+    NUM_EVENTS,
+    OPEN_BATCH,
+    RANK_COLLECTIVE,
+    RANK_DONE_AT,
+    RANK_WIDTH,
+    RUNNING,
+    ST_NODE,
+    ST_PHASE,
+    ST_PHASES,
+    STATUS,
+    TAB_CHUNKS_OPEN,
+    TAB_COLLECTIVES,
+    TELL_ARG,
+    TELL_BACK,
 )
-from etude.simulate.astra.network import after_handshake, is_delivered, link_free, mark_arrived
-from etude.simulate.astra.streams import close_stream, next_phase
 
 
 @kernel
@@ -24,9 +65,9 @@ def _check_tie(mem, small, node):
     this instant come before it depends on packets that were never simulated."""
     rank = np.int64(small[node, NODE_RANK])
     row = mem[AT_RANKS] + rank * mem[RANK_WIDTH]
-    if mem[row + RANK_DONE_AT] == mem[NOW]:
-        stop(mem, AMBIGUOUS)
-    elif mem[row + RANK_COLLECTIVE] != 0 and find_batch(mem, rank, mem[NOW]) != NONE:
+    if mem[row + RANK_DONE_AT] == mem[NOW] or (
+        mem[row + RANK_COLLECTIVE] != 0 and find_batch(mem, rank, mem[NOW]) != NONE
+    ):
         stop(mem, AMBIGUOUS)
 
 
@@ -130,5 +171,5 @@ def step(mem, side, tab, rate, small, large, child, ready, rank_start, max_event
             finish(mem, small, large, child, ready, node, False)
         if rank != NONE:
             issue_ready(mem, side, tab, rate, small, large, child, ready, rank, rank_start[rank])
-        if stream != NONE:                       # only after the workload has gone on
+        if stream != NONE:  # only after the workload has gone on
             close_stream(mem, tab, rate, stream)

@@ -2,23 +2,96 @@
 
 import numpy as np
 
-from etude.simulate.astra.ahead import work_out
-from etude.simulate.astra.events import call_after, call_at, stop
-from etude.simulate.astra.kernel import kernel
+from etude.simulate.astra.kernels.ahead import work_out
+from etude.simulate.astra.kernels.compiling import kernel
+from etude.simulate.astra.kernels.events import call_after, call_at, stop
+from etude.simulate.astra.kernels.network import receive, send
+from etude.simulate.astra.kernels.streams import open_chunks
 from etude.simulate.astra.layout import (
-    ACT_COLLECTIVE, ACT_MEMORY, ACT_RECEIVE, ACT_SEND, ACT_SKIP, ACT_TIMED, AMBIGUOUS, AT_FRESH, AT_LINES, AT_RANKS,
-    AT_SERVERS, BACK_NODE, BAD_NODE, CALL_COLLECTIVE_DONE, CALL_MEMORY_FREE, CALL_NODE_DONE, COLL_CHUNK_BYTES,
-    COLL_CHUNKS, COLL_COMM, COLL_MEMBER, COLL_PLAN, COMM_BYTES, COMM_CHUNKS, COMM_JOINED, COMM_PLAN, COMM_SIZE,
-    COMM_START, COMM_STREAM, COMM_TAG_BASE, ENDLESS_CHUNKS, ENDPOINT_NS, ERROR_NODE, EVENT_AT_ZERO, FINISHED_RANKS,
-    IS_AHEAD, LINE_COUNT, LINE_START, NODE_ACTION, NODE_AT_KEY, NODE_BYTES, NODE_CHILD, NODE_COLLECTIVE,
-    NODE_DURATION, NODE_END, NODE_KEY, NODE_PEER, NODE_RANK, NODE_RESOURCE, NODE_START, NODE_TAG, NODE_WAITS, NONE,
-    NOW, NUM_COLL, NUM_COMM, NUM_FRESH, NUM_LINE, NUM_PLAN, NUM_RESOURCES, NUM_SERVER, ON_NOTHING, PLAN_GROUP,
-    RANK_COLLECTIVE, RANK_CPU, RANK_FINISH, RANK_ONGOING, RANK_STREAMS, RANK_WIDTH, RUNNING, SERVER_BUSY,
-    SERVER_HEAD, SERVER_TAIL, STATUS, TAB_COLLECTIVES, TAB_COMMS, TAB_FINISH_NS, TAB_JOINED, TAB_JOINED_NS,
-    TAB_MEMBERS, TAB_PLAN_START, TAB_PLANS, TAB_REG_NS, TAB_STREAMS,
+    ACT_COLLECTIVE,
+    ACT_MEMORY,
+    ACT_RECEIVE,
+    ACT_SEND,
+    ACT_SKIP,
+    ACT_TIMED,
+    AMBIGUOUS,
+    AT_FRESH,
+    AT_LINES,
+    AT_RANKS,
+    AT_SERVERS,
+    BACK_NODE,
+    BAD_NODE,
+    CALL_COLLECTIVE_DONE,
+    CALL_MEMORY_FREE,
+    CALL_NODE_DONE,
+    COLL_CHUNK_BYTES,
+    COLL_CHUNKS,
+    COLL_COMM,
+    COLL_MEMBER,
+    COLL_PLAN,
+    COMM_BYTES,
+    COMM_CHUNKS,
+    COMM_JOINED,
+    COMM_PLAN,
+    COMM_SIZE,
+    COMM_START,
+    COMM_STREAM,
+    COMM_TAG_BASE,
+    ENDLESS_CHUNKS,
+    ENDPOINT_NS,
+    ERROR_NODE,
+    EVENT_AT_ZERO,
+    FINISHED_RANKS,
+    IS_AHEAD,
+    LINE_COUNT,
+    LINE_START,
+    NODE_ACTION,
+    NODE_AT_KEY,
+    NODE_BYTES,
+    NODE_CHILD,
+    NODE_COLLECTIVE,
+    NODE_DURATION,
+    NODE_END,
+    NODE_KEY,
+    NODE_PEER,
+    NODE_RANK,
+    NODE_RESOURCE,
+    NODE_START,
+    NODE_TAG,
+    NODE_WAITS,
+    NONE,
+    NOW,
+    NUM_COLL,
+    NUM_COMM,
+    NUM_FRESH,
+    NUM_LINE,
+    NUM_PLAN,
+    NUM_RESOURCES,
+    NUM_SERVER,
+    ON_NOTHING,
+    PLAN_GROUP,
+    RANK_COLLECTIVE,
+    RANK_CPU,
+    RANK_FINISH,
+    RANK_ONGOING,
+    RANK_STREAMS,
+    RANK_WIDTH,
+    RUNNING,
+    SERVER_BUSY,
+    SERVER_HEAD,
+    SERVER_TAIL,
+    STATUS,
+    TAB_COLLECTIVES,
+    TAB_COMMS,
+    TAB_FINISH_NS,
+    TAB_JOINED,
+    TAB_JOINED_NS,
+    TAB_MEMBERS,
+    TAB_PLAN_START,
+    TAB_PLANS,
+    TAB_REG_NS,
+    TAB_STREAMS,
 )
-from etude.simulate.astra.network import receive, send
-from etude.simulate.astra.streams import open_chunks
 
 TAG_RANGE = np.int64(500_000_000)
 
@@ -125,8 +198,12 @@ def memory_free(mem, small, large, node):
 @kernel
 def _is_other(tab, comm, c, stream):
     """Whether a rank joins with something else than the collective that is being joined."""
-    return (tab[comm + COMM_STREAM] != stream or tab[comm + COMM_PLAN] != tab[c + COLL_PLAN]
-            or tab[comm + COMM_BYTES] != tab[c + COLL_CHUNK_BYTES] or tab[comm + COMM_CHUNKS] != tab[c + COLL_CHUNKS])
+    return (
+        tab[comm + COMM_STREAM] != stream
+        or tab[comm + COMM_PLAN] != tab[c + COLL_PLAN]
+        or tab[comm + COMM_BYTES] != tab[c + COLL_CHUNK_BYTES]
+        or tab[comm + COMM_CHUNKS] != tab[c + COLL_CHUNKS]
+    )
 
 
 @kernel
@@ -140,9 +217,9 @@ def _join(mem, tab, c, row, stream):
     elif _is_other(tab, comm, c, stream):
         stop(mem, AMBIGUOUS)
         return False
-    if mem[NOW] == 0 and tab[ENDPOINT_NS] == 0:
-        if tab[tab[TAB_PLANS] + tab[tab[TAB_PLAN_START] + plan] * NUM_PLAN + PLAN_GROUP] < 0:
-            stop(mem, EVENT_AT_ZERO)
+    template = tab[TAB_PLANS] + tab[tab[TAB_PLAN_START] + plan] * NUM_PLAN
+    if mem[NOW] == 0 and tab[ENDPOINT_NS] == 0 and tab[template + PLAN_GROUP] < 0:
+        stop(mem, EVENT_AT_ZERO)
     slot = tab[comm + COMM_START] + tab[c + COLL_MEMBER]
     tab[tab[TAB_JOINED_NS] + slot], tab[tab[TAB_JOINED] + slot] = mem[NOW], row
     tab[comm + COMM_JOINED] += 1
@@ -160,8 +237,15 @@ def _announce(mem, side, tab, comm):
         return
     start = tab[comm + COMM_START]
     for i in range(start, start + tab[comm + COMM_SIZE]):
-        call_at(mem, tab[tab[TAB_MEMBERS] + i], tab[tab[TAB_FINISH_NS] + i], CALL_COLLECTIVE_DONE,
-                tab[tab[TAB_JOINED] + i], NONE, tab[tab[TAB_REG_NS] + i])
+        call_at(
+            mem,
+            tab[tab[TAB_MEMBERS] + i],
+            tab[tab[TAB_FINISH_NS] + i],
+            CALL_COLLECTIVE_DONE,
+            tab[tab[TAB_JOINED] + i],
+            NONE,
+            tab[tab[TAB_REG_NS] + i],
+        )
 
 
 @kernel
@@ -174,7 +258,7 @@ def _next_stream(mem, tab, c, rank):
     plan, comm_row, chunks = tab[c + COLL_PLAN], tab[c + COLL_COMM], tab[c + COLL_CHUNKS]
     mem[r + RANK_COLLECTIVE] = 1
     if tab[tab[TAB_PLAN_START] + plan] == tab[tab[TAB_PLAN_START] + plan + 1]:
-        return NONE                              # no dimension takes part
+        return NONE  # no dimension takes part
     if tab[c + COLL_CHUNK_BYTES] == 0:
         if chunks > 0:
             stop(mem, ENDLESS_CHUNKS)

@@ -2,14 +2,24 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernel import kernel
+from etude.simulate.astra.kernels.compiling import kernel
 
 OK, CUT, BROKEN, TWICE, EMPTY = range(5)
 COUNT_NODES, COUNT_DEPS, COUNT_WIDEST, COUNT_FILE, COUNT_AT, NUM_COUNTS = range(6)
 
 # What the simulation reads, by name; the place in this list is the number of the attribute.
-NAMES = ("is_cpu_op", "num_ops", "tensor_size", "comm_type", "comm_size", "comm_src", "comm_dst", "comm_tag", "pg_name",
-         "involved_dim")
+NAMES = (
+    "is_cpu_op",
+    "num_ops",
+    "tensor_size",
+    "comm_type",
+    "comm_size",
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "pg_name",
+    "involved_dim",
+)
 IS_CPU, NUM_OPS, TENSOR_SIZE, COMM_TYPE, COMM_SIZE, COMM_SRC, COMM_DST, COMM_TAG, PG_NAME, INVOLVED_DIM = range(10)
 TEXT = np.zeros((len(NAMES), 12), np.uint8)
 LENGTH = np.array([len(n) for n in NAMES], np.int64)
@@ -88,7 +98,7 @@ def _count_node(data, at, end):
             if key & 7 == 2:
                 deps -= 1
                 _, begin = _varint(data, begin, at)
-                for i in range(begin, at):       # every byte below 0x80 ends a number
+                for i in range(begin, at):  # every byte below 0x80 ends a number
                     deps += data[i] < 0x80
     return deps
 
@@ -242,12 +252,35 @@ def _slot_of(table_id, table_row, mask, node_id):
 
 
 @kernel
-def fill(data, ends, rank_start, counts, values, table_id, table_row, dep_id, source_id, kind, is_cpu, duration_us,
-         num_ops, tensor_size, comm_type, comm_size, src, dst, tag, group, involved_dims, dep_start, dep):
+def fill(
+    data,
+    ends,
+    rank_start,
+    counts,
+    values,
+    table_id,
+    table_row,
+    dep_id,
+    source_id,
+    kind,
+    is_cpu,
+    duration_us,
+    num_ops,
+    tensor_size,
+    comm_type,
+    comm_size,
+    src,
+    dst,
+    tag,
+    group,
+    involved_dims,
+    dep_start,
+    dep,
+):
     """Read a block of files that `count` has been through into columns, after the nodes that are there already."""
     row, edges, begin = rank_start[0], dep_start[rank_start[0]], np.int64(0)
     for file in range(len(ends)):
-        end, first, first_edge = ends[file], row, edges
+        end, first_edge = ends[file], edges
         mask = np.int64(15)
         size, at = _varint(data, begin, end)
         at += size

@@ -6,20 +6,77 @@ has joined. So its message traffic may run on a machine of its own, or, for a ri
 
 import numpy as np
 
-from etude.simulate.astra.algorithms import LOCAL_ENDPOINT_NS, packet_ready, packet_received, reduction_ns
-from etude.simulate.astra.events import call_after, give, next_call, pop, push, stop
-from etude.simulate.astra.kernel import kernel
+from etude.simulate.astra.kernels.algorithms import LOCAL_ENDPOINT_NS, packet_ready, packet_received, reduction_ns
+from etude.simulate.astra.kernels.compiling import kernel
+from etude.simulate.astra.kernels.events import call_after, give, next_call, pop, push, stop
+from etude.simulate.astra.kernels.network import delay_ns, mark_arrived
+from etude.simulate.astra.kernels.streams import close_stream, next_phase, open_chunks
 from etude.simulate.astra.layout import (
-    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, AMBIGUOUS, AT_CALLS, AT_MESSAGES, AT_ONCE, BATCH_RANK, CALL_ARG, CALL_BUNDLE,
-    CALL_DELAY, CALL_REG, COMM_BYTES, COMM_CHUNKS, COMM_PLAN, COMM_SHAPE, COMM_SIZE, COMM_START, CURRENT_REG,
-    ENDPOINT_NS, EVENT_ARRIVAL, EVENT_BATCH, EVENT_RECEIVE, EVENT_START, FREE_CALL, FREE_MESSAGE, MEMO_BYTES,
-    MEMO_CHUNKS, MEMO_FINISH, MEMO_PLAN, MEMO_REG, MEMO_SHAPE, MSG_RECV_ARG, MSG_RECV_BACK, NESTED_DONE, NONE, NOW,
-    NUM_COLL, NUM_MEMO, NUM_MEMOS, NUM_PLAN, PLAN_COM, PLAN_GROUP, PLAN_IMPL, PLAN_SIZE, QUEUES, REDUCE_SCATTER, RING,
-    RUNNING, ST_NODE, ST_PHASE, ST_PHASES, STATUS, TAB_COLLECTIVES, TAB_FINISH_NS, TAB_JOINED, TAB_JOINED_NS,
-    TAB_MEMBERS, TAB_MEMO, TAB_PLAN_KEY, TAB_PLAN_START, TAB_PLANS, TAB_REG_NS, TAB_SCRATCH,
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    AMBIGUOUS,
+    AT_CALLS,
+    AT_MESSAGES,
+    AT_ONCE,
+    BATCH_RANK,
+    CALL_ARG,
+    CALL_BUNDLE,
+    CALL_DELAY,
+    CALL_REG,
+    COMM_BYTES,
+    COMM_CHUNKS,
+    COMM_PLAN,
+    COMM_SHAPE,
+    COMM_SIZE,
+    COMM_START,
+    CURRENT_REG,
+    ENDPOINT_NS,
+    EVENT_ARRIVAL,
+    EVENT_BATCH,
+    EVENT_RECEIVE,
+    EVENT_START,
+    FREE_CALL,
+    FREE_MESSAGE,
+    MEMO_BYTES,
+    MEMO_CHUNKS,
+    MEMO_FINISH,
+    MEMO_PLAN,
+    MEMO_REG,
+    MEMO_SHAPE,
+    MSG_RECV_ARG,
+    MSG_RECV_BACK,
+    NESTED_DONE,
+    NONE,
+    NOW,
+    NUM_COLL,
+    NUM_MEMO,
+    NUM_MEMOS,
+    NUM_PLAN,
+    PLAN_COM,
+    PLAN_GROUP,
+    PLAN_IMPL,
+    PLAN_SIZE,
+    QUEUES,
+    REDUCE_SCATTER,
+    RING,
+    RUNNING,
+    ST_NODE,
+    ST_PHASE,
+    ST_PHASES,
+    STATUS,
+    TAB_COLLECTIVES,
+    TAB_FINISH_NS,
+    TAB_JOINED,
+    TAB_JOINED_NS,
+    TAB_MEMBERS,
+    TAB_MEMO,
+    TAB_PLAN_KEY,
+    TAB_PLAN_START,
+    TAB_PLANS,
+    TAB_REG_NS,
+    TAB_SCRATCH,
 )
-from etude.simulate.astra.network import delay_ns, mark_arrived
-from etude.simulate.astra.streams import close_stream, next_phase, open_chunks
 
 
 @kernel
@@ -138,23 +195,28 @@ def work_out(mem, tab, rate, comm):
     template = tab[tab[TAB_PLAN_START] + plan]
     p = tab[TAB_PLANS] + template * NUM_PLAN
     at = tab[TAB_FINISH_NS] + start
-    finish, joined = tab[at:at + size], tab[tab[TAB_JOINED_NS] + start:tab[TAB_JOINED_NS] + start + size]
-    registered = tab[tab[TAB_REG_NS] + start:tab[TAB_REG_NS] + start + size]
+    finish, joined = tab[at : at + size], tab[tab[TAB_JOINED_NS] + start : tab[TAB_JOINED_NS] + start + size]
+    registered = tab[tab[TAB_REG_NS] + start : tab[TAB_REG_NS] + start + size]
     is_single_file = tab[QUEUES] == 1 and (tab[AT_ONCE] == 1 or chunks == 1)
     has_one_phase = tab[tab[TAB_PLAN_START] + plan + 1] - template == 1
     if has_one_phase and is_single_file and tab[p + PLAN_IMPL] == RING and chunk_bytes >= size:
         for i in range(size):
             finish[i] = joined[i]
-        ranks = tab[tab[TAB_MEMBERS] + start:tab[TAB_MEMBERS] + start + size]
-        scratch = tab[tab[TAB_SCRATCH] + start:tab[TAB_SCRATCH] + start + size]
+        ranks = tab[tab[TAB_MEMBERS] + start : tab[TAB_MEMBERS] + start + size]
+        scratch = tab[tab[TAB_SCRATCH] + start : tab[TAB_SCRATCH] + start + size]
         ring_finish(tab, rate, p, chunk_bytes, chunks, ranks, finish, registered, scratch)
         return
     key, shape = tab[tab[TAB_PLAN_KEY] + plan], tab[comm + COMM_SHAPE]
     is_shared = key >= 0 and _all_equal(joined)
     slot = (chunk_bytes * 31 + chunks * 7 + shape * 13 + key) % NUM_MEMOS
     memo = tab[TAB_MEMO] + slot * NUM_MEMO
-    if (is_shared and tab[memo + MEMO_SHAPE] == shape and tab[memo + MEMO_PLAN] == key
-            and tab[memo + MEMO_BYTES] == chunk_bytes and tab[memo + MEMO_CHUNKS] == chunks):
+    if (
+        is_shared
+        and tab[memo + MEMO_SHAPE] == shape
+        and tab[memo + MEMO_PLAN] == key
+        and tab[memo + MEMO_BYTES] == chunk_bytes
+        and tab[memo + MEMO_CHUNKS] == chunks
+    ):
         for i in range(size):
             finish[i] = joined[0] + tab[memo + MEMO_FINISH]
             registered[i] = joined[0] + tab[memo + MEMO_REG]

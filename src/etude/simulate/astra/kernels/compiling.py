@@ -1,14 +1,12 @@
 """How the kernels of this package are compiled."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from numba import njit
 
-F = TypeVar("F", bound=Callable[..., Any])
 
-
-def kernel(function: F) -> F:
+def kernel(function: Callable[..., Any]) -> Any:
     """Compile without reference counts and without checks for division by zero.
 
     The kernels allocate nothing and call one another for every event; counting references of the arrays they pass on

@@ -2,21 +2,40 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernel import kernel
+from etude.simulate.astra.kernels.compiling import kernel
 from etude.simulate.astra.layout import (
-    ACT_COLLECTIVE, ACT_MEMORY, ACT_RECEIVE, ACT_REFUSED, ACT_SEND, ACT_SKIP, ACT_TIMED, NODE_ACTION, NODE_AT_KEY,
-    NODE_BYTES, NODE_COLLECTIVE, NODE_DURATION, NODE_KEY, NODE_PEER, NODE_RANK, NODE_RESOURCE, NODE_TAG, NODE_WAITS,
-    ON_COMM, ON_COMP, ON_CPU, ON_NOTHING,
+    ACT_COLLECTIVE,
+    ACT_MEMORY,
+    ACT_RECEIVE,
+    ACT_REFUSED,
+    ACT_SEND,
+    ACT_SKIP,
+    ACT_TIMED,
+    NODE_ACTION,
+    NODE_AT_KEY,
+    NODE_BYTES,
+    NODE_COLLECTIVE,
+    NODE_DURATION,
+    NODE_KEY,
+    NODE_PEER,
+    NODE_RANK,
+    NODE_RESOURCE,
+    NODE_TAG,
+    NODE_WAITS,
+    ON_COMM,
+    ON_COMP,
+    ON_CPU,
+    ON_NOTHING,
 )
-from etude.simulate.astra.workload import COLL, COMP, INVALID, MEM_LOAD, MEM_STORE, METADATA, RECV, SEND, UNKNOWN_GROUP
+from etude.simulate.astra.workload import COLL, COMP, INVALID, MEM_LOAD, MEM_STORE, METADATA, SEND, UNKNOWN_GROUP
 
-ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER = 0, 2, 5, 6, 7       # on the wire
+ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER = 0, 2, 5, 6, 7  # on the wire
 NO_MEMORY, PER_NPU, PER_NODE, POOL = range(4)
 IS_REPLAY, HAS_ROOFLINE, MEMORY_KIND, MEMORY_LATENCY, MEMORY_BYTES_PER_NS, NPUS_PER_NODE, NUM_FLAGS = range(7)
 RATE_PEAK, RATE_LOCAL = range(2)
 MAX_BYTES = 1 << 42
 TAG_RANGE = 500_000_000
-NAN_NS = np.int64(-(2**63))                 # what a NaN becomes when the original casts it: 2**63 unsigned
+NAN_NS = np.int64(-(2**63))  # what a NaN becomes when the original casts it: 2**63 unsigned
 
 REFUSALS = (
     "is a METADATA node, on which ASTRA-sim's statistics abort",
@@ -33,8 +52,21 @@ REFUSALS = (
     "has no tensor_size",
     "runs on a group that its rank is not in",
 )
-(IS_METADATA, IS_UNKNOWN, NO_OPS, NO_SUCH_COLLECTIVE, ON_THE_CPU, NO_SIZE, TOO_LARGE, NO_GROUP, IS_FOREIGN, NO_PEER,
- NO_REMOTE_MEMORY, NO_TENSOR, NOT_A_MEMBER) = range(13)
+(
+    IS_METADATA,
+    IS_UNKNOWN,
+    NO_OPS,
+    NO_SUCH_COLLECTIVE,
+    ON_THE_CPU,
+    NO_SIZE,
+    TOO_LARGE,
+    NO_GROUP,
+    IS_FOREIGN,
+    NO_PEER,
+    NO_REMOTE_MEMORY,
+    NO_TENSOR,
+    NOT_A_MEMBER,
+) = range(13)
 
 
 @kernel
@@ -88,8 +120,25 @@ def _other_side(kind, rank, src, dst, tag):
 
 
 @kernel
-def pack(small, large, rank_start, kind, is_cpu, duration_us, num_ops, tensor_size, comm_type, comm_size, src, dst, tag,
-         group, dep_start, flags, rates):
+def pack(
+    small,
+    large,
+    rank_start,
+    kind,
+    is_cpu,
+    duration_us,
+    num_ops,
+    tensor_size,
+    comm_type,
+    comm_size,
+    src,
+    dst,
+    tag,
+    group,
+    dep_start,
+    flags,
+    rates,
+):
     """Fill the node tables, all but children and collectives. A refused node keeps the reason as its peer."""
     for rank in range(len(rank_start) - 1):
         for i in range(rank_start[rank], rank_start[rank + 1]):

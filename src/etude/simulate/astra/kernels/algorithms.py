@@ -7,22 +7,66 @@ free, every received message brings another, and each ticket that has passed the
 
 import numpy as np
 
-from etude.simulate.astra.events import call_after, stop
-from etude.simulate.astra.kernel import kernel
+from etude.simulate.astra.kernels.compiling import kernel
+from etude.simulate.astra.kernels.events import call_after, stop
+from etude.simulate.astra.kernels.network import receive, send
 from etude.simulate.astra.layout import (
-    ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BACK_NONE, BACK_STREAM, BINARY_TREE, CALL_BUNDLE, DIRECT,
-    ENDPOINT_NS, HALVING_DOUBLING, NONE, REDUCE_SCATTER, RING, ST_BASE, ST_BYTES, ST_CHILD1, ST_CHILD2,
-    ST_COM, ST_DELAY, ST_DIRECTION, ST_FREE, ST_GROUP, ST_HALVING, ST_IMPL, ST_INDEX, ST_LEFT, ST_N,
-    ST_NONZERO, ST_OFFSET, ST_PACKETS, ST_PARENT, ST_RANK, ST_RECEIVED, ST_REDUCTIONS, ST_ROLE, ST_SEND_BYTES,
-    ST_SEND_HALVING, ST_SEND_OFFSET, ST_SENT, ST_STATE, ST_STRIDE, ST_TAG, ST_TOGGLE, ST_WIDTH, ST_ZERO,
-    RATE_MEMORY, TAB_MEMBERS, TREE_BROKEN,
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BACK_NONE,
+    BACK_STREAM,
+    BINARY_TREE,
+    CALL_BUNDLE,
+    DIRECT,
+    ENDPOINT_NS,
+    HALVING_DOUBLING,
+    NONE,
+    RATE_MEMORY,
+    REDUCE_SCATTER,
+    RING,
+    ST_BASE,
+    ST_BYTES,
+    ST_CHILD1,
+    ST_CHILD2,
+    ST_COM,
+    ST_DELAY,
+    ST_DIRECTION,
+    ST_FREE,
+    ST_GROUP,
+    ST_HALVING,
+    ST_IMPL,
+    ST_INDEX,
+    ST_LEFT,
+    ST_N,
+    ST_NONZERO,
+    ST_OFFSET,
+    ST_PACKETS,
+    ST_PARENT,
+    ST_RANK,
+    ST_RECEIVED,
+    ST_REDUCTIONS,
+    ST_ROLE,
+    ST_SEND_BYTES,
+    ST_SEND_HALVING,
+    ST_SEND_OFFSET,
+    ST_SENT,
+    ST_STATE,
+    ST_STRIDE,
+    ST_TAG,
+    ST_TOGGLE,
+    ST_WIDTH,
+    ST_ZERO,
+    TAB_MEMBERS,
+    TREE_BROKEN,
+    _numbers,
 )
-from etude.simulate.astra.network import receive, send
 
-LOCAL_ENDPOINT_NS = np.int64(10)                 # inside a group smaller than the cluster
-ROLE_LEAF, ROLE_INNER, ROLE_ROOT = map(np.int64, range(3))
-(STATE_BEGIN, STATE_TWO_CHILDREN, STATE_ONE_CHILD, STATE_TO_PARENT, STATE_FROM_PARENT, STATE_TO_CHILDREN,
- STATE_END) = map(np.int64, range(7))
+LOCAL_ENDPOINT_NS = np.int64(10)  # inside a group smaller than the cluster
+ROLE_LEAF, ROLE_INNER, ROLE_ROOT = _numbers(3)
+(STATE_BEGIN, STATE_TWO_CHILDREN, STATE_ONE_CHILD, STATE_TO_PARENT, STATE_FROM_PARENT, STATE_TO_CHILDREN, STATE_END) = (
+    _numbers(7)
+)
 
 
 @kernel
@@ -62,7 +106,13 @@ def begin(mem, tab, rate, stream, size, window):
         _begin_tree(mem, tab, rate, stream, size)
         return
     n, com = mem[stream + ST_N], mem[stream + ST_COM]
-    mem[stream + ST_WIDTH], mem[stream + ST_FREE], mem[stream + ST_RECEIVED], mem[stream + ST_ZERO], mem[stream + ST_NONZERO] = 1, 0, 0, 0, 0
+    (
+        mem[stream + ST_WIDTH],
+        mem[stream + ST_FREE],
+        mem[stream + ST_RECEIVED],
+        mem[stream + ST_ZERO],
+        mem[stream + ST_NONZERO],
+    ) = 1, 0, 0, 0, 0
     mem[stream + ST_TOGGLE], mem[stream + ST_PACKETS], mem[stream + ST_SENT] = 0, 0, 0
     if mem[stream + ST_IMPL] == HALVING_DOUBLING:
         steps = np.log2(np.float64(n))
@@ -70,7 +120,11 @@ def begin(mem, tab, rate, stream, size, window):
         mem[stream + ST_HALVING] = 1 if com == ALL_GATHER else 0
         mem[stream + ST_OFFSET] = n // 2 if com == ALL_GATHER else 1
         mem[stream + ST_BYTES] = size if com == ALL_GATHER else size // 2
-        mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET], mem[stream + ST_SEND_HALVING] = mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING]
+        mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET], mem[stream + ST_SEND_HALVING] = (
+            mem[stream + ST_BYTES],
+            mem[stream + ST_OFFSET],
+            mem[stream + ST_HALVING],
+        )
     else:
         mem[stream + ST_LEFT] = 2 * (n - 1) if com == ALL_REDUCE else n - 1
         if mem[stream + ST_IMPL] == RING and com == ALL_TO_ALL:
@@ -96,18 +150,26 @@ def _cycle(mem, stream):
 def _insert(mem, tab, rate, stream):
     """A ticket goes to the endpoint; every second round of an all-reduce is a gather and reduces nothing."""
     if mem[stream + ST_ZERO] == 0 and mem[stream + ST_NONZERO] == 0:
-        mem[stream + ST_ZERO], mem[stream + ST_NONZERO], mem[stream + ST_TOGGLE] = mem[stream + ST_WIDTH], _cycle(mem, stream), 1 - mem[stream + ST_TOGGLE]
+        mem[stream + ST_ZERO], mem[stream + ST_NONZERO], mem[stream + ST_TOGGLE] = (
+            mem[stream + ST_WIDTH],
+            _cycle(mem, stream),
+            1 - mem[stream + ST_TOGGLE],
+        )
     reduced = False
     if mem[stream + ST_ZERO] > 0:
         mem[stream + ST_ZERO] -= 1
     else:
-        reduced = mem[stream + ST_COM] == REDUCE_SCATTER or (mem[stream + ST_COM] == ALL_REDUCE and mem[stream + ST_TOGGLE] == 1)
+        reduced = mem[stream + ST_COM] == REDUCE_SCATTER or (
+            mem[stream + ST_COM] == ALL_REDUCE and mem[stream + ST_TOGGLE] == 1
+        )
         mem[stream + ST_NONZERO] -= 1
     then_ns = reduction_ns(rate, mem[stream + ST_BYTES]) if reduced else NONE
     mem[stream + ST_PACKETS] += 1
     call_after(mem, mem[stream + ST_RANK], mem[stream + ST_DELAY], CALL_BUNDLE, stream, then_ns)
     if mem[stream + ST_IMPL] == HALVING_DOUBLING:
-        mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING] = _next_partner(mem, stream, mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING])
+        mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING] = _next_partner(
+            mem, stream, mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING]
+        )
 
 
 @kernel
@@ -134,7 +196,8 @@ def _send_next(mem, tab, rate, stream):
             offset = -offset
         dst = src = member(mem, tab, stream, index + offset)
         mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET], mem[stream + ST_SEND_HALVING] = _next_partner(
-            mem, stream, mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET], mem[stream + ST_SEND_HALVING])
+            mem, stream, mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET], mem[stream + ST_SEND_HALVING]
+        )
     else:
         step = direction
         if mem[stream + ST_IMPL] == DIRECT:
@@ -177,11 +240,12 @@ def packet_received(mem, tab, rate, stream):
 
 # --- double binary tree --------------------------------------------------------------------------------------------
 
+
 @kernel
 def _place_in_tree(mem, stream, mirror):
     """Parent and children by place: an in-order tree over n-1 places and a root at the last (or first) one."""
     n, index = mem[stream + ST_N], mem[stream + ST_INDEX]
-    shift = 1 if mirror else 0               # mirrored: the root is place 0, the tree fills 1..n-1
+    shift = 1 if mirror else 0  # mirrored: the root is place 0, the tree fills 1..n-1
     mem[stream + ST_PARENT], mem[stream + ST_CHILD1], mem[stream + ST_CHILD2] = NONE, NONE, NONE
     root = 0 if mirror else n - 1
     top = n // 2 - 1 + shift
@@ -235,12 +299,32 @@ def _tree_packet(mem, tab, rate, stream, reduced):
 
 @kernel
 def _tree_send(mem, tab, rate, stream, place):
-    send(mem, tab, rate, mem[stream + ST_RANK], member(mem, tab, stream, place), mem[stream + ST_BYTES], mem[stream + ST_TAG], BACK_NONE, np.int64(0))
+    send(
+        mem,
+        tab,
+        rate,
+        mem[stream + ST_RANK],
+        member(mem, tab, stream, place),
+        mem[stream + ST_BYTES],
+        mem[stream + ST_TAG],
+        BACK_NONE,
+        np.int64(0),
+    )
 
 
 @kernel
 def _tree_receive(mem, tab, rate, stream, place):
-    receive(mem, tab, rate, member(mem, tab, stream, place), mem[stream + ST_RANK], mem[stream + ST_BYTES], mem[stream + ST_TAG], BACK_STREAM, stream)
+    receive(
+        mem,
+        tab,
+        rate,
+        member(mem, tab, stream, place),
+        mem[stream + ST_RANK],
+        mem[stream + ST_BYTES],
+        mem[stream + ST_TAG],
+        BACK_STREAM,
+        stream,
+    )
 
 
 @kernel

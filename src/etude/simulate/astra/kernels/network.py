@@ -2,15 +2,60 @@
 
 import numpy as np
 
-from etude.simulate.astra.events import GOLDEN, give, schedule, stop, take
-from etude.simulate.astra.kernel import kernel
+from etude.simulate.astra.kernels.compiling import kernel
+from etude.simulate.astra.kernels.events import GOLDEN, give, schedule, stop, take
 from etude.simulate.astra.layout import (
-    AT_LINKS, AT_MATCHES, AT_MESSAGES, BACK_HANDSHAKE_RECEIVE, BACK_HANDSHAKE_SEND, BAD_PEER, CONNECTED, DIM_KIND,
-    DIM_SIZE, DIM_STRIDE, DIMS, EMPTY_MESSAGE, EVENT_ARRIVAL, EVENT_LINK_FREE, EVENT_RECEIVE, FREE_MESSAGE,
-    HAS_RENDEZVOUS, IS_AWARE, LINK_BUSY, LINK_HEAD, LINK_TAIL, MATCH_COUNT, MATCH_HEAD, MATCH_KEY1, MATCH_KEY2,
-    MATCH_MASK, MATCH_TAIL, MSG_BEHIND, MSG_AT, MSG_DST, MSG_HOPS, MSG_NEXT, MSG_RECV_ARG, MSG_RECV_BACK,
-    MSG_SEND_ARG, MSG_SEND_BACK, MSG_SIZE, MSG_SRC, MSG_STEP, MSG_TAG, NONE, NOW, NPUS, NUM_DIM, NUM_LINK,
-    NUM_MATCH, NUM_RATE, POOL_FULL, RINGED, STATUS, TAB_DIMS,
+    AT_LINKS,
+    AT_MATCHES,
+    AT_MESSAGES,
+    BACK_HANDSHAKE_RECEIVE,
+    BACK_HANDSHAKE_SEND,
+    BAD_PEER,
+    CONNECTED,
+    DIM_KIND,
+    DIM_SIZE,
+    DIM_STRIDE,
+    DIMS,
+    EMPTY_MESSAGE,
+    EVENT_ARRIVAL,
+    EVENT_LINK_FREE,
+    EVENT_RECEIVE,
+    FREE_MESSAGE,
+    HAS_RENDEZVOUS,
+    IS_AWARE,
+    LINK_BUSY,
+    LINK_HEAD,
+    LINK_TAIL,
+    MATCH_COUNT,
+    MATCH_HEAD,
+    MATCH_KEY1,
+    MATCH_KEY2,
+    MATCH_MASK,
+    MATCH_TAIL,
+    MSG_AT,
+    MSG_BEHIND,
+    MSG_DST,
+    MSG_HOPS,
+    MSG_NEXT,
+    MSG_RECV_ARG,
+    MSG_RECV_BACK,
+    MSG_SEND_ARG,
+    MSG_SEND_BACK,
+    MSG_SIZE,
+    MSG_SRC,
+    MSG_STEP,
+    MSG_TAG,
+    NONE,
+    NOW,
+    NPUS,
+    NUM_DIM,
+    NUM_LINK,
+    NUM_MATCH,
+    NUM_RATE,
+    POOL_FULL,
+    RINGED,
+    STATUS,
+    TAB_DIMS,
 )
 
 HANDSHAKE_BYTES = np.int64(8192)
@@ -172,7 +217,7 @@ def transfer(mem, tab, rate, src, dst, size, tag, back, arg):
     key1, key2 = (tag << RANK_BITS) | src, (size << RANK_BITS) | dst
     entry = _find_match(mem, key1, key2)
     if mem[entry + MATCH_KEY1] != NONE and mem[mem[entry + MATCH_HEAD] + MSG_SRC] == NONE:
-        msg = _take_match(mem, entry)           # a receive is waiting: the message takes over its record
+        msg = _take_match(mem, entry)  # a receive is waiting: the message takes over its record
     else:
         msg = take(mem, AT_MESSAGES, FREE_MESSAGE)
         if mem[STATUS] == POOL_FULL:

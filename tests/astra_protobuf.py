@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from build import DTYPES
-from chakra_pb import read_messages
 
+from astra_build import DTYPES
+from chakra_pb import read_messages
 from etude.simulate.astra.workload import ABSENT, UNKNOWN_GROUP, WORLD, Workload
 
 NUMBERS = ("num_ops", "tensor_size", "comm_type", "comm_size")
@@ -25,8 +25,22 @@ def _rank_columns(path: Path, groups: dict[int, int]) -> dict[str, list[Any]]:
     _, nodes = read_messages(path)
     nodes = list(nodes)
     row = {n.id: i for i, n in enumerate(nodes)}
-    out: dict[str, list[Any]] = {k: [] for k in (
-        "source_id", "kind", "is_cpu", "duration_us", *NUMBERS, "src", "dst", "tag", "group", "involved_dims", "deps")}
+    out: dict[str, list[Any]] = {
+        k: []
+        for k in (
+            "source_id",
+            "kind",
+            "is_cpu",
+            "duration_us",
+            *NUMBERS,
+            "src",
+            "dst",
+            "tag",
+            "group",
+            "involved_dims",
+            "deps",
+        )
+    }
     for node in nodes:
         attrs = {a.name: a for a in node.attr}
         out["source_id"].append(node.id)
@@ -54,8 +68,11 @@ def load(paths: Sequence[Path], groups: dict[int, Sequence[int]] | None = None) 
     index = {g: i for i, g in enumerate(groups)}
     ranks = [_rank_columns(path, index) for path in paths]
     rank_start = np.concatenate([[0], np.cumsum([len(r["kind"]) for r in ranks])]).astype(np.int64)
-    deps = [[d + int(base) if d >= 0 else -1 for d in each]
-            for base, rank in zip(rank_start, ranks, strict=False) for each in rank["deps"]]
+    deps = [
+        [d + int(base) if d >= 0 else -1 for d in each]
+        for base, rank in zip(rank_start, ranks, strict=False)
+        for each in rank["deps"]
+    ]
     return Workload(
         **{k: np.array([v for rank in ranks for v in rank[k]], t) for k, t in DTYPES.items()},
         rank_start=rank_start,
