@@ -1,9 +1,12 @@
 """One chunk of one collective, against its closed form."""
 
+from dataclasses import replace
+
 import pytest
 
-from astra_build import coll, comp, hop_ns, network, reduce_ns, system, workload
-from etude.simulate.astra import run
+from astra_build import coll, comp, hop_ns, network, recv, reduce_ns, send, system, workload
+from etude.errors import DeadlockError
+from etude.simulate.astra import AstraAbort, run
 
 KB, MB = 1 << 10, 1 << 20
 E = 10
@@ -134,3 +137,32 @@ def test_a_member_that_comes_late_delays_the_others_unevenly():
     a, b = run(w, net, sys_), run(w, net, sys_, ahead=False)
     assert a.finish_ns.tolist() == b.finish_ns.tolist()
     assert a.finish_ns.tolist()[3] == late + 3 * (d + E)
+
+
+@pytest.mark.parametrize("backend", ["unaware", "aware"])
+def test_a_collective_given_as_a_trace(backend):
+    # an all-gather of three members round a ring, with a local step of 1 ns in between
+    n, size = 3, 4096
+    trace = workload(
+        [
+            [
+                send((r + 1) % n, size),
+                recv((r - 1) % n, size),
+                comp(0, 1),
+                send((r + 1) % n, size, 2),
+                recv((r - 1) % n, size, 2),
+            ]
+            for r in range(n)
+        ]
+    )
+    net, d = network(("FullyConnected", 4, 50, 500)), hop_ns(size, 50, 500)
+    sys_ = replace(system("ring"), custom={"all-gather": "mine"})
+    ranks = [[coll("all-gather", 77, group=0), comp(1, 0)] if r != 1 else [comp(1)] for r in range(4)]
+    w = workload(ranks, {1: (0, 3, 2)})
+    result = run(w, net, sys_, custom={"mine": trace}, backend=backend)
+    ends = 2 * d + 1 + 1000
+    assert result.finish_ns.tolist() == [ends, 1000, ends, ends]
+    with pytest.raises(AstraAbort, match="was not given"):
+        run(w, net, sys_)
+    with pytest.raises(DeadlockError):
+        run(w, net, replace(sys_, splits=2), custom={"mine": trace})

@@ -11,7 +11,7 @@ from etude.simulate.astra.config import (
     read_system,
 )
 from etude.simulate.astra.run import AstraResult, run
-from etude.simulate.astra.traces import read_workload
+from etude.simulate.astra.traces import read_custom, read_workload
 from etude.simulate.astra.workload import Workload
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "RemoteMemory",
     "SystemConfig",
     "Workload",
+    "read_custom",
     "read_groups",
     "read_network",
     "read_remote_memory",

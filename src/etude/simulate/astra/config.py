@@ -58,7 +58,8 @@ class SystemConfig:
     algorithms: dict[str, tuple[Algorithm, ...]] = field(default_factory=dict)
     custom: dict[str, str] = field(default_factory=dict)
     """Collective -> prefix of the traces that describe it."""
-    per_node_custom: str = ""
+    custom_nodes: dict[int, str] = field(default_factory=dict)
+    """Node id -> prefix, for single nodes."""
     splits: int | None = None
     active_chunks: int = 1
     endpoint_delay_ns: float | None = None
@@ -201,6 +202,16 @@ def _whole(raw: dict[Any, Any], key: str, path: Path_, default: int | None, low:
     return int(_number(raw[key], key, path, low=low))
 
 
+def _custom_nodes(name: Any, path: Path_) -> dict[int, str]:
+    """The YAML file that names custom collectives for single nodes."""
+    if name is None:
+        return {}
+    raw = _load(name, lambda text: yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    if not all(isinstance(k, int) and isinstance(v, str) for k, v in raw.items()):
+        raise ClusterError("must map node ids to paths", where=f"{fspath(path)}: {name}")
+    return raw
+
+
 def read_system(path: Path_) -> SystemConfig:
     """Read a system JSON."""
     raw = _load(path, json.loads)
@@ -223,7 +234,7 @@ def read_system(path: Path_) -> SystemConfig:
             if f"{name}-implementation" in raw
         },
         custom=custom,
-        per_node_custom=str(raw.get("per-node-custom-implementation", "")),
+        custom_nodes=_custom_nodes(raw.get("per-node-custom-implementation"), path),
         splits=_whole(raw, "preferred-dataset-splits", path, None, 0),
         active_chunks=_whole(raw, "active-chunks-per-dimension", path, 1, 1) or 1,
         endpoint_delay_ns=number("endpoint-delay", None),

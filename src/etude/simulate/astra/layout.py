@@ -249,5 +249,10 @@ NUM_MEMOS: Any = np.int64(1021)
     NUM_SMALL,
 ) = _numbers(10)
 NODE_DURATION, NODE_BYTES, NODE_START, NODE_END, NODE_CHILD, NUM_LARGE = _numbers(6)
-ACT_TIMED, ACT_SKIP, ACT_COLLECTIVE, ACT_SEND, ACT_RECEIVE, ACT_MEMORY, ACT_REFUSED = _numbers(7)
+ACT_TIMED, ACT_SKIP, ACT_COLLECTIVE, ACT_SEND, ACT_RECEIVE, ACT_MEMORY, ACT_REFUSED, ACT_CUSTOM = _numbers(8)
 ON_CPU, ON_COMP, ON_COMM, ON_NOTHING, NUM_RESOURCES = _numbers(5)
+
+# A collective given as a trace has its nodes behind all others, one run of rows per instance. They need no resource;
+# the word of the resource says so. The collective itself keeps its first row as its peer, how many there are as its
+# collective, and how many are still open as its tag; the nodes keep the collective's row as their collective.
+IN_CUSTOM = NUM_RESOURCES

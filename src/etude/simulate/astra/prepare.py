@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from etude.errors import ClusterError, TraceError
 from etude.simulate.astra import layout, plans
 from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
+from etude.simulate.astra.custom import Tables, add_custom
 from etude.simulate.astra.kernels import nodes
 from etude.simulate.astra.machine import Arena
 from etude.simulate.astra.workload import COLL, COMP, MEM_LOAD, MEM_STORE, WORLD, Workload
@@ -164,16 +166,27 @@ def _chunks(w: Workload, rows: NDArray[np.int64], com: NDArray[np.int64], npus: 
     return np.stack([chunk, count], axis=1)
 
 
-def prepare(w: Workload, network: Network, system: SystemConfig, memory: RemoteMemory, options: Options) -> Prepared:
+def prepare(
+    w: Workload,
+    network: Network,
+    system: SystemConfig,
+    memory: RemoteMemory,
+    options: Options,
+    custom: Mapping[str, Workload],
+) -> Prepared:
     """Check a workload against its network and system, and lay both out for the kernels."""
     _check_sizes(w, network, options)
     w.check_dependencies()
     num_servers = _num_servers(w, memory, system)
     small, large, child = _pack(w, system, memory)
     _id_order(w, small)
+    has_custom = bool(system.custom or system.custom_nodes)
+    if has_custom:
+        tables = add_custom(w, system, Tables(small, large, child), custom)
+        small, large, child = tables.small, tables.large, tables.child
     members, comms = _communicators(w, network.num_npus, network)
     table, collectives = _collectives(w, network, system, members, comms, small)
-    is_timed = small[:, layout.NODE_ACTION] == layout.ACT_TIMED
+    is_timed = small[: len(w), layout.NODE_ACTION] == layout.ACT_TIMED
     return Prepared(
         tab=_tables(network, system, options, members, comms, collectives, table),
         rate=_rates(network, system),
@@ -181,7 +194,11 @@ def prepare(w: Workload, network: Network, system: SystemConfig, memory: RemoteM
         large=large,
         child=child,
         num_servers=num_servers,
-        can_work_ahead=options.backend == "unaware" and not options.rendezvous and num_servers == 0 and table.is_whole,
+        can_work_ahead=options.backend == "unaware"
+        and not options.rendezvous
+        and num_servers == 0
+        and table.is_whole
+        and not has_custom,
         is_gpu_time=is_timed & ~w.is_cpu & (system.is_replay_only | (w.kind == COMP)),
         room=_room(w.num_ranks, system, options, table),
     )
@@ -235,7 +252,7 @@ def _collectives(
     small: NDArray[np.int32],
 ) -> tuple[_Plans, NDArray[np.int64]]:
     """The collective table and the plans its rows point to."""
-    rows = np.flatnonzero(small[:, layout.NODE_ACTION] == layout.ACT_COLLECTIVE)
+    rows = np.flatnonzero(small[: len(w), layout.NODE_ACTION] == layout.ACT_COLLECTIVE)
     table = _Plans(start=[0], rows=[], key=[])
     out = np.zeros((len(rows), layout.NUM_COLL), np.int64)
     if len(rows) == 0:
@@ -244,8 +261,6 @@ def _collectives(
         raise AstraAbort("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and dies")
     if system.has_shared_bus:
         raise ClusterError("`model-shared-bus` is not simulated here")
-    if system.custom or system.per_node_custom:
-        raise ClusterError("custom collective implementations are not simulated here")
     com = np.array([plans.COLLECTIVE_OF_WIRE.get(c, -1) for c in range(8)])[w.comm_type[rows]]
     index = _member_index(w, rows, small[rows, layout.NODE_RANK], members, comms)
     foreign = rows[index < 0]

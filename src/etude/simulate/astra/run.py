@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -63,7 +63,7 @@ class _Run:
 def _simulate(p: Prepared, w: Workload, ahead: bool, tell: Callable[[int], None] | None) -> _Run:
     """One attempt after another until the machine's pools are large enough."""
     ranks = w.num_ranks
-    lines, first = first_ready(p.small, ranks)
+    lines, first = first_ready(p.small[: len(w)], ranks)
     num_fresh = int(np.diff(w.rank_start).max(initial=0)) + 1
     room = p.room
     while room <= MAX_ROOM:
@@ -114,20 +114,22 @@ def run(
     num_queues_per_dim: int = 1,
     rendezvous: bool = False,
     injection_scale: float = 1.0,
+    custom: Mapping[str, Workload] | None = None,
     ahead: bool | None = None,
     tell: Callable[[int], None] | None = None,
 ) -> AstraResult:
     """Simulate; `tell` is called between slices with the number of events so far.
 
     `ahead` False runs every message of every collective as an event. The default lets a collective be worked out
-    when its last member joins, where that gives the same times.
+    when its last member joins, where that gives the same times. `custom` holds the traces that the system file names as
+    implementations of collectives, by their prefix.
     """
     options = Options(
         backend=backend, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous, injection_scale=injection_scale
     )
     memory = remote_memory or RemoteMemory()
     _check_starts(workload)
-    p = prepare(workload, network, system, memory, options)
+    p = prepare(workload, network, system, memory, options, custom or {})
     is_ahead = p.can_work_ahead and ahead is not False
     done = _simulate(p, workload, is_ahead, tell)
     if is_ahead and (done.status == layout.AMBIGUOUS or done.is_hanging):

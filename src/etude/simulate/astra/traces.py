@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from etude.errors import FormatError
 from etude.simulate.astra.abort import AstraAbort
+from etude.simulate.astra.config import SystemConfig
 from etude.simulate.astra.kernels import scan
 from etude.simulate.astra.workload import UNKNOWN_GROUP, WORLD, Workload
 
@@ -153,3 +154,14 @@ def _finish(columns: _Columns, rank_start: NDArray[np.int64], groups: Mapping[in
         groups=tuple(np.array(groups[int(g)], np.int64) for g in ids),
         group_ids=tuple(int(g) for g in ids),
     )
+
+
+def read_custom(system: SystemConfig) -> dict[str, Workload]:
+    """The traces of all custom collectives that a system file names: `<prefix>.0.et`, `<prefix>.1.et`, ..."""
+    found = {}
+    for prefix in {*system.custom.values(), *system.custom_nodes.values()}:
+        count = 0
+        while os.path.exists(f"{prefix}.{count}.et"):
+            count += 1
+        found[prefix] = read_workload([f"{prefix}.{member}.et" for member in range(max(count, 1))])
+    return found

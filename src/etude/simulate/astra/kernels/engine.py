@@ -4,6 +4,7 @@ import numpy as np
 
 from etude.simulate.astra.kernels.algorithms import packet_ready, packet_received
 from etude.simulate.astra.kernels.compiling import kernel
+from etude.simulate.astra.kernels.custom import custom_done
 from etude.simulate.astra.kernels.events import call_after, find_batch, give, next_call, pop, stop
 from etude.simulate.astra.kernels.issue import finish, issue_ready, memory_free
 from etude.simulate.astra.kernels.network import after_handshake, is_delivered, link_free, mark_arrived
@@ -33,12 +34,14 @@ from etude.simulate.astra.layout import (
     EVENT_START,
     FREE_CALL,
     FREE_MESSAGE,
+    IN_CUSTOM,
     IS_AHEAD,
     MSG_RECV_ARG,
     MSG_RECV_BACK,
     MSG_SEND_ARG,
     MSG_SEND_BACK,
     NODE_RANK,
+    NODE_RESOURCE,
     NONE,
     NOW,
     NUM_COLL,
@@ -166,6 +169,8 @@ def step(mem, side, tab, rate, small, large, child, ready, rank_start, max_event
             elif kind != EVENT_ARRIVAL or is_delivered(mem, tab, rate, arg):
                 back, backed = _delivered(mem, arg, kind == EVENT_ARRIVAL)
                 node = _tell(mem, tab, rate, small, back, backed)
+        if node != NONE and small[node, NODE_RESOURCE] == IN_CUSTOM:
+            node = custom_done(mem, tab, rate, small, large, child, node)
         if node != NONE:
             rank = np.int64(small[node, NODE_RANK])
             finish(mem, small, large, child, ready, node, False)

@@ -4,11 +4,13 @@ import numpy as np
 
 from etude.simulate.astra.kernels.ahead import work_out
 from etude.simulate.astra.kernels.compiling import kernel
+from etude.simulate.astra.kernels.custom import open_custom
 from etude.simulate.astra.kernels.events import call_after, call_at, stop
 from etude.simulate.astra.kernels.network import receive, send
 from etude.simulate.astra.kernels.streams import open_chunks
 from etude.simulate.astra.layout import (
     ACT_COLLECTIVE,
+    ACT_CUSTOM,
     ACT_MEMORY,
     ACT_RECEIVE,
     ACT_SEND,
@@ -304,6 +306,8 @@ def issue_ready(mem, side, tab, rate, small, large, child, ready, rank, first_no
             send(mem, tab, rate, rank, peer, size, tag, BACK_NODE, node)
         elif action == ACT_RECEIVE:
             receive(mem, tab, rate, peer, rank, size, tag, BACK_NODE, node)
+        elif action == ACT_CUSTOM:
+            open_custom(mem, tab, rate, small, large, node)
         elif action == ACT_MEMORY:
             _issue_memory(mem, small, large, node)
         elif action == ACT_SKIP:
