@@ -8,8 +8,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
-import _astra_oracle as rows  # type: ignore[import-not-found]
-import parity_astra as parity  # type: ignore[import-not-found]
+import _astra_oracle as rows
+import parity_astra as parity
 
 from astra_protobuf import load
 from etude.errors import EtudeError

@@ -124,7 +124,7 @@ def _collective_quirks(w: Workload, network: Network, system: SystemConfig, opti
     if not rows.any() or system.is_replay_only:
         return
     if options.backend == "aware" and (system.custom or system.custom_nodes):
-        yield "custom collectives: ASTRA-sim starts free nodes in the order of a hash table, here they start in file order"
+        yield "custom collectives: ASTRA-sim starts free nodes in the order of a hash table, here it is file order"
     if not system.has_policy:
         yield "`scheduling-policy` is missing: ASTRA-sim reads memory that was never set"
     if system.local_mem_gbyte_per_s is None:

@@ -29,6 +29,7 @@ for _row, _name in enumerate(NAMES):
 NODE_ID, NODE_TYPE, NODE_CTRL, NODE_DATA, NODE_DURATION, NODE_ATTR = 1, 3, 4, 5, 7, 10
 VALUE_DOUBLE, VALUE_FLOAT, VALUE_SINT32, VALUE_SINT64, VALUE_STRING, VALUE_BOOL_LIST = 3, 5, 15, 17, 29, 28
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+TAG_RANGE = 500_000_000  # the original takes tags modulo this
 BAD = np.int64(-1)
 
 
@@ -307,7 +308,8 @@ def fill(
             source_id[row], kind[row], duration_us[row] = np.uint64(node_id), min(node_kind, 255), duration
             is_cpu[row], num_ops[row], tensor_size[row] = values[IS_CPU] != 0, values[NUM_OPS], values[TENSOR_SIZE]
             comm_type[row], comm_size[row] = values[COMM_TYPE], values[COMM_SIZE]
-            src[row], dst[row], tag[row] = values[COMM_SRC], values[COMM_DST], values[COMM_TAG]
+            src[row], dst[row] = values[COMM_SRC], values[COMM_DST]
+            tag[row] = values[COMM_TAG] % TAG_RANGE if values[COMM_TAG] >= 0 else -1
             group[row], involved_dims[row] = values[PG_NAME] if values[PG_NAME] != 0 else -1, values[INVOLVED_DIM]
             row += 1
             dep_start[row] = edges
