@@ -24,8 +24,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import chakra_pb as pb
 import numpy as np
+
+import chakra_pb as pb
 import strategies as wire
 
 WHERE = "fuzz-case.et"
@@ -399,7 +400,7 @@ class Report:
     peak_growth_bytes: int = 0
 
 
-def run(count: int, seed: int, codec: Codec, *, case_seconds: float = 2.0, memory_bytes: int = 3 << 29) -> Report:
+def run(count: int, seed: int, codec: Codec, *, case_seconds: float = 60.0, memory_bytes: int = 3 << 29) -> Report:
     """Checks `count` cases; raises Failure on the first that is wrong, slow or hungry."""
     for k, data in enumerate(seeds()):  # compiles
         check(data, codec, f"seed file {k}")

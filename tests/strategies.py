@@ -365,9 +365,9 @@ def nodes(draw: DrawFn, odd: bool) -> bytes:
         return b""
     odd = odd and draw(st.booleans())
     pad = draw(st.integers(0, 2)) if odd else 0
-    id, name, kind = draw(uint64s), draw(texts), draw(node_types | wide_types if odd else node_types)
+    number_, name, kind = draw(uint64s), draw(texts), draw(node_types | wide_types if odd else node_types)
     micros = (draw(uint64s), draw(uint64s))
-    pieces = [number(1, id, pad)] if id or odd else []
+    pieces = [number(1, number_, pad)] if number_ or odd else []
     pieces += [text(2, name)] if name or odd else []
     pieces += [number(3, kind, pad)] if kind or odd else []
     for field in (4, 5):
@@ -379,7 +379,7 @@ def nodes(draw: DrawFn, odd: bool) -> bytes:
     pieces += [block(10, draw(attributes(odd, micros))) for _ in range(draw(st.integers(0, 5)))]
     if odd and draw(st.booleans()):  # the last one wins
         pieces.append(
-            draw(st.sampled_from([number(1, id + 1), text(2, "again"), number(3, 4), number(6, 0), number(7, 5)]))
+            draw(st.sampled_from([number(1, number_ + 1), text(2, "again"), number(3, 4), number(6, 0), number(7, 5)]))
         )
     return draw(shuffled(pieces, odd, 10, NODE_WIRES))
 

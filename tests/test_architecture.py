@@ -31,7 +31,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     # composers
     "opening": BASE | {"store", "link", "ingest"},
     "sweep": BASE | VERBS | {"store", "cost", "opening"},
-    "cli": BASE | VERBS | {"store", "cost", "opening", "sweep", "__init__"},
+    "demo": BASE,
+    "cli": BASE | VERBS | {"store", "cost", "opening", "sweep", "demo", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "sweep"},
     "__main__": {"cli"},

@@ -6,8 +6,21 @@ import etude
 # The public surface. Adding a name here is a promise to keep it.
 PUBLIC = [
     "EtudeError",
+    "Job",
+    "System",
+    "Timing",
+    "Trace",
     "TraceError",
     "__version__",
+    "check",
+    "diff",
+    "expand",
+    "feeder",
+    "fold",
+    "open",
+    "open_feeder",
+    "query",
+    "summary",
 ]
 
 HEAVY = {"numpy", "numba", "pyarrow", "duckdb", "msgspec", "torch", "ray", "typer", "rich"}

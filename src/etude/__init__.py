@@ -9,16 +9,59 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from etude.errors import EtudeError as EtudeError
     from etude.errors import TraceError as TraceError
+    from etude.model.check import check as check
+    from etude.model.diff import diff as diff
+    from etude.model.feeder import feeder as feeder
+    from etude.model.fold import expand as expand
+    from etude.model.fold import fold as fold
+    from etude.model.job import Job as Job
+    from etude.model.summary import summary as summary
+    from etude.model.system import System as System
+    from etude.model.timing import Timing as Timing
+    from etude.model.trace import Trace as Trace
+    from etude.opening import open as open
+    from etude.store.et_stream import open_feeder as open_feeder
+    from etude.store.sql import query as query
 
 __version__ = "0.1.0.dev0"
 
 # public name -> the module it lives in (and, for type checkers, the same import above)
 _HOME = {
     "EtudeError": "etude.errors",
+    "Job": "etude.model.job",
+    "System": "etude.model.system",
+    "Timing": "etude.model.timing",
+    "Trace": "etude.model.trace",
     "TraceError": "etude.errors",
+    "check": "etude.model.check",
+    "diff": "etude.model.diff",
+    "expand": "etude.model.fold",
+    "feeder": "etude.model.feeder",
+    "fold": "etude.model.fold",
+    "open": "etude.opening",
+    "open_feeder": "etude.store.et_stream",
+    "query": "etude.store.sql",
+    "summary": "etude.model.summary",
 }
 
-__all__ = ["EtudeError", "TraceError", "__version__"]
+__all__ = [
+    "EtudeError",
+    "Job",
+    "System",
+    "Timing",
+    "Trace",
+    "TraceError",
+    "__version__",
+    "check",
+    "diff",
+    "expand",
+    "feeder",
+    "fold",
+    "open",
+    "open_feeder",
+    "query",
+    "summary",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import pytest
+
 import chakra_pb as pb
 import fuzz_et
-import pytest
 
 
 class Refused(Exception):

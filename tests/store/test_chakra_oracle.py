@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import pytest
+from hypothesis import HealthCheck, given, settings
+
 import chakra_pb as pb
 import fuzz_et
-import pytest
 import strategies
-from hypothesis import HealthCheck, given, settings
 
 FROM_EACH_ARCHIVE = 3  # ranks differ little; an archive holds up to 1,024
 ENDINGS = (".et", ".et.gz")

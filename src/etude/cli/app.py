@@ -24,30 +24,36 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
 
 [bold]First steps[/bold]
 
-  etude info run/                 what is in it: a file, or a folder of them
+  etude demo                      see all of it on an embedded job
+  etude info run/                 what is in it: a folder of name.{rank}.et
   etude check run/                is it sound? exit code 1 if not
-  etude convert run/ -o run.json  another format, nothing lost
-  etude query run/ "select ..."   SQL over its nodes
-  etude diff a.et b.et            first difference; exit code 1 if any
+  etude convert run/ out/ --to parquet
+                                  another format, nothing lost
+  etude query out/ "select ..."   SQL over its nodes
+  etude diff run/ out/            first difference; exit code 1 if any
 
 Results go to stdout, talk to stderr; --json makes results JSON.
 """
 
 
+UNUSED = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
+"""Modules that Typer's help imports and this app never uses, and the name that it takes from each."""
+
+
 class Root(TyperGroup):
-    """`etude` itself. Typer's help imports rich.markdown, a fifth of the time it takes, for a mode that is not ours."""
+    """`etude` itself. Typer's help imports parts of Rich, a third of the time it takes, for modes that are not ours."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        if "rich.markdown" in sys.modules:
-            super().format_help(ctx, formatter)
-            return
-        stand_in = ModuleType("rich.markdown")
-        vars(stand_in)["Markdown"] = type("Markdown", (), {})
-        sys.modules["rich.markdown"] = stand_in
+        stand_ins = [name for name in UNUSED if name not in sys.modules]
+        for name in stand_ins:
+            module = ModuleType(name)
+            vars(module)[UNUSED[name]] = type(UNUSED[name], (), {})
+            sys.modules[name] = module
         try:
             super().format_help(ctx, formatter)
         finally:
-            del sys.modules["rich.markdown"]
+            for name in stand_ins:
+                del sys.modules[name]
 
 
 app = typer.Typer(

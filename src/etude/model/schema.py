@@ -221,6 +221,9 @@ NODE: Final = (
     Column("out_values", "int64", "text", "output values as recorded", NO_TEXT),
     Column("out_shapes", "int64", "text", "output shapes as recorded", NO_TEXT),
     Column("out_types", "int64", "text", "output types as recorded", NO_TEXT),
+    Column("in_strides", "int64", "text", "input strides as recorded", NO_TEXT, "in_strides", ValueKind.STRING),
+    Column("out_strides", "int64", "text", "output strides as recorded", NO_TEXT, "out_strides", ValueKind.STRING),
+    Column("parent", "int32", "row", "the operator that called this one; -1 none", -1, "parent", ValueKind.UINT64),
     Column("layout", "int32", "Layout", "row of the layout list: which attributes the node has, in order", 0),
 )
 COLUMN: Final = {c.name: c for c in NODE}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model import text
-from etude.model.schema import COLUMN, NODE, OWNED, UNKNOWN, Kind, LaneKind, ValueKind
+from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, LaneKind, ValueKind
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
@@ -89,6 +89,9 @@ class Trace:
     out_values: I64
     out_shapes: I64
     out_types: I64
+    in_strides: I64
+    out_strides: I64
+    parent: I32
     layout: I32
 
     data_start: I64
@@ -116,9 +119,7 @@ class Trace:
         for c in NODE:
             column = getattr(self, c.name)
             if column.dtype != c.dtype or len(column) != len(self):
-                raise TraceError(
-                    f"column `{c.name}` is {column.dtype}[{len(column)}], expected {c.dtype}[{len(self)}]"
-                )
+                raise TraceError(f"column `{c.name}` is {column.dtype}[{len(column)}], expected {c.dtype}[{len(self)}]")
         for edges in ("data", "ctrl"):
             start, dep, why = getattr(self, f"{edges}_start"), getattr(self, edges), getattr(self, f"{edges}_why")
             if len(start) != len(self) + 1 or start[0] != 0 or start[-1] != len(dep) or len(why) != len(dep):
@@ -151,6 +152,19 @@ class Trace:
         codes, unique = text.intern(self.heap, getattr(self, column))
         return codes, text.strings(self.heap, unique)
 
+    def intern(self) -> dict[str | tuple[str, ValueKind], tuple[I32, I64]]:
+        """Every text column and every attribute that lies in the heap, dictionary-encoded: (code per node or per
+        occurrence, heap offset per code). Keys are column names and (attribute, kind); columns without text are
+        left out."""
+        keys: list[str | tuple[str, ValueKind]] = [
+            c.name for c in NODE if c.is_text and getattr(self, c.name).strides != (0,)
+        ]
+        columns: list[I64] = [getattr(self, str(name)) for name in keys]
+        for key, (_, cells) in self.attr_cells(heap_only=True).items():
+            keys.append(key)
+            columns.append(cells)
+        return dict(zip(keys, text.intern_many(self.heap, columns), strict=True))
+
     # -- attributes -------------------------------------------------------------------------------------------------
 
     def cell_start(self) -> I64:
@@ -161,21 +175,24 @@ class Trace:
             np.cumsum(counts[self.layout], out=start[1:])
         return start
 
-    def attr_cells(self) -> dict[tuple[str, ValueKind], tuple[I64, I64]]:
-        """Attributes that no column holds: (name, kind) -> (nodes ascending, cells). Repeats within a node follow on."""
-        found: dict[tuple[str, ValueKind], list[tuple[I64, I64]]] = {}
+    def attr_cells(self, *, heap_only: bool = False) -> dict[tuple[str, ValueKind], tuple[I32, I64]]:
+        """Attributes that no column holds: (name, kind) -> (nodes ascending, cells)."""
+        found: dict[tuple[str, ValueKind], list[tuple[I32, I64]]] = {}
         start = self.cell_start()
-        order = np.argsort(self.layout, kind="stable")
+        order = np.argsort(self.layout, kind="stable").astype(np.int32)
         bounds = np.searchsorted(self.layout[order], np.arange(len(self.layouts) + 1))
         for number, layout in enumerate(self.layouts):
             nodes = order[bounds[number] : bounds[number + 1]]
             cell = 0
             for attr in layout:
-                if attr.in_cell and len(nodes):
+                if attr.in_cell and len(nodes) and (attr.kind.is_heap or not heap_only):
                     found.setdefault((attr.name, attr.kind), []).append((nodes, self.cells[start[nodes] + cell]))
                 cell += attr.in_cell
         result = {}
         for key, parts in found.items():
+            if len(parts) == 1:
+                result[key] = parts[0]
+                continue
             nodes = np.concatenate([p[0] for p in parts])
             sort = np.argsort(nodes, kind="stable")
             result[key] = nodes[sort], np.concatenate([p[1] for p in parts])[sort]
@@ -190,7 +207,7 @@ class Trace:
         for attr in self.layouts[self.layout[node]]:
             if attr.column:
                 column = COLUMN.get(attr.column)
-                raw = getattr(self, attr.column)[node] if column else None
+                raw: Any = getattr(self, attr.column)[node] if column else None
                 out.append((attr, text.string(self.heap, int(raw)) if column and column.is_text else raw))
             elif attr.kind == ValueKind.NONE:
                 out.append((attr, None))
@@ -208,6 +225,40 @@ def constant(column: str, length: int) -> NDArray[Any]:
     """A column in which nothing was recorded; takes no memory."""
     c = COLUMN[column]
     return np.broadcast_to(np.array(c.default, c.dtype), (length,))
+
+
+def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[Layout, ...], I32]:
+    """Layouts in which every recorded value of a column that travels as an attribute has one."""
+    n = len(trace)
+    have_of = np.array(
+        [sum(1 << OWNED_INDEX[a.column] for a in layout if a.column) for layout in trace.layouts] or [0], np.int64
+    )
+    need = np.zeros(n, np.int64)
+    for index, c in enumerate(OWNED):
+        need |= _needed(trace, start_ns, c.name).astype(np.int64) << index
+    lacking = need & ~have_of[trace.layout] if n else need
+    rows = np.flatnonzero(lacking)
+    if not len(rows):
+        return trace.layouts, trace.layout
+    layouts, layout = list(trace.layouts), trace.layout.copy()
+    keys, inverse = np.unique(np.stack([layout[rows], lacking[rows]], 1), axis=0, return_inverse=True)
+    for number, (old, bits) in enumerate(keys.tolist()):
+        added = tuple(Attr(c.attr, c.attr_kind, column=c.name) for i, c in enumerate(OWNED) if bits >> i & 1)
+        layouts.append(layouts[old] + added)
+        layout[rows[inverse.ravel() == number]] = len(layouts) - 1
+    return tuple(layouts), layout
+
+
+def _needed(trace: Trace, start_ns: I64 | None, name: str) -> NDArray[np.bool_]:
+    if name in ("duration_ns", "start_ns"):
+        ns = start_ns if name == "start_ns" else trace.duration_ns
+        if ns is None:
+            return np.zeros(len(trace), bool)
+        return (ns != UNKNOWN) & ((ns % 1000 != 0) | (ns == 0))
+    value: NDArray[Any] = getattr(trace, name)
+    if name == "collective":
+        return (value != Collective.NONE) & (value != Collective.OTHER)
+    return value != COLUMN[name].default
 
 
 @njit(cache=True)
@@ -258,85 +309,132 @@ def lanes(kind: U8, cpu: NDArray[np.int8], thread: I64, stream: I64) -> tuple[I3
         size *= 16
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two traces differ first. `node` is a row, None where the difference is not one node's."""
+
+    node: int | None
+    column: str
+    a: Any
+    b: Any
+
+    def __str__(self) -> str:
+        where = "" if self.node is None else f"node {self.node}: "
+        return f"{where}{self.column}: {self.a!r} against {self.b!r}"
+
+
 def assert_same(a: Trace, b: Trace) -> None:
     """Raises TraceError that names the first node and column in which two traces differ; text is compared as text."""
     difference = first_difference(a, b)
     if difference:
-        raise TraceError(difference)
+        raise TraceError(str(difference))
 
 
-def first_difference(a: Trace, b: Trace) -> str:
-    """Where two traces differ first, in words; "" if they do not."""
+def first_difference(a: Trace, b: Trace) -> Difference | None:
+    """Where two traces differ first: the lowest node, and of its columns the first."""
     if len(a) != len(b):
-        return f"{len(a)} nodes against {len(b)}"
-    for c in NODE:
-        if c.name == "layout":
-            continue
-        x, y = getattr(a, c.name), getattr(b, c.name)
-        if c.is_text:
-            found = _text_difference(a, b, c.name)
-        else:
-            rows = np.flatnonzero(x != y)
-            found = (int(rows[0]), x[rows[0]], y[rows[0]]) if len(rows) else None
-        if found:
-            return f"node {found[0]}: column `{c.name}` is {found[1]!r} against {found[2]!r}"
-    return _edge_difference(a, b) or _attribute_difference(a, b)
+        return Difference(None, "nodes", len(a), len(b))
+    found = [d for c in NODE if c.name != "layout" and (d := _column_difference(a, b, c.name, c.is_text))]
+    found += [d for edges in ("data", "ctrl") if (d := _edge_difference(a, b, edges))]
+    found += [d for d in (_attribute_difference(a, b), _extra_difference(a, b)) if d]
+    if found:
+        return min(found, key=lambda d: -1 if d.node is None else d.node)
+    if len(a.missing) != len(b.missing) or (a.missing != b.missing).any():
+        return Difference(None, "ids of missing nodes", a.missing.tolist()[:4], b.missing.tolist()[:4])
+    return None
 
 
-def _text_difference(a: Trace, b: Trace, column: str) -> tuple[int, str, str] | None:
-    (code_a, words_a), (code_b, words_b) = a.coded(column), b.coded(column)
-    number = {w: i for i, w in enumerate(dict.fromkeys([*words_a, *words_b]))}
-    number[""] = -1  # absent and empty are the same on the wire
-    x = np.array([number[w] for w in words_a] + [-1], np.int64)[code_a]
-    y = np.array([number[w] for w in words_b] + [-1], np.int64)[code_b]
+def _column_difference(a: Trace, b: Trace, column: str, is_text: bool) -> Difference | None:
+    x, y = getattr(a, column), getattr(b, column)
+    if is_text:
+        x, y = _same_codes(a, b, x, y)
+    elif column == "lane":
+        x, y = _lane_keys(a), _lane_keys(b)
     rows = np.flatnonzero(x != y)
     if not len(rows):
         return None
-    return int(rows[0]), a.text(column, int(rows[0])), b.text(column, int(rows[0]))
+    node = int(rows[0])
+    if is_text:
+        return Difference(node, column, a.text(column, node), b.text(column, node))
+    return Difference(node, column, x[node].item(), y[node].item())
 
 
-def _edge_difference(a: Trace, b: Trace) -> str:
-    for edges in ("data", "ctrl"):
-        for part in (f"{edges}_start", edges, f"{edges}_why"):
-            x, y = getattr(a, part), getattr(b, part)
-            if len(x) != len(y) or (x != y).any():
-                at = int(np.flatnonzero(x[: len(y)] != y[: len(x)])[0]) if len(x) == len(y) else min(len(x), len(y))
-                start = a.data_start if edges == "data" else a.ctrl_start
-                node = at - 1 if part.endswith("start") else int(np.searchsorted(start, at, "right")) - 1
-                return f"node {node}: {part} differ"
-    if len(a.missing) != len(b.missing) or (a.missing != b.missing).any():
-        return "the ids of missing nodes differ"
-    return ""
+def _same_codes(a: Trace, b: Trace, x: I64, y: I64) -> tuple[I32, I32]:
+    """Codes in which equal text of two traces is equal; absent and empty are the same, as on the wire."""
+    if a.heap is b.heap:
+        codes, unique = text.intern(a.heap, np.concatenate([x, y]))
+        heap = a.heap
+    else:
+        (code_x, unique_x), (code_y, unique_y) = text.intern(a.heap, x), text.intern(b.heap, y)
+        heap_x, at_x = text.gather(a.heap, unique_x)
+        heap_y, at_y = text.gather(b.heap, unique_y)
+        heap = np.concatenate([heap_x[: -text.PAD], heap_y])
+        word, unique = text.intern(heap, np.concatenate([at_x, at_y + len(heap_x) - text.PAD]))
+        both = np.append(word, np.int32(-1))
+        codes = np.concatenate([both[code_x], both[np.where(code_y < 0, -1, code_y + len(at_x))]])
+    empty = np.array([text.string(heap, int(o)) == "" for o in unique] + [True])
+    codes = np.where(empty[codes], np.int32(-1), codes)
+    return codes[: len(x)], codes[len(x) :]
 
 
-def _attribute_difference(a: Trace, b: Trace) -> str:
+def _lane_keys(trace: Trace) -> I64:
+    """Lanes by what they are, since tables of lanes may be numbered differently."""
+    kind = np.append(trace.lane_kind, 0).astype(np.int64)[trace.lane]
+    return np.append(trace.lane_id, 0)[trace.lane] * 8 + kind
+
+
+def _edge_difference(a: Trace, b: Trace, edges: str) -> Difference | None:
+    start_a, start_b = getattr(a, f"{edges}_start"), getattr(b, f"{edges}_start")
+    counts = np.flatnonzero(np.diff(start_a) != np.diff(start_b))
+    node = int(counts[0]) if len(counts) else len(a)
+    upto = int(min(start_a[node], start_b[node]))
+    for part in (edges, f"{edges}_why"):
+        x, y = getattr(a, part)[:upto], getattr(b, part)[:upto]
+        at = np.flatnonzero(x != y)
+        if len(at):
+            owner = int(np.searchsorted(start_a, at[0], "right")) - 1
+            return Difference(owner, f"{part} dependency", int(x[at[0]]), int(y[at[0]]))
+    if node == len(a):
+        return None
+    shown = [start[node + 1] - start[node] for start in (start_a, start_b)]
+    return Difference(node, f"{edges} dependencies", int(shown[0]), int(shown[1]))
+
+
+def _attribute_difference(a: Trace, b: Trace) -> Difference | None:
     if not len(a):
-        return ""
-    pairs = np.unique(np.stack([a.layout, b.layout], 1), axis=0)
-    for x, y in pairs.tolist():
-        if a.layouts[x] != b.layouts[y]:
+        return None
+    for x, y in np.unique(np.stack([a.layout, b.layout], 1), axis=0).tolist():
+        if _said(a.layouts[x]) != _said(b.layouts[y]):
             node = int(np.flatnonzero((a.layout == x) & (b.layout == y))[0])
-            return f"node {node}: attributes are {_names(a.layouts[x])} against {_names(b.layouts[y])}"
+            return Difference(node, "attributes", _names(a.layouts[x]), _names(b.layouts[y]))
     cells_a, cells_b = a.attr_cells(), b.attr_cells()
     for (name, kind), (nodes, x_cells) in cells_a.items():
         y_cells = cells_b[name, kind][1]
-        if kind.is_heap:
-            both = np.concatenate([x_cells, y_cells + len(a.heap)])
-            codes, _ = text.intern(np.concatenate([a.heap, b.heap]), both)
-            x_cells, y_cells = codes[: len(x_cells)].astype(np.int64), codes[len(x_cells) :].astype(np.int64)
-        rows = np.flatnonzero(x_cells != y_cells)
+        x_codes, y_codes = _same_codes(a, b, x_cells, y_cells) if kind.is_heap else (x_cells, y_cells)
+        rows = np.flatnonzero(x_codes != y_codes)
         if len(rows):
-            return f"node {int(nodes[rows[0]])}: attribute `{name}` differs"
-    return _extra_difference(a, b)
+            from etude.model.attrs import decode_value
+
+            values = (decode_value(t.heap, kind, int(c[rows[0]])) for t, c in ((a, x_cells), (b, y_cells)))
+            return Difference(int(nodes[rows[0]]), f"attribute {name}", *values)
+    return None
 
 
-def _extra_difference(a: Trace, b: Trace) -> str:
+def _extra_difference(a: Trace, b: Trace) -> Difference | None:
+    what = "fields newer than the schema"
     if len(a.extra_row) != len(b.extra_row) or (a.extra_row != b.extra_row).any():
-        return "nodes with fields newer than the schema differ"
+        rows = np.setxor1d(a.extra_row, b.extra_row)
+        return Difference(int(rows[0]), what, bool(rows[0] in a.extra_row), bool(rows[0] in b.extra_row))
     for row, x, y in zip(a.extra_row.tolist(), a.extra.tolist(), b.extra.tolist(), strict=True):
-        if text.slice_bytes(a.heap, x) != text.slice_bytes(b.heap, y):
-            return f"node {row}: fields newer than the schema differ"
-    return ""
+        raw = text.slice_bytes(a.heap, x), text.slice_bytes(b.heap, y)
+        if raw[0] != raw[1]:
+            return Difference(row, what, raw[0].hex(), raw[1].hex())
+    return None
+
+
+def _said(layout: Layout) -> Layout:
+    """Without exact times: these are compared as times, and travel as attributes only where µs do not say them."""
+    return tuple(a for a in layout if a.column not in ("duration_ns", "start_ns"))
 
 
 def _names(layout: Layout) -> str:

@@ -1,4 +1,320 @@
-"""Chakra `.et`: the face of the codec."""
-from etude.store.et_decode import Decoded, decode, decode_files
+"""Chakra `.et`: a job as one file a rank, `name.{rank}.et`, with its groups in `name.json`.
+
+Read and write the official format: protobuf messages, each behind its length; `.et.gz` and `.et.zst` too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import FormatError, TraceError, UsageError
+from etude.model import timing as timings
+from etude.model.job import Job, Part, assemble
+from etude.model.schema import UNKNOWN, Kind, ValueKind
+from etude.model.text import PAD
+from etude.model.trace import Trace
+from etude.store import compressed
+from etude.store.et_decode import Decoded, attribute, decode, decode_files
 from etude.store.et_encode import encode, encode_parts
-__all__ = ["Decoded", "decode", "decode_files", "encode", "encode_parts"]
+from etude.store.et_irregular import fields
+
+__all__ = [
+    "Decoded",
+    "decode",
+    "decode_files",
+    "encode",
+    "encode_parts",
+    "find_ranks",
+    "for_rank",
+    "read_job",
+    "write_job",
+    "written_by",
+]
+
+SUFFIXES = (".et", ".et.gz", ".et.zst")
+_BATCH_BYTES = 128 << 20
+"""Files are decoded together up to this size: enough to make small ranks cheap, little enough to run beside others."""
+
+Groups = Sequence[tuple[str, Sequence[int] | None]]
+
+
+# -- which files -------------------------------------------------------------------------------------------------------
+
+
+def find_ranks(path: Path, suffixes: Sequence[str] = SUFFIXES) -> tuple[str, dict[int, Path]]:
+    """(name, rank -> file) of a folder of `name.{rank}.et`, one such file, or the prefix `folder/name`."""
+    endings = "|".join(map(re.escape, suffixes))
+    ranked_name = re.compile(rf"^(?P<stem>.*)\.(?P<rank>\d+)(?:{endings})$")
+    if path.is_file():
+        ranked, plain = ranked_name.match(path.name), re.match(rf"^(?P<stem>.*?)(?:{endings})$", path.name)
+        if ranked:
+            return ranked["stem"], {int(ranked["rank"]): path}
+        return (plain["stem"] if plain else path.name), {0: path}
+    folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
+    sets: dict[str, dict[int, Path]] = {}
+    if folder.is_dir():
+        for entry in sorted(os.listdir(folder)):
+            found = ranked_name.match(entry)
+            if found and (wanted is None or found["stem"] == wanted) and not entry.startswith("."):
+                files = sets.setdefault(found["stem"], {})
+                rank = int(found["rank"])
+                if rank in files:
+                    raise UsageError(f"rank {rank} is there twice: {files[rank].name} and {entry}", where=str(folder))
+                files[rank] = folder / entry
+    if not sets:
+        raise UsageError(
+            f"no such file, and no `{suffixes[0]}` files of that name"
+            if wanted
+            else f"no `name.{{rank}}{suffixes[0]}` files in this folder",
+            where=str(path),
+        )
+    if len(sets) > 1:
+        shown = ", ".join(f"`{name}` ({len(files)} ranks)" for name, files in sets.items())
+        raise UsageError(
+            f"several jobs in one folder: {shown}", where=str(path), hint=f"name one: {path}/{next(iter(sets))}"
+        )
+    name, files = next(iter(sets.items()))
+    return name, dict(sorted(files.items()))
+
+
+def read_groups(path: Path) -> dict[str, list[int]]:
+    """A communicator-group file: `{"1": [0, 1], ...}`."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as problem:
+        raise FormatError(f"not a group file: {problem}", path=path, hint='expected {"1": [0, 1], ...}') from None
+    if not isinstance(found, dict):
+        raise FormatError("not a group file: not an object", path=path, hint='expected {"1": [0, 1], ...}')
+    for name, members in found.items():
+        if not isinstance(members, list) or not all(isinstance(m, int) and 0 <= m < 1 << 24 for m in members):
+            raise FormatError(f"group `{name}`: members are not a list of ranks", path=path)
+    return found
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def read_job(
+    path: str | Path,
+    *,
+    groups: str | Path | None = None,
+    workers: int = 1,
+    max_bytes: int | None = None,
+    advance: Callable[[int], None] = lambda amount: None,
+) -> Job:
+    """The ranks found at `path` (see find_ranks), each with its own trace.
+
+    `groups` names the communicator-group file; by default `name.json` beside the ranks. `advance` is told of each
+    batch how many ranks it held.
+    """
+    path = Path(path)
+    name, files = find_ranks(path)
+    table = group_file(name, files, groups)
+    decoded: list[Decoded] = []
+    batches = list(_batches(list(files.values())))
+    with ThreadPoolExecutor(max(workers, 1)) as pool:
+        for found in pool.map(lambda batch: _decode_batch(batch, max_bytes), batches):
+            decoded += found
+            advance(len(found))
+    return join(name, list(files), decoded, table, source_format="chakra et")
+
+
+def group_file(name: str, files: dict[int, Path], groups: str | Path | None) -> dict[str, list[int]]:
+    """The communicator groups of a file that was named, else of `name.json` beside the ranks, else none."""
+    beside = next(iter(files.values())).parent / f"{name}.json"
+    if groups:
+        return read_groups(Path(groups))
+    return read_groups(beside) if beside.is_file() and beside not in files.values() else {}
+
+
+def join(
+    name: str, ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], *, source_format: str
+) -> Job:
+    """Ranks, each decoded by itself, as one job."""
+    parts, world_size = _parts(ranks, decoded, table)
+    return assemble(
+        name,
+        parts,
+        more_groups=list(table.items()),
+        world_size=world_size,
+        timing=timings.measured([d.start_ns for d in decoded], [d.trace.duration_ns for d in decoded]),
+        provenance={"source_format": source_format},
+    )
+
+
+def _batches(files: list[Path]) -> Iterator[list[Path]]:
+    batch: list[Path] = []
+    size = 0
+    for file in files:
+        length = file.stat().st_size * (1 if file.suffix == ".et" else 20)
+        if batch and size + length > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += length
+    if batch:
+        yield batch
+
+
+def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
+    if len(files) == 1:
+        heap, size = compressed.load(files[0], max_bytes)
+        return decode_files(heap, [(0, size, str(files[0]))])
+    loaded = [compressed.load(file, max_bytes) for file in files]
+    heap = np.empty(sum(size for _, size in loaded) + PAD, np.uint8)
+    spans, at = [], 0
+    for file, (content, size) in zip(files, loaded, strict=True):
+        heap[at : at + size] = content[:size]
+        spans.append((at, at + size, str(file)))
+        at += size
+    heap[at:] = 0
+    del loaded
+    return decode_files(heap, spans)
+
+
+def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]) -> tuple[list[Part], int]:
+    """Ranks with the members of their groups, as far as a group file or the trace itself says; and the world's size."""
+    own = [process_groups(d.trace) for d in decoded]
+    world = max([0, *(size for _, size in own)], default=0)
+    everyone = all_ranks(world, ranks, table)
+    parts = []
+    for rank, d, (recorded, _) in zip(ranks, decoded, own, strict=True):
+        bound = [(group, group_members(group, table, recorded, everyone)) for group in d.group_names]
+        parts.append(Part(rank, d.trace, bound, d.peers, d.metadata, d.warnings))
+    return parts, world
+
+
+def all_ranks(world: int, ranks: list[int], table: dict[str, list[int]]) -> tuple[int, ...]:
+    """Everyone, as far as is known before peers are looked at."""
+    return tuple(range(max([world, max(ranks, default=-1) + 1, *(max(m, default=-1) + 1 for m in table.values())])))
+
+
+def group_members(
+    group: str, table: dict[str, list[int]], recorded: dict[str, list[int]], everyone: Sequence[int]
+) -> Sequence[int] | None:
+    """Members of a group by its name in a file: the group file says, or the trace itself; None where neither does."""
+    if group in table:
+        return table[group]
+    if recorded.get(group):
+        return recorded[group]
+    # what Chakra's tools mean by these names, and what PyTorch's default group records
+    return everyone if group in ("", "0") else None
+
+
+def process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
+    """Groups that PyTorch recorded in a metadata node: name -> members ([] is all); and the world's size."""
+    groups: dict[str, list[int]] = {}
+    world = 0
+    for node in np.flatnonzero(trace.kind == Kind.METADATA).tolist():
+        if "process_group:init" not in trace.text("name", node):
+            continue
+        for entry in _recorded_groups(trace.text("in_values", node)):
+            members = entry.get("ranks")
+            name, size = entry.get("pg_name"), entry.get("group_size")
+            if isinstance(name, str) and isinstance(members, list) and all(isinstance(m, int) for m in members):
+                groups[name] = members
+                if not members and isinstance(size, int) and 0 < size < 1 << 24:
+                    world = max(world, size)
+    return groups, world
+
+
+def _recorded_groups(values: str) -> list[dict[str, Any]]:
+    """The list of groups inside a recorded value, which is a Python or JSON list holding one JSON text."""
+    start, end = values.find("[{"), values.rfind("}]")
+    if start < 0 or end < 0:
+        return []
+    for candidate in (values[start : end + 2], values[start : end + 2].replace('\\"', '"')):
+        try:
+            found = json.loads(candidate)
+        except ValueError:
+            continue
+        return [entry for entry in found if isinstance(entry, dict)]
+    return []
+
+
+def written_by(job: Job) -> dict[str, str]:
+    """What the metadata of the first rank says of its origin: version, schema, and the tool that made the job."""
+    found = dict(job.provenance)
+    if not job.metadata:
+        return found
+    for f in fields(job.metadata[0], "", 0):
+        if f.wire == 2 and f.number == 1 and f.payload:
+            found["version"] = f.payload.decode()
+        elif f.wire == 2 and f.number == 2:
+            name, kind, value, _ = attribute(f.payload, "", 0)
+            if name == "schema" and kind == ValueKind.STRING:
+                found["schema"] = str(value)
+    return found
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def for_rank(job: Job, rank: int) -> tuple[Decoded, int, int]:
+    """(one rank as a file has it, id base, tag base), ready to be encoded."""
+    i = job.index(rank)
+    trace = job.trace(rank)
+    names = tuple(job.groups.names[g] for g in job.group_slots(rank).tolist())
+    start_ns: NDArray[np.int64] = np.broadcast_to(np.int64(UNKNOWN), (len(trace),))
+    if job.timing is not None:
+        start_ns = job.timing.block(i)[0]
+    found = Decoded(trace, job.metadata[int(job.metadata_of[i])], names, job.peer_slots(rank), start_ns, ())
+    return found, int(job.id_base[i]), int(job.tag_base[i])
+
+
+def write_job(
+    job: Job,
+    folder: Path,
+    *,
+    name: str = "",
+    suffix: str = ".et",
+    advance: Callable[[int], None] = lambda amount: None,
+) -> None:
+    """`name.{rank}.et` for every rank, and `name.json` with the groups if there are any, into an existing folder."""
+    if suffix not in SUFFIXES:
+        raise UsageError(f"`{suffix}` is not a kind of `.et` file", hint=f"known: {', '.join(SUFFIXES)}")
+    name = name or job.name
+    for rank in job.ranks.tolist():
+        found, id_base, tag_base = for_rank(job, rank)
+        try:
+            parts = encode_parts(found, id_base=id_base, tag_base=tag_base)
+            with open(folder / f"{name}.{rank}{suffix}", "wb") as out:
+                for piece in compressed.packed(parts, os.path.splitext(suffix)[1]):
+                    out.write(piece)
+        except TraceError as problem:
+            raise TraceError(problem.problem, where=f"rank {rank}", hint=problem.hint) from None
+        advance(1)
+    write_groups(job, folder / f"{name}.json")
+
+
+def write_groups(job: Job, path: Path) -> None:
+    """The communicator-group file; none if no group needs an entry."""
+    table = group_table(job)
+    if table:
+        lines = ",\n".join(f" {json.dumps(group)}: {json.dumps(members)}" for group, members in table.items())
+        path.write_text(f"{{\n{lines}\n}}\n")
+
+
+def group_table(job: Job) -> dict[str, list[int]]:
+    """Groups as a group file has them: name -> members. Names for all ranks (`""`, `"0"`) need no entry there."""
+    table: dict[str, list[int]] = {}
+    for number, group in enumerate(job.groups.names):
+        members = job.groups.ranks(number)
+        if members is None or (group in ("", "0") and len(members) == job.world_size):
+            continue
+        found = members.tolist()
+        if table.setdefault(group, found) != found:
+            raise TraceError(
+                f"group `{group}` has other members on other ranks, which a group file cannot say",
+                hint="rename the groups, or keep the job in Parquet",
+            )
+    return table

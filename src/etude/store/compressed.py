@@ -34,7 +34,7 @@ def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
                 return _join(unpacked(f.read(), name, max_bytes))
             _check_size(size, max_bytes, name)
             heap = np.empty(size + PAD, np.uint8)
-            got = f.readinto(memoryview(heap)[:size])
+            got = f.readinto(heap[:size].data)
     except OSError as problem:
         raise FormatError(f"cannot be read: {problem.strerror or problem}", path=name) from None
     heap[got:] = 0
@@ -120,7 +120,7 @@ def packed(parts: Iterator[U8], suffix: str) -> Iterator[bytes | memoryview]:
     if suffix == ".gz":
         stream = zlib.compressobj(6, wbits=31)  # no time stamp: the same trace gives the same bytes
         for part in parts:
-            yield stream.compress(memoryview(part))
+            yield stream.compress(part.data)
         yield stream.flush()
     elif suffix == ".zst":
         import pyarrow as pa
@@ -132,4 +132,4 @@ def packed(parts: Iterator[U8], suffix: str) -> Iterator[bytes | memoryview]:
         yield memoryview(sink.getvalue())
     else:
         for part in parts:
-            yield memoryview(part)
+            yield part.data

@@ -24,8 +24,13 @@ I64 = NDArray[np.int64]
 _BLOCK = 1 << 18
 """Nodes decoded between two looks at the clock: Ctrl-C works between blocks."""
 _IO_TEXT = ("in_values", "in_shapes", "in_types", "out_values", "out_shapes", "out_types")
-_NAMES = np.frombuffer("".join(c.attr for c in OWNED).encode(), np.uint8)
-_NAME_START = np.cumsum([0] + [len(c.attr) for c in OWNED]).astype(np.int64)
+_OWNED_IS_TEXT = np.array([c.attr_kind == ValueKind.STRING for c in OWNED])
+_NAMES = k.Names(
+    np.frombuffer("".join(c.attr for c in OWNED).encode(), np.uint8),
+    np.cumsum([0] + [len(c.attr) for c in OWNED]).astype(np.int64),
+    _OWNED_IS_TEXT,
+)
+_LAZY_DEFAULT = np.array([-1] * 6 + [0, 0] + [-1 if is_text else UNKNOWN for is_text in _OWNED_IS_TEXT], np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +82,7 @@ def decode_files(heap: U8, spans: Sequence[tuple[int, int, str]]) -> list[Decode
     files = Files(
         np.array([s[0] for s in spans], np.int64), np.array([s[1] for s in spans], np.int64), tuple(s[2] for s in spans)
     )
+    heap.flags.writeable = False  # kernels are compiled for read-only heaps, and once
     starts, ends, first = _split(heap, files)
     metadata = []
     for at in first[:-1].tolist():
@@ -133,7 +139,7 @@ def _split(heap: U8, files: Files) -> tuple[I64, I64, I64]:
     return starts[:count], ends[:count], first
 
 
-def _grown(array: NDArray[np.generic], size: int) -> NDArray[np.generic]:  # type: ignore[type-var]
+def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
     bigger = np.empty(size, array.dtype)
     bigger[: len(array)] = array
     return bigger
@@ -148,8 +154,9 @@ class _Raw:
             kind=np.empty(n, np.uint8),
             name=np.empty(n, np.int64),
             io=np.empty(n, np.uint8),
-            lazy=np.empty((k.NUM_LAZY, n), np.int64),
-            lazy_seen=np.zeros(k.NUM_LAZY, np.uint8),
+            lazy=np.empty((len(_LAZY_DEFAULT), n), np.int64),
+            lazy_seen=np.zeros(len(_LAZY_DEFAULT), np.uint8),
+            lazy_default=_LAZY_DEFAULT,
             layout=np.empty(n, np.int32),
             data_start=np.zeros(n + 1, np.int64),
             ctrl_start=np.zeros(n + 1, np.int64),
@@ -157,7 +164,7 @@ class _Raw:
         )
         self.pools = k.Pools(np.empty(1024, np.uint64), np.empty(1024, np.uint64), np.empty(1024, np.int64))
         self.trie = _new_trie(256)
-        self.trie.predicted[0] = self.trie.layout[0] = -1
+        self.trie.predicted[0] = self.trie.second[0] = self.trie.layout[0] = -1
         self.cursor = np.zeros(k.CURSOR_SIZE, np.int64)
         self.cursor[k.STATES] = 1
 
@@ -165,7 +172,7 @@ class _Raw:
         word, n, cur = text.words(heap), len(starts), self.cursor
         while cur[k.ROW] < n:
             stop = min(n, int(cur[k.ROW]) + _BLOCK)
-            k.decode(heap, word, starts, ends, stop, self.out, self.pools, self.trie, _NAMES, _NAME_START, cur)
+            k.decode(heap, word, starts, ends, stop, self.out, self.pools, self.trie, _NAMES, cur)
             if cur[k.STATUS] == k.GROW_ROWS:
                 self._grow_pools(n, int(ends[cur[k.ROW]] - starts[cur[k.ROW]]))
             elif cur[k.STATUS] == k.GROW_TRIE:
@@ -201,7 +208,7 @@ class _Raw:
         n = len(self.out.kind)
         if self.out.lazy_seen[index]:
             return self.out.lazy[index]
-        return np.broadcast_to(k.LAZY_DEFAULT[index], (n,))
+        return np.broadcast_to(_LAZY_DEFAULT[index], (n,))
 
     def seen(self, name: str) -> bool:
         """Does any node of the file have this attribute?"""
@@ -245,13 +252,11 @@ def _new_trie(size: int) -> k.Trie:
     table = 1
     while table < 2 * size + 2:
         table *= 2
-    arrays = [np.zeros(size, np.int64) for _ in range(7)]
-    return k.Trie(*arrays, np.full(table, -1, np.int64))
+    arrays = [np.zeros(size, np.int64) for _ in range(8)]
+    return k.Trie(*(*arrays, np.full(table, -1, np.int64)))
 
 
-def _rewrite(
-    heap: U8, starts: I64, ends: I64, rows: I64, files: Files
-) -> tuple[U8, I64, I64, NDArray[np.int32], I64]:
+def _rewrite(heap: U8, starts: I64, ends: I64, rows: I64, files: Files) -> tuple[U8, I64, I64, NDArray[np.int32], I64]:
     """Irregular nodes in regular form behind the files' bytes, and their spans there."""
     size = len(heap) - text.PAD
     side = bytearray()
@@ -269,6 +274,7 @@ def _rewrite(
     bigger = np.zeros(size + len(side) + text.PAD, np.uint8)
     bigger[:size] = heap[:size]
     bigger[size : size + len(side)] = np.frombuffer(side, np.uint8)
+    bigger.flags.writeable = False
     return bigger, starts, ends, np.array(extra_rows, np.int32), np.array(extra, np.int64)
 
 
@@ -337,7 +343,7 @@ def _finish(
     columns: dict[str, NDArray[Any]] = {c.name: constant(c.name, n) for c in NODE}
     columns.update(source_id=out.source_id, kind=out.kind, name=out.name, io=out.io)
     for c in OWNED:
-        if c.name in columns and c.name not in ("group", "src", "dst", "collective", "cpu", "tag"):
+        if c.name in columns and c.name not in ("group", "src", "dst", "collective", "cpu", "tag", "parent"):
             columns[c.name] = raw.column(c.name)
     for name in _IO_TEXT:
         columns[name] = raw.column(name)
@@ -346,8 +352,9 @@ def _finish(
     columns["cpu"] = _flags(raw, attributes)
     columns["collective"] = _collectives(raw, attributes)
     columns["tag"] = _tags(raw, attributes)
+    columns["parent"] = _parents(raw, attributes, rank_start)
     columns["group"], group_names = _groups(heap, raw, rank, rank_start)
-    (columns["src"], columns["dst"]), peers = _peers(raw, rank, rank_start)
+    (columns["src"], columns["dst"]), peers = _peers(raw, attributes, rank, rank_start)
     columns["duration_ns"], wrong = _times(raw, attributes, "duration_ns", k.DURATION_US)
     start_ns, wrong_start = _times(raw, attributes, "start_ns", k.START_US)
     columns["lane"], lane_kind, lane_id = lanes(out.kind, columns["cpu"], columns["thread"], columns["stream"])
@@ -461,6 +468,25 @@ def _tags(raw: _Raw, attributes: Attributes) -> I64:
     return np.where(attributes.holds("tag"), raw.column("tag"), COLUMN["tag"].default)
 
 
+def _parents(raw: _Raw, attributes: Attributes, rank_start: I64) -> NDArray[np.int32]:
+    """Rows of callers. The attribute holds an id; one that no node has stays an attribute."""
+    n = len(raw.out.kind)
+    if not raw.seen("parent"):
+        return constant("parent", n)
+    held = attributes.holds("parent")
+    ids = raw.column("parent")[held].view(np.uint64)
+    start = np.zeros(n + 1, np.int64)
+    np.cumsum(held, out=start[1:])
+    rows = np.empty(len(ids), np.int32)
+    k.rows_of(raw.out.source_id, rank_start, start, ids, rows)
+    parent = np.full(n, -1, np.int32)
+    parent[held] = rows
+    lost = np.flatnonzero(held & (parent < 0))
+    if len(lost):
+        attributes.disown(lost, "parent", raw.column("parent")[lost])
+    return parent
+
+
 def _groups(
     heap: U8, raw: _Raw, rank: NDArray[np.int32], rank_start: I64
 ) -> tuple[NDArray[np.int32], list[tuple[str, ...]]]:
@@ -477,14 +503,15 @@ def _groups(
 
 
 def _peers(
-    raw: _Raw, rank: NDArray[np.int32], rank_start: I64
+    raw: _Raw, attributes: Attributes, rank: NDArray[np.int32], rank_start: I64
 ) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], list[I64]]:
     """Slots of src and dst, numbered in each rank by first appearance down the rows, src before dst."""
     if not raw.seen("src") and not raw.seen("dst"):
         nothing = np.zeros(0, np.int64)
         return (constant("src", len(rank)), constant("dst", len(rank))), [nothing] * (len(rank_start) - 1)
     both = np.stack([raw.column("src"), raw.column("dst")], 1).ravel()
-    rows = np.flatnonzero(both != UNKNOWN)
+    held = np.stack([attributes.holds("src"), attributes.holds("dst")], 1).ravel()
+    rows = np.flatnonzero(held)
     slot, behind = _slots(rank[rows // 2], both[rows], len(rank_start) - 1)
     slots = np.full(len(both), -1, np.int32)
     slots[rows] = slot

@@ -2,65 +2,24 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterator
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model import text
-from etude.model.schema import COLUMN, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, ValueKind
-from etude.model.text import prefix
-from etude.model.trace import Attr, Layout, Trace
+from etude.model.schema import UNKNOWN
+from etude.model.trace import Layout, Trace, complete_layouts
 from etude.store.et_decode import Decoded
 from etude.store.et_irregular import delimited
 from etude.store.et_kernels import VALUE_WIRE
+from etude.store.et_write_kernels import OUT_OF_RANGE, Edges, Program, Rows, write_rows
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
 _BLOCK = 1 << 18
-
-Rows = namedtuple("Rows", "source_id kind name io start_us duration_us io_text layout cell_start")
-Edges = namedtuple("Edges", "data_start data ctrl_start ctrl source_id missing id_base")
-Program = namedtuple("Program", "start kind column prefix_start prefix_len prefix")
-"""Layouts laid flat: entry i of a layout writes prefix bytes, then a value of `kind` from owned[column] or a cell."""
-
-_FULL, _RANGE = -1, -2
-
-
-def complete_layouts(trace: Trace, start_ns: I64) -> tuple[tuple[Layout, ...], NDArray[np.int32]]:
-    """Layouts in which every recorded value of a column that travels as an attribute has one."""
-    n = len(trace)
-    have_of = np.array(
-        [sum(1 << OWNED_INDEX[a.column] for a in layout if a.column) for layout in trace.layouts] or [0], np.int64
-    )
-    need = np.zeros(n, np.int64)
-    for index, c in enumerate(OWNED):
-        need |= _needed(trace, start_ns, c.name).astype(np.int64) << index
-    lacking = need & ~have_of[trace.layout] if n else need
-    rows = np.flatnonzero(lacking)
-    if not len(rows):
-        return trace.layouts, trace.layout
-    layouts, layout = list(trace.layouts), trace.layout.copy()
-    keys, inverse = np.unique(np.stack([layout[rows], lacking[rows]], 1), axis=0, return_inverse=True)
-    for number, (old, bits) in enumerate(keys.tolist()):
-        added = tuple(Attr(c.attr, c.attr_kind, column=c.name) for i, c in enumerate(OWNED) if bits >> i & 1)
-        layouts.append(layouts[old] + added)
-        layout[rows[inverse.ravel() == number]] = len(layouts) - 1
-    return tuple(layouts), layout
-
-
-def _needed(trace: Trace, start_ns: I64, name: str) -> NDArray[np.bool_]:
-    if name in ("duration_ns", "start_ns"):
-        ns = start_ns if name == "start_ns" else trace.duration_ns
-        return (ns != UNKNOWN) & ((ns % 1000 != 0) | (ns == 0))
-    value: NDArray[np.generic] = getattr(trace, name)
-    if name == "collective":
-        return (value != Collective.NONE) & (value != Collective.OTHER)  # type: ignore[comparison-overlap]
-    return value != COLUMN[name].default  # type: ignore[comparison-overlap]
 
 
 def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
@@ -80,29 +39,31 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
             kinds.append(int(a.kind))
             columns.append(used.setdefault(a.column, len(used)) if a.column else -1)
         start.append(len(kinds))
-    program = Program(*(np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len)),
-                      text.pad(bytes(prefixes)))  # fmt: skip
-    return program, list(used)
+    flat = (np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len))
+    return Program(*(*flat, text.words(text.pad(bytes(prefixes))))), list(used)
 
 
-class _Owned:
+class Owned:
     """Values of the columns that travel as attributes, as they go on the wire, a block of rows at a time."""
 
-    def __init__(self, decoded: Decoded, names: list[str], group_offset: I64, tag_base: int) -> None:
-        self._d, self._names, self._group_offset, self._tag_base = decoded, names, group_offset, tag_base
-        self.is_text = np.array([COLUMN[n].attr_kind == ValueKind.STRING if n in COLUMN else 0 for n in names] + [0])
+    def __init__(self, decoded: Decoded, names: list[str], group_offset: I64, id_base: int, tag_base: int) -> None:
+        self._d, self._names, self._group_offset = decoded, names, group_offset
+        self._id_base, self._tag_base = id_base, tag_base
         self.is_group = np.array([n == "group" for n in names] + [False])
 
     def block(self, a: int, b: int) -> I64:
         out = np.empty((len(self._names) + 1, b - a), np.int64)
         for row, name in enumerate(self._names):
-            out[row] = self._column(name, a, b)
+            out[row] = self.column(name, a, b)
         return out
 
-    def _column(self, name: str, a: int, b: int) -> NDArray[np.generic]:
+    def column(self, name: str, a: int, b: int) -> NDArray[np.generic]:
         if name == "start_ns":
             return self._d.start_ns[a:b]
         value = getattr(self._d.trace, name)[a:b]
+        if name == "parent":
+            ids = self._d.trace.source_id + np.uint64(self._id_base)
+            return np.append(ids, np.uint64(0))[value].view(np.int64)
         if name == "collective":
             return value.astype(np.int64) - 1
         if name == "group":
@@ -110,238 +71,21 @@ class _Owned:
         if name in ("src", "dst"):
             return np.append(self._d.peers, 0)[value]
         if name == "tag" and self._tag_base:
-            return np.where(value == -1, -1, value + self._tag_base)
-        return value  # type: ignore[no-any-return]
-
-
-@njit(cache=True, inline="always")
-def _put_varint(out, p, value):  # type: ignore[no-untyped-def]
-    while value > np.uint64(127):
-        out[p] = np.uint8(value & np.uint64(127)) | np.uint8(128)
-        value >>= np.uint64(7)
-        p += 1
-    out[p] = np.uint8(value)
-    return p + 1
-
-
-@njit(cache=True, inline="always")
-def _varint_len(value):  # type: ignore[no-untyped-def]
-    n = 1
-    while value > np.uint64(127):
-        value >>= np.uint64(7)
-        n += 1
-    return n
-
-
-@njit(cache=True, inline="always")
-def _copy(word, a, length, out_word, p):  # type: ignore[no-untyped-def]
-    """`length` bytes; may write up to 7 more behind them, which the caller's spare room takes."""
-    n = 0
-    while n < length:
-        out_word[p + n] = word[a + n]
-        n += 8
-    return p + length
-
-
-@njit(cache=True)
-def _deps(out, p, tag, begin, end, dep, ids, missing, base):  # type: ignore[no-untyped-def]
-    total = 0
-    for e in range(begin, end):
-        value = ids[dep[e]] if dep[e] >= 0 else missing[~dep[e]]
-        total += _varint_len(value + base)
-    out[p] = tag
-    p = _put_varint(out, p + 1, np.uint64(total))
-    for e in range(begin, end):
-        value = ids[dep[e]] if dep[e] >= 0 else missing[~dep[e]]
-        p = _put_varint(out, p, value + base)
-    return p
-
-
-@njit(cache=True)
-def _wire_value(kind, value):  # type: ignore[no-untyped-def]
-    """(what goes out as a varint, fits): an integer value of a kind."""
-    if kind == 13 or kind == 15:
-        fits = kind == 15 or -2147483648 <= value <= 2147483647
-        return np.uint64((value << 1) ^ (value >> 63)), fits
-    if kind == 5:
-        return np.uint64(value), -2147483648 <= value <= 2147483647
-    if kind == 9:
-        return np.uint64(value), 0 <= value <= 4294967295
-    if kind == 25:
-        return np.uint64(value), 0 <= value <= 1
-    return np.uint64(value), True
-
-
-@njit(cache=True)
-def _attr(out, out_word, p, word, program, entry, value, slice_at, slice_len):  # type: ignore[no-untyped-def]
-    """One attribute; text and lists come as a slice (prefix included) of `word`'s heap. -1: does not fit its kind."""
-    kind = program.kind[entry]
-    n = program.prefix_len[entry]
-    wire = VALUE_WIRE[kind]
-    raw = np.uint64(0)
-    if kind == 0:
-        size = 0
-    elif wire == 0:
-        raw, fits = _wire_value(kind, value)
-        if not fits:
-            return np.int64(-1)
-        size = _varint_len(raw)
-    elif wire == 2:
-        size = slice_len
-    else:
-        size = 8 if wire == 1 else 4
-        if size == 4 and not (-2147483648 <= value <= 4294967295):
-            return np.int64(-1)
-    out[p] = 0x52
-    p = _put_varint(out, p + 1, np.uint64(n + size))
-    for b in range(n):
-        out[p + b] = program.prefix[program.prefix_start[entry] + b]
-    p += n
-    if kind == 0:
-        return p
-    if wire == 0:
-        return _put_varint(out, p, raw)
-    if wire == 2:
-        return _copy(word, slice_at, slice_len, out_word, p)
-    bits = np.uint64(value)
-    for b in range(size):
-        out[p + b] = np.uint8((bits >> np.uint64(8 * b)) & np.uint64(255))
-    return p + size
-
-
-@njit(cache=True)
-def write_rows(heap, word, side, side_word, rows, edges, program, owned, is_text, is_group, cells, extra_row, extra,
-               first, row, x, out, out_word):  # type: ignore[no-untyped-def]  # fmt: skip
-    """Nodes from `row` (rows.* begin at node `first`) until the block ends or `out` is full.
-
-    Returns (next row, next extra, bytes written, status); status 0 or _RANGE."""
-    p = np.int64(0)
-    cap = len(out) - 16
-    guess = np.int64(2)
-    count = len(rows.kind)
-    while row - first < count:
-        i = row - first
-        begin = p
-        # what the node may take at most, but for text and lists, which are measured as they come
-        need = 64 + 10 * (
-            edges.data_start[row + 1] - edges.data_start[row] + edges.ctrl_start[row + 1] - edges.ctrl_start[row]
-        )
-        if p + need > cap:
-            return row, x, begin, 0
-        p += guess
-        body = p
-        value_u = rows.source_id[i] + edges.id_base
-        if value_u:
-            out[p] = 0x08
-            p = _put_varint(out, p + 1, value_u)
-        if rows.name[i] >= 0:
-            a, n = prefix(heap, rows.name[i])
-            if n:
-                total = a + n - rows.name[i]
-                if p + total + need > cap:
-                    return row, x, begin, 0
-                out[p] = 0x12
-                p = _copy(word, rows.name[i], total, out_word, p + 1)
-        kind = rows.kind[i]
-        if 1 < kind < 9:
-            out[p] = 0x18
-            out[p + 1] = kind - 1
-            p += 2
-        if edges.ctrl_start[row + 1] > edges.ctrl_start[row]:
-            p = _deps(out, p, 0x22, edges.ctrl_start[row], edges.ctrl_start[row + 1], edges.ctrl, edges.source_id,
-                      edges.missing, edges.id_base)  # fmt: skip
-        if edges.data_start[row + 1] > edges.data_start[row]:
-            p = _deps(out, p, 0x2A, edges.data_start[row], edges.data_start[row + 1], edges.data, edges.source_id,
-                      edges.missing, edges.id_base)  # fmt: skip
-        if rows.start_us[i]:
-            out[p] = 0x30
-            p = _put_varint(out, p + 1, np.uint64(rows.start_us[i]))
-        if rows.duration_us[i]:
-            out[p] = 0x38
-            p = _put_varint(out, p + 1, np.uint64(rows.duration_us[i]))
-        for side_no in range(2):
-            if rows.io[i] & (1 << side_no) == 0:
-                continue
-            total = np.int64(0)
-            for f in range(3):
-                offset = rows.io_text[3 * side_no + f, i]
-                if offset >= 0:
-                    a, n = prefix(heap, offset)
-                    if n:
-                        total += 1 + a + n - offset
-            if p + total + 64 > cap:
-                return row, x, begin, 0
-            out[p] = 0x42 if side_no == 0 else 0x4A
-            p = _put_varint(out, p + 1, np.uint64(total))
-            for f in range(3):
-                offset = rows.io_text[3 * side_no + f, i]
-                if offset >= 0:
-                    a, n = prefix(heap, offset)
-                    if n:
-                        out[p] = 0x0A + 8 * f
-                        p = _copy(word, offset, a + n - offset, out_word, p + 1)
-        cell = rows.cell_start[i]
-        layout = rows.layout[i]
-        for entry in range(program.start[layout], program.start[layout + 1]):
-            value_kind = program.kind[entry]
-            column = program.column[entry]
-            value = np.int64(0)
-            if column >= 0:
-                value = owned[column, i]
-            elif value_kind:
-                value = cells[cell]
-                cell += 1
-            slice_len = np.int64(0)
-            if value_kind and VALUE_WIRE[value_kind] == 2:
-                if column >= 0 and is_group[column]:
-                    a, n = prefix(side, value)
-                else:
-                    a, n = prefix(heap, value)
-                slice_len = a + n - value
-            if p + program.prefix_len[entry] + slice_len + 64 > cap:
-                return row, x, begin, 0
-            if column >= 0 and is_group[column]:
-                p = _attr(out, out_word, p, side_word, program, entry, value, value, slice_len)
-            else:
-                p = _attr(out, out_word, p, word, program, entry, value, value, slice_len)
-            if p < 0:
-                return row, x, begin, _RANGE
-        if x < len(extra_row) and extra_row[x] == row:
-            a, n = prefix(heap, extra[x])
-            if p + n + 64 > cap:
-                return row, x, begin, 0
-            p = _copy(word, a, n, out_word, p)
-            x += 1
-        if p == body:  # a reader may take a message of length 0 for the end of the file
-            out[p] = 0x08
-            out[p + 1] = 0
-            p += 2
-        length = p - body
-        size = _varint_len(np.uint64(length))
-        if size != guess:
-            if size < guess:
-                for b in range(length):
-                    out[begin + size + b] = out[body + b]
-            else:
-                for b in range(length - 1, -1, -1):
-                    out[begin + size + b] = out[body + b]
-            guess = np.int64(size)
-        _put_varint(out, begin, np.uint64(length))
-        p = begin + size + length
-        row += 1
-    return row, x, p, 0
+            return np.where(value >= 0, value + self._tag_base, value)
+        return value
 
 
 def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> Iterator[U8]:
     """The file's bytes, part by part; each part is valid until the next is asked for."""
     trace, start_ns = decoded.trace, decoded.start_ns
-    yield np.frombuffer(text.varint(len(decoded.metadata)) + decoded.metadata, np.uint8)
+    metadata = decoded.metadata or b"\x0a\x00"  # an explicit empty version: some readers stop at a length of 0
+    yield np.frombuffer(text.varint(len(metadata)) + metadata, np.uint8)
     layouts, layout = complete_layouts(trace, start_ns)
     program, names = _program(layouts)
     writer = text.HeapWriter()
     group_offset = writer.put_all(list(decoded.group_names))
     side = writer.heap()
-    owned = _Owned(decoded, names, group_offset, tag_base)
+    owned = Owned(decoded, names, group_offset, id_base, tag_base)
     counts = np.array([sum(a.in_cell for a in entry) for entry in layouts], np.int64)
     edges = Edges(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
                   np.uint64(id_base))  # fmt: skip
@@ -357,10 +101,10 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
         values = owned.block(first, stop)
         while row < stop:
             row, x, size, status = write_rows(
-                trace.heap, word, side, side_word, rows, edges, program, values, owned.is_text, owned.is_group,
+                trace.heap, word, side, side_word, rows, edges, program, values, owned.is_group,
                 trace.cells, trace.extra_row, trace.extra, first, row, x, out, text.words(out),
             )  # fmt: skip
-            if status == _RANGE:
+            if status == OUT_OF_RANGE:
                 raise TraceError(f"node {row}: a value does not fit the type of its attribute")
             if size == 0:
                 out = np.empty(len(out) * 4, np.uint8)
@@ -377,15 +121,15 @@ def _rows(trace: Trace, start_ns: I64, layout: NDArray[np.int32], cells: I64, a:
         trace.kind[a:b],
         np.ascontiguousarray(trace.name[a:b]),
         np.ascontiguousarray(trace.io[a:b]),
-        _micros(start_ns[a:b]),
-        _micros(trace.duration_ns[a:b]),
+        micros(start_ns[a:b]),
+        micros(trace.duration_ns[a:b]),
         io_text,
         layout[a:b],
         cells,
     )
 
 
-def _micros(ns: I64) -> I64:
+def micros(ns: I64) -> I64:
     """Rounded to µs, halves up; 0 where unknown."""
     known = np.where(ns == UNKNOWN, 0, ns)
     if (known < 0).any():
@@ -393,9 +137,9 @@ def _micros(ns: I64) -> I64:
     return known // 1000 + (known % 1000 >= 500)
 
 
-def encode(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> bytes:
+def encode(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> bytearray:
     """The whole file in memory."""
-    return b"".join(part.tobytes() for part in encode_parts(decoded, id_base=id_base, tag_base=tag_base))
-
-
-assert Kind.OTHER == 9
+    out = bytearray()
+    for part in encode_parts(decoded, id_base=id_base, tag_base=tag_base):
+        out += part.data
+    return out

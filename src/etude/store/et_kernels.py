@@ -11,16 +11,10 @@ from collections import namedtuple
 import numpy as np
 from numba import njit
 
-from etude.model.schema import OWNED, UNKNOWN, ValueKind
 from etude.model.text import same_bytes
 
 # -- columns that are filled only if the file has them -----------------------------------------------------------------
 IO_FIRST, START_US, DURATION_US, OWNED_FIRST = 0, 6, 7, 8
-NUM_LAZY = OWNED_FIRST + len(OWNED)
-LAZY_DEFAULT = np.array(
-    [-1] * 6 + [0, 0] + [-1 if c.attr_kind == ValueKind.STRING else UNKNOWN for c in OWNED], np.int64
-)
-LAZY_IS_TEXT = np.array([1] * 6 + [0, 0] + [c.attr_kind == ValueKind.STRING for c in OWNED], np.uint8)
 
 # -- cursor cells ------------------------------------------------------------------------------------------------------
 ROW, DATA, CTRL, CELLS, STATES, LAYOUTS, STATUS, AT, IRREGULAR = range(9)
@@ -49,15 +43,18 @@ VALUE_WIRE = np.array(
     [-1, 1, 2, 5, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 5, 2, 1, 2, 5, 2, 1, 2, 0, 2, 2, 2, 2, 2], np.int64
 )
 
-Out = namedtuple("Out", "source_id kind name io lazy lazy_seen layout data_start ctrl_start irregular")
+Out = namedtuple("Out", "source_id kind name io lazy lazy_seen lazy_default layout data_start ctrl_start irregular")
 Pools = namedtuple("Pools", "data ctrl cells")
-Trie = namedtuple("Trie", "start length kind owner parent predicted layout table")
-"""Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the attribute
-message before the value (name, doc string, unknown fields, the value's tag)."""
+Names = namedtuple("Names", "bytes start is_text")
+"""Attributes that a column holds: their names one after the other, and whether they are text. Given to the kernels and
+not frozen into them, since compiled kernels are cached by this file's age alone."""
+Trie = namedtuple("Trie", "start length kind owner parent predicted second layout table")
+"""Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the
+attribute message before the value (name, doc string, unknown fields, the value's tag)."""
 
 
 @njit(cache=True, inline="always")
-def varint(u8, p, end):  # type: ignore[no-untyped-def]
+def varint(u8, p, end):
     """(value as 64 bits, next byte); next byte is -1 if the number does not end before `end` or within 10 bytes."""
     if p >= end:
         return np.uint64(0), np.int64(-1)
@@ -78,7 +75,7 @@ def varint(u8, p, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def is_utf8(u8, word, p, end):  # type: ignore[no-untyped-def]
+def is_utf8(u8, word, p, end):
     high = np.uint64(0x8080808080808080)
     seen = np.uint64(0)
     q = p
@@ -119,7 +116,7 @@ def is_utf8(u8, word, p, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def split(u8, size, p, starts, ends, count):  # type: ignore[no-untyped-def]
+def split(u8, size, p, starts, ends, count):
     """Message spans from byte p on. Returns (messages so far, next byte, status); stops when the arrays are full."""
     while p < size:
         if count == len(starts):
@@ -137,7 +134,7 @@ def split(u8, size, p, starts, ends, count):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def skip_field(u8, p, end, tag, max_depth):  # type: ignore[no-untyped-def]
+def skip_field(u8, p, end, tag, max_depth):
     """Next byte after an unknown field's value, or _BAD - code."""
     stack = np.empty(MAX_DEPTH, np.uint64)
     depth = 0
@@ -179,13 +176,17 @@ def skip_field(u8, p, end, tag, max_depth):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def check_list(u8, word, kind, p, end):  # type: ignore[no-untyped-def]
+def check_list(u8, word, kind, p, end):
     """0, or the problem with a list attribute's message."""
     one = VALUE_WIRE[kind - 1]
     while p < end:
-        tag, p = varint(u8, p, min(end, p + 5))
-        if p < 0:
-            return BAD_VARINT
+        tag = np.uint64(10)
+        if u8[p] == 10:
+            p += 1
+        else:
+            tag, p = varint(u8, p, min(end, p + 5))
+            if p < 0:
+                return BAD_VARINT
         if tag == np.uint64(10):
             length, p = varint(u8, p, end)
             if p < 0 or length > np.uint64(end - p):
@@ -210,20 +211,30 @@ def check_list(u8, word, kind, p, end):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _owner(u8, start, length, kind, parent, trie, names, name_start):  # type: ignore[no-untyped-def]
+def check_lists(u8, word, kinds, starts, ends):
+    """0, or the problem with the first bad one of many list messages."""
+    for i in range(len(kinds)):
+        problem = check_list(u8, word, kinds[i], starts[i], ends[i])
+        if problem:
+            return problem
+    return 0
+
+
+@njit(cache=True)
+def _owner(u8, start, length, kind, parent, trie, names):
     """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
-    for k in range(len(name_start) - 1):
-        if name_start[k + 1] - name_start[k] != length:
+    for k in range(len(names.is_text)):
+        if names.start[k + 1] - names.start[k] != length:
             continue
         same = True
         for b in range(length):
-            if u8[start + b] != names[name_start[k] + b]:
+            if u8[start + b] != names.bytes[names.start[k] + b]:
                 same = False
                 break
         if not same:
             continue
         column = OWNED_FIRST + k
-        if LAZY_IS_TEXT[column] == 1:
+        if names.is_text[k]:
             if kind != 27:
                 return -1
         elif not (5 <= kind <= 25 and kind % 2 == 1):
@@ -238,7 +249,7 @@ def _owner(u8, start, length, kind, parent, trie, names, name_start):  # type: i
 
 
 @njit(cache=True)
-def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
+def _find_state(u8, word, a, e, state, trie, names, cur):
     """The state after `state` for the attribute message at [a, e), made if new. < 0: irregular, grow, or bad."""
     q = a
     stage = 0
@@ -281,9 +292,9 @@ def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: i
     slot = np.int64(h & np.uint64(mask))
     while trie.table[slot] >= 0:
         s = np.int64(trie.table[slot])
-        if trie.parent[s] == state and trie.length[s] == length and trie.kind[s] == kind:
-            if same_bytes(word, trie.start[s], a, length):
-                return s
+        same = trie.parent[s] == state and trie.length[s] == length and trie.kind[s] == kind
+        if same and same_bytes(word, trie.start[s], a, length):
+            return s
         slot = (slot + 1) & mask
     s = cur[STATES]
     if s == len(trie.start):
@@ -291,14 +302,14 @@ def _find_state(u8, word, a, e, state, trie, names, name_start, cur):  # type: i
     cur[STATES] = s + 1
     trie.table[slot] = s
     trie.start[s], trie.length[s], trie.kind[s], trie.parent[s] = a, length, kind, state
-    trie.predicted[s] = -1
+    trie.predicted[s] = trie.second[s] = -1
     trie.layout[s] = -1
-    trie.owner[s] = _owner(u8, name_at, name_len, kind, state, trie, names, name_start) if kind else -2
+    trie.owner[s] = _owner(u8, name_at, name_len, kind, state, trie, names) if kind else -2
     return s
 
 
 @njit(cache=True)
-def rehash_trie(u8, trie, used):  # type: ignore[no-untyped-def]
+def rehash_trie(u8, trie, used):
     mask = len(trie.table) - 1
     for s in range(1, used):
         h = np.uint64(trie.parent[s]) * np.uint64(0x9E3779B97F4A7C15)
@@ -311,15 +322,14 @@ def rehash_trie(u8, trie, used):  # type: ignore[no-untyped-def]
         trie.table[slot] = s
 
 
-@njit(cache=True, inline="always")
-def _touch(out, column):  # type: ignore[no-untyped-def]
-    if out.lazy_seen[column] == 0:
-        out.lazy_seen[column] = 1
-        out.lazy[column, :] = LAZY_DEFAULT[column]
+@njit(cache=True)
+def _fill(lazy, lazy_seen, lazy_default, column):
+    lazy_seen[column] = 1
+    lazy[column, :] = lazy_default[column]
 
 
 @njit(cache=True)
-def _value(u8, word, kind, q, e):  # type: ignore[no-untyped-def]
+def _value(u8, word, kind, q, e):
     """(64 bits of a cell, status): 0 fine, 1 irregular (bytes behind the value), else a problem."""
     wire = VALUE_WIRE[kind]
     if wire == 0:
@@ -364,198 +374,227 @@ def _value(u8, word, kind, q, e):  # type: ignore[no-untyped-def]
     return value, 0 if q + size == e else 1
 
 
-@njit(cache=True)
-def _io(u8, word, p, end, first, row, out):  # type: ignore[no-untyped-def]
-    """An IOInfo message into three text columns: 0 fine, 1 irregular, else a problem."""
-    seen = 0
-    while p < end:
-        tag = u8[p]
-        field = 0 if tag == 0x0A else (1 if tag == 0x12 else (2 if tag == 0x1A else 3))
-        if field == 3 or seen & (1 << field):
-            return 1
-        seen |= 1 << field
-        length, q = varint(u8, p + 1, end)
-        if q < 0 or length > np.uint64(end - q):
-            return BAD_LENGTH
-        if not is_utf8(u8, word, q, q + np.int64(length)):
-            return BAD_TEXT
-        _touch(out, first + field)
-        out.lazy[first + field, row] = p + 1
-        p = q + np.int64(length)
-    return 0
+@njit(cache=True, inline="always")
+def _is_next(word, a, length, start, n, kind):
+    """Does the attribute message of `length` bytes at a belong to the state with these n key bytes at `start`?"""
+    return n <= length and same_bytes(word, a, start, n) and (kind != 0 or n == length)
 
 
 @njit(cache=True)
-def _clear(out, row):  # type: ignore[no-untyped-def]
+def _clear(lazy, lazy_seen, lazy_default, row):
     """Undo what a node wrote before it turned out irregular, or before a restart."""
-    for column in range(len(out.lazy_seen)):
-        if out.lazy_seen[column]:
-            out.lazy[column, row] = LAZY_DEFAULT[column]
-
-
-@njit(cache=True)
-def _node(u8, word, p, end, row, out, pools, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
-    """One node message into row `row`. Returns 0, 1 (irregular), _GROW or a problem; AT holds the place."""
-    d, c, x = cur[DATA], cur[CTRL], cur[CELLS]
-    source_id = np.uint64(0)
-    kind = np.uint8(1)
-    name = np.int64(-1)
-    io = np.uint8(0)
-    seen = 0
-    state = np.int64(0)
-    while p < end:
-        cur[AT] = p
-        tag = u8[p]
-        p += 1
-        if tag == 0x52:
-            length, a = varint(u8, p, end)
-            if a < 0 or length > np.uint64(end - a):
-                return BAD_LENGTH
-            e = a + np.int64(length)
-            child = trie.predicted[state]
-            if child >= 0:
-                n = trie.length[child]
-                if n > np.int64(length) or not same_bytes(word, a, trie.start[child], n):
-                    child = np.int64(-1)
-                elif trie.kind[child] == 0 and n != np.int64(length):
-                    child = np.int64(-1)
-            if child < 0:
-                child = _find_state(u8, word, a, e, state, trie, names, name_start, cur)
-                if child == _IRREGULAR:
-                    return 1
-                if child == _GROW:
-                    return _GROW
-                if child < 0:
-                    return -(child - _BAD)
-                trie.predicted[state] = child
-            state = child
-            value_kind = trie.kind[child]
-            if value_kind:
-                value, status = _value(u8, word, value_kind, a + trie.length[child], e)
-                if status:
-                    return status
-                column = trie.owner[child]
-                if column >= 0:
-                    _touch(out, column)
-                    out.lazy[column, row] = value
-                else:
-                    pools.cells[x] = value
-                    x += 1
-            p = e
-        elif tag == 0x22 or tag == 0x2A:
-            length, p = varint(u8, p, end)
-            if p < 0 or length > np.uint64(end - p):
-                return BAD_LENGTH
-            stop = p + np.int64(length)
-            while p < stop:
-                value_u, p = varint(u8, p, stop)
-                if p < 0:
-                    return BAD_VARINT
-                if tag == 0x22:
-                    pools.ctrl[c] = value_u
-                    c += 1
-                else:
-                    pools.data[d] = value_u
-                    d += 1
-        elif tag == 0x42 or tag == 0x4A:
-            bit = 1 if tag == 0x42 else 2
-            if io & bit:
-                return 1
-            io |= np.uint8(bit)
-            length, p = varint(u8, p, end)
-            if p < 0 or length > np.uint64(end - p):
-                return BAD_LENGTH
-            status = _io(u8, word, p, p + np.int64(length), IO_FIRST + (0 if bit == 1 else 3), row, out)
-            if status:
-                return status
-            p += np.int64(length)
-        elif tag == 0x12:
-            if name >= 0:
-                return 1
-            name = p
-            length, p = varint(u8, p, end)
-            if p < 0 or length > np.uint64(end - p):
-                return BAD_LENGTH
-            if not is_utf8(u8, word, p, p + np.int64(length)):
-                return BAD_TEXT
-            p += np.int64(length)
-        elif tag == 0x08 or tag == 0x18 or tag == 0x20 or tag == 0x28 or tag == 0x30 or tag == 0x38:
-            value_u, p = varint(u8, p, end)
-            if p < 0:
-                return BAD_VARINT
-            if tag == 0x20:
-                pools.ctrl[c] = value_u
-                c += 1
-                continue
-            if tag == 0x28:
-                pools.data[d] = value_u
-                d += 1
-                continue
-            if seen & (1 << (tag >> 3)):
-                return 1
-            seen |= 1 << (tag >> 3)
-            if tag == 0x08:
-                source_id = value_u
-            elif tag == 0x18:
-                if value_u > np.uint64(7):
-                    return 1
-                kind = np.uint8(value_u) + np.uint8(1)
-            else:
-                if value_u > np.uint64(MAX_MICROS):
-                    return 1
-                column = START_US if tag == 0x30 else DURATION_US
-                _touch(out, column)
-                out.lazy[column, row] = np.int64(value_u)
-        else:
-            return 1
-    out.source_id[row], out.kind[row], out.name[row], out.io[row] = source_id, kind, name, io
-    if trie.layout[state] < 0:
-        trie.layout[state] = cur[LAYOUTS]
-        cur[LAYOUTS] += 1
-    out.layout[row] = trie.layout[state]
-    cur[DATA], cur[CTRL], cur[CELLS] = d, c, x
-    return 0
+    for column in range(len(lazy_seen)):
+        if lazy_seen[column]:
+            lazy[column, row] = lazy_default[column]
 
 
 @njit(cache=True, nogil=True)
-def decode(u8, word, starts, ends, stop, out, pools, trie, names, name_start, cur):  # type: ignore[no-untyped-def]
-    """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed."""
+def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
+    """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed.
+
+    One long function on purpose: arrays taken out of their tuples once and kept in registers are worth a factor of
+    three over calls that pass them on."""
+    out_id, out_kind, out_name, out_io, out_layout = out.source_id, out.kind, out.name, out.io, out.layout
+    lazy, lazy_seen, lazy_default, irregular = out.lazy, out.lazy_seen, out.lazy_default, out.irregular
+    data_start, ctrl_start = out.data_start, out.ctrl_start
+    data, ctrl, cells = pools.data, pools.ctrl, pools.cells
+    t_start, t_length, t_kind, t_owner = trie.start, trie.length, trie.kind, trie.owner
+    t_predicted, t_second, t_layout = trie.predicted, trie.second, trie.layout
+    data_room, ctrl_room, cell_room = len(data), len(ctrl), len(cells)
     row = cur[ROW]
+    at_data, at_ctrl, at_cell = cur[DATA], cur[CTRL], cur[CELLS]
     while row < stop:
         p, end = starts[row], ends[row]
         room = end - p
-        if (
-            cur[DATA] + room > len(pools.data)
-            or cur[CTRL] + room > len(pools.ctrl)
-            or cur[CELLS] + room > len(pools.cells)
-        ):
+        if at_data + room > data_room or at_ctrl + room > ctrl_room or at_cell + room > cell_room:
             cur[STATUS] = GROW_ROWS
-            cur[ROW] = row
-            return
-        status = _node(u8, word, p, end, row, out, pools, trie, names, name_start, cur)
+            break
+        d, c, x = at_data, at_ctrl, at_cell
+        source_id = np.uint64(0)
+        kind = np.uint8(1)
+        name = np.int64(-1)
+        io = 0
+        seen = 0
+        state = np.int64(0)
+        status = 0
+        at = p
+        while p < end:
+            at = p
+            tag = u8[p]
+            p += 1
+            if tag == 0x52:
+                length_u, a = varint(u8, p, end)
+                if a < 0 or length_u > np.uint64(end - a):
+                    status = BAD_LENGTH
+                    break
+                length = np.int64(length_u)
+                e = a + length
+                child = t_predicted[state]
+                if child >= 0 and not _is_next(word, a, length, t_start[child], t_length[child], t_kind[child]):
+                    child = np.int64(-1)
+                if child < 0:
+                    child = t_second[state]
+                    if child >= 0 and not _is_next(word, a, length, t_start[child], t_length[child], t_kind[child]):
+                        child = np.int64(-1)
+                    t_second[state] = t_predicted[state]
+                    t_predicted[state] = child
+                if child < 0:
+                    child = _find_state(u8, word, a, e, state, trie, names, cur)
+                    if child < 0:
+                        status = 1 if child == _IRREGULAR else (_GROW if child == _GROW else -(child - _BAD))
+                        break
+                    t_predicted[state] = child
+                state = child
+                value_kind = t_kind[child]
+                p = e
+                if value_kind == 0:
+                    continue
+                q = a + t_length[child]
+                if value_kind == 7 or value_kind == 11 or value_kind == 25:  # nearly all values of real traces
+                    raw, q = varint(u8, q, e)
+                    if q != e:
+                        status = BAD_VARINT if q < 0 else 1
+                        break
+                    value = np.int64(raw != np.uint64(0)) if value_kind == 25 else np.int64(raw)
+                else:
+                    value, status = _value(u8, word, value_kind, q, e)
+                    if status != 0:
+                        break
+                column = t_owner[child]
+                if column >= 0:
+                    if lazy_seen[column] == 0:
+                        _fill(lazy, lazy_seen, lazy_default, column)
+                    lazy[column, row] = value
+                else:
+                    cells[x] = value
+                    x += 1
+            elif tag == 0x22 or tag == 0x2A:
+                length_u, p = varint(u8, p, end)
+                if p < 0 or length_u > np.uint64(end - p):
+                    status = BAD_LENGTH
+                    break
+                last = p + np.int64(length_u)
+                while p < last:
+                    value_u, p = varint(u8, p, last)
+                    if p < 0:
+                        status = BAD_VARINT
+                        break
+                    if tag == 0x22:
+                        ctrl[c] = value_u
+                        c += 1
+                    else:
+                        data[d] = value_u
+                        d += 1
+                if status != 0:
+                    break
+            elif tag == 0x42 or tag == 0x4A:
+                bit = 1 if tag == 0x42 else 2
+                if io & bit:
+                    status = 1
+                    break
+                io |= bit
+                length_u, p = varint(u8, p, end)
+                if p < 0 or length_u > np.uint64(end - p):
+                    status = BAD_LENGTH
+                    break
+                last = p + np.int64(length_u)
+                first = IO_FIRST + (0 if bit == 1 else 3)
+                texts = 0
+                while p < last:
+                    tag = u8[p]
+                    field = 0 if tag == 0x0A else (1 if tag == 0x12 else (2 if tag == 0x1A else 3))
+                    if field == 3 or texts & (1 << field):
+                        status = 1
+                        break
+                    texts |= 1 << field
+                    length_u, q = varint(u8, p + 1, last)
+                    if q < 0 or length_u > np.uint64(last - q):
+                        status = BAD_LENGTH
+                        break
+                    e = q + np.int64(length_u)
+                    if not is_utf8(u8, word, q, e):
+                        status = BAD_TEXT
+                        break
+                    if lazy_seen[first + field] == 0:
+                        _fill(lazy, lazy_seen, lazy_default, first + field)
+                    lazy[first + field, row] = p + 1
+                    p = e
+                if status != 0:
+                    break
+            elif tag == 0x12:
+                if name >= 0:
+                    status = 1
+                    break
+                name = p
+                length_u, p = varint(u8, p, end)
+                if p < 0 or length_u > np.uint64(end - p):
+                    status = BAD_LENGTH
+                    break
+                e = p + np.int64(length_u)
+                if not is_utf8(u8, word, p, e):
+                    status = BAD_TEXT
+                    break
+                p = e
+            elif tag == 0x08 or tag == 0x18 or tag == 0x20 or tag == 0x28 or tag == 0x30 or tag == 0x38:
+                value_u, p = varint(u8, p, end)
+                if p < 0:
+                    status = BAD_VARINT
+                    break
+                if tag == 0x20:
+                    ctrl[c] = value_u
+                    c += 1
+                    continue
+                if tag == 0x28:
+                    data[d] = value_u
+                    d += 1
+                    continue
+                if seen & (1 << (tag >> 3)):
+                    status = 1
+                    break
+                seen |= 1 << (tag >> 3)
+                if tag == 0x08:
+                    source_id = value_u
+                elif tag == 0x18:
+                    if value_u > np.uint64(7):
+                        status = 1
+                        break
+                    kind = np.uint8(value_u) + np.uint8(1)
+                else:
+                    if value_u > np.uint64(MAX_MICROS):
+                        status = 1
+                        break
+                    column = START_US if tag == 0x30 else DURATION_US
+                    if lazy_seen[column] == 0:
+                        _fill(lazy, lazy_seen, lazy_default, column)
+                    lazy[column, row] = np.int64(value_u)
+            else:
+                status = 1
+                break
         if status != 0:
-            _clear(out, row)
-            if status == _GROW:
-                cur[STATUS] = GROW_TRIE
-                cur[ROW] = row
-                return
+            cur[AT] = at
+            _clear(lazy, lazy_seen, lazy_default, row)
             if status != 1:
-                cur[STATUS] = status
-                cur[ROW] = row
-                return
-            out.irregular[row] = 1
+                cur[STATUS] = GROW_TRIE if status == _GROW else status
+                break
+            irregular[row] = 1
             cur[IRREGULAR] += 1
-            out.source_id[row], out.kind[row], out.name[row], out.io[row] = 0, 1, -1, 0
-            out.layout[row] = 0
-        out.data_start[row + 1] = cur[DATA]
-        out.ctrl_start[row + 1] = cur[CTRL]
+            source_id, kind, name, io, state = np.uint64(0), np.uint8(1), np.int64(-1), 0, np.int64(0)
+            d, c, x = at_data, at_ctrl, at_cell
+        out_id[row], out_kind[row], out_name[row], out_io[row] = source_id, kind, name, np.uint8(io)
+        if t_layout[state] < 0:
+            t_layout[state] = cur[LAYOUTS]
+            cur[LAYOUTS] += 1
+        out_layout[row] = t_layout[state]
+        at_data, at_ctrl, at_cell = d, c, x
         row += 1
-    cur[ROW] = row
-    cur[STATUS] = DONE
+        data_start[row], ctrl_start[row] = d, c
+    else:
+        cur[STATUS] = DONE
+    cur[ROW], cur[DATA], cur[CTRL], cur[CELLS] = row, at_data, at_ctrl, at_cell
 
 
 @njit(cache=True, nogil=True)
-def rows_of(ids, rank_start, edge_start, targets, rows):  # type: ignore[no-untyped-def]
+def rows_of(ids, rank_start, edge_start, targets, rows):
     """Row within its rank of each target id (the first row that has it), -1 where none has.
 
     Rank r owns rows rank_start[r]:rank_start[r+1] of ids; edge_start gives each row's span of targets."""
@@ -600,7 +639,7 @@ def rows_of(ids, rank_start, edge_start, targets, rows):  # type: ignore[no-unty
 
 
 @njit(cache=True)
-def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):  # type: ignore[no-untyped-def]
+def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):
     """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
     for r in range(len(rank_start) - 1):
         for e in range(edge_start[rank_start[r]], edge_start[rank_start[r + 1]]):

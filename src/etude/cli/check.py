@@ -1,0 +1,33 @@
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import LOOK, app
+from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.output import AsJson, emit, say
+
+
+@app.command(rich_help_panel=LOOK)
+def check(
+    path: JobPath,
+    complete: Annotated[bool, typer.Option("--complete", help="Absent ranks are an error.")] = False,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    max_bytes: MaxBytes = None,
+    json: AsJson = False,
+) -> int:
+    """Every way in which a job is broken; exit code 1 if there are errors"""
+    from etude.model.check import check as check_job
+
+    findings = check_job(open_job(path, groups, workers, max_bytes), complete=complete)
+    rows = [
+        {"severity": f.severity, "rank": f.rank, "ranks": f.ranks, "node": f.node, "what": f.what, "hint": f.hint}
+        for f in findings
+    ]
+    errors = sum(f.severity == "error" for f in findings)
+    if json:
+        emit({"findings": rows, "errors": errors, "warnings": len(rows) - errors}, json=True)
+    elif rows:
+        emit([{k: v for k, v in row.items() if k != "rank"} for row in rows])
+    say(f"{errors} errors, {len(rows) - errors} warnings" if rows else "nothing wrong")
+    return 1 if errors else 0

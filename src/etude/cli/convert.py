@@ -1,0 +1,55 @@
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import CONVERT, app
+from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.output import progress, say
+
+
+class To(StrEnum):
+    ET = "et"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+class Compression(StrEnum):
+    NONE = "none"
+    GZ = "gz"
+    ZST = "zst"
+
+
+@app.command(rich_help_panel=CONVERT)
+def convert(
+    path: JobPath,
+    out: Annotated[Path, typer.Argument(help="The folder to write; it appears when it is complete.")],
+    to: Annotated[To, typer.Option("--to", help="What to write.")] = To.ET,
+    name: Annotated[str, typer.Option(help="Name of the job: `NAME.{rank}.et`. By default that of the input.")] = "",
+    compress: Annotated[Compression, typer.Option(help="Pack `.et` and JSON files.")] = Compression.NONE,
+    fold: Annotated[bool, typer.Option(help="Let ranks share traces in Parquet; nothing is lost.")] = True,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    max_bytes: MaxBytes = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+) -> None:
+    """A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder"""
+    from etude.files import writing
+    from etude.model.fold import fold as fold_job
+    from etude.store import chakra, columns
+    from etude.store import json as json_store
+
+    job = open_job(path, groups, workers, max_bytes)
+    if name:
+        job = job.replace(name=name)
+    suffix = "" if compress == Compression.NONE else f".{compress.value}"
+    with writing(out, force=force) as folder, progress(f"writing {out}", len(job)) as advance:
+        folder.mkdir()
+        if to == To.ET:
+            chakra.write_job(job, folder, suffix=f".et{suffix}", advance=advance)
+        elif to == To.JSON:
+            json_store.write_job(job, folder, suffix=f".json{suffix}", advance=advance)
+        else:
+            columns.write_job(fold_job(job) if fold else job, folder)
+    say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")

@@ -1,0 +1,35 @@
+"""What commands that read a job have in common."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from etude.cli.output import progress
+
+if TYPE_CHECKING:
+    from etude.model.job import Job
+
+JobPath = Annotated[
+    Path,
+    typer.Argument(
+        help="A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, or a Parquet folder.",
+        show_default=False,
+    ),
+]
+GroupFile = Annotated[
+    Path | None, typer.Option("--groups", help="Communicator-group file; by default `name.json` beside the ranks.")
+]
+Workers = Annotated[int, typer.Option("--workers", "-j", min=1, help="Threads that read.")]
+MaxBytes = Annotated[
+    str | None, typer.Option("--max-bytes", help="Largest size a file may have or unpack to, e.g. `4GiB`.")
+]
+
+
+def open_job(path: Path, groups: Path | None = None, workers: int = 1, max_bytes: str | None = None) -> "Job":
+    """The job at `path`, with a bar while it is read."""
+    from etude import opening, units
+
+    limit = units.parse_bytes(max_bytes) if max_bytes else None
+    with progress(f"reading {path}") as advance:
+        return opening.open(path, groups=groups, workers=workers, max_bytes=limit, advance=advance)

@@ -1,0 +1,26 @@
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import LOOK, app
+from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit
+
+
+@app.command(rich_help_panel=LOOK)
+def query(
+    path: JobPath,
+    sql: Annotated[str, typer.Argument(help="Tables: nodes, deps, attrs, groups, ranks.", show_default=False)],
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    max_bytes: MaxBytes = None,
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """SQL over a job: nodes, deps, attrs, groups, ranks. A Parquet job is not loaded for it"""
+    from etude.opening import is_columns
+    from etude.store import sql as store_sql
+
+    source = path if is_columns(path) else open_job(path, groups, workers, max_bytes)
+    emit(store_sql.query(source, sql), json=json, csv=csv, md=md)

@@ -1,0 +1,131 @@
+"""Fold: ranks that run the same program share one Trace. Expand: every rank has its own again. Exact inverses.
+
+Two ranks run the same program if their traces are equal but for what the job binds (which group, which peer, where
+ids and tags begin) and for the values that a rank may have of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.model import text
+from etude.model.job import VALUE_COLUMNS, Job
+from etude.model.schema import NODE
+from etude.model.trace import EDGE_NAMES, Trace
+
+_DERIVED = {"lane", "layout"}
+"""Lanes follow from other columns; layouts are numbered by a reader, and compared by what they say."""
+
+
+def fold(job: Job) -> Job:
+    """The same job with as few traces as there are distinct programs."""
+    shared: dict[bytes, int] = {}
+    traces: list[Trace] = []
+    bases = [_bases(trace) for trace in job.traces]
+    trace_of_old = np.empty(len(job.traces), np.int32)
+    own: list[dict[str, NDArray[Any]]] = []
+    for number, trace in enumerate(job.traces):
+        key = digest(trace, *bases[number])
+        first = shared.setdefault(key, len(traces))
+        if first == len(traces):
+            traces.append(_rebased(trace, *bases[number]))
+        trace_of_old[number] = first
+        own.append(_own_values(traces[first], trace))
+    id_base = np.array([b[0] for b in bases], np.uint64)[job.trace_of] + job.id_base
+    tag_base = np.array([b[1] for b in bases], np.int64)[job.trace_of] + job.tag_base
+    values = {r: dict(v) for r, v in job.values.items()}
+    for rank, old in zip(job.ranks.tolist(), job.trace_of.tolist(), strict=True):
+        if own[old]:
+            values[rank] = own[old] | values.get(rank, {})
+    return job.replace(
+        traces=tuple(traces), trace_of=trace_of_old[job.trace_of], id_base=id_base, tag_base=tag_base, values=values
+    )
+
+
+def expand(job: Job) -> Job:
+    """The same job with a trace for each rank, ids and tags as they are in files."""
+    traces = []
+    for i, rank in enumerate(job.ranks.tolist()):
+        traces.append(_rebased(job.trace(rank), -int(job.id_base[i]), -int(job.tag_base[i])))
+    n = len(job.ranks)
+    return job.replace(
+        traces=tuple(traces),
+        trace_of=np.arange(n, dtype=np.int32),
+        id_base=np.zeros(n, np.uint64),
+        tag_base=np.zeros(n, np.int64),
+        values={},
+    )
+
+
+def _bases(trace: Trace) -> tuple[int, int]:
+    """(id base, tag base): the smallest of each, so that programs that differ in it alone become equal."""
+    id_base = int(trace.source_id.min()) if len(trace) else 0
+    tags = trace.tag[trace.tag >= 0] if len(trace) else trace.tag
+    return id_base, int(tags.min()) if len(tags) else 0
+
+
+def _rebased(trace: Trace, id_base: int, tag_base: int) -> Trace:
+    """Ids and tags less these bases. A tag of -1 is none and stays; negative tags stay too."""
+    changed: dict[str, NDArray[Any]] = {}
+    if id_base:
+        step = np.uint64(id_base % 2**64)
+        changed |= {"source_id": trace.source_id - step, "missing": trace.missing - step}
+    if tag_base:
+        changed["tag"] = np.where(trace.tag >= 0, trace.tag - tag_base, trace.tag)
+    return trace.replace(**changed) if changed else trace
+
+
+def _own_values(shared: Trace, trace: Trace) -> dict[str, NDArray[Any]]:
+    if shared is trace:
+        return {}
+    pairs = ((c, getattr(shared, c), getattr(trace, c)) for c in VALUE_COLUMNS)
+    return {c: mine for c, theirs, mine in pairs if not np.array_equal(theirs, mine)}
+
+
+def digest(trace: Trace, id_base: int = 0, tag_base: int = 0) -> bytes:
+    """A fingerprint of everything in a trace but its bases and values; equal for equal programs and for no others."""
+    h = hashlib.blake2b(digest_size=32)
+    trace = _rebased(trace, id_base, tag_base)
+
+    def add(label: str, array: NDArray[Any]) -> None:
+        h.update(f"{label}:{array.dtype}:{len(array)};".encode())
+        if array.strides == (0,):  # nothing recorded
+            h.update(b"constant" + array[:1].tobytes())
+        else:
+            h.update(np.ascontiguousarray(array).data)
+
+    def add_text(label: str, offsets: NDArray[np.int64]) -> None:
+        codes, unique = text.intern(trace.heap, offsets)
+        add(label, codes)
+        add(f"{label} words", text.gather(trace.heap, unique)[0])
+
+    for c in NODE:
+        column = getattr(trace, c.name)
+        if c.name in _DERIVED or c.name in VALUE_COLUMNS:
+            continue
+        if c.is_text and column.strides != (0,):
+            add_text(c.name, column)
+        else:
+            add(c.name, column)
+    for name in EDGE_NAMES:
+        add(name, getattr(trace, name))
+    used, first, codes = np.unique(trace.layout, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank_of = np.empty(len(used), np.int32)
+    rank_of[order] = np.arange(len(used))
+    add("layout", rank_of[codes])
+    h.update(repr([trace.layouts[used[o]] for o in order]).encode())
+    for key, (nodes, cells) in sorted(trace.attr_cells().items()):
+        add(f"nodes {key}", nodes)
+        if key[1].is_heap:
+            add_text(f"cells {key}", cells)
+        else:
+            add(f"cells {key}", cells)
+    add("extra_row", trace.extra_row)
+    add_text("extra", trace.extra)
+    h.update(repr((trace.group_slots, trace.peer_slots)).encode())
+    return h.digest()

@@ -1,0 +1,84 @@
+"""Timing: when each node ran, and where these times came from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import TraceError
+from etude.model.schema import UNKNOWN
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+class Origin(IntEnum):
+    NONE = 0
+    MEASURED = 1
+    SIMULATED = 2
+    REPLAYED = 3
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Timing:
+    """Start and end of every node, in blocks: one per rank if measured, one per class of ranks if folded.
+
+    The i-th rank that is present has block block_of[i]; row j of a block is node j. UNKNOWN is no time.
+    """
+
+    origin: Origin
+    start_ns: tuple[I64, ...]
+    end_ns: tuple[I64, ...]
+    block_of: I32
+    clock_offset_ns: I64
+    """Added to a rank's times to bring them onto the first rank's clock; zeros if not known."""
+    aligned: bool = False
+    partial: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.start_ns) != len(self.end_ns):
+            raise TraceError(f"timing has {len(self.start_ns)} blocks of starts and {len(self.end_ns)} of ends")
+        for number, (start, end) in enumerate(zip(self.start_ns, self.end_ns, strict=True)):
+            if len(start) != len(end):
+                raise TraceError(f"timing block {number}: {len(start)} starts and {len(end)} ends")
+            start.flags.writeable = end.flags.writeable = False
+        if len(self.block_of) and not 0 <= self.block_of.min() <= self.block_of.max() < len(self.start_ns):
+            raise TraceError(f"timing names a block outside its {len(self.start_ns)}")
+
+    def block(self, index: int) -> tuple[I64, I64]:
+        """(start_ns, end_ns) of the index-th rank that is present."""
+        b = int(self.block_of[index])
+        return self.start_ns[b], self.end_ns[b]
+
+    def span(self) -> tuple[int, int] | None:
+        """First start and last end over all ranks, on the common clock; None if no time is known."""
+        first, last = None, None
+        for block in np.unique(self.block_of).tolist():
+            offsets = self.clock_offset_ns[self.block_of == block]
+            start, end = self.start_ns[block], self.end_ns[block]
+            start, end = start[start != UNKNOWN], end[end != UNKNOWN]
+            if len(start):
+                first = min(int(start.min()) + int(offsets.min()), first if first is not None else 2**63)
+            if len(end):
+                last = max(int(end.max()) + int(offsets.max()), last if last is not None else -(2**63))
+        return None if first is None or last is None else (first, last)
+
+
+def measured(starts: list[I64], durations: list[I64]) -> Timing | None:
+    """Timing from recorded starts and durations, a block a rank; None if nothing was recorded."""
+    if not any((s != UNKNOWN).any() for s in starts):
+        return None
+    ends = [
+        np.where((s == UNKNOWN) | (d == UNKNOWN), UNKNOWN, s + np.where(d == UNKNOWN, 0, d))
+        for s, d in zip(starts, durations, strict=True)
+    ]
+    return Timing(
+        origin=Origin.MEASURED,
+        start_ns=tuple(starts),
+        end_ns=tuple(ends),
+        block_of=np.arange(len(starts), dtype=np.int32),
+        clock_offset_ns=np.zeros(len(starts), np.int64),
+    )

@@ -1,0 +1,114 @@
+"""Open anything that holds a job: looks at what is there, then calls the reader for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.model.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A kind of input: how to know it and what reads it."""
+
+    name: str
+    holds: Callable[[Path], bool]
+    read: Callable[..., Job]
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    groups: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+    max_bytes: int | None = None,
+    advance: Callable[[int], None] = lambda amount: None,
+) -> Job:
+    """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, or a Parquet
+    folder written by Etude. `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to,
+    `advance` is told of ranks as they are read."""
+    place = Path(path)
+    options: dict[str, Any] = {"groups": groups, "workers": workers, "max_bytes": max_bytes, "advance": advance}
+    return sniff(place).read(place, options)
+
+
+def sniff(path: Path) -> Format:
+    """What kind of input is at `path`."""
+    for kind in FORMATS:
+        if kind.holds(path):
+            return kind
+    if not path.exists():
+        raise UsageError(
+            "no such file or folder", where=str(path), hint="a folder, a file, or a prefix of `.N.et` files"
+        )
+    what = "nothing in this folder is a trace" if path.is_dir() else "not a trace of a kind that Etude reads"
+    raise UsageError(what, where=str(path), hint=f"read are: {', '.join(f.name for f in FORMATS)}")
+
+
+def _ends(name: str, ending: str) -> bool:
+    return name.endswith((ending, f"{ending}.gz", f"{ending}.zst"))
+
+
+def is_columns(path: Path) -> bool:
+    return (path / "manifest.json").is_file()
+
+
+def _read_columns(path: Path, options: dict[str, Any]) -> Job:
+    from etude.store import columns
+
+    _refuse(options, "groups", "a Parquet job has its groups with it")
+    return columns.read_job(path)
+
+
+def _holds(path: Path, ending: str) -> bool:
+    """Is `path` a file with this ending, a folder of `name.{rank}` files with it, or the prefix of such files?"""
+    if path.is_file():
+        return _ends(path.name, ending)
+    folder, stem = (path, "") if path.is_dir() else (path.parent, f"{path.name}.")
+    if not folder.is_dir():
+        return False
+    with os.scandir(folder) as entries:
+        return any(_ends(e.name, ending) and e.name.startswith(stem) and _has_rank(e.name, ending) for e in entries)
+
+
+def _has_rank(name: str, ending: str) -> bool:
+    return name[: name.rfind(ending)].rpartition(".")[2].isdigit()
+
+
+def _read_chakra(path: Path, options: dict[str, Any]) -> Job:
+    from etude.store import chakra
+
+    return chakra.read_job(path, **options)
+
+
+def _is_et(path: Path) -> bool:
+    return _holds(path, ".et")
+
+
+def _is_json(path: Path) -> bool:
+    return _holds(path, ".json")
+
+
+def _read_json(path: Path, options: dict[str, Any]) -> Job:
+    from etude.store import json
+
+    return json.read_job(path, **options)
+
+
+def _refuse(options: dict[str, Any], name: str, why: str) -> None:
+    if options[name] is not None:
+        raise UsageError(f"`{name}` cannot be given here: {why}")
+
+
+FORMATS = (
+    Format("an Etude Parquet folder", is_columns, _read_columns),
+    Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
+    Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
+)

@@ -1,0 +1,173 @@
+"""Jobs as folders of `.et` files."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chakra_pb as pb
+from etude.errors import EtudeError, FormatError, UsageError
+from etude.model.build import TraceBuilder, job_of
+from etude.model.diff import diff
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.store import chakra
+
+GROUPS = {"1": [0, 1], "2": [2, 3]}
+
+
+def four() -> Job:
+    builders = []
+    for rank in range(4):
+        b = TraceBuilder()
+        b.add(Kind.COMP, "gemm", duration_ns=1000)
+        b.add(Kind.COLL, "sum", data=[0], collective=Collective.ALL_REDUCE, in_bytes=8, group=str(1 + rank // 2))
+        builders.append(b)
+    return job_of("w", builders, GROUPS)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    chakra.write_job(four(), folder)
+    return folder
+
+
+def test_one_file_a_rank_and_the_groups_beside(run: Path) -> None:
+    assert sorted(p.name for p in run.iterdir()) == ["w.0.et", "w.1.et", "w.2.et", "w.3.et", "w.json"]
+    assert json.loads((run / "w.json").read_text()) == GROUPS
+    _, nodes = pb.read_messages(run / "w.3.et")
+    assert [(n.id, n.name, n.type, list(n.data_deps), n.duration_micros) for n in nodes] == [
+        (0, "gemm", 4, [], 1),
+        (1, "sum", 7, [0], 0),
+    ]
+    assert {a.name: (a.int64_val, a.string_val) for a in nodes[1].attr} == {
+        "comm_type": (0, ""), "comm_size": (8, ""), "pg_name": (0, "2"),
+    }  # fmt: skip
+
+
+def test_read_as_folder_prefix_or_file(run: Path) -> None:
+    assert diff(chakra.read_job(run), four()) is None
+    assert diff(chakra.read_job(run / "w"), four()) is None
+    one = chakra.read_job(run / "w.2.et")
+    assert one.ranks.tolist() == [2]
+    assert one.world_size == 4  # the group file knows of rank 3
+    assert one.groups.ranks(int(one.group_slots(2)[0])).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("suffix", [".et.gz", ".et.zst"])
+def test_packed_files(tmp_path: Path, suffix: str) -> None:
+    chakra.write_job(four(), tmp_path, suffix=suffix)
+    assert (tmp_path / f"w.0{suffix}").read_bytes()[:2] in (b"\x1f\x8b", b"\x28\xb5")
+    assert diff(chakra.read_job(tmp_path), four()) is None
+
+
+def test_many_workers_read_the_same(shared: Path) -> None:
+    place = shared / "oracle" / "stg" / "gpt_dp2_tp2_pp2_mb2"
+    seen: list[int] = []
+    assert diff(chakra.read_job(place, workers=4, advance=seen.append), chakra.read_job(place)) is None
+    assert sum(seen) == 8
+
+
+def test_exact_times_travel_beside_the_micros(tmp_path: Path) -> None:
+    from etude.model.timing import measured
+
+    b = TraceBuilder()
+    for duration_ns in (1499, 1500, 0, 2000, UNKNOWN):
+        b.add(Kind.COMP, duration_ns=duration_ns)
+    job = job_of("t", [b])
+    starts = np.array([10, 2500, 3000, 0, UNKNOWN])
+    job = job.replace(timing=measured([starts], [job.traces[0].duration_ns]))
+    chakra.write_job(job, tmp_path)
+    _, nodes = pb.read_messages(tmp_path / "t.0.et")
+    assert [n.duration_micros for n in nodes] == [1, 2, 0, 2, 0]
+    assert [n.start_time_micros for n in nodes] == [0, 3, 3, 0, 0]
+    attrs = [{a.name: a.int64_val for a in n.attr} for n in nodes]
+    assert attrs == [
+        {"duration_ns": 1499, "start_ns": 10}, {"duration_ns": 1500, "start_ns": 2500}, {"duration_ns": 0},
+        {"start_ns": 0}, {},
+    ]  # fmt: skip
+    again = chakra.read_job(tmp_path)
+    assert diff(again, job) is None
+
+
+def test_micros_win_over_nanoseconds_that_disagree(tmp_path: Path) -> None:
+    node = pb.Node(name="n", type=4, duration_micros=7)
+    node.attr.add(name="duration_ns", int64_val=9000)
+    raw = pb.write_messages(pb.GlobalMetadata(version="1"), [node])
+    (tmp_path / "x.0.et").write_bytes(raw)
+    job = chakra.read_job(tmp_path)
+    assert job.traces[0].duration_ns.tolist() == [7000]
+    assert "disagree" in job.notes[0].what
+    assert bytes(chakra.encode(chakra.for_rank(job, 0)[0])) == raw
+
+
+def test_groups_that_pytorch_recorded(shared: Path) -> None:
+    job = chakra.read_job(shared / "oracle" / "chakra_official" / "h200_nccl" / "fsdp")
+    assert job.world_size == 4
+    assert {n: job.groups.ranks(i).tolist() for i, n in enumerate(job.groups.names)} == {"0": [0, 1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (lambda f: None, "no `name.{rank}.et` files"),
+        (lambda f: (f / "a.0.et").touch() or (f / "b.0.et").touch(), "several jobs in one folder: `a` .1 ranks., `b`"),
+        (lambda f: (f / "a.0.et").touch() or (f / "a.0.et.gz").touch(), "rank 0 is there twice"),
+        (lambda f: (f / "a.0.et").touch(), r"a\.0\.et: byte 0: the file is empty"),
+        (lambda f: (f / "a.0.et").write_bytes(b"\x02\x0a\x00\x7f"), r"a\.0\.et: byte 3: message 1 claims to run past"),
+        (lambda f: (f / "a.0.et").write_bytes(gzip.compress(b"\x02\x0a\x00")[:-9]), "gzip"),
+    ],
+)
+def test_bad_folders(tmp_path: Path, make, problem: str) -> None:
+    make(tmp_path)
+    with pytest.raises(EtudeError, match=problem):
+        chakra.read_job(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["[]", "{", '{"1": 3}', '{"1": [0, -1]}', '{"1": ["0"]}'])
+def test_bad_group_files(run: Path, content: str) -> None:
+    (run / "w.json").write_text(content)
+    with pytest.raises(FormatError, match=r"w\.json: "):
+        chakra.read_job(run)
+
+
+def test_a_limit_on_size(run: Path) -> None:
+    with pytest.raises(UsageError, match="more than the limit of 10"):
+        chakra.read_job(run, max_bytes=10)
+
+
+def test_a_gzip_bomb_is_refused_without_a_limit(tmp_path: Path) -> None:
+    import zlib
+
+    stream = zlib.compressobj(9, wbits=31)
+    packed = b"".join(stream.compress(bytes(1 << 20)) for _ in range(400)) + stream.flush()
+    (tmp_path / "x.0.et.gz").write_bytes(packed)
+    with pytest.raises(FormatError, match="unpacks to more than 200 times its size"):
+        chakra.read_job(tmp_path)
+
+
+def test_callers_and_strides_travel_and_follow_the_ids(tmp_path: Path) -> None:
+    b = TraceBuilder()
+    b.add(Kind.COMP, "module", source_id=10)
+    b.add(Kind.COMP, "aten::mm", source_id=30, parent=0, in_strides="[[1, 2]]")
+    job = job_of("t", [b])
+    chakra.write_job(job, tmp_path)
+    _, nodes = pb.read_messages(tmp_path / "t.0.et")
+    assert {a.name: a.uint64_val for a in nodes[1].attr} == {"parent": 10, "in_strides": 0}
+    again = chakra.read_job(tmp_path)
+    assert again.traces[0].parent.tolist() == [-1, 0]
+    assert diff(again, job) is None
+
+
+def test_a_caller_that_is_not_in_the_file_is_kept_as_it_is(tmp_path: Path) -> None:
+    node = pb.Node(id=1, name="n", type=4)
+    node.attr.add(name="parent", int64_val=77)
+    raw = pb.write_messages(pb.GlobalMetadata(version="1"), [node])
+    (tmp_path / "x.0.et").write_bytes(raw)
+    job = chakra.read_job(tmp_path)
+    assert job.traces[0].parent.tolist() == [-1]
+    assert bytes(chakra.encode(chakra.for_rank(job, 0)[0])) == raw
