@@ -80,7 +80,7 @@ def _bits(n: int) -> int:
 
 
 def ring(system: System, kind: Collective, shape: GroupShape, *, both: bool = False) -> Plan:
-    """Neighbour to neighbour in rank order. `both` ways round halves the steps, and fills both links of a ring level."""
+    """Neighbour to neighbour in rank order. `both` ways halves the steps, and fills both links of a ring level."""
     n = shape.size
     passes = _PASSES.get(kind, 1)
     volume = 1.0 if kind in _ROOTED else passes * (n - 1) / n

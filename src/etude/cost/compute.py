@@ -93,7 +93,7 @@ def roofline_ns(device: Device, ops: OpTable) -> F64:
 def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable) -> F64:
     flops, size = _known(ops.flops), _known(ops.size_bytes)
     nothing = np.isnan(flops) & np.isnan(size)
-    flops, size = np.nan_to_num(flops), np.nan_to_num(size)
+    flops, size = np.where(np.isnan(flops), 0.0, flops), np.where(np.isnan(size), 0.0, size)
     rate = _peak(device, op_class, ops) * cost.flop_efficiency / 1e9
     with np.errstate(divide="ignore", invalid="ignore"):
         compute = np.where(flops > 0, flops / rate, 0.0)
@@ -125,8 +125,8 @@ def _peak(device: Device, op_class: OpClass, ops: OpTable) -> F64:
 
 def memory_ns(device: Device, cost: OpCost, size_bytes: F64) -> F64:
     """Time for bytes through the memory, or through the cache where they all fit."""
-    rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
-    rate = rate * np.where(size_bytes <= device.cache_bytes, device.cache_speedup, 1.0)
+    faster = np.where(size_bytes <= device.cache_bytes, device.cache_speedup, 1.0)
+    rate = faster * device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(size_bytes > 0, size_bytes * cost.traffic / rate, 0.0)
 
