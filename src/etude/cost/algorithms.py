@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, log2, prod
 from typing import Final
 
 from etude.cost.groups import GroupShape, Span
@@ -230,6 +230,25 @@ def hierarchical(system: System, kind: Collective, shape: GroupShape) -> Plan:
     return Plan(tuple(phases), in_switch=switched, pipelined=len(shape.spans) > 1)
 
 
+def torus(system: System, kind: Collective, shape: GroupShape) -> Plan:
+    """Rings of every dimension at once: the payload is cut into as many parts, and each starts at another one."""
+    spans, parts = shape.spans, len(shape.spans)
+    scatter = []
+    for turn in range(parts):
+        legs = []
+        for first in range(parts):
+            order = [spans[(first + k) % parts] for k in range(turn + 1)]
+            entering = 1 / (parts * prod(s.units for s in order[:-1]))
+            leg = _ring_level(system.levels[order[-1].level], replace(order[-1], below=1))
+            legs.append(replace(leg, volume=leg.volume * entering))
+        slowest = max(legs, key=lambda g: g.hops * system.levels[g.level].latency_ns)
+        scatter.append(Phase(tuple(g if g is slowest else replace(g, hops=0.0) for g in legs)))
+    gather = scatter[::-1]
+    if kind == Collective.ALL_GATHER:
+        return Plan(tuple(gather))
+    return Plan(tuple(scatter if kind in _SCATTERING else scatter + gather))
+
+
 def halving_doubling(system: System, kind: Collective, shape: GroupShape) -> Plan:
     """Recursive halving and doubling, nearest partners first."""
     return Plan(tuple(_by_level(system, kind, shape, _halving_level)))
@@ -263,6 +282,7 @@ _ALL_REDUCE: Final[dict[str, Algorithm]] = {
     "one_shot": one_shot,
     "in_switch": in_switch,
     "hierarchical": hierarchical,
+    "torus": torus,
 }
 _ONE: Final = {k: v for k, v in _ALL_REDUCE.items() if k not in ("tree", "one_shot")}
 _ROOT: Final[dict[str, Algorithm]] = {
@@ -307,6 +327,7 @@ def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
         names.append("tree")  # within one level NCCL's tree is a chain, which is no better than its ring
     if kind in (Collective.ALL_REDUCE, Collective.BARRIER, *_ONE_PASS) and shape.regular and len(levels) > 1:
         names.append("hierarchical")
+        names += ["torus"] if all(level.kind == LevelKind.RING for level in levels) else []
     if all(level.in_switch_efficiency for level in levels) and "in_switch" in ALGORITHMS[kind]:
         names.append("in_switch")
     return names
