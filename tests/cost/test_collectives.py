@@ -97,6 +97,16 @@ def test_chunks_overlap_the_levels() -> None:
     assert ns(two, AR, 800, 8, "hierarchical") == 660 + 1200 + 1200
 
 
+def test_a_switch_scatters_one_chunk_while_it_gathers_another() -> None:
+    inner = level("l0", "switch", 4, in_switch_efficiency=1.0)
+    outer = level("l1", "switch", 2, gbyte_per_s=100.0, latency_ns=0.0)
+    target = System(name="t", device=one_level("ring", 2).device, levels=(inner, outer))
+    target = target.replace(collectives=CollectiveSettings(max_chunks=64))
+    # of every byte a port gives one and a quarter, whether to scatter or to gather; the outer level is next to nothing
+    time = ns(target, AR, 800_000, 8, "hierarchical")
+    assert 1_000_000 < time < 1_040_000
+
+
 def test_trees_over_nodes_are_chains_inside() -> None:
     assert ns(two_levels(), AR, 80, 8, "tree") == 2 * (3 * 10 + 1 * 100) + 400  # 160 / 4 bytes at 0.1
 

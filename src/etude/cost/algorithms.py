@@ -27,9 +27,12 @@ class Leg:
     hops: float
     """Steps that wait for one another."""
     volume: float
-    """Bytes through the busiest port, for each byte of payload."""
+    """Bytes through the busiest port in its busier direction, for each byte of payload."""
     rate_bytes_per_ns: float
     in_switch: bool = False
+    outward: float = 1.0
+    inward: float = 1.0
+    """Part of `volume` that leaves and that enters the port: what two phases share if they overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +196,8 @@ def _reduces(level: Level, span: Span) -> bool:
 
 def _switch_level(level: Level, span: Span, volume: float) -> Leg:
     rate = level.rate_bytes_per_ns / level.efficiency * level.in_switch_efficiency
-    return Leg(span.level, 1.0, volume / span.below, rate, in_switch=True)
+    # A scatter gives everything and takes a share; a gather the other way round.
+    return Leg(span.level, 1.0, volume / span.below, rate, in_switch=True, inward=1 / span.units)
 
 
 def _halving_level(level: Level, span: Span) -> Leg:
@@ -207,8 +211,9 @@ def _halving_level(level: Level, span: Span) -> Leg:
 
 def _by_level(system: System, kind: Collective, shape: GroupShape, cost: LevelCost) -> list[Phase]:
     """Scatter inwards-out, or gather outwards-in; an all-reduce does both. What enters a level is the level below's."""
-    scatter = [Phase((cost(system.levels[span.level], span),)) for span in shape.spans]
-    gather = scatter[::-1]
+    legs = [cost(system.levels[span.level], span) for span in shape.spans]
+    scatter = [Phase((leg,)) for leg in legs]
+    gather = [Phase((replace(leg, outward=leg.inward, inward=leg.outward),)) for leg in reversed(legs)]
     if kind == Collective.ALL_GATHER:
         return gather
     return scatter if kind in _SCATTERING else scatter + gather
@@ -224,7 +229,7 @@ def hierarchical(system: System, kind: Collective, shape: GroupShape) -> Plan:
     if kind == Collective.ALL_REDUCE and _reduces(level, top):
         # At the outermost level scatter and gather are one all-reduce in the switch.
         middle = len(phases) // 2
-        whole = replace(_switch_level(level, top, 1 + 1 / top.units), hops=2.0)
+        whole = replace(_switch_level(level, top, 1 + 1 / top.units), hops=2.0, inward=1.0)
         phases = [*phases[: middle - 1], Phase((whole,)), *phases[middle + 1 :]]
     switched = any(leg.in_switch for phase in phases for leg in phase.legs)
     return Plan(tuple(phases), in_switch=switched, pipelined=len(shape.spans) > 1)
@@ -319,14 +324,14 @@ ALGORITHMS: Final[dict[Collective, dict[str, Algorithm]]] = {
 def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
     """What `auto` chooses from: what NCCL has on switches, rings both ways where links are rings."""
     levels = [system.levels[span.level] for span in shape.spans]
-    torus = any(level.kind == LevelKind.RING for level in levels)
-    names = ["direct"] if kind in (Collective.GATHER, Collective.SCATTER) else ["ring_both" if torus else "ring"]
+    rings = any(level.kind == LevelKind.RING for level in levels)
+    names = ["direct"] if kind in (Collective.GATHER, Collective.SCATTER) else ["ring_both" if rings else "ring"]
     if kind == Collective.ALL_TO_ALL:
         names = ["direct", *(["rail"] if any(level.rails for level in levels) else [])]
     elif kind in (Collective.ALL_REDUCE, Collective.BARRIER, *_ROOTED) and len(levels) > 1:
         names.append("tree")  # within one level NCCL's tree is a chain, which is no better than its ring
     if kind in (Collective.ALL_REDUCE, Collective.BARRIER, *_ONE_PASS) and shape.regular and len(levels) > 1:
-        names.append("hierarchical")
+        names += ["hierarchical"] if rings or kind not in _ONE_PASS else []
         names += ["torus"] if all(level.kind == LevelKind.RING for level in levels) else []
     if all(level.in_switch_efficiency for level in levels) and "in_switch" in ALGORITHMS[kind]:
         names.append("in_switch")

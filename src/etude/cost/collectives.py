@@ -8,6 +8,7 @@ Sizes are input bytes per rank, as `in_bytes` of a trace has them. The formulas 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -89,18 +90,24 @@ def plan_time_ns(system: System, plan: Plan, payload_bytes: F64, protocol_name: 
     ramp = sum((_ramp(p, payload_bytes, protocol) for p in plan.phases), np.zeros(payload_bytes.shape))
     best = np.full(payload_bytes.shape, np.inf)
     chunks = 1
+    turns = _turns(plan, latency, slope)
     while chunks == 1 or (plan.pipelined and chunks <= settings.max_chunks):
-        busy: dict[int, F64] = {}
-        total = np.zeros(payload_bytes.shape)
-        for phase, fixed_ns, ns_per_byte in zip(plan.phases, latency, slope, strict=True):
-            time = fixed_ns + ns_per_byte * payload_bytes / chunks
-            total = total + time
-            # Phases of one level share its ports, so that they take turns.
-            level = phase.legs[-1].level
-            busy[level] = busy.get(level, np.zeros(payload_bytes.shape)) + time
-        best = np.minimum(best, total + (chunks - 1) * np.max(list(busy.values()), axis=0))
+        piece = payload_bytes / chunks
+        busiest = np.max([fixed_ns + ns_per_byte * piece for fixed_ns, ns_per_byte in turns], axis=0)
+        best = np.minimum(best, sum(latency) + sum(slope) * piece + (chunks - 1) * busiest)
         chunks *= 2
     return best + ramp + protocol.launch_ns
+
+
+def _turns(plan: Plan, latency: Sequence[float], slope: Sequence[float]) -> list[tuple[float, float]]:
+    """(fixed ns, ns for each byte) of the phases that share a level's ports in one direction, and so take turns."""
+    shared: dict[tuple[int, str], tuple[float, float]] = {}
+    for phase, fixed_ns, ns_per_byte in zip(plan.phases, latency, slope, strict=True):
+        leg = phase.legs[-1]
+        for direction, part in (("out", leg.outward), ("in", leg.inward)):
+            fixed, each = shared.get((leg.level, direction), (0.0, 0.0))
+            shared[leg.level, direction] = (fixed + fixed_ns, each + ns_per_byte * part)
+    return list(shared.values())
 
 
 def _phase(system: System, phase: Phase, protocol_name: str, protocol: Protocol) -> tuple[float, float]:

@@ -111,7 +111,7 @@ def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dty
     else:
         wide = np.clip(ops.n, 1024, 8192) / 1024.0
         memory = np.asarray(memory * np.where(ops.n > 0, wide**cost.width_exponent, 1.0), np.float64)
-        time = cost.fixed_ns + cost.row_ns * ops.m + np.maximum(compute, memory)
+        time = cost.fixed_ns + cost.row_ns * ops.m.astype(np.float64) + np.maximum(compute, memory)
     # A device without a peak or a bandwidth cannot say.
     return np.where(nothing | ~np.isfinite(time), np.nan, time)
 
