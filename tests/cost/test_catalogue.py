@@ -3,6 +3,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+import yaml
 
 from etude.cost import catalogue
 from etude.errors import ClusterError, EtudeError
@@ -127,6 +128,15 @@ def test_what_is_not_there():
         catalogue.system("dgx-h1000")
     with pytest.raises(ClusterError, match=r"gone.yaml: no such file"):
         catalogue.system("gone.yaml")
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_a_system_written_is_the_system_read(name: str, tmp_path: Path):
+    system = catalogue.system(name)
+    assert System.from_dict(system.to_dict()) == system
+    path = tmp_path / "again.yaml"
+    path.write_text(yaml.safe_dump(system.to_dict()))
+    assert catalogue.load(path) == system
 
 
 def test_the_files_are_in_the_package():

@@ -51,7 +51,6 @@ class Plan:
     """The payload may be cut into chunks, one phase working on one chunk while the next takes another."""
 
 
-REDUCING: Final = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)
 _SCATTERING: Final = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)
 _ONE_PASS: Final = (*_SCATTERING, Collective.ALL_GATHER)
 _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE)

@@ -125,8 +125,8 @@ def _peak(device: Device, op_class: OpClass, ops: OpTable, dtype: str) -> F64:
     names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
     if op_class not in MATRIX and op_class != OpClass.OTHER:
         return np.full(len(ops), device.peak("fp32"))
-    peaks = {number: device.peak(names[number]) for number in np.unique(ops.dtype).tolist()}
-    return np.array([peaks[number] for number in ops.dtype.tolist()], np.float64)
+    peaks = np.array([device.peak(names[number]) for number in range(len(names))])
+    return peaks[ops.dtype]
 
 
 def memory_ns(device: Device, cost: OpCost, size_bytes: F64) -> F64:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError, UsageError
-from etude.model.reading import figure, read
+from etude.model.reading import figure, plain, read
 
 I64 = NDArray[np.int64]
 
@@ -223,6 +223,10 @@ class System:
             raise UsageError(f"system `{self.name}`: {devices} devices are not a whole number of units of {below}")
         levels[-1] = replace(levels[-1], size=devices // below)
         return replace(self, levels=tuple(levels), placement=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_dict` makes an equal system of: figures with their units, ready for YAML."""
+        return plain(self)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "system") -> System:
