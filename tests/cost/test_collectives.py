@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from etude.cost.algorithms import ALGORITHMS
 from etude.cost.catalogue import names, system
-from etude.cost.collectives import choose, collective_time_ns, p2p_time_ns
+from etude.cost.collectives import choose, collective_time_ns, collectives_time_ns, p2p_time_ns
 from etude.cost.groups import group_shape
 from etude.errors import UsageError
-from etude.model.schema import Collective
+from etude.model.job import Groups
+from etude.model.schema import UNKNOWN, Collective
 from etude.model.system import CollectiveSettings, Protocol, System
 from toy_systems import level, one_level, two_levels, with_protocols
 
@@ -172,6 +173,16 @@ def test_the_system_may_name_an_algorithm() -> None:
     assert ns(told, AR, 800, 8, "auto") == 10 + 5600
 
 
+def test_many_groups_at_once_and_what_is_unknown_stays_so() -> None:
+    target = one_level("switch", 8)
+    groups = Groups.of([("a", range(8)), ("b", [0, 1]), ("c", None), ("d", [2, 3])])
+    kind = [AR, AR, AR, AR, RS, Collective.OTHER, Collective.BARRIER]
+    size = [800, 100, 100, 100, UNKNOWN, 100, UNKNOWN]
+    unknown = [UNKNOWN] * 2
+    time = collectives_time_ns(target, kind, size, [0, 1, 2, 3, 0, 0, 1], groups)
+    assert time.tolist() == [14 * 10 + 1400, 20 + 100, UNKNOWN, 20 + 100, *unknown, 20]
+
+
 def test_shapes_of_groups() -> None:
     target = two_levels(inner=4, outer=4)
     columns = group_shape(target, [0, 4, 8, 12])  # one a node
@@ -179,6 +190,11 @@ def test_shapes_of_groups() -> None:
     uneven = group_shape(target, [0, 1, 2, 4])
     assert not uneven.regular
     assert [(s.units, s.below, s.below_least, s.crossings) for s in uneven.spans] == [(3, 1, 1, 2), (2, 3, 1, 1)]
+
+
+def test_a_message_to_oneself_costs_nothing() -> None:
+    target = one_level("switch", 4).replace(collectives=CollectiveSettings(p2p_launch_ns=5))
+    assert p2p_time_ns(target, 0, [0, 1], 100).tolist() == [0, 5 + 10 + 100]
 
 
 def test_placement_moves_ranks() -> None:

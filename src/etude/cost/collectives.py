@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from etude.cost.algorithms import ALGORITHMS, Phase, Plan, tried
 from etude.cost.groups import GroupShape, group_shape
 from etude.errors import UsageError
-from etude.model.schema import Collective
+from etude.model.job import Groups
+from etude.model.schema import UNKNOWN, Collective
 from etude.model.system import Level, LevelKind, Protocol, System
 
 F64 = NDArray[np.float64]
@@ -43,6 +44,30 @@ def collective_time_ns(system: System, kind: Collective, size_bytes: Any, group:
     `group` is its ranks, or the `GroupShape` made of them once. A group of one costs nothing.
     """
     return choose(system, kind, size_bytes, group, algorithm).time_ns
+
+
+def collectives_time_ns(system: System, kind: Any, size_bytes: Any, group_of: Any, groups: Groups) -> I64:
+    """Time of many collectives of many groups, in ns: of kind[i] with size_bytes[i] on group group_of[i].
+
+    Groups of one shape are worked out together. UNKNOWN stays where the kind, the size or the members are not known.
+    """
+    kinds, sizes = np.asarray(kind, np.int64), np.asarray(size_bytes, np.int64)
+    group = np.asarray(group_of, np.int64)
+    shapes: dict[GroupShape, int] = {}
+    number = np.full(len(groups), -1, np.int64)
+    for g in np.unique(group[group >= 0]).tolist():
+        members = groups.ranks(g)
+        if members is not None and len(members):
+            number[g] = shapes.setdefault(group_shape(system, members), len(shapes))
+    shape_of = np.where(group >= 0, number[np.maximum(group, 0)], -1) if len(groups) else np.full(len(group), -1)
+    time_ns = np.full(len(sizes), UNKNOWN, np.int64)
+    sized = (sizes >= 0) | (kinds == int(Collective.BARRIER))
+    for shape, which in shapes.items():
+        for k in np.unique(kinds[shape_of == which]).tolist():
+            if Collective(k) in ALGORITHMS:
+                rows = np.flatnonzero((shape_of == which) & (kinds == k) & sized)
+                time_ns[rows] = collective_time_ns(system, Collective(k), np.maximum(sizes[rows], 0), shape)
+    return time_ns
 
 
 def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algorithm: str = AUTO) -> Choice:
@@ -158,7 +183,7 @@ def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
         rate = np.where(travelled, np.minimum(rate, _alone(level)), rate)
         on_links = np.where(apart, ring, on_links)
         crossed = crossed | apart
-    time += np.where(np.isfinite(rate), sizes / rate, 0.0)
+    time += np.where(crossed, system.collectives.p2p_launch_ns + sizes / rate, 0.0)
     return np.ceil(time - 1e-6).astype(np.int64)
 
 

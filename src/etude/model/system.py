@@ -154,6 +154,7 @@ class CollectiveSettings:
     algorithm: Mapping[str, str] = figure("map of text", "algorithm by collective; `auto` where none is named", {})
     protocols: Mapping[str, Protocol] = figure("map of one", "the protocols there are", {}, of=Protocol)
     message_ns: float = figure("time", "cost of one more message of an all-to-all or gather", 0.0, zero=True)
+    p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0, zero=True)
     max_chunks: int = figure("count", "chunks that a hierarchical collective is cut into, at most", 16)
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
 
