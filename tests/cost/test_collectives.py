@@ -92,6 +92,12 @@ def test_levels_one_after_another() -> None:
     assert ns(target, AR, 800, 8, "ring") == 2 * (6 * 10 + 1 * 100) + 3500
 
 
+def test_oversubscription_slows_all_but_a_message_alone() -> None:
+    half = one_level("switch", 8, oversubscription=2.0)
+    assert ns(half, AR, 800, 8, "ring") == 14 * 10 + 2800
+    assert int(p2p_time_ns(half, 0, 1, 800)) == 10 + 800
+
+
 def test_chunks_overlap_the_levels() -> None:
     two = two_levels().replace(collectives=CollectiveSettings(max_chunks=2))
     # two chunks of 400: a chunk takes 2(30 + 300) and 2(100 + 500); the outer level is busy 1200 a chunk
