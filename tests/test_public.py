@@ -20,6 +20,7 @@ PUBLIC = [
     "open",
     "open_feeder",
     "query",
+    "simulate",
     "summary",
 ]
 

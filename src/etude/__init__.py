@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from etude.model.timing import Timing as Timing
     from etude.model.trace import Trace as Trace
     from etude.opening import open as open
+    from etude.simulate.run import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
 
@@ -41,6 +42,7 @@ _HOME = {
     "open": "etude.opening",
     "open_feeder": "etude.store.et_stream",
     "query": "etude.store.sql",
+    "simulate": "etude.simulate.run",
     "summary": "etude.model.summary",
 }
 
@@ -60,6 +62,7 @@ __all__ = [
     "open",
     "open_feeder",
     "query",
+    "simulate",
     "summary",
 ]
 

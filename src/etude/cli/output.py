@@ -50,18 +50,23 @@ def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = Fa
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yields `advance(amount)`. Draws a bar on stderr and takes it away at the end; draws nothing off a terminal."""
+def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Yields `advance(amount, note="")`. Draws a bar on stderr and takes it away at the end; nothing off a terminal."""
     if not sys.stderr.isatty():
-        yield lambda amount: None
+        yield lambda amount, note="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(_printable(what).replace("[", r"\["), total=total)
-        yield lambda amount: bar.advance(task, amount)
+        shown = _printable(what).replace("[", r"\[")
+        task = bar.add_task(shown, total=total)
+
+        def advance(amount: int, note: str = "") -> None:
+            bar.update(task, advance=amount, description=f"{shown}, {note}" if note else shown)
+
+        yield advance
 
 
 def _columns(value: Emitted) -> tuple[list[str], Iterator[Sequence[Any]], list[bool]]:
