@@ -171,3 +171,17 @@ def test_a_caller_that_is_not_in_the_file_is_kept_as_it_is(tmp_path: Path) -> No
     job = chakra.read_job(tmp_path)
     assert job.traces[0].parent.tolist() == [-1]
     assert bytes(chakra.encode(chakra.for_rank(job, 0)[0])) == raw
+
+
+def test_clearing_a_column_clears_its_attribute() -> None:
+    b = TraceBuilder()
+    b.add(Kind.COLL, "sum", phase="forward", group="1", in_bytes=8, collective=Collective.ALL_REDUCE, duration_ns=7)
+    trace = b.build()
+    bare = trace.replace(
+        phase=np.array([-1]), group=np.array([-1], np.int32), duration_ns=np.array([UNKNOWN]), tag=np.array([3])
+    )
+    start_ns = np.array([UNKNOWN])
+    raw = chakra.encode(chakra.Decoded(bare, b"", ("1",), np.zeros(0, np.int64), start_ns, ()))
+    _, nodes = pb.read_messages(bytes(raw))
+    assert [a.name for a in nodes[0].attr] == ["comm_type", "comm_size", "comm_tag"]
+    assert nodes[0].duration_micros == 0

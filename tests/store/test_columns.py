@@ -242,7 +242,7 @@ def at(position: int, value: Any) -> Any:
         ("traces", "peer_slots", at(0, 0)),
         ("layouts", "layout", at(0, 9)), ("layouts", "kind", at(0, "int65")), ("layouts", "position", at(0, 1)),
         ("layouts", "column", at(0, "name")), ("layouts", "column", at(0, "phase")),
-        ("layouts", "kind", at(0, "int64")),
+        ("layouts", "kind", at(0, "string")),
         ("layouts", "name", at(0, None)), ("layouts", "set", at(0, 7)),
         ("groups", "name", at(0, None)), ("groups", "group", at(0, 1)),
         ("values", "rank", at(0, 1)), ("values", "node", at(0, 1)), ("timing", "block", at(0, 1)),

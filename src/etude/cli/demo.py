@@ -54,6 +54,9 @@ def demo(
         say="And a broken copy (rank 5 is gone, rank 2 waits for a node that is not there):",
         expect=1,
     )
+    _do("simulate", f"{out}/run", "--system", "dgx-h100", say="How long does the step take on one DGX H100, and why?")
+    _do("simulate", f"{out}/run", "--system", "dgx-h100", "--slow-rank", "3=1.2",
+        say="And if the GPU of rank 3 were 20% slow? Everybody waits for it:")  # fmt: skip
     say(f"\nThe files are in {out}. Next: etude --help")
     return 0
 

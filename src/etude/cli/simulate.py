@@ -8,6 +8,7 @@ from etude.cli.app import RUN, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
+from etude.cli.simulate_astra import AstraFiles, simulate_astra
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
@@ -21,13 +22,16 @@ Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED"
 Compute = StrEnum("Compute", {"RECORDED": "recorded", "ROOFLINE": "roofline", "TABLE": "table", "SCALED": "scaled"})
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
 
+Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
+
 Pairs = list[str]
+ASTRA = "As ASTRA-sim, from its own files"
 
 
 @app.command(rich_help_panel=RUN)
 def simulate(
     path: JobPath,
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")],
+    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
     compute: Annotated[Compute, typer.Option(help="Where compute times come from.")] = Compute.RECORDED,
     scale: Annotated[float, typer.Option(help="Factor for `--compute scaled`.")] = 1.0,
     table: Annotated[str, typer.Option(help="CSV of measured operators for `--compute table`.")] = "",
@@ -50,6 +54,14 @@ def simulate(
     workers: Workers = 1,
     max_bytes: MaxBytes = None,
     json: AsJson = False,
+    astra_network: Annotated[Path | None, typer.Option(help="Its network YAML.", rich_help_panel=ASTRA)] = None,
+    astra_system: Annotated[Path | None, typer.Option(help="Its system JSON.", rich_help_panel=ASTRA)] = None,
+    astra_remote_memory: Annotated[Path | None, typer.Option(help="Its memory JSON.", rich_help_panel=ASTRA)] = None,
+    astra_groups: Annotated[Path | None, typer.Option(help="Its communicator groups.", rich_help_panel=ASTRA)] = None,
+    backend: Annotated[Backend, typer.Option(help="Of congestion.", rich_help_panel=ASTRA)] = Backend.UNAWARE,
+    num_queues_per_dim: Annotated[int, typer.Option(min=1, rich_help_panel=ASTRA)] = 1,
+    rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", rich_help_panel=ASTRA)] = False,
+    injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time"""
     from etude.cost import catalogue
@@ -57,6 +69,17 @@ def simulate(
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
         raise UsageError(f"a timing is not written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
+    if astra_network is not None or astra_system is not None:
+        if astra_network is None or astra_system is None:
+            raise UsageError("ASTRA-sim needs both a network and a system", hint="--astra-network F --astra-system F")
+        files = AstraFiles(
+            network=astra_network, system=astra_system, remote_memory=astra_remote_memory, groups=astra_groups,
+            backend=backend.value, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol,
+            injection_scale=injection_scale,
+        )  # fmt: skip
+        return simulate_astra(path, files, timing=timing, force=force, json=json)
+    if not system:
+        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     slow_links = _links(slow_link, failed_link)
     options = _options(
         policy=policy, compute=compute, scale=scale, table=table, collective=dict(_pairs("collective", collective)),

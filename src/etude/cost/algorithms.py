@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil, log2
+from math import ceil, log2, prod
 from typing import Final
 
 from etude.cost.groups import GroupShape, Span
@@ -27,9 +27,12 @@ class Leg:
     hops: float
     """Steps that wait for one another."""
     volume: float
-    """Bytes through the busiest port, for each byte of payload."""
+    """Bytes through the busiest port in its busier direction, for each byte of payload."""
     rate_bytes_per_ns: float
     in_switch: bool = False
+    outward: float = 1.0
+    inward: float = 1.0
+    """Part of `volume` that leaves and that enters the port: what two phases share if they overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,6 @@ class Plan:
     """The payload may be cut into chunks, one phase working on one chunk while the next takes another."""
 
 
-REDUCING: Final = (Collective.ALL_REDUCE, Collective.REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)
 _SCATTERING: Final = (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK)
 _ONE_PASS: Final = (*_SCATTERING, Collective.ALL_GATHER)
 _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE)
@@ -80,7 +82,7 @@ def _bits(n: int) -> int:
 
 
 def ring(system: System, kind: Collective, shape: GroupShape, *, both: bool = False) -> Plan:
-    """Neighbour to neighbour in rank order. `both` ways round halves the steps, and fills both links of a ring level."""
+    """Neighbour to neighbour in rank order. `both` ways halves the steps, and fills both links of a ring level."""
     n = shape.size
     passes = _PASSES.get(kind, 1)
     volume = 1.0 if kind in _ROOTED else passes * (n - 1) / n
@@ -193,7 +195,8 @@ def _reduces(level: Level, span: Span) -> bool:
 
 def _switch_level(level: Level, span: Span, volume: float) -> Leg:
     rate = level.rate_bytes_per_ns / level.efficiency * level.in_switch_efficiency
-    return Leg(span.level, 1.0, volume / span.below, rate, in_switch=True)
+    # A scatter gives everything and takes a share; a gather the other way round.
+    return Leg(span.level, 1.0, volume / span.below, rate, in_switch=True, inward=1 / span.units)
 
 
 def _halving_level(level: Level, span: Span) -> Leg:
@@ -207,8 +210,9 @@ def _halving_level(level: Level, span: Span) -> Leg:
 
 def _by_level(system: System, kind: Collective, shape: GroupShape, cost: LevelCost) -> list[Phase]:
     """Scatter inwards-out, or gather outwards-in; an all-reduce does both. What enters a level is the level below's."""
-    scatter = [Phase((cost(system.levels[span.level], span),)) for span in shape.spans]
-    gather = scatter[::-1]
+    legs = [cost(system.levels[span.level], span) for span in shape.spans]
+    scatter = [Phase((leg,)) for leg in legs]
+    gather = [Phase((replace(leg, outward=leg.inward, inward=leg.outward),)) for leg in reversed(legs)]
     if kind == Collective.ALL_GATHER:
         return gather
     return scatter if kind in _SCATTERING else scatter + gather
@@ -224,10 +228,29 @@ def hierarchical(system: System, kind: Collective, shape: GroupShape) -> Plan:
     if kind == Collective.ALL_REDUCE and _reduces(level, top):
         # At the outermost level scatter and gather are one all-reduce in the switch.
         middle = len(phases) // 2
-        whole = replace(_switch_level(level, top, 1 + 1 / top.units), hops=2.0)
+        whole = replace(_switch_level(level, top, 1 + 1 / top.units), hops=2.0, inward=1.0)
         phases = [*phases[: middle - 1], Phase((whole,)), *phases[middle + 1 :]]
     switched = any(leg.in_switch for phase in phases for leg in phase.legs)
     return Plan(tuple(phases), in_switch=switched, pipelined=len(shape.spans) > 1)
+
+
+def torus(system: System, kind: Collective, shape: GroupShape) -> Plan:
+    """Rings of every dimension at once: the payload is cut into as many parts, and each starts at another one."""
+    spans, parts = shape.spans, len(shape.spans)
+    scatter = []
+    for turn in range(parts):
+        legs = []
+        for first in range(parts):
+            order = [spans[(first + k) % parts] for k in range(turn + 1)]
+            entering = 1 / (parts * prod(s.units for s in order[:-1]))
+            leg = _ring_level(system.levels[order[-1].level], replace(order[-1], below=1))
+            legs.append(replace(leg, volume=leg.volume * entering))
+        slowest = max(legs, key=lambda g: g.hops * system.levels[g.level].latency_ns)
+        scatter.append(Phase(tuple(g if g is slowest else replace(g, hops=0.0) for g in legs)))
+    gather = scatter[::-1]
+    if kind == Collective.ALL_GATHER:
+        return Plan(tuple(gather))
+    return Plan(tuple(scatter if kind in _SCATTERING else scatter + gather))
 
 
 def halving_doubling(system: System, kind: Collective, shape: GroupShape) -> Plan:
@@ -263,6 +286,7 @@ _ALL_REDUCE: Final[dict[str, Algorithm]] = {
     "one_shot": one_shot,
     "in_switch": in_switch,
     "hierarchical": hierarchical,
+    "torus": torus,
 }
 _ONE: Final = {k: v for k, v in _ALL_REDUCE.items() if k not in ("tree", "one_shot")}
 _ROOT: Final[dict[str, Algorithm]] = {
@@ -299,14 +323,15 @@ ALGORITHMS: Final[dict[Collective, dict[str, Algorithm]]] = {
 def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
     """What `auto` chooses from: what NCCL has on switches, rings both ways where links are rings."""
     levels = [system.levels[span.level] for span in shape.spans]
-    torus = any(level.kind == LevelKind.RING for level in levels)
-    names = ["direct"] if kind in (Collective.GATHER, Collective.SCATTER) else ["ring_both" if torus else "ring"]
+    rings = any(level.kind == LevelKind.RING for level in levels)
+    names = ["direct"] if kind in (Collective.GATHER, Collective.SCATTER) else ["ring_both" if rings else "ring"]
     if kind == Collective.ALL_TO_ALL:
         names = ["direct", *(["rail"] if any(level.rails for level in levels) else [])]
     elif kind in (Collective.ALL_REDUCE, Collective.BARRIER, *_ROOTED) and len(levels) > 1:
         names.append("tree")  # within one level NCCL's tree is a chain, which is no better than its ring
     if kind in (Collective.ALL_REDUCE, Collective.BARRIER, *_ONE_PASS) and shape.regular and len(levels) > 1:
-        names.append("hierarchical")
+        names += ["hierarchical"] if rings or kind not in _ONE_PASS else []
+        names += ["torus"] if all(level.kind == LevelKind.RING for level in levels) else []
     if all(level.in_switch_efficiency for level in levels) and "in_switch" in ALGORITHMS[kind]:
         names.append("in_switch")
     return names

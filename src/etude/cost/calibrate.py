@@ -43,22 +43,38 @@ _PARAMETERS: Final[dict[OpClass, tuple[tuple[str, float, float], ...]]] = {
     OpClass.ATTENTION: (("fixed_ns", 4000.0, 1.5), ("flop_efficiency", 0.65, 1.15)),
     OpClass.ATTENTION_DECODE: (("fixed_ns", 4000.0, 1.5), ("traffic", 1.0, 1.5)),
 }
+_KNOWN_SPREAD: Final = 0.4
+"""Constants that the device has already are held closer: spread to the power of this."""
 _OF_DEVICE: Final = ("cache_speedup", "sustained_fraction", "sustained_after_ns")
 _FRACTIONS: Final = ("flop_efficiency", "memory_efficiency", "sustained_fraction")
 
 
 def calibrate(device: Device, measured: MeasuredOps) -> Device:
-    """The device with constants fitted to measured ops, class by class; a class without rows keeps what it had."""
+    """The device with constants fitted to measured ops, class by class; a class without rows keeps what it had.
+
+    The search starts from the device's own constants, where it has some, and from general ones where not; so few rows
+    move a constant only as far as they must.
+    """
+    known = device
     for op_class, parameters in _PARAMETERS.items():
         rows = np.flatnonzero(measured.ops.op_class == int(op_class))
         if not len(rows):
             continue
         ops, time_ns = measured.ops.take(rows), measured.time_ns[rows].astype(np.float64)
         names = [name for name, _, _ in parameters]
-        start, spread = np.array([p[1] for p in parameters]), np.array([p[2] for p in parameters])
+        start = np.array([_start(known, op_class, name, general) for name, general, _ in parameters])
+        trust = _KNOWN_SPREAD if op_class.key in known.ops else 1.0
+        spread = np.array([factor**trust for _, _, factor in parameters])
         predict = _predictor(device, op_class, names, ops)
         device = _with(device, op_class, names, fit(predict, time_ns, start, spread))
     return device
+
+
+def _start(device: Device, op_class: OpClass, name: str, general: float) -> float:
+    if op_class.key not in device.ops:
+        return general
+    value = float(getattr(device if name in _OF_DEVICE else device.ops[op_class.key], name))
+    return value or general
 
 
 def _predictor(device: Device, op_class: OpClass, names: list[str], ops: OpTable) -> Callable[[F64], F64]:
@@ -119,5 +135,3 @@ def _work(row: dict[str, Any]) -> Work:
     if op_class in (OpClass.NORMALISATION, OpClass.SOFTMAX):
         return Work(m=sizes[0], n=sizes[1], **known)
     return Work(**known)
-
-

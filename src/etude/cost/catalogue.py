@@ -1,8 +1,8 @@
 """The systems that Etude knows, and systems from files.
 
-    system("dgx-h100")                  # one of `names()`
-    system("dgx-h100").resized(512)     # 64 nodes of it
-    system("my_cluster.yaml")           # a file; its `device` is a catalogue name or a description of its own
+system("dgx-h100")                  # one of `names()`
+system("dgx-h100").resized(512)     # 64 nodes of it
+system("my_cluster.yaml")           # a file; its `device` is a catalogue name or a description of its own
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _parse(text: str, where: str) -> Any:
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     try:
-        return yaml.load(text, Loader)  # noqa: S506 - a SafeLoader
+        return yaml.load(text, Loader)
     except yaml.YAMLError as problem:
         mark = getattr(problem, "problem_mark", None)
         at = f"{where}: line {mark.line + 1}" if mark else where

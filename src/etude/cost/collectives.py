@@ -8,6 +8,7 @@ Sizes are input bytes per rank, as `in_bytes` of a trace has them. The formulas 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from etude.cost.algorithms import ALGORITHMS, Phase, Plan, tried
 from etude.cost.groups import GroupShape, group_shape
 from etude.errors import UsageError
-from etude.model.schema import Collective
+from etude.model.job import Groups
+from etude.model.schema import UNKNOWN, Collective
 from etude.model.system import Level, LevelKind, Protocol, System
 
 F64 = NDArray[np.float64]
@@ -42,6 +44,30 @@ def collective_time_ns(system: System, kind: Collective, size_bytes: Any, group:
     `group` is its ranks, or the `GroupShape` made of them once. A group of one costs nothing.
     """
     return choose(system, kind, size_bytes, group, algorithm).time_ns
+
+
+def collectives_time_ns(system: System, kind: Any, size_bytes: Any, group_of: Any, groups: Groups) -> I64:
+    """Time of many collectives of many groups, in ns: of kind[i] with size_bytes[i] on group group_of[i].
+
+    Groups of one shape are worked out together. UNKNOWN stays where the kind, the size or the members are not known.
+    """
+    kinds, sizes = np.asarray(kind, np.int64), np.asarray(size_bytes, np.int64)
+    group = np.asarray(group_of, np.int64)
+    shapes: dict[GroupShape, int] = {}
+    number = np.full(len(groups), -1, np.int64)
+    for g in np.unique(group[group >= 0]).tolist():
+        members = groups.ranks(g)
+        if members is not None and len(members):
+            number[g] = shapes.setdefault(group_shape(system, members), len(shapes))
+    shape_of = np.where(group >= 0, number[np.maximum(group, 0)], -1) if len(groups) else np.full(len(group), -1)
+    time_ns = np.full(len(sizes), UNKNOWN, np.int64)
+    sized = (sizes >= 0) | (kinds == int(Collective.BARRIER))
+    for shape, which in shapes.items():
+        for k in np.unique(kinds[shape_of == which]).tolist():
+            if Collective(k) in ALGORITHMS:
+                rows = np.flatnonzero((shape_of == which) & (kinds == k) & sized)
+                time_ns[rows] = collective_time_ns(system, Collective(k), np.maximum(sizes[rows], 0), shape)
+    return time_ns
 
 
 def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algorithm: str = AUTO) -> Choice:
@@ -89,18 +115,24 @@ def plan_time_ns(system: System, plan: Plan, payload_bytes: F64, protocol_name: 
     ramp = sum((_ramp(p, payload_bytes, protocol) for p in plan.phases), np.zeros(payload_bytes.shape))
     best = np.full(payload_bytes.shape, np.inf)
     chunks = 1
+    turns = _turns(plan, latency, slope)
     while chunks == 1 or (plan.pipelined and chunks <= settings.max_chunks):
-        busy: dict[int, F64] = {}
-        total = np.zeros(payload_bytes.shape)
-        for phase, fixed_ns, ns_per_byte in zip(plan.phases, latency, slope, strict=True):
-            time = fixed_ns + ns_per_byte * payload_bytes / chunks
-            total = total + time
-            # Phases of one level share its ports, so that they take turns.
-            level = phase.legs[-1].level
-            busy[level] = busy.get(level, np.zeros(payload_bytes.shape)) + time
-        best = np.minimum(best, total + (chunks - 1) * np.max(list(busy.values()), axis=0))
+        piece = payload_bytes / chunks
+        busiest = np.max([fixed_ns + ns_per_byte * piece for fixed_ns, ns_per_byte in turns], axis=0)
+        best = np.minimum(best, sum(latency) + sum(slope) * piece + (chunks - 1) * busiest)
         chunks *= 2
     return best + ramp + protocol.launch_ns
+
+
+def _turns(plan: Plan, latency: Sequence[float], slope: Sequence[float]) -> list[tuple[float, float]]:
+    """(fixed ns, ns for each byte) of the phases that share a level's ports in one direction, and so take turns."""
+    shared: dict[tuple[int, str], tuple[float, float]] = {}
+    for phase, fixed_ns, ns_per_byte in zip(plan.phases, latency, slope, strict=True):
+        leg = phase.legs[-1]
+        for direction, part in (("out", leg.outward), ("in", leg.inward)):
+            fixed, each = shared.get((leg.level, direction), (0.0, 0.0))
+            shared[leg.level, direction] = (fixed + fixed_ns, each + ns_per_byte * part)
+    return list(shared.values())
 
 
 def _phase(system: System, phase: Phase, protocol_name: str, protocol: Protocol) -> tuple[float, float]:
@@ -151,7 +183,7 @@ def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
         rate = np.where(travelled, np.minimum(rate, _alone(level)), rate)
         on_links = np.where(apart, ring, on_links)
         crossed = crossed | apart
-    time += np.where(np.isfinite(rate), sizes / rate, 0.0)
+    time += np.where(crossed, system.collectives.p2p_launch_ns + sizes / rate, 0.0)
     return np.ceil(time - 1e-6).astype(np.int64)
 
 

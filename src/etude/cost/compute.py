@@ -54,8 +54,12 @@ def compute_time_ns(
     measured_ns: I64 | None = None,
     scale: float = 1.0,
     table: MeasuredOps | None = None,
+    dtype: str = "bf16",
 ) -> I64:
-    """Time of each op in ns. `scale` multiplies what was measured (mode `scaled`); `table` is that of mode `table`."""
+    """Time of each op in ns. `scale` multiplies what was measured (mode `scaled`); `table` is that of mode `table`.
+
+    `dtype` is that of ops which do not say theirs.
+    """
     if mode not in MODES:
         raise UsageError(f"unknown mode `{mode}`", hint=f"known: {', '.join(MODES)}")
     if mode in ("measured", "scaled"):
@@ -66,7 +70,7 @@ def compute_time_ns(
         factor = 1.0 if mode == "measured" else scale
         known = measured_ns != UNKNOWN
         return _rounded(np.where(known, measured_ns * factor, 0.0), known)
-    by_formula = roofline_ns(device, ops)
+    by_formula = roofline_ns(device, ops, dtype=dtype)
     known = np.isfinite(by_formula)
     if mode == "table":
         if table is None:
@@ -79,54 +83,56 @@ def _rounded(time_ns: F64, known: NDArray[np.bool_]) -> I64:
     return np.where(known, np.ceil(time_ns - 1e-6).astype(np.int64), UNKNOWN)
 
 
-def roofline_ns(device: Device, ops: OpTable) -> F64:
+def roofline_ns(device: Device, ops: OpTable, *, dtype: str = "bf16") -> F64:
     """Time of each op by its class's formula, in ns; NaN where neither FLOPs nor bytes are known."""
     time = np.full(len(ops), np.nan)
     for number in np.unique(ops.op_class).tolist():
         rows = np.flatnonzero(ops.op_class == number)
         op_class = OpClass(number)
         cost = device.ops.get(op_class.key) or device.ops.get("default") or OpCost()
-        time[rows] = _class_ns(device, cost, op_class, ops.take(rows))
+        time[rows] = _class_ns(device, cost, op_class, ops.take(rows), dtype)
     return time
 
 
-def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable) -> F64:
+def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dtype: str) -> F64:
     flops, size = _known(ops.flops), _known(ops.size_bytes)
     nothing = np.isnan(flops) & np.isnan(size)
-    flops, size = np.nan_to_num(flops), np.nan_to_num(size)
-    rate = _peak(device, op_class, ops) * cost.flop_efficiency / 1e9
+    flops = np.where(np.isnan(flops), np.float64(0), flops)
+    size = np.where(np.isnan(size), np.float64(0), size)
+    rate = _peak(device, op_class, ops, dtype) * cost.flop_efficiency / 1e9
     with np.errstate(divide="ignore", invalid="ignore"):
         compute = np.where(flops > 0, flops / rate, 0.0)
     memory = memory_ns(device, cost, size)
+    time: F64
     if op_class in (OpClass.GEMM, OpClass.CONVOLUTION):
         time = cost.fixed_ns + _gemm_ns(device, cost, ops, compute, memory)
     elif op_class == OpClass.ATTENTION:
         time = cost.fixed_ns + np.maximum(_attention_ns(device, ops, flops, compute), memory)
     else:
         wide = np.clip(ops.n, 1024, 8192) / 1024.0
-        memory = memory * np.where(ops.n > 0, wide**cost.width_exponent, 1.0)
-        time = cost.fixed_ns + cost.row_ns * ops.m + np.maximum(compute, memory)
-    time = np.where(np.isfinite(time), time, np.nan)  # a device without a peak or a bandwidth cannot say
-    return np.where(nothing, np.nan, time)
+        memory = np.asarray(memory * np.where(ops.n > 0, wide**cost.width_exponent, 1.0), np.float64)
+        time = cost.fixed_ns + cost.row_ns * ops.m.astype(np.float64) + np.maximum(compute, memory)
+    # A device without a peak or a bandwidth cannot say.
+    return np.where(nothing | ~np.isfinite(time), np.nan, time)
 
 
 def _known(column: I64) -> F64:
     return np.where(column == UNKNOWN, np.nan, column.astype(np.float64))
 
 
-def _peak(device: Device, op_class: OpClass, ops: OpTable) -> F64:
+def _peak(device: Device, op_class: OpClass, ops: OpTable, dtype: str) -> F64:
     """FLOP/s for each op: the matrix units' for its data type, or the vector units'."""
-    names = {number: name or "bf16" for name, number in DTYPE_NUMBER.items()}
+    names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
     if op_class not in MATRIX and op_class != OpClass.OTHER:
         return np.full(len(ops), device.peak("fp32"))
-    peaks = {number: device.peak(names[number]) for number in np.unique(ops.dtype).tolist()}
-    return np.array([peaks[number] for number in ops.dtype.tolist()], np.float64)
+    peaks = np.array([device.peak(names[number]) for number in range(len(names))])
+    return peaks[ops.dtype]
 
 
 def memory_ns(device: Device, cost: OpCost, size_bytes: F64) -> F64:
     """Time for bytes through the memory, or through the cache where they all fit."""
-    rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
-    rate = rate * np.where(size_bytes <= device.cache_bytes, device.cache_speedup, 1.0)
+    faster = np.where(size_bytes <= device.cache_bytes, device.cache_speedup, 1.0)
+    rate = faster * device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(size_bytes > 0, size_bytes * cost.traffic / rate, 0.0)
 

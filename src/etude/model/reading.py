@@ -14,17 +14,32 @@ carries a unit). Unknown keys are refused, and so is every figure outside its ra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, field, fields
 from enum import Enum
 from typing import Any, Final, TypeVar
 
 from etude.errors import ClusterError, UsageError
-from etude.units import parse_bandwidth, parse_bytes, parse_count, parse_time
+from etude.units import (
+    format_bandwidth,
+    format_bytes,
+    format_count,
+    format_time,
+    parse_bandwidth,
+    parse_bytes,
+    parse_count,
+    parse_time,
+)
 
 T = TypeVar("T")
 
 _SUFFIX: Final = {"time": "_ns", "bytes": "_bytes", "bandwidth": "_bytes_per_s", "rate": "_flop_per_s", "power": "_w"}
+_WRITE: Final[dict[str, Callable[..., str]]] = {
+    "time": format_time,
+    "bytes": format_bytes,
+    "bandwidth": format_bandwidth,
+    "rate": format_count,
+}
 EXAMPLE: Final = {
     "time": "500ns",
     "bytes": "80GB",
@@ -73,6 +88,39 @@ def read(cls: type[T], given: Any, where: str) -> T:
         return cls(**values)
     except ClusterError as problem:
         raise ClusterError(problem.problem, where=where, hint=problem.hint) from None
+
+
+def plain(part: Any) -> dict[str, Any]:
+    """The mapping that `read` makes an equal instance of; what has its default is left out."""
+    found: dict[str, Any] = {}
+    for f in fields(part):
+        value = getattr(part, f.name)
+        usual = f.default_factory() if f.default_factory is not MISSING else f.default
+        if usual is MISSING or value != usual:
+            found[key_of(f)] = _written(f, value)
+    return found
+
+
+def _written(f: Field[Any], value: Any) -> Any:
+    kind, of = f.metadata["kind"], f.metadata["of"]
+    if kind == "one":
+        return plain(value)
+    if kind == "list":
+        return [v if of is int else plain(v) for v in value]
+    if kind == "choice":
+        return value.value
+    if kind == "texts":
+        return value["*"] if set(value) == {"*"} else dict(value)
+    if kind.startswith("map of "):
+        inner = kind.removeprefix("map of ")
+        return {k: plain(v) if inner == "one" else _with_unit(inner, v) for k, v in value.items()}
+    return _with_unit(kind, value)
+
+
+def _with_unit(kind: str, value: Any) -> Any:
+    """A figure with its unit, exactly; a bare number where it has none or is no whole one."""
+    write = _WRITE.get(kind)
+    return write(int(value), digits=None) if write and value == int(value) else value
 
 
 def _example(f: Field[Any]) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError, UsageError
-from etude.model.reading import figure, read
+from etude.model.reading import figure, plain, read
 
 I64 = NDArray[np.int64]
 
@@ -107,7 +107,9 @@ class Level:
     in_switch_efficiency: float = figure("fraction", "the same for reduction in the switch; 0: no such", 0.0, zero=True)
     oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
-    step_ns: Mapping[str, float] = figure("map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True)
+    step_ns: Mapping[str, float] = figure(
+        "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True
+    )
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
@@ -152,6 +154,7 @@ class CollectiveSettings:
     algorithm: Mapping[str, str] = figure("map of text", "algorithm by collective; `auto` where none is named", {})
     protocols: Mapping[str, Protocol] = figure("map of one", "the protocols there are", {}, of=Protocol)
     message_ns: float = figure("time", "cost of one more message of an all-to-all or gather", 0.0, zero=True)
+    p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0, zero=True)
     max_chunks: int = figure("count", "chunks that a hierarchical collective is cut into, at most", 16)
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
 
@@ -222,17 +225,27 @@ class System:
         levels[-1] = replace(levels[-1], size=devices // below)
         return replace(self, levels=tuple(levels), placement=())
 
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_dict` makes an equal system of: figures with their units, ready for YAML."""
+        return plain(self)
+
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "system") -> System:
-        if isinstance(given, Mapping) and isinstance(given.get("levels"), list):
-            given = {**given, "levels": [part for level in given["levels"] for part in _torus(level)]}
-        return read(cls, given, where)
+        plain: Any = given
+        if isinstance(plain, Mapping) and isinstance(plain.get("levels"), list):
+            levels = enumerate(plain["levels"])
+            parts = [part for i, level in levels for part in _torus(level, f"{where}: levels[{i}]")]
+            plain = {**plain, "levels": parts}
+        return read(cls, plain, where)
 
 
-def _torus(level: Any) -> list[Any]:
-    """`kind: torus, shape: [4, 4, 2]` is a ring level for each dimension; the bandwidth given is that of one dimension."""
-    if not isinstance(level, Mapping) or level.get("kind") != "torus" or not isinstance(level.get("shape"), list):
+def _torus(level: Any, where: str) -> list[Any]:
+    """`kind: torus, shape: [4, 4, 2]` is a ring level for each dimension; the bandwidth is that of one dimension."""
+    if not isinstance(level, Mapping) or level.get("kind") != "torus":
         return [level]
-    shape, rest = level["shape"], {k: v for k, v in level.items() if k not in ("kind", "shape", "name")}
+    shape, axes = level.get("shape"), "xyzuvw"
+    if not isinstance(shape, list) or not 0 < len(shape) <= len(axes):
+        raise ClusterError("a torus needs its `shape`", where=where, hint="for example shape: [4, 4, 4]")
+    rest = {k: v for k, v in level.items() if k not in ("kind", "shape", "name")}
     name = level.get("name", "torus")
-    return [{**rest, "name": f"{name}_{axis}", "kind": "ring", "size": n} for axis, n in zip("xyzuvw", shape, strict=False)]
+    return [{**rest, "name": f"{name}_{axis}", "kind": "ring", "size": n} for axis, n in zip(axes, shape, strict=False)]
