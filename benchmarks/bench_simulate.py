@@ -75,6 +75,7 @@ def agree(ranks: int = 128, nodes: int = 2_000) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="an eighth of the ranks")
+    parser.add_argument("--astra", action="store_true", help="also the ASTRA-sim mode on the reference LLM traces")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     given = parser.parse_args()
     small = 8 if given.quick else 1
@@ -87,6 +88,9 @@ def main() -> int:
         quick = ["--quick"] if given.quick else []
         subprocess.run([sys.executable, str(Path(__file__)), "--case", name, *quick], check=True)
     print(f"folded and unfolded agree on every node: {'yes' if agree() else 'NO'}")
+    if given.astra:
+        print("\nASTRA-sim mode, beside ASTRA-sim itself (bench_astra.py):", flush=True)
+        subprocess.run([sys.executable, str(Path(__file__).with_name("bench_astra.py"))], check=True)
     return 0
 
 
