@@ -245,6 +245,8 @@ def at(position: int, value: Any) -> Any:
         ("layouts", "kind", at(0, "string")),
         ("layouts", "name", at(0, None)), ("layouts", "set", at(0, 7)),
         ("groups", "name", at(0, None)), ("groups", "group", at(0, 1)),
+        ("ranks", "metadata", at(0, b"\xff\xff")), ("layouts", "unknown", at(0, b"\xff")),
+        ("ranks", "tag_base", at(0, 2**63 - 1)),
         ("values", "rank", at(0, 1)), ("values", "node", at(0, 1)), ("timing", "block", at(0, 1)),
         ("timing", "node", at(0, 2)),
     ],

@@ -101,12 +101,25 @@ def _emit_json(value: Emitted) -> None:
     if isinstance(value, Sequence):
         rows = value
     else:
+        value = value.rename_columns(_distinct(value.schema.names))  # a query may have two columns of one name
         rows = (row for batch in value.to_batches(max_chunksize=65536) for row in batch.to_pylist())
     before = "[\n"
     for row in rows:
         sys.stdout.write(before + encoder.encode(dict(row)).decode())
         before = ",\n"
     print("[]" if before == "[\n" else "\n]")
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names with a number behind those that came before: rank, rank_2."""
+    found: list[str] = []
+    for name in names:
+        number, fresh = 1, name
+        while fresh in found:
+            number += 1
+            fresh = f"{name}_{number}"
+        found.append(fresh)
+    return found
 
 
 def _plain(value: Any) -> Any:

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, TraceError, UsageError
 from etude.model import timing as timings
-from etude.model.job import Job, Part, assemble
+from etude.model.job import MAX_WORLD, Job, Part, assemble
 from etude.model.schema import UNKNOWN, Kind, ValueKind
 from etude.model.text import PAD
 from etude.model.trace import Trace
@@ -57,7 +57,7 @@ def find_ranks(path: Path, suffixes: Sequence[str] = SUFFIXES) -> tuple[str, dic
     if path.is_file():
         ranked, plain = ranked_name.match(path.name), re.match(rf"^(?P<stem>.*?)(?:{endings})$", path.name)
         if ranked:
-            return ranked["stem"], {int(ranked["rank"]): path}
+            return ranked["stem"], {_rank(ranked["rank"], path): path}
         return (plain["stem"] if plain else path.name), {0: path}
     folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
     sets: dict[str, dict[int, Path]] = {}
@@ -66,10 +66,13 @@ def find_ranks(path: Path, suffixes: Sequence[str] = SUFFIXES) -> tuple[str, dic
             found = ranked_name.match(entry)
             if found and (wanted is None or found["stem"] == wanted) and not entry.startswith("."):
                 files = sets.setdefault(found["stem"], {})
-                rank = int(found["rank"])
+                rank = _rank(found["rank"], folder / entry)
                 if rank in files:
                     raise UsageError(f"rank {rank} is there twice: {files[rank].name} and {entry}", where=str(folder))
                 files[rank] = folder / entry
+    # `run.1.json` may be the group file of `run.1`, and then it is not rank 1 of `run`
+    groups = {folder / f"{name}.json" for name in sets}
+    sets = {name: kept for name, f in sets.items() if (kept := {r: p for r, p in f.items() if p not in groups})}
     if not sets:
         raise UsageError(
             f"no such file, and no `{suffixes[0]}` files of that name"
@@ -86,16 +89,28 @@ def find_ranks(path: Path, suffixes: Sequence[str] = SUFFIXES) -> tuple[str, dic
     return name, dict(sorted(files.items()))
 
 
+def _rank(digits: str, path: Path) -> int:
+    if len(digits) > 9 or int(digits) >= MAX_WORLD:
+        raise UsageError(f"{digits} is not a rank", where=str(path), hint=f"ranks below {MAX_WORLD:,} are read")
+    return int(digits)
+
+
+def _are_ranks(members: Any) -> TypeGuard[list[int]]:
+    """A list of rank numbers; `true` is none, though Python counts it as an integer."""
+    return isinstance(members, list) and all(type(m) is int and 0 <= m < MAX_WORLD for m in members)
+
+
 def read_groups(path: Path) -> dict[str, list[int]]:
     """A communicator-group file: `{"1": [0, 1], ...}`."""
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
+        problem = getattr(problem, "strerror", None) or problem
         raise FormatError(f"not a group file: {problem}", path=path, hint='expected {"1": [0, 1], ...}') from None
     if not isinstance(found, dict):
         raise FormatError("not a group file: not an object", path=path, hint='expected {"1": [0, 1], ...}')
     for name, members in found.items():
-        if not isinstance(members, list) or not all(isinstance(m, int) and 0 <= m < 1 << 24 for m in members):
+        if not _are_ranks(members):
             raise FormatError(f"group `{name}`: members are not a list of ranks", path=path)
     return found
 
@@ -129,11 +144,24 @@ def read_job(
 
 
 def group_file(name: str, files: dict[int, Path], groups: str | Path | None) -> dict[str, list[int]]:
-    """The communicator groups of a file that was named, else of `name.json` beside the ranks, else none."""
-    beside = next(iter(files.values())).parent / f"{name}.json"
+    """The communicator groups of a file that was named, else of `name.json` beside the ranks, else none. A neighbour
+    that is a trace itself (the JSON twin of an `.et` file) is not asked for groups."""
     if groups:
         return read_groups(Path(groups))
-    return read_groups(beside) if beside.is_file() and beside not in files.values() else {}
+    beside = next(iter(files.values())).parent / f"{name}.json"
+    if not beside.is_file() or beside in files.values() or _is_trace(beside):
+        return {}
+    return read_groups(beside)
+
+
+_TRACE_KEYS = rb"metadata|nodes|workload_graph|schema|schemaVersion|traceEvents|deviceProperties|version|attr|id|pid"
+
+
+def _is_trace(path: Path) -> bool:
+    """Does this JSON file begin as one of a trace does?"""
+    with open(path, "rb") as f:
+        head = f.read(512)
+    return re.match(rb'\s*\{\s*"(' + _TRACE_KEYS + rb')"\s*:', head) is not None
 
 
 def join(
@@ -220,9 +248,9 @@ def process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
         for entry in _recorded_groups(trace.text("in_values", node)):
             members = entry.get("ranks")
             name, size = entry.get("pg_name"), entry.get("group_size")
-            if isinstance(name, str) and isinstance(members, list) and all(isinstance(m, int) for m in members):
+            if isinstance(name, str) and _are_ranks(members):
                 groups[name] = members
-                if not members and isinstance(size, int) and 0 < size < 1 << 24:
+                if not members and type(size) is int and 0 < size <= MAX_WORLD:
                     world = max(world, size)
     return groups, world
 
@@ -235,7 +263,7 @@ def _recorded_groups(values: str) -> list[dict[str, Any]]:
     for candidate in (values[start : end + 2], values[start : end + 2].replace('\\"', '"')):
         try:
             found = json.loads(candidate)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         return [entry for entry in found if isinstance(entry, dict)]
     return []

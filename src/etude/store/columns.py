@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, TraceError, UsageError
-from etude.model.job import VALUE_COLUMNS, Groups, Job, Note, ranges
+from etude.model.job import MAX_WORLD, VALUE_COLUMNS, Groups, Job, Note, check_name, ranges
 from etude.model.schema import SCHEMA_VERSION, UNKNOWN
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace
@@ -26,6 +26,7 @@ from etude.store import columns_small as small
 from etude.store import columns_write as w
 from etude.store.columns_files import REPLACED, File
 from etude.store.columns_read import TraceReader, read_layouts, read_trace_rows
+from etude.store.et_decode import check_metadata
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -148,11 +149,6 @@ def tables(job: Job) -> dict[str, Any]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def is_job(folder: str | Path) -> bool:
-    """Does this folder look like a job in Parquet?"""
-    return (Path(folder) / schema.MANIFEST).is_file()
-
-
 def read_manifest(folder: str | Path) -> Manifest:
     """What a folder holds, without reading it."""
     path = Path(folder) / schema.MANIFEST
@@ -175,8 +171,12 @@ def read_manifest(folder: str | Path) -> Manifest:
         raise FormatError(f"is not the manifest of a job: {problem}", path=path, hint=REPLACED) from None
     sizes = [manifest.world_size, manifest.ranks, manifest.traces, *manifest.layouts]
     sizes += [n for c in manifest.chunks for n in (c.first, c.nodes, c.data, c.ctrl, c.attrs)]
-    if min(sizes) < 0 or max(sizes) >= 1 << 40 or sum(manifest.layouts) >= 1 << 32:
+    if min(sizes) < 0 or max(sizes) >= 1 << 40 or sum(manifest.layouts) >= 1 << 32 or manifest.world_size > MAX_WORLD:
         raise FormatError("holds a count that cannot be", path=path, hint=REPLACED)
+    try:
+        check_name(manifest.name)
+    except UsageError as problem:
+        raise FormatError(problem.problem, path=path, where="name", hint=problem.hint) from None
     return manifest
 
 
@@ -259,6 +259,8 @@ class _Ranks:
         self.length = nodes[self.trace]
         self.id_base = file.numbers(found["id_base"], "id_base")
         self.tag_base = file.numbers(found["tag_base"], "tag_base")
+        if len(self.tag_base) and not -(1 << 62) < self.tag_base.min() <= self.tag_base.max() < 1 << 62:
+            raise file.error("column `tag_base` holds a number that no tag can be added to")
         self.group_start, group_of, _ = file.lists(found["groups"], "groups")
         self.peer_start, peer_of, _ = file.lists(found["peers"], "peers")
         self.group_of = group_of.to_numpy(zero_copy_only=False)
@@ -306,7 +308,9 @@ def _metadata(file: File, column: Any) -> tuple[tuple[bytes, ...], I32]:
         used = np.unique(codes)
         of = np.zeros(len(chunk.dictionary), np.int32)
         for code in used.tolist():
-            of[code] = number.setdefault(chunk.dictionary[code].as_py(), len(number))
+            raw = chunk.dictionary[code].as_py()
+            check_metadata(raw, str(file.path), 0)
+            of[code] = number.setdefault(raw, len(number))
         parts.append(of[codes])
     return tuple(number), np.concatenate(parts)
 

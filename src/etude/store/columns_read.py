@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from etude.errors import FormatError
 from etude.model import text
-from etude.model.schema import COLUMN, NODE, OWNED_INDEX, ValueKind
+from etude.model.schema import COLUMN, NODE, OWNED_INDEX, LaneKind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant
 from etude.store import columns_schema as schema
 from etude.store.columns_attrs import Flat, flat_layouts
 from etude.store.columns_files import File, HeapPlan
 from etude.store.columns_write import Chunk
+from etude.store.et_irregular import fields
 from etude.store.et_kernels import PROBLEM, check_lists
 
 I32 = NDArray[np.int32]
@@ -62,6 +63,8 @@ def read_trace_rows(folder: Path, traces: int) -> TraceRows:
     lane_start, lane_id, _ = file.lists(found["lane_id"], "lane_id")
     if (kind_start != lane_start).any():
         raise file.error("lanes have kinds and ids in different number")
+    if len(lane_kind) and not 0 < int(np.min(lane_kind)) <= int(np.max(lane_kind)) <= max(LaneKind):
+        raise file.error("column `lane_kind` holds a kind that is not known")
     label = labels.to_pylist()
     bounds = zip(slot_start[:-1].tolist(), slot_start[1:].tolist(), strict=True)
     return TraceRows(
@@ -116,6 +119,8 @@ def _attr(file: File, kinds: dict[str, ValueKind], value: tuple[Any, ...]) -> At
         fits = kind == ValueKind.STRING if column in _OWNED_TEXT else kind.is_integer
         if column not in OWNED_INDEX or not fits:
             raise file.error(f"attribute `{name}` of kind {kind_name} cannot be held by column `{column}`")
+    if unknown:
+        list(fields(unknown, str(file.path), 0, 1))  # raises where these are no protobuf fields
     return Attr(name, kind, doc, unknown, column)
 
 
@@ -215,6 +220,9 @@ class _Run:
                 self.columns[c.name] = file.numbers(column, c.name, default)
         if extra is not None and extra.null_count < self.n:
             self.texts["extra"] = self.plan.add(file, extra, "extra")
+            for chunk in extra.chunks:
+                for raw in chunk.dictionary.to_pylist():
+                    list(fields(raw or b"", str(file.path), 0))  # raises where these are no protobuf fields
         self._check_slots(file)
 
     def _check_slots(self, file: File) -> None:
@@ -223,7 +231,10 @@ class _Run:
         slots = np.array([len(s) for s in rows.group_slots[self.own]], np.int64)
         layouts = np.array([len(s) for s in self.reader.sets], np.int64)[self.sets] if len(self.sets) else lanes
         peers = rows.peer_slots[self.own]
-        limits = (("lane", lanes), ("group", slots), ("src", peers), ("dst", peers), ("layout", layouts))
+        limits = (
+            ("lane", lanes), ("group", slots), ("src", peers), ("dst", peers), ("layout", layouts),
+            ("parent", self.lengths),
+        )  # fmt: skip
         for name, limit in limits:
             column = self.columns[name]
             low = 0 if name == "layout" else -1
