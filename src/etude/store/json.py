@@ -81,9 +81,19 @@ def read_job(
 
 def read(data: bytes | memoryview, where: str = "") -> Decoded:
     """One file in any of the three forms. `where` names it in errors."""
+    _refuse_profiles(bytes(data[:4096]), where)
     messages = to_messages(data, where)
     try:
         return decode(messages.data, where)
     except FormatError as problem:  # from what stood under a key of our own
         at = messages.path(problem.offset or 0)
         raise FormatError(problem.problem, path=where, where=f"at `{at}`", hint=problem.hint) from None
+
+
+def _refuse_profiles(head: bytes, where: str) -> None:
+    """Profiler output is JSON too, and named alike: say what it is."""
+    hint = "read are Chakra `.et` and JSON; profiler output has to be linked into a trace first"
+    if b'"traceEvents"' in head or b'"schemaVersion"' in head:
+        raise FormatError("a profiler trace (Kineto, Chrome), not a Chakra trace", path=where, offset=0, hint=hint)
+    if b'"schema"' in head and b'"pid"' in head:
+        raise FormatError("a host trace of PyTorch's observer, not a Chakra trace", path=where, offset=0, hint=hint)
