@@ -17,6 +17,7 @@ exchange: this is the one store that makes Python objects of single nodes.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,7 +94,7 @@ def read(data: bytes | memoryview, where: str = "") -> Decoded:
 def _refuse_profiles(head: bytes, where: str) -> None:
     """Profiler output is JSON too, and named alike: say what it is."""
     hint = "read are Chakra `.et` and JSON; profiler output has to be linked into a trace first"
-    if b'"traceEvents"' in head or b'"schemaVersion"' in head:
+    if re.search(rb'"(traceEvents|schemaVersion)"\s*:', head):
         raise FormatError("a profiler trace (Kineto, Chrome), not a Chakra trace", path=where, offset=0, hint=hint)
-    if b'"schema"' in head and b'"pid"' in head:
+    if re.search(rb'"schema"\s*:', head) and re.search(rb'"pid"\s*:', head):
         raise FormatError("a host trace of PyTorch's observer, not a Chakra trace", path=where, offset=0, hint=hint)
