@@ -1,0 +1,211 @@
+"""Every algorithm is carried out on symbolic blocks, in random order of events, and must end with the right data."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from etude.cost.schedules import Plan, Put, chunked, known, message, plan
+from etude.errors import ClusterError
+from etude.model.schema import Collective as C
+
+Blocks = dict[int, frozenset[int]]
+
+
+def beginning(p: Plan) -> list[Blocks]:
+    """What each member holds: block -> whose contributions are in it."""
+    n, have = p.members, [{} for _ in range(p.members + p.helpers)]
+    for block in range(p.blocks * p.chunks):
+        k = block % p.blocks
+        if p.collective in (C.ALL_REDUCE, C.REDUCE_SCATTER, C.REDUCE, C.BARRIER):
+            holders = list(range(n))
+        elif p.collective in (C.ALL_GATHER, C.GATHER):
+            holders = [int(p.block_owner[k])]
+        elif p.collective in (C.BROADCAST, C.SCATTER):
+            holders = [p.root]
+        else:
+            holders = [k // n]
+        for m in holders:
+            have[m][block] = frozenset([m])
+    return have
+
+
+def expected(p: Plan) -> Iterator[tuple[int, int, frozenset[int]]]:
+    """(member, block, contributions) that must be there at the end."""
+    n, everyone = p.members, frozenset(range(p.members))
+    for block in range(p.blocks * p.chunks):
+        k = block % p.blocks
+        owner = int(p.block_owner[k])
+        if p.collective in (C.ALL_REDUCE, C.BARRIER):
+            yield from ((m, block, everyone) for m in range(n))
+        elif p.collective == C.REDUCE_SCATTER:
+            yield owner, block, everyone
+        elif p.collective == C.REDUCE:
+            yield p.root, block, everyone
+        elif p.collective == C.ALL_GATHER:
+            yield from ((m, block, frozenset([owner])) for m in range(n))
+        elif p.collective == C.GATHER:
+            yield p.root, block, frozenset([owner])
+        elif p.collective == C.BROADCAST:
+            yield from ((m, block, frozenset([p.root])) for m in range(n))
+        elif p.collective == C.SCATTER:
+            yield owner, block, frozenset([p.root])
+        else:
+            yield k % n, block, frozenset([k // n])
+
+
+def carry_out(p: Plan, seed: int) -> list[Blocks]:
+    """Starts and arrivals in random order: what is read at the start must not depend on it."""
+    rng, have = random.Random(seed), beginning(p)
+    inputs = [dict(h) for h in have]
+    waits = np.diff(p.dep_start).tolist()
+    after: list[list[int]] = [[] for _ in range(len(p))]
+    for t in range(len(p)):
+        for d in p.dep[p.dep_start[t] : p.dep_start[t + 1]]:
+            after[d].append(t)
+    can_start = [t for t in range(len(p)) if waits[t] == 0]
+    moving: list[tuple[int, Blocks]] = []
+    done = 0
+    while can_start or moving:
+        if can_start and (not moving or rng.random() < 0.5):
+            t = can_start.pop(rng.randrange(len(can_start)))
+            blocks = [int(p.first[t] + k * p.stride[t]) for k in range(p.count[t])]
+            source = inputs if p.put[t] == Put.REDUCE_INPUT else have
+            moving.append((t, {b: source[p.src[t]][b] for b in blocks}))
+            continue
+        t, carried = moving.pop(rng.randrange(len(moving)))
+        mine = have[p.dst[t]]
+        for block, who in carried.items():
+            if p.put[t] == Put.COPY or block not in mine:
+                mine[block] = who
+            else:
+                assert p.collective == C.BARRIER or not (mine[block] & who), "counted twice"
+                mine[block] |= who
+        done += 1
+        for other in after[t]:
+            waits[other] -= 1
+            if waits[other] == 0:
+                can_start.append(other)
+    assert done == len(p), "transfers wait for one another"
+    return have
+
+
+def assert_right(p: Plan, seed: int = 0) -> None:
+    have = carry_out(p, seed)
+    for member, block, who in expected(p):
+        assert have[member].get(block) == who, (p.algorithm, p.members, member, block)
+
+
+FLAT = [(C.parse(c), a) for c, names in known().items() for a in names if a not in ("hierarchical", "rail")]
+REDUCING = [C.ALL_REDUCE, C.REDUCE_SCATTER, C.ALL_GATHER]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), FLAT)
+def test_every_member_ends_with_the_right_data(collective: C, algorithm: str) -> None:
+    for n in [*range(1, 18), 24, 33]:
+        for seed in range(4 if n < 10 else 1):
+            assert_right(plan(collective, algorithm, n), seed)
+
+
+@pytest.mark.parametrize("collective", [C.BROADCAST, C.REDUCE, C.GATHER, C.SCATTER])
+def test_any_member_may_be_the_root(collective: C) -> None:
+    for algorithm in known()[collective.name.lower()]:
+        for n in range(1, 10):
+            for root in range(n):
+                assert_right(plan(collective, algorithm, n, root=root), root)
+
+
+@pytest.mark.parametrize("collective", REDUCING)
+@pytest.mark.parametrize(
+    ("dims", "inner"),
+    [
+        ((4, 3), ("ring", "direct")),
+        ((3, 4), ("halving_doubling", "ring")),
+        ((5, 1, 2), ("direct", "ring", "halving_doubling")),
+        ((2, 3, 4), ("direct", "halving_doubling", "ring")),
+        ((7, 3), ("halving_doubling", "halving_doubling")),
+        ((6,), ("ring",)),
+    ],
+)
+def test_hierarchical(collective: C, dims: tuple[int, ...], inner: tuple[str, ...]) -> None:
+    for seed in range(3):
+        assert_right(plan(collective, "hierarchical", int(np.prod(dims)), dims=dims, inner=inner), seed)
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "rail"])
+@pytest.mark.parametrize("dims", [(4, 3), (1, 5), (5, 1), (3, 3), (2, 6)])
+def test_all_to_all_in_two_phases(algorithm: str, dims: tuple[int, int]) -> None:
+    for seed in range(3):
+        assert_right(plan(C.ALL_TO_ALL, algorithm, dims[0] * dims[1], dims=dims), seed)
+
+
+@pytest.mark.parametrize("chunks", [2, 5])
+def test_chunks_carry_all_of_the_data(chunks: int) -> None:
+    for collective, algorithm in FLAT:
+        p = chunked(plan(collective, algorithm, 6), chunks, window=1)
+        assert_right(p)
+        assert len(p) == chunks * len(plan(collective, algorithm, 6))
+    p = plan(C.ALL_REDUCE, "hierarchical", 12, dims=(4, 3), chunks=chunks)
+    assert_right(p)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 1000, 4096, 999_999_937])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_bytes_are_cut_exactly(size: int, chunks: int) -> None:
+    for n in (1, 2, 3, 5, 8, 13):
+        for collective in REDUCING:
+            ring = plan(collective, "ring", n, chunks=chunks)
+            whole = size * (n if collective == C.ALL_GATHER else 1)
+            rounds = 2 if collective == C.ALL_REDUCE else 1
+            assert ring.transfer_bytes(size).sum() == rounds * (n - 1) * whole
+        received = Counter()
+        direct = plan(C.ALL_TO_ALL, "direct", n, chunks=chunks)
+        for dst, b in zip(direct.dst, direct.transfer_bytes(size), strict=True):
+            received[int(dst)] += int(b)
+        assert direct.transfer_bytes(size).sum() <= size * n
+        assert all(received[m] >= (n - 1) * (size // chunks // n) * chunks for m in range(n))
+
+
+def test_a_ring_all_reduce_moves_two_n_minus_one_nths_of_the_bytes() -> None:
+    for n in range(1, 20):
+        p = plan(C.ALL_REDUCE, "ring", n)
+        sent = np.zeros(n, np.int64)
+        np.add.at(sent, p.src, p.transfer_bytes(n * 840))
+        assert (sent == 2 * (n - 1) * 840).all()
+
+
+def test_all_to_all_on_rails_crosses_nodes_once_and_only_on_its_rail() -> None:
+    p = plan(C.ALL_TO_ALL, "rail", 12, dims=(4, 3))
+    moved = p.transfer_bytes(12 * 5)
+    cross = p.src // 4 != p.dst // 4
+    assert ((p.src % 4 == p.dst % 4) | ~cross).all()
+    assert moved[cross].sum() == 12 * 8 * 5  # of 11 partners 8 are in other nodes
+
+
+def test_strided_blocks_are_counted_one_by_one() -> None:
+    p = plan(C.ALL_TO_ALL, "rail", 6, dims=(2, 3), chunks=2)
+    size = 17
+    parts = [9 // 6 + (k < 9 % 6) for k in range(6)], [8 // 6 + (k < 8 % 6) for k in range(6)]
+    for t, moved in enumerate(p.transfer_bytes(size)):
+        blocks = p.first[t] - p.chunk[t] * 36 + np.arange(p.count[t]) * p.stride[t]
+        assert moved == sum(parts[p.chunk[t]][b % 6] for b in blocks)
+
+
+@pytest.mark.parametrize(
+    ("say", "call"),
+    [
+        ("no algorithm `magic` for all_reduce", lambda: plan(C.ALL_REDUCE, "magic", 4)),
+        ("0 members", lambda: plan(C.ALL_REDUCE, "ring", 0)),
+        ("do not hold 5 members", lambda: plan(C.ALL_REDUCE, "hierarchical", 5, dims=(2, 2))),
+        ("2 dimensions, 1 algorithms", lambda: plan(C.ALL_REDUCE, "hierarchical", 4, dims=(2, 2), inner=("ring",))),
+        ("over two dimensions", lambda: plan(C.ALL_TO_ALL, "rail", 8, dims=(2, 2, 2))),
+        ("root 4", lambda: plan(C.BROADCAST, "tree", 4, root=4)),
+        ("0 chunks", lambda: plan(C.BROADCAST, "tree", 4, chunks=0)),
+        ("-1 bytes", lambda: message().transfer_bytes(-1)),
+    ],
+)
+def test_what_cannot_be_is_refused(say: str, call) -> None:
+    with pytest.raises(ClusterError, match=say):
+        call()
