@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from etude.cost.schedules import Plan, Put, chunked, known, message, plan
+from etude.cost.schedules import Schedule, Put, chunked, known, message, schedule
 from etude.errors import ClusterError
 from etude.model.schema import Collective as C
 
 Blocks = dict[int, frozenset[int]]
 
 
-def beginning(p: Plan) -> list[Blocks]:
+def beginning(p: Schedule) -> list[Blocks]:
     """What each member holds: block -> whose contributions are in it."""
     n, have = p.members, [{} for _ in range(p.members + p.helpers)]
     for block in range(p.blocks * p.chunks):
@@ -32,7 +32,7 @@ def beginning(p: Plan) -> list[Blocks]:
     return have
 
 
-def expected(p: Plan) -> Iterator[tuple[int, int, frozenset[int]]]:
+def expected(p: Schedule) -> Iterator[tuple[int, int, frozenset[int]]]:
     """(member, block, contributions) that must be there at the end."""
     n, everyone = p.members, frozenset(range(p.members))
     for block in range(p.blocks * p.chunks):
@@ -56,7 +56,7 @@ def expected(p: Plan) -> Iterator[tuple[int, int, frozenset[int]]]:
             yield k % n, block, frozenset([k // n])
 
 
-def carry_out(p: Plan, seed: int) -> list[Blocks]:
+def carry_out(p: Schedule, seed: int) -> list[Blocks]:
     """Starts and arrivals in random order: what is read at the start must not depend on it."""
     rng, have = random.Random(seed), beginning(p)
     inputs = [dict(h) for h in have]
@@ -92,7 +92,7 @@ def carry_out(p: Plan, seed: int) -> list[Blocks]:
     return have
 
 
-def assert_right(p: Plan, seed: int = 0) -> None:
+def assert_right(p: Schedule, seed: int = 0) -> None:
     have = carry_out(p, seed)
     for member, block, who in expected(p):
         assert have[member].get(block) == who, (p.algorithm, p.members, member, block)
@@ -106,7 +106,7 @@ REDUCING = [C.ALL_REDUCE, C.REDUCE_SCATTER, C.ALL_GATHER]
 def test_every_member_ends_with_the_right_data(collective: C, algorithm: str) -> None:
     for n in [*range(1, 18), 24, 33]:
         for seed in range(4 if n < 10 else 1):
-            assert_right(plan(collective, algorithm, n), seed)
+            assert_right(schedule(collective, algorithm, n), seed)
 
 
 @pytest.mark.parametrize("collective", [C.BROADCAST, C.REDUCE, C.GATHER, C.SCATTER])
@@ -114,7 +114,12 @@ def test_any_member_may_be_the_root(collective: C) -> None:
     for algorithm in known()[collective.name.lower()]:
         for n in range(1, 10):
             for root in range(n):
-                assert_right(plan(collective, algorithm, n, root=root), root)
+                assert_right(schedule(collective, algorithm, n, root=root), root)
+
+
+def test_a_barrier_may_be_any_all_reduce_of_nothing() -> None:
+    for algorithm in known()["all_reduce"]:
+        assert_right(schedule(C.BARRIER, algorithm, 7))
 
 
 @pytest.mark.parametrize("collective", REDUCING)
@@ -131,23 +136,23 @@ def test_any_member_may_be_the_root(collective: C) -> None:
 )
 def test_hierarchical(collective: C, dims: tuple[int, ...], inner: tuple[str, ...]) -> None:
     for seed in range(3):
-        assert_right(plan(collective, "hierarchical", int(np.prod(dims)), dims=dims, inner=inner), seed)
+        assert_right(schedule(collective, "hierarchical", int(np.prod(dims)), dims=dims, inner=inner), seed)
 
 
 @pytest.mark.parametrize("algorithm", ["hierarchical", "rail"])
 @pytest.mark.parametrize("dims", [(4, 3), (1, 5), (5, 1), (3, 3), (2, 6)])
 def test_all_to_all_in_two_phases(algorithm: str, dims: tuple[int, int]) -> None:
     for seed in range(3):
-        assert_right(plan(C.ALL_TO_ALL, algorithm, dims[0] * dims[1], dims=dims), seed)
+        assert_right(schedule(C.ALL_TO_ALL, algorithm, dims[0] * dims[1], dims=dims), seed)
 
 
 @pytest.mark.parametrize("chunks", [2, 5])
 def test_chunks_carry_all_of_the_data(chunks: int) -> None:
     for collective, algorithm in FLAT:
-        p = chunked(plan(collective, algorithm, 6), chunks, window=1)
+        p = chunked(schedule(collective, algorithm, 6), chunks, window=1)
         assert_right(p)
-        assert len(p) == chunks * len(plan(collective, algorithm, 6))
-    p = plan(C.ALL_REDUCE, "hierarchical", 12, dims=(4, 3), chunks=chunks)
+        assert len(p) == chunks * len(schedule(collective, algorithm, 6))
+    p = schedule(C.ALL_REDUCE, "hierarchical", 12, dims=(4, 3), chunks=chunks)
     assert_right(p)
 
 
@@ -156,12 +161,12 @@ def test_chunks_carry_all_of_the_data(chunks: int) -> None:
 def test_bytes_are_cut_exactly(size: int, chunks: int) -> None:
     for n in (1, 2, 3, 5, 8, 13):
         for collective in REDUCING:
-            ring = plan(collective, "ring", n, chunks=chunks)
+            ring = schedule(collective, "ring", n, chunks=chunks)
             whole = size * (n if collective == C.ALL_GATHER else 1)
             rounds = 2 if collective == C.ALL_REDUCE else 1
             assert ring.transfer_bytes(size).sum() == rounds * (n - 1) * whole
         received = Counter()
-        direct = plan(C.ALL_TO_ALL, "direct", n, chunks=chunks)
+        direct = schedule(C.ALL_TO_ALL, "direct", n, chunks=chunks)
         for dst, b in zip(direct.dst, direct.transfer_bytes(size), strict=True):
             received[int(dst)] += int(b)
         assert direct.transfer_bytes(size).sum() <= size * n
@@ -170,14 +175,14 @@ def test_bytes_are_cut_exactly(size: int, chunks: int) -> None:
 
 def test_a_ring_all_reduce_moves_two_n_minus_one_nths_of_the_bytes() -> None:
     for n in range(1, 20):
-        p = plan(C.ALL_REDUCE, "ring", n)
+        p = schedule(C.ALL_REDUCE, "ring", n)
         sent = np.zeros(n, np.int64)
         np.add.at(sent, p.src, p.transfer_bytes(n * 840))
         assert (sent == 2 * (n - 1) * 840).all()
 
 
 def test_all_to_all_on_rails_crosses_nodes_once_and_only_on_its_rail() -> None:
-    p = plan(C.ALL_TO_ALL, "rail", 12, dims=(4, 3))
+    p = schedule(C.ALL_TO_ALL, "rail", 12, dims=(4, 3))
     moved = p.transfer_bytes(12 * 5)
     cross = p.src // 4 != p.dst // 4
     assert ((p.src % 4 == p.dst % 4) | ~cross).all()
@@ -185,7 +190,7 @@ def test_all_to_all_on_rails_crosses_nodes_once_and_only_on_its_rail() -> None:
 
 
 def test_strided_blocks_are_counted_one_by_one() -> None:
-    p = plan(C.ALL_TO_ALL, "rail", 6, dims=(2, 3), chunks=2)
+    p = schedule(C.ALL_TO_ALL, "rail", 6, dims=(2, 3), chunks=2)
     size = 17
     parts = [9 // 6 + (k < 9 % 6) for k in range(6)], [8 // 6 + (k < 8 % 6) for k in range(6)]
     for t, moved in enumerate(p.transfer_bytes(size)):
@@ -196,13 +201,13 @@ def test_strided_blocks_are_counted_one_by_one() -> None:
 @pytest.mark.parametrize(
     ("say", "call"),
     [
-        ("no algorithm `magic` for all_reduce", lambda: plan(C.ALL_REDUCE, "magic", 4)),
-        ("0 members", lambda: plan(C.ALL_REDUCE, "ring", 0)),
-        ("do not hold 5 members", lambda: plan(C.ALL_REDUCE, "hierarchical", 5, dims=(2, 2))),
-        ("2 dimensions, 1 algorithms", lambda: plan(C.ALL_REDUCE, "hierarchical", 4, dims=(2, 2), inner=("ring",))),
-        ("over two dimensions", lambda: plan(C.ALL_TO_ALL, "rail", 8, dims=(2, 2, 2))),
-        ("root 4", lambda: plan(C.BROADCAST, "tree", 4, root=4)),
-        ("0 chunks", lambda: plan(C.BROADCAST, "tree", 4, chunks=0)),
+        ("no algorithm `magic` for all_reduce", lambda: schedule(C.ALL_REDUCE, "magic", 4)),
+        ("0 members", lambda: schedule(C.ALL_REDUCE, "ring", 0)),
+        ("do not hold 5 members", lambda: schedule(C.ALL_REDUCE, "hierarchical", 5, dims=(2, 2))),
+        ("2 dimensions, 1 algorithms", lambda: schedule(C.ALL_REDUCE, "hierarchical", 4, dims=(2, 2), inner=("ring",))),
+        ("over two dimensions", lambda: schedule(C.ALL_TO_ALL, "rail", 8, dims=(2, 2, 2))),
+        ("root 4", lambda: schedule(C.BROADCAST, "tree", 4, root=4)),
+        ("0 chunks", lambda: schedule(C.BROADCAST, "tree", 4, chunks=0)),
         ("-1 bytes", lambda: message().transfer_bytes(-1)),
     ],
 )

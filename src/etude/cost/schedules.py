@@ -1,7 +1,7 @@
 """Collective algorithms, for any number of members.
 
-    plan(Collective.ALL_REDUCE, "ring", 8)
-    plan(Collective.ALL_REDUCE, "hierarchical", 64, dims=(8, 8), inner=("direct", "ring"), chunks=4)
+    schedule(Collective.ALL_REDUCE, "ring", 8)
+    schedule(Collective.ALL_REDUCE, "hierarchical", 64, dims=(8, 8), inner=("direct", "ring"), chunks=4)
 
 `known()` lists what there is. docs/network.md says what each moves.
 """
@@ -9,19 +9,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from etude.cost import steps
-from etude.cost.plan import I64, Plan, PlanBuilder, Put, chunked
+from etude.cost.schedule import I64, Schedule, ScheduleBuilder, Put, chunked
 from etude.errors import ClusterError
 from etude.model.schema import Collective
 
-__all__ = ["Plan", "Put", "chunked", "known", "message", "plan"]
+__all__ = ["Schedule", "Put", "chunked", "known", "message", "schedule"]
 
-_Make = Callable[..., Plan]
+_Make = Callable[..., Schedule]
 _TABLE: dict[tuple[Collective, str], _Make] = {}
 
 
@@ -33,7 +34,7 @@ def known() -> dict[str, list[str]]:
     return found
 
 
-def plan(
+def schedule(
     collective: Collective,
     algorithm: str,
     members: int,
@@ -43,12 +44,15 @@ def plan(
     inner: Sequence[str] | None = None,
     chunks: int = 1,
     window: int = 2,
-) -> Plan:
+) -> Schedule:
     """An algorithm on `members` members. `dims` (product: members) and `inner` (an algorithm for each) are for
     `hierarchical` and `rail`; `root` for the rooted ones; `chunks` and `window` as in `chunked`."""
     if collective == Collective.REDUCE_SCATTER_BLOCK:
         collective = Collective.REDUCE_SCATTER
     make = _TABLE.get((collective, algorithm))
+    if make is None and collective == BARRIER and (AR, algorithm) in _TABLE:  # an all-reduce of nothing
+        nothing = schedule(AR, algorithm, members, dims=dims, inner=inner)
+        return replace(nothing, collective=BARRIER)
     if make is None:
         there = known().get(collective.name.lower(), [])
         raise ClusterError(f"no algorithm `{algorithm}` for {collective.name.lower()}", hint=f"known: {', '.join(there)}")
@@ -65,11 +69,11 @@ def plan(
     return chunked(make(collective, algorithm, members, root=root, **more), chunks, window)
 
 
-def message() -> Plan:
+def message() -> Schedule:
     """One message from member 0 to member 1."""
-    build = PlanBuilder()
+    build = ScheduleBuilder()
     build.add(0, 1, 0, 1)
-    return build.plan(Collective.NONE, "message", 2, owners=1, blocks=1)
+    return build.schedule(Collective.NONE, "message", 2, owners=1, blocks=1)
 
 
 def _makes(*pairs: tuple[Collective, str]) -> Callable[[_Make], _Make]:
@@ -100,9 +104,9 @@ def _alone(n: int) -> I64:
 
 
 @_makes(*((c, a) for c in (AR, RS, AG) for a in ("ring", "direct", "halving_doubling")))
-def _scattered(collective: Collective, algorithm: str, n: int, **_: Any) -> Plan:
+def _scattered(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
     """Reduce-scatter, all-gather, or one after the other (of `direct`, that is the two-shot all-reduce)."""
-    build, group, ready = PlanBuilder(), steps.flat(n), _alone(n)
+    build, group, ready = ScheduleBuilder(), steps.flat(n), _alone(n)
     first, count = np.arange(n)[None, :], np.ones((1, n), np.int64)
     # An all-reduce does not hand blocks to positions beyond a power of two only to collect them again.
     halving = algorithm == "halving_doubling" and collective == AR
@@ -112,40 +116,40 @@ def _scattered(collective: Collective, algorithm: str, n: int, **_: Any) -> Plan
         )
     if collective != RS:
         steps.ALL_GATHER[algorithm](build, group, first, count, ready, **({"collect": False} if halving else {}))
-    return build.plan(collective, algorithm, n, **_owned(collective, n))
+    return build.schedule(collective, algorithm, n, **_owned(collective, n))
 
 
 @_makes((AR, "ring_both"), (RS, "ring_both"), (AG, "ring_both"))
-def _both_ways(collective: Collective, algorithm: str, n: int, **_: Any) -> Plan:
+def _both_ways(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
     """Half of every block one way around, half the other way."""
-    build, group = PlanBuilder(), steps.flat(n)
+    build, group = ScheduleBuilder(), steps.flat(n)
     for way in (0, 1):
         first, count, ready = np.arange(n)[None, :] * 2 + way, np.ones((1, n), np.int64), _alone(n)
         if collective != AG:
             ready = steps.ring_reduce_scatter(build, group, first, count, ready, back=bool(way))
         if collective != RS:
             steps.ring_all_gather(build, group, first, count, ready, back=bool(way))
-    return build.plan(collective, algorithm, n, **_owned(collective, n, 2))
+    return build.schedule(collective, algorithm, n, **_owned(collective, n, 2))
 
 
-@_makes((AR, "direct_one_shot"))
-def _one_shot(collective: Collective, algorithm: str, n: int, **_: Any) -> Plan:
+@_makes((AR, "one_shot"))
+def _one_shot(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
     """Everyone sends its whole input to everyone, who adds up: n - 1 times the bytes, one latency."""
-    build, at = PlanBuilder(), np.arange(n)
+    build, at = ScheduleBuilder(), np.arange(n)
     for away in range(1, n):
         build.add(at, (at + away) % n, 0, 1, put=Put.REDUCE_INPUT)
-    return build.plan(collective, algorithm, n, owners=1, blocks=1)
+    return build.schedule(collective, algorithm, n, owners=1, blocks=1)
 
 
 @_makes((AR, "hierarchical"), (RS, "hierarchical"), (AG, "hierarchical"))
 def _hierarchical(
     collective: Collective, algorithm: str, n: int, *, dims: tuple[int, ...], inner: tuple[str, ...], **_: Any
-) -> Plan:
+) -> Schedule:
     """Reduce-scatter along dimension 1, 2, ..., then all-gather back; what is left shrinks with every dimension."""
     for name in inner:
         if name not in steps.REDUCE_SCATTER:
             raise ClusterError(f"hierarchical: `{name}`", hint=f"known: {', '.join(steps.REDUCE_SCATTER)}")
-    build, ready = PlanBuilder(), _alone(n)
+    build, ready = ScheduleBuilder(), _alone(n)
     ways = []
     for d in range(len(dims)):
         group, at = steps.lines(dims, d)
@@ -164,7 +168,7 @@ def _hierarchical(
     block = sum((at[e] * prod(dims[e + 1 :]) for e in range(len(dims))), np.zeros(n, np.int64))
     owned = _owned(collective, n)
     owned["block_owner"] = np.argsort(block).astype(np.int32)
-    return build.plan(collective, algorithm, n, **owned)
+    return build.schedule(collective, algorithm, n, **owned)
 
 
 # --- trees --------------------------------------------------------------------------------------------------------------
@@ -194,7 +198,7 @@ def _by_depth(parent: np.ndarray[Any, Any]) -> list[int]:
     return sorted(range(len(parent)), key=lambda m: (depth[m], m))
 
 
-def _up(build: PlanBuilder, parent: Any, first: int, count: int, ready: dict[int, list[int]]) -> None:
+def _up(build: ScheduleBuilder, parent: Any, first: int, count: int, ready: dict[int, list[int]]) -> None:
     """Sums travel to the root; `ready[m]` gathers what member m waits for."""
     for m in reversed(_by_depth(parent)):
         if parent[m] >= 0:
@@ -202,7 +206,7 @@ def _up(build: PlanBuilder, parent: Any, first: int, count: int, ready: dict[int
             ready.setdefault(int(parent[m]), []).append(int(sent[0]))
 
 
-def _down(build: PlanBuilder, parent: Any, first: int, count: int, ready: dict[int, list[int]]) -> None:
+def _down(build: ScheduleBuilder, parent: Any, first: int, count: int, ready: dict[int, list[int]]) -> None:
     for m in _by_depth(parent):
         if parent[m] >= 0:
             waits = ready.get(int(parent[m]), [-1])
@@ -210,16 +214,16 @@ def _down(build: PlanBuilder, parent: Any, first: int, count: int, ready: dict[i
             ready[m] = [int(sent[0])]
 
 
-@_makes((AR, "double_binary_tree"))
-def _double_binary_tree(collective: Collective, algorithm: str, n: int, **_: Any) -> Plan:
+@_makes((AR, "tree"))
+def _double_binary_tree(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
     """Each half of the data up and down its own tree."""
-    build = PlanBuilder()
+    build = ScheduleBuilder()
     for half, parent in enumerate(_double_tree(n)):
         ready: dict[int, list[int]] = {}
         root = int(np.flatnonzero(parent < 0)[0])
         _up(build, parent, half, 1, ready)
         _down(build, parent, half, 1, {root: ready.get(root, [-1])})
-    return build.plan(collective, algorithm, n, owners=1, blocks=2)
+    return build.schedule(collective, algorithm, n, owners=1, blocks=2)
 
 
 def _binomial(n: int, root: int) -> np.ndarray[Any, Any]:
@@ -234,25 +238,25 @@ def _shape(algorithm: str, n: int, root: int) -> np.ndarray[Any, Any]:
     relative = np.arange(n)
     if algorithm == "tree":
         return _binomial(n, root)
-    up = relative - 1 if algorithm == "chain" else np.where(relative > 0, 0, -1)
+    up = relative - 1 if algorithm == "ring" else np.where(relative > 0, 0, -1)
     parent = np.full(n, -1, np.int64)
     parent[(relative + root) % n] = np.where(up >= 0, (up + root) % n, -1)
     return parent
 
 
-@_makes(*((c, a) for c in (BROADCAST, REDUCE) for a in ("direct", "tree", "chain")))
-def _rooted(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Plan:
-    """The whole data to or from the root: straight, along a binomial tree, or along a chain (made to be chunked)."""
-    build = PlanBuilder()
+@_makes(*((c, a) for c in (BROADCAST, REDUCE) for a in ("direct", "tree", "ring")))
+def _rooted(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Schedule:
+    """The whole data to or from the root: straight, along a binomial tree, or along a chain (`ring`, made to be chunked)."""
+    build = ScheduleBuilder()
     go = _down if collective == BROADCAST else _up
     go(build, _shape(algorithm, n, root), 0, 1, {})
-    return build.plan(collective, algorithm, n, owners=1, blocks=1, root=root)
+    return build.schedule(collective, algorithm, n, owners=1, blocks=1, root=root)
 
 
 @_makes(*((c, a) for c in (GATHER, SCATTER) for a in ("direct", "tree")))
-def _parts(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Plan:
+def _parts(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Schedule:
     """Each part straight, or along a binomial tree in which a member passes on the parts of all below it."""
-    build = PlanBuilder()
+    build = ScheduleBuilder()
     parent = _shape(algorithm, n, root)
     relative = (np.arange(n) - root) % n
     order = _by_depth(parent)
@@ -269,30 +273,30 @@ def _parts(collective: Collective, algorithm: str, n: int, *, root: int, **_: An
             ready.setdefault(int(parent[m]), []).append(int(sent[0]))
     owned = _owned(collective, n)
     owned["block_owner"] = ((np.arange(n) + root) % n).astype(np.int32)
-    return build.plan(collective, algorithm, n, root=root, **owned)
+    return build.schedule(collective, algorithm, n, root=root, **owned)
 
 
 # --- all-to-all ---------------------------------------------------------------------------------------------------------
 
 
 @_makes((A2A, "direct"))
-def _all_to_all(collective: Collective, algorithm: str, n: int, **_: Any) -> Plan:
+def _all_to_all(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
     """Block i * n + j goes straight from i to j."""
-    build, at = PlanBuilder(), np.arange(n)
+    build, at = ScheduleBuilder(), np.arange(n)
     for away in range(1, n):
         to = (at + away) % n
         build.add(at, to, at * n + to, 1)
-    return build.plan(collective, algorithm, n, owners=n, blocks=n * n)
+    return build.schedule(collective, algorithm, n, owners=n, blocks=n * n)
 
 
 @_makes((A2A, "hierarchical"), (A2A, "rail"))
-def _all_to_all_in_two(collective: Collective, algorithm: str, n: int, *, dims: tuple[int, ...], **_: Any) -> Plan:
+def _all_to_all_in_two(collective: Collective, algorithm: str, n: int, *, dims: tuple[int, ...], **_: Any) -> Schedule:
     """Two phases over dims (local, nodes). `rail`: first inside the node to the member on the receiver's rail, then
     along the rail. `hierarchical`: first across to the own rail's member in the receiver's node, then inside."""
     if len(dims) != 2:
         raise ClusterError(f"{algorithm} all-to-all is over two dimensions (in the node, nodes), not {len(dims)}")
     local, nodes = dims
-    build, member = PlanBuilder(), np.arange(n)
+    build, member = ScheduleBuilder(), np.arange(n)
     rail, node = member % local, member // local
     came: list[I64] = []
     inside = algorithm == "rail"
@@ -312,16 +316,16 @@ def _all_to_all_in_two(collective: Collective, algorithm: str, n: int, *, dims: 
             member, to, begin, local if inside else nodes, stride=n if inside else local * n,
             after=np.stack((ready, ready[to]), axis=-1),
         )  # fmt: skip
-    return build.plan(collective, algorithm, n, owners=n, blocks=n * n)
+    return build.schedule(collective, algorithm, n, owners=n, blocks=n * n)
 
 
 # --- in the switch, barrier ---------------------------------------------------------------------------------------------
 
 
 @_makes(*((c, "in_switch") for c in (AR, RS, AG, BROADCAST, REDUCE, BARRIER)))
-def _in_switch(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Plan:
+def _in_switch(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Schedule:
     """A switch (member n) adds up what comes and sends copies on: NVLS, SHARP. Blocks are served independently."""
-    build, at, switch = PlanBuilder(), np.arange(n), n
+    build, at, switch = ScheduleBuilder(), np.arange(n), n
     blocks = n if collective in (AR, RS, AG) else 1
     for block in range(blocks if n > 1 else 0):
         senders = {AG: [block], BROADCAST: [root]}.get(collective, list(at))
@@ -331,15 +335,15 @@ def _in_switch(collective: Collective, algorithm: str, n: int, *, root: int, **_
         ready = sent if len(sent) == 1 else build.join([switch], sent[None, :])
         build.add([switch] * len(receivers), receivers, block, 1, after=np.full((len(receivers), 1), ready[0]))
     more = _owned(collective, n) if collective in (AR, RS, AG) else {"owners": 1, "blocks": 1}
-    return build.plan(collective, algorithm, n, helpers=1, root=root, **more)
+    return build.schedule(collective, algorithm, n, helpers=1, root=root, **more)
 
 
 @_makes((BARRIER, "dissemination"))
-def _barrier(collective: Collective, algorithm: str, n: int, **_: Any) -> Plan:
+def _barrier(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
     """Rounds k = 0, 1, ...: member i tells i + 2**k; after ceil(log2 n) of them everyone has heard of all."""
-    build, at, away, ready = PlanBuilder(), np.arange(n), 1, _alone(n)
+    build, at, away, ready = ScheduleBuilder(), np.arange(n), 1, _alone(n)
     while away < n:
         sent = build.add(at, (at + away) % n, 0, 1, after=ready[:, None], put=Put.REDUCE)
         ready = build.join(at, np.stack((ready, sent[(at - away) % n]), axis=-1))
         away *= 2
-    return build.plan(collective, algorithm, n, owners=1, blocks=1)
+    return build.schedule(collective, algorithm, n, owners=1, blocks=1)

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.plan import I64, PlanBuilder, Put
+from etude.cost.schedule import I64, ScheduleBuilder, Put
 
 Groups = NDArray[np.int64]
 Step = Callable[..., I64]
 
 
-def _arrivals(build: PlanBuilder, group: Groups, ready: I64, ids: list[I64]) -> I64:
+def _arrivals(build: ScheduleBuilder, group: Groups, ready: I64, ids: list[I64]) -> I64:
     """Every member is ready when what it was ready for, and all of `ids` (by receiving position), have come."""
     out = ready.copy()
     waits = np.stack([ready[group], *ids], axis=-1)
@@ -38,7 +38,7 @@ def _pair(ready: I64, src: Groups, dst: Groups, more: I64 | None = None) -> I64 
 
 
 def ring_reduce_scatter(
-    build: PlanBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
 ) -> I64:
     """n - 1 steps around the ring; position i ends with the sum of its blocks."""
     n, sign = group.shape[1], -1 if back else 1
@@ -54,7 +54,7 @@ def ring_reduce_scatter(
 
 
 def ring_all_gather(
-    build: PlanBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
 ) -> I64:
     n, sign = group.shape[1], -1 if back else 1
     at = np.arange(n)
@@ -68,7 +68,7 @@ def ring_all_gather(
     return _arrivals(build, group, ready, came)
 
 
-def direct_reduce_scatter(build: PlanBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
+def direct_reduce_scatter(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
     """Everyone sends each its part, at once."""
     n = group.shape[1]
     at = np.arange(n)
@@ -81,7 +81,7 @@ def direct_reduce_scatter(build: PlanBuilder, group: Groups, first: I64, count: 
     return _arrivals(build, group, ready, came)
 
 
-def direct_all_gather(build: PlanBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
+def direct_all_gather(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
     n = group.shape[1]
     at = np.arange(n)
     came = []
@@ -114,7 +114,7 @@ class _Halves:
 
 
 def halving_reduce_scatter(
-    build: PlanBuilder, group: Groups, first: I64, count: I64, ready: I64, *, give_back: bool = True
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, give_back: bool = True
 ) -> I64:
     """Recursive halving, farthest first. Positions beyond a power of two hand their data to a neighbour before."""
     half, ready = _Halves(group, first, count), ready.copy()
@@ -145,7 +145,7 @@ def halving_reduce_scatter(
 
 
 def doubling_all_gather(
-    build: PlanBuilder, group: Groups, first: I64, count: I64, ready: I64, *, collect: bool = True
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, collect: bool = True
 ) -> I64:
     """Recursive doubling, nearest first."""
     half, ready = _Halves(group, first, count), ready.copy()

@@ -1,10 +1,10 @@
-"""Plan: a collective algorithm as arrays. Transfers between members, what each carries and what it waits for.
+"""Schedule: a collective algorithm as arrays. Transfers between members, what each carries and what it waits for.
 
 The data is cut into `blocks`; a transfer carries the blocks first, first + stride, ... (`count` of them). A transfer
 from a member to itself moves nothing: it joins what it waits for, and takes `delay_ns`. Members from `members` on are
 helpers: switches that reduce or copy, and are always ready.
 
-A plan has no size. `transfer_bytes(size)` cuts the size exactly: remainders go to the first blocks, so that no byte
+A schedule has no size. `transfer_bytes(size)` cuts the size exactly: remainders go to the first blocks, so that no byte
 is lost or made up. `size` is what Etude calls `in_bytes`: the whole vector of an all-reduce, reduce-scatter,
 all-to-all, broadcast or reduce, the contribution of one member to an all-gather or gather, all parts of a scatter.
 """
@@ -36,7 +36,7 @@ class Put(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Plan:
+class Schedule:
     """Transfer i goes from member src[i] to dst[i] after transfers dep[dep_start[i]:dep_start[i + 1]] have arrived."""
 
     collective: Collective
@@ -62,7 +62,7 @@ class Plan:
     """Of one chunk: the member that a block belongs to, where it belongs to one (-1 elsewhere)."""
     root: int = 0
     fixed_bytes: I64 | None = None
-    """Of a plan that comes with sizes (a trace): bytes of each transfer, whatever the size."""
+    """Of a schedule that comes with sizes (a trace): bytes of each transfer, whatever the size."""
 
     def __post_init__(self) -> None:
         if len(self.src) and not 0 <= min(self.src.min(), self.dst.min()):
@@ -106,8 +106,8 @@ class Plan:
         return moved
 
 
-class PlanBuilder:
-    """Collects transfers in rows; ids are their numbers in the plan."""
+class ScheduleBuilder:
+    """Collects transfers in rows; ids are their numbers in the schedule."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -141,7 +141,7 @@ class PlanBuilder:
         """A point that is reached when all of `after` (one more axis) have arrived at the member."""
         return self.add(member, member, 0, 0, after=after)
 
-    def plan(self, collective: Collective, algorithm: str, members: int, **more: Any) -> Plan:
+    def schedule(self, collective: Collective, algorithm: str, members: int, **more: Any) -> Schedule:
         none = np.zeros(0, np.int64)
         parts = [np.concatenate(p) for p in zip(*self.columns, strict=True)] if self.columns else [none] * 6
         src, dst, first, count, put, stride = parts
@@ -151,7 +151,7 @@ class PlanBuilder:
         start = np.zeros(self.size + 1, np.int64)
         np.cumsum(np.bincount(who, minlength=self.size), out=start[1:])
         more.setdefault("block_owner", np.full(more["blocks"], -1, np.int32))
-        return Plan(
+        return Schedule(
             collective=collective, algorithm=algorithm, members=members,
             src=src.astype(np.int32), dst=dst.astype(np.int32), first=first, count=count, stride=stride,
             put=put.astype(np.uint8), chunk=np.zeros(self.size, np.int32), delay_ns=np.zeros(self.size, np.int64),
@@ -159,19 +159,19 @@ class PlanBuilder:
         )  # fmt: skip
 
 
-def chunked(plan: Plan, chunks: int, window: int = 2) -> Plan:
-    """The plan once for each of `chunks` equal parts of the data.
+def chunked(schedule: Schedule, chunks: int, window: int = 2) -> Schedule:
+    """The schedule once for each of `chunks` equal parts of the data.
 
     Transfer i of chunk c waits for transfer i of chunk c - window: so chunks follow one another through the steps
     instead of sharing every link at once.
     """
     if chunks < 1 or window < 1:
-        raise ClusterError(f"{plan.algorithm}: {chunks} chunks, window {window}", hint="both are at least 1")
-    if chunks == 1 or plan.fixed_bytes is not None:
-        return plan
-    size = len(plan)
+        raise ClusterError(f"{schedule.algorithm}: {chunks} chunks, window {window}", hint="both are at least 1")
+    if chunks == 1 or schedule.fixed_bytes is not None:
+        return schedule
+    size = len(schedule)
     at = np.repeat(np.arange(chunks), size)
-    deps = np.diff(plan.dep_start)
+    deps = np.diff(schedule.dep_start)
     late = at >= window
     own = np.tile(deps, chunks)
     start = np.zeros(size * chunks + 1, np.int64)
@@ -181,15 +181,15 @@ def chunked(plan: Plan, chunks: int, window: int = 2) -> Plan:
     dep[last] = (np.arange(size * chunks) - window * size)[late]
     keep = np.ones(len(dep), np.bool_)
     keep[last] = False
-    dep[keep] = (plan.dep[None, :] + np.arange(chunks)[:, None] * size).ravel()
+    dep[keep] = (schedule.dep[None, :] + np.arange(chunks)[:, None] * size).ravel()
 
     def tiled(column: NDArray[Any]) -> NDArray[Any]:
         return np.tile(column, chunks)
 
-    return Plan(
-        collective=plan.collective, algorithm=plan.algorithm, members=plan.members, helpers=plan.helpers,
-        src=tiled(plan.src), dst=tiled(plan.dst), first=tiled(plan.first) + at * plan.blocks, count=tiled(plan.count),
-        stride=tiled(plan.stride), put=tiled(plan.put), chunk=at.astype(np.int32), delay_ns=tiled(plan.delay_ns),
-        dep_start=start, dep=dep, owners=plan.owners, blocks=plan.blocks, chunks=chunks,
-        block_owner=plan.block_owner, root=plan.root,
+    return Schedule(
+        collective=schedule.collective, algorithm=schedule.algorithm, members=schedule.members, helpers=schedule.helpers,
+        src=tiled(schedule.src), dst=tiled(schedule.dst), first=tiled(schedule.first) + at * schedule.blocks, count=tiled(schedule.count),
+        stride=tiled(schedule.stride), put=tiled(schedule.put), chunk=at.astype(np.int32), delay_ns=tiled(schedule.delay_ns),
+        dep_start=start, dep=dep, owners=schedule.owners, blocks=schedule.blocks, chunks=chunks,
+        block_owner=schedule.block_owner, root=schedule.root,
     )  # fmt: skip
