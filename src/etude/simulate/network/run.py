@@ -1,0 +1,113 @@
+"""Operations on a topology, without a workload around them.
+
+    times = run_operations(topology, [Operation(schedule(Collective.ALL_REDUCE, "ring", 8), range(8), 64 * 2**20)])
+    times.finish_ns[0]          # when each member was done
+    times.link_bytes            # what went over each link; times.link_busy_ns: how long it was in use
+
+An operation is a collective with its schedule, or a message. Each member joins at its own time (`arrivals`); a
+transfer starts when what it waits for has arrived and both its ends have joined. A member is done when all transfers
+from and to it have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.schedules import Schedule, message
+from etude.errors import ClusterError, UsageError
+from etude.model.routes import Routes, common_switch
+from etude.model.topology import Topology
+from etude.simulate.network.state import NetworkState
+
+I64 = NDArray[np.int64]
+Model = Literal["flow", "links"]
+_MESSAGE = message()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """A schedule on ranks: member m of the schedule is rank members[m]."""
+
+    schedule: Schedule
+    members: Sequence[int] | NDArray[Any]
+    size_bytes: int
+    flow: int = 0
+    """Which of several equal ways: as in `etude.model.routes`; chunks count on from it."""
+
+    @classmethod
+    def message(cls, src: int, dst: int, size_bytes: int, flow: int = 0) -> Operation:
+        return cls(_MESSAGE, (src, dst), size_bytes, flow)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OperationTimes:
+    """What happened; `finish_ns[i][m]` is when member m of operation i was done."""
+
+    finish_ns: tuple[I64, ...]
+    link_bytes: I64
+    link_busy_ns: I64
+
+    @property
+    def end_ns(self) -> int:
+        return max((int(f.max()) for f in self.finish_ns if len(f)), default=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    model: Model = "flow"
+    cut_through: bool = True
+    """Of `links`; False: store-and-forward."""
+    endpoint_ns: int = 0
+    """Before the first transfers of a member, and after every arrival."""
+    reduce_bytes_per_s: float = 0.0
+    """Memory rate of a reduction, which moves three times its bytes; 0: takes no time."""
+
+    def __post_init__(self) -> None:
+        if self.model not in ("flow", "links"):
+            raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links")
+        if self.endpoint_ns < 0 or self.reduce_bytes_per_s < 0:
+            raise ClusterError("the endpoint delay or the rate of reductions is negative")
+
+
+def run_operations(
+    topology: Topology,
+    operations: Sequence[Operation],
+    arrivals: Sequence[Any] | None = None,
+    **options: Any,
+) -> OperationTimes:
+    """Runs them all; arrivals[i] is when operation i starts, for all of its members or one time for each.
+
+    `options` are those of `NetworkOptions`.
+    """
+    state = NetworkState(topology, NetworkOptions(**options))
+    state.register(operations)
+    times = [0] * len(operations) if arrivals is None else arrivals
+    if len(times) != len(operations):
+        raise UsageError(f"{len(operations)} operations, {len(times)} arrivals")
+    joins = []
+    for op, (operation, time) in enumerate(zip(operations, times, strict=True)):
+        count = operation.schedule.members
+        when = np.broadcast_to(np.asarray(time, np.int64), (count,))
+        joins.append(np.stack((when, np.full(count, op), np.arange(count)), axis=1))
+    rows = np.concatenate(joins) if joins else np.zeros((0, 3), np.int64)
+    if len(rows) and rows[:, 0].min() < 0:
+        raise UsageError("an operation starts before time 0")
+    finish0 = np.cumsum([0] + [o.schedule.members for o in operations])
+    finish = state.run(rows[np.argsort(rows[:, 0], kind="stable")], finish0)
+    parts = tuple(finish[finish0[i] : finish0[i + 1]] for i in range(len(operations)))
+    return OperationTimes(parts, state.link_bytes, state.link_busy_ns)
+
+
+def switch_for(topology: Topology, operation: Operation) -> list[int]:
+    """Vertices of the operation's helpers: the switch that is nearest to all members."""
+    if operation.schedule.helpers == 0:
+        return []
+    return [common_switch(topology, np.asarray(operation.members))] * operation.schedule.helpers
+
+
+__all__ = ["NetworkOptions", "Operation", "OperationTimes", "Routes", "run_operations"]
