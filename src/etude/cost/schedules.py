@@ -107,7 +107,8 @@ def _alone(n: int) -> I64:
 def _scattered(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
     """Reduce-scatter, all-gather, or one after the other (of `direct`, that is the two-shot all-reduce)."""
     build, group, ready = ScheduleBuilder(), steps.flat(n), _alone(n)
-    first, count = np.arange(n)[None, :], np.ones((1, n), np.int64)
+    order = np.array(steps.block_order(algorithm, n))
+    first, count = np.argsort(order)[None, :], np.ones((1, n), np.int64)
     # An all-reduce does not hand blocks to positions beyond a power of two only to collect them again.
     halving = algorithm == "halving_doubling" and collective == AR
     if collective != AG:
@@ -116,7 +117,7 @@ def _scattered(collective: Collective, algorithm: str, n: int, **_: Any) -> Sche
         )
     if collective != RS:
         steps.ALL_GATHER[algorithm](build, group, first, count, ready, **({"collect": False} if halving else {}))
-    return build.schedule(collective, algorithm, n, **_owned(collective, n))
+    return build.schedule(collective, algorithm, n, **(_owned(collective, n) | {"block_owner": order.astype(np.int32)}))
 
 
 @_makes((AR, "ring_both"), (RS, "ring_both"), (AG, "ring_both"))
@@ -150,22 +151,22 @@ def _hierarchical(
         if name not in steps.REDUCE_SCATTER:
             raise ClusterError(f"hierarchical: `{name}`", hint=f"known: {', '.join(steps.REDUCE_SCATTER)}")
     build, ready = ScheduleBuilder(), _alone(n)
+    slot = [np.argsort(steps.block_order(name, size)) for name, size in zip(inner, dims, strict=True)]
     ways = []
+    block = np.zeros(n, np.int64)
     for d in range(len(dims)):
         group, at = steps.lines(dims, d)
         # Block (p1, p2, ...) lies at (p1 * n2 + p2) * n3 + ..., so that what belongs together lies together.
         below = prod(dims[d + 1 :])
-        base = sum((at[e] * prod(dims[e + 1 :]) for e in range(d)), np.zeros(n, np.int64))
-        first = base[group] + np.arange(dims[d]) * below
+        first = block[group] + slot[d] * below
         ways.append((inner[d], group, first, np.full(group.shape, below)))
+        block += slot[d][at[d]] * below
     if collective != AG:
         for name, group, first, count in ways:
             ready = steps.REDUCE_SCATTER[name](build, group, first, count, ready)
     if collective != RS:
         for name, group, first, count in reversed(ways):
             ready = steps.ALL_GATHER[name](build, group, first, count, ready)
-    _, at = steps.lines(dims, 0)
-    block = sum((at[e] * prod(dims[e + 1 :]) for e in range(len(dims))), np.zeros(n, np.int64))
     owned = _owned(collective, n)
     owned["block_owner"] = np.argsort(block).astype(np.int32)
     return build.schedule(collective, algorithm, n, **owned)

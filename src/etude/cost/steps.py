@@ -1,7 +1,7 @@
 """The steps that collectives are made of, on many groups of members at once.
 
 Groups are rows: `group[g, i]` is the member at position i of group g; `first[g, i]`, `count[g, i]` are the blocks that
-belong to that position, and lie one position after the other. `ready[m]` is the transfer after which member m may
+belong to that position; they lie in the order that `block_order` says. `ready[m]` is the transfer after which member m may
 begin (-1: at once); every step returns the new `ready`. The receiver must be ready too: it owns the buffer.
 """
 
@@ -92,20 +92,35 @@ def direct_all_gather(build: ScheduleBuilder, group: Groups, first: I64, count: 
     return _arrivals(build, group, ready, came)
 
 
+def halving_order(n: int) -> list[int]:
+    """Positions in the order of their blocks: those that part last lie side by side.
+
+    With 2**k participants that is bit reversal. Of n in between, the first n - 2**k participants stand for two
+    neighbours each, whose blocks lie together.
+    """
+    bits = n.bit_length() - 1
+    extra = n - (1 << bits)
+    order = []
+    for slot in range(1 << bits):
+        who = int(f"{slot:0{bits}b}"[::-1], 2) if bits else 0
+        order += [2 * who, 2 * who + 1] if who < extra else [who + extra]
+    return order
+
+
 class _Halves:
-    """The power of two of participants in a group of any size: the first `extra` of them stand for two positions."""
+    """The power of two of participants in a group of any size, in the order of their blocks."""
 
     def __init__(self, group: Groups, first: I64, count: I64) -> None:
         n = group.shape[1]
         self.size = 1 << (n.bit_length() - 1)
         self.extra = n - self.size
-        who = np.arange(self.size)
-        self.position = np.where(who < self.extra, 2 * who, who + self.extra)
+        order = np.array(halving_order(n))
+        guest = (order % 2 == 1) & (order < 2 * self.extra)
         self.guest = np.arange(self.extra) * 2 + 1
-        self.member = group[:, self.position]
-        self.first = first[:, self.position]
-        edge = np.concatenate((first, first[:, -1:] + count[:, -1:]), axis=1)
-        self.end = edge[:, np.where(who < self.extra, 2 * who + 2, who + self.extra + 1)]
+        self.member = group[:, order[~guest]]
+        self.first = first[:, order[~guest]]
+        last = np.append(~guest[1:], True)
+        self.end = first[:, order[last]] + count[:, order[last]]
 
     def span(self, low: I64, high: I64) -> tuple[I64, I64]:
         """Blocks of participants low..high-1: (first, count)."""
@@ -116,7 +131,7 @@ class _Halves:
 def halving_reduce_scatter(
     build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, give_back: bool = True
 ) -> I64:
-    """Recursive halving, farthest first. Positions beyond a power of two hand their data to a neighbour before."""
+    """Recursive halving, nearest first: the far ones get the small messages. Positions beyond a power of two hand their data to a neighbour before."""
     half, ready = _Halves(group, first, count), ready.copy()
     if half.extra:
         host, guest = group[:, half.guest - 1], group[:, half.guest]
@@ -147,7 +162,7 @@ def halving_reduce_scatter(
 def doubling_all_gather(
     build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, collect: bool = True
 ) -> I64:
-    """Recursive doubling, nearest first."""
+    """Recursive doubling, farthest first: the reverse of halving."""
     half, ready = _Halves(group, first, count), ready.copy()
     if half.extra:
         host, guest = group[:, half.guest - 1], group[:, half.guest]
@@ -184,6 +199,11 @@ ALL_GATHER: dict[str, Step] = {
     "direct": direct_all_gather,
     "halving_doubling": doubling_all_gather,
 }
+
+
+def block_order(algorithm: str, n: int) -> list[int]:
+    """The positions of a group, in the order in which their blocks must lie for this algorithm."""
+    return halving_order(n) if algorithm == "halving_doubling" else list(range(n))
 
 
 def flat(members: int) -> Groups:

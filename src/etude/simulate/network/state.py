@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.model.routes import Routes, common_switch
 from etude.model.topology import Topology
-from etude.simulate.network import flow, links
+from etude.simulate.network import kernels as k
 
 if TYPE_CHECKING:
     from etude.cost.schedules import Schedule
@@ -23,25 +23,26 @@ if TYPE_CHECKING:
 
 I64 = NDArray[np.int64]
 _FIRST_SLOTS = 1 << 12
+_SLICE = 1 << 16
+"""Instants between two looks at the outside: compiled code cannot be interrupted."""
 
 
 class _Column:
     """Grows by parts; one array when asked for."""
 
-    def __init__(self, dtype: Any) -> None:
-        self.dtype = dtype
-        self.parts: list[NDArray[Any]] = []
+    def __init__(self) -> None:
+        self.parts: list[I64] = []
         self.size = 0
 
     def add(self, values: Any) -> int:
-        part = np.asarray(values, self.dtype)
+        part = np.asarray(values, np.int64)
         first = self.size
         self.parts.append(part)
         self.size += len(part)
         return first
 
-    def array(self) -> NDArray[Any]:
-        return np.concatenate(self.parts) if self.parts else np.zeros(0, self.dtype)
+    def array(self) -> I64:
+        return np.concatenate(self.parts) if self.parts else np.zeros(0, np.int64)
 
 
 class NetworkState:
@@ -49,20 +50,17 @@ class NetworkState:
 
     def __init__(self, topology: Topology, options: NetworkOptions) -> None:
         self.topology, self.options = topology, options
-        self.kernels = flow if options.model == "flow" else links
         self.routes = Routes(topology)
         self.link_bytes = np.zeros(len(topology.src), np.int64)
         self.link_busy_ns = np.zeros(len(topology.src), np.int64)
-        names32 = ("src", "dst", "wait0", "left0", "succ", "touch", "path_link")
-        names64 = ("delay", "succ_start", "touch_start", "path_start", "t_bytes")
-        self.columns = {name: _Column(np.int32) for name in names32} | {name: _Column(np.int64) for name in names64}
-        self.columns |= {"has_deps": _Column(np.bool_), "put": _Column(np.uint8)}
+        names = ("src", "dst", "wait0", "left0", "succ", "touch", "path_link", "delay", "succ_start", "touch_start")
+        self.columns = {name: _Column() for name in (*names, "path_start", "sizes", "has_deps", "put")}
         self.shapes: dict[int, int] = {}
         self.kept: list[Schedule] = []  # ids of dead schedules could come again
         self.shape_rows: list[tuple[int, int, int, int]] = []
         self.ways: dict[Hashable, int] = {}
         self.sizes: dict[tuple[int, int], int] = {}
-        self.op_rows: list[tuple[int, int, int, int, int]] = []
+        self.op_rows: list[tuple[int, int, int, int, int, int]] = []
         self.hops_max = 1
 
     # --- registering
@@ -81,13 +79,13 @@ class NetworkState:
                 new.append((key, len(op.schedule)))
             size_key = (shape, op.size_bytes)
             if size_key not in self.sizes:
-                self.sizes[size_key] = self.columns["t_bytes"].add(op.schedule.transfer_bytes(op.size_bytes))
+                self.sizes[size_key] = self.columns["sizes"].add(op.schedule.transfer_bytes(op.size_bytes))
         self._find_ways(asked, new)
         for op in operations:
             shape = self.shapes[id(op.schedule)]
             way = self.ways[shape, bytes(np.asarray(op.members, np.int64).data), op.flow]
             left = op.schedule.members + len(op.schedule)
-            self.op_rows.append((shape, way, self.sizes[shape, op.size_bytes], op.schedule.members, left))
+            self.op_rows.append((shape, -1, left, op.schedule.members, way, self.sizes[shape, op.size_bytes]))
 
     def _check(self, op: Operation) -> None:
         members = np.asarray(op.members, np.int64)
@@ -151,71 +149,49 @@ class NetworkState:
     # --- running
 
     def arrays(self, slots: int = _FIRST_SLOTS) -> tuple[NDArray[Any], ...]:
-        """All that the kernels need, before anything has happened."""
-        t, column = self.topology, {name: c.array() for name, c in self.columns.items()}
-        largest = max((row[1] + row[3] for row in self.shape_rows), default=1)
-        slots = max(slots, largest)
-        ops = np.array(self.op_rows, np.int64).reshape(-1, 5)
-        ends = {"succ_start": len(column["succ"]), "touch_start": len(column["touch"])}
-        for name, end in ends.items():
-            column[name] = np.append(column[name], end)
-        shapes = np.array(self.shape_rows, np.int64).reshape(-1, 4)
-        reg = np.zeros(16, np.int64)
-        options = np.array([self.options.cut_through, self.options.endpoint_ns, self.hops_max], np.int64)
-        common = (
-            reg, np.zeros(slots, np.int32), np.full(slots, -1, np.int32), *np.zeros((2, slots), np.int64),
-            np.zeros(slots, np.int8), np.zeros(slots, np.int32), np.zeros(slots, np.int32), np.zeros(slots, np.int32),
-            np.zeros(slots, np.int32), np.zeros(slots, np.int32),
-            ops[:, 0].copy(), np.full(len(ops), -1, np.int64), ops[:, 4].copy(), ops[:, 3].copy(), ops[:, 1].copy(),
-            ops[:, 2].copy(), shapes, column["src"], column["dst"], column["delay"], column["has_deps"],
-            column["put"], column["wait0"], column["left0"], column["succ_start"], column["succ"],
-            column["touch_start"], column["touch"], column["path_start"], column["path_link"], column["t_bytes"],
-            t.bytes_per_s / 1e9, t.latency_ns.copy(), self.link_bytes, self.link_busy_ns,
-            np.full(len(shapes), -1, np.int64), *np.zeros((2, slots), np.int64), options,
-            np.array([self.options.reduce_bytes_per_s / 1e9]),
-        )  # fmt: skip
-        return common + (self._flow_arrays(slots) if self.options.model == "flow" else self._link_arrays(slots))
-
-    def _link_arrays(self, slots: int) -> tuple[NDArray[Any], ...]:
-        return np.zeros(slots, np.int32), np.zeros(slots, np.int64), np.zeros(len(self.topology.src), np.int64)
-
-    def _flow_arrays(self, slots: int) -> tuple[NDArray[Any], ...]:
-        links_ = len(self.topology.src)
+        """What the kernels take, before anything has happened; the order is that of `kernels.post`."""
+        t, column, o = self.topology, {name: c.array() for name, c in self.columns.items()}, self.options
+        slots = max(slots, max((row[1] + row[3] for row in self.shape_rows), default=1))
+        ops = np.ascontiguousarray(np.array(self.op_rows, np.int64).reshape(-1, 6).T)
+        shapes = np.array([(*row, -1) for row in self.shape_rows], np.int64).reshape(-1, 5).T
+        transfers = np.stack([column[name] for name in ("src", "dst", "delay", "has_deps", "put", "wait0")])
+        members = np.stack((np.append(column["touch_start"], len(column["touch"])), np.append(column["left0"], 0)))
+        # Per us, so that a rate in whole bytes is exact where it is whole in bytes per us.
+        reduce = round(o.reduce_bytes_per_s / 1e6)
+        options = np.array([o.model == "flow", o.cut_through, o.endpoint_ns, self.hops_max, reduce], np.int64)
+        links = np.zeros((k.LINK_ROWS, len(t.src)), np.int64)
+        links[k.LATENCY], links[k.HEAD] = t.latency_ns, -1
+        link_rates = np.zeros((5, len(t.src)))
+        link_rates[k.RATE] = t.bytes_per_s / 1e9
+        slot_columns = np.zeros((k.SLOT_ROWS, slots), np.int64)
+        slot_columns[k.POS] = -1
+        entries = np.zeros((2, slots * self.hops_max if o.model == "flow" else 1), np.int64)
         return (
-            *np.zeros((3, slots), np.float64), np.zeros(slots, np.int64), *np.full((2, slots), -1, np.int32),
-            np.zeros(slots, np.int64), np.zeros(slots, np.bool_), *np.zeros((4, slots), np.int32),
-            np.zeros(slots, np.int64), *np.full((2, slots * self.hops_max), -1, np.int64),
-            *np.zeros((2, links_), np.int64), np.full(links_, -1, np.int64), *np.zeros((2, links_), np.float64),
-            np.zeros(links_, np.int64), np.zeros(links_, np.int32), np.zeros(links_, np.int64),
-            np.zeros(links_, np.float64), np.zeros(links_, np.int32), np.zeros(links_, np.float64),
-            np.zeros(links_, np.int32), np.zeros(links_, np.bool_),
+            np.zeros(10, np.int64), options, slot_columns, np.zeros((3, slots)), entries, ops,
+            np.ascontiguousarray(shapes), transfers, members, np.append(column["succ_start"], len(column["succ"])),
+            column["succ"], column["touch"], column["path_start"], column["path_link"], column["sizes"], links,
+            link_rates,
         )  # fmt: skip
 
     def grown(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
         """Twice the slots, their contents kept."""
-        slots = len(arrays[1])
-        more = []
-        for at, array in enumerate(arrays):
-            per_slot = at in _SLOTTED or (at >= len(_COMMON) and len(array) in (slots, slots * self.hops_max))
-            if per_slot and at - len(_COMMON) in (_LINK_ONLY if self.options.model == "links" else _FLOW_LINK_ONLY):
-                per_slot = False
-            fill = np.full(len(array), -1, array.dtype)
-            more.append(np.concatenate((array, fill)) if per_slot else array)
-        return tuple(more)
+        reg, options, slots, slot_rates, entries, *more = arrays
+        both = np.concatenate((slots, np.zeros_like(slots)), axis=1)
+        both[k.POS, slots.shape[1] :] = -1
+        rates = np.concatenate((slot_rates, np.zeros_like(slot_rates)), axis=1)
+        if options[k.FLOW_MODEL]:
+            entries = np.concatenate((entries, np.zeros_like(entries)), axis=1)
+        return reg, options, both, rates, entries, *more
 
-    def run(self, joins: I64, finish0: I64) -> I64:
+    def run(self, joins: I64, finish0: I64, *, slots: int = _FIRST_SLOTS) -> I64:
         """Posts the joins (rows of time, operation, member; ordered by time) and runs until all is quiet."""
-        arrays = self.arrays()
+        arrays = self.arrays(slots)
         finish = np.full(int(finish0[-1]), -1, np.int64)
-        at = 0
-        while True:
-            at = int(self.kernels.run(arrays, at, joins, finish, finish0))
-            if at == len(joins):
-                return finish
-            arrays = self.grown(arrays)
-
-
-_COMMON = range(41)
-_SLOTTED = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 37, 38))
-_LINK_ONLY = frozenset((2,))
-_FLOW_LINK_ONLY = frozenset(range(15, 27))
+        posted, over = 0, False
+        while not over:
+            before = int(arrays[0][k.SEQ]), posted
+            posted, over = k.run(arrays, posted, joins, finish, finish0, _SLICE)
+            if not over and (int(arrays[0][k.SEQ]), posted) == before:
+                arrays = self.grown(arrays)
+        self.link_bytes, self.link_busy_ns = arrays[-2][k.BYTES].copy(), arrays[-2][k.BUSY].copy()
+        return finish
