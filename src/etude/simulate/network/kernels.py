@@ -15,8 +15,8 @@ slowest link so far.
 
 `flow`: all live flows share the links of their ways max-min fairly: every flow has a bottleneck, a full link on which
 nobody is faster. Rates change when a flow begins or ends; a flow ends at a whole ns, and all that happens in one is
-worked out once. Only flows that can feel a change are worked out again: those that began, those whose bottleneck lost
-a flow, then any other whose bottleneck no longer is one. When nobody is left to add, every flow has a bottleneck, so
+worked out once. Only flows that can feel a change are worked out again: those that began, those whose bottleneck no
+longer is full, and those that are faster than the new share of a full link. All others still have their bottleneck, so
 the rates are those that working out all of them would give.
 
 A slot is one transfer of a live operation, or (after those) one of its members. All arrays are int64 but for the
@@ -27,12 +27,11 @@ import numpy as np
 from numba import njit
 
 NEVER = 2**62
-CLOSE = 1e-9  # relative difference below which two rates are the same
 
 # state: reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_start,
 #        path_link, sizes, links, link_rates
 SEQ, QUEUED, TOP, READY_N, DONE_N, FLOWS_N, DIRTY_N, FRESH_N, STAMP, NOW = range(10)  # reg
-FLOW_MODEL, CUT_THROUGH, ENDPOINT_NS, HOPS_MAX, REDUCE_BYTES_PER_US = range(5)  # options
+FLOW_MODEL, CUT_THROUGH, ENDPOINT_NS, HOPS_MAX, REDUCE_BYTES_PER_US, CLOSE_PPB = range(6)  # options
 (HEAP, POS, WHEN, ORDER, PHASE, WAITS, OP, READY, DONE_OP, DONE_MEMBER, FREE_NEXT, KEY, HOP, TAIL_AT, SINCE, NECK,
  NEW_NECK, MARK, FIXED, CHOSEN, FRESH, LIVE, LIVE_AT) = range(23)  # slots  # fmt: skip
 SLOT_ROWS = 23
@@ -42,7 +41,7 @@ SHAPE, BASE, LEFT, MEMBERS, PATH0, SIZE0 = range(6)  # ops
 FIRST, TRANSFERS, MEMBER0, MEMBERS_ALL, FREE_HEAD = range(5)  # shapes
 SRC, DST, DELAY, HAS_DEPS, PUT, WAIT0 = range(6)  # transfers
 TOUCH_START, LEFT0 = range(2)  # members
-(LATENCY, BYTES, BUSY, FREE_AT, ACTIVE, BUSY_SINCE, HEAD, FLOWS, TOUCHED, LINK_MARK, HEAP_LINK, DIRTY,
+(LATENCY, BYTES, BUSY, FREE_AT, ACTIVE, BUSY_SINCE, HEAD, FLOWS, QUEUED_AT, LINK_MARK, HEAP_LINK, DIRTY,
  IS_DIRTY) = range(13)  # links  # fmt: skip
 LINK_ROWS = 13
 RATE, LOAD, FREE, LEVEL, HEAP_KEY = range(5)  # link_rates
@@ -308,169 +307,184 @@ def _end_flow(
 
 
 @njit(cache=True)
-def _choose(slot, count, stamp, mark, chosen):
-    if mark[slot] == stamp:
-        return count
-    mark[slot] = stamp
-    chosen[count] = slot
-    return count + 1
-
-
-@njit(cache=True)
-def _sift_share(at, size, key, item, heap_key, heap_link):
+def _queue_link(link, key, size, heap, at, keys):
+    """Puts a link into the queue by key, or moves it there. Returns the size."""
+    if at[link] < 0:
+        at[link] = size
+        heap[size] = link
+        size += 1
+    keys[link] = key
+    i = at[link]
+    while i > 0 and keys[heap[(i - 1) >> 1]] > key:
+        heap[i] = heap[(i - 1) >> 1]
+        at[heap[i]] = i
+        i = (i - 1) >> 1
     while True:
-        down = 2 * at + 1
+        down = 2 * i + 1
         if down >= size:
             break
-        if down + 1 < size and heap_key[down + 1] < heap_key[down]:
+        if down + 1 < size and keys[heap[down + 1]] < keys[heap[down]]:
             down += 1
-        if heap_key[down] >= key:
+        if keys[heap[down]] >= key:
             break
-        heap_key[at], heap_link[at] = heap_key[down], heap_link[down]
-        at = down
-    heap_key[at], heap_link[at] = key, item
+        heap[i] = heap[down]
+        at[heap[i]] = i
+        i = down
+    heap[i] = link
+    at[link] = i
+    return size
 
 
 @njit(cache=True)
-def _fill(
-    count, stamp, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
+def _unqueue_link(size, heap, at, keys):
+    """Takes the first link out. Returns the size."""
+    at[heap[0]] = -1
+    size -= 1
+    if size:
+        link = heap[size]
+        heap[0] = link
+        at[link] = 0
+        _queue_link(link, keys[link], size, heap, at, keys)
+    return size
+
+
+@njit(cache=True)
+def _touch(link, stamp, size, hops_max, slots, slot_rates, entries, links, link_rates):
+    """A link comes into play: what the flows that stay as they are leave of it, and the level at which it holds some of
+    them (its own level: it is their bottleneck)."""
+    links[LINK_MARK, link] = stamp
+    link_rates[FREE, link] = link_rates[RATE, link] - link_rates[LOAD, link]
+    links[FLOWS, link] = 0
+    level = np.inf
+    entry = links[HEAD, link]
+    while entry >= 0:
+        slot = entry // hops_max
+        entry = entries[AFTER, entry]
+        if slots[NECK, slot] == link and slots[MARK, slot] != stamp:
+            level = slot_rates[SPEED, slot]
+            break
+    link_rates[LEVEL, link] = level
+    links[QUEUED_AT, link] = -1
+    if level < np.inf:
+        size = _queue_link(link, level, size, links[HEAP_LINK], links[QUEUED_AT], link_rates[HEAP_KEY])
+    return size
+
+
+@njit(cache=True)
+def _choose(
+    slot, count, stamp, size, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
 ):  # fmt: skip
-    """Water-filling of the chosen flows over what the others leave. Returns how many links they touch."""
-    mark, fixed, chosen, of, new_neck = slots[MARK], slots[FIXED], slots[CHOSEN], slots[OP], slots[NEW_NECK]
-    speed, new_speed, after = slot_rates[SPEED], slot_rates[NEW_SPEED], entries[AFTER]
-    rate, load, free, level = link_rates[RATE], link_rates[LOAD], link_rates[FREE], link_rates[LEVEL]
-    flows, touched, link_mark, head = links[FLOWS], links[TOUCHED], links[LINK_MARK], links[HEAD]
-    heap_key, heap_link = link_rates[HEAP_KEY], links[HEAP_LINK]
-    size = 0
-    for i in range(count):
-        slot = chosen[i]
-        fixed[slot] = 0
-        path0 = ops[PATH0, of[slot]] + slot - ops[BASE, of[slot]]
-        for k in range(path_start[path0], path_start[path0 + 1]):
-            link = path_link[k]
-            if link_mark[link] != stamp:
-                link_mark[link] = stamp
-                touched[size] = link
-                size += 1
-                free[link] = rate[link] - load[link]
-                flows[link] = 0
-                level[link] = -1.0
-            free[link] += speed[slot]
-            flows[link] += 1
-    for i in range(size):
-        heap_key[i] = max(free[touched[i]], 0.0) / flows[touched[i]]
-        heap_link[i] = touched[i]
-    for i in range(size // 2 - 1, -1, -1):
-        _sift_share(i, size, heap_key[i], heap_link[i], heap_key, heap_link)
-    links_touched = size
-    while size > 0:
-        link = heap_link[0]
-        if flows[link] > 0:
-            # A share only grows while others are served, so an old one is looked at again when its turn comes.
-            share = max(free[link], 0.0) / flows[link]
-            if share > heap_key[0]:
-                _sift_share(0, size, share, link, heap_key, heap_link)
-                continue
-            level[link] = share
-            entry = head[link]
-            while entry >= 0:
-                slot = entry // hops_max
-                entry = after[entry]
-                if mark[slot] != stamp or fixed[slot]:
-                    continue
-                fixed[slot] = 1
-                new_speed[slot] = share
-                new_neck[slot] = link
-                path0 = ops[PATH0, of[slot]] + slot - ops[BASE, of[slot]]
-                for k in range(path_start[path0], path_start[path0 + 1]):
-                    free[path_link[k]] -= share
-                    flows[path_link[k]] -= 1
-        size -= 1
-        if size > 0:
-            _sift_share(0, size, heap_key[size], heap_link[size], heap_key, heap_link)
-    return links_touched
-
-
-@njit(cache=True)
-def _add_disturbed(count, touched_n, stamp, hops_max, slots, slot_rates, entries, links, link_rates):
-    """Flows outside whose bottleneck no longer is one, or who are faster than a link's new share allows."""
-    mark, chosen, neck = slots[MARK], slots[CHOSEN], slots[NECK]
-    speed, new_speed, after = slot_rates[SPEED], slot_rates[NEW_SPEED], entries[AFTER]
-    for i in range(touched_n):
-        link = links[TOUCHED, i]
-        full = link_rates[FREE, link] <= CLOSE * link_rates[RATE, link]
-        level = link_rates[LEVEL, link]
-        fastest = 0.0
-        outside = False
-        entry = links[HEAD, link]
-        while entry >= 0:
-            slot = entry // hops_max
-            entry = after[entry]
-            if mark[slot] == stamp:
-                fastest = max(fastest, new_speed[slot])
-            else:
-                outside = True
-        entry = links[HEAD, link] if outside else -1
-        while entry >= 0:
-            slot = entry // hops_max
-            entry = after[entry]
-            if mark[slot] == stamp:
-                continue
-            lost = neck[slot] == link and (not full or fastest > speed[slot] * (1 + CLOSE))
-            if lost or (level >= 0 and speed[slot] > level * (1 + CLOSE)):
-                count = _choose(slot, count, stamp, mark, chosen)
-    return count
+    """The flow's rate is to be found anew: its part of every link is free again. Returns the size of the queue."""
+    slots[MARK, slot] = stamp
+    slots[FIXED, slot] = 0
+    slots[CHOSEN, count] = slot
+    op = slots[OP, slot]
+    path0 = ops[PATH0, op] + slot - ops[BASE, op]
+    for k in range(path_start[path0], path_start[path0 + 1]):
+        link = path_link[k]
+        if links[LINK_MARK, link] != stamp:
+            size = _touch(link, stamp, size, hops_max, slots, slot_rates, entries, links, link_rates)
+        link_rates[FREE, link] += slot_rates[SPEED, slot]
+        links[FLOWS, link] += 1
+        share = max(link_rates[FREE, link], 0.0) / links[FLOWS, link]
+        key = min(share, link_rates[LEVEL, link])
+        size = _queue_link(link, key, size, links[HEAP_LINK], links[QUEUED_AT], link_rates[HEAP_KEY])
+    return size
 
 
 @njit(cache=True)
 def _share_out(
     now, reg, options, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
 ):  # fmt: skip
-    """Works out the rates again, as flows began or ended."""
-    hops_max = options[HOPS_MAX]
-    mark, chosen, neck, live, of = slots[MARK], slots[CHOSEN], slots[NECK], slots[LIVE], slots[OP]
-    after = entries[AFTER]
-    reg[STAMP] += 2
+    """Works out the rates again, as flows began or ended: water-filling from the lowest level up, in which flows that
+    cannot feel the change never take part. Links come in the order of their level; at its level a link either gives
+    all flows that still look for a rate their share, or shows whether it is still the bottleneck of those it held."""
+    hops_max, close = options[HOPS_MAX], options[CLOSE_PPB] * 1e-9
+    mark, neck, after = slots[MARK], slots[NECK], entries[AFTER]
+    speed, free, level = slot_rates[SPEED], link_rates[FREE], link_rates[LEVEL]
+    flows, heap, at, keys = links[FLOWS], links[HEAP_LINK], links[QUEUED_AT], link_rates[HEAP_KEY]
+    reg[STAMP] += 1
     stamp = reg[STAMP]
     count = 0
-    for i in range(reg[FRESH_N]):
-        count = _choose(slots[FRESH, i], count, stamp, mark, chosen)
+    size = 0
     for i in range(reg[DIRTY_N]):
         link = links[DIRTY, i]
         links[IS_DIRTY, link] = 0
+        if links[HEAD, link] >= 0 and links[LINK_MARK, link] != stamp:
+            size = _touch(link, stamp, size, hops_max, slots, slot_rates, entries, links, link_rates)
+    for i in range(reg[FRESH_N]):
+        size = _choose(
+            slots[FRESH, i], count, stamp, size, hops_max, slots, slot_rates, entries, ops, path_start, path_link,
+            links, link_rates,
+        )  # fmt: skip
+        count += 1
+    reg[FRESH_N] = 0
+    reg[DIRTY_N] = 0
+    while size > 0:
+        link = heap[0]
+        share = max(free[link], 0.0) / flows[link] if flows[link] > 0 else np.inf
+        key = min(share, level[link])
+        if key == np.inf:
+            size = _unqueue_link(size, heap, at, keys)
+            continue
+        if key > keys[link]:  # it grew while others were served
+            size = _queue_link(link, key, size, heap, at, keys)
+            continue
+        holds = level[link] <= share
+        if holds:
+            level[link] = np.inf
+            if flows[link] == 0 and free[link] <= close * link_rates[RATE, link]:
+                continue  # as full as it was: whom it held stays
+        chosen = count
         entry = links[HEAD, link]
         while entry >= 0:
             slot = entry // hops_max
             entry = after[entry]
-            if neck[slot] == link:
-                count = _choose(slot, count, stamp, mark, chosen)
-    reg[FRESH_N] = 0
-    reg[DIRTY_N] = 0
-    rounds = 0
-    while count > 0:
-        rounds += 1
-        if 2 * count > reg[FLOWS_N] or rounds > 12:
-            for i in range(reg[FLOWS_N]):
-                count = _choose(live[i], count, stamp, mark, chosen)
-        touched_n = _fill(
-            count, stamp, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
-        )
-        more = count
-        if count < reg[FLOWS_N]:
-            more = _add_disturbed(count, touched_n, stamp, hops_max, slots, slot_rates, entries, links, link_rates)
-        if more == count:
-            break
-        count = more
-        for i in range(touched_n):
-            links[LINK_MARK, links[TOUCHED, i]] = 0
+            if mark[slot] != stamp and (neck[slot] == link if holds else speed[slot] > share * (1 + close)):
+                size = _choose(
+                    slot, count, stamp, size, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links,
+                    link_rates,
+                )  # fmt: skip
+                count += 1
+        if not holds and count == chosen:
+            _fix(link, share, stamp, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates)
+            size = _unqueue_link(size, heap, at, keys) if level[link] == np.inf else size
+    _apply(now, count, reg, slots, slot_rates, ops, path_start, path_link, link_rates)
+
+
+@njit(cache=True)
+def _fix(
+    link, share, stamp, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
+):  # fmt: skip
+    """The link is the bottleneck of all flows on it that still look for a rate."""
+    entry = links[HEAD, link]
+    while entry >= 0:
+        slot = entry // hops_max
+        entry = entries[AFTER, entry]
+        if slots[MARK, slot] != stamp or slots[FIXED, slot]:
+            continue
+        slots[FIXED, slot] = 1
+        slots[NEW_NECK, slot] = link
+        slot_rates[NEW_SPEED, slot] = share
+        op = slots[OP, slot]
+        path0 = ops[PATH0, op] + slot - ops[BASE, op]
+        for k in range(path_start[path0], path_start[path0 + 1]):
+            link_rates[FREE, path_link[k]] -= share
+            links[FLOWS, path_link[k]] -= 1
+
+
+@njit(cache=True)
+def _apply(now, count, reg, slots, slot_rates, ops, path_start, path_link, link_rates):
+    """The new rates hold from now on."""
     rest, speed, new_speed = slot_rates[REST], slot_rates[SPEED], slot_rates[NEW_SPEED]
     for i in range(count):
-        slot = chosen[i]
-        neck[slot] = slots[NEW_NECK, slot]
+        slot = slots[CHOSEN, i]
+        slots[NECK, slot] = slots[NEW_NECK, slot]
         change = new_speed[slot] - speed[slot]
         if abs(change) <= 1e-13 * new_speed[slot]:
             continue
-        path0 = ops[PATH0, of[slot]] + slot - ops[BASE, of[slot]]
+        op = slots[OP, slot]
+        path0 = ops[PATH0, op] + slot - ops[BASE, op]
         for k in range(path_start[path0], path_start[path0 + 1]):
             link_rates[LOAD, path_link[k]] += change
         rest[slot] = max(rest[slot] - speed[slot] * (now - slots[SINCE, slot]), 0.0)

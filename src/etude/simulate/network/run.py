@@ -66,12 +66,17 @@ class NetworkOptions:
     """Before the first transfers of a member, and after every arrival."""
     reduce_bytes_per_s: float = 0.0
     """Memory rate of a reduction, which moves three times its bytes; 0: takes no time."""
+    tolerance: float = 0.0
+    """Of `flow`: a rate stays as it is while it is off its fair share by less than this part. 0 is exact; 0.01 spares
+    large runs most of the work. Links are never overbooked."""
 
     def __post_init__(self) -> None:
         if self.model not in ("flow", "links"):
             raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links")
         if self.endpoint_ns < 0 or self.reduce_bytes_per_s < 0:
             raise ClusterError("the endpoint delay or the rate of reductions is negative")
+        if not 0 <= self.tolerance < 1:
+            raise UsageError(f"a tolerance of {self.tolerance}", hint="0 is exact, 0.01 is one part in a hundred")
 
 
 def run_operations(

@@ -158,7 +158,8 @@ class NetworkState:
         members = np.stack((np.append(column["touch_start"], len(column["touch"])), np.append(column["left0"], 0)))
         # Per us, so that a rate in whole bytes is exact where it is whole in bytes per us.
         reduce = round(o.reduce_bytes_per_s / 1e6)
-        options = np.array([o.model == "flow", o.cut_through, o.endpoint_ns, self.hops_max, reduce], np.int64)
+        close = max(round(o.tolerance * 1e9), 1)
+        options = np.array([o.model == "flow", o.cut_through, o.endpoint_ns, self.hops_max, reduce, close], np.int64)
         links = np.zeros((k.LINK_ROWS, len(t.src)), np.int64)
         links[k.LATENCY], links[k.HEAD] = t.latency_ns, -1
         link_rates = np.zeros((5, len(t.src)))
