@@ -31,7 +31,7 @@ NEVER = 2**62
 # state: reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_start,
 #        path_link, sizes, links, link_rates
 SEQ, QUEUED, TOP, READY_N, DONE_N, FLOWS_N, DIRTY_N, FRESH_N, STAMP, NOW = range(10)  # reg
-FLOW_MODEL, CUT_THROUGH, ENDPOINT_NS, HOPS_MAX, REDUCE_BYTES_PER_US, CLOSE_PPB = range(6)  # options
+FLOW_MODEL, CUT_THROUGH, ENDPOINT_NS, HOP_BITS, REDUCE_BYTES_PER_US, CLOSE_PPB = range(6)  # options
 (HEAP, POS, WHEN, ORDER, PHASE, WAITS, OP, READY, DONE_OP, DONE_MEMBER, FREE_NEXT, KEY, HOP, TAIL_AT, SINCE, NECK,
  NEW_NECK, MARK, FIXED, CHOSEN, FRESH, LIVE, LIVE_AT) = range(23)  # slots  # fmt: skip
 SLOT_ROWS = 23
@@ -263,7 +263,7 @@ def _begin_flow(
         if links[ACTIVE, link] == 0:
             links[BUSY_SINCE, link] = now
         links[ACTIVE, link] += 1
-        entry = slot * options[HOPS_MAX] + k - begin
+        entry = slot << options[HOP_BITS] | k - begin
         entries[AFTER, entry] = links[HEAD, link]
         entries[BEFORE, entry] = -1
         if links[HEAD, link] >= 0:
@@ -283,7 +283,7 @@ def _end_flow(
     begin = path_start[path0]
     for k in range(begin, path_start[path0 + 1]):
         link = path_link[k]
-        entry = slot * options[HOPS_MAX] + k - begin
+        entry = slot << options[HOP_BITS] | k - begin
         after, before = entries[AFTER, entry], entries[BEFORE, entry]
         if before >= 0:
             entries[AFTER, before] = after
@@ -349,7 +349,7 @@ def _unqueue_link(size, heap, at, keys):
 
 
 @njit(cache=True)
-def _touch(link, stamp, size, hops_max, slots, slot_rates, entries, links, link_rates):
+def _touch(link, stamp, size, hop_bits, slots, slot_rates, entries, links, link_rates):
     """A link comes into play: what the flows that stay as they are leave of it, and the level at which it holds some of
     them (its own level: it is their bottleneck)."""
     links[LINK_MARK, link] = stamp
@@ -358,7 +358,7 @@ def _touch(link, stamp, size, hops_max, slots, slot_rates, entries, links, link_
     level = np.inf
     entry = links[HEAD, link]
     while entry >= 0:
-        slot = entry // hops_max
+        slot = entry >> hop_bits
         entry = entries[AFTER, entry]
         if slots[NECK, slot] == link and slots[MARK, slot] != stamp:
             level = slot_rates[SPEED, slot]
@@ -372,7 +372,7 @@ def _touch(link, stamp, size, hops_max, slots, slot_rates, entries, links, link_
 
 @njit(cache=True)
 def _choose(
-    slot, count, stamp, size, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
+    slot, count, stamp, size, hop_bits, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
 ):  # fmt: skip
     """The flow's rate is to be found anew: its part of every link is free again. Returns the size of the queue."""
     slots[MARK, slot] = stamp
@@ -383,12 +383,14 @@ def _choose(
     for k in range(path_start[path0], path_start[path0 + 1]):
         link = path_link[k]
         if links[LINK_MARK, link] != stamp:
-            size = _touch(link, stamp, size, hops_max, slots, slot_rates, entries, links, link_rates)
+            size = _touch(link, stamp, size, hop_bits, slots, slot_rates, entries, links, link_rates)
         link_rates[FREE, link] += slot_rates[SPEED, slot]
         links[FLOWS, link] += 1
         share = max(link_rates[FREE, link], 0.0) / links[FLOWS, link]
         key = min(share, link_rates[LEVEL, link])
-        size = _queue_link(link, key, size, links[HEAP_LINK], links[QUEUED_AT], link_rates[HEAP_KEY])
+        # A key that is too small is put right when its turn comes.
+        if links[QUEUED_AT, link] < 0 or key < link_rates[HEAP_KEY, link]:
+            size = _queue_link(link, key, size, links[HEAP_LINK], links[QUEUED_AT], link_rates[HEAP_KEY])
     return size
 
 
@@ -399,7 +401,7 @@ def _share_out(
     """Works out the rates again, as flows began or ended: water-filling from the lowest level up, in which flows that
     cannot feel the change never take part. Links come in the order of their level; at its level a link either gives
     all flows that still look for a rate their share, or shows whether it is still the bottleneck of those it held."""
-    hops_max, close = options[HOPS_MAX], options[CLOSE_PPB] * 1e-9
+    hop_bits, close = options[HOP_BITS], options[CLOSE_PPB] * 1e-9
     mark, neck, after = slots[MARK], slots[NECK], entries[AFTER]
     speed, free, level = slot_rates[SPEED], link_rates[FREE], link_rates[LEVEL]
     flows, heap, at, keys = links[FLOWS], links[HEAP_LINK], links[QUEUED_AT], link_rates[HEAP_KEY]
@@ -411,10 +413,10 @@ def _share_out(
         link = links[DIRTY, i]
         links[IS_DIRTY, link] = 0
         if links[HEAD, link] >= 0 and links[LINK_MARK, link] != stamp:
-            size = _touch(link, stamp, size, hops_max, slots, slot_rates, entries, links, link_rates)
+            size = _touch(link, stamp, size, hop_bits, slots, slot_rates, entries, links, link_rates)
     for i in range(reg[FRESH_N]):
         size = _choose(
-            slots[FRESH, i], count, stamp, size, hops_max, slots, slot_rates, entries, ops, path_start, path_link,
+            slots[FRESH, i], count, stamp, size, hop_bits, slots, slot_rates, entries, ops, path_start, path_link,
             links, link_rates,
         )  # fmt: skip
         count += 1
@@ -430,7 +432,7 @@ def _share_out(
         if key > keys[link]:  # it grew while others were served
             size = _queue_link(link, key, size, heap, at, keys)
             continue
-        holds = level[link] <= share
+        holds = level[link] * (1 + close) < share
         if holds:
             level[link] = np.inf
             if flows[link] == 0 and free[link] <= close * link_rates[RATE, link]:
@@ -438,28 +440,27 @@ def _share_out(
         chosen = count
         entry = links[HEAD, link]
         while entry >= 0:
-            slot = entry // hops_max
+            slot = entry >> hop_bits
             entry = after[entry]
             if mark[slot] != stamp and (neck[slot] == link if holds else speed[slot] > share * (1 + close)):
                 size = _choose(
-                    slot, count, stamp, size, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links,
+                    slot, count, stamp, size, hop_bits, slots, slot_rates, entries, ops, path_start, path_link, links,
                     link_rates,
                 )  # fmt: skip
                 count += 1
         if not holds and count == chosen:
-            _fix(link, share, stamp, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates)
-            size = _unqueue_link(size, heap, at, keys) if level[link] == np.inf else size
+            _fix(link, share, stamp, hop_bits, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates)
     _apply(now, count, reg, slots, slot_rates, ops, path_start, path_link, link_rates)
 
 
 @njit(cache=True)
 def _fix(
-    link, share, stamp, hops_max, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
+    link, share, stamp, hop_bits, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
 ):  # fmt: skip
     """The link is the bottleneck of all flows on it that still look for a rate."""
     entry = links[HEAD, link]
     while entry >= 0:
-        slot = entry // hops_max
+        slot = entry >> hop_bits
         entry = entries[AFTER, entry]
         if slots[MARK, slot] != stamp or slots[FIXED, slot]:
             continue

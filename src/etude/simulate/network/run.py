@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from etude.cost.schedules import Schedule, message
 from etude.errors import ClusterError, UsageError
-from etude.model.routes import Routes, common_switch
 from etude.model.topology import Topology
 from etude.simulate.network.state import NetworkState
 
@@ -94,12 +93,7 @@ def run_operations(
     times = [0] * len(operations) if arrivals is None else arrivals
     if len(times) != len(operations):
         raise UsageError(f"{len(operations)} operations, {len(times)} arrivals")
-    joins = []
-    for op, (operation, time) in enumerate(zip(operations, times, strict=True)):
-        count = operation.schedule.members
-        when = np.broadcast_to(np.asarray(time, np.int64), (count,))
-        joins.append(np.stack((when, np.full(count, op), np.arange(count)), axis=1))
-    rows = np.concatenate(joins) if joins else np.zeros((0, 3), np.int64)
+    rows = _joins(operations, times)
     if len(rows) and rows[:, 0].min() < 0:
         raise UsageError("an operation starts before time 0")
     finish0 = np.cumsum([0] + [o.schedule.members for o in operations])
@@ -108,11 +102,19 @@ def run_operations(
     return OperationTimes(parts, state.link_bytes, state.link_busy_ns)
 
 
-def switch_for(topology: Topology, operation: Operation) -> list[int]:
-    """Vertices of the operation's helpers: the switch that is nearest to all members."""
-    if operation.schedule.helpers == 0:
-        return []
-    return [common_switch(topology, np.asarray(operation.members))] * operation.schedule.helpers
+def _joins(operations: Sequence[Operation], times: Sequence[Any]) -> I64:
+    """Rows of (time, operation, member)."""
+    count = np.array([o.schedule.members for o in operations], np.int64)
+    rows = np.empty((int(count.sum()), 3), np.int64)
+    first = np.cumsum(count) - count
+    rows[:, 1] = np.repeat(np.arange(len(count)), count)
+    rows[:, 2] = np.arange(len(rows)) - np.repeat(first, count)
+    if all(isinstance(time, int) for time in times):
+        rows[:, 0] = np.repeat(np.array(times, np.int64), count)
+        return rows
+    for begin, many, time in zip(first.tolist(), count.tolist(), times, strict=True):
+        rows[begin : begin + many, 0] = time
+    return rows
 
 
-__all__ = ["NetworkOptions", "Operation", "OperationTimes", "Routes", "run_operations"]
+__all__ = ["NetworkOptions", "Operation", "OperationTimes", "run_operations"]

@@ -60,32 +60,57 @@ class NetworkState:
         self.shape_rows: list[tuple[int, int, int, int]] = []
         self.ways: dict[Hashable, int] = {}
         self.sizes: dict[tuple[int, int], int] = {}
-        self.op_rows: list[tuple[int, int, int, int, int, int]] = []
+        self.op_rows: list[tuple[int, ...]] = []
         self.hops_max = 1
 
     # --- registering
 
     def register(self, operations: Sequence[Operation]) -> None:
         """Adds operations; they are numbered in order. The ways of all new ones are searched together."""
+        first = len(self.op_rows)
+        self.op_rows += [()] * len(operations)
+        single = [i for i, op in enumerate(operations) if len(op.schedule) == 1 and op.schedule.members == 2]
+        self._register_messages([operations[i] for i in single], [first + i for i in single])
+        alone = set(single)
         asked: list[tuple[I64, I64, I64]] = []
         new: list[tuple[Hashable, int]] = []
-        for op in operations:
+        rest = [(first + i, op) for i, op in enumerate(operations) if i not in alone]
+        keys = []
+        for _, op in rest:
             self._check(op)
             shape = self._shape(op.schedule)
-            key = (shape, bytes(np.asarray(op.members, np.int64).data), op.flow)
+            key = (shape, np.asarray(op.members, np.int64).tobytes(), op.flow)
+            keys.append(key)
             if key not in self.ways:
                 self.ways[key] = -1
                 asked.append(self._pairs(op))
                 new.append((key, len(op.schedule)))
-            size_key = (shape, op.size_bytes)
-            if size_key not in self.sizes:
-                self.sizes[size_key] = self.columns["sizes"].add(op.schedule.transfer_bytes(op.size_bytes))
+            if (shape, op.size_bytes) not in self.sizes:
+                sizes = op.schedule.transfer_bytes(op.size_bytes)
+                self.sizes[shape, op.size_bytes] = self.columns["sizes"].add(sizes)
         self._find_ways(asked, new)
-        for op in operations:
-            shape = self.shapes[id(op.schedule)]
-            way = self.ways[shape, bytes(np.asarray(op.members, np.int64).data), op.flow]
+        for (row, op), key in zip(rest, keys, strict=True):
             left = op.schedule.members + len(op.schedule)
-            self.op_rows.append((shape, -1, left, op.schedule.members, way, self.sizes[shape, op.size_bytes]))
+            size0 = self.sizes[key[0], op.size_bytes]
+            self.op_rows[row] = (key[0], -1, left, op.schedule.members, self.ways[key], size0)
+
+    def _register_messages(self, messages: Sequence[Operation], rows: Sequence[int]) -> None:
+        """Messages come in hundreds of thousands: all at once, nothing shared."""
+        if not messages:
+            return
+        pair = np.array([op.members for op in messages], np.int64).reshape(-1, 2)
+        size = np.array([op.size_bytes for op in messages], np.int64)
+        odd = (pair < 0).any(axis=1) | (pair >= len(self.topology)).any(axis=1) | (pair[:, 0] == pair[:, 1])
+        for i in np.flatnonzero(odd | (size < 0)):
+            self._check(messages[i])
+            messages[i].schedule.transfer_bytes(messages[i].size_bytes)
+        vertex = self.topology.device[pair]
+        start, found = self.routes.paths(vertex[:, 0], vertex[:, 1], np.array([op.flow for op in messages], np.int64))
+        self.hops_max = max(self.hops_max, int(np.diff(start).max()))
+        path0 = self.columns["path_start"].add(self.columns["path_link"].add(found) + start)
+        size0 = self.columns["sizes"].add(size)
+        for i, (row, op) in enumerate(zip(rows, messages, strict=True)):
+            self.op_rows[row] = (self._shape(op.schedule), -1, 3, 2, path0 + i, size0 + i)
 
     def _check(self, op: Operation) -> None:
         members = np.asarray(op.members, np.int64)
@@ -158,15 +183,16 @@ class NetworkState:
         members = np.stack((np.append(column["touch_start"], len(column["touch"])), np.append(column["left0"], 0)))
         # Per us, so that a rate in whole bytes is exact where it is whole in bytes per us.
         reduce = round(o.reduce_bytes_per_s / 1e6)
+        hop_bits = (self.hops_max - 1).bit_length()
         close = max(round(o.tolerance * 1e9), 1)
-        options = np.array([o.model == "flow", o.cut_through, o.endpoint_ns, self.hops_max, reduce, close], np.int64)
+        options = np.array([o.model == "flow", o.cut_through, o.endpoint_ns, hop_bits, reduce, close], np.int64)
         links = np.zeros((k.LINK_ROWS, len(t.src)), np.int64)
         links[k.LATENCY], links[k.HEAD] = t.latency_ns, -1
         link_rates = np.zeros((5, len(t.src)))
         link_rates[k.RATE] = t.bytes_per_s / 1e9
         slot_columns = np.zeros((k.SLOT_ROWS, slots), np.int64)
         slot_columns[k.POS] = -1
-        entries = np.zeros((2, slots * self.hops_max if o.model == "flow" else 1), np.int64)
+        entries = np.zeros((2, slots << hop_bits if o.model == "flow" else 1), np.int64)
         return (
             np.zeros(10, np.int64), options, slot_columns, np.zeros((3, slots)), entries, ops,
             np.ascontiguousarray(shapes), transfers, members, np.append(column["succ_start"], len(column["succ"])),
