@@ -203,7 +203,7 @@ def test_rates_are_max_min_fair_at_every_instant(t: Topology, data: st.DataObjec
     state = NetworkState(t, NetworkOptions())
     state.register(ops)
     arrays = state.arrays()
-    reg, slots, speed, load = arrays[0], arrays[2], arrays[3][k.SPEED], arrays[16][k.LOAD]
+    reg, slots, speed, load = arrays[0], arrays[2], arrays[3][k.SPEED], arrays[-1][k.LOAD]
     paths = [state.routes.paths(t.device[[p[0]]], t.device[[p[1]]], f)[1] for f, p in enumerate(pairs)]
     for op in range(len(ops)):
         for member in (0, 1):

@@ -28,13 +28,13 @@ from numba import njit
 
 NEVER = 2**62
 
-# state: reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_start,
-#        path_link, sizes, links, link_rates
+# state: reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
+#        path_start, path_link, sizes, links, link_rates
 SEQ, QUEUED, TOP, READY_N, DONE_N, FLOWS_N, DIRTY_N, FRESH_N, STAMP, NOW = range(10)  # reg
 FLOW_MODEL, CUT_THROUGH, ENDPOINT_NS, HOP_BITS, REDUCE_BYTES_PER_US, CLOSE_PPB = range(6)  # options
 (HEAP, POS, WHEN, ORDER, PHASE, WAITS, OP, READY, DONE_OP, DONE_MEMBER, FREE_NEXT, KEY, HOP, TAIL_AT, SINCE, NECK,
- NEW_NECK, MARK, FIXED, CHOSEN, FRESH, LIVE, LIVE_AT) = range(23)  # slots  # fmt: skip
-SLOT_ROWS = 23
+ NEW_NECK, MARK, FIXED, CHOSEN, FRESH, LIVE, LIVE_AT, PATH) = range(24)  # slots  # fmt: skip
+SLOT_ROWS = 24
 REST, SPEED, NEW_SPEED = range(3)  # slot_rates
 AFTER, BEFORE = range(2)  # entries: a slot on a link
 SHAPE, BASE, LEFT, MEMBERS, PATH0, SIZE0 = range(6)  # ops
@@ -372,14 +372,13 @@ def _touch(link, stamp, size, hop_bits, slots, slot_rates, entries, links, link_
 
 @njit(cache=True)
 def _choose(
-    slot, count, stamp, size, hop_bits, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
+    slot, count, stamp, size, hop_bits, slots, slot_rates, entries, path_start, path_link, links, link_rates
 ):  # fmt: skip
     """The flow's rate is to be found anew: its part of every link is free again. Returns the size of the queue."""
     slots[MARK, slot] = stamp
     slots[FIXED, slot] = 0
     slots[CHOSEN, count] = slot
-    op = slots[OP, slot]
-    path0 = ops[PATH0, op] + slot - ops[BASE, op]
+    path0 = slots[PATH, slot]
     for k in range(path_start[path0], path_start[path0 + 1]):
         link = path_link[k]
         if links[LINK_MARK, link] != stamp:
@@ -396,7 +395,7 @@ def _choose(
 
 @njit(cache=True)
 def _share_out(
-    now, reg, options, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
+    now, reg, options, slots, slot_rates, entries, path_start, path_link, links, link_rates
 ):  # fmt: skip
     """Works out the rates again, as flows began or ended: water-filling from the lowest level up, in which flows that
     cannot feel the change never take part. Links come in the order of their level; at its level a link either gives
@@ -416,7 +415,7 @@ def _share_out(
             size = _touch(link, stamp, size, hop_bits, slots, slot_rates, entries, links, link_rates)
     for i in range(reg[FRESH_N]):
         size = _choose(
-            slots[FRESH, i], count, stamp, size, hop_bits, slots, slot_rates, entries, ops, path_start, path_link,
+            slots[FRESH, i], count, stamp, size, hop_bits, slots, slot_rates, entries, path_start, path_link,
             links, link_rates,
         )  # fmt: skip
         count += 1
@@ -444,18 +443,18 @@ def _share_out(
             entry = after[entry]
             if mark[slot] != stamp and (neck[slot] == link if holds else speed[slot] > share * (1 + close)):
                 size = _choose(
-                    slot, count, stamp, size, hop_bits, slots, slot_rates, entries, ops, path_start, path_link, links,
+                    slot, count, stamp, size, hop_bits, slots, slot_rates, entries, path_start, path_link, links,
                     link_rates,
                 )  # fmt: skip
                 count += 1
         if not holds and count == chosen:
-            _fix(link, share, stamp, hop_bits, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates)
-    _apply(now, count, reg, slots, slot_rates, ops, path_start, path_link, link_rates)
+            _fix(link, share, stamp, hop_bits, slots, slot_rates, entries, path_start, path_link, links, link_rates)
+    _apply(now, count, reg, slots, slot_rates, path_start, path_link, link_rates)
 
 
 @njit(cache=True)
 def _fix(
-    link, share, stamp, hop_bits, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates
+    link, share, stamp, hop_bits, slots, slot_rates, entries, path_start, path_link, links, link_rates
 ):  # fmt: skip
     """The link is the bottleneck of all flows on it that still look for a rate."""
     entry = links[HEAD, link]
@@ -467,15 +466,14 @@ def _fix(
         slots[FIXED, slot] = 1
         slots[NEW_NECK, slot] = link
         slot_rates[NEW_SPEED, slot] = share
-        op = slots[OP, slot]
-        path0 = ops[PATH0, op] + slot - ops[BASE, op]
+        path0 = slots[PATH, slot]
         for k in range(path_start[path0], path_start[path0 + 1]):
             link_rates[FREE, path_link[k]] -= share
             links[FLOWS, path_link[k]] -= 1
 
 
 @njit(cache=True)
-def _apply(now, count, reg, slots, slot_rates, ops, path_start, path_link, link_rates):
+def _apply(now, count, reg, slots, slot_rates, path_start, path_link, link_rates):
     """The new rates hold from now on."""
     rest, speed, new_speed = slot_rates[REST], slot_rates[SPEED], slot_rates[NEW_SPEED]
     for i in range(count):
@@ -484,8 +482,7 @@ def _apply(now, count, reg, slots, slot_rates, ops, path_start, path_link, link_
         change = new_speed[slot] - speed[slot]
         if abs(change) <= 1e-13 * new_speed[slot]:
             continue
-        op = slots[OP, slot]
-        path0 = ops[PATH0, op] + slot - ops[BASE, op]
+        path0 = slots[PATH, slot]
         for k in range(path_start[path0], path_start[path0 + 1]):
             link_rates[LOAD, path_link[k]] += change
         rest[slot] = max(rest[slot] - speed[slot] * (now - slots[SINCE, slot]), 0.0)
@@ -503,8 +500,8 @@ def _apply(now, count, reg, slots, slot_rates, ops, path_start, path_link, link_
 
 @njit(cache=True)
 def post(state, now, op, member):
-    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_start,
-     path_link, sizes, links, link_rates) = state  # fmt: skip
+    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
+     path_start, path_link, sizes, links, link_rates) = state  # fmt: skip
     if ops[BASE, op] == -1 and not _allocate(op, reg, slots, ops, shapes, transfers, members):
         return False
     base, row = ops[BASE, op], shapes[MEMBER0, ops[SHAPE, op]] + member
@@ -518,8 +515,8 @@ def post(state, now, op, member):
 
 @njit(cache=True)
 def _start_ready(state, now):
-    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_start,
-     path_link, sizes, links, link_rates) = state  # fmt: skip
+    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
+     path_start, path_link, sizes, links, link_rates) = state  # fmt: skip
     while reg[READY_N] > 0:
         for i in range(_ready_in_order(reg, slots)):
             slot = slots[KEY, i]
@@ -528,6 +525,7 @@ def _start_ready(state, now):
             row = shapes[FIRST, ops[SHAPE, op]] + t
             slots[HOP, slot] = 0
             slots[TAIL_AT, slot] = 0
+            slots[PATH, slot] = path_of[ops[PATH0, op] + t]
             if transfers[SRC, row] == transfers[DST, row]:
                 if transfers[DELAY, row] == 0:
                     _finish(slot, reg, slots, ops, shapes, transfers, succ_start, succ)
@@ -539,32 +537,32 @@ def _start_ready(state, now):
                 _put(slot, now + options[ENDPOINT_NS], reg, slots)
             elif options[FLOW_MODEL]:
                 _begin_flow(
-                    slot, now, ops[PATH0, op] + t, sizes[ops[SIZE0, op] + t], reg, options, slots, slot_rates,
+                    slot, now, slots[PATH, slot], sizes[ops[SIZE0, op] + t], reg, options, slots, slot_rates,
                     entries, path_start, path_link, links,
                 )  # fmt: skip
             else:
                 slots[PHASE, slot] = MOVE
                 _hop(
-                    slot, now, ops[PATH0, op] + t, sizes[ops[SIZE0, op] + t], reg, options, slots, path_start,
+                    slot, now, slots[PATH, slot], sizes[ops[SIZE0, op] + t], reg, options, slots, path_start,
                     path_link, links, link_rates,
                 )  # fmt: skip
 
 
 @njit(cache=True)
 def next_time(state, now):
-    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_start,
-     path_link, sizes, links, link_rates) = state  # fmt: skip
+    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
+     path_start, path_link, sizes, links, link_rates) = state  # fmt: skip
     if reg[READY_N] > 0:
         _start_ready(state, now)
     if reg[FRESH_N] > 0 or reg[DIRTY_N] > 0:
-        _share_out(now, reg, options, slots, slot_rates, entries, ops, path_start, path_link, links, link_rates)
+        _share_out(now, reg, options, slots, slot_rates, entries, path_start, path_link, links, link_rates)
     return slots[WHEN, slots[HEAP, 0]] if reg[QUEUED] > 0 else NEVER
 
 
 @njit(cache=True)
 def advance(state, now):
-    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_start,
-     path_link, sizes, links, link_rates) = state  # fmt: skip
+    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
+     path_start, path_link, sizes, links, link_rates) = state  # fmt: skip
     phase = slots[PHASE]
     while True:
         if reg[QUEUED] == 0 or slots[WHEN, slots[HEAP, 0]] > now:
@@ -576,7 +574,7 @@ def advance(state, now):
         op = slots[OP, slot]
         t = slot - ops[BASE, op]
         size = sizes[ops[SIZE0, op] + t]
-        path0 = ops[PATH0, op] + t
+        path0 = slots[PATH, slot]
         if phase[slot] < LAND and not options[FLOW_MODEL]:
             phase[slot] = MOVE
             _hop(slot, now, path0, size, reg, options, slots, path_start, path_link, links, link_rates)

@@ -54,7 +54,7 @@ class NetworkState:
         self.link_bytes = np.zeros(len(topology.src), np.int64)
         self.link_busy_ns = np.zeros(len(topology.src), np.int64)
         names = ("src", "dst", "wait0", "left0", "succ", "touch", "path_link", "delay", "succ_start", "touch_start")
-        self.columns = {name: _Column() for name in (*names, "path_start", "sizes", "has_deps", "put")}
+        self.columns = {name: _Column() for name in (*names, "path_of", "path_start", "sizes", "has_deps", "put")}
         self.shapes: dict[int, int] = {}
         self.kept: list[Schedule] = []  # ids of dead schedules could come again
         self.shape_rows: list[tuple[int, int, int, int]] = []
@@ -69,7 +69,7 @@ class NetworkState:
         """Adds operations; they are numbered in order. The ways of all new ones are searched together."""
         first = len(self.op_rows)
         self.op_rows += [()] * len(operations)
-        single = [i for i, op in enumerate(operations) if len(op.schedule) == 1 and op.schedule.members == 2]
+        single = [i for i, op in enumerate(operations) if op.schedule.algorithm == "message"]
         self._register_messages([operations[i] for i in single], [first + i for i in single])
         alone = set(single)
         asked: list[tuple[I64, I64, I64]] = []
@@ -104,10 +104,8 @@ class NetworkState:
         for i in np.flatnonzero(odd | (size < 0)):
             self._check(messages[i])
             messages[i].schedule.transfer_bytes(messages[i].size_bytes)
-        vertex = self.topology.device[pair]
-        start, found = self.routes.paths(vertex[:, 0], vertex[:, 1], np.array([op.flow for op in messages], np.int64))
-        self.hops_max = max(self.hops_max, int(np.diff(start).max()))
-        path0 = self.columns["path_start"].add(self.columns["path_link"].add(found) + start)
+        vertex = self.topology.device[pair].astype(np.int64)
+        path0 = self._add_paths(vertex[:, 0], vertex[:, 1], np.array([op.flow for op in messages], np.int64))
         size0 = self.columns["sizes"].add(size)
         for i, (row, op) in enumerate(zip(rows, messages, strict=True)):
             self.op_rows[row] = (self._shape(op.schedule), -1, 3, 2, path0 + i, size0 + i)
@@ -159,17 +157,26 @@ class NetworkState:
         return vertex[op.schedule.src], vertex[op.schedule.dst], way
 
     def _find_ways(self, asked: list[tuple[I64, I64, I64]], new: list[tuple[Hashable, int]]) -> None:
-        if not asked:
+        if not any(len(part) for part, _, _ in asked):
+            self.ways |= {key: 0 for key, _ in new}  # one member alone goes nowhere
             return
-        src, dst, way = (np.concatenate(part) for part in zip(*asked, strict=True))
-        start, found = self.routes.paths(src, dst, way)
-        if len(start) > 1:
-            self.hops_max = max(self.hops_max, int(np.diff(start).max()))
-        base = self.columns["path_link"].add(found)
-        at = self.columns["path_start"].add(base + start)
+        at = self._add_paths(*(np.concatenate(part) for part in zip(*asked, strict=True)))
         for key, count in new:
             self.ways[key] = at
             at += count
+
+    def _add_paths(self, src: I64, dst: I64, way: I64) -> int:
+        """Ways of these pairs of vertices; equal ones are kept once. Returns where in `path_of` they begin."""
+        table = np.stack((src * len(self.topology.kind) + dst, np.zeros_like(way) if self.topology.dimensions else way))
+        order = np.lexsort(table)
+        new = np.append(True, (np.diff(table[:, order], axis=1) != 0).any(axis=0))
+        which = np.empty(len(src), np.int64)
+        which[order] = np.cumsum(new) - 1
+        once = order[new]
+        start, found = self.routes.paths(src[once], dst[once], way[once])
+        self.hops_max = max(self.hops_max, int(np.diff(start).max()))
+        first = self.columns["path_start"].add(self.columns["path_link"].add(found) + start)
+        return self.columns["path_of"].add(first + which)
 
     # --- running
 
@@ -196,7 +203,7 @@ class NetworkState:
         return (
             np.zeros(10, np.int64), options, slot_columns, np.zeros((3, slots)), entries, ops,
             np.ascontiguousarray(shapes), transfers, members, np.append(column["succ_start"], len(column["succ"])),
-            column["succ"], column["touch"], column["path_start"], column["path_link"], column["sizes"], links,
+            column["succ"], column["touch"], column["path_of"], column["path_start"], column["path_link"], column["sizes"], links,
             link_rates,
         )  # fmt: skip
 
