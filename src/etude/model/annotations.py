@@ -52,8 +52,8 @@ def cluster_of(graph: InfraGraph, annotation: Mapping[str, Any] | None = None) -
     rate, latency = _links(graph, notes)
     kind, forwards, rank, figures = _nodes(graph, notes)
     _edges(graph, notes, rate, latency)
-    _refuse_open(graph, rate, latency)
     device = _devices(graph, kind, rank)
+    _refuse_open(graph, rate, latency)
     topology = topology_of(
         graph.name or "infragraph",
         kind=kind,

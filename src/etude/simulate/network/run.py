@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.schedules import Schedule, message
-from etude.errors import ClusterError, UsageError
+from etude.errors import ClusterError, DeadlockError, UsageError
 from etude.model.topology import Topology
 from etude.simulate.network.state import NetworkState
 
@@ -98,6 +98,10 @@ def run_operations(
         raise UsageError("an operation starts before time 0")
     finish0 = np.cumsum([0] + [o.schedule.members for o in operations])
     finish = state.run(rows[np.argsort(rows[:, 0], kind="stable")], finish0)
+    stuck = np.flatnonzero(finish < 0)
+    if len(stuck):
+        op = int(np.searchsorted(finish0, stuck[0], side="right")) - 1
+        raise DeadlockError(f"operation {op} ({operations[op].schedule.algorithm}) never ends: its transfers wait in a circle")
     parts = tuple(finish[finish0[i] : finish0[i + 1]] for i in range(len(operations)))
     return OperationTimes(parts, state.link_bytes, state.link_busy_ns)
 
