@@ -1,4 +1,4 @@
-"""Carries a schedule out on symbolic blocks, in random order of events, and says whether everyone has the right data."""
+"""Carries a schedule out on symbolic blocks, in random order of events: does everyone end with the right data?"""
 
 import random
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from etude.cost.schedules import Put, Schedule
-from etude.model.schema import Collective as C
+from etude.model.schema import Collective
 
 Blocks = dict[int, frozenset[int]]
 
@@ -16,11 +16,11 @@ def beginning(p: Schedule) -> list[Blocks]:
     n, have = p.members, [{} for _ in range(p.members + p.helpers)]
     for block in range(p.blocks * p.chunks):
         k = block % p.blocks
-        if p.collective in (C.ALL_REDUCE, C.REDUCE_SCATTER, C.REDUCE, C.BARRIER):
+        if p.collective in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE, Collective.BARRIER):
             holders = list(range(n))
-        elif p.collective in (C.ALL_GATHER, C.GATHER):
+        elif p.collective in (Collective.ALL_GATHER, Collective.GATHER):
             holders = [int(p.block_owner[k])]
-        elif p.collective in (C.BROADCAST, C.SCATTER):
+        elif p.collective in (Collective.BROADCAST, Collective.SCATTER):
             holders = [p.root]
         else:
             holders = [k // n]
@@ -35,19 +35,19 @@ def expected(p: Schedule) -> Iterator[tuple[int, int, frozenset[int]]]:
     for block in range(p.blocks * p.chunks):
         k = block % p.blocks
         owner = int(p.block_owner[k])
-        if p.collective in (C.ALL_REDUCE, C.BARRIER):
+        if p.collective in (Collective.ALL_REDUCE, Collective.BARRIER):
             yield from ((m, block, everyone) for m in range(n))
-        elif p.collective == C.REDUCE_SCATTER:
+        elif p.collective == Collective.REDUCE_SCATTER:
             yield owner, block, everyone
-        elif p.collective == C.REDUCE:
+        elif p.collective == Collective.REDUCE:
             yield p.root, block, everyone
-        elif p.collective == C.ALL_GATHER:
+        elif p.collective == Collective.ALL_GATHER:
             yield from ((m, block, frozenset([owner])) for m in range(n))
-        elif p.collective == C.GATHER:
+        elif p.collective == Collective.GATHER:
             yield p.root, block, frozenset([owner])
-        elif p.collective == C.BROADCAST:
+        elif p.collective == Collective.BROADCAST:
             yield from ((m, block, frozenset([p.root])) for m in range(n))
-        elif p.collective == C.SCATTER:
+        elif p.collective == Collective.SCATTER:
             yield owner, block, frozenset([p.root])
         else:
             yield k % n, block, frozenset([k // n])
@@ -78,7 +78,7 @@ def carry_out(p: Schedule, seed: int) -> list[Blocks]:
             if p.put[t] == Put.COPY or block not in mine:
                 mine[block] = who
             else:
-                assert p.collective == C.BARRIER or not (mine[block] & who), "counted twice"
+                assert p.collective == Collective.BARRIER or not (mine[block] & who), "counted twice"
                 mine[block] |= who
         done += 1
         for other in after[t]:

@@ -4,17 +4,16 @@ import re
 
 import numpy as np
 import pytest
-from symbolic import assert_right
 
 from etude.cost.schedule_files import from_job, from_msccl
 from etude.cost.schedules import schedule
 from etude.errors import ClusterError, CycleError, MismatchError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
-from etude.model.schema import Collective as C
-from etude.model.schema import Kind
+from etude.model.schema import Collective, Kind
 from etude.model.topology import Wire, ring
 from etude.simulate.network.run import Operation, run_operations
+from symbolic import assert_right
 
 
 def msccl_ring(n: int) -> str:
@@ -35,10 +34,12 @@ def msccl_ring(n: int) -> str:
 
 @pytest.mark.parametrize("n", [2, 3, 4, 7])
 def test_a_ring_in_msccl_is_our_ring(n: int) -> None:
-    theirs, ours = from_msccl(msccl_ring(n)), schedule(C.ALL_REDUCE, "ring", n)
+    theirs, ours = from_msccl(msccl_ring(n)), schedule(Collective.ALL_REDUCE, "ring", n)
     for seed in range(4):
         assert_right(theirs, seed)
-    assert sorted(theirs.transfer_bytes(1003)[theirs.src != theirs.dst]) == sorted(ours.transfer_bytes(1003)[ours.src != ours.dst])
+    assert sorted(theirs.transfer_bytes(1003)[theirs.src != theirs.dst]) == sorted(
+        ours.transfer_bytes(1003)[ours.src != ours.dst]
+    )
     t = ring(n, Wire(bytes_per_s=1e9, latency_ns=100))
     ends = [run_operations(t, [Operation(s, range(n), 1000 * n)]).end_ns for s in (theirs, ours)]
     assert ends[0] == ends[1] == 2 * (n - 1) * 1100

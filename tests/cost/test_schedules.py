@@ -1,28 +1,29 @@
 """Every algorithm is carried out on symbolic blocks, in random order of events, and must end with the right data."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
+
+from etude.cost.schedules import Schedule, chunked, known, message, schedule
+from etude.errors import ClusterError
+from etude.model.schema import Collective
 from symbolic import assert_right
 
-from etude.cost.schedules import chunked, known, message, schedule
-from etude.errors import ClusterError
-from etude.model.schema import Collective as C
-
-FLAT = [(C.parse(c), a) for c, names in known().items() for a in names if a not in ("hierarchical", "rail")]
-REDUCING = [C.ALL_REDUCE, C.REDUCE_SCATTER, C.ALL_GATHER]
+FLAT = [(Collective.parse(c), a) for c, names in known().items() for a in names if a not in ("hierarchical", "rail")]
+REDUCING = [Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER]
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), FLAT)
-def test_every_member_ends_with_the_right_data(collective: C, algorithm: str) -> None:
+def test_every_member_ends_with_the_right_data(collective: Collective, algorithm: str) -> None:
     for n in [*range(1, 18), 24, 33]:
         for seed in range(4 if n < 10 else 1):
             assert_right(schedule(collective, algorithm, n), seed)
 
 
-@pytest.mark.parametrize("collective", [C.BROADCAST, C.REDUCE, C.GATHER, C.SCATTER])
-def test_any_member_may_be_the_root(collective: C) -> None:
+@pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER])
+def test_any_member_may_be_the_root(collective: Collective) -> None:
     for algorithm in known()[collective.name.lower()]:
         for n in range(1, 10):
             for root in range(n):
@@ -31,7 +32,7 @@ def test_any_member_may_be_the_root(collective: C) -> None:
 
 def test_a_barrier_may_be_any_all_reduce_of_nothing() -> None:
     for algorithm in known()["all_reduce"]:
-        assert_right(schedule(C.BARRIER, algorithm, 7))
+        assert_right(schedule(Collective.BARRIER, algorithm, 7))
 
 
 @pytest.mark.parametrize("collective", REDUCING)
@@ -46,7 +47,7 @@ def test_a_barrier_may_be_any_all_reduce_of_nothing() -> None:
         ((6,), ("ring",)),
     ],
 )
-def test_hierarchical(collective: C, dims: tuple[int, ...], inner: tuple[str, ...]) -> None:
+def test_hierarchical(collective: Collective, dims: tuple[int, ...], inner: tuple[str, ...]) -> None:
     for seed in range(3):
         assert_right(schedule(collective, "hierarchical", int(np.prod(dims)), dims=dims, inner=inner), seed)
 
@@ -55,7 +56,7 @@ def test_hierarchical(collective: C, dims: tuple[int, ...], inner: tuple[str, ..
 @pytest.mark.parametrize("dims", [(4, 3), (1, 5), (5, 1), (3, 3), (2, 6)])
 def test_all_to_all_in_two_phases(algorithm: str, dims: tuple[int, int]) -> None:
     for seed in range(3):
-        assert_right(schedule(C.ALL_TO_ALL, algorithm, dims[0] * dims[1], dims=dims), seed)
+        assert_right(schedule(Collective.ALL_TO_ALL, algorithm, dims[0] * dims[1], dims=dims), seed)
 
 
 @pytest.mark.parametrize("chunks", [2, 5])
@@ -64,7 +65,7 @@ def test_chunks_carry_all_of_the_data(chunks: int) -> None:
         p = chunked(schedule(collective, algorithm, 6), chunks, window=1)
         assert_right(p)
         assert len(p) == chunks * len(schedule(collective, algorithm, 6))
-    p = schedule(C.ALL_REDUCE, "hierarchical", 12, dims=(4, 3), chunks=chunks)
+    p = schedule(Collective.ALL_REDUCE, "hierarchical", 12, dims=(4, 3), chunks=chunks)
     assert_right(p)
 
 
@@ -74,11 +75,11 @@ def test_bytes_are_cut_exactly(size: int, chunks: int) -> None:
     for n in (1, 2, 3, 5, 8, 13):
         for collective in REDUCING:
             ring = schedule(collective, "ring", n, chunks=chunks)
-            whole = size * (n if collective == C.ALL_GATHER else 1)
-            rounds = 2 if collective == C.ALL_REDUCE else 1
+            whole = size * (n if collective == Collective.ALL_GATHER else 1)
+            rounds = 2 if collective == Collective.ALL_REDUCE else 1
             assert ring.transfer_bytes(size).sum() == rounds * (n - 1) * whole
         received = Counter()
-        direct = schedule(C.ALL_TO_ALL, "direct", n, chunks=chunks)
+        direct = schedule(Collective.ALL_TO_ALL, "direct", n, chunks=chunks)
         for dst, b in zip(direct.dst, direct.transfer_bytes(size), strict=True):
             received[int(dst)] += int(b)
         assert direct.transfer_bytes(size).sum() <= size * n
@@ -87,14 +88,14 @@ def test_bytes_are_cut_exactly(size: int, chunks: int) -> None:
 
 def test_a_ring_all_reduce_moves_two_n_minus_one_nths_of_the_bytes() -> None:
     for n in range(1, 20):
-        p = schedule(C.ALL_REDUCE, "ring", n)
+        p = schedule(Collective.ALL_REDUCE, "ring", n)
         sent = np.zeros(n, np.int64)
         np.add.at(sent, p.src, p.transfer_bytes(n * 840))
         assert (sent == 2 * (n - 1) * 840).all()
 
 
 def test_all_to_all_on_rails_crosses_nodes_once_and_only_on_its_rail() -> None:
-    p = schedule(C.ALL_TO_ALL, "rail", 12, dims=(4, 3))
+    p = schedule(Collective.ALL_TO_ALL, "rail", 12, dims=(4, 3))
     moved = p.transfer_bytes(12 * 5)
     cross = p.src // 4 != p.dst // 4
     assert ((p.src % 4 == p.dst % 4) | ~cross).all()
@@ -102,7 +103,7 @@ def test_all_to_all_on_rails_crosses_nodes_once_and_only_on_its_rail() -> None:
 
 
 def test_strided_blocks_are_counted_one_by_one() -> None:
-    p = schedule(C.ALL_TO_ALL, "rail", 6, dims=(2, 3), chunks=2)
+    p = schedule(Collective.ALL_TO_ALL, "rail", 6, dims=(2, 3), chunks=2)
     size = 17
     parts = [9 // 6 + (k < 9 % 6) for k in range(6)], [8 // 6 + (k < 8 % 6) for k in range(6)]
     for t, moved in enumerate(p.transfer_bytes(size)):
@@ -110,16 +111,23 @@ def test_strided_blocks_are_counted_one_by_one() -> None:
         assert moved == sum(parts[p.chunk[t]][b % 6] for b in blocks)
 
 
+def hierarchical(members: int, **more: Any) -> Schedule:
+    return schedule(Collective.ALL_REDUCE, "hierarchical", members, **more)
+
+
 @pytest.mark.parametrize(
     ("say", "call"),
     [
-        ("no algorithm `magic` for all_reduce", lambda: schedule(C.ALL_REDUCE, "magic", 4)),
-        ("0 members", lambda: schedule(C.ALL_REDUCE, "ring", 0)),
-        ("do not hold 5 members", lambda: schedule(C.ALL_REDUCE, "hierarchical", 5, dims=(2, 2))),
-        ("2 dimensions, 1 algorithms", lambda: schedule(C.ALL_REDUCE, "hierarchical", 4, dims=(2, 2), inner=("ring",))),
-        ("over two dimensions", lambda: schedule(C.ALL_TO_ALL, "rail", 8, dims=(2, 2, 2))),
-        ("root 4", lambda: schedule(C.BROADCAST, "tree", 4, root=4)),
-        ("0 chunks", lambda: schedule(C.BROADCAST, "tree", 4, chunks=0)),
+        ("no algorithm `magic` for all_reduce", lambda: schedule(Collective.ALL_REDUCE, "magic", 4)),
+        ("0 members", lambda: schedule(Collective.ALL_REDUCE, "ring", 0)),
+        ("do not hold 5 members", lambda: schedule(Collective.ALL_REDUCE, "hierarchical", 5, dims=(2, 2))),
+        (
+            "2 dimensions, 1 algorithms",
+            lambda: schedule(Collective.ALL_REDUCE, "hierarchical", 4, dims=(2, 2), inner=("ring",)),
+        ),
+        ("over two dimensions", lambda: schedule(Collective.ALL_TO_ALL, "rail", 8, dims=(2, 2, 2))),
+        ("root 4", lambda: schedule(Collective.BROADCAST, "tree", 4, root=4)),
+        ("0 chunks", lambda: schedule(Collective.BROADCAST, "tree", 4, chunks=0)),
         ("-1 bytes", lambda: message().transfer_bytes(-1)),
     ],
 )

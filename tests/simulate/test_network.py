@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
-from naive_network import NaiveFlow, NaiveLinks
 
 from etude.cost.schedules import known, schedule
 from etude.errors import ClusterError, UsageError
 from etude.model.fabrics import dragonfly, fat_tree, rail_clos
-from etude.model.schema import Collective as C
+from etude.model.schema import Collective
 from etude.model.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 from etude.simulate.network import kernels as k
 from etude.simulate.network.run import NetworkOptions, Operation, run_operations
 from etude.simulate.network.state import NetworkState
+from naive_network import NaiveFlow, NaiveLinks
 
 GB = Wire(bytes_per_s=1e9, latency_ns=100)  # one byte a ns
 
@@ -62,12 +62,12 @@ def test_a_flow_that_is_slow_elsewhere_leaves_its_share_to_others() -> None:
 
 
 def test_members_join_when_they_come() -> None:
-    op = Operation(schedule(C.ALL_REDUCE, "direct", 3), [0, 1, 2], 3000)
+    op = Operation(schedule(Collective.ALL_REDUCE, "direct", 3), [0, 1, 2], 3000)
     t = full(3, Wire(bytes_per_s=1e9, latency_ns=0))
     assert run_operations(t, [op]).end_ns == 2000
     late = run_operations(t, [op], [[0, 0, 50_000]])
     assert late.finish_ns[0].tolist() == [52_000] * 3
-    assert run_operations(t, [Operation(schedule(C.ALL_REDUCE, "ring", 1), [2], 10)], [7]).end_ns == 7
+    assert run_operations(t, [Operation(schedule(Collective.ALL_REDUCE, "ring", 1), [2], 10)], [7]).end_ns == 7
 
 
 @pytest.mark.parametrize("model", ["flow", "links"])
@@ -76,7 +76,7 @@ def test_bytes_are_conserved_on_links(model: Any, collective: str) -> None:
     t = switch(6, GB)
     for algorithm in known()[collective]:
         dims = (3, 2) if algorithm in ("hierarchical", "rail") else None
-        s = schedule(C.parse(collective), algorithm, 6, dims=dims, chunks=2)
+        s = schedule(Collective.parse(collective), algorithm, 6, dims=dims, chunks=2)
         times = run_operations(t, [Operation(s, [5, 3, 1, 0, 2, 4], 1003)], model=model)
         moved = s.transfer_bytes(1003)
         hops = np.where(s.src == s.dst, 0, np.where((s.src >= 6) | (s.dst >= 6), 1, 2))
@@ -86,7 +86,7 @@ def test_bytes_are_conserved_on_links(model: Any, collective: str) -> None:
 
 def test_a_ring_all_reduce_takes_what_its_formula_says() -> None:
     for n in (2, 3, 5, 8):
-        op = Operation(schedule(C.ALL_REDUCE, "ring", n), range(n), n * 4000)
+        op = Operation(schedule(Collective.ALL_REDUCE, "ring", n), range(n), n * 4000)
         times = run_operations(ring(n, GB), [op])
         assert times.end_ns == 2 * (n - 1) * (4000 + 100)
         assert set(times.link_bytes.tolist()) <= {0, 2 * (n - 1) * 4000}
@@ -96,17 +96,19 @@ def test_chunks_of_a_hierarchical_all_reduce_overlap_in_its_dimensions() -> None
     t = product([("full", 4, GB), ("switch", 4, GB)])
     ends = {}
     for chunks in (1, 8):
-        s = schedule(C.ALL_REDUCE, "hierarchical", 16, dims=(4, 4), inner=("direct", "direct"), chunks=chunks)
+        s = schedule(Collective.ALL_REDUCE, "hierarchical", 16, dims=(4, 4), inner=("direct", "direct"), chunks=chunks)
         ends[chunks] = run_operations(t, [Operation(s, range(16), 16_000_000)]).end_ns
     assert ends[8] < 0.8 * ends[1]
 
 
 def test_in_switch_all_reduce_moves_each_byte_once_up_and_once_down() -> None:
-    times = run_operations(switch(8, GB), [Operation(schedule(C.ALL_REDUCE, "in_switch", 8, chunks=16), range(8), 8000)])
+    times = run_operations(
+        switch(8, GB), [Operation(schedule(Collective.ALL_REDUCE, "in_switch", 8, chunks=16), range(8), 8000)]
+    )
     assert times.link_bytes.tolist() == [8000] * 16
 
 
-# --- against slow twins -------------------------------------------------------------------------------------------------
+# --- against slow twins ---------------------------------------------------------------------------------------------
 
 
 @st.composite
@@ -161,7 +163,7 @@ def loads(draw: DrawFn) -> tuple[Topology, list[Operation], list[Any], dict[str,
             collective, algorithm = draw(st.sampled_from(pair))
             if algorithm == "in_switch" and t.dimensions:
                 algorithm = "direct" if collective != "barrier" else "dissemination"
-            s = schedule(C.parse(collective), algorithm, len(members), chunks=draw(st.integers(1, 2)))
+            s = schedule(Collective.parse(collective), algorithm, len(members), chunks=draw(st.integers(1, 2)))
             ops.append(Operation(s, members, size))
         count = ops[-1].schedule.members
         times = draw(st.lists(st.integers(0, 40_000), min_size=count, max_size=count))
@@ -224,7 +226,7 @@ def test_rates_are_max_min_fair_at_every_instant(t: Topology, data: st.DataObjec
         k.advance(arrays, now)
 
 
-# --- against ASTRA-sim --------------------------------------------------------------------------------------------------
+# --- against ASTRA-sim ----------------------------------------------------------------------------------------------
 
 ASTRA = Path(os.environ.get("ETUDE_SHARED", "")) / "oracle" / "astra" / "collectives_1d.csv"
 MAKE = {"Ring": ring, "FullyConnected": full, "Switch": switch}
@@ -246,7 +248,7 @@ def test_store_and_forward_is_astra_sims_congestion_aware_model() -> None:
     for r in rows:
         n = int(r["npus"])
         wire = Wire(bytes_per_s=float(r["bandwidth_GBps"]) * 2**30, latency_ns=int(float(r["latency_ns"])))
-        s = schedule(C.parse(r["collective"]), SAME[r["implementation"]], n)
+        s = schedule(Collective.parse(r["collective"]), SAME[r["implementation"]], n)
         times = run_operations(
             MAKE[r["topology"]](n, wire),
             [Operation(s, range(n), int(r["comm_size_bytes"]))],
@@ -265,12 +267,12 @@ def test_store_and_forward_is_astra_sims_congestion_aware_model() -> None:
         assert abs(end_ns - int(r["cycles_max_ns"])) <= 10
 
 
-# --- room and refusals --------------------------------------------------------------------------------------------------
+# --- room and refusals ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["flow", "links"])
 def test_the_state_grows_while_it_runs(model: Any) -> None:
-    s = schedule(C.ALL_REDUCE, "ring", 32)
+    s = schedule(Collective.ALL_REDUCE, "ring", 32)
     ops = [Operation(s, range(32), 32_000) for _ in range(8)]
     t = ring(32, GB)
     state = NetworkState(t, NetworkOptions(model=model))
@@ -285,7 +287,7 @@ def test_the_state_grows_while_it_runs(model: Any) -> None:
 @pytest.mark.parametrize("model", ["flow", "links"])
 def test_slots_are_used_again(model: Any) -> None:
     """A thousand collectives, one after the other, in the room of one."""
-    s = schedule(C.ALL_REDUCE, "ring", 4)
+    s = schedule(Collective.ALL_REDUCE, "ring", 4)
     state = NetworkState(ring(4, GB), NetworkOptions(model=model))
     state.register([Operation(s, range(4), 400)] * 1000)
     arrays = state.arrays()
@@ -306,7 +308,7 @@ def test_slots_are_used_again(model: Any) -> None:
         (UsageError, "1 operations, 0 arrivals", lambda: run_operations(ring(4, GB), [Operation.message(0, 1, 1)], [])),
         (ClusterError, "-4 bytes", lambda: run_operations(ring(4, GB), [Operation.message(0, 1, -4)])),
         (ClusterError, "no switch", lambda: run_operations(
-            ring(4, GB), [Operation(schedule(C.ALL_REDUCE, "in_switch", 4), range(4), 8)])),
+            ring(4, GB), [Operation(schedule(Collective.ALL_REDUCE, "in_switch", 4), range(4), 8)])),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(error: type[Exception], say: str, call: Any) -> None:

@@ -87,7 +87,11 @@ def test_annotations_complete_it(tmp_path: Path) -> None:
     (tmp_path / "both.yaml").write_text(f"{HOST}---\n{NOTES}")
     (tmp_path / "a.json").write_text(json.dumps(document()))
     first = read_cluster(tmp_path / "a.yaml", tmp_path / "notes.yaml")
-    for cluster in (first, read_cluster(tmp_path / "both.yaml"), read_cluster(tmp_path / "a.json", tmp_path / "notes.yaml")):
+    for cluster in (
+        first,
+        read_cluster(tmp_path / "both.yaml"),
+        read_cluster(tmp_path / "a.json", tmp_path / "notes.yaml"),
+    ):
         t = cluster.topology
         assert len(t) == 8
         assert [t.vertex_name(int(v)) for v in t.device[[0, 7]]] == ["host.0.xpu.0", "host.1.xpu.3"]
@@ -103,7 +107,8 @@ def test_annotations_complete_it(tmp_path: Path) -> None:
 
 def test_ranks_may_be_given() -> None:
     backwards = "nodes:\n" + "".join(
-        f"- {{name: host.{r // 4}.xpu.{r % 4}, attributes: [{{attribute: rank, value: '{7 - r}'}}]}}\n" for r in range(8)
+        f"- {{name: host.{r // 4}.xpu.{r % 4}, attributes: [{{attribute: rank, value: '{7 - r}'}}]}}\n"
+        for r in range(8)
     )
     t = cluster_of(expand(document()), note(backwards)).topology
     assert [t.vertex_name(int(v)) for v in t.device[:2]] == ["host.1.xpu.3", "host.1.xpu.2"]
@@ -131,7 +136,11 @@ edges: [{ep1: {instance: rack, component: 'card[2].xpu[1]'}, ep2: {instance: rac
     g = expand(document(rack))
     assert set(edge_names(g)) == {
         *((f"rack.{r}.card.{c}.xpu.0", f"rack.{r}.card.{c}.xpu.1", "in") for r in range(2) for c in range(3)),
-        *((f"rack.{r}.card.{c}.xpu.0", f"rack.{r}.card.{(c + 1) % 3}.xpu.0", "ici") for r in range(2) for c in range(3)),
+        *(
+            (f"rack.{r}.card.{c}.xpu.0", f"rack.{r}.card.{(c + 1) % 3}.xpu.0", "ici")
+            for r in range(2)
+            for c in range(3)
+        ),
         ("rack.0.card.2.xpu.1", "rack.1.card.2.xpu.1", "far"),
     }
     t = cluster_of(g).topology
@@ -172,13 +181,19 @@ def test_broken_files_are_refused(change: tuple[str, str], say: str) -> None:
     [
         ("{}", "link `nv` of device `host` has no bandwidth; nor have `pcie`"),
         ("links: [{name: nv, attributes: [{attribute: etude.bandwidth, value: 0GB/s}]}]", "must be positive"),
-        ("links: [{name: nv, attributes: [{attribute: etude.bandwith, value: 1GB/s}]}]", "unknown key `etude.bandwith`"),
+        (
+            "links: [{name: nv, attributes: [{attribute: etude.bandwith, value: 1GB/s}]}]",
+            "unknown key `etude.bandwith`",
+        ),
         ("links: [{name: nv, attributes: [{attribute: etude.bandwidth, value: fast}]}]", "is not a bandwidth"),
         ("links: [{name: ib, attributes: []}]", "there is no such link"),
         ("edges: [{ep1: host.0.xpu.0, ep2: host.1.xpu.0, attributes: []}]", "there is no such edge"),
         ("nodes: [{name: 'host[0]gpu', attributes: []}]", "there is no component `gpu`"),
         ("nodes: [{name: 'host.0.xpu', attributes: [{attribute: rank, value: 3}]}]", "cannot all be rank 3"),
-        ("nodes: [{name: 'host.0.xpu.1', attributes: [{attribute: rank, value: 3}]}]", "rank 3 of host.0.xpu.1 is double"),
+        (
+            "nodes: [{name: 'host.0.xpu.1', attributes: [{attribute: rank, value: 3}]}]",
+            "rank 3 of host.0.xpu.1 is double",
+        ),
         ("nodes: [{name: 'host.0.xpu.1', attributes: [{attribute: etude.kind, value: gpu}]}]", "unknown kind `gpu`"),
     ],
 )
@@ -217,9 +232,9 @@ def test_what_is_no_infragraph_at_all(tmp_path: Path, text: str, say: str) -> No
         read_infragraph(tmp_path / "none.yaml")
 
 
-# --- against the package ------------------------------------------------------------------------------------------------
+# --- against the package --------------------------------------------------------------------------------------------
 
-EXPORT = '''
+EXPORT = """
 import json, sys, warnings
 warnings.simplefilter("ignore")
 from infragraph import Api
@@ -259,7 +274,7 @@ for name, system in cases.items():
     with open(f"{sys.argv[1]}/{name}.expected", "w") as out:
         nodes = {n: a["type"] for n, a in graph.nodes(data=True)}
         json.dump({"nodes": nodes, "edges": [[a, b, d["link"]] for a, b, d in graph.edges(data=True)]}, out)
-'''
+"""
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +312,9 @@ def test_plain_edges_are_read_without_the_parser_and_give_the_same(tmp_path: Pat
     head = "devices:\n- name: router\n  components:\n  - {name: port, count: 2, choice: port}\nedges:\n"
     tail = "instances:\n- {name: router, device: router, count: 2000}\nlinks:\n- {name: far}\n"
     (tmp_path / "plain.yaml").write_text(head + "".join(edges) + tail)
-    (tmp_path / "other.yaml").write_text(head + "".join(edges).replace("- ep1:", "-  ep1:").replace("\n  ", "\n   ") + tail)
+    (tmp_path / "other.yaml").write_text(
+        head + "".join(edges).replace("- ep1:", "-  ep1:").replace("\n  ", "\n   ") + tail
+    )
     odd = "- {ep1: {instance: 'router[0]', component: 'port[0]'}, ep2: {instance: 'router[9]', component: 'port[1]'}, link: far}\n"
     (tmp_path / "mixed.yaml").write_text(head + "".join(edges) + odd + tail)
     begin = time.perf_counter()

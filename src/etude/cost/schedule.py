@@ -11,7 +11,7 @@ all-to-all, broadcast or reduce, the contribution of one member to an all-gather
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any
 
@@ -65,7 +65,7 @@ class Schedule:
     """Of a schedule that comes with sizes (a trace): bytes of each transfer, whatever the size."""
 
     def __post_init__(self) -> None:
-        if len(self.src) and not 0 <= min(self.src.min(), self.dst.min()):
+        if len(self.src) and not min(self.src.min(), self.dst.min()) >= 0:
             raise ClusterError(f"{self.algorithm}: a transfer has a negative member")
         if len(self.src) and max(self.src.max(), self.dst.max()) >= self.members + self.helpers:
             raise ClusterError(f"{self.algorithm}: a transfer's member is outside its {self.members}")
@@ -107,7 +107,7 @@ class Schedule:
 
 
 class ScheduleBuilder:
-    """Collects transfers in rows; ids are their numbers in the schedule."""
+    """Collects transfers in rows; ids are their numbers in the one."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -159,19 +159,19 @@ class ScheduleBuilder:
         )  # fmt: skip
 
 
-def chunked(schedule: Schedule, chunks: int, window: int = 2) -> Schedule:
+def chunked(one: Schedule, chunks: int, window: int = 2) -> Schedule:
     """The schedule once for each of `chunks` equal parts of the data.
 
     Transfer i of chunk c waits for transfer i of chunk c - window: so chunks follow one another through the steps
     instead of sharing every link at once.
     """
     if chunks < 1 or window < 1:
-        raise ClusterError(f"{schedule.algorithm}: {chunks} chunks, window {window}", hint="both are at least 1")
-    if chunks == 1 or schedule.fixed_bytes is not None:
-        return schedule
-    size = len(schedule)
+        raise ClusterError(f"{one.algorithm}: {chunks} chunks, window {window}", hint="both are at least 1")
+    if chunks == 1 or one.fixed_bytes is not None:
+        return one
+    size = len(one)
     at = np.repeat(np.arange(chunks), size)
-    deps = np.diff(schedule.dep_start)
+    deps = np.diff(one.dep_start)
     late = at >= window
     own = np.tile(deps, chunks)
     start = np.zeros(size * chunks + 1, np.int64)
@@ -181,15 +181,14 @@ def chunked(schedule: Schedule, chunks: int, window: int = 2) -> Schedule:
     dep[last] = (np.arange(size * chunks) - window * size)[late]
     keep = np.ones(len(dep), np.bool_)
     keep[last] = False
-    dep[keep] = (schedule.dep[None, :] + np.arange(chunks)[:, None] * size).ravel()
+    dep[keep] = (one.dep[None, :] + np.arange(chunks)[:, None] * size).ravel()
 
     def tiled(column: NDArray[Any]) -> NDArray[Any]:
         return np.tile(column, chunks)
 
-    return Schedule(
-        collective=schedule.collective, algorithm=schedule.algorithm, members=schedule.members, helpers=schedule.helpers,
-        src=tiled(schedule.src), dst=tiled(schedule.dst), first=tiled(schedule.first) + at * schedule.blocks, count=tiled(schedule.count),
-        stride=tiled(schedule.stride), put=tiled(schedule.put), chunk=at.astype(np.int32), delay_ns=tiled(schedule.delay_ns),
-        dep_start=start, dep=dep, owners=schedule.owners, blocks=schedule.blocks, chunks=chunks,
-        block_owner=schedule.block_owner, root=schedule.root,
+    return replace(
+        one,
+        src=tiled(one.src), dst=tiled(one.dst), first=tiled(one.first) + at * one.blocks, count=tiled(one.count),
+        stride=tiled(one.stride), put=tiled(one.put), chunk=at.astype(np.int32), delay_ns=tiled(one.delay_ns),
+        dep_start=start, dep=dep, chunks=chunks,
     )  # fmt: skip

@@ -46,7 +46,7 @@ class _Points:
     def schedule(self, number: dict[Any, int], where: str, **more: Any) -> Schedule:
         """`number` says which transfer stands for what others wait for."""
         deps = [sorted({number[w] for w in waits} - {i}) for i, waits in enumerate(self.waits)]
-        columns = np.array([row[:4] + (int(row[4]), row[5]) for row in self.rows], np.int64).reshape(-1, 6).T
+        columns = np.array([(*row[:4], int(row[4]), row[5]) for row in self.rows], np.int64).reshape(-1, 6).T
         start = np.cumsum([0, *map(len, deps)]).astype(np.int64)
         dep = np.array([d for ds in deps for d in ds], np.int32)
         _refuse_cycles(start, dep, where)
@@ -77,7 +77,7 @@ def _refuse_cycles(start: I64, dep: I32, where: str) -> None:
         raise CycleError(f"{len(left) - done} transfers wait for one another in a circle", where=where)
 
 
-# --- MSCCL --------------------------------------------------------------------------------------------------------------
+# --- MSCCL ----------------------------------------------------------------------------------------------------------
 
 
 def from_msccl(text: str | bytes) -> Schedule:
@@ -174,7 +174,7 @@ def _before(key: _Key, steps: dict[_Key, Any], where: str) -> list[Any]:
     return waits
 
 
-# --- Chakra -------------------------------------------------------------------------------------------------------------
+# --- Chakra ---------------------------------------------------------------------------------------------------------
 
 
 def from_job(job: Job, collective: Collective = Collective.NONE) -> Schedule:

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from etude.cost import steps
-from etude.cost.schedule import I64, Schedule, ScheduleBuilder, Put, chunked
+from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder, chunked
 from etude.errors import ClusterError
 from etude.model.schema import Collective
 
-__all__ = ["Schedule", "Put", "chunked", "known", "message", "schedule"]
+__all__ = ["Put", "Schedule", "chunked", "known", "message", "schedule"]
 
 _Make = Callable[..., Schedule]
 _TABLE: dict[tuple[Collective, str], _Make] = {}
@@ -55,7 +55,9 @@ def schedule(
         return replace(nothing, collective=BARRIER)
     if make is None:
         there = known().get(collective.name.lower(), [])
-        raise ClusterError(f"no algorithm `{algorithm}` for {collective.name.lower()}", hint=f"known: {', '.join(there)}")
+        raise ClusterError(
+            f"no algorithm `{algorithm}` for {collective.name.lower()}", hint=f"known: {', '.join(there)}"
+        )
     if members < 1 or not 0 <= root < members:
         raise ClusterError(f"{algorithm} on {members} members with root {root}")
     more: dict[str, Any] = {}
@@ -100,7 +102,7 @@ def _alone(n: int) -> I64:
     return np.full(n, -1, np.int64)
 
 
-# --- reduce-scatter, all-gather, all-reduce -----------------------------------------------------------------------------
+# --- reduce-scatter, all-gather, all-reduce -------------------------------------------------------------------------
 
 
 @_makes(*((c, a) for c in (AR, RS, AG) for a in ("ring", "direct", "halving_doubling")))
@@ -172,7 +174,7 @@ def _hierarchical(
     return build.schedule(collective, algorithm, n, **owned)
 
 
-# --- trees --------------------------------------------------------------------------------------------------------------
+# --- trees ----------------------------------------------------------------------------------------------------------
 
 
 def _double_tree(n: int) -> list[np.ndarray[Any, Any]]:
@@ -247,7 +249,7 @@ def _shape(algorithm: str, n: int, root: int) -> np.ndarray[Any, Any]:
 
 @_makes(*((c, a) for c in (BROADCAST, REDUCE) for a in ("direct", "tree", "ring")))
 def _rooted(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Schedule:
-    """The whole data to or from the root: straight, along a binomial tree, or along a chain (`ring`, made to be chunked)."""
+    """The whole data to or from the root: straight, along a binomial tree, or along a chain (`ring`: chunk it)."""
     build = ScheduleBuilder()
     go = _down if collective == BROADCAST else _up
     go(build, _shape(algorithm, n, root), 0, 1, {})
@@ -277,7 +279,7 @@ def _parts(collective: Collective, algorithm: str, n: int, *, root: int, **_: An
     return build.schedule(collective, algorithm, n, root=root, **owned)
 
 
-# --- all-to-all ---------------------------------------------------------------------------------------------------------
+# --- all-to-all -----------------------------------------------------------------------------------------------------
 
 
 @_makes((A2A, "direct"))
@@ -320,7 +322,7 @@ def _all_to_all_in_two(collective: Collective, algorithm: str, n: int, *, dims: 
     return build.schedule(collective, algorithm, n, owners=n, blocks=n * n)
 
 
-# --- in the switch, barrier ---------------------------------------------------------------------------------------------
+# --- in the switch, barrier -----------------------------------------------------------------------------------------
 
 
 @_makes(*((c, "in_switch") for c in (AR, RS, AG, BROADCAST, REDUCE, BARRIER)))

@@ -1,8 +1,8 @@
 """The steps that collectives are made of, on many groups of members at once.
 
 Groups are rows: `group[g, i]` is the member at position i of group g; `first[g, i]`, `count[g, i]` are the blocks that
-belong to that position; they lie in the order that `block_order` says. `ready[m]` is the transfer after which member m may
-begin (-1: at once); every step returns the new `ready`. The receiver must be ready too: it owns the buffer.
+belong to that position; they lie in the order that `block_order` says. `ready[m]` is the transfer after which member m
+may begin (-1: at once); every step returns the new `ready`. The receiver must be ready too: it owns the buffer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.schedule import I64, ScheduleBuilder, Put
+from etude.cost.schedule import I64, Put, ScheduleBuilder
 
 Groups = NDArray[np.int64]
 Step = Callable[..., I64]
@@ -131,14 +131,13 @@ class _Halves:
 def halving_reduce_scatter(
     build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, give_back: bool = True
 ) -> I64:
-    """Recursive halving, nearest first: the far ones get the small messages. Positions beyond a power of two hand their data to a neighbour before."""
+    """Recursive halving, nearest first: the far ones get the small messages. Positions beyond a power of two hand
+    their data to a neighbour before."""
     half, ready = _Halves(group, first, count), ready.copy()
     if half.extra:
         host, guest = group[:, half.guest - 1], group[:, half.guest]
         all_first, all_count = half.span(np.zeros(half.extra, np.int64), np.full(half.extra, half.size))
-        sent = build.add(
-            guest, host, all_first, all_count, after=_pair(ready, guest, host), put=Put.REDUCE
-        )
+        sent = build.add(guest, host, all_first, all_count, after=_pair(ready, guest, host), put=Put.REDUCE)
         ready = _arrivals(build, host, ready, [sent])
     who = np.arange(half.size)
     distance = half.size // 2
@@ -152,9 +151,7 @@ def halving_reduce_scatter(
         ready = _arrivals(build, half.member, ready, [sent[:, other]])
         distance //= 2
     if half.extra and give_back:
-        sent = build.add(
-            host, guest, first[:, half.guest], count[:, half.guest], after=_pair(ready, host, guest)
-        )
+        sent = build.add(host, guest, first[:, half.guest], count[:, half.guest], after=_pair(ready, host, guest))
         ready = _arrivals(build, guest, ready, [sent])
     return ready
 
@@ -167,9 +164,7 @@ def doubling_all_gather(
     if half.extra:
         host, guest = group[:, half.guest - 1], group[:, half.guest]
         if collect:
-            sent = build.add(
-                guest, host, first[:, half.guest], count[:, half.guest], after=_pair(ready, guest, host)
-            )
+            sent = build.add(guest, host, first[:, half.guest], count[:, half.guest], after=_pair(ready, guest, host))
             ready = _arrivals(build, host, ready, [sent])
     who = np.arange(half.size)
     distance = 1

@@ -1,8 +1,8 @@
 """What an InfraGraph leaves open, filled by its own Annotation message with keys of ours: docs/network.md has the list.
 
-    links: [{name: nvlink, attributes: [{attribute: etude.bandwidth, value: 450GB/s}]}]
-    nodes: [{name: "host[:]xpu[:]", attributes: [{attribute: etude.flops.bf16, value: 989T}]}]
-    graph: [{attribute: etude.latency, value: 500ns}]
+links: [{name: nvlink, attributes: [{attribute: etude.bandwidth, value: 450GB/s}]}]
+nodes: [{name: "host[:]xpu[:]", attributes: [{attribute: etude.flops.bf16, value: 989T}]}]
+graph: [{attribute: etude.latency, value: 500ns}]
 """
 
 from __future__ import annotations
@@ -125,8 +125,7 @@ def _nodes(graph: InfraGraph, notes: Mapping[str, Any]) -> tuple[Any, dict[int, 
         vertices = graph.find(str(entry.get("name", "")), where)
         for key, value in _attributes(entry.get("attributes"), known, where):
             if key in ("etude.rank", "rank"):
-                for v, r in zip(vertices.tolist(), _ranks(value, len(vertices), where), strict=True):
-                    rank[v] = r
+                rank |= dict(zip(vertices.tolist(), _ranks(value, len(vertices), where), strict=True))
             elif key == "etude.kind":
                 kind[vertices] = _kind(value, where)
             elif key == "etude.forwards":
@@ -146,7 +145,9 @@ def _ranks(value: str, count: int, where: str) -> range:
     except ValueError:
         raise ClusterError(f"rank `{value}` is no number", where=where) from None
     if count > 1 and not value.endswith(":"):
-        raise ClusterError(f"{count} nodes cannot all be rank {first}", where=where, hint=f"`{first}:` counts on from it")
+        raise ClusterError(
+            f"{count} nodes cannot all be rank {first}", where=where, hint=f"`{first}:` counts on from it"
+        )
     return range(first, first + count)
 
 

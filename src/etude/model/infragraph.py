@@ -93,11 +93,13 @@ class InfraGraph:
         copy, rest = divmod(vertex - first, self.devices[device].size)
         parts = [f"{name}.{copy}"]
         while True:
-            for part, (offset, count, stride, kind) in self.devices[device].components.items():
-                if offset <= rest < offset + count * stride:
-                    copy, rest = divmod(rest - offset, stride)
-                    parts.append(f"{part}.{copy}")
-                    break
+            part, (offset, _, stride, kind) = next(
+                (part, row)
+                for part, row in self.devices[device].components.items()
+                if row[0] <= rest < row[0] + row[1] * row[2]
+            )
+            copy, rest = divmod(rest - offset, stride)
+            parts.append(f"{part}.{copy}")
             if kind != "device":
                 return ".".join(parts)
             device = part
@@ -202,7 +204,9 @@ def _component_type(entry: Mapping[str, Any], where: str) -> str:
         return str(custom.get("type", "custom")) if isinstance(custom, Mapping) else "custom"
     if choice != "device" and choice not in _KIND:
         known = ", ".join(["custom", "device", *_KIND])
-        raise ClusterError(f"component `{entry['name']}`: unknown choice `{choice}`", where=where, hint=f"known: {known}")
+        raise ClusterError(
+            f"component `{entry['name']}`: unknown choice `{choice}`", where=where, hint=f"known: {known}"
+        )
     return choice
 
 
@@ -492,7 +496,7 @@ def _count(given: Mapping[str, Any], where: str) -> int:
 
 
 def vertex_kinds(graph: InfraGraph) -> NDArray[np.uint8]:
-    kinds = np.array([_KIND.get(name, VertexKind.OTHER) for name in graph.types] or [0], np.uint8)
+    kinds = np.array([int(_KIND.get(name, VertexKind.OTHER)) for name in graph.types] or [0], np.uint8)
     return kinds[graph.type_code]
 
 

@@ -39,9 +39,7 @@ class Routes:
         )
         self._width: dict[int, tuple[I32, Any]] = {}
 
-    def paths(
-        self, src: NDArray[Any], dst: NDArray[Any], flow: NDArray[Any] | int = 0
-    ) -> tuple[I64, I32]:
+    def paths(self, src: NDArray[Any], dst: NDArray[Any], flow: NDArray[Any] | int = 0) -> tuple[I64, I32]:
         """Of vertex src[i] to vertex dst[i]: links[start[i]:start[i + 1]], first hop first. None where src is dst."""
         src = np.ascontiguousarray(src, np.int64)
         dst = np.ascontiguousarray(dst, np.int64)

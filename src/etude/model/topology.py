@@ -80,7 +80,7 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topology:
-    """Link i goes from vertex src[i] to vertex dst[i]; links leaving vertex v are out_link[out_start[v]:out_start[v+1]].
+    """Link i goes from vertex src[i] to dst[i]; those that leave vertex v are out_link[out_start[v]:out_start[v + 1]].
 
     Rank r sits on vertex device[r]. A vertex that does not forward is only the beginning or the end of a way.
     """
@@ -147,7 +147,7 @@ def topology_of(name: str, *, kind: U8, src: I32, dst: I32, device: I32, **more:
     """A Topology of any graph. Without `forwards`, all but devices forward."""
     order = np.argsort(src, kind="stable").astype(np.int32)
     out_start = np.zeros(len(kind) + 1, np.int64)
-    if len(src) and 0 <= src.min() and src.max() < len(kind):  # else Topology refuses it
+    if len(src) and src.min() >= 0 and src.max() < len(kind):  # else Topology refuses it
         np.cumsum(np.bincount(src, minlength=len(kind)), out=out_start[1:])
     more.setdefault("forwards", kind != VertexKind.DEVICE)
     more.setdefault("link_type", np.zeros(len(src), np.int32))

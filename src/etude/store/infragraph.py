@@ -21,6 +21,7 @@ _EDGE = re.compile(
     r"  ep2:\n    component: ([\w.\[\]:-]+)\n    instance: ([\w.\[\]:-]+)\n"
     r"  link: ([\w.-]+)\n(?:  scheme: (\w+)\n)?"
 )
+_NO_WORDS = ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
 _PLAIN = re.compile(r"(?![-+.]?[0-9])[A-Za-z_]")
 
 
@@ -78,12 +79,12 @@ def _yaml(text: str) -> list[Any]:
 
 def _plain_edges(text: str, first: int) -> tuple[list[dict[str, Any]], int]:
     """Edges from `first` on that are written plainly, and where they end; none if the list goes on after them."""
-    edges, at = [], first
+    edges: list[dict[str, Any]] = []
+    at = first
     for match in _EDGE.finditer(text, first):
         if match.start() != at:
             break
         component1, instance1, component2, instance2, link, scheme = match.groups()
-        # Words that YAML reads as something else than text (numbers, yes, null) are the parser's business.
         edges.append(
             {
                 "ep1": {"instance": instance1, "component": component1},
@@ -94,9 +95,20 @@ def _plain_edges(text: str, first: int) -> tuple[list[dict[str, Any]], int]:
         )
         at = match.end()
     goes_on = text[at : at + 1] in ("-", " ")
+    # Words that YAML reads as something else than text (numbers, yes, null) are the parser's business.
     odd = {e["link"] for e in edges if not _is_word(e["link"])}
     return ([], first) if goes_on or odd else (edges, at)
 
 
 def _is_word(text: str) -> bool:
-    return bool(_PLAIN.match(text)) and text.lower() not in ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
+    return bool(_PLAIN.match(text)) and text.lower() not in (
+        "yes",
+        "no",
+        "on",
+        "off",
+        "true",
+        "false",
+        "null",
+        "y",
+        "n",
+    )

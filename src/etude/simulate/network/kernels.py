@@ -2,7 +2,7 @@
 
     post(state, now, op, member)     a member has come to its operation; False: no room, grow the state and post again
     next_time(state, now)            when something happens next; NEVER if nothing will
-    advance(state, now)              all that happens at `now`; members that are done wait in the rows DONE_OP, DONE_MEMBER
+    advance(state, now)              all that happens at `now`; who is done by it is in the rows DONE_OP, DONE_MEMBER
     run(state, ...)                  all three in a loop, without a workload
 
 `now` is always the last instant posted or advanced to. Within an instant all events are applied first, then what became
@@ -48,7 +48,7 @@ RATE, LOAD, FREE, LEVEL, HEAP_KEY = range(5)  # link_rates
 START, MOVE, LAND, END = range(4)  # phases
 
 
-# --- the queue of events ------------------------------------------------------------------------------------------------
+# --- the queue of events --------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
@@ -118,7 +118,7 @@ def _pop(reg, slots):
     return slot
 
 
-# --- operations ---------------------------------------------------------------------------------------------------------
+# --- operations -----------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
@@ -207,7 +207,7 @@ def _ready_in_order(reg, slots):
     return count
 
 
-# --- links --------------------------------------------------------------------------------------------------------------
+# --- links ----------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
@@ -235,7 +235,7 @@ def _hop(slot, now, path0, size, reg, options, slots, path_start, path_link, lin
     links[FREE_AT, link] = end
 
 
-# --- flow ---------------------------------------------------------------------------------------------------------------
+# --- flow -----------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
@@ -495,7 +495,7 @@ def _apply(now, count, reg, slots, slot_rates, path_start, path_link, link_rates
             _put(slot, end, reg, slots)
 
 
-# --- the interface ------------------------------------------------------------------------------------------------------
+# --- the interface --------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True)
@@ -580,9 +580,7 @@ def advance(state, now):
             _hop(slot, now, path0, size, reg, options, slots, path_start, path_link, links, link_rates)
             continue
         if phase[slot] == START:
-            _begin_flow(
-                slot, now, path0, size, reg, options, slots, slot_rates, entries, path_start, path_link, links
-            )
+            _begin_flow(slot, now, path0, size, reg, options, slots, slot_rates, entries, path_start, path_link, links)
             continue
         if phase[slot] == MOVE:
             _end_flow(

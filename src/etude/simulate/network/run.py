@@ -101,7 +101,9 @@ def run_operations(
     stuck = np.flatnonzero(finish < 0)
     if len(stuck):
         op = int(np.searchsorted(finish0, stuck[0], side="right")) - 1
-        raise DeadlockError(f"operation {op} ({operations[op].schedule.algorithm}) never ends: its transfers wait in a circle")
+        raise DeadlockError(
+            f"operation {op} ({operations[op].schedule.algorithm}) never ends: its transfers wait in a circle"
+        )
     parts = tuple(finish[finish0[i] : finish0[i + 1]] for i in range(len(operations)))
     return OperationTimes(parts, state.link_bytes, state.link_busy_ns)
 

@@ -101,7 +101,7 @@ class NetworkState:
         pair = np.array([op.members for op in messages], np.int64).reshape(-1, 2)
         size = np.array([op.size_bytes for op in messages], np.int64)
         odd = (pair < 0).any(axis=1) | (pair >= len(self.topology)).any(axis=1) | (pair[:, 0] == pair[:, 1])
-        for i in np.flatnonzero(odd | (size < 0)):
+        for i in np.flatnonzero(odd | (size < 0)).tolist():
             self._check(messages[i])
             messages[i].schedule.transfer_bytes(messages[i].size_bytes)
         vertex = self.topology.device[pair].astype(np.int64)
@@ -203,8 +203,8 @@ class NetworkState:
         return (
             np.zeros(10, np.int64), options, slot_columns, np.zeros((3, slots)), entries, ops,
             np.ascontiguousarray(shapes), transfers, members, np.append(column["succ_start"], len(column["succ"])),
-            column["succ"], column["touch"], column["path_of"], column["path_start"], column["path_link"], column["sizes"], links,
-            link_rates,
+            column["succ"], column["touch"], column["path_of"], column["path_start"],
+            column["path_link"], column["sizes"], links, link_rates,
         )  # fmt: skip
 
     def grown(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
