@@ -197,6 +197,15 @@ def test_flow_agrees_with_naive_and_never_exceeds_a_link(load: Any) -> None:
 
 
 @settings(deadline=None, max_examples=40)
+@given(loads())
+def test_a_tolerance_overbooks_no_link_either(load: Any) -> None:
+    t, ops, arrivals, extra = load
+    times = run_operations(t, ops, arrivals, tolerance=0.1, **extra)
+    assert (times.link_bytes <= times.link_busy_ns * (t.bytes_per_s / 1e9) * (1 + 1e-9) + 1e-6).all()
+    assert all((f >= 0).all() for f in times.finish_ns)
+
+
+@settings(deadline=None, max_examples=40)
 @given(topologies(), st.data())
 def test_rates_are_max_min_fair_at_every_instant(t: Topology, data: st.DataObject) -> None:
     """Steps the kernel by hand: no link is over its rate, and every flow has a bottleneck."""
@@ -260,7 +269,7 @@ def test_store_and_forward_is_astra_sims_congestion_aware_model() -> None:
         if times.end_ns != int(r["cycles_max_ns"]):
             other.append((r, times.end_ns))
     assert len(rows) > 200
-    # Three of them differ by one endpoint delay: messages that come to a link in the same ns, taken in another order.
+    # Three of them differ by up to one endpoint delay, untraced: ASTRA-sim runs the events of an NPU in a tick as a batch.
     assert len(other) <= 3
     for r, end_ns in other:
         assert (r["implementation"], r["topology"], r["size_name"]) == ("direct", "Switch", "1KB")
