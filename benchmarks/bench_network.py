@@ -1,4 +1,4 @@
-"""Speed of the network models: many messages, large collectives. Words on the command line choose lines of the table."""
+"""Speed of the network models: many messages, large collectives. Words on the command line choose lines."""
 
 import sys
 import time

@@ -269,7 +269,7 @@ def test_store_and_forward_is_astra_sims_congestion_aware_model() -> None:
         if times.end_ns != int(r["cycles_max_ns"]):
             other.append((r, times.end_ns))
     assert len(rows) > 200
-    # Three of them differ by up to one endpoint delay, untraced: ASTRA-sim runs the events of an NPU in a tick as a batch.
+    # Three differ by up to one endpoint delay, untraced: ASTRA-sim runs the events of an NPU in a tick as a batch.
     assert len(other) <= 3
     for r, end_ns in other:
         assert (r["implementation"], r["topology"], r["size_name"]) == ("direct", "Switch", "1KB")
