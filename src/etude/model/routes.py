@@ -19,6 +19,8 @@ from etude.errors import ClusterError
 from etude.model.topology import I32, I64, SHAPES, Topology, VertexKind
 
 _FAR = np.int32(2**30)
+_KEPT_CELLS = 1 << 25
+"""Vertices times searches that are remembered: 400 MB."""
 
 
 class Routes:
@@ -78,6 +80,8 @@ class Routes:
         if found is None:
             t = self.topology
             found = _distances(anchor, t.src, t.bytes_per_s, t.forwards, self._in_start, self._in_link)
+            if len(self._width) * len(t.kind) >= _KEPT_CELLS:
+                self._width.pop(next(iter(self._width)))  # the oldest
             self._width[anchor] = found
         return found
 
