@@ -65,7 +65,7 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff format .
 
 bench: $(DEV_STAMP)
-	@for script in $(sort $(wildcard benchmarks/*.py)); do \
+	@for script in $(sort $(wildcard benchmarks/bench_*.py benchmarks/parity_*.py benchmarks/validate_*.py)); do \
 	  echo "== $$script"; $(BIN)/python $$script || exit 1; \
 	done
 

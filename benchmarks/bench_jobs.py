@@ -23,21 +23,42 @@ from etude.store import chakra, columns
 SRC = Path(__file__).resolve().parent.parent / "src"
 
 
-def run(*args: str) -> tuple[float, int]:
-    """(CPU seconds, peak bytes) of one process, itself and all it waits for."""
-    process = subprocess.Popen(
-        [sys.executable, *args], stdout=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": str(SRC)}
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        raise SystemExit(f"{' '.join(args)[:200]}: exit status {status}")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss * unit
+WATCHED = """
+import os, sys
+code = compile(sys.argv[1], "<job>", "exec")
+try:
+    exec(code)
+finally:
+    t = os.times()
+    peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1]
+    print(t.user + t.system, int(peak) * 1024, file=open(sys.argv[2], "w"))
+"""
 
 
-def measure(label: str, *args: str) -> tuple[float, int]:
-    run(*args)
-    cpu_s, peak_bytes = run(*args)
+def run(code: str) -> tuple[float, int]:
+    """(CPU seconds, peak bytes) of a process that runs `code`, as it finds them itself at its end."""
+    with tempfile.NamedTemporaryFile() as report:
+        done = subprocess.run(
+            [sys.executable, "-c", WATCHED, code, report.name],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(SRC)},
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(f"{code}: exit code {done.returncode}\n{done.stderr.decode()}")
+        cpu_s, peak_bytes = Path(report.name).read_text().split()
+    return float(cpu_s), int(peak_bytes)
+
+
+def command(*args: str) -> str:
+    """The code of a command as a user types it, which must succeed."""
+    return f"from etude.cli import main; assert main({list(args)!r}) == 0"
+
+
+def measure(label: str, code: str) -> tuple[float, int]:
+    run(code)
+    cpu_s, peak_bytes = run(code)
     print(f"{label:<44}{cpu_s:>10.2f}{peak_bytes / 1e6:>12.0f}")
     return cpu_s, peak_bytes
 
@@ -56,21 +77,21 @@ def main() -> int:
             folded.mkdir()
             columns.write_job(big_jobs.folded_job(16_384 // small, 8, 10_000), folded)
         if not unfolded.exists():
-            job = big_jobs.unfolded_job(1_024 // small, 8, 3_907)
+            job = big_jobs.unfolded_job(1_024 // small, nodes=3_907)
             unfolded.mkdir()
             columns.write_job(job, unfolded)
             et.mkdir()
             chakra.write_job(job, et)
         print(f"{'':<44}{'CPU s':>10}{'peak MB':>12}")
-        measure("nothing but imports", "-c", "import etude.opening, etude.store.columns, etude.model.check")
-        info = measure("folded, 16,384 ranks: info", "-m", "etude", "info", str(folded), "--json")
-        check = measure("folded, 16,384 ranks: check", "-m", "etude", "check", str(folded), "--json")
+        measure("nothing but imports", "import etude.opening, etude.store.columns, etude.model.check")
+        info = measure("folded, 16,384 ranks: info", command("info", str(folded), "--json"))
+        check = measure("folded, 16,384 ranks: check", command("check", str(folded), "--json"))
         print(f"{'  together':<44}{info[0] + check[0]:>10.2f}{max(info[1], check[1]) / 1e6:>12.0f}")
         for label, place in (("Parquet", unfolded), (".et", et)):
             code = f"import etude; job = etude.open({str(place)!r}); assert job.nodes >= {4_000_000 // small}"
-            measure(f"unfolded, 1,024 ranks, {label}: open", "-c", code)
-        measure("unfolded, 1,024 ranks, Parquet: info", "-m", "etude", "info", str(unfolded), "--json")
-        measure("unfolded, 1,024 ranks, Parquet: check", "-m", "etude", "check", str(unfolded), "--json")
+            measure(f"unfolded, 1,024 ranks, {label}: open", code)
+        measure("unfolded, 1,024 ranks, Parquet: info", command("info", str(unfolded), "--json"))
+        measure("unfolded, 1,024 ranks, Parquet: check", command("check", str(unfolded), "--json"))
     return 0
 
 

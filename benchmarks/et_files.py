@@ -366,8 +366,8 @@ def _torch_slots(threshold: NDArray[np.float64]) -> Fill:
         id = row + 2
         slots[:, 0] = np.searchsorted(threshold, rng.random(n), side="right")
         slots[:, ID] = id
-        slots[:, CTRL] = np.maximum(id - np.where(random & 3, 1 + (random >> 2 & 1), random >> 3 & 1023), 1)
-        slots[:, DATA] = np.maximum(id - 2 - (random >> 13 & 4095), 2)
+        slots[:, CTRL] = np.maximum(id - np.where(random & 3, 1 + (random >> 2 & 1), 1 + (random >> 3 & 1023)), 1)
+        slots[:, DATA] = np.minimum(np.maximum(id - 2 - (random >> 13 & 4095), 2), id - 1)
         slots[:, DATA + 1] = id - 1
         slots[:, DATA_COUNT] = 1 + (random >> 25 & 3 != 0)
         slots[:, MICROS] = 1 + rng.lognormal(2.5, 1.3, n).astype(np.int64)

@@ -1,14 +1,23 @@
-"""Writes docs/data-model.md from the schema in the code; `--check` only says whether the page is up to date."""
+"""Writes the pages that are made from the code: data-model.md from the schema, systems.md from the catalogue.
+
+`--check` only says whether they are up to date.
+"""
 
 import sys
 from collections.abc import Iterable
+from dataclasses import MISSING, fields
 from enum import IntEnum
 from pathlib import Path
+from typing import Any
 
+from etude.cost import catalogue
 from etude.model import schema
 from etude.model.job import VALUE_COLUMNS
+from etude.model.reading import EXAMPLE, key_of
+from etude.model.system import CollectiveSettings, Device, Level, OpCost, Protocol, System
+from etude.units import format_bandwidth, format_bytes, format_count, format_time
 
-PAGE = Path(__file__).with_name("data-model.md")
+DOCS = Path(__file__).parent
 
 HEAD = """# Data model
 
@@ -93,11 +102,98 @@ def _values() -> str:
     return ", ".join(f"`{c}`" for c in VALUE_COLUMNS)
 
 
+SYSTEMS_HEAD = """# Systems
+
+<!-- made by docs/generate.py from the catalogue in etude/cost/systems: change that, then run `make docs` -->
+
+The machines that Etude knows. `etude.cost.catalogue.system("dgx-h100")` is one of them, `.resized(512)` is as many of its nodes as 512 devices take, and the path of a YAML file is a system of your own. Rates of devices are dense peaks; bandwidths are those of one device in one direction. An *assumption* says so: it is nobody's measurement. What the figures do is in [Costs](costs.md).
+
+"""
+
+SYSTEMS_KEYS = """
+## A file of your own
+
+```yaml
+name: my-cluster
+device: h100            # one of the devices above, or its keys as below
+levels:                 # innermost first
+  - {name: nvlink, kind: switch, size: 8, bandwidth: 450GB/s, latency: 700ns, efficiency: 0.75}
+  - {name: fabric, kind: switch, size: 64, bandwidth: 400Gb/s, latency: 2us, rails: true, oversubscription: 2}
+```
+
+Levels say what a topology is: several `ring` levels make a torus (or one of `kind: torus` with a `shape`), a fat tree is `switch` upon `switch` with its `oversubscription`, a rail-optimised fabric has `rails`, a dragonfly is a `switch` level for the group under a `full` level for the groups. Figures carry their units. Unknown keys, zeros and negative figures are refused: `my.yaml: levels[0]: bandwidth: `0GB/s` is not positive`.
+
+"""
+
+
+def _power(device: Device) -> str:
+    return f"{device.power_w:g} W" if device.power_w else "not published"
+
+
+def devices() -> str:
+    rows = []
+    for name in catalogue.device_names():
+        d = catalogue.device(name)
+        peaks = ", ".join(f"{k} {format_count(int(v))}" for k, v in d.peak_flop_per_s.items())
+        memory = f"{format_bytes(d.memory_bytes)}, {format_bandwidth(int(d.memory_bandwidth_bytes_per_s))}"
+        rows.append((f"`{name}`", d.name, peaks, memory, _power(d), d.source.get("*", "")))
+    return table(("device", "what", "FLOP/s, dense", "memory", "power", "source"), rows)
+
+
+def clusters() -> str:
+    rows = []
+    for name in catalogue.names():
+        s = catalogue.system(name)
+        for number, level in enumerate(s.levels):
+            what = f"{level.size} x {level.kind}" + (", rails" if level.rails else "")
+            what += f", {level.oversubscription:g}:1" if level.oversubscription > 1 else ""
+            rate = f"{format_bandwidth(int(level.bandwidth_bytes_per_s))} x {level.efficiency:g}"
+            rate += f" ({level.in_switch_efficiency:g} in the switch)" if level.in_switch_efficiency else ""
+            first = (f"`{name}`", s.doc) if number == 0 else ("", "")
+            latency = format_time(int(level.latency_ns))
+            rows.append((*first, level.name, what, rate, latency, level.source.get("bandwidth", "")))
+    return table(("system", "what", "level", "shape", "bandwidth", "latency", "source of the bandwidth"), rows)
+
+
+def sources() -> str:
+    """Each source of a figure once, with the figures that it is the source of."""
+    found: dict[str, list[str]] = {}
+    parts: list[tuple[str, Any]] = [(f"device {n}", catalogue.device(n)) for n in catalogue.device_names()]
+    for name in catalogue.names():
+        s = catalogue.system(name)
+        parts += [(f"{name}, {level.name}", level) for level in s.levels] + [(name, s.collectives)]
+    for what, part in parts:
+        for key, text in part.source.items():
+            found.setdefault(text, []).append(f"{what}: {'all other figures' if key == '*' else key}")
+    return table(("source", "figures"), ((text, "; ".join(uses)) for text, uses in sorted(found.items())))
+
+
+def keys(cls: type[Any]) -> str:
+    rows = []
+    for f in fields(cls):
+        kind = f.metadata["kind"].removeprefix("map of ")
+        by_key = "by key: " if f.metadata["kind"].startswith("map of ") else ""
+        needed = f.default is MISSING and f.default_factory is MISSING
+        rows.append(
+            (f"`{key_of(f)}`", by_key + EXAMPLE.get(kind, "see below"), f.metadata["doc"], "yes" if needed else "")
+        )
+    return table(("key", "for example", "meaning", "needed"), rows)
+
+
+def systems_page() -> str:
+    parts = [SYSTEMS_HEAD, "## Devices\n\n", devices(), "\n## Clusters\n\n", clusters(), SYSTEMS_KEYS]
+    titles = {System: "System", Level: "Level", Device: "Device", OpCost: "`ops` of a device"}
+    for cls, title in {**titles, CollectiveSettings: "`collectives`", Protocol: "`protocols`"}.items():
+        parts += [f"### {title}\n\n", keys(cls), "\n"]
+    return "".join([*parts, "## Sources\n\n", sources()])
+
+
 def main(argv: list[str]) -> int:
-    made = page()
+    pages = {DOCS / "data-model.md": page(), DOCS / "systems.md": systems_page()}
     if "--check" in argv:
-        return 0 if PAGE.read_text() == made else 1
-    PAGE.write_text(made)
+        return 0 if all(path.read_text() == text for path, text in pages.items()) else 1
+    for path, text in pages.items():
+        path.write_text(text)
     return 0
 
 

@@ -15,9 +15,12 @@ PUBLIC = [
     "check",
     "diff",
     "expand",
+    "feeder",
     "fold",
     "open",
+    "open_feeder",
     "query",
+    "simulate",
     "summary",
 ]
 

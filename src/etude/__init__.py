@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from etude.errors import TraceError as TraceError
     from etude.model.check import check as check
     from etude.model.diff import diff as diff
+    from etude.model.feeder import feeder as feeder
     from etude.model.fold import expand as expand
     from etude.model.fold import fold as fold
     from etude.model.job import Job as Job
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from etude.model.timing import Timing as Timing
     from etude.model.trace import Trace as Trace
     from etude.opening import open as open
+    from etude.simulate.run import simulate as simulate
+    from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
 
 __version__ = "0.1.0.dev0"
@@ -34,9 +37,12 @@ _HOME = {
     "check": "etude.model.check",
     "diff": "etude.model.diff",
     "expand": "etude.model.fold",
+    "feeder": "etude.model.feeder",
     "fold": "etude.model.fold",
     "open": "etude.opening",
+    "open_feeder": "etude.store.et_stream",
     "query": "etude.store.sql",
+    "simulate": "etude.simulate.run",
     "summary": "etude.model.summary",
 }
 
@@ -51,9 +57,12 @@ __all__ = [
     "check",
     "diff",
     "expand",
+    "feeder",
     "fold",
     "open",
+    "open_feeder",
     "query",
+    "simulate",
     "summary",
 ]
 

@@ -87,3 +87,21 @@ class AnswerNo(EtudeError):  # noqa: N818 - an answer, not a fault
 
 class DeadlockError(AnswerNo):
     """Ranks wait for one another for ever."""
+
+    waiting: tuple[dict[str, object], ...]
+    """Who waits: rank, ranks, node, what it waits at, for whom."""
+    causes: tuple[str, ...]
+    """The mismatch behind it, where one was found."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        waiting: tuple[dict[str, object], ...] = (),
+        causes: tuple[str, ...] = (),
+        where: str = "",
+        hint: str = "",
+    ) -> None:
+        self.waiting = waiting
+        self.causes = causes
+        super().__init__(problem, where=where, hint=hint)

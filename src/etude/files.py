@@ -58,6 +58,8 @@ def _check(target: Path, shown: Path, force: bool) -> None:
 def _put(temporary: Path, target: Path, shown: Path) -> None:
     if target.is_dir() and not temporary.is_dir():
         raise UsageError("is a folder, and the output is a file", where=str(shown), hint="give a name inside it")
+    if target.is_file() and temporary.is_dir():
+        raise UsageError("is a file, and the output is a folder", where=str(shown), hint="give another name")
     if not (temporary.is_dir() and target.exists()):
         os.replace(temporary, target)
         return

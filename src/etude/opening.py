@@ -57,14 +57,29 @@ def _ends(name: str, ending: str) -> bool:
 
 
 def is_columns(path: Path) -> bool:
-    return (path / "manifest.json").is_file()
+    """A folder with the manifest of a Parquet job, or what is left of one."""
+    manifest = path / "manifest.json"
+    if not manifest.is_file():
+        return False
+    with manifest.open("rb") as f:
+        ours = b'"etude job"' in f.read(512)
+    return ours or (path / "nodes.parquet").is_file()
 
 
 def _read_columns(path: Path, options: dict[str, Any]) -> Job:
     from etude.store import columns
 
-    _refuse(options, "groups", "a Parquet job has its groups with it")
+    refuse_for_columns(path, options["groups"], options["max_bytes"])
     return columns.read_job(path)
+
+
+def refuse_for_columns(path: Path, groups: object, max_bytes: int | None) -> None:
+    """What cannot be said of a Parquet job: other groups than its own, and a size below its own."""
+    if groups is not None:
+        raise UsageError("a Parquet job has its groups with it", where=str(path), hint="leave out --groups")
+    size = sum(entry.stat().st_size for entry in path.iterdir()) if max_bytes is not None else 0
+    if max_bytes is not None and size > max_bytes:
+        raise UsageError(f"{size} bytes, more than the limit of {max_bytes}", where=str(path), hint="raise --max-bytes")
 
 
 def _holds(path: Path, ending: str) -> bool:
@@ -100,11 +115,6 @@ def _read_json(path: Path, options: dict[str, Any]) -> Job:
     from etude.store import json
 
     return json.read_job(path, **options)
-
-
-def _refuse(options: dict[str, Any], name: str, why: str) -> None:
-    if options[name] is not None:
-        raise UsageError(f"`{name}` cannot be given here: {why}")
 
 
 FORMATS = (

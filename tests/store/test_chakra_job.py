@@ -9,6 +9,7 @@ import pytest
 
 import chakra_pb as pb
 from etude.errors import EtudeError, FormatError, UsageError
+from etude.model import text
 from etude.model.build import TraceBuilder, job_of
 from etude.model.diff import diff
 from etude.model.job import Job
@@ -171,3 +172,81 @@ def test_a_caller_that_is_not_in_the_file_is_kept_as_it_is(tmp_path: Path) -> No
     job = chakra.read_job(tmp_path)
     assert job.traces[0].parent.tolist() == [-1]
     assert bytes(chakra.encode(chakra.for_rank(job, 0)[0])) == raw
+
+
+def test_clearing_a_column_clears_its_attribute() -> None:
+    b = TraceBuilder()
+    b.add(Kind.COLL, "sum", phase="forward", group="1", in_bytes=8, collective=Collective.ALL_REDUCE, duration_ns=7)
+    trace = b.build()
+    bare = trace.replace(
+        phase=np.array([-1]), group=np.array([-1], np.int32), duration_ns=np.array([UNKNOWN]), tag=np.array([3])
+    )
+    start_ns = np.array([UNKNOWN])
+    raw = chakra.encode(chakra.Decoded(bare, b"", ("1",), np.zeros(0, np.int64), start_ns, ()))
+    _, nodes = pb.read_messages(bytes(raw))
+    assert [a.name for a in nodes[0].attr] == ["comm_type", "comm_size", "comm_tag"]
+    assert nodes[0].duration_micros == 0
+
+
+# ---- hostile input
+
+
+def test_a_node_of_very_many_attributes_is_read_in_linear_memory(tmp_path: Path) -> None:
+    node = pb.Node(id=1)
+    for i in range(20_000):
+        node.attr.add(name=f"a{i}", int64_val=i)
+    raw = pb.write_messages(pb.GlobalMetadata(version="1"), [node])
+    (tmp_path / "x.0.et").write_bytes(raw)
+    job = chakra.read_job(tmp_path)
+    assert len(job.traces[0].layouts[0]) == 20_000
+    assert bytes(chakra.encode(chakra.for_rank(job, 0)[0])) == raw
+
+
+def test_very_many_unknown_fields_are_kept(tmp_path: Path) -> None:
+    body = b"\x08\x05" + b"\xa0\x06\x01" * 100_000  # field 100, again and again
+    raw = b"\x02\x0a\x00" + text.varint(len(body)) + body
+    (tmp_path / "x.0.et").write_bytes(raw)
+    job = chakra.read_job(tmp_path)
+    assert bytes(chakra.encode(chakra.for_rank(job, 0)[0])) == raw
+
+
+def test_ids_that_were_chosen_to_collide(tmp_path: Path) -> None:
+    inverse = pow(0x9E3779B97F4A7C15, -1, 2**64)
+    ids = [j * inverse % 2**64 for j in range(1, 20_001)]
+    nodes = [pb.Node(id=i, data_deps=[ids[0]]) for i in ids]
+    (tmp_path / "x.0.et").write_bytes(pb.write_messages(pb.GlobalMetadata(version="1"), nodes))
+    trace = chakra.read_job(tmp_path).traces[0]
+    assert trace.data.tolist() == [0] * 20_000
+
+
+@pytest.mark.parametrize("name", ["x.99999999999.et", "y.20241115.et"])
+def test_a_number_that_is_no_rank(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x02\x0a\x00")
+    with pytest.raises(UsageError, match="is not a rank"):
+        chakra.read_job(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "groups", ['{"pg_name": "1", "ranks": [99999999999999999999]}', '{"pg_name": "1", "ranks": [-1]}', "[" * 100_000]
+)
+def test_recorded_groups_that_make_no_sense_are_unknown(tmp_path: Path, groups: str) -> None:
+    node = pb.Node(id=1, name="## process_group:init ##", type=1)
+    node.inputs.values = f"['[{groups}]']"
+    coll = pb.Node(id=2, name="sum", type=7)
+    coll.attr.add(name="pg_name", string_val="1")
+    (tmp_path / "x.0.et").write_bytes(pb.write_messages(pb.GlobalMetadata(version="1"), [node, coll]))
+    job = chakra.read_job(tmp_path)
+    assert job.groups.ranks(int(job.group_slots(0)[0])) is None
+    assert job.world_size == 1
+
+
+def test_a_json_twin_beside_is_not_asked_for_groups(run: Path) -> None:
+    (run / "w.json").write_text('{"metadata": {}, "nodes": []}')
+    assert chakra.read_job(run).groups.ranks(0) is None
+
+
+def test_a_note_names_the_id_and_not_the_row(tmp_path: Path) -> None:
+    node = pb.Node(id=5000, type=4, duration_micros=7)
+    node.attr.add(name="duration_ns", int64_val=9000)
+    (tmp_path / "x.0.et").write_bytes(pb.write_messages(pb.GlobalMetadata(version="1"), [pb.Node(id=1), node]))
+    assert "the first at node 5000" in chakra.read_job(tmp_path).notes[0].what

@@ -31,6 +31,8 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
                                   another format, nothing lost
   etude query out/ "select ..."   SQL over its nodes
   etude diff run/ out/            first difference; exit code 1 if any
+  etude simulate run/ --system dgx-h100
+                                  what it does on another machine
 
 Results go to stdout, talk to stderr; --json makes results JSON.
 """

@@ -54,20 +54,23 @@ def demo(
         say="And a broken copy (rank 5 is gone, rank 2 waits for a node that is not there):",
         expect=1,
     )
+    _do("simulate", f"{out}/run", "--system", "dgx-h100", say="How long does the step take on one DGX H100, and why?")
+    _do("simulate", f"{out}/run", "--system", "dgx-h100", "--slow-rank", "3=1.2",
+        say="And if the GPU of rank 3 were 20% slow? Everybody waits for it:")  # fmt: skip
     say(f"\nThe files are in {out}. Next: etude --help")
     return 0
 
 
 def _do(*args: str, say: str, expect: int = 0) -> None:
     """Show a command as a user would type it, and run it."""
-    import shlex
     import sys
 
     from etude.cli import main
     from etude.errors import EtudeError
 
     sys.stdout.flush()
-    print(f"\n{say}\n$ etude {shlex.join(args)}", file=sys.stderr, flush=True)
+    shown = " ".join(f'"{a}"' if " " in a else a for a in args)
+    print(f"\n{say}\n$ etude {shown}", file=sys.stderr, flush=True)
     code = main(list(args))
     sys.stdout.flush()
     if code != expect:

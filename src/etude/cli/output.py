@@ -50,18 +50,23 @@ def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = Fa
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Yields `advance(amount)`. Draws a bar on stderr and takes it away at the end; draws nothing off a terminal."""
+def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """Yields `advance(amount, note="")`. Draws a bar on stderr and takes it away at the end; nothing off a terminal."""
     if not sys.stderr.isatty():
-        yield lambda amount: None
+        yield lambda amount, note="": None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(_printable(what).replace("[", r"\["), total=total)
-        yield lambda amount: bar.advance(task, amount)
+        shown = _printable(what).replace("[", r"\[")
+        task = bar.add_task(shown, total=total)
+
+        def advance(amount: int, note: str = "") -> None:
+            bar.update(task, advance=amount, description=f"{shown}, {note}" if note else shown)
+
+        yield advance
 
 
 def _columns(value: Emitted) -> tuple[list[str], Iterator[Sequence[Any]], list[bool]]:
@@ -96,12 +101,25 @@ def _emit_json(value: Emitted) -> None:
     if isinstance(value, Sequence):
         rows = value
     else:
+        value = value.rename_columns(_distinct(value.schema.names))  # a query may have two columns of one name
         rows = (row for batch in value.to_batches(max_chunksize=65536) for row in batch.to_pylist())
     before = "[\n"
     for row in rows:
         sys.stdout.write(before + encoder.encode(dict(row)).decode())
         before = ",\n"
     print("[]" if before == "[\n" else "\n]")
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Names with a number behind those that came before: rank, rank_2."""
+    found: list[str] = []
+    for name in names:
+        number, fresh = 1, name
+        while fresh in found:
+            number += 1
+            fresh = f"{name}_{number}"
+        found.append(fresh)
+    return found
 
 
 def _plain(value: Any) -> Any:

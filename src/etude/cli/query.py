@@ -19,8 +19,11 @@ def query(
     md: AsMarkdown = False,
 ) -> None:
     """SQL over a job: nodes, deps, attrs, groups, ranks. A Parquet job is not loaded for it"""
-    from etude.opening import is_columns
+    from etude.opening import is_columns, refuse_for_columns
     from etude.store import sql as store_sql
+    from etude.units import parse_bytes
 
+    if is_columns(path):
+        refuse_for_columns(path, groups, parse_bytes(max_bytes) if max_bytes else None)
     source = path if is_columns(path) else open_job(path, groups, workers, max_bytes)
     emit(store_sql.query(source, sql), json=json, csv=csv, md=md)

@@ -17,6 +17,9 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
+MAX_WORLD = 1 << 20
+"""Ranks that a job may have. A number beyond it in a file is a mistake, not a cluster."""
+
 VALUE_COLUMNS = ("duration_ns", "in_bytes", "out_bytes", "tensor_bytes", "flops")
 """Columns that a rank may replace; all others are structure."""
 
@@ -87,7 +90,11 @@ class Job:
     notes: tuple[Note, ...] = ()
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         r = len(self.ranks)
+        if self.world_size > MAX_WORLD or (r and int(self.ranks.max()) >= MAX_WORLD):
+            raise TraceError(f"job: a world of {max(self.world_size, int(self.ranks.max(initial=0)) + 1):,} ranks",
+                             hint=f"at most {MAX_WORLD:,} are read")  # fmt: skip
         for name in ("trace_of", "id_base", "tag_base", "metadata_of"):
             if len(getattr(self, name)) != r:
                 raise TraceError(f"job: `{name}` has {len(getattr(self, name))} entries for {r} ranks")
@@ -153,6 +160,13 @@ class Job:
         return len(self.traces) < len(self.ranks)
 
 
+def check_name(name: str) -> None:
+    """A job's name is part of file names, so it must be one that no file system and no reader trips over."""
+    bad = not name or name.startswith(".") or name == "manifest" or not name.isprintable() or set(name) & set("/\\")
+    if bad:
+        raise UsageError(f"{name!r} cannot be the name of a job", hint="letters, digits, `-`, `_` and `.` will do")
+
+
 def ranges(ranks: NDArray[Any]) -> str:
     """`0-3, 7`: ranks in words."""
     values = np.unique(ranks)
@@ -206,7 +220,7 @@ def assemble(
     metadata_of = [blobs.setdefault(p.metadata, len(blobs)) for p in parts]
     groups = Groups.of(list(number))
     peers = np.concatenate([p.peers for p in parts]) if parts else np.zeros(0, np.int64)
-    near = peers[(peers >= 0) & (peers < 1 << 24)]
+    near = peers[(peers >= 0) & (peers < MAX_WORLD)]
     mentioned = [int(x.max()) + 1 for x in (near, groups.members) if len(x)]
     ranks = np.array([p.rank for p in parts], np.int32)
     return Job(

@@ -108,13 +108,13 @@ def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _intern(heap, word, offsets, begin, codes, table, hashes, unique, used):  # type: ignore[no-untyped-def]
-    """Codes for offsets[begin:], until the table is 60% full; returns (next row, strings so far)."""
+def _intern(heap, word, offsets, begin, stop, codes, table, hashes, unique, used):  # type: ignore[no-untyped-def]
+    """Codes for offsets[begin:stop], until the table is 60% full; returns (next row, strings so far)."""
     mask = len(table) - 1
     limit = len(table) * 6 // 10
     last_offset = np.int64(-2)
     last_code = np.int32(-1)
-    for i in range(begin, len(offsets)):
+    for i in range(begin, stop):
         offset = offsets[i]
         if offset < 0:
             codes[i] = -1
@@ -144,7 +144,7 @@ def _intern(heap, word, offsets, begin, codes, table, hashes, unique, used):  # 
         codes[i] = code
         last_offset = offset
         last_code = code
-    return len(offsets), used
+    return stop, used
 
 
 @njit(cache=True)
@@ -157,24 +157,51 @@ def _rehash(table, hashes, used):  # type: ignore[no-untyped-def]
         table[slot] = code
 
 
+class _Dictionary:
+    """The codes of one text column, and the table they are looked up in."""
+
+    def __init__(self, offsets: I64) -> None:
+        self.offsets = np.ascontiguousarray(offsets)
+        self.codes = np.empty(len(offsets), np.int32)
+        self._row = self._used = 0
+        self._make(1 << 12)
+        self._hashes, self._unique = np.empty(self._room, np.uint64), np.empty(self._room, np.int64)
+
+    def _make(self, size: int) -> None:
+        self._size, self._room = size, size * 6 // 10
+        self._table = np.full(size, -1, np.int32)
+
+    def upto(self, heap: U8, word: NDArray[np.uint64], stop: int) -> None:
+        """Codes for all rows before `stop`."""
+        while True:
+            found = (self.codes, self._table, self._hashes, self._unique, self._used)
+            self._row, self._used = _intern(heap, word, self.offsets, self._row, stop, *found)
+            if self._row == stop:
+                return
+            self._make(self._size * (4 if self._size < 1 << 18 else 2))
+            self._hashes, self._unique = _grown(self._hashes, self._room), _grown(self._unique, self._room)
+            _rehash(self._table, self._hashes, self._used)
+
+    def unique(self) -> I64:
+        return self._unique[: self._used].copy()
+
+
 def intern(heap: U8, offsets: I64) -> tuple[NDArray[np.int32], I64]:
     """Dictionary-encode a text column: code per row (-1 where absent), and per code the offset of its first use."""
-    offsets = np.ascontiguousarray(offsets)
-    codes = np.empty(len(offsets), np.int32)
-    size = 1 << 12
-    table = np.full(size, -1, np.int32)
-    hashes, unique = np.empty(size * 6 // 10, np.uint64), np.empty(size * 6 // 10, np.int64)
+    return intern_many(heap, [offsets])[0]
+
+
+def intern_many(heap: U8, columns: Sequence[I64], rows: int = 2048) -> list[tuple[NDArray[np.int32], I64]]:
+    """Dictionary-encode several text columns, a few rows of all of them at a time: text of one row lies together."""
+    heap.flags.writeable = False
     word = words(heap)
-    row = used = 0
-    while True:
-        row, used = _intern(heap, word, offsets, row, codes, table, hashes, unique, used)
-        if row == len(offsets):
-            return codes, unique[:used].copy()
-        size *= 4 if size < 1 << 18 else 2
-        del table
-        table = np.full(size, -1, np.int32)
-        hashes, unique = _grown(hashes, size * 6 // 10), _grown(unique, size * 6 // 10)
-        _rehash(table, hashes, used)
+    found = [_Dictionary(offsets) for offsets in columns]
+    longest = max((len(d.offsets) for d in found), default=0)
+    rows = rows if len(found) > 1 else max(longest, 1)
+    for stop in range(rows, longest + rows, rows):
+        for d in found:
+            d.upto(heap, word, min(stop, len(d.offsets)))
+    return [(d.codes, d.unique()) for d in found]
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
@@ -238,3 +265,66 @@ def gather(heap: U8, unique: I64) -> tuple[U8, I64]:
     offsets = np.empty(len(unique), np.int64)
     _copy_slices(heap, unique, out, offsets)
     return out, offsets
+
+
+@njit(cache=True)
+def _flat(heap, unique, out, starts):  # type: ignore[no-untyped-def]
+    p = 0
+    for i in range(len(unique)):
+        start, length = prefix(heap, unique[i])
+        starts[i] = p
+        for b in range(start, start + length):
+            out[p] = heap[b]
+            p += 1
+    starts[len(unique)] = p
+
+
+@njit(cache=True)
+def _flat_size(heap, unique):  # type: ignore[no-untyped-def]
+    total = 0
+    for i in range(len(unique)):
+        total += prefix(heap, unique[i])[1]
+    return total
+
+
+def flat(heap: U8, unique: I64) -> tuple[U8, I64]:
+    """These slices end to end without their lengths, as Arrow has them, and where each one starts (one entry more)."""
+    out = np.empty(_flat_size(heap, unique), np.uint8)
+    starts = np.empty(len(unique) + 1, np.int64)
+    _flat(heap, unique, out, starts)
+    return out, starts
+
+
+@njit(cache=True)
+def _heaped(source, starts, out, p, offsets):  # type: ignore[no-untyped-def]
+    for i in range(len(starts) - 1):
+        offsets[i] = p
+        length = starts[i + 1] - starts[i]
+        rest = length
+        while rest > 127:
+            out[p] = rest & 127 | 128
+            rest >>= 7
+            p += 1
+        out[p] = rest
+        p += 1
+        out[p : p + length] = source[starts[i] : starts[i + 1]]
+        p += length
+    return p
+
+
+def heaped(parts: Sequence[tuple[U8, I64]]) -> tuple[U8, list[I64]]:
+    """The inverse of `flat`: one heap of all parts, and for each part where its slices lie in it. Starts must ascend
+    and end within their bytes."""
+    bits = [np.frexp(np.diff(starts).astype(np.float64))[1] for _, starts in parts]  # 0 for a length of 0
+    size = sum(int(starts[-1] - starts[0]) for _, starts in parts)
+    size += sum(int(np.maximum((b + 6) // 7, 1).sum()) for b in bits)
+    heap = np.zeros(size + PAD, np.uint8)
+    # The first kernel of a process costs half a second, compiled or not: a few thousand slices are quicker without.
+    fill = _heaped if sum(len(starts) for _, starts in parts) > 4096 else _heaped.py_func
+    found, p = [], 0
+    for source, starts in parts:
+        offsets = np.empty(len(starts) - 1, np.int64)
+        p = fill(source, starts, heap, p, offsets)
+        found.append(offsets)
+    heap.flags.writeable = False
+    return heap, found

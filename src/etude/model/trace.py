@@ -154,14 +154,16 @@ class Trace:
 
     def intern(self) -> dict[str | tuple[str, ValueKind], tuple[I32, I64]]:
         """Every text column and every attribute that lies in the heap, dictionary-encoded: (code per node or per
-        occurrence, heap offset per code). Keys are column names and (attribute, kind)."""
-        found: dict[str | tuple[str, ValueKind], tuple[I32, I64]] = {}
-        for c in NODE:
-            if c.is_text and len(self):
-                found[c.name] = text.intern(self.heap, getattr(self, c.name))
+        occurrence, heap offset per code). Keys are column names and (attribute, kind); columns without text are
+        left out."""
+        keys: list[str | tuple[str, ValueKind]] = [
+            c.name for c in NODE if c.is_text and getattr(self, c.name).strides != (0,)
+        ]
+        columns: list[I64] = [getattr(self, str(name)) for name in keys]
         for key, (_, cells) in self.attr_cells(heap_only=True).items():
-            found[key] = text.intern(self.heap, cells)
-        return found
+            keys.append(key)
+            columns.append(cells)
+        return dict(zip(keys, text.intern_many(self.heap, columns), strict=True))
 
     # -- attributes -------------------------------------------------------------------------------------------------
 
@@ -226,7 +228,8 @@ def constant(column: str, length: int) -> NDArray[Any]:
 
 
 def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[Layout, ...], I32]:
-    """Layouts in which every recorded value of a column that travels as an attribute has one."""
+    """Layouts that say what the columns hold: an attribute for every recorded value of a column that travels as one,
+    and none where a column was cleared."""
     n = len(trace)
     have_of = np.array(
         [sum(1 << OWNED_INDEX[a.column] for a in layout if a.column) for layout in trace.layouts] or [0], np.int64
@@ -234,25 +237,42 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
     need = np.zeros(n, np.int64)
     for index, c in enumerate(OWNED):
         need |= _needed(trace, start_ns, c.name).astype(np.int64) << index
-    lacking = need & ~have_of[trace.layout] if n else need
-    rows = np.flatnonzero(lacking)
+    have = have_of[trace.layout] if n else need
+    changed = (need & ~have) | (have & ~need & _CLEARED)
+    rows = np.flatnonzero(changed)
     if not len(rows):
         return trace.layouts, trace.layout
     layouts, layout = list(trace.layouts), trace.layout.copy()
-    keys, inverse = np.unique(np.stack([layout[rows], lacking[rows]], 1), axis=0, return_inverse=True)
+    keys, inverse = np.unique(np.stack([layout[rows], changed[rows]], 1), axis=0, return_inverse=True)
     for number, (old, bits) in enumerate(keys.tolist()):
+        kept = tuple(a for a in layouts[old] if not (a.column and bits >> OWNED_INDEX[a.column] & 1))
+        bits &= ~int(have_of[old])
         added = tuple(Attr(c.attr, c.attr_kind, column=c.name) for i, c in enumerate(OWNED) if bits >> i & 1)
-        layouts.append(layouts[old] + added)
+        layouts.append(kept + added)
         layout[rows[inverse.ravel() == number]] = len(layouts) - 1
     return tuple(layouts), layout
+
+
+# Columns in which "not recorded" cannot be said on the wire. In the others it is a number like any other, and a file
+# may hold it.
+_CLEARED: Final = sum(
+    1 << i
+    for i, c in enumerate(OWNED)
+    if (c.default != UNKNOWN and c.name != "tag") or c.name in ("duration_ns", "start_ns")
+)
+
+
+def _holds(trace: Trace, column: str) -> NDArray[np.bool_]:
+    """Rows whose layout names this column."""
+    return np.array([any(a.column == column for a in layout) for layout in trace.layouts] or [False])[trace.layout]
 
 
 def _needed(trace: Trace, start_ns: I64 | None, name: str) -> NDArray[np.bool_]:
     if name in ("duration_ns", "start_ns"):
         ns = start_ns if name == "start_ns" else trace.duration_ns
-        if ns is None:
-            return np.zeros(len(trace), bool)
-        return (ns != UNKNOWN) & ((ns % 1000 != 0) | (ns == 0))
+        if ns is None:  # not known here: what the layout says stands
+            return _holds(trace, name)
+        return (ns != UNKNOWN) & ((ns % 1000 != 0) | (ns == 0) | _holds(trace, name))
     value: NDArray[Any] = getattr(trace, name)
     if name == "collective":
         return (value != Collective.NONE) & (value != Collective.OTHER)
@@ -370,7 +390,7 @@ def _same_codes(a: Trace, b: Trace, x: I64, y: I64) -> tuple[I32, I32]:
         word, unique = text.intern(heap, np.concatenate([at_x, at_y + len(heap_x) - text.PAD]))
         both = np.append(word, np.int32(-1))
         codes = np.concatenate([both[code_x], both[np.where(code_y < 0, -1, code_y + len(at_x))]])
-    empty = np.array([text.string(heap, int(o)) == "" for o in unique] + [True])
+    empty = np.append(heap[unique] == 0, True)
     codes = np.where(empty[codes], np.int32(-1), codes)
     return codes[: len(x)], codes[len(x) :]
 

@@ -11,14 +11,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, TraceError, UsageError
 from etude.model import timing as timings
-from etude.model.job import Job, Part, assemble
+from etude.model.job import MAX_WORLD, Job, Part, assemble
 from etude.model.schema import UNKNOWN, Kind, ValueKind
 from etude.model.text import PAD
 from etude.model.trace import Trace
@@ -41,8 +41,6 @@ __all__ = [
 ]
 
 SUFFIXES = (".et", ".et.gz", ".et.zst")
-_RANKED = re.compile(r"^(?P<stem>.*)\.(?P<rank>\d+)(?P<suffix>\.et|\.et\.gz|\.et\.zst)$")
-_PLAIN = re.compile(r"^(?P<stem>.*?)(?P<suffix>\.et|\.et\.gz|\.et\.zst)$")
 _BATCH_BYTES = 128 << 20
 """Files are decoded together up to this size: enough to make small ranks cheap, little enough to run beside others."""
 
@@ -52,27 +50,34 @@ Groups = Sequence[tuple[str, Sequence[int] | None]]
 # -- which files -------------------------------------------------------------------------------------------------------
 
 
-def find_ranks(path: Path) -> tuple[str, dict[int, Path]]:
+def find_ranks(path: Path, suffixes: Sequence[str] = SUFFIXES) -> tuple[str, dict[int, Path]]:
     """(name, rank -> file) of a folder of `name.{rank}.et`, one such file, or the prefix `folder/name`."""
+    endings = "|".join(map(re.escape, suffixes))
+    ranked_name = re.compile(rf"^(?P<stem>.*)\.(?P<rank>\d+)(?:{endings})$")
     if path.is_file():
-        ranked, plain = _RANKED.match(path.name), _PLAIN.match(path.name)
+        ranked, plain = ranked_name.match(path.name), re.match(rf"^(?P<stem>.*?)(?:{endings})$", path.name)
         if ranked:
-            return ranked["stem"], {int(ranked["rank"]): path}
+            return ranked["stem"], {_rank(ranked["rank"], path): path}
         return (plain["stem"] if plain else path.name), {0: path}
     folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
     sets: dict[str, dict[int, Path]] = {}
     if folder.is_dir():
         for entry in sorted(os.listdir(folder)):
-            found = _RANKED.match(entry)
+            found = ranked_name.match(entry)
             if found and (wanted is None or found["stem"] == wanted) and not entry.startswith("."):
                 files = sets.setdefault(found["stem"], {})
-                rank = int(found["rank"])
+                rank = _rank(found["rank"], folder / entry)
                 if rank in files:
                     raise UsageError(f"rank {rank} is there twice: {files[rank].name} and {entry}", where=str(folder))
                 files[rank] = folder / entry
+    # `run.1.json` may be the group file of `run.1`, and then it is not rank 1 of `run`
+    groups = {folder / f"{name}.json" for name in sets}
+    sets = {name: kept for name, f in sets.items() if (kept := {r: p for r, p in f.items() if p not in groups})}
     if not sets:
         raise UsageError(
-            "no such file, and no `.et` files of that name" if wanted else "no `name.{rank}.et` files in this folder",
+            f"no such file, and no `{suffixes[0]}` files of that name"
+            if wanted
+            else f"no `name.{{rank}}{suffixes[0]}` files in this folder",
             where=str(path),
         )
     if len(sets) > 1:
@@ -84,16 +89,28 @@ def find_ranks(path: Path) -> tuple[str, dict[int, Path]]:
     return name, dict(sorted(files.items()))
 
 
+def _rank(digits: str, path: Path) -> int:
+    if len(digits) > 9 or int(digits) >= MAX_WORLD:
+        raise UsageError(f"{digits} is not a rank", where=str(path), hint=f"ranks below {MAX_WORLD:,} are read")
+    return int(digits)
+
+
+def _are_ranks(members: Any) -> TypeGuard[list[int]]:
+    """A list of rank numbers; `true` is none, though Python counts it as an integer."""
+    return isinstance(members, list) and all(type(m) is int and 0 <= m < MAX_WORLD for m in members)
+
+
 def read_groups(path: Path) -> dict[str, list[int]]:
     """A communicator-group file: `{"1": [0, 1], ...}`."""
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, RecursionError) as problem:
+        problem = getattr(problem, "strerror", None) or problem
         raise FormatError(f"not a group file: {problem}", path=path, hint='expected {"1": [0, 1], ...}') from None
     if not isinstance(found, dict):
         raise FormatError("not a group file: not an object", path=path, hint='expected {"1": [0, 1], ...}')
     for name, members in found.items():
-        if not isinstance(members, list) or not all(isinstance(m, int) and 0 <= m < 1 << 24 for m in members):
+        if not _are_ranks(members):
             raise FormatError(f"group `{name}`: members are not a list of ranks", path=path)
     return found
 
@@ -116,22 +133,49 @@ def read_job(
     """
     path = Path(path)
     name, files = find_ranks(path)
-    beside = next(iter(files.values())).parent / f"{name}.json"
-    table = read_groups(Path(groups)) if groups else (read_groups(beside) if beside.is_file() else {})
+    table = group_file(name, files, groups)
     decoded: list[Decoded] = []
     batches = list(_batches(list(files.values())))
     with ThreadPoolExecutor(max(workers, 1)) as pool:
         for found in pool.map(lambda batch: _decode_batch(batch, max_bytes), batches):
             decoded += found
             advance(len(found))
-    parts, world_size = _parts(list(files), decoded, table)
+    return join(name, list(files), decoded, table, source_format="chakra et")
+
+
+def group_file(name: str, files: dict[int, Path], groups: str | Path | None) -> dict[str, list[int]]:
+    """The communicator groups of a file that was named, else of `name.json` beside the ranks, else none. A neighbour
+    that is a trace itself (the JSON twin of an `.et` file) is not asked for groups."""
+    if groups:
+        return read_groups(Path(groups))
+    beside = next(iter(files.values())).parent / f"{name}.json"
+    if not beside.is_file() or beside in files.values() or _is_trace(beside):
+        return {}
+    return read_groups(beside)
+
+
+_TRACE_KEYS = rb"metadata|nodes|workload_graph|schema|schemaVersion|traceEvents|deviceProperties|version|attr|id|pid"
+
+
+def _is_trace(path: Path) -> bool:
+    """Does this JSON file begin as one of a trace does?"""
+    with open(path, "rb") as f:
+        head = f.read(512)
+    return re.match(rb'\s*\{\s*"(' + _TRACE_KEYS + rb')"\s*:', head) is not None
+
+
+def join(
+    name: str, ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], *, source_format: str
+) -> Job:
+    """Ranks, each decoded by itself, as one job."""
+    parts, world_size = _parts(ranks, decoded, table)
     return assemble(
         name,
         parts,
         more_groups=list(table.items()),
         world_size=world_size,
         timing=timings.measured([d.start_ns for d in decoded], [d.trace.duration_ns for d in decoded]),
-        provenance={"source_format": "chakra et"},
+        provenance={"source_format": source_format},
     )
 
 
@@ -167,29 +211,34 @@ def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
 
 def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]) -> tuple[list[Part], int]:
     """Ranks with the members of their groups, as far as a group file or the trace itself says; and the world's size."""
-    own = [_process_groups(d.trace) for d in decoded]
+    own = [process_groups(d.trace) for d in decoded]
     world = max([0, *(size for _, size in own)], default=0)
-    everyone = None
-    if own or ranks:
-        largest = max([world, max(ranks, default=-1) + 1, *(max(m, default=-1) + 1 for m in table.values())])
-        everyone = tuple(range(largest))
+    everyone = all_ranks(world, ranks, table)
     parts = []
     for rank, d, (recorded, _) in zip(ranks, decoded, own, strict=True):
-        bound: list[tuple[str, Sequence[int] | None]] = []
-        for group in d.group_names:
-            if group in table:
-                bound.append((group, table[group]))
-            elif recorded.get(group):
-                bound.append((group, recorded[group]))
-            elif group in ("", "0"):  # what Chakra's tools mean by it, and what PyTorch's default group records
-                bound.append((group, everyone))
-            else:
-                bound.append((group, None))
+        bound = [(group, group_members(group, table, recorded, everyone)) for group in d.group_names]
         parts.append(Part(rank, d.trace, bound, d.peers, d.metadata, d.warnings))
     return parts, world
 
 
-def _process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
+def all_ranks(world: int, ranks: list[int], table: dict[str, list[int]]) -> tuple[int, ...]:
+    """Everyone, as far as is known before peers are looked at."""
+    return tuple(range(max([world, max(ranks, default=-1) + 1, *(max(m, default=-1) + 1 for m in table.values())])))
+
+
+def group_members(
+    group: str, table: dict[str, list[int]], recorded: dict[str, list[int]], everyone: Sequence[int]
+) -> Sequence[int] | None:
+    """Members of a group by its name in a file: the group file says, or the trace itself; None where neither does."""
+    if group in table:
+        return table[group]
+    if recorded.get(group):
+        return recorded[group]
+    # what Chakra's tools mean by these names, and what PyTorch's default group records
+    return everyone if group in ("", "0") else None
+
+
+def process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
     """Groups that PyTorch recorded in a metadata node: name -> members ([] is all); and the world's size."""
     groups: dict[str, list[int]] = {}
     world = 0
@@ -199,9 +248,9 @@ def _process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
         for entry in _recorded_groups(trace.text("in_values", node)):
             members = entry.get("ranks")
             name, size = entry.get("pg_name"), entry.get("group_size")
-            if isinstance(name, str) and isinstance(members, list) and all(isinstance(m, int) for m in members):
+            if isinstance(name, str) and _are_ranks(members):
                 groups[name] = members
-                if not members and isinstance(size, int) and 0 < size < 1 << 24:
+                if not members and type(size) is int and 0 < size <= MAX_WORLD:
                     world = max(world, size)
     return groups, world
 
@@ -214,7 +263,7 @@ def _recorded_groups(values: str) -> list[dict[str, Any]]:
     for candidate in (values[start : end + 2], values[start : end + 2].replace('\\"', '"')):
         try:
             found = json.loads(candidate)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         return [entry for entry in found if isinstance(entry, dict)]
     return []
@@ -272,10 +321,15 @@ def write_job(
         except TraceError as problem:
             raise TraceError(problem.problem, where=f"rank {rank}", hint=problem.hint) from None
         advance(1)
+    write_groups(job, folder / f"{name}.json")
+
+
+def write_groups(job: Job, path: Path) -> None:
+    """The communicator-group file; none if no group needs an entry."""
     table = group_table(job)
     if table:
         lines = ",\n".join(f" {json.dumps(group)}: {json.dumps(members)}" for group, members in table.items())
-        (folder / f"{name}.json").write_text(f"{{\n{lines}\n}}\n")
+        path.write_text(f"{{\n{lines}\n}}\n")
 
 
 def group_table(job: Job) -> dict[str, list[int]]:

@@ -216,17 +216,15 @@ class _Raw:
 
     def layouts(self, heap: U8) -> tuple[Layout, ...]:
         found: list[Layout] = [()] * int(self.cursor[k.LAYOUTS])
-        attrs: list[Attr] = []
-        paths: list[Layout] = []
-        for state in range(int(self.cursor[k.STATES])):
-            if state == 0:
-                path: Layout = ()
-            else:
-                attrs.append(self._attr(heap, state))
-                path = (*paths[int(self.trie.parent[state])], attrs[-1])
-            paths.append(path)
-            if self.trie.layout[state] >= 0:
-                found[int(self.trie.layout[state])] = path
+        used = int(self.cursor[k.STATES])
+        attrs = [self._attr(heap, state) for state in range(1, used)]
+        for state in np.flatnonzero(self.trie.layout[:used] >= 0).tolist():
+            path = []
+            at = state
+            while at:
+                path.append(attrs[at - 1])
+                at = int(self.trie.parent[at])
+            found[int(self.trie.layout[state])] = tuple(reversed(path))
         return tuple(found) or ((),)
 
     def _attr(self, heap: U8, state: int) -> Attr:
@@ -354,14 +352,14 @@ def _finish(
     columns["tag"] = _tags(raw, attributes)
     columns["parent"] = _parents(raw, attributes, rank_start)
     columns["group"], group_names = _groups(heap, raw, rank, rank_start)
-    (columns["src"], columns["dst"]), peers = _peers(raw, rank, rank_start)
+    (columns["src"], columns["dst"]), peers = _peers(raw, attributes, rank, rank_start)
     columns["duration_ns"], wrong = _times(raw, attributes, "duration_ns", k.DURATION_US)
     start_ns, wrong_start = _times(raw, attributes, "start_ns", k.START_US)
     columns["lane"], lane_kind, lane_id = lanes(out.kind, columns["cpu"], columns["thread"], columns["stream"])
     columns["layout"] = attributes.layout
     data, ctrl, missing = _edges(raw, rank, rank_start)
     cell_start = attributes.cell_start()
-    warned = _warnings(rank_start, zero_length, np.concatenate([wrong, wrong_start]))
+    warned = _warnings(out.source_id, rank_start, zero_length, np.concatenate([wrong, wrong_start]))
     decoded = []
     bounds = zip(rank_start[:-1].tolist(), rank_start[1:].tolist(), strict=True)
     for r, (a, b) in enumerate(bounds):
@@ -390,7 +388,9 @@ def _finish(
     return decoded
 
 
-def _warnings(rank_start: I64, zero_length: I64, wrong_times: I64) -> dict[int, tuple[str, ...]]:
+def _warnings(
+    ids: NDArray[np.uint64], rank_start: I64, zero_length: I64, wrong_times: I64
+) -> dict[int, tuple[str, ...]]:
     found: dict[int, list[str]] = {}
     for rows, problem in (
         (zero_length, "message(s) of length 0 read as all-default nodes"),
@@ -398,7 +398,7 @@ def _warnings(rank_start: I64, zero_length: I64, wrong_times: I64) -> dict[int, 
     ):
         ranks, counts = np.unique(np.searchsorted(rank_start, rows, "right") - 1, return_counts=True)
         for r, count in zip(ranks.tolist(), counts.tolist(), strict=True):
-            first = int(rows[(rows >= rank_start[r]) & (rows < rank_start[r + 1])].min() - rank_start[r])
+            first = int(ids[rows[(rows >= rank_start[r]) & (rows < rank_start[r + 1])].min()])
             found.setdefault(r, []).append(f"{count} {problem}; the first at node {first}")
     return {r: tuple(texts) for r, texts in found.items()}
 
@@ -503,14 +503,15 @@ def _groups(
 
 
 def _peers(
-    raw: _Raw, rank: NDArray[np.int32], rank_start: I64
+    raw: _Raw, attributes: Attributes, rank: NDArray[np.int32], rank_start: I64
 ) -> tuple[tuple[NDArray[np.int32], NDArray[np.int32]], list[I64]]:
     """Slots of src and dst, numbered in each rank by first appearance down the rows, src before dst."""
     if not raw.seen("src") and not raw.seen("dst"):
         nothing = np.zeros(0, np.int64)
         return (constant("src", len(rank)), constant("dst", len(rank))), [nothing] * (len(rank_start) - 1)
     both = np.stack([raw.column("src"), raw.column("dst")], 1).ravel()
-    rows = np.flatnonzero(both != UNKNOWN)
+    held = np.stack([attributes.holds("src"), attributes.holds("dst")], 1).ravel()
+    rows = np.flatnonzero(held)
     slot, behind = _slots(rank[rows // 2], both[rows], len(rank_start) - 1)
     slots = np.full(len(both), -1, np.int32)
     slots[rows] = slot

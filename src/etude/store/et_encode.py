@@ -43,7 +43,7 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
     return Program(*(*flat, text.words(text.pad(bytes(prefixes))))), list(used)
 
 
-class _Owned:
+class Owned:
     """Values of the columns that travel as attributes, as they go on the wire, a block of rows at a time."""
 
     def __init__(self, decoded: Decoded, names: list[str], group_offset: I64, id_base: int, tag_base: int) -> None:
@@ -54,10 +54,10 @@ class _Owned:
     def block(self, a: int, b: int) -> I64:
         out = np.empty((len(self._names) + 1, b - a), np.int64)
         for row, name in enumerate(self._names):
-            out[row] = self._column(name, a, b)
+            out[row] = self.column(name, a, b)
         return out
 
-    def _column(self, name: str, a: int, b: int) -> NDArray[np.generic]:
+    def column(self, name: str, a: int, b: int) -> NDArray[np.generic]:
         if name == "start_ns":
             return self._d.start_ns[a:b]
         value = getattr(self._d.trace, name)[a:b]
@@ -71,7 +71,7 @@ class _Owned:
         if name in ("src", "dst"):
             return np.append(self._d.peers, 0)[value]
         if name == "tag" and self._tag_base:
-            return np.where(value == -1, -1, value + self._tag_base)
+            return np.where(value >= 0, value + self._tag_base, value)
         return value
 
 
@@ -85,7 +85,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
     writer = text.HeapWriter()
     group_offset = writer.put_all(list(decoded.group_names))
     side = writer.heap()
-    owned = _Owned(decoded, names, group_offset, id_base, tag_base)
+    owned = Owned(decoded, names, group_offset, id_base, tag_base)
     counts = np.array([sum(a.in_cell for a in entry) for entry in layouts], np.int64)
     edges = Edges(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
                   np.uint64(id_base))  # fmt: skip
@@ -121,15 +121,15 @@ def _rows(trace: Trace, start_ns: I64, layout: NDArray[np.int32], cells: I64, a:
         trace.kind[a:b],
         np.ascontiguousarray(trace.name[a:b]),
         np.ascontiguousarray(trace.io[a:b]),
-        _micros(start_ns[a:b]),
-        _micros(trace.duration_ns[a:b]),
+        micros(start_ns[a:b]),
+        micros(trace.duration_ns[a:b]),
         io_text,
         layout[a:b],
         cells,
     )
 
 
-def _micros(ns: I64) -> I64:
+def micros(ns: I64) -> I64:
     """Rounded to µs, halves up; 0 where unknown."""
     known = np.where(ns == UNKNOWN, 0, ns)
     if (known < 0).any():

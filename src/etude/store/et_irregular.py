@@ -110,7 +110,7 @@ class _Text:
     """An IOInfo, merged."""
 
     texts: dict[int, bytes] = field(default_factory=dict)
-    unknown: bytes = b""
+    unknown: bytearray = field(default_factory=bytearray)
 
     def merge(self, data: bytes, where: str, base: int) -> None:
         for f in fields(data, where, base, 1):
@@ -145,7 +145,8 @@ def check_value(f: Field, where: str, base: int) -> None:
 
 def regular_attribute(data: bytes, where: str, base: int) -> bytes:
     """An attribute with name, doc string, unknown fields and value once each, in this order."""
-    name = doc = unknown = value_raw = b""
+    name = doc = b""
+    unknown, value_raw, merged = bytearray(), b"", bytearray()
     has_name = has_doc = False
     number = 0
     for f in fields(data, where, base, 1):
@@ -157,15 +158,19 @@ def regular_attribute(data: bytes, where: str, base: int) -> bytes:
                 doc, has_doc = f.payload, True
         elif 3 <= f.number <= 32 and f.wire == int(VALUE_WIRE[f.number - 2]):
             check_value(f, where, base)
-            if f.number % 2 == 0 and f.number == number:  # lists merge
-                merged = next(fields(value_raw, where, base, 1)).payload + f.payload
-                value_raw = delimited(number, merged)
+            if f.number % 2 == 1:
+                value_raw = varint(f.number << 3 | f.wire) + f.raw[len(f.raw) - f.body :]
+            elif f.number == number:  # lists merge
+                merged += f.payload
             else:
-                number, value_raw = f.number, varint(f.number << 3 | f.wire) + f.raw[len(f.raw) - f.body :]
+                merged = bytearray(f.payload)
+            number = f.number
         else:
             unknown += f.raw
+    if number and number % 2 == 0:
+        value_raw = delimited(number, bytes(merged))
     head = (delimited(1, name) if has_name else b"") + (delimited(2, doc) if has_doc else b"")
-    return head + unknown + value_raw
+    return head + bytes(unknown) + value_raw
 
 
 def regular_node(data: bytes, where: str, base: int) -> tuple[bytes, bytes]:
@@ -175,7 +180,7 @@ def regular_node(data: bytes, where: str, base: int) -> tuple[bytes, bytes]:
     ios: dict[int, _Text] = {}
     deps: dict[int, list[int]] = {4: [], 5: []}
     attrs: list[bytes] = []
-    extra = b""
+    extra = bytearray()
     for f in fields(data, where, base):
         if f.number in (1, 3, 6, 7) and f.wire == 0:
             numbers[f.number] = f.value
@@ -211,9 +216,9 @@ def regular_node(data: bytes, where: str, base: int) -> tuple[bytes, bytes]:
     for number, io in sorted(ios.items()):
         out += delimited(number, io.encode())
         if io.unknown:
-            extra += delimited(number, io.unknown)
+            extra += delimited(number, bytes(io.unknown))
     out += b"".join(delimited(10, a) for a in attrs)
-    return out, extra
+    return out, bytes(extra)
 
 
 def _packed(payload: bytes, where: str, base: int) -> list[int]:

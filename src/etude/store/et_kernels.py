@@ -211,6 +211,16 @@ def check_list(u8, word, kind, p, end):
 
 
 @njit(cache=True)
+def check_lists(u8, word, kinds, starts, ends):
+    """0, or the problem with the first bad one of many list messages."""
+    for i in range(len(kinds)):
+        problem = check_list(u8, word, kinds[i], starts[i], ends[i])
+        if problem:
+            return problem
+    return 0
+
+
+@njit(cache=True)
 def _owner(u8, start, length, kind, parent, trie, names):
     """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
     for k in range(len(names.is_text)):
@@ -583,6 +593,14 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
     cur[ROW], cur[DATA], cur[CTRL], cur[CELLS] = row, at_data, at_ctrl, at_cell
 
 
+@njit(cache=True, inline="always")
+def _scattered(value):
+    """A hash of an id whose low bits depend on all of them, so that no plain pattern of ids collides."""
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
 @njit(cache=True, nogil=True)
 def rows_of(ids, rank_start, edge_start, targets, rows):
     """Row within its rank of each target id (the first row that has it), -1 where none has.
@@ -616,13 +634,13 @@ def rows_of(ids, rank_start, edge_start, targets, rows):
         mask = np.uint64(size - 1)
         table[:size] = -1
         for i in range(n):
-            slot = (ids[first + i] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+            slot = _scattered(ids[first + i]) & mask
             while table[slot] >= 0 and ids[first + table[slot]] != ids[first + i]:
                 slot = (slot + np.uint64(1)) & mask
             if table[slot] < 0:
                 table[slot] = i
         for e in range(edge_start[first], edge_start[stop]):
-            slot = (targets[e] * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(20)) & mask
+            slot = _scattered(targets[e]) & mask
             while table[slot] >= 0 and ids[first + table[slot]] != targets[e]:
                 slot = (slot + np.uint64(1)) & mask
             rows[e] = table[slot]

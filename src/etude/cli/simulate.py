@@ -1,0 +1,222 @@
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.output import AsJson, emit, progress, say
+from etude.cli.running import INTERRUPTED
+from etude.cli.simulate_astra import AstraFiles, simulate_astra
+from etude.errors import DeadlockError, UsageError
+
+if TYPE_CHECKING:
+    from etude.model.job import Job
+    from etude.model.system import System
+    from etude.simulate.options import Options
+    from etude.simulate.result import Simulated
+
+# The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
+Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
+Compute = StrEnum("Compute", {"RECORDED": "recorded", "ROOFLINE": "roofline", "TABLE": "table", "SCALED": "scaled"})
+Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
+
+Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
+
+Pairs = list[str]
+ASTRA = "As ASTRA-sim, from its own files"
+
+
+@app.command(rich_help_panel=RUN)
+def simulate(
+    path: JobPath,
+    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    compute: Annotated[Compute, typer.Option(help="Where compute times come from.")] = Compute.RECORDED,
+    scale: Annotated[float, typer.Option(help="Factor for `--compute scaled`.")] = 1.0,
+    table: Annotated[str, typer.Option(help="CSV of measured operators for `--compute table`.")] = "",
+    collective: Annotated[Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`. May be repeated.")] = None,
+    collective_times: Annotated[Times, typer.Option(help="Of collectives and messages.")] = Times.MODELLED,
+    policy: Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")] = Policy.READY,
+    eager: Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")] = "",
+    concurrent_network: Annotated[bool, typer.Option(help="Communication without a stream does not queue.")] = False,
+    overlap: Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")] = None,
+    jitter: Annotated[Pairs | None, typer.Option(help="`compute=0.05`; host, collective, p2p, memory.")] = None,
+    slow_rank: Annotated[Pairs | None, typer.Option(help="`3=1.2`: rank 3 takes 1.2 times as long.")] = None,
+    slow_link: Annotated[Pairs | None, typer.Option(help="`0-1=2`: what goes between ranks 0 and 1.")] = None,
+    failed_link: Annotated[Pairs | None, typer.Option(help="`0-1`: nothing goes between ranks 0 and 1.")] = None,
+    remote_memory: Annotated[Pairs | None, typer.Option(help="`bandwidth=50GB/s`, `latency=1us`.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the jitter.")] = 0,
+    fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate ranks that are alike once.")] = None,
+    timing: Annotated[Path | None, typer.Option(help="Write all times: `.csv` or `.parquet`.")] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    max_bytes: MaxBytes = None,
+    json: AsJson = False,
+    astra_network: Annotated[Path | None, typer.Option(help="Its network YAML.", rich_help_panel=ASTRA)] = None,
+    astra_system: Annotated[Path | None, typer.Option(help="Its system JSON.", rich_help_panel=ASTRA)] = None,
+    astra_remote_memory: Annotated[Path | None, typer.Option(help="Its memory JSON.", rich_help_panel=ASTRA)] = None,
+    astra_groups: Annotated[Path | None, typer.Option(help="Its communicator groups.", rich_help_panel=ASTRA)] = None,
+    backend: Annotated[Backend, typer.Option(help="Of congestion.", rich_help_panel=ASTRA)] = Backend.UNAWARE,
+    num_queues_per_dim: Annotated[int, typer.Option(min=1, rich_help_panel=ASTRA)] = 1,
+    rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", rich_help_panel=ASTRA)] = False,
+    injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
+) -> int:
+    """What a job does on a system: when each rank ends and how it spends its time"""
+    from etude.cost import catalogue
+    from etude.units import parse_bytes
+
+    if timing is not None and timing.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"a timing is not written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
+    if astra_network is not None or astra_system is not None:
+        if astra_network is None or astra_system is None:
+            raise UsageError("ASTRA-sim needs both a network and a system", hint="--astra-network F --astra-system F")
+        files = AstraFiles(
+            network=astra_network, system=astra_system, remote_memory=astra_remote_memory, groups=astra_groups,
+            backend=backend.value, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol,
+            injection_scale=injection_scale,
+        )  # fmt: skip
+        return simulate_astra(path, files, timing=timing, force=force, json=json)
+    if not system:
+        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    slow_links = _links(slow_link, failed_link)
+    options = _options(
+        policy=policy, compute=compute, scale=scale, table=table, collective=dict(_pairs("collective", collective)),
+        collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
+        concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_numbers("jitter", jitter),
+        slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
+        slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed, fold=fold,
+    )  # fmt: skip
+    machine = catalogue.system(system)
+    job = open_job(path, groups, workers, max_bytes)
+    if system in catalogue.names():
+        machine = _grown(machine, job.world_size)
+    found = _run(job, machine, options, json)
+    if timing is not None:
+        _write(job, found, timing, force)
+    _show(found, json)
+    return INTERRUPTED if found.partial else 0
+
+
+def _grown(machine: "System", ranks: int) -> "System":
+    """A system of the catalogue has as many nodes as the job needs; one of a file has those that it says."""
+    if machine.num_ranks >= ranks:
+        return machine
+    node = len(machine) // machine.levels[-1].size
+    devices = -(-ranks // node) * node
+    say(f"note: `{machine.name}` is taken with {devices:,} devices instead of {len(machine):,}")
+    return machine.resized(devices)
+
+
+def _run(job: "Job", machine: "System", options: "Options", json: bool) -> "Simulated":
+    from etude.simulate.run import simulate as run
+    from etude.units import format_time
+
+    with progress("simulating") as advance:
+        done = 0
+
+        def tell(nodes: int, now_ns: int) -> None:
+            nonlocal done
+            advance(nodes - done, f"at {format_time(now_ns)}")
+            done = nodes
+
+        try:
+            return run(job, machine, options, progress=tell)
+        except DeadlockError as problem:
+            if json:
+                told = {"what": problem.problem, "waiting": list(problem.waiting), "causes": list(problem.causes)}
+                emit({"deadlock": told}, json=True)
+            raise
+
+
+def _show(found: "Simulated", json: bool) -> None:
+    from etude.units import format_time
+
+    rows = found.ranks.table()
+    if json:
+        record: dict[str, Any] = {"makespan_ns": found.makespan_ns, "ranks": rows.to_pylist()}
+        record |= {"links": [], "partial": found.partial, "simulated_ranks": found.simulated_ranks}
+        emit(record | {"notes": list(found.notes)}, json=True)
+    else:
+        emit(rows)
+    for note in found.notes:
+        say(f"note: {note}")
+    if found.partial:
+        say("interrupted: these are the nodes that were done")
+    alike = "" if found.simulated_ranks == len(rows) else f", {found.simulated_ranks:,} simulated"
+    say(f"{len(rows):,} ranks{alike}, done at {format_time(found.makespan_ns)}")
+
+
+def _write(job: "Job", found: "Simulated", path: Path, force: bool) -> None:
+    from etude.files import writing
+    from etude.simulate.result import write_timing
+
+    with writing(path, force=force) as place:
+        write_timing(job, found, place)
+    say(f"wrote {path}")
+
+
+# -- options as text ---------------------------------------------------------------------------------------------------
+
+
+def _options(**given: Any) -> "Options":
+    from etude.simulate.options import Options, Overlap, RemoteMemory
+    from etude.units import parse_bandwidth, parse_bytes, parse_time
+
+    factors, memory = given.pop("overlap"), given.pop("remote_memory")
+    _known("overlap", factors, ("compute", "communication"))
+    _known("remote-memory", memory, ("bandwidth", "latency", "capacity"))
+    remote = None
+    if memory:
+        if "bandwidth" not in memory:
+            raise UsageError("--remote-memory: no bandwidth is given", hint="bandwidth=50GB/s")
+        latency, capacity = parse_time(memory.get("latency", "0")), parse_bytes(memory.get("capacity", "0"))
+        remote = RemoteMemory(
+            bytes_per_s=parse_bandwidth(memory["bandwidth"]), latency_ns=latency, capacity_bytes=capacity
+        )
+    return Options(overlap=Overlap(**factors), remote_memory=remote, **given)
+
+
+def _known(option: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise UsageError(f"--{option}: no such name `{name}`", hint=f"known: {', '.join(known)}")
+
+
+def _pairs(option: str, given: Pairs | None) -> list[tuple[str, str]]:
+    found = []
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"--{option}: `{text}` is not NAME=VALUE")
+        found.append((name, value))
+    return found
+
+
+def _numbers(option: str, given: Pairs | None) -> dict[str, float]:
+    found = {}
+    for name, value in _pairs(option, given):
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UsageError(f"--{option}: `{value}` is not a number") from None
+    return found
+
+
+def _rank(option: str, text: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(f"--{option}: `{text}` is not a rank")
+    return int(text)
+
+
+def _links(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int, int], float]:
+    found = {}
+    for option, pairs in (
+        ("slow-link", _numbers("slow-link", slow)),
+        ("failed-link", dict.fromkeys(failed or (), float("inf"))),
+    ):
+        for text, factor in pairs.items():
+            a, _, b = text.partition("-")
+            found[_rank(option, a), _rank(option, b)] = factor
+    return found

@@ -1,0 +1,62 @@
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.output import AsJson, emit, say
+
+systems = typer.Typer(help="The catalogue of systems: list, show one, check a file of your own")
+app.add_typer(systems, name="systems", rich_help_panel=RUN)
+
+
+@systems.callback(invoke_without_command=True)
+def all_systems(context: typer.Context, json: AsJson = False) -> None:
+    """The catalogue of systems: list, show one, check a file of your own"""
+    if context.invoked_subcommand is not None:
+        return
+    from etude.cost import catalogue
+
+    emit([_row(name, catalogue.system(name)) for name in catalogue.names()], json=json)
+
+
+def _row(name: str, system: Any) -> dict[str, Any]:
+    from etude.units import format_bandwidth, format_bytes
+
+    levels = ", ".join(
+        f"{level.kind} of {level.size} at {format_bandwidth(int(level.bandwidth_bytes_per_s))}"
+        for level in system.levels
+    )
+    return {
+        "system": name,
+        "device": system.device.name,
+        "devices": len(system),
+        "memory": format_bytes(system.device.memory_bytes),
+        "memory bandwidth": format_bandwidth(int(system.device.memory_bandwidth_bytes_per_s)),
+        "levels, innermost first": levels,
+    }
+
+
+@systems.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Name in the catalogue, or a YAML file.")], json: AsJson = False
+) -> None:
+    """Every figure of one system, with its source, as YAML that can be changed and used"""
+    import yaml
+
+    from etude.cost import catalogue
+
+    found = catalogue.system(name).to_dict()
+    if json:
+        emit(found, json=True)
+    else:
+        print(yaml.safe_dump(found, sort_keys=False, allow_unicode=True), end="")
+
+
+@systems.command()
+def check(path: Annotated[Path, typer.Argument(help="A YAML file.")]) -> None:
+    """Is a system file sound? Names the key that is wrong; exit code 2 if one is"""
+    from etude.cost import catalogue
+
+    system = catalogue.load(path)
+    say(f"{path}: `{system.name}`, {len(system):,} devices, nothing wrong")

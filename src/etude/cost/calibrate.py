@@ -1,0 +1,137 @@
+"""A device's constants from a table of measured ops."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from os import PathLike
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.compute import MeasuredOps, roofline_ns
+from etude.cost.fit import fit
+from etude.cost.ops import OpClass, OpTable, Work
+from etude.errors import FormatError
+from etude.model.system import Device, OpCost
+
+F64 = NDArray[np.float64]
+
+START: Final = OpCost(depth_ns=800.0, wave_ns=300.0, flop_efficiency=0.8, memory_efficiency=0.9)
+
+# The parameters that each class's rows can speak about: name, start, factor by which it may well differ.
+_FIXED: Final = ("fixed_ns", 2500.0, 1.5)
+_MEMORY: Final = ("memory_efficiency", 0.9, 1.05)
+_ROWS: Final = (_FIXED, _MEMORY, ("row_ns", 0.5, 2.0), ("width_exponent", 0.15, 2.0))
+_PARAMETERS: Final[dict[OpClass, tuple[tuple[str, float, float], ...]]] = {
+    OpClass.COPY: (_FIXED, _MEMORY, ("cache_speedup", 2.0, 1.3)),
+    OpClass.ELEMENTWISE: (_FIXED, _MEMORY),
+    OpClass.ACTIVATION: (_FIXED, ("flop_efficiency", 0.1, 2.0)),
+    OpClass.NORMALISATION: _ROWS,
+    OpClass.SOFTMAX: _ROWS,
+    OpClass.GEMM: (
+        _FIXED,
+        _MEMORY,
+        ("flop_efficiency", 0.85, 1.1),
+        ("depth_ns", 800.0, 1.5),
+        ("wave_ns", 300.0, 2.0),
+        ("sustained_fraction", 0.87, 1.1),
+        ("sustained_after_ns", 250_000.0, 2.0),
+    ),
+    OpClass.ATTENTION: (("fixed_ns", 4000.0, 1.5), ("flop_efficiency", 0.65, 1.15)),
+    OpClass.ATTENTION_DECODE: (("fixed_ns", 4000.0, 1.5), ("traffic", 1.0, 1.5)),
+}
+_KNOWN_SPREAD: Final = 0.4
+"""Constants that the device has already are held closer: spread to the power of this."""
+_OF_DEVICE: Final = ("cache_speedup", "sustained_fraction", "sustained_after_ns")
+_FRACTIONS: Final = ("flop_efficiency", "memory_efficiency", "sustained_fraction")
+
+
+def calibrate(device: Device, measured: MeasuredOps) -> Device:
+    """The device with constants fitted to measured ops, class by class; a class without rows keeps what it had.
+
+    The search starts from the device's own constants, where it has some, and from general ones where not; so few rows
+    move a constant only as far as they must.
+    """
+    known = device
+    for op_class, parameters in _PARAMETERS.items():
+        rows = np.flatnonzero(measured.ops.op_class == int(op_class))
+        if not len(rows):
+            continue
+        ops, time_ns = measured.ops.take(rows), measured.time_ns[rows].astype(np.float64)
+        names = [name for name, _, _ in parameters]
+        start = np.array([_start(known, op_class, name, general) for name, general, _ in parameters])
+        trust = _KNOWN_SPREAD if op_class.key in known.ops else 1.0
+        spread = np.array([factor**trust for _, _, factor in parameters])
+        predict = _predictor(device, op_class, names, ops)
+        device = _with(device, op_class, names, fit(predict, time_ns, start, spread))
+    return device
+
+
+def _start(device: Device, op_class: OpClass, name: str, general: float) -> float:
+    if op_class.key not in device.ops:
+        return general
+    value = float(getattr(device if name in _OF_DEVICE else device.ops[op_class.key], name))
+    return value or general
+
+
+def _predictor(device: Device, op_class: OpClass, names: list[str], ops: OpTable) -> Callable[[F64], F64]:
+    return lambda values: roofline_ns(_with(device, op_class, names, values), ops)
+
+
+def _with(device: Device, op_class: OpClass, names: list[str], values: Iterable[float]) -> Device:
+    of_op: dict[str, float] = {}
+    of_device: dict[str, float] = {}
+    for name, value in zip(names, values, strict=True):
+        value = min(float(value), 1.0) if name in _FRACTIONS else float(value)
+        (of_device if name in _OF_DEVICE else of_op)[name] = value
+    cost = replace(START, **of_op) if op_class == OpClass.GEMM else OpCost(**of_op)
+    return replace(device, ops={**device.ops, op_class.key: cost}, **of_device)  # type: ignore[arg-type]
+
+
+# ---- tables of measured ops
+
+
+_FAMILY: Final[dict[str, OpClass]] = {
+    "linear": OpClass.GEMM,
+    "sdpa_causal": OpClass.ATTENTION,
+    "sdpa_decode": OpClass.ATTENTION_DECODE,
+    "add": OpClass.ELEMENTWISE,
+    "gelu": OpClass.ACTIVATION,
+    "copy": OpClass.COPY,
+    "layernorm": OpClass.NORMALISATION,
+    "softmax": OpClass.SOFTMAX,
+}
+
+
+def read_measured(path: str | PathLike[str]) -> tuple[list[str], MeasuredOps]:
+    """(`op shape` of each row, the ops and their times) of a CSV with columns op, shape, flops, bytes, microseconds."""
+    names, works, times = [], [], []
+    with open(path, newline="") as file:
+        for line, row in enumerate(csv.DictReader(file), 2):
+            try:
+                works.append(_work(row))
+                times.append(round(float(row["microseconds"]) * 1000))
+            except (KeyError, ValueError, TypeError) as problem:
+                raise FormatError(f"line {line}: {problem!r}", path=path) from None
+            names.append(f"{row['op']} {row['shape']}")
+    return names, MeasuredOps(OpTable.of(works), np.array(times, np.int64))
+
+
+def _work(row: dict[str, Any]) -> Work:
+    family, _, dtype = row["op"].rpartition("_")
+    op_class = _FAMILY.get(family, OpClass.OTHER)
+    sizes = [int(part) for part in row["shape"].split("x")]
+    flops, size_bytes = round(float(row["flops"])), round(float(row["bytes"]))
+    known = {"op_class": op_class, "flops": flops, "size_bytes": size_bytes, "dtype": dtype}
+    if op_class == OpClass.GEMM:
+        return Work(m=sizes[0], n=sizes[1], k=sizes[2], **known)
+    if op_class in (OpClass.ATTENTION, OpClass.ATTENTION_DECODE):
+        batch, heads, length, head_size = sizes
+        queries = length if op_class == OpClass.ATTENTION else 1
+        return Work(m=queries, n=length, k=head_size, batch=batch * heads, **known)
+    if op_class in (OpClass.NORMALISATION, OpClass.SOFTMAX):
+        return Work(m=sizes[0], n=sizes[1], **known)
+    return Work(**known)

@@ -1,0 +1,195 @@
+"""Time of collectives and messages in closed form: instant at any scale, bounded by every port's rate.
+
+    collective_time_ns(system, Collective.ALL_REDUCE, [1 << 20, 1 << 30], range(8))
+
+Sizes are input bytes per rank, as `in_bytes` of a trace has them. The formulas are in docs/costs.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.algorithms import ALGORITHMS, Phase, Plan, tried
+from etude.cost.groups import GroupShape, group_shape
+from etude.errors import UsageError
+from etude.model.job import Groups
+from etude.model.schema import UNKNOWN, Collective
+from etude.model.system import Level, LevelKind, Protocol, System
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+AUTO: Final = "auto"
+_GATHERING: Final = (Collective.ALL_GATHER, Collective.GATHER)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Choice:
+    """Time of each collective, and what was chosen for it."""
+
+    time_ns: I64
+    algorithm: NDArray[np.str_]
+    protocol: NDArray[np.str_]
+
+
+def collective_time_ns(system: System, kind: Collective, size_bytes: Any, group: Any, algorithm: str = AUTO) -> I64:
+    """Time of collectives of one group, in ns, as many as there are sizes.
+
+    `group` is its ranks, or the `GroupShape` made of them once. A group of one costs nothing.
+    """
+    return choose(system, kind, size_bytes, group, algorithm).time_ns
+
+
+def collectives_time_ns(system: System, kind: Any, size_bytes: Any, group_of: Any, groups: Groups) -> I64:
+    """Time of many collectives of many groups, in ns: of kind[i] with size_bytes[i] on group group_of[i].
+
+    Groups of one shape are worked out together. UNKNOWN stays where the kind, the size or the members are not known.
+    """
+    kinds, sizes = np.asarray(kind, np.int64), np.asarray(size_bytes, np.int64)
+    group = np.asarray(group_of, np.int64)
+    shapes: dict[GroupShape, int] = {}
+    number = np.full(len(groups), -1, np.int64)
+    for g in np.unique(group[group >= 0]).tolist():
+        members = groups.ranks(g)
+        if members is not None and len(members):
+            number[g] = shapes.setdefault(group_shape(system, members), len(shapes))
+    shape_of = np.where(group >= 0, number[np.maximum(group, 0)], -1) if len(groups) else np.full(len(group), -1)
+    time_ns = np.full(len(sizes), UNKNOWN, np.int64)
+    sized = (sizes >= 0) | (kinds == int(Collective.BARRIER))
+    for shape, which in shapes.items():
+        for k in np.unique(kinds[shape_of == which]).tolist():
+            if Collective(k) in ALGORITHMS:
+                rows = np.flatnonzero((shape_of == which) & (kinds == k) & sized)
+                time_ns[rows] = collective_time_ns(system, Collective(k), np.maximum(sizes[rows], 0), shape)
+    return time_ns
+
+
+def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algorithm: str = AUTO) -> Choice:
+    """As `collective_time_ns`, with the algorithm and the protocol that were taken: the fastest of those allowed."""
+    sizes = np.asarray(size_bytes, np.float64)
+    if sizes.size and not sizes.min() >= 0:
+        raise UsageError("a collective of a negative or unknown number of bytes has no cost")
+    shape = group if isinstance(group, GroupShape) else group_shape(system, group)
+    if shape.size == 1:
+        nothing = np.full(sizes.shape, "", dtype="<U16")
+        return Choice(np.zeros(sizes.shape, np.int64), nothing, nothing)
+    payload = sizes * shape.size if kind in _GATHERING else sizes * (kind != Collective.BARRIER)
+    best = np.full(sizes.shape, np.inf)
+    names, protocols = np.full(sizes.shape, "", dtype="<U16"), np.full(sizes.shape, "", dtype="<U16")
+    for name in algorithms_for(system, kind, shape, algorithm):
+        plan = ALGORITHMS[kind][name](system, kind, shape)
+        for protocol_name, protocol in system.collectives.used().items():
+            if plan.in_switch and protocol_name != "simple":
+                continue
+            time = plan_time_ns(system, plan, payload, protocol_name, protocol)
+            better = time < best
+            best = np.where(better, time, best)
+            names, protocols = np.where(better, name, names), np.where(better, protocol_name, protocols)
+    return Choice(np.ceil(best - 1e-6).astype(np.int64), names, protocols)
+
+
+def algorithms_for(system: System, kind: Collective, shape: GroupShape, algorithm: str = AUTO) -> list[str]:
+    """The algorithms to compare: the one asked for, else the one that the system names, else what NCCL would try."""
+    if kind not in ALGORITHMS:
+        raise UsageError(f"a collective of kind {kind.name.lower()} has no cost", hint="its kind is not known")
+    if algorithm == AUTO:
+        algorithm = system.collectives.algorithm.get(kind.name.lower(), AUTO)
+    if algorithm == AUTO:
+        return tried(system, kind, shape)
+    if algorithm not in ALGORITHMS[kind]:
+        known = ", ".join((AUTO, *ALGORITHMS[kind]))
+        raise UsageError(f"{kind.name.lower()} has no algorithm `{algorithm}`", hint=f"known: {known}")
+    return [algorithm]
+
+
+def plan_time_ns(system: System, plan: Plan, payload_bytes: F64, protocol_name: str, protocol: Protocol) -> F64:
+    """Time of one plan under one protocol, chunks chosen for the shortest time where it is pipelined."""
+    settings = system.collectives
+    latency, slope = zip(*(_phase(system, p, protocol_name, protocol) for p in plan.phases), strict=True)
+    ramp = sum((_ramp(p, payload_bytes, protocol) for p in plan.phases), np.zeros(payload_bytes.shape))
+    best = np.full(payload_bytes.shape, np.inf)
+    chunks = 1
+    turns = _turns(plan, latency, slope)
+    while chunks == 1 or (plan.pipelined and chunks <= settings.max_chunks):
+        piece = payload_bytes / chunks
+        busiest = np.max([fixed_ns + ns_per_byte * piece for fixed_ns, ns_per_byte in turns], axis=0)
+        best = np.minimum(best, sum(latency) + sum(slope) * piece + (chunks - 1) * busiest)
+        chunks *= 2
+    return best + ramp + protocol.launch_ns
+
+
+def _turns(plan: Plan, latency: Sequence[float], slope: Sequence[float]) -> list[tuple[float, float]]:
+    """(fixed ns, ns for each byte) of the phases that share a level's ports in one direction, and so take turns."""
+    shared: dict[tuple[int, str], tuple[float, float]] = {}
+    for phase, fixed_ns, ns_per_byte in zip(plan.phases, latency, slope, strict=True):
+        leg = phase.legs[-1]
+        for direction, part in (("out", leg.outward), ("in", leg.inward)):
+            fixed, each = shared.get((leg.level, direction), (0.0, 0.0))
+            shared[leg.level, direction] = (fixed + fixed_ns, each + ns_per_byte * part)
+    return list(shared.values())
+
+
+def _phase(system: System, phase: Phase, protocol_name: str, protocol: Protocol) -> tuple[float, float]:
+    """(fixed ns, ns for each byte of payload)."""
+    fixed = 0.0
+    for leg in phase.legs:
+        fixed += leg.hops * system.levels[leg.level].step("in_switch" if leg.in_switch else protocol_name)
+    fixed += max(phase.messages - 1, 0) * system.collectives.message_ns
+    slope = max(leg.volume / leg.rate_bytes_per_ns for leg in phase.legs) / protocol.bandwidth_fraction
+    return fixed, slope
+
+
+def _ramp(phase: Phase, payload_bytes: F64, protocol: Protocol) -> F64:
+    """What the bytes cost beyond their rate, since chunks in flight are few at first.
+
+    With chunks of the best size the cost of starting chunks and of filling the pipe is 2 sqrt(ramp * time at full
+    rate); from `ramp_bytes` through the port on, chunks grow no more, and the cost of starting them grows linearly.
+    """
+    if not protocol.chunk_ns:
+        return np.zeros(payload_bytes.shape)
+    leg = max(phase.legs, key=lambda g: g.volume / g.rate_bytes_per_ns)
+    through = payload_bytes * leg.volume
+    knee = 2 * np.sqrt(protocol.chunk_ns * protocol.ramp_bytes / leg.rate_bytes_per_ns)
+    part = through / protocol.ramp_bytes
+    return knee * np.where(part <= 1, np.sqrt(part), (1 + part) / 2)
+
+
+def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
+    """Time of single messages between ranks, in ns, elementwise over arrays. To itself a rank sends for nothing."""
+    a, b = system.device_of(src), system.device_of(dst)
+    sizes = np.asarray(size_bytes, np.float64)
+    if sizes.size and not sizes.min() >= 0:
+        raise UsageError("a message of a negative or unknown number of bytes has no cost")
+    a, b, sizes = np.broadcast_arrays(a, b, sizes)
+    time, rate = np.zeros(a.shape), np.full(a.shape, np.inf)
+    crossed, on_links = np.zeros(a.shape, bool), np.zeros(a.shape, bool)
+    for number in reversed(range(len(system.levels))):
+        level, below = system.levels[number], math.prod(v.size for v in system.levels[:number])
+        here, there = a // below % level.size, b // below % level.size
+        apart = here != there
+        ring = level.kind == LevelKind.RING
+        hops = np.minimum(np.abs(here - there), level.size - np.abs(here - there)) if ring else apart
+        # A switch reaches any device; along the rings of a torus every dimension is travelled, and where the level
+        # above is of rails, the right one is reached at this level.
+        rails = number + 1 < len(system.levels) and system.levels[number + 1].rails
+        travelled = apart & (~crossed | (on_links & ring) | rails)
+        time += np.where(travelled, hops * level.latency_ns, 0.0)
+        rate = np.where(travelled, np.minimum(rate, _alone(level)), rate)
+        on_links = np.where(apart, ring, on_links)
+        crossed = crossed | apart
+    time += np.where(crossed, system.collectives.p2p_launch_ns + sizes / rate, 0.0)
+    return np.ceil(time - 1e-6).astype(np.int64)
+
+
+def _alone(level: Level) -> float:
+    """Bytes per ns of one message that has the level to itself."""
+    rate = level.bandwidth_bytes_per_s * level.efficiency / 1e9
+    if level.kind == LevelKind.FULL:
+        return rate / max(level.size - 1, 1)
+    return rate / 2 if level.kind == LevelKind.RING and level.size > 2 else rate

@@ -1,0 +1,59 @@
+"""The shape of a group on a system: all that a closed form needs to know of its members."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from etude.errors import UsageError
+from etude.model.system import System
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a group is at one level. `units` parts of the level's `size` hold members (the most in any one part)."""
+
+    level: int
+    units: int
+    below: int
+    """Members under one unit, at most."""
+    below_least: int
+    """Members under one unit, at least: the ports that the unit has to speak through."""
+    crossings: int
+    """Hops of this level on a path that visits every member once."""
+    whole: bool
+    """All units of the level are taken, so that a ring closes."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupShape:
+    """Where the members of a group sit, level by level; levels at which nothing differs are left out."""
+
+    size: int
+    spans: tuple[Span, ...]
+    regular: bool
+    """The same number of members under every unit of every level, so that the group is a product of levels."""
+
+
+def group_shape(system: System, members: Any) -> GroupShape:
+    """The shape of the group of these ranks. A rank that is named twice is refused."""
+    devices = np.sort(system.device_of(members).ravel())
+    if not len(devices):
+        raise UsageError("a group without members has no cost")
+    if (np.diff(devices) == 0).any():
+        raise UsageError(f"a group of {len(devices)} members names a rank twice")
+    spans: list[Span] = []
+    unit, regular = devices, True
+    for number, level in enumerate(system.levels):
+        inside, members_in = np.unique(unit, return_counts=True)
+        parent, units_in = np.unique(inside // level.size, return_counts=True)
+        regular = regular and len(set(members_in.tolist())) == 1 and len(set(units_in.tolist())) == 1
+        units = int(units_in.max())
+        if len(inside) > len(parent):
+            crossings = len(inside) - len(parent)
+            below, least = int(members_in.max()), int(members_in.min())
+            spans.append(Span(number, units, below, least, crossings, units == level.size))
+        unit = unit // level.size
+    return GroupShape(len(devices), tuple(spans), regular)

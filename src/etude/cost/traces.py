@@ -1,0 +1,56 @@
+"""Costs of a whole trace: its ops as a table, and the time of each."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.aten import aten_work
+from etude.cost.compute import MeasuredOps, compute_time_ns
+from etude.cost.ops import OpClass, OpTable
+from etude.model.schema import UNKNOWN, Kind
+from etude.model.system import Device
+from etude.model.trace import Trace
+
+I64 = NDArray[np.int64]
+
+
+def ops_of(trace: Trace) -> OpTable:
+    """The nodes of a trace as ops, row by row.
+
+    FLOPs and bytes are the trace's own where it has them, else those of its recorded shapes. A compute node of which
+    only those are known is of class OTHER, every other node of class NONE.
+    """
+    columns = [trace.coded(name) for name in ("name", "in_shapes", "in_types")]
+    codes = np.stack([c[0].astype(np.int64) for c in columns], axis=1)
+    unique, which = np.unique(codes, axis=0, return_inverse=True)
+    texts = [["", *c[1]] for c in columns]  # -1, no text, is the first
+    works = [aten_work(*(texts[k][code + 1] for k, code in enumerate(row))) for row in unique.tolist()]
+    table = OpTable.of(works).take(np.asarray(which).ravel())
+    compute = trace.kind == int(Kind.COMP)
+    flops = np.where(trace.flops != UNKNOWN, trace.flops, table.flops)
+    size_bytes = np.where(trace.tensor_bytes != UNKNOWN, trace.tensor_bytes, table.size_bytes)
+    known = (flops != UNKNOWN) | (size_bytes != UNKNOWN)
+    plain = np.where(known, np.uint8(OpClass.OTHER), np.uint8(OpClass.NONE))
+    op_class = np.where(table.op_class == int(OpClass.NONE), plain, table.op_class)
+    return OpTable(
+        op_class=np.where(compute, op_class, np.uint8(OpClass.NONE)).astype(np.uint8),
+        dtype=table.dtype,
+        flops=np.where(compute, flops, UNKNOWN),
+        size_bytes=np.where(compute, size_bytes, UNKNOWN),
+        m=table.m,
+        n=table.n,
+        k=table.k,
+        batch=table.batch,
+    )
+
+
+def trace_time_ns(
+    device: Device, trace: Trace, *, mode: str = "roofline", scale: float = 1.0, table: MeasuredOps | None = None
+) -> I64:
+    """Time of each node of a trace in ns; UNKNOWN where it is no compute node, or nothing says what it does."""
+    if mode in ("measured", "scaled"):
+        nodes = OpTable.plain(trace.flops, trace.tensor_bytes)
+        time_ns = compute_time_ns(device, nodes, mode=mode, measured_ns=trace.duration_ns, scale=scale)
+        return np.where(trace.kind == int(Kind.COMP), time_ns, UNKNOWN)
+    return compute_time_ns(device, ops_of(trace), mode=mode, table=table)

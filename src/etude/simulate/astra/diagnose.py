@@ -1,0 +1,156 @@
+"""Why a run hangs, and what in a finished one is a quirk of the original rather than a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import DeadlockError
+from etude.model.schema import UNKNOWN
+from etude.simulate.astra import layout, plans
+from etude.simulate.astra.config import Network, SystemConfig
+from etude.simulate.astra.machine import line_table
+from etude.simulate.astra.prepare import Options
+from etude.simulate.astra.workload import COLL, COMP, MEM_LOAD, MEM_STORE, RECV, SEND, WORLD, Workload
+
+I64 = NDArray[np.int64]
+MAX_LINES = 20
+
+
+def _ranks(ranks: list[int]) -> str:
+    shown = ", ".join(str(r) for r in ranks[:8])
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}{', ...' if len(ranks) > 8 else ''}"
+
+
+def _ordinal(w: Workload, node: int, rank: int, start_ns: NDArray[np.int64]) -> int:
+    """How many collectives of the node's group its rank has started, the node among them."""
+    rows = slice(int(w.rank_start[rank]), int(w.rank_start[rank + 1]))
+    same = (w.kind[rows] == COLL) & (w.group[rows] == w.group[node]) & (start_ns[rows] != UNKNOWN)
+    return int(np.count_nonzero(same))
+
+
+def _collective_wait(w: Workload, node: int, rank: int, start_ns: NDArray[np.int64]) -> str:
+    group = int(w.group[node])
+    members = list(range(w.num_ranks)) if group == WORLD else [int(r) for r in w.groups[group]]
+    name = "all ranks" if group == WORLD else f"group {w.group_ids[group]}"
+    if len(members) == 1:
+        return f"a collective of {name}, which has one member: ASTRA-sim never ends it"
+    mine = _ordinal(w, node, rank, start_ns)
+    late = [r for r in members if _ordinal(w, node, r, start_ns) < mine]
+    if late:
+        return f"collective {mine} of {name}, which {_ranks(late)} ha{'ve' if len(late) > 1 else 's'} not joined"
+    return (
+        f"collective {mine} of {name}: all members have joined, but with other sizes, types or stream numbers, "
+        "or with an algorithm that cannot end for this number of ranks"
+    )
+
+
+def _waits(w: Workload, mem: I64, small: NDArray[np.int32], large: I64) -> Iterator[str]:
+    start_ns, end_ns = large[: len(w), layout.NODE_START], large[: len(w), layout.NODE_END]
+    running = np.flatnonzero((start_ns != UNKNOWN) & (end_ns == UNKNOWN))
+    stuck_ranks = set()
+    for node in running.tolist():
+        rank, peer = int(small[node, layout.NODE_RANK]), int(small[node, layout.NODE_PEER])
+        stuck_ranks.add(rank)
+        if w.kind[node] == RECV:
+            wait = f"a message from rank {peer} (tag {w.tag[node]}, {w.comm_size[node]} bytes)"
+        elif w.kind[node] == SEND:
+            wait = f"rank {peer} to be ready to receive (tag {w.tag[node]}, {w.comm_size[node]} bytes)"
+        else:
+            wait = _collective_wait(w, node, rank, start_ns)
+        yield f"rank {rank}: {w.describe(node)} waits for {wait}"
+    counts = line_table(mem, w.num_ranks)[:, :, layout.LINE_COUNT]
+    for rank in np.flatnonzero(counts.sum(axis=1)).tolist():
+        if rank not in stuck_ranks:
+            yield (
+                f"rank {rank}: nodes are ready behind one that took no time (INVALID or of tensor_size 0), but "
+                "ASTRA-sim looks for ready nodes only when something finishes"
+            )
+
+
+def explain_hang(w: Workload, mem: I64, small: NDArray[np.int32], large: I64, options: Options) -> DeadlockError:
+    """Which ranks wait, at which node, for whom."""
+    lines = list(_waits(w, mem, small, large))
+    more = len(lines) - MAX_LINES
+    text = "\n  ".join(lines[:MAX_LINES] + ([f"... and {more} more"] if more > 0 else []))
+    finished = int(mem[layout.FINISHED_RANKS])
+    hint = ""
+    groups = np.unique(w.group[w.kind == COLL])
+    if WORLD in groups and len(groups) > 1:
+        hint = (
+            "collectives of a group advance the counter by which collectives of all ranks are matched: "
+            "name a group of all ranks instead of none"
+        )
+    elif options.rendezvous:
+        hint = "with the rendezvous protocol two ranks that both send first wait for each other"
+    return DeadlockError(
+        f"ASTRA-sim hangs without a word: {finished} of {w.num_ranks} ranks finish\n  {text}", hint=hint
+    )
+
+
+def quirks(
+    w: Workload, network: Network, system: SystemConfig, options: Options, has_run: NDArray[np.bool_]
+) -> Iterator[str]:
+    """What a reader should know before believing the number."""
+    ignored = [*network.ignored, *system.ignored]
+    if ignored:
+        yield f"keys that ASTRA-sim ignores: {', '.join(ignored)}"
+    yield from _workload_quirks(w, network, system, has_run)
+    yield from _collective_quirks(w, network, system, options)
+
+
+def _workload_quirks(w: Workload, network: Network, system: SystemConfig, has_run: NDArray[np.bool_]) -> Iterator[str]:
+    dropped = int(np.count_nonzero(~has_run))
+    if dropped:
+        yield f"{dropped} nodes never ran, being in or behind a dependency cycle; ASTRA-sim drops them without a word"
+    gpu = (w.kind == COMP) & ~w.is_cpu
+    if system.has_roofline and not system.is_replay_only and (gpu & (w.num_ops == 0) & (w.tensor_size > 0)).any():
+        yield "a compute node with num_ops 0 takes 2**63 ns: 0 divided by 0 in the roofline"
+    is_mem = (w.kind == MEM_LOAD) | (w.kind == MEM_STORE)
+    if w.is_cpu.any() or is_mem.any():
+        yield "CPU and remote memory nodes: ASTRA-sim's statistics throw at the end of the rank, after the result"
+    p2p = (w.kind == SEND).any()
+    if len(network.npus_count) > 1 and (p2p or any(1 < len(g) < network.num_npus for g in w.groups)):
+        yield "a message between NPUs that differ in several dimensions is charged for the first of them only"
+    has_group = bool((w.group[w.kind == COLL] >= 0).any())
+    if has_group and any(len(a) == 1 for a in system.algorithms.values()):
+        yield "groups with one-entry implementation lists: ASTRA-sim aborts after printing the results"
+
+
+def _collective_quirks(w: Workload, network: Network, system: SystemConfig, options: Options) -> Iterator[str]:
+    rows = w.kind == COLL
+    if not rows.any() or system.is_replay_only:
+        return
+    if options.backend == "aware" and (system.custom or system.custom_nodes):
+        yield "custom collectives: ASTRA-sim starts free nodes in the order of a hash table, here it is file order"
+    if not system.has_policy:
+        yield "`scheduling-policy` is missing: ASTRA-sim reads memory that was never set"
+    if system.local_mem_gbyte_per_s is None:
+        yield "`local-mem-bw` is missing: reductions cost nothing"
+    if options.backend == "unaware" and system.active_chunks > 1:
+        yield "active chunks do not share the links in this backend: bandwidth is multiplied"
+    dims = len(network.npus_count)
+    if dims > plans.DEFAULT_INVOLVED and (w.involved_dims[rows] < 0).any():
+        yield f"without `involved_dim` only the first {plans.DEFAULT_INVOLVED} of {dims} dimensions take part"
+    used = {
+        plans.COLLECTIVE_OF_WIRE[int(c)] for c in np.unique(w.comm_type[rows]) if int(c) in plans.COLLECTIVE_OF_WIRE
+    }
+    for com in sorted(used):
+        name = plans.COLLECTIVE_NAME[com]
+        listed = system.algorithms.get(name, ())
+        if len(listed) < dims and not any(a.is_flat for a in listed):
+            yield f"`{name}-implementation` has {len(listed)} entries for {dims} dimensions: the others are left out"
+        if com != layout.ALL_REDUCE and any(a.name == "doubleBinaryTree" for a in listed):
+            yield f"doubleBinaryTree runs an all-reduce instead of an {name}"
+        if com == layout.ALL_REDUCE and dims > 1 and system.optimization is None:
+            yield "`collective-optimization` is missing: ASTRA-sim reads memory that was never set; baseline is taken"
+        if com != layout.ALL_GATHER and system.splits:
+            sizes = w.comm_size[rows & (w.comm_type == _wire(com))]
+            if (sizes // system.splits < network.num_npus).any():
+                yield f"a small {name} is blown up to `preferred-dataset-splits` times the number of NPUs"
+
+
+def _wire(com: int) -> int:
+    return next(wire for wire, c in plans.COLLECTIVE_OF_WIRE.items() if c == com)

@@ -1,0 +1,1 @@
+"""Kernels: they see arrays only, and Numba infers their types."""

@@ -1,0 +1,320 @@
+"""Kernels that scan the protobuf wire format of `.et` files."""
+
+import numpy as np
+
+from etude.simulate.astra.kernels.compiling import kernel
+
+OK, CUT, BROKEN, TWICE, EMPTY = range(5)
+COUNT_NODES, COUNT_DEPS, COUNT_WIDEST, COUNT_FILE, COUNT_AT, NUM_COUNTS = range(6)
+
+# What the simulation reads, by name; the place in this list is the number of the attribute.
+NAMES = (
+    "is_cpu_op",
+    "num_ops",
+    "tensor_size",
+    "comm_type",
+    "comm_size",
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "pg_name",
+    "involved_dim",
+)
+IS_CPU, NUM_OPS, TENSOR_SIZE, COMM_TYPE, COMM_SIZE, COMM_SRC, COMM_DST, COMM_TAG, PG_NAME, INVOLVED_DIM = range(10)
+TEXT = np.zeros((len(NAMES), 12), np.uint8)
+LENGTH = np.array([len(n) for n in NAMES], np.int64)
+for _row, _name in enumerate(NAMES):
+    TEXT[_row, : len(_name)] = np.frombuffer(_name.encode(), np.uint8)
+
+NODE_ID, NODE_TYPE, NODE_CTRL, NODE_DATA, NODE_DURATION, NODE_ATTR = 1, 3, 4, 5, 7, 10
+VALUE_DOUBLE, VALUE_FLOAT, VALUE_SINT32, VALUE_SINT64, VALUE_STRING, VALUE_BOOL_LIST = 3, 5, 15, 17, 29, 28
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+TAG_RANGE = 500_000_000  # the original takes tags modulo this
+BAD = np.int64(-1)
+
+
+@kernel
+def _varint(data, at, end):
+    """(value, place behind it); the place is -1 if the bytes run out."""
+    value, shift = np.uint64(0), np.uint64(0)
+    while at < end and shift < 70:
+        byte = np.uint64(data[at])
+        at += 1
+        value |= (byte & np.uint64(0x7F)) << shift
+        if byte < 0x80:
+            return np.int64(value), at
+        shift += np.uint64(7)
+    return np.int64(0), BAD
+
+
+@kernel
+def _skip(data, at, end, wire):
+    """The place behind a field's value, or -1."""
+    if wire == 0:
+        _, at = _varint(data, at, end)
+        return at
+    if wire == 1:
+        at += 8
+    elif wire == 5:
+        at += 4
+    elif wire == 2:
+        size, at = _varint(data, at, end)
+        if at == BAD or size < 0 or size > end - at:
+            return BAD
+        at += size
+    else:
+        return BAD
+    return at if at <= end else BAD
+
+
+@kernel
+def _number_of(data, at, size):
+    """Which of NAMES the bytes spell, or -1."""
+    for number in range(len(LENGTH)):
+        if LENGTH[number] == size:
+            same = True
+            for i in range(size):
+                if data[at + i] != TEXT[number, i]:
+                    same = False
+                    break
+            if same:
+                return np.int64(number)
+    return BAD
+
+
+@kernel
+def _count_node(data, at, end):
+    """Number of dependencies of a node; -1 if it is broken."""
+    deps = np.int64(0)
+    while at < end:
+        key, at = _varint(data, at, end)
+        if at == BAD:
+            return BAD
+        field, begin = key >> 3, at
+        at = _skip(data, at, end, key & 7)
+        if at == BAD:
+            return BAD
+        if field == NODE_CTRL or field == NODE_DATA:
+            deps += 1
+            if key & 7 == 2:
+                deps -= 1
+                _, begin = _varint(data, begin, at)
+                for i in range(begin, at):  # every byte below 0x80 ends a number
+                    deps += data[i] < 0x80
+    return deps
+
+
+@kernel
+def count(data, ends, counts):
+    """Nodes, dependencies and the largest number of nodes in a file of a block. The first message is the header."""
+    begin = np.int64(0)
+    for file in range(len(ends)):
+        end, nodes = ends[file], np.int64(0)
+        counts[COUNT_FILE], counts[COUNT_AT] = file, begin
+        if begin == end:
+            return EMPTY
+        at, is_header = begin, True
+        while at < end:
+            counts[COUNT_AT] = at
+            size, at = _varint(data, at, end)
+            if at == BAD or size < 0 or size > end - at:
+                return CUT
+            if not is_header:
+                deps = _count_node(data, at, at + size)
+                if deps == BAD:
+                    return BROKEN
+                counts[COUNT_DEPS] += deps
+                nodes += 1
+            is_header = False
+            at += size
+        counts[COUNT_NODES] += nodes
+        counts[COUNT_WIDEST] = max(counts[COUNT_WIDEST], nodes)
+        begin = end
+    return OK
+
+
+@kernel
+def _attribute(data, at, end, values):
+    """Read one attribute; what the simulation needs goes into values. False if it is broken."""
+    number, value, text_at, text_size, kind = BAD, np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    while at < end:
+        key, at = _varint(data, at, end)
+        if at == BAD:
+            return False
+        field, wire = key >> 3, key & 7
+        begin = at
+        at = _skip(data, at, end, wire)
+        if at == BAD:
+            return False
+        if wire == 2:
+            text_size, begin = _varint(data, begin, at)
+        if field == 1 and wire == 2:
+            number = _number_of(data, begin, text_size)
+            if number == BAD:
+                return True
+        elif field > 2:
+            kind = field
+            if wire == 2:
+                text_at = begin
+            elif wire == 0:
+                value, _ = _varint(data, begin, at)
+                if kind == VALUE_SINT32 or kind == VALUE_SINT64:
+                    value = np.int64(np.uint64(value) >> np.uint64(1)) ^ -(value & 1)
+            else:
+                value = np.int64(0)
+                for i in range(at - begin):
+                    value |= np.int64(data[begin + i]) << (8 * i)
+    if number == BAD or kind == 0:
+        return True
+    if number == PG_NAME and kind == VALUE_STRING:
+        value = _leading_number(data, text_at, text_size)
+    elif number == INVOLVED_DIM:
+        value = _bools(data, text_at, text_at + text_size) if kind == VALUE_BOOL_LIST else BAD
+    values[number] = value
+    return True
+
+
+@kernel
+def _leading_number(data, at, size):
+    """The digits a text begins with; 0 for an empty one, a number that no group has for one without digits."""
+    value, digits = np.int64(0), np.int64(0)
+    while digits < size and digits < 9 and 48 <= data[at + digits] <= 57:
+        value = value * 10 + (data[at + digits] - 48)
+        digits += 1
+    if digits == 0 and size > 0:
+        return np.int64(2**30)
+    return value
+
+
+@kernel
+def _bools(data, at, end):
+    """A list of booleans as a mask, the first one in bit 0."""
+    mask, bit = np.int64(0), np.int64(0)
+    while at < end:
+        key, at = _varint(data, at, end)
+        if at == BAD:
+            return BAD
+        stop = at + 1
+        if key & 7 == 2:
+            size, at = _varint(data, at, end)
+            stop = at + size
+        while at < min(stop, end) and bit < 15:
+            if data[at] != 0:
+                mask |= np.int64(1) << bit
+            bit += 1
+            at += 1
+        at = stop
+    return mask
+
+
+@kernel
+def _node(data, at, end, values, dep, num_deps):
+    """Read one node. Gives back (id, type, duration, dependencies so far); the type is -1 if it is broken."""
+    node_id, kind, duration = np.int64(0), np.int64(0), np.int64(0)
+    while at < end:
+        key, at = _varint(data, at, end)
+        field, wire = key >> 3, key & 7
+        if wire == 0:
+            value, at = _varint(data, at, end)
+            if field == NODE_ID:
+                node_id = value
+            elif field == NODE_TYPE:
+                kind = value
+            elif field == NODE_DURATION:
+                duration = value
+            elif field == NODE_CTRL or field == NODE_DATA:
+                dep[num_deps] = value
+                num_deps += 1
+            continue
+        begin = at
+        at = _skip(data, at, end, wire)
+        if field == NODE_ATTR and wire == 2:
+            _, begin = _varint(data, begin, at)
+            if not _attribute(data, begin, at, values):
+                return node_id, BAD, duration, num_deps
+        elif (field == NODE_CTRL or field == NODE_DATA) and wire == 2:
+            _, begin = _varint(data, begin, at)
+            while begin < at:
+                value, begin = _varint(data, begin, at)
+                if begin == BAD:
+                    return node_id, BAD, duration, num_deps
+                dep[num_deps] = value
+                num_deps += 1
+    return node_id, kind, duration, num_deps
+
+
+@kernel
+def _slot_of(table_id, table_row, mask, node_id):
+    """Where an id is in the table, or the empty slot where it belongs."""
+    slot = np.int64((np.uint64(node_id) * GOLDEN) >> np.uint64(32)) & mask
+    while table_row[slot] >= 0 and table_id[slot] != node_id:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@kernel
+def fill(
+    data,
+    ends,
+    rank_start,
+    counts,
+    values,
+    table_id,
+    table_row,
+    dep_id,
+    source_id,
+    kind,
+    is_cpu,
+    duration_us,
+    num_ops,
+    tensor_size,
+    comm_type,
+    comm_size,
+    src,
+    dst,
+    tag,
+    group,
+    involved_dims,
+    dep_start,
+    dep,
+):
+    """Read a block of files that `count` has been through into columns, after the nodes that are there already."""
+    row, edges, begin = rank_start[0], dep_start[rank_start[0]], np.int64(0)
+    for file in range(len(ends)):
+        end, first_edge = ends[file], edges
+        mask = np.int64(15)
+        size, at = _varint(data, begin, end)
+        at += size
+        while mask < 2 * counts[COUNT_WIDEST]:
+            mask = 2 * mask + 1
+        for i in range(mask + 1):
+            table_row[i] = -1
+        counts[COUNT_FILE] = file
+        while at < end:
+            counts[COUNT_AT] = at
+            size, at = _varint(data, at, end)
+            for i in range(len(values)):
+                values[i] = -1
+            values[IS_CPU], values[PG_NAME] = 0, 0
+            node_id, node_kind, duration, local = _node(data, at, at + size, values, dep_id, edges - first_edge)
+            slot = _slot_of(table_id, table_row, mask, node_id)
+            if node_kind == BAD:
+                return BROKEN
+            if table_row[slot] >= 0:
+                return TWICE
+            table_id[slot], table_row[slot] = node_id, row
+            at += size
+            edges = first_edge + local
+            source_id[row], kind[row], duration_us[row] = np.uint64(node_id), min(node_kind, 255), duration
+            is_cpu[row], num_ops[row], tensor_size[row] = values[IS_CPU] != 0, values[NUM_OPS], values[TENSOR_SIZE]
+            comm_type[row], comm_size[row] = values[COMM_TYPE], values[COMM_SIZE]
+            src[row], dst[row] = values[COMM_SRC], values[COMM_DST]
+            tag[row] = values[COMM_TAG] % TAG_RANGE if values[COMM_TAG] >= 0 else -1
+            group[row], involved_dims[row] = values[PG_NAME] if values[PG_NAME] != 0 else -1, values[INVOLVED_DIM]
+            row += 1
+            dep_start[row] = edges
+        for i in range(edges - first_edge):
+            dep[first_edge + i] = table_row[_slot_of(table_id, table_row, mask, dep_id[i])]
+        rank_start[file + 1] = row
+        begin = end
+    return OK

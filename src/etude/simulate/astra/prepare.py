@@ -1,0 +1,348 @@
+"""Everything a run needs, as arrays: every index that a kernel follows is checked here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import ClusterError, TraceError
+from etude.simulate.astra import layout, plans
+from etude.simulate.astra.abort import AstraAbort
+from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
+from etude.simulate.astra.custom import Tables, add_custom
+from etude.simulate.astra.kernels import nodes
+from etude.simulate.astra.machine import Arena
+from etude.simulate.astra.workload import COLL, COMP, MEM_LOAD, MEM_STORE, WORLD, Workload
+
+MAX_NPUS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The command line of a run."""
+
+    backend: str = "unaware"
+    num_queues_per_dim: int = 1
+    rendezvous: bool = False
+    injection_scale: float = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Prepared:
+    """A run's constants and tables, as layout.py describes them."""
+
+    tab: NDArray[np.int64]
+    rate: NDArray[np.float64]
+    small: NDArray[np.int32]
+    large: NDArray[np.int64]
+    child: NDArray[np.int32]
+    num_servers: int
+    can_work_ahead: bool
+    is_gpu_time: NDArray[np.bool_]
+    room: int
+
+
+def _id_order(w: Workload, small: NDArray[np.int32]) -> None:
+    """Correct the place of each node in ascending id order, where rows are in another one."""
+    if nodes.is_ascending(w.rank_start, w.source_id):
+        return
+    rank = small[:, layout.NODE_RANK]
+    row_of_key = np.lexsort((w.source_id, rank))
+    ids = w.source_id[row_of_key]
+    same = (ids[1:] == ids[:-1]) & (rank[row_of_key][1:] == rank[row_of_key][:-1])
+    if same.any():
+        node = int(row_of_key[1:][same][0])
+        raise TraceError(f"two nodes have the id {w.source_id[node]}", where=f"rank {w.rank_of(node)}")
+    small[row_of_key, layout.NODE_KEY] = np.arange(len(w)) - np.repeat(w.rank_start[:-1], np.diff(w.rank_start))
+    small[:, layout.NODE_AT_KEY] = row_of_key
+
+
+def _pack(
+    w: Workload, system: SystemConfig, memory: RemoteMemory
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int32]]:
+    """The node tables and the children of every node."""
+    n = len(w)
+    flags, rates = np.zeros(nodes.NUM_FLAGS, np.int64), np.zeros(2)
+    flags[nodes.IS_REPLAY], flags[nodes.HAS_ROOFLINE] = system.is_replay_only, system.has_roofline
+    kinds = {
+        "PER_NPU_MEMORY_EXPANSION": nodes.PER_NPU,
+        "PER_NODE_MEMORY_EXPANSION": nodes.PER_NODE,
+        "MEMORY_POOL": nodes.POOL,
+    }
+    flags[nodes.MEMORY_KIND] = kinds.get(memory.kind, nodes.NO_MEMORY)
+    flags[nodes.MEMORY_LATENCY], flags[nodes.MEMORY_BYTES_PER_NS] = memory.latency_ns, max(memory.bytes_per_ns, 1)
+    flags[nodes.NPUS_PER_NODE] = max(memory.npus_per_node, 1)
+    rates[nodes.RATE_PEAK], rates[nodes.RATE_LOCAL] = (
+        system.peak_tflop_per_s * 1e12,
+        (system.local_mem_gbyte_per_s or 0) * 1e9,
+    )
+    small, large = np.empty((n, layout.NUM_SMALL), np.int32), np.empty((n + 1, layout.NUM_LARGE), np.int64)
+    nodes.pack(
+        small,
+        large,
+        w.rank_start,
+        w.kind,
+        w.is_cpu,
+        w.duration_us,
+        w.num_ops,
+        w.tensor_size,
+        w.comm_type,
+        w.comm_size,
+        w.src,
+        w.dst,
+        w.tag,
+        w.group,
+        w.dep_start,
+        flags,
+        rates,
+    )
+    child = np.empty(len(w.dep), np.int32)
+    nodes.link_children(w.dep_start, w.dep, large, layout.NODE_CHILD, child, np.empty(n, np.int64))
+    return small, large, child
+
+
+def _num_servers(w: Workload, memory: RemoteMemory, system: SystemConfig) -> int:
+    """Remote memories that several ranks share."""
+    if system.is_replay_only or not ((w.kind == MEM_LOAD) | (w.kind == MEM_STORE)).any():
+        return 0
+    if memory.kind == "MEMORY_POOL":
+        return 1
+    if memory.kind != "PER_NODE_MEMORY_EXPANSION":
+        return 0
+    if memory.num_nodes * memory.npus_per_node < w.num_ranks:
+        raise AstraAbort(f"{memory.num_nodes} nodes of {memory.npus_per_node} NPUs are too few for {w.num_ranks} ranks")
+    return memory.num_nodes
+
+
+def _communicators(w: Workload, num_npus: int, network: Network) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Members of the world and of every group, and a row each. A group of all ranks runs in rank order."""
+    members = [np.arange(num_npus, dtype=np.int64)]
+    rows = np.zeros((len(w.groups) + 1, layout.NUM_COMM), np.int64)
+    rows[0, layout.COMM_SIZE] = num_npus
+    is_uniform = len(network.topology) == 1 and network.topology[0] != "Ring"
+    used = set(np.unique(w.group[w.kind == COLL]).tolist())
+    start = num_npus
+    for g, (ranks, number) in enumerate(zip(w.groups, w.group_ids, strict=True), 1):
+        if g - 1 not in used:
+            rows[g, layout.COMM_START] = start
+            continue
+        if len(ranks) == 0 or ranks.min() < 0 or ranks.max() >= num_npus:
+            raise AstraAbort(f"group {number} has ranks outside 0..{num_npus - 1}")
+        is_world = len(ranks) == num_npus
+        members.append(np.sort(ranks) if is_world else ranks)
+        row = rows[g]
+        row[layout.COMM_START], row[layout.COMM_SIZE] = start, len(ranks)
+        row[layout.COMM_TAG_BASE] = number * 1_000_000
+        row[layout.COMM_SHAPE] = 0 if is_world else (len(ranks) if is_uniform else num_npus + g)
+        start += len(ranks)
+    return np.concatenate(members).astype(np.int64), rows
+
+
+def _member_index(
+    w: Workload, rows: NDArray[np.int64], rank: NDArray[np.int32], members: NDArray[np.int64], comms: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Place of each collective's rank among the members of its communicator; -1 where it is no member."""
+    comm_of_member = np.repeat(np.arange(len(comms)), comms[:, layout.COMM_SIZE])
+    npus = int(comms[0, layout.COMM_SIZE])
+    keys = comm_of_member * npus + members
+    order = np.argsort(keys, kind="stable")
+    wanted = (w.group[rows].astype(np.int64) + 1) * npus + rank
+    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    index = order[at] - comms[w.group[rows] + 1, layout.COMM_START]
+    return np.where(keys[order[at]] == wanted, index, -1)
+
+
+def _chunks(w: Workload, rows: NDArray[np.int64], com: NDArray[np.int64], npus: int, splits: int) -> NDArray[np.int64]:
+    """Bytes of a chunk and number of chunks of each collective."""
+    size = w.comm_size[rows]
+    chunk = size // splits
+    is_tiny = (com != layout.ALL_GATHER) & (chunk < npus)
+    chunk = np.where(is_tiny, npus, chunk)
+    size = np.where(is_tiny, splits * npus, size)
+    count = np.where(chunk > 0, -(-size // np.maximum(chunk, 1)), np.minimum(size, 1))
+    return np.stack([chunk, count], axis=1)
+
+
+def prepare(
+    w: Workload,
+    network: Network,
+    system: SystemConfig,
+    memory: RemoteMemory,
+    options: Options,
+    custom: Mapping[str, Workload],
+) -> Prepared:
+    """Check a workload against its network and system, and lay both out for the kernels."""
+    _check_sizes(w, network, options)
+    w.check_dependencies()
+    num_servers = _num_servers(w, memory, system)
+    small, large, child = _pack(w, system, memory)
+    _id_order(w, small)
+    has_custom = bool(system.custom or system.custom_nodes)
+    if has_custom:
+        tables = add_custom(w, system, Tables(small, large, child), custom)
+        small, large, child = tables.small, tables.large, tables.child
+    members, comms = _communicators(w, network.num_npus, network)
+    table, collectives = _collectives(w, network, system, members, comms, small)
+    is_timed = small[: len(w), layout.NODE_ACTION] == layout.ACT_TIMED
+    return Prepared(
+        tab=_tables(network, system, options, members, comms, collectives, table),
+        rate=_rates(network, system),
+        small=small,
+        large=large,
+        child=child,
+        num_servers=num_servers,
+        can_work_ahead=options.backend == "unaware"
+        and not options.rendezvous
+        and num_servers == 0
+        and table.is_whole
+        and not has_custom,
+        is_gpu_time=is_timed & ~w.is_cpu & (system.is_replay_only | (w.kind == COMP)),
+        room=_room(w.num_ranks, system, options, table),
+    )
+
+
+def _room(num_ranks: int, system: SystemConfig, options: Options, table: _Plans) -> int:
+    """Messages that may be in flight at once: a guess, which the machine may outgrow."""
+    widest = 1
+    for row in table.rows:
+        if row[layout.PLAN_IMPL] == layout.DIRECT:
+            window = row[layout.PLAN_WINDOW] if row[layout.PLAN_WINDOW] >= 0 else row[layout.PLAN_SIZE]
+            widest = max(widest, min(window, row[layout.PLAN_SIZE]))
+    at_once = max(1, -(-system.active_chunks // options.num_queues_per_dim)) * options.num_queues_per_dim
+    return max(256, min(1 << 22, (3 + widest * min(at_once, system.splits or 1)) * num_ranks))
+
+
+def _check_sizes(w: Workload, network: Network, options: Options) -> None:
+    npus = network.num_npus
+    if npus > MAX_NPUS:
+        raise ClusterError(f"{npus} NPUs; the simulator takes up to {MAX_NPUS}")
+    if w.num_ranks < npus:
+        raise AstraAbort(f"{npus} NPUs, but traces for {w.num_ranks} ranks", hint="ASTRA-sim needs a trace per NPU")
+    if w.num_ranks > npus:
+        raise TraceError(
+            f"traces for {w.num_ranks} ranks, but {npus} NPUs", hint="give it the ranks of the network only"
+        )
+    if options.backend not in ("unaware", "aware"):
+        raise ClusterError(f"unknown backend `{options.backend}`", hint="known: unaware, aware")
+    if options.num_queues_per_dim < 1:
+        raise ClusterError(f"num_queues_per_dim must be at least 1, not {options.num_queues_per_dim}")
+    if options.backend == "aware" and len(network.topology) > 1:
+        raise AstraAbort("the congestion-aware backend takes a network of one dimension only")
+    if options.backend == "aware" and network.topology[0] == "Ring" and npus == 2:
+        raise AstraAbort("the congestion-aware backend aborts on a Ring of two NPUs", hint="use FullyConnected")
+
+
+@dataclass(slots=True)
+class _Plans:
+    start: list[int]
+    rows: list[list[int]]
+    key: list[int]
+    is_whole: bool = True
+
+
+def _collectives(
+    w: Workload,
+    network: Network,
+    system: SystemConfig,
+    members: NDArray[np.int64],
+    comms: NDArray[np.int64],
+    small: NDArray[np.int32],
+) -> tuple[_Plans, NDArray[np.int64]]:
+    """The collective table and the plans its rows point to."""
+    rows = np.flatnonzero(small[: len(w), layout.NODE_ACTION] == layout.ACT_COLLECTIVE)
+    table = _Plans(start=[0], rows=[], key=[])
+    out = np.zeros((len(rows), layout.NUM_COLL), np.int64)
+    if len(rows) == 0:
+        return table, out
+    if not system.splits:
+        raise AstraAbort("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and dies")
+    if system.has_shared_bus:
+        raise ClusterError("`model-shared-bus` is not simulated here")
+    com = np.array([plans.COLLECTIVE_OF_WIRE.get(c, -1) for c in range(8)])[w.comm_type[rows]]
+    index = _member_index(w, rows, small[rows, layout.NODE_RANK], members, comms)
+    foreign = rows[index < 0]
+    small[foreign, layout.NODE_ACTION], small[foreign, layout.NODE_PEER] = layout.ACT_REFUSED, nodes.NOT_A_MEMBER
+    small[rows, layout.NODE_COLLECTIVE] = np.arange(len(rows))
+    out[:, layout.COLL_NODE], out[:, layout.COLL_MEMBER] = rows, np.maximum(index, 0)
+    out[:, layout.COLL_COMM] = w.group[rows] + 1
+    out[:, [layout.COLL_CHUNK_BYTES, layout.COLL_CHUNKS]] = _chunks(w, rows, com, network.num_npus, system.splits)
+    combined = (com * (len(comms) + 1) + w.group[rows] + 1) * 65536 + w.involved_dims[rows].astype(np.int64) + 1
+    values, first, which = np.unique(combined, return_index=True, return_inverse=True)
+    out[:, layout.COLL_PLAN] = which
+    for at in first[: len(values)]:
+        _add_plan(table, int(com[at]), int(w.group[rows[at]]), int(w.involved_dims[rows[at]]), network, system, comms)
+    return table, out
+
+
+def _add_plan(
+    table: _Plans, com: int, group: int, mask: int, network: Network, system: SystemConfig, comms: NDArray[np.int64]
+) -> None:
+    size = int(comms[group + 1, layout.COMM_SIZE])
+    is_world = size == network.num_npus
+    if is_world:
+        rings = plans.world_rings(com, network, system)
+        involved = plans.involved_dims(mask, len(rings)) if group == WORLD else [True] * len(rings)
+    else:
+        rings = plans.group_rings(com, size, int(comms[group + 1, layout.COMM_START]), system)
+        involved = [True]
+    rows = plans.phases_of(com, rings, involved, (system.optimization or "baseline") == "baseline")
+    has_tree = any(row[layout.PLAN_IMPL] == layout.BINARY_TREE for row in rows)
+    table.is_whole &= not rows or plans.covers(rows, size)
+    table.rows += rows
+    table.start.append(len(table.rows))
+    key = (com * 2 + int(is_world)) * 65536 + (mask + 1 if group == WORLD else 0)
+    table.key.append(-1 if has_tree else key)
+
+
+def _tables(
+    network: Network,
+    system: SystemConfig,
+    options: Options,
+    members: NDArray[np.int64],
+    comms: NDArray[np.int64],
+    collectives: NDArray[np.int64],
+    table: _Plans,
+) -> NDArray[np.int64]:
+    arena = Arena(layout.NUM_TAB)
+    head, queues = arena.header, options.num_queues_per_dim
+    endpoint = 10 if system.endpoint_delay_ns is None else int(int(system.endpoint_delay_ns) * options.injection_scale)
+    head[layout.IS_AWARE], head[layout.NPUS] = options.backend == "aware", network.num_npus
+    head[layout.DIMS], head[layout.ENDPOINT_NS] = len(network.topology), endpoint
+    head[layout.QUEUES], head[layout.AT_ONCE] = queues, -(-system.active_chunks // queues)
+    head[layout.HAS_RENDEZVOUS] = options.rendezvous
+    head[layout.MAX_PHASES] = max(1, int(np.diff(table.start).max(initial=0)))
+    kinds = {"Ring": layout.RINGED, "FullyConnected": layout.CONNECTED, "Switch": layout.SWITCHED}
+    stride = np.cumprod([1, *network.npus_count[:-1]])
+    dims = [[kinds[t], n, s] for t, n, s in zip(network.topology, network.npus_count, stride, strict=True)]
+    key = np.array(table.key, np.int64)
+    zeros = np.zeros(len(members), np.int64)
+    arena.put(layout.TAB_DIMS, np.array(dims, np.int64))
+    arena.put(layout.TAB_MEMBERS, members)
+    arena.put(layout.TAB_PLAN_START, np.array(table.start, np.int64))
+    arena.put(layout.TAB_PLANS, np.array(table.rows, np.int64))
+    arena.put(layout.TAB_PLAN_KEY, np.full_like(key, -1) if queues > 1 else key)
+    arena.put(layout.TAB_COLLECTIVES, collectives)
+    arena.put(layout.TAB_COMMS, comms)
+    for where in (
+        layout.TAB_STREAMS,
+        layout.TAB_JOINED_NS,
+        layout.TAB_JOINED,
+        layout.TAB_FINISH_NS,
+        layout.TAB_REG_NS,
+        layout.TAB_SCRATCH,
+    ):
+        arena.put(where, zeros)
+    arena.put(layout.TAB_CHUNKS_OPEN, np.ascontiguousarray(collectives[:, layout.COLL_CHUNKS]))
+    arena.empty(layout.TAB_MEMO, layout.NUM_MEMOS, layout.NUM_MEMO)
+    return arena.build()
+
+
+def _rates(network: Network, system: SystemConfig) -> NDArray[np.float64]:
+    rate = np.zeros(layout.NUM_RATE + 2 * len(network.topology))
+    rate[layout.RATE_MEMORY] = (system.local_mem_gbyte_per_s or 0.0) * 1e9
+    rate[layout.NUM_RATE :: 2] = [b * (1 << 30) / 1_000_000_000 for b in network.bandwidth_gibyte_per_s]
+    rate[layout.NUM_RATE + 1 :: 2] = network.latency_ns
+    return rate

@@ -1,0 +1,167 @@
+"""From `.et` files straight to a `Workload`: only what the simulation needs, a block of files at a time.
+
+The general codec keeps every attribute of every node; this one reads thirteen numbers a node and forgets the bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from os import PathLike, fspath
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import FormatError
+from etude.simulate.astra.abort import AstraAbort
+from etude.simulate.astra.config import SystemConfig
+from etude.simulate.astra.kernels import scan
+from etude.simulate.astra.workload import UNKNOWN_GROUP, WORLD, Workload
+
+BLOCK_BYTES: Final = 1 << 20
+COLUMNS: Final = {
+    "source_id": np.uint64,
+    "kind": np.uint8,
+    "is_cpu": np.bool_,
+    "duration_us": np.int64,
+    "num_ops": np.int64,
+    "tensor_size": np.int64,
+    "comm_type": np.int64,
+    "comm_size": np.int64,
+    "src": np.int32,
+    "dst": np.int32,
+    "tag": np.int32,
+    "group": np.int32,
+    "involved_dims": np.int16,
+}
+PROBLEM: Final = {
+    scan.CUT: "the file ends inside a message",
+    scan.BROKEN: "not a Chakra node",
+    scan.TWICE: "two nodes have the same id",
+    scan.EMPTY: "the file is empty",
+}
+
+
+def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64], int]]:
+    """Files read one after another into the same buffer: the buffer, where each file ends, the first one's number."""
+    buffer = np.empty(BLOCK_BYTES, np.uint8)
+    ends: list[int] = []
+    first = end = 0
+    for number, path in enumerate(paths):
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise AstraAbort(
+                error.strerror or "cannot be opened", where=path, hint="ASTRA-sim wants a file per NPU"
+            ) from None
+        try:
+            size = os.fstat(descriptor).st_size
+            if ends and end + size > len(buffer):
+                yield buffer, np.array(ends, np.int64), first
+                ends, first, end = [], number, 0
+            if size > len(buffer):
+                buffer = np.empty(size, np.uint8)
+            got = 0
+            while got < size:
+                count = os.readv(descriptor, [buffer[end + got : end + size].data])
+                if count == 0:
+                    raise FormatError("the file shrank while it was read", path=path, offset=got)
+                got += count
+        finally:
+            os.close(descriptor)
+        end += size
+        ends.append(end)
+    if ends:
+        yield buffer, np.array(ends, np.int64), first
+
+
+class _Columns:
+    """Columns with room to spare; pages that are never touched cost nothing."""
+
+    def __init__(self, room: int) -> None:
+        self.array: dict[str, NDArray[Any]] = {name: np.empty(room, dtype) for name, dtype in COLUMNS.items()}
+        self.array["dep_start"], self.array["dep"] = np.zeros(room, np.int64), np.empty(2 * room, np.int32)
+        self.array |= {
+            "table_id": np.empty(16, np.int64),
+            "table_row": np.empty(16, np.int32),
+            "dep_id": np.empty(16, np.int64),
+        }
+
+    def grow(self, name: str, needed: int) -> None:
+        old = self.array[name]
+        if needed > len(old):
+            self.array[name] = np.empty(max(needed, 2 * len(old)), old.dtype)
+            self.array[name][: len(old)] = old
+
+
+def read_workload(paths: Sequence[str | PathLike[str]], groups: Mapping[int, Sequence[int]] | None = None) -> Workload:
+    """Read one `.et` file per rank, in rank order. `groups` maps the number in `pg_name` to ranks in ring order."""
+    names = [fspath(p) for p in paths]
+    columns = _Columns(max(1024, sum(os.path.getsize(n) for n in names if os.path.exists(n)) // 24))
+    rank_start, values = np.zeros(len(names) + 1, np.int64), np.zeros(len(scan.NAMES), np.int64)
+    for buffer, ends, first in _blocks(names):
+        nodes = int(rank_start[first])
+        deps = int(columns.array["dep_start"][nodes])
+        counts = np.zeros(scan.NUM_COUNTS, np.int64)
+        status = scan.count(buffer, ends, counts)
+        for name in (*COLUMNS, "dep_start"):
+            columns.grow(name, nodes + int(counts[scan.COUNT_NODES]) + 1)
+        columns.grow("dep", deps + int(counts[scan.COUNT_DEPS]))
+        if status == scan.OK:
+            for name in ("table_id", "table_row"):
+                columns.grow(name, 16 + 4 * int(counts[scan.COUNT_WIDEST]))
+            columns.grow("dep_id", int(counts[scan.COUNT_DEPS]))
+            a = columns.array
+            status = scan.fill(
+                buffer,
+                ends,
+                rank_start[first : first + len(ends) + 1],
+                counts,
+                values,
+                a["table_id"],
+                a["table_row"],
+                a["dep_id"],
+                *(a[n] for n in COLUMNS),
+                a["dep_start"],
+                a["dep"],
+            )
+        if status != scan.OK:
+            file, at = int(counts[scan.COUNT_FILE]), int(counts[scan.COUNT_AT])
+            raise FormatError(
+                PROBLEM[status], path=names[first + file], offset=at - (int(ends[file - 1]) if file else 0)
+            )
+    return _finish(columns, rank_start, groups or {})
+
+
+def _finish(columns: _Columns, rank_start: NDArray[np.int64], groups: Mapping[int, Sequence[int]]) -> Workload:
+    n = int(rank_start[-1])
+    arrays = {name: columns.array[name][:n] for name in COLUMNS}
+    dep_start = columns.array["dep_start"][: n + 1]
+    ids = np.array(sorted(groups), np.int64)
+    group = arrays["group"]
+    is_named = group != WORLD
+    if is_named.any():
+        wanted = group[is_named]
+        at = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
+        known = ids[at] == wanted if len(ids) else np.zeros(len(wanted), bool)
+        group[is_named] = np.where(known, at, UNKNOWN_GROUP)
+    return Workload(
+        **arrays,
+        rank_start=rank_start,
+        dep_start=dep_start,
+        dep=columns.array["dep"][: int(dep_start[-1])],
+        groups=tuple(np.array(groups[int(g)], np.int64) for g in ids),
+        group_ids=tuple(int(g) for g in ids),
+    )
+
+
+def read_custom(system: SystemConfig) -> dict[str, Workload]:
+    """The traces of all custom collectives that a system file names: `<prefix>.0.et`, `<prefix>.1.et`, ..."""
+    found = {}
+    for prefix in {*system.custom.values(), *system.custom_nodes.values()}:
+        count = 0
+        while os.path.exists(f"{prefix}.{count}.et"):
+            count += 1
+        found[prefix] = read_workload([f"{prefix}.{member}.et" for member in range(max(count, 1))])
+    return found

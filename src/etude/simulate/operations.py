@@ -1,0 +1,370 @@
+"""The operations of a run: which nodes meet in which collective or message, and how long it takes once they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.collectives import AUTO, collective_time_ns, p2p_time_ns
+from etude.errors import MismatchError, TraceError
+from etude.model.job import Job
+from etude.model.match import Matching
+from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.model.system import System
+from etude.simulate.classes import RankClasses
+from etude.simulate.groups import UsedGroups, link_factors
+from etude.simulate.kernels import FROM_OUT
+from etude.simulate.options import Options, Times
+from etude.simulate.programs import Programs
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What is simulated: instance i is a rank of class i and has the nodes base[i]:base[i+1]."""
+
+    source: Job
+    """As given, but for values: it has the ids and names of every rank."""
+    job: Job
+    """The same ranks with as few traces as there are programs that differ to a simulation."""
+    system: System
+    options: Options
+    matching: Matching
+    groups: UsedGroups
+    classes: RankClasses
+    programs: Programs
+    base: I64
+
+    def program_row(self, at: NDArray[Any], row: NDArray[Any]) -> I64:
+        """Rows of the program tables, of rows of the ranks at these positions."""
+        return self.programs.start[self.programs.of[at]] + row
+
+    def node(self, at: NDArray[Any], row: NDArray[Any]) -> I64:
+        """Simulated nodes that stand for rows of the ranks at these positions."""
+        return self.base[self.classes.of[at]] + row
+
+    def source_id(self, at: int, row: int) -> int:
+        """The id that a row has in the file of the at-th rank present."""
+        source = self.source
+        return (int(source.traces[int(source.trace_of[at])].source_id[row]) + int(source.id_base[at])) % 2**64
+
+
+@dataclass(slots=True, eq=False)
+class Operations:
+    """Operation o waits for `missing[o]` members; `sender[o]` starts it alone where it is eager."""
+
+    node: I64
+    of: I64
+    """node[j] is a member of operation of[j]."""
+    member: I64
+    """... and which: its position in the group, or 0 the sender and 1 the receiver; -1 where members are not known."""
+    missing: I32
+    sender: I64
+    time_ns: I64
+    collective: NDArray[np.uint8]
+    """What a collective does; NONE for messages."""
+    size_bytes: I64
+    """Input bytes per member, or of the message; 0 where not known."""
+    place: I64
+    """Row of `run.groups` of a collective, of `run.matching.links` of a message."""
+    single_node: I64
+    """Sends and receives whose partner is not in the job, and what they cost."""
+    single_ns: I64
+    messages_from: int
+    """Collectives come before, messages from here on."""
+    notes: list[str]
+
+    def __len__(self) -> int:
+        return len(self.missing)
+
+    @property
+    def is_message(self) -> Bool:
+        return np.arange(len(self)) >= self.messages_from
+
+
+def operations(run: Run) -> Operations:
+    notes: list[str] = []
+    parts = [_collectives(run, notes), _messages(run, notes), _lone(run, notes)]
+    offset = np.cumsum([0] + [len(p) for p in parts])
+    single_node, single_ns = _singles(run, notes)
+    return Operations(
+        np.concatenate([p.node for p in parts]),
+        np.concatenate([p.of + o for p, o in zip(parts, offset, strict=False)]),
+        np.concatenate([p.member for p in parts]),
+        np.concatenate([p.missing for p in parts]),
+        np.concatenate([p.sender for p in parts]),
+        np.concatenate([p.time_ns for p in parts]),
+        np.concatenate([p.collective for p in parts]),
+        np.concatenate([p.size_bytes for p in parts]),
+        np.concatenate([p.place for p in parts]),
+        single_node,
+        single_ns,
+        len(parts[0]),
+        notes,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    node: I64
+    of: I64
+    member: I64
+    missing: I32
+    sender: I64
+    time_ns: I64
+    collective: NDArray[np.uint8]
+    size_bytes: I64
+    place: I64
+
+    def __len__(self) -> int:
+        return len(self.missing)
+
+
+def spread(start: NDArray[Any], length: NDArray[Any]) -> tuple[I64, I64]:
+    """(which, position): positions start[i], start[i]+1, ... of each i, one after the other."""
+    which = np.repeat(np.arange(len(length)), length)
+    return which, np.arange(len(which)) - np.repeat(np.cumsum(length) - length - start, length)
+
+
+def is_first(run: Run) -> Bool:
+    """Ranks present that are simulated."""
+    mask = np.zeros(len(run.job.ranks), bool)
+    mask[run.classes.first] = True
+    return mask
+
+
+# -- collectives -------------------------------------------------------------------------------------------------------
+
+
+def _collectives(run: Run, notes: list[str]) -> _Part:
+    uses, sides, groups = run.matching.uses, run.matching.sides, run.groups
+    mine = np.flatnonzero(is_first(run)[uses.at])
+    use_class = run.classes.group[groups.of_use[mine]]
+    length = (sides.start[1:] - sides.start[:-1])[uses.side[mine]]
+    calls = np.zeros(run.classes.groups, np.int64)
+    np.maximum.at(calls, use_class, length)
+    first = np.cumsum(calls) - calls
+    which, flat = spread(sides.start[uses.side[mine]], length)
+    of = first[use_class[which]] + flat - sides.start[uses.side[mine]][which]
+    at = uses.at[mine][which]
+    total = int(calls.sum())
+    one = np.zeros(run.classes.groups, np.int64)
+    one[run.classes.group] = np.arange(len(groups.group))  # any group stands for its class
+    of_op = np.repeat(one, calls)
+    comers = np.bincount(use_class, minlength=run.classes.groups) + groups.lacks[one]
+    kind, size = np.zeros(total, np.uint8), np.full(total, UNKNOWN, np.int64)
+    row = run.program_row(at, sides.rows[flat])
+    members = np.array([s.size for s in groups.shapes] or [1], np.int64)[groups.shape]
+    np.maximum.at(kind, of, sides.collective[flat])
+    np.maximum.at(size, of, _input(run, row, sides.collective[flat], sides.size_bytes[flat], members[of_op][of]))
+    recorded = np.full(total, NEVER, np.int64)
+    cost = run.programs.cost_ns[row]
+    np.minimum.at(recorded, of, np.where(cost == UNKNOWN, NEVER, cost))
+    node = run.node(at, sides.rows[flat])
+    time_ns = _collective_times(run, of_op, kind, size, recorded, notes)
+    member = uses.group_rank[mine][which].astype(np.int64)
+    return _Part(
+        node,
+        of,
+        member,
+        np.repeat(comers, calls).astype(np.int32),
+        np.full(total, -1, np.int64),
+        time_ns,
+        kind,
+        np.maximum(size, 0),
+        of_op,
+    )
+
+
+def _input(run: Run, row: I64, kind: NDArray[np.uint8], size: I64, members: I64) -> I64:
+    """Input bytes, from output bytes where only those were recorded."""
+    derived = (run.programs.prog[row, FROM_OUT] == 1) & (size != UNKNOWN)
+    if not derived.any():
+        return size
+    gathers = np.isin(kind, (Collective.ALL_GATHER, Collective.GATHER))
+    scatters = np.isin(kind, (Collective.REDUCE_SCATTER, Collective.REDUCE_SCATTER_BLOCK, Collective.SCATTER))
+    size = np.where(derived & gathers, size // members, size)
+    return np.where(derived & scatters, size * members, size)
+
+
+def _collective_times(run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, recorded: I64, notes: list[str]) -> I64:
+    """Recorded where asked for or where members are absent and it is known; else modelled."""
+    groups, system = run.groups, run.system
+    everywhere = run.options.collective_times == Times.RECORDED
+    by_record = (recorded != NEVER) & (everywhere | groups.partial[of_op])
+    nameless = (kind == Collective.NONE) | (kind == Collective.OTHER)
+    by_record |= nameless & (recorded != NEVER)
+    if (nameless & ~by_record).any():
+        raise TraceError(
+            f"{int((nameless & ~by_record).sum()):,} collectives do not say what they do, and have no recorded time",
+            hint="`etude check` names them",
+        )
+    time_ns = np.where(by_record, recorded, 0)
+    sizeless = ~by_record & (size == UNKNOWN) & (kind != Collective.BARRIER)
+    if sizeless.any():
+        notes.append(f"{int(sizeless.sum()):,} collectives have no recorded size and are taken to be of 0 bytes")
+    size = np.maximum(size, 0)
+    keys = groups.shape[of_op].astype(np.int64) << 8 | kind
+    for key in np.unique(keys[~by_record]).tolist():
+        mine = np.flatnonzero((keys == key) & ~by_record)
+        what = Collective(key & 255)
+        sizes, back = np.unique(size[mine], return_inverse=True)
+        algorithm = run.options.collective.get(what.name.lower(), AUTO)
+        time_ns[mine] = collective_time_ns(system, what, sizes, groups.shapes[key >> 8], algorithm)[back.reshape(-1)]
+    if groups.partial.any():
+        count, total = int((by_record & groups.partial[of_op]).sum()), int(groups.partial[of_op].sum())
+        notes.append(
+            f"members of {int(groups.partial.sum()):,} groups are not in the job: of {total:,} collectives there "
+            f"{count:,} last as recorded and {total - count:,} as modelled, and none waits for absent ranks"
+        )
+    return _slowed(time_ns, groups.factor[of_op], ~by_record)
+
+
+def _slowed(time_ns: I64, factor: F64, where: Bool) -> I64:
+    return np.where(where & (factor != 1.0), np.rint(time_ns * factor).astype(np.int64), time_ns)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _messages(run: Run, notes: list[str]) -> _Part:
+    """Sends with their receives."""
+    links, sides, pairs = run.matching.links, run.matching.sides, run.matching.pairings
+    mine = np.flatnonzero((links.pairing >= 0) & is_first(run)[links.src_at])
+    start = pairs.start[links.pairing[mine]]
+    which, place = spread(start, pairs.start[links.pairing[mine] + 1] - start)
+    send, recv = pairs.send_at[place], pairs.recv_at[place]
+    link = mine[which]
+    sent, got = sides.size_bytes[send], sides.size_bytes[recv]
+    wrong = np.flatnonzero((sent != got) & (sent != UNKNOWN) & (got != UNKNOWN))
+    if len(wrong):
+        w = int(wrong[0])
+        node = run.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))
+        raise MismatchError(
+            f"sends {sent[w]:,} B to rank {links.dst[link[w]]}, which receives {got[w]:,} B",
+            where=f"rank {links.src[link[w]]}: node {node}",
+        )
+    size = np.maximum(sent, got)
+    if (size == UNKNOWN).any():
+        notes.append(f"{int((size == UNKNOWN).sum()):,} messages have no recorded size and are taken to be of 0 bytes")
+    size = np.maximum(size, 0)
+    time_ns = p2p_time_ns(run.system, links.src[link], links.dst[link], size)
+    time_ns = _slowed(time_ns, link_factors(links.src[link], links.dst[link], run.options), np.ones(len(link), bool))
+    a, b = run.node(links.src_at[link], sides.rows[send]), run.node(links.dst_at[link], sides.rows[recv])
+    if run.options.collective_times == Times.RECORDED:
+        costs = [run.programs.cost_ns[run.program_row(at[link], sides.rows[flat])]
+                 for at, flat in ((links.src_at, send), (links.dst_at, recv))]  # fmt: skip
+        best = np.minimum(*(np.where(c == UNKNOWN, NEVER, c) for c in costs))
+        time_ns = np.where(best == NEVER, time_ns, best)
+    number = np.arange(len(link))
+    sender = np.where(_eager(run, size), a, -1)
+    return _Part(
+        np.concatenate([a, b]),
+        np.concatenate([number, number]),
+        np.repeat([0, 1], len(link)),
+        np.full(len(link), 2, np.int32),
+        sender,
+        time_ns,
+        np.zeros(len(link), np.uint8),
+        size,
+        link,
+    )
+
+
+def _eager(run: Run, size: I64) -> Bool:
+    limit = run.options.eager_bytes
+    return np.ones(len(size), bool) if limit is None else size <= limit
+
+
+def _lone(run: Run, notes: list[str]) -> _Part:
+    """Sends and receives whose partner should be there and is not. An eager send ends, the others wait for ever."""
+    links, sides, pairs = run.matching.links, run.matching.sides, run.matching.pairings
+    first = is_first(run)
+    parts: list[tuple[I64, I64, Bool]] = []
+    for me, side, other, starts, flat, sends in (
+        (links.src_at, links.send_side, links.dst_at, pairs.lone_send_start, pairs.lone_send, True),
+        (links.dst_at, links.recv_side, links.src_at, pairs.lone_recv_start, pairs.lone_recv, False),
+    ):
+        mine = np.flatnonzero((links.pairing >= 0) & first[me])
+        begin = starts[links.pairing[mine]]
+        which, place = spread(begin, starts[links.pairing[mine] + 1] - begin)
+        parts.append((mine[which], flat[place], np.full(len(which), sends)))
+        mine = np.flatnonzero((links.pairing < 0) & (me >= 0) & (side >= 0) & (other >= 0))
+        mine = mine[first[me[mine]]]
+        begin = sides.start[side[mine]]
+        which, place = spread(begin, sides.start[side[mine] + 1] - begin)
+        parts.append((mine[which], place, np.full(len(which), sends)))
+    link, place, is_send = (np.concatenate([p[i] for p in parts]) for i in range(3))
+    at = np.where(is_send, links.src_at[link], links.dst_at[link])
+    node = run.node(at, sides.rows[place])
+    size = np.maximum(sides.size_bytes[place], 0)
+    sender = np.where(is_send & _eager(run, size), node, -1)
+    time_ns = p2p_time_ns(run.system, links.src[link], links.dst[link], size)
+    factor = link_factors(links.src[link], links.dst[link], run.options)
+    time_ns = _slowed(time_ns, factor, np.ones(len(link), bool))
+    if (sender >= 0).any():
+        notes.append(f"{int((sender >= 0).sum()):,} eager sends are received by nobody")
+    member = np.where(is_send, 0, 1)
+    comers, none = np.full(len(link), 2, np.int32), np.zeros(len(link), np.uint8)
+    return _Part(node, np.arange(len(link)), member, comers, sender, time_ns, none, size, link)
+
+
+def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:
+    """Sends and receives with a rank that is absent, or that name none: they last as recorded, or as modelled."""
+    nodes, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    links, sides, job = run.matching.links, run.matching.sides, run.job
+    first = is_first(run)
+    for me, side, other, peer in (
+        (links.src_at, links.send_side, links.dst_at, links.dst),
+        (links.dst_at, links.recv_side, links.src_at, links.src),
+    ):
+        mine = np.flatnonzero((me >= 0) & (side >= 0) & (other < 0))
+        outside = mine[(peer[mine] < 0) | (peer[mine] >= job.world_size)]
+        if len(outside):
+            who, rank = int(me[outside[0]]), int(peer[outside[0]])
+            node = run.source_id(who, int(sides.rows[sides.start[side[outside[0]]]]))
+            problem = f"its peer is rank {rank}, outside the world of {job.world_size:,}"
+            raise TraceError(problem, where=f"rank {job.ranks[who]}: node {node}", hint="ranks count from 0")
+        mine = mine[first[me[mine]]]
+        begin = sides.start[side[mine]]
+        which, place = spread(begin, sides.start[side[mine] + 1] - begin)
+        link = mine[which]
+        at = me[link]
+        recorded = run.programs.cost_ns[run.program_row(at, sides.rows[place])]
+        modelled = p2p_time_ns(run.system, links.src[link], links.dst[link], np.maximum(sides.size_bytes[place], 0))
+        nodes.append(run.node(at, sides.rows[place]))
+        times.append(np.where(recorded == UNKNOWN, modelled, recorded))
+    absent = sum(map(len, nodes))
+    if absent:
+        notes.append(f"{absent:,} sends and receives have a peer that is not in the job, and wait for nobody")
+    for i, at in enumerate(run.classes.first.tolist()):
+        found = _peerless(run, i, at)
+        nodes.append(found[0])
+        times.append(found[1])
+    if sum(map(len, nodes)) > absent:
+        notes.append(f"{sum(map(len, nodes)) - absent:,} sends and receives name no peer, and last as recorded")
+    return np.concatenate(nodes), np.concatenate(times)
+
+
+def _peerless(run: Run, instance: int, at: int) -> tuple[I64, I64]:
+    trace = run.job.traces[int(run.job.trace_of[at])]
+    if trace.peer_slots == 0 and not (trace.kind == Kind.SEND).any() and not (trace.kind == Kind.RECV).any():
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    rows = np.flatnonzero(((trace.kind == Kind.SEND) & (trace.dst < 0)) | ((trace.kind == Kind.RECV) & (trace.src < 0)))
+    cost = run.programs.cost_ns[run.program_row(np.full(len(rows), at), rows)]
+    if (cost == UNKNOWN).any():
+        row = int(rows[cost == UNKNOWN][0])
+        raise TraceError(
+            f"a {Kind(int(trace.kind[row])).name.lower()} that names no peer and has no recorded time",
+            where=f"rank {run.job.ranks[at]}: node {run.source_id(at, row)}",
+        )
+    return run.base[instance] + rows, cost

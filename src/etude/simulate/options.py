@@ -1,0 +1,139 @@
+"""What can be asked of a simulation besides the job and the system."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from etude.errors import UsageError
+from etude.model.schema import Collective
+
+
+class Policy(StrEnum):
+    """Which of its ready nodes a free lane takes."""
+
+    READY = "ready"
+    """The one that became ready first; of those of one instant the first by (priority, row)."""
+    PRIORITY = "priority"
+    """The first by (priority, row)."""
+    RECORDED = "recorded"
+    """A rule: the next in the recorded order, and the lane waits until that one is ready."""
+    HINT = "hint"
+    """A hint: of the ready nodes the first in the recorded order."""
+
+
+class Compute(StrEnum):
+    """Where the time of a compute node comes from."""
+
+    RECORDED = "recorded"
+    """The trace's `duration_ns`; where it is unknown, the roofline."""
+    ROOFLINE = "roofline"
+    TABLE = "table"
+    """Measured times of operators, by name and shape; where an operator is not in the table, the roofline."""
+    SCALED = "scaled"
+    """The trace's `duration_ns` times `scale`."""
+
+
+class Times(StrEnum):
+    """Where the time of a collective or a message comes from."""
+
+    MODELLED = "modelled"
+    RECORDED = "recorded"
+    """The least `duration_ns` of its members, which is the one that waited least; modelled where there is none."""
+
+
+JITTER: Final = ("compute", "host", "collective", "p2p", "memory")
+"""Classes of nodes that can jitter."""
+
+
+def _member(name: str, kind: type[StrEnum], value: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(kind)
+        raise UsageError(f"{name.replace('_', ' ')}: no such choice `{value}`", hint=f"known: {known}") from None
+
+
+def _factor(what: str, value: float, least: float = 0.0) -> None:
+    if not math.isfinite(value) or value < least or value > 1e6:
+        raise UsageError(f"{what}: {value} is not a factor", hint=f"a number from {least:g} to a million")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """Compute and communication on one rank at a time take longer by these factors, as they share SMs and memory."""
+
+    compute: float = 1.0
+    """Of a compute node, while the rank communicates."""
+    communication: float = 1.0
+    """Of a collective or message, while any of its members computes."""
+
+    def __post_init__(self) -> None:
+        for name in ("compute", "communication"):
+            _factor(f"overlap: {name}", getattr(self, name), least=1.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteMemory:
+    """Where memory nodes load from and store to, if not in the device's own memory."""
+
+    bytes_per_s: float
+    latency_ns: int = 0
+    capacity_bytes: int = 0
+    """0: not limited."""
+
+    def __post_init__(self) -> None:
+        if not self.bytes_per_s > 0 or self.latency_ns < 0 or self.capacity_bytes < 0:
+            raise UsageError("remote memory: a bandwidth that is not positive, or a negative latency or capacity")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    policy: Policy = Policy.READY
+    compute: Compute = Compute.RECORDED
+    scale: float = 1.0
+    """For Compute.SCALED."""
+    table: str = ""
+    """For Compute.TABLE: a CSV file of measured times."""
+    collective: Mapping[str, str] = field(default_factory=dict)
+    """Algorithm by collective, over those of the system: {"all_reduce": "tree"}."""
+    collective_times: Times = Times.MODELLED
+    eager_bytes: int | None = None
+    """Messages up to this size are sent without waiting for the receive; None: all are."""
+    concurrent_network: bool = False
+    """Communication without a stream does not queue: any number may be in flight on a rank."""
+    overlap: Overlap = Overlap()
+    remote_memory: RemoteMemory | None = None
+    jitter: Mapping[str, float] = field(default_factory=dict)
+    """Spread of the times by class of node: {"compute": 0.05} is 5 %. The mean stays."""
+    seed: int = 0
+    slow_ranks: Mapping[int, float] = field(default_factory=dict)
+    """Rank -> factor on its compute, host and memory times."""
+    slow_links: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """Two ranks -> factor on what goes between them; math.inf is a link that failed."""
+    fold: bool | None = None
+    """Simulate ranks that must behave alike once: None where that is possible, True insists, False never."""
+
+    def __post_init__(self) -> None:
+        for name, kind in (("policy", Policy), ("compute", Compute), ("collective_times", Times)):
+            object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
+        for name in self.collective:
+            Collective.parse(name)
+        _factor("scale", self.scale)
+        for name, spread in self.jitter.items():
+            if name not in JITTER:
+                raise UsageError(f"jitter: no such class `{name}`", hint=f"known: {', '.join(JITTER)}")
+            if not 0 <= spread <= 10:
+                raise UsageError(f"jitter: {name}: {spread} is not a spread", hint="0.05 is 5 %")
+        for rank, factor in self.slow_ranks.items():
+            _factor(f"slow rank {rank}", factor)
+        for pair, factor in self.slow_links.items():
+            if not factor > 0:
+                raise UsageError(f"slow link {pair[0]}-{pair[1]}: {factor} is not a positive factor")
+        if self.eager_bytes is not None and self.eager_bytes < 0:
+            raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
+        if self.compute == Compute.TABLE and not self.table:
+            raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")

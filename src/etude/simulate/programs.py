@@ -1,0 +1,219 @@
+"""What the ranks run, as the kernel sees it: who waits for whom, which lane holds a node, in which order lanes take."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import TraceError
+from etude.model.graph import dependencies, successors
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Kind, LaneKind
+from etude.model.trace import Trace
+from etude.simulate.kernels import COMMUNICATION, COMPUTE, FROM_OUT, LANE, POS, USE
+from etude.simulate.options import Options, Policy
+
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+IS_COMM, IS_MEMORY = np.zeros(256, bool), np.zeros(256, bool)
+"""By kind of node."""
+IS_COMM[[Kind.SEND, Kind.RECV, Kind.COLL]] = IS_MEMORY[[Kind.MEM_LOAD, Kind.MEM_STORE]] = True
+
+
+def with_values(job: Job) -> Job:
+    """The same ranks, each with a trace that has its own values, and only traces that some rank runs."""
+    traces, trace_of = list(job.traces), job.trace_of.copy()
+    number: dict[tuple[Any, ...], int] = {}
+    for rank, own in job.values.items():
+        at = job.index(rank)
+        key = (int(job.trace_of[at]), *sorted((column, id(values)) for column, values in own.items()))
+        trace_of[at] = number.setdefault(key, len(traces))
+        if trace_of[at] == len(traces):
+            traces.append(job.trace(rank))
+    used, inverse = np.unique(trace_of, return_inverse=True)
+    return job.replace(
+        traces=tuple(traces[t] for t in used.tolist()), trace_of=inverse.reshape(-1).astype(np.int32), values={}
+    )
+
+
+def frames(trace: Trace) -> Bool:
+    """Host operators that call others on the host: their time runs in those, so they take none of their own."""
+    mask = np.zeros(len(trace), bool)
+    parents = trace.parent[(trace.parent >= 0) & (trace.cpu == 1)] if trace.parent.strides != (0,) else trace.parent[:0]
+    if len(parents):
+        if int(parents.max()) >= len(trace):
+            raise TraceError(f"a node's parent is outside the trace's {len(trace)} nodes")
+        mask[parents] = True
+    return mask & (trace.cpu == 1) & (trace.kind == Kind.COMP)
+
+
+def uses(trace: Trace) -> U8:
+    """COMPUTE and COMMUNICATION, 0 on other nodes. Host operators compute only where nothing runs on a device."""
+    use = np.zeros(len(trace), np.uint8)
+    comp = trace.kind == Kind.COMP
+    device = comp & (trace.cpu != 1)
+    use[device if device.any() else comp] = COMPUTE
+    use[(IS_COMM | IS_MEMORY)[trace.kind]] = COMMUNICATION
+    return use
+
+
+def lanes_held(trace: Trace, options: Options) -> I32:
+    """Lane of each node, -1 where it holds none: frames, metadata and, if asked for, what has no stream."""
+    lane = np.where(frames(trace) | (trace.kind == Kind.METADATA), np.int32(-1), trace.lane)
+    if options.concurrent_network:
+        network = np.append(trace.lane_kind == LaneKind.NETWORK, False)
+        lane[network[lane]] = -1
+    if len(lane) and not -1 <= int(lane.min()) <= int(lane.max()) < len(trace.lane_kind):
+        raise TraceError(f"a node's lane is outside the trace's {len(trace.lane_kind)}")
+    return lane.astype(np.int32)
+
+
+def lane_order(trace: Trace, lane: I32, recorded: I64 | None) -> I32:
+    """Rows by lane, then by (priority, row) or by (recorded start, row); those without a lane come first."""
+    row = np.arange(len(trace))
+    if recorded is not None:
+        key = np.where(recorded == UNKNOWN, np.iinfo(np.int64).max, recorded)
+    elif trace.priority.strides == (0,):
+        return np.argsort(lane, kind="stable").astype(np.int32)
+    else:
+        key = np.where(trace.priority == UNKNOWN, 0, trace.priority)
+    return np.lexsort((row, key, lane)).astype(np.int32)
+
+
+def merged(job: Job, costs: list[I64], options: Options) -> tuple[Job, list[I64]]:
+    """The same job, in which ranks whose programs cannot be told apart by a simulation share a trace."""
+    seen: dict[bytes, int] = {}
+    kept: list[int] = []
+    bases = np.zeros(len(job.traces), np.int64)
+    of = np.zeros(len(job.traces), np.int32)
+    for t, trace in enumerate(job.traces):
+        tagged = trace.tag >= 0
+        bases[t] = int(trace.tag[tagged].min()) if tagged.any() else 0
+        key = _digest(trace, costs[t], int(bases[t]), options)
+        of[t] = seen.setdefault(key, len(kept))
+        if of[t] == len(kept):
+            kept.append(t)
+    traces = [_less_tag(job.traces[t], int(bases[t])) for t in kept]
+    tag_base = job.tag_base + bases[job.trace_of]
+    changed = job.replace(traces=tuple(traces), trace_of=of[job.trace_of], tag_base=tag_base)
+    return changed, [costs[t] for t in kept]
+
+
+def _less_tag(trace: Trace, base: int) -> Trace:
+    return trace.replace(tag=np.where(trace.tag >= 0, trace.tag - base, trace.tag)) if base else trace
+
+
+def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
+    """A fingerprint of all that a simulation looks at; ids, names and shapes are not among it."""
+    h = hashlib.blake2b(repr((len(trace), len(trace.group_slots), trace.peer_slots)).encode(), digest_size=32)
+
+    def add(array: NDArray[Any]) -> None:
+        constant = array.strides == (0,) and len(array) > 0
+        h.update(f"{constant};{array.dtype};{len(array)};".encode())
+        h.update(array[:1].tobytes() if constant else np.ascontiguousarray(array).data)
+
+    add(cost)
+    add(lanes_held(trace, options))
+    add(uses(trace))
+    for name in ("kind", "collective", "group", "src", "dst", "in_bytes", "out_bytes", "tensor_bytes", "priority"):
+        add(getattr(trace, name))
+    for name in ("data_start", "data", "ctrl_start", "ctrl"):
+        add(getattr(trace, name))
+    add(_less_tag(trace, tag_base).tag)
+    return h.digest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Programs:
+    """Program t has the rows start[t]:start[t+1] of the tables and the lanes lane_start[t]:lane_start[t+1].
+
+    Lane l of a program holds lane_rows[start[t] + lane_first[l]:][:count], in the order in which it takes them.
+    """
+
+    of: I32
+    """Program of the i-th rank present."""
+    start: I64
+    prog: I32
+    waits: I32
+    succ_start: I64
+    succ: I32
+    lane_rows: I32
+    lane_start: I64
+    lane_first: I64
+    """For each lane and, one entry more, for the end of each program's last."""
+    cost_ns: I64
+    """Of sends, receives and collectives what was recorded, or UNKNOWN."""
+    missing: int
+    """Dependencies on nodes that are not in the file, over all programs."""
+
+
+def build_programs(job: Job, costs: list[I64], options: Options) -> Programs:
+    of, trace_of, recorded = _orders(job, options)
+    start = np.zeros(len(trace_of) + 1, np.int64)
+    np.cumsum([len(job.traces[t]) for t in trace_of], out=start[1:])
+    total = int(start[-1])
+    prog, waits, lane_rows = np.zeros((total, 4), np.int32), np.zeros(total, np.int32), np.zeros(total, np.int32)
+    cost_ns = np.zeros(total, np.int64)
+    succ_start, succ = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
+    lane_first: list[I64] = []
+    lane_start, edges, missing = [0], 0, 0
+    for number, t in enumerate(trace_of):
+        trace, here = job.traces[t], slice(int(start[number]), int(start[number + 1]))
+        dep, after = dependencies(trace), successors(trace)
+        lost = np.flatnonzero(dep.rows < 0)
+        waits[here] = np.diff(dep.start)
+        if len(lost):
+            owner = np.searchsorted(dep.start, lost, "right") - 1
+            waits[here] -= np.bincount(owner, minlength=len(trace)).astype(np.int32)
+            missing += len(lost)
+        succ_start.append(after.start[1:] + edges)
+        succ.append(after.rows)
+        edges += len(after.rows)
+        lane = lanes_held(trace, options)
+        rows = lane_order(trace, lane, recorded[number])
+        first = np.searchsorted(lane[rows], np.arange(len(trace.lane_kind) + 1)).astype(np.int64)
+        prog[here, LANE], prog[here, USE], cost_ns[here] = lane, uses(trace), costs[t]
+        prog[here, FROM_OUT] = (trace.in_bytes == UNKNOWN) & (trace.out_bytes != UNKNOWN)
+        held = rows[first[0] :]
+        prog[here.start + held, POS] = np.arange(first[0], len(rows)) - first[lane[held]]
+        lane_rows[here] = rows
+        lane_first.append(first)
+        lane_start.append(lane_start[-1] + len(first))
+    return Programs(
+        of,
+        start,
+        prog,
+        waits,
+        np.concatenate(succ_start),
+        np.concatenate(succ),
+        lane_rows,
+        np.array(lane_start, np.int64),
+        np.concatenate([*lane_first, np.zeros(0, np.int64)]),
+        cost_ns,
+        missing,
+    )
+
+
+def _orders(job: Job, options: Options) -> tuple[I32, list[int], list[I64 | None]]:
+    """(program of each rank, trace of each program, recorded starts of each program where they give the order)."""
+    if options.policy not in (Policy.RECORDED, Policy.HINT):
+        return job.trace_of, list(range(len(job.traces))), [None] * len(job.traces)
+    if job.timing is None:
+        rows = [np.arange(len(t), dtype=np.int64) for t in job.traces]
+        return job.trace_of, list(range(len(job.traces))), list(rows)
+    pairs = np.stack([job.trace_of, job.timing.block_of], 1)
+    unique, inverse = np.unique(pairs, axis=0, return_inverse=True)
+    recorded: list[I64 | None] = []
+    for t, block in unique.tolist():
+        starts = job.timing.start_ns[block]
+        if len(starts) != len(job.traces[t]):
+            raise TraceError(f"recorded times of {len(starts)} nodes for a trace of {len(job.traces[t])}")
+        recorded.append(starts)
+    return inverse.reshape(-1).astype(np.int32), unique[:, 0].tolist(), recorded

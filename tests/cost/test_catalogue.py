@@ -1,0 +1,151 @@
+import time
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import yaml
+
+from etude.cost import catalogue
+from etude.errors import ClusterError, EtudeError
+from etude.model.reading import key_of
+from etude.model.system import Device, Level, System
+
+WANTED = {"v100", "a100", "h100", "h200", "b200", "gb200", "mi300x", "tpu-v5p", "tpu-v6e"}
+SMALL = """
+name: mine
+device: h100
+levels:
+  - {name: nvlink, kind: switch, size: 8, bandwidth: 450GB/s, latency: 700ns}
+"""
+
+
+def test_the_devices_are_these():
+    assert set(catalogue.device_names()) == WANTED
+    assert {"dgx-h100", "dgx-a100", "dgx-b200", "gb200-nvl72", "mi300x-node", "tpu-v5p-pod"} <= set(catalogue.names())
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_every_system_loads_and_says_what_it_is(name: str):
+    system = catalogue.system(name)
+    assert system.name == name
+    assert system.doc
+    assert len(system) >= 64
+
+
+def unsourced(part: object) -> list[str]:
+    """Figures that are set and have no source of their own, nor one for all."""
+    source = part.source  # type: ignore[attr-defined]
+    skip = ("name", "kind", "source", "doc", "algorithm")
+    found = []
+    for f in fields(part):  # type: ignore[arg-type]
+        value = getattr(part, f.name)
+        is_set = bool(value) and value != f.default
+        if f.name not in skip and is_set and key_of(f) not in source and "*" not in source:
+            found.append(f"{part.__class__.__name__}.{f.name}")
+    return found
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_every_figure_has_its_source(name: str):
+    system = catalogue.system(name)
+    parts = [system.device, *system.levels, system.collectives]
+    assert [u for part in parts for u in unsourced(part)] == []
+    assert all(text.strip() for part in parts for text in part.source.values())
+
+
+def test_data_sheets():
+    h100 = catalogue.device("h100")
+    assert (h100.peak("bf16"), h100.peak("fp8"), h100.memory_bandwidth_bytes_per_s) == (989.4e12, 1978.9e12, 3.35e12)
+    assert catalogue.system("dgx-a100").levels[0].bandwidth_bytes_per_s == 300e9
+    assert [level.size for level in catalogue.system("tpu-v5p-pod").levels] == [16, 16, 16]
+
+
+def test_sizes_change():
+    assert [level.size for level in catalogue.system("dgx-h100").resized(512).levels] == [8, 64]
+    assert [level.size for level in catalogue.system("dgx-h100").resized(4).levels] == [4]
+    with pytest.raises(EtudeError, match="12 devices are not a whole number of units of 8"):
+        catalogue.system("dgx-h100").resized(12)
+
+
+def test_a_file_of_ones_own(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SMALL)
+    system = catalogue.system(path)
+    assert (len(system), system.device.name) == (8, "NVIDIA H100 SXM5 80GB")
+    assert system.levels[0].latency_ns == 700
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("450GB/s", "0GB/s"), r"mine.yaml: levels\[0\]: bandwidth: `0GB/s` is not positive"),
+        (("450GB/s", "-1"), r"mine.yaml: levels\[0\]: bandwidth: -1 is not positive"),
+        (("450GB/s", "fast"), r"mine.yaml: levels\[0\]: bandwidth: `fast` is not a bandwidth"),
+        (("bandwidth:", "bandwith:"), r"mine.yaml: levels\[0\]: unknown key `bandwith`\nhint: known: name, kind, size"),
+        (("bandwidth: 450GB/s, ", ""), r"mine.yaml: levels\[0\]: key `bandwidth` is missing\nhint: for example"),
+        (("kind: switch", "kind: cloud"), r"levels\[0\]: kind: unknown value `cloud`\nhint: known: ring, full, switch"),
+        (("size: 8", "size: 0"), r"levels\[0\]: size: 0 is not positive"),
+        (("size: 8", "size: many"), r"levels\[0\]: size: `many` is not a count"),
+        (("device: h100", "device: h1000"), r"mine.yaml: device: unknown device `h1000`\nhint: known: a100"),
+        (("device: h100", "device: 3"), r"mine.yaml: device: expected keys and values, not 3"),
+        (("name: mine", "name: mine\nname: yours"), r"mine.yaml: line 3: key `name` stands twice"),
+        (("name: mine", "name: [mine"), r"mine.yaml: line \d+: "),
+        (("latency: 700ns", "latency: 700"), None),
+        (("latency: 700ns", "latency: -5ns"), r"levels\[0\]: latency: `-5ns` is negative"),
+        (("latency: 700ns", "efficiency: 1.5"), r"efficiency: 1.5 is more than 1"),
+        (("latency: 700ns", "step: {warp: 5ns}"), r"levels\[0\]: step: unknown protocol `warp`"),
+        (("latency: 700ns", "rails: 3"), r"rails: expected true or false, not 3"),
+        (("kind: switch, size: 8", "kind: torus"), r"mine.yaml: levels\[0\]: a torus needs its `shape`"),
+        (("levels:", "levels: none\nother:"), r"unknown key `other`"),
+        (("device: h100", "device: {name: x, peak: {bf12: 3T}}"), r"device: peak: unknown data type `bf12`"),
+        (("device: h100", "device: {name: x, peak: {bf16: 0}}"), r"device: peak: bf16: 0 is not positive"),
+        (("device: h100", "device: h100\nplacement: [0, 0]"), r"mine.yaml: placement: two ranks sit on one device"),
+        (("device: h100", "device: h100\nplacement: [9]"), r"mine.yaml: placement: a device outside the system's 8"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, change: tuple[str, str], message: str | None):
+    path = tmp_path / "mine.yaml"
+    path.write_text(SMALL.replace(*change))
+    if message is None:
+        assert len(catalogue.load(path)) == 8
+        return
+    start = time.perf_counter()
+    with pytest.raises(ClusterError, match=message):
+        catalogue.load(path)
+    assert time.perf_counter() - start < 1
+
+
+@pytest.mark.parametrize("text", ["", "3", "[]", "\x00", "a: &x [*x]", "- " * 50, "{a: {b: !!python/none x}}"])
+def test_nonsense_is_refused(tmp_path: Path, text: str):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ClusterError):
+        catalogue.load(path)
+
+
+def test_what_is_not_there():
+    with pytest.raises(ClusterError, match="unknown system `dgx-h1000`\nhint: known: dgx-2"):
+        catalogue.system("dgx-h1000")
+    with pytest.raises(ClusterError, match=r"gone.yaml: no such file"):
+        catalogue.system("gone.yaml")
+
+
+@pytest.mark.parametrize("name", catalogue.names())
+def test_a_system_written_is_the_system_read(name: str, tmp_path: Path):
+    system = catalogue.system(name)
+    assert System.from_dict(system.to_dict()) == system
+    path = tmp_path / "again.yaml"
+    path.write_text(yaml.safe_dump(system.to_dict()))
+    assert catalogue.load(path) == system
+
+
+def test_the_files_are_in_the_package():
+    folder = Path(catalogue.__file__).parent / "systems"
+    assert len(list(folder.rglob("*.yaml"))) == len(catalogue.names()) + len(catalogue.device_names())
+
+
+def test_descriptions_are_values():
+    assert catalogue.system("dgx-h100") == catalogue.system("dgx-h100")
+    assert isinstance(catalogue.system("dgx-h100"), System)
+    assert all(isinstance(level, Level) for level in catalogue.system("dgx-h100").levels)
+    assert isinstance(catalogue.device("h100"), Device)

@@ -1,0 +1,128 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from etude.cost import catalogue, ops
+from etude.cost.compute import MeasuredOps, compute_time_ns, roofline_ns
+from etude.cost.ops import OpClass, OpTable, Work
+from etude.errors import MismatchError, UsageError
+from etude.model.schema import UNKNOWN
+from etude.model.system import Device, OpCost
+
+PLAIN = OpCost(fixed_ns=0.0, flop_efficiency=1.0, memory_efficiency=1.0)
+# 1000 FLOP/ns in the matrix units, 10 in the vector units, 1 byte/ns
+TOY = Device(
+    name="toy",
+    peak_flop_per_s={"bf16": 1e12, "fp32": 1e10},
+    memory_bandwidth_bytes_per_s=1e9,
+    ops={"default": PLAIN},
+)
+
+
+def time_of(device: Device, *works: Work) -> list[int]:
+    return compute_time_ns(device, OpTable.of(works)).tolist()
+
+
+def test_the_roofline_is_the_longer_of_compute_and_memory():
+    other = OpClass.OTHER
+    assert time_of(
+        TOY,
+        Work(op_class=other, flops=5000, size_bytes=2),
+        Work(op_class=other, flops=5000, size_bytes=70),
+        Work(op_class=other, flops=5000),
+        Work(op_class=other, size_bytes=70),
+        Work(op_class=other),
+    ) == [5, 70, 5, 70, UNKNOWN]
+
+
+def test_vector_ops_run_at_the_vector_rate():
+    assert time_of(TOY, Work(op_class=OpClass.ACTIVATION, flops=500, size_bytes=2)) == [50]
+
+
+def test_efficiency_launch_and_traffic():
+    cost = OpCost(fixed_ns=7.0, flop_efficiency=0.5, memory_efficiency=0.25, traffic=2.0)
+    device = replace(TOY, ops={"copy": cost})
+    assert time_of(device, ops.copy(10)) == [7 + 40 * 2 * 4]
+
+
+def test_what_fits_the_cache_is_faster():
+    device = replace(TOY, cache_bytes=100, cache_speedup=2.0)
+    assert time_of(device, ops.copy(25), ops.copy(26)) == [50, 104]
+
+
+def test_a_wider_type_lends_its_rate():
+    assert TOY.peak("fp8") == 1e12  # from bf16
+    assert TOY.peak("tf32") == 1e10
+    assert Device(name="none").peak("bf16") == 0.0
+    assert time_of(Device(name="none"), Work(op_class=OpClass.OTHER, flops=5)) == [UNKNOWN]
+
+
+def test_tiles_of_a_gemm_come_in_waves():
+    device = replace(TOY, cores=4, memory_bandwidth_bytes_per_s=1e15)
+    one = ops.matmul(128, 512, 64)
+    two = ops.matmul(128, 1024, 64)
+    just_over = ops.matmul(128, 513, 64)
+    t1, t2, t3 = time_of(device, one, two, just_over)
+    assert t1 == pytest.approx(one.flops / 1000 / 0.9, rel=0.01)  # four tiles of 128 x 128, at 0.9 of the rate
+    assert t2 == pytest.approx(two.flops / 1000, rel=0.01)  # four tiles of 128 x 256
+    assert t3 > 1.2 * t1  # one column more starts another wave
+
+
+def test_a_long_product_slows_down_to_what_lasts():
+    device = replace(TOY, sustained_fraction=0.5, sustained_after_ns=1000.0)
+    short, long = Work(op_class=OpClass.GEMM, flops=10_000), Work(op_class=OpClass.GEMM, flops=10**9)
+    assert time_of(device, short, long) == [pytest.approx(10, abs=1), pytest.approx(2 * 10**6, rel=0.01)]
+
+
+def test_attention_is_spread_over_the_cores():
+    device = replace(TOY, cores=2, memory_bandwidth_bytes_per_s=1e15)
+    work = ops.attention(256, 256, heads=2, head_size=128, causal=False)
+    # 8 blocks of 128 x 128 and 2 for the diagonals, over 2 cores, and half of the chain of 2
+    block_ns = 4 * 128**3 / 1000 * 2
+    assert time_of(device, work) == [pytest.approx((10 / 2 + 1) * block_ns, rel=1e-3)]
+
+
+def test_measured_and_scaled():
+    table = OpTable.plain(np.array([1, 1]), np.array([1, 1]))
+    measured = np.array([100, UNKNOWN])
+    assert compute_time_ns(TOY, table, mode="measured", measured_ns=measured).tolist() == [100, UNKNOWN]
+    assert compute_time_ns(TOY, table, mode="scaled", measured_ns=measured, scale=0.25).tolist() == [25, UNKNOWN]
+    with pytest.raises(UsageError, match="needs the measured times"):
+        compute_time_ns(TOY, table, mode="measured")
+    with pytest.raises(MismatchError, match="2 ops and 1 measured"):
+        compute_time_ns(TOY, table, mode="measured", measured_ns=np.array([1]))
+    with pytest.raises(UsageError, match="unknown mode `magic`"):
+        compute_time_ns(TOY, table, mode="magic")
+
+
+def test_a_table_is_met_at_its_points_and_leads_between_them():
+    sizes = [1000, 4000]
+    known = MeasuredOps(OpTable.of([ops.copy(n) for n in sizes]), np.array([8000, 32_000]))  # twice the formula
+    asked = OpTable.of([ops.copy(1000), ops.copy(2000), ops.matmul(4, 4, 4)])
+    time = compute_time_ns(TOY, asked, mode="table", table=known)
+    assert time[0] == 8000
+    assert 13_000 < time[1] < 16_001
+    assert time[2] == compute_time_ns(TOY, asked)[2]  # a class that the table has not
+
+
+SIZES = st.integers(1, 1 << 14)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(catalogue.device_names()), SIZES, SIZES, SIZES, st.sampled_from([1, 2, 7]))
+def test_no_gemm_beats_the_peak(name: str, m: int, n: int, k: int, batch: int):
+    device, work = catalogue.device(name), ops.matmul(m, n, k, batch=batch)
+    time = float(roofline_ns(device, OpTable.of([work]))[0])
+    assert time >= work.flops / device.peak("bf16") * 1e9
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.sampled_from(["copy", "activation", "elementwise"]), st.integers(1, 1 << 30), st.integers(1, 1 << 30))
+def test_more_elements_never_take_less_time(family: str, a: int, b: int):
+    device = catalogue.device("h200")
+    works = [getattr(ops, family)(n) for n in sorted((a, b))]
+    first, second = roofline_ns(device, OpTable.of(works)).tolist()
+    assert first <= second

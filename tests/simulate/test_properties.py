@@ -1,0 +1,106 @@
+"""What holds for every job and every option."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import naive
+from etude.errors import DeadlockError, MismatchError
+from etude.model.graph import longest_path
+from etude.model.job import Job
+from etude.simulate.options import Options, Overlap
+from etude.simulate.result import Simulated
+from etude.simulate.run import simulate
+from naive_simulate import Naive
+from simulated_jobs import random_job, random_options, system
+
+MANY = settings(deadline=None, max_examples=150)
+
+
+def run_or_leave(job: Job, options: Options, bandwidth: float = 1e9) -> Simulated:
+    try:
+        return simulate(job, system(bandwidth=bandwidth), options)
+    except (DeadlockError, MismatchError):
+        assume(False)
+        raise
+
+
+@MANY
+@given(st.randoms(use_true_random=False))
+def test_no_node_runs_before_what_it_waits_for_and_no_lane_runs_two(rng: random.Random):
+    job = random_job(rng, broken=False)
+    options = random_options(rng, job)
+    found = run_or_leave(job, options)
+    twin = Naive(job, system(), options)
+    for i, rank in enumerate(job.ranks.tolist()):
+        start, end = (x.tolist() for x in found.block(i))
+        assert all(a <= b for a, b in zip(start, end, strict=True))
+        for row, deps in enumerate(naive.dependencies(job.trace(rank), "both")):
+            assert all(end[d] <= start[row] for d in deps if d >= 0)
+        for (owner, _), nodes in twin.lane_nodes.items():
+            if owner == rank:
+                spans = sorted((start[row], end[row]) for _, row in nodes)
+                assert all(a[1] <= b[0] for a, b in pairwise(spans))
+
+
+@MANY
+@given(st.randoms(use_true_random=False))
+def test_the_job_lasts_at_least_as_long_as_its_critical_path(rng: random.Random):
+    job = random_job(rng, broken=False)
+    options = random_options(rng, job)
+    found = run_or_leave(job, options)
+    twin = Naive(job, system(), options)
+    for rank in job.ranks.tolist():
+        cost = [
+            twin.cost((rank, row)) if (op := twin.op_of.get((rank, row))) is None
+            else 0 if op.sender is not None else op.ns
+            for row in range(len(job.trace(rank)))
+        ]  # fmt: skip
+        assert found.makespan_ns >= longest_path(job.trace(rank), cost)[0].max(initial=0)
+
+
+@MANY
+@given(st.randoms(use_true_random=False))
+def test_more_bandwidth_is_never_slower_where_lanes_keep_their_order(rng: random.Random):
+    job = random_job(rng, broken=False)
+    options = random_options(rng, job, policy="recorded", overlap=Overlap())
+    slow = run_or_leave(job, options, 1e8)
+    fast = run_or_leave(job, options, 1e9)
+    for i in range(len(job)):
+        assert (fast.block(i)[1] <= slow.block(i)[1]).all()
+
+
+@MANY
+@given(st.randoms(use_true_random=False))
+def test_a_rank_computes_communicates_or_idles_until_it_ends(rng: random.Random):
+    job = random_job(rng, broken=False)
+    found = run_or_leave(job, random_options(rng, job))
+    ranks = found.ranks
+    assert (ranks.compute_ns + ranks.exposed_comm_ns + ranks.idle_ns == ranks.finish_ns).all()
+    assert min(x.min() for x in (ranks.compute_ns, ranks.exposed_comm_ns, ranks.idle_ns)) >= 0
+    for i, rank in enumerate(job.ranks.tolist()):
+        trace = job.trace(rank)
+        device = ((trace.kind == 5) & (trace.cpu != 1)).any()
+        covered: set[int] = set()
+        exposed: set[int] = set()
+        for row, (a, b) in enumerate(zip(*(x.tolist() for x in found.block(i)), strict=True)):
+            if trace.kind[row] == 5 and (trace.cpu[row] != 1 or not device):
+                covered |= set(range(a, b))
+            elif trace.kind[row] in (6, 7, 8):
+                exposed |= set(range(a, b))
+        assert ranks.compute_ns[i] == len(covered)
+        assert ranks.exposed_comm_ns[i] == len(exposed - covered)
+
+
+@MANY
+@given(st.randoms(use_true_random=False))
+def test_the_same_seed_gives_the_same_times(rng: random.Random):
+    job = random_job(rng, broken=False)
+    options = random_options(rng, job, jitter={"compute": 0.3, "collective": 0.2, "p2p": 0.1}, seed=rng.randrange(9))
+    a, b = run_or_leave(job, options), run_or_leave(job, options)
+    for i in range(len(job)):
+        assert (a.block(i)[1] == b.block(i)[1]).all()

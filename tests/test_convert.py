@@ -1,0 +1,91 @@
+"""`etude convert` keeps to its place: what it may write, replace and refuse."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from etude.cli import main
+from etude.cli.output import emit
+from etude.demo import training_step
+from etude.errors import UsageError
+from etude.store import chakra
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    chakra.write_job(training_step(), folder)
+    return folder
+
+
+@pytest.mark.parametrize("to", ["et", "json", "parquet"])
+def test_every_format_comes_back_the_same(run: Path, tmp_path: Path, to: str, capsys) -> None:
+    assert main(["convert", str(run), str(tmp_path / "out"), "--to", to]) == 0
+    capsys.readouterr()
+    assert main(["diff", str(run), str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == "same\n"
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hid", ".", "a\nb", "manifest", "a\\b"])
+def test_a_name_that_is_no_file_name_is_refused(run: Path, tmp_path: Path, name: str, capsys) -> None:
+    before = sorted(p.name for p in tmp_path.rglob("*"))
+    assert main(["convert", str(run), str(tmp_path / "out"), "--name", name]) == 2
+    assert "cannot be the name of a job" in capsys.readouterr().err
+    assert sorted(p.name for p in tmp_path.rglob("*")) == before
+
+
+def test_the_name_in_a_manifest_is_checked_too(run: Path, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "p"
+    assert main(["convert", str(run), str(folder), "--to", "parquet"]) == 0
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"step"', '"../step"'))
+    assert main(["info", str(folder)]) == 2
+    assert "cannot be the name of a job" in capsys.readouterr().err
+
+
+def test_force_replaces_traces_and_nothing_else(run: Path, tmp_path: Path, capsys) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis.txt").write_text("years of work")
+    assert main(["convert", str(run), str(home), "--force"]) == 2
+    assert "holds what Etude did not write: thesis.txt" in capsys.readouterr().err
+    assert (home / "thesis.txt").read_text() == "years of work"
+    assert main(["convert", str(run / "step.3.et"), str(run), "--force"]) == 2
+    assert "holds the input" in capsys.readouterr().err
+    assert len(list(run.glob("*.et"))) == 8
+    assert main(["convert", str(run), str(run / "step.0.et"), "--force"]) == 2
+    assert (run / "step.0.et").is_file()
+    assert main(["convert", str(run), str(run), "--force"]) == 0
+    assert len(list(run.glob("*.et"))) == 8
+
+
+def test_a_job_named_like_a_rank_is_read_back_from_json(run: Path, tmp_path: Path) -> None:
+    assert main(["convert", str(run), str(tmp_path / "out"), "--to", "json", "--name", "run.1"]) == 0
+    assert main(["diff", str(run), str(tmp_path / "out")]) == 0
+
+
+def test_a_foreign_manifest_does_not_hide_the_traces(run: Path) -> None:
+    (run / "manifest.json").write_text('{"who": "somebody else"}')
+    assert main(["info", str(run)]) == 0
+
+
+def test_columns_of_one_name_are_all_in_the_json(capsys) -> None:
+    emit(pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["rank", "rank", "n"]), json=True)
+    assert json.loads(capsys.readouterr().out) == [{"rank": 1, "rank_2": 2, "n": 3}]
+
+
+def test_options_that_parquet_cannot_heed_are_refused(run: Path, tmp_path: Path, capsys) -> None:
+    folder = tmp_path / "p"
+    assert main(["convert", str(run), str(folder), "--to", "parquet"]) == 0
+    for command in (["info", str(folder)], ["query", str(folder), "select 1"]):
+        assert main([*command, "--groups", str(run / "step.json")]) == 2
+        assert main([*command, "--max-bytes", "10B"]) == 2
+    assert "more than the limit of 10" in capsys.readouterr().err
+
+
+def test_usage_error_is_the_type() -> None:
+    with pytest.raises(UsageError):
+        training_step().replace(name="../x")
