@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from etude.errors import ClusterError
-from etude.model.fabrics import dragonfly, fat_tree, rail_clos
+from etude.model.fabrics import dragonfly, fat_tree, rail_clos, topology_of_system
 from etude.model.routes import Routes, check_connected, common_switch
+from etude.model.system import Device, Level, LevelKind, System
 from etude.model.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 
 W = Wire(bytes_per_s=50e9, latency_ns=500)
@@ -199,3 +200,43 @@ def test_sixteen_thousand_devices_are_built_and_routed_in_seconds() -> None:
         start, _ = Routes(t).paths(src, t.device[away])
         assert np.diff(start).max() <= 6
     assert time.perf_counter() - begin < 5
+
+
+def system_of(*levels: Level, placement: tuple[int, ...] = ()) -> System:
+    return System(name="s", device=Device(name="d"), levels=levels, placement=placement)
+
+
+def level(name: str, kind: LevelKind, size: int, rate: float = 90e9, **more: Any) -> Level:
+    return Level(name=name, kind=kind, size=size, bandwidth_bytes_per_s=rate, latency_ns=800, **more)
+
+
+def test_a_system_of_switches_is_a_graph() -> None:
+    node, net = level("node", LevelKind.SWITCH, 4, 450e9), level("net", LevelKind.SWITCH, 3, 50e9, oversubscription=2.0)
+    t = topology_of_system(system_of(node, net, placement=(11, 0, 1)))
+    assert [t.vertex_name(v) for v in all_ways(t)[0, 1]] == [
+        "device.11",
+        "net leaf.2",
+        "net.0",
+        "net leaf.0",
+        "device.0",
+    ]
+    assert [t.vertex_name(v) for v in all_ways(t)[1, 2]] == ["device.0", "node.0", "device.1"]
+    _, links = Routes(t).paths(t.device[[0]], t.device[[1]])
+    assert t.bytes_per_s[links].tolist() == [50e9, 100e9, 100e9, 50e9]
+    assert t.latency_ns[links].sum() == 800
+
+
+def test_a_system_of_rings_meshes_or_rails_is_a_product() -> None:
+    t = topology_of_system(system_of(level("x", LevelKind.RING, 4), level("y", LevelKind.FULL, 3)))
+    assert {t.link_names[k]: set(t.bytes_per_s[t.link_type == k]) for k in range(2)} == {
+        "dimension0": {45e9},
+        "dimension1": {45e9},
+    }
+    rails = topology_of_system(
+        system_of(level("node", LevelKind.SWITCH, 4), level("net", LevelKind.SWITCH, 2, rails=True))
+    )
+    assert [rails.vertex_name(v) for v in all_ways(rails)[0, 5]] == [
+        "device.0", "switch0.0", "device.1", "switch1.1", "device.5",
+    ]  # fmt: skip
+    with pytest.raises(ClusterError, match="beside a switch for all"):
+        topology_of_system(system_of(level("x", LevelKind.RING, 4), level("net", LevelKind.SWITCH, 2)))

@@ -1,11 +1,17 @@
-"""Fabrics of switches: fat tree, rail-optimised Clos, dragonfly. Ways are searched: fewest hops, then widest, ECMP."""
+"""Fabrics of switches: fat tree, rail-optimised Clos, dragonfly; and the graph of a System's levels.
+
+Ways are searched: fewest hops, then widest, ECMP.
+"""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from etude.errors import ClusterError
-from etude.model.topology import Blocks, Links, Topology, VertexKind, Wire, topology_of
+from etude.model.system import Level, LevelKind, System
+from etude.model.topology import Blocks, Links, Shape, Topology, VertexKind, Wire, product, topology_of
 
 
 def _fabric(name: str, links: Links, runs: list[tuple[str, VertexKind, int]]) -> Topology:
@@ -129,3 +135,58 @@ def dragonfly(
     links.add_both(count + one * a + (other - 1) // h, count + other * a + one // h, far or wire, "global")
     runs = [("device", VertexKind.DEVICE, count), ("router", VertexKind.SWITCH, groups * a)]
     return _fabric(f"dragonfly a={a} p={p} h={h}", links, runs)
+
+
+def topology_of_system(system: System) -> Topology:
+    """The graph behind a System's levels; a level's bandwidth is that of one device, all its links together.
+
+    Rings share it between both ways, full meshes between all peers. Where every switch but the innermost is a level of
+    rails (or there is none), the levels are the dimensions of a product. Where all levels are switches, each device has
+    a port to the switch of every level; an oversubscribed level has a leaf for each unit, with that much less above it.
+    """
+    levels = system.levels
+    if all(level.kind != LevelKind.SWITCH or level.rails or at == 0 for at, level in enumerate(levels)):
+        made = product([_dimension(level) for level in levels])
+    elif all(level.kind == LevelKind.SWITCH and not level.rails for level in levels):
+        made = _switched(system)
+    else:
+        raise ClusterError(
+            "levels: rings, meshes or rails beside a switch for all",
+            where=f"system `{system.name}`",
+            hint="`rails: true`",
+        )
+    seats = np.array(system.placement or range(len(system)), np.int32)
+    return replace(made, name=system.name, device=seats)
+
+
+def _dimension(level: Level) -> tuple[Shape, int, Wire]:
+    if level.oversubscription > 1:
+        raise ClusterError(f"level `{level.name}`: oversubscription is for switches without rails")
+    rate, latency = level.bandwidth_bytes_per_s * level.efficiency, round(level.latency_ns)
+    if level.kind == LevelKind.RING:
+        return "ring", level.size, Wire(bytes_per_s=rate / (2 if level.size > 2 else 1), latency_ns=latency)
+    if level.kind == LevelKind.FULL:
+        return "full", level.size, Wire(bytes_per_s=rate / max(level.size - 1, 1), latency_ns=latency)
+    return "switch", level.size, Wire(bytes_per_s=rate, latency_ns=latency // 2)
+
+
+def _switched(system: System) -> Topology:
+    links, count = Links(), len(system)
+    device, below = np.arange(count), 1
+    runs, vertices = [("device", VertexKind.DEVICE, count)], count
+    for level in system.levels:
+        rate = level.bandwidth_bytes_per_s * level.efficiency
+        groups, units = count // (below * level.size), count // below
+        split = level.oversubscription > 1 and below > 1
+        wire = Wire(bytes_per_s=rate, latency_ns=round(level.latency_ns / (4 if split else 2)))
+        links.add_both(device, vertices + device // (below if split else below * level.size), wire, level.name)
+        runs.append((f"{level.name} leaf" if split else level.name, VertexKind.SWITCH, units if split else groups))
+        vertices += runs[-1][2]
+        if split:
+            up = replace(wire, bytes_per_s=rate * below / level.oversubscription)
+            unit = np.arange(units)
+            links.add_both(vertices - units + unit, vertices + unit // level.size, up, level.name)
+            runs.append((level.name, VertexKind.SWITCH, groups))
+            vertices += groups
+        below *= level.size
+    return _fabric(system.name, links, runs)
