@@ -238,5 +238,10 @@ def test_a_system_of_rings_meshes_or_rails_is_a_product() -> None:
     assert [rails.vertex_name(v) for v in all_ways(rails)[0, 5]] == [
         "device.0", "switch0.0", "device.1", "switch1.1", "device.5",
     ]  # fmt: skip
+    levels = level("node", LevelKind.SWITCH, 4), level("net", LevelKind.SWITCH, 2, rails=True)
+    few = topology_of_system(system_of(*levels, placement=(5, 0)))
+    assert [few.vertex_name(v) for v in all_ways(few)[1, 0]] == [
+        "device.0", "switch0.0", "device.1", "switch1.1", "device.5",
+    ]  # fmt: skip
     with pytest.raises(ClusterError, match="beside a switch for all"):
         topology_of_system(system_of(level("x", LevelKind.RING, 4), level("net", LevelKind.SWITCH, 2)))

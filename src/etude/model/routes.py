@@ -127,7 +127,8 @@ def _tail_length(tail: I32, src: I32, vertex: int, anchor: int) -> int:
 
 
 def _product_table(topology: Topology) -> I64:
-    rows = [(SHAPES.index(d.shape), d.size, d.first_link, len(topology.device)) for d in topology.dimensions]
+    devices = int(np.count_nonzero(topology.kind == VertexKind.DEVICE))  # ranks may be fewer
+    rows = [(SHAPES.index(d.shape), d.size, d.first_link, devices) for d in topology.dimensions]
     return np.array(rows, np.int64).reshape(-1, 4)
 
 
