@@ -1,0 +1,215 @@
+"""The steps that collectives are made of, on many groups of members at once.
+
+Groups are rows: `group[g, i]` is the member at position i of group g; `first[g, i]`, `count[g, i]` are the blocks that
+belong to that position; they lie in the order that `block_order` says. `ready[m]` is the transfer after which member m
+may begin (-1: at once); every step returns the new `ready`. The receiver must be ready too: it owns the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.schedule import I64, Put, ScheduleBuilder
+
+Groups = NDArray[np.int64]
+Step = Callable[..., I64]
+
+
+def _arrivals(build: ScheduleBuilder, group: Groups, ready: I64, ids: list[I64]) -> I64:
+    """Every member is ready when what it was ready for, and all of `ids` (by receiving position), have come."""
+    out = ready.copy()
+    waits = np.stack([ready[group], *ids], axis=-1)
+    if waits.shape[-1] == 2 and (waits[..., 0] < 0).all():
+        out[group] = waits[..., 1]
+    elif ids:
+        out[group] = build.join(group, waits)
+    return out
+
+
+def _pair(ready: I64, src: Groups, dst: Groups, more: I64 | None = None) -> I64 | None:
+    waits = [ready[src], ready[dst]] + ([more] if more is not None else [])
+    if more is None and (ready < 0).all():
+        return None
+    return np.stack(waits, axis=-1)
+
+
+def ring_reduce_scatter(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
+) -> I64:
+    """n - 1 steps around the ring; position i ends with the sum of its blocks."""
+    n, sign = group.shape[1], -1 if back else 1
+    at = np.arange(n)
+    before, after = (at - sign) % n, (at + sign) % n
+    sent: I64 | None = None
+    for step in range(n - 1):
+        block = (at - sign * (1 + step)) % n
+        came = None if sent is None else sent[:, before]
+        waits = _pair(ready, group, group[:, after], came)
+        sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE)
+    return ready if sent is None else _arrivals(build, group, ready, [sent[:, before]])
+
+
+def ring_all_gather(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
+) -> I64:
+    n, sign = group.shape[1], -1 if back else 1
+    at = np.arange(n)
+    before, after = (at - sign) % n, (at + sign) % n
+    came: list[I64] = []
+    for step in range(n - 1):
+        block = (at - sign * step) % n
+        waits = _pair(ready, group, group[:, after], came[-1] if came else None)
+        sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits)
+        came.append(sent[:, before])
+    return _arrivals(build, group, ready, came)
+
+
+def direct_reduce_scatter(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
+    """Everyone sends each its part, at once."""
+    n = group.shape[1]
+    at = np.arange(n)
+    came = []
+    for away in range(1, n):
+        to = (at + away) % n
+        waits = _pair(ready, group, group[:, to])
+        sent = build.add(group, group[:, to], first[:, to], count[:, to], after=waits, put=Put.REDUCE)
+        came.append(sent[:, (at - away) % n])
+    return _arrivals(build, group, ready, came)
+
+
+def direct_all_gather(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
+    n = group.shape[1]
+    at = np.arange(n)
+    came = []
+    for away in range(1, n):
+        to = (at + away) % n
+        sent = build.add(group, group[:, to], first, count, after=_pair(ready, group, group[:, to]))
+        came.append(sent[:, (at - away) % n])
+    return _arrivals(build, group, ready, came)
+
+
+def halving_order(n: int) -> list[int]:
+    """Positions in the order of their blocks: those that part last lie side by side.
+
+    With 2**k participants that is bit reversal. Of n in between, the first n - 2**k participants stand for two
+    neighbours each, whose blocks lie together.
+    """
+    bits = n.bit_length() - 1
+    extra = n - (1 << bits)
+    order = []
+    for slot in range(1 << bits):
+        who = int(f"{slot:0{bits}b}"[::-1], 2) if bits else 0
+        order += [2 * who, 2 * who + 1] if who < extra else [who + extra]
+    return order
+
+
+class _Halves:
+    """The power of two of participants in a group of any size, in the order of their blocks."""
+
+    def __init__(self, group: Groups, first: I64, count: I64) -> None:
+        n = group.shape[1]
+        self.size = 1 << (n.bit_length() - 1)
+        self.extra = n - self.size
+        order = np.array(halving_order(n))
+        guest = (order % 2 == 1) & (order < 2 * self.extra)
+        self.guest = np.arange(self.extra) * 2 + 1
+        self.member = group[:, order[~guest]]
+        self.first = first[:, order[~guest]]
+        last = np.append(~guest[1:], True)
+        self.end = first[:, order[last]] + count[:, order[last]]
+
+    def span(self, low: I64, high: I64) -> tuple[I64, I64]:
+        """Blocks of participants low..high-1: (first, count)."""
+        begin = self.first[:, low]
+        return begin, self.end[:, high - 1] - begin
+
+
+def halving_reduce_scatter(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, give_back: bool = True
+) -> I64:
+    """Recursive halving, nearest first: the far ones get the small messages. Positions beyond a power of two hand
+    their data to a neighbour before."""
+    half, ready = _Halves(group, first, count), ready.copy()
+    if half.extra:
+        host, guest = group[:, half.guest - 1], group[:, half.guest]
+        all_first, all_count = half.span(np.zeros(half.extra, np.int64), np.full(half.extra, half.size))
+        sent = build.add(guest, host, all_first, all_count, after=_pair(ready, guest, host), put=Put.REDUCE)
+        ready = _arrivals(build, host, ready, [sent])
+    who = np.arange(half.size)
+    distance = half.size // 2
+    while distance:
+        other = who ^ distance
+        low = other // distance * distance
+        sent = build.add(
+            half.member, half.member[:, other], *half.span(low, low + distance),
+            after=_pair(ready, half.member, half.member[:, other]), put=Put.REDUCE,
+        )  # fmt: skip
+        ready = _arrivals(build, half.member, ready, [sent[:, other]])
+        distance //= 2
+    if half.extra and give_back:
+        sent = build.add(host, guest, first[:, half.guest], count[:, half.guest], after=_pair(ready, host, guest))
+        ready = _arrivals(build, guest, ready, [sent])
+    return ready
+
+
+def doubling_all_gather(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, collect: bool = True
+) -> I64:
+    """Recursive doubling, farthest first: the reverse of halving."""
+    half, ready = _Halves(group, first, count), ready.copy()
+    if half.extra:
+        host, guest = group[:, half.guest - 1], group[:, half.guest]
+        if collect:
+            sent = build.add(guest, host, first[:, half.guest], count[:, half.guest], after=_pair(ready, guest, host))
+            ready = _arrivals(build, host, ready, [sent])
+    who = np.arange(half.size)
+    distance = 1
+    while distance < half.size:
+        other = who ^ distance
+        low = who // distance * distance
+        sent = build.add(
+            half.member, half.member[:, other], *half.span(low, low + distance),
+            after=_pair(ready, half.member, half.member[:, other]),
+        )  # fmt: skip
+        ready = _arrivals(build, half.member, ready, [sent[:, other]])
+        distance *= 2
+    if half.extra:
+        all_first, all_count = half.span(np.zeros(half.extra, np.int64), np.full(half.extra, half.size))
+        sent = build.add(host, guest, all_first, all_count, after=_pair(ready, host, guest))
+        ready = _arrivals(build, guest, ready, [sent])
+    return ready
+
+
+REDUCE_SCATTER: dict[str, Step] = {
+    "ring": ring_reduce_scatter,
+    "direct": direct_reduce_scatter,
+    "halving_doubling": halving_reduce_scatter,
+}
+ALL_GATHER: dict[str, Step] = {
+    "ring": ring_all_gather,
+    "direct": direct_all_gather,
+    "halving_doubling": doubling_all_gather,
+}
+
+
+def block_order(algorithm: str, n: int) -> list[int]:
+    """The positions of a group, in the order in which their blocks must lie for this algorithm."""
+    return halving_order(n) if algorithm == "halving_doubling" else list(range(n))
+
+
+def flat(members: int) -> Groups:
+    return np.arange(members, dtype=np.int64)[None, :]
+
+
+def lines(sizes: tuple[int, ...], dimension: int) -> tuple[Groups, NDArray[Any]]:
+    """(members of every line along the dimension, coordinates of each member): the first dimension varies fastest."""
+    total = int(np.prod(sizes))
+    member = np.arange(total)
+    step = int(np.prod(sizes[:dimension]))
+    coordinates = np.stack([member // int(np.prod(sizes[:d])) % sizes[d] for d in range(len(sizes))])
+    begin = member[coordinates[dimension] == 0]
+    return begin[:, None] + np.arange(sizes[dimension]) * step, coordinates

@@ -1,0 +1,136 @@
+"""Every algorithm is carried out on symbolic blocks, in random order of events, and must end with the right data."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from etude.cost.schedules import Schedule, chunked, known, message, schedule
+from etude.errors import ClusterError
+from etude.model.schema import Collective
+from symbolic import assert_right
+
+FLAT = [(Collective.parse(c), a) for c, names in known().items() for a in names if a not in ("hierarchical", "rail")]
+REDUCING = [Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER]
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), FLAT)
+def test_every_member_ends_with_the_right_data(collective: Collective, algorithm: str) -> None:
+    for n in [*range(1, 18), 24, 33]:
+        for seed in range(4 if n < 10 else 1):
+            assert_right(schedule(collective, algorithm, n), seed)
+
+
+@pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER])
+def test_any_member_may_be_the_root(collective: Collective) -> None:
+    for algorithm in known()[collective.name.lower()]:
+        for n in range(1, 10):
+            for root in range(n):
+                assert_right(schedule(collective, algorithm, n, root=root), root)
+
+
+def test_a_barrier_may_be_any_all_reduce_of_nothing() -> None:
+    for algorithm in known()["all_reduce"]:
+        assert_right(schedule(Collective.BARRIER, algorithm, 7))
+
+
+@pytest.mark.parametrize("collective", REDUCING)
+@pytest.mark.parametrize(
+    ("dims", "inner"),
+    [
+        ((4, 3), ("ring", "direct")),
+        ((3, 4), ("halving_doubling", "ring")),
+        ((5, 1, 2), ("direct", "ring", "halving_doubling")),
+        ((2, 3, 4), ("direct", "halving_doubling", "ring")),
+        ((7, 3), ("halving_doubling", "halving_doubling")),
+        ((6,), ("ring",)),
+    ],
+)
+def test_hierarchical(collective: Collective, dims: tuple[int, ...], inner: tuple[str, ...]) -> None:
+    for seed in range(3):
+        assert_right(schedule(collective, "hierarchical", int(np.prod(dims)), dims=dims, inner=inner), seed)
+
+
+@pytest.mark.parametrize("algorithm", ["hierarchical", "rail"])
+@pytest.mark.parametrize("dims", [(4, 3), (1, 5), (5, 1), (3, 3), (2, 6)])
+def test_all_to_all_in_two_phases(algorithm: str, dims: tuple[int, int]) -> None:
+    for seed in range(3):
+        assert_right(schedule(Collective.ALL_TO_ALL, algorithm, dims[0] * dims[1], dims=dims), seed)
+
+
+@pytest.mark.parametrize("chunks", [2, 5])
+def test_chunks_carry_all_of_the_data(chunks: int) -> None:
+    for collective, algorithm in FLAT:
+        p = chunked(schedule(collective, algorithm, 6), chunks, window=1)
+        assert_right(p)
+        assert len(p) == chunks * len(schedule(collective, algorithm, 6))
+    p = schedule(Collective.ALL_REDUCE, "hierarchical", 12, dims=(4, 3), chunks=chunks)
+    assert_right(p)
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 1000, 4096, 999_999_937])
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_bytes_are_cut_exactly(size: int, chunks: int) -> None:
+    for n in (1, 2, 3, 5, 8, 13):
+        for collective in REDUCING:
+            ring = schedule(collective, "ring", n, chunks=chunks)
+            whole = size * (n if collective == Collective.ALL_GATHER else 1)
+            rounds = 2 if collective == Collective.ALL_REDUCE else 1
+            assert ring.transfer_bytes(size).sum() == rounds * (n - 1) * whole
+        received = Counter()
+        direct = schedule(Collective.ALL_TO_ALL, "direct", n, chunks=chunks)
+        for dst, b in zip(direct.dst, direct.transfer_bytes(size), strict=True):
+            received[int(dst)] += int(b)
+        assert direct.transfer_bytes(size).sum() <= size * n
+        assert all(received[m] >= (n - 1) * (size // chunks // n) * chunks for m in range(n))
+
+
+def test_a_ring_all_reduce_moves_two_n_minus_one_nths_of_the_bytes() -> None:
+    for n in range(1, 20):
+        p = schedule(Collective.ALL_REDUCE, "ring", n)
+        sent = np.zeros(n, np.int64)
+        np.add.at(sent, p.src, p.transfer_bytes(n * 840))
+        assert (sent == 2 * (n - 1) * 840).all()
+
+
+def test_all_to_all_on_rails_crosses_nodes_once_and_only_on_its_rail() -> None:
+    p = schedule(Collective.ALL_TO_ALL, "rail", 12, dims=(4, 3))
+    moved = p.transfer_bytes(12 * 5)
+    cross = p.src // 4 != p.dst // 4
+    assert ((p.src % 4 == p.dst % 4) | ~cross).all()
+    assert moved[cross].sum() == 12 * 8 * 5  # of 11 partners 8 are in other nodes
+
+
+def test_strided_blocks_are_counted_one_by_one() -> None:
+    p = schedule(Collective.ALL_TO_ALL, "rail", 6, dims=(2, 3), chunks=2)
+    size = 17
+    parts = [9 // 6 + (k < 9 % 6) for k in range(6)], [8 // 6 + (k < 8 % 6) for k in range(6)]
+    for t, moved in enumerate(p.transfer_bytes(size)):
+        blocks = p.first[t] - p.chunk[t] * 36 + np.arange(p.count[t]) * p.stride[t]
+        assert moved == sum(parts[p.chunk[t]][b % 6] for b in blocks)
+
+
+def hierarchical(members: int, **more: Any) -> Schedule:
+    return schedule(Collective.ALL_REDUCE, "hierarchical", members, **more)
+
+
+@pytest.mark.parametrize(
+    ("say", "call"),
+    [
+        ("no algorithm `magic` for all_reduce", lambda: schedule(Collective.ALL_REDUCE, "magic", 4)),
+        ("0 members", lambda: schedule(Collective.ALL_REDUCE, "ring", 0)),
+        ("do not hold 5 members", lambda: schedule(Collective.ALL_REDUCE, "hierarchical", 5, dims=(2, 2))),
+        (
+            "2 dimensions, 1 algorithms",
+            lambda: schedule(Collective.ALL_REDUCE, "hierarchical", 4, dims=(2, 2), inner=("ring",)),
+        ),
+        ("over two dimensions", lambda: schedule(Collective.ALL_TO_ALL, "rail", 8, dims=(2, 2, 2))),
+        ("root 4", lambda: schedule(Collective.BROADCAST, "tree", 4, root=4)),
+        ("0 chunks", lambda: schedule(Collective.BROADCAST, "tree", 4, chunks=0)),
+        ("-1 bytes", lambda: message().transfer_bytes(-1)),
+    ],
+)
+def test_what_cannot_be_is_refused(say: str, call) -> None:
+    with pytest.raises(ClusterError, match=say):
+        call()
