@@ -32,6 +32,7 @@ COLLECTIVES: Final = (
     ("broadcast", Collective.BROADCAST),
 )
 """What the name of a kernel says of it; the first that fits."""
+SCHEMAS: Final = tuple(f"{version}-chakra.0.0.4" for version in ("1.0.2", "1.0.3", "1.1.0", "1.1.1"))
 _SEND_RECV = "ncclDevKernel_SendRecv"
 _CELLS = ("fw_parent", "seq_id", "scope", "fw_tid")
 _IO = ("in_values", "in_shapes", "in_types", "out_values", "out_shapes", "out_types")
@@ -56,6 +57,7 @@ class Nodes:
 
 def convert(host: HostTrace, device: DeviceTrace | None = None) -> tuple[Decoded, dict[str, Any]]:
     """(The trace, a report of what was linked)."""
+    _check(host)
     order = np.argsort(host.id, kind="stable")
     linked = link(host, order, device) if device is not None else None
     nodes = _nodes(host, order, linked, device)
@@ -65,6 +67,19 @@ def convert(host: HostTrace, device: DeviceTrace | None = None) -> tuple[Decoded
     start_ns = np.broadcast_to(np.int64(UNKNOWN), (len(trace),))
     decoded = Decoded(trace, _metadata(host), tuple(comms.groups), np.empty(0, np.int64), start_ns, ())
     return decoded, _report(host, device, linked, nodes, comms)
+
+
+def _check(host: HostTrace) -> None:
+    """What the official converter needs of a host trace."""
+    if host.schema not in SCHEMAS:
+        raise TraceError(
+            f"the official converter does not read schema `{host.schema}`",
+            where=host.json.path,
+            hint=f"it reads {', '.join(SCHEMAS)}",
+        )
+    for name in (*_CELLS, "rf_id", "tid"):
+        if (bad := np.flatnonzero(getattr(host, name) == UNKNOWN)).size:
+            raise TraceError(f"node {host.id[bad[0]]} has no `{name}`", where=host.json.path)
 
 
 def _nodes(host: HostTrace, order: I64, linked: Linked | None, device: DeviceTrace | None) -> Nodes:
@@ -231,7 +246,8 @@ def _trace(
     on_device = event >= 0
     if device is not None and on_device.any():
         column["name"][on_device] = _words(texts, device.names)[device.name[event[on_device]]]
-        column["stream"][on_device] = device.stream[event[on_device]]
+        stream = device.stream[event[on_device]]
+        column["stream"][on_device] = np.where(stream < 0, 0, stream)
     column |= {
         "source_id": nodes.ids[keep].astype(np.uint64),
         "kind": comms.kind[keep],

@@ -36,7 +36,7 @@ def exclusive_durations(ts, dur, thread_start, out):
 
 @njit(cache=True)
 def last_before(ts, thread_start, thread, time):
-    """The latest-starting operator of the other threads that starts before `time`; of equal ones the first. -1: none."""
+    """The last operator of the other threads to start before `time`; of equal ones the first. -1: none."""
     best, best_ts = np.int64(-1), 0.0
     for t in range(len(thread_start) - 1):
         if t == thread:

@@ -11,23 +11,27 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import MismatchError, TraceError
+from etude.errors import TraceError
 from etude.ingest import official_kernels as k
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
+from etude.link.pair import check_pair
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 LAUNCHES: Final = frozenset(
-    """cuLaunchKernel cuLaunchKernelEx cudaLaunchKernel cudaLaunchKernelExC cudaMemcpy cudaMemcpyAsync
-    cudaMemcpyFromSymbol cudaMemcpyToSymbol cudaLaunchCooperativeKernel hipLaunchKernel hipExtLaunchKernel
-    hipExtModuleLaunchKernel hipModuleLaunchKernel hipMemcpyWithStream hipMemcpyAsync""".split()
+    {
+        *("cuLaunchKernel", "cuLaunchKernelEx", "cudaLaunchKernel", "cudaLaunchKernelExC"),
+        *("cudaLaunchCooperativeKernel", "cudaMemcpy", "cudaMemcpyAsync"),
+        *("cudaMemcpyFromSymbol", "cudaMemcpyToSymbol"),
+        *("hipLaunchKernel", "hipExtLaunchKernel", "hipExtModuleLaunchKernel", "hipModuleLaunchKernel"),
+        *("hipMemcpyWithStream", "hipMemcpyAsync"),
+    }
 )
+"""Runtime calls that the official linker takes for launches; it drops what others launched."""
 HANDOVER_GAP_US: Final = 1000.0
-_DISAGREEMENT: Final = 0.05
-"""Share of operators with another name on the other side, from which a pair is one of two different runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,7 +66,7 @@ def link(host: HostTrace, order: I64, device: DeviceTrace) -> Linked:
     exclusive_us, handover_rf = _threads(device, cpu, ts, dur)
     event = _host_events(host, order, device, cpu)
     timed = event >= 0
-    _check_names(host, order[timed], device, cpu[event[timed]])
+    check_pair(host, order[timed], device, cpu[event[timed]])
     gpu, parent, unmatched = _device_parents(device, cpu, ts)
     gpu_start, gpu = _by_operator(device.external_id[cpu[parent]], gpu, device.external_id[cpu[event]], timed)
     return Linked(
@@ -119,26 +123,6 @@ def caller_rows(host: HostTrace, order: I64) -> I64:
     ids, caller = host.id[order], host.caller[order]
     at = np.minimum(np.searchsorted(ids, caller), max(len(ids) - 1, 0))
     return np.where((ids[at] == caller) & (caller != ids), at, -1) if len(ids) else at
-
-
-def _check_names(host: HostTrace, rows: I64, device: DeviceTrace, events: I64) -> None:
-    """A pair of two different runs has the same small record-function ids on other operators."""
-    code = {name: i for i, name in enumerate(device.names)}
-    same = np.array([code.get(name, -2) for name in host.names])[host.name[rows]] == device.name[events]
-    different = np.flatnonzero(~same)
-    if len(rows) and len(different) <= _DISAGREEMENT * len(rows):
-        return
-    hint = "give the two files that one run of the profiler wrote"
-    where = f"{host.json.path} and {device.json.path}"
-    if not len(rows):
-        raise MismatchError("no operator of the host trace is in the device trace", where=where, hint=hint)
-    one, other = host.names[host.name[rows[different[0]]]], device.names[device.name[events[different[0]]]]
-    raise MismatchError(
-        f"of two different runs: {len(different):,} of {len(rows):,} operators have another name there, "
-        f"`{one}` is `{other}`",
-        where=where,
-        hint=hint,
-    )
 
 
 def _device_parents(device: DeviceTrace, cpu: I64, cpu_ts: F64) -> tuple[I64, I64, dict[str, int]]:

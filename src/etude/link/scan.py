@@ -232,9 +232,7 @@ class Json:
             room = size * 6 // 10 + 1
             unique, lengths, hashes = _grown(unique, room), _grown(lengths, room), _grown(hashes, room)
             table = _table(hashes[:used], size)
-            row, used = k.intern_values(
-                self.heap, self._word, places, codes, table, hashes, unique, lengths, row, used
-            )
+            row, used = k.intern_values(self.heap, self._word, places, codes, table, hashes, unique, lengths, row, used)
             if row == len(places):
                 return codes, unique[:used].copy()
             size *= 4
