@@ -24,7 +24,9 @@ class PythonTexts:
         offsets = np.empty(len(places), np.int64)
         row, status = 0, k.GROW
         while status != k.DONE:
-            status, row, self._used = k.python_texts(self._json.heap, places, row, offsets, self._out, self._used)
+            status, row, self._used = k.python_texts(
+                self._json.heap, self._json.word, places, row, offsets, self._out, self._used
+            )
             if status == k.GROW:
                 self._grow(2 * len(self._json.slice(int(places[row]))) + 64)
             elif status == k.ODD:

@@ -55,9 +55,10 @@ def padded(heap: U8, size: int) -> U8:
 
 
 def _hash(context: int, key: bytes) -> int:
+    """As the kernels hash a key: eight bytes at a time, and the rest (which may be none)."""
     h = 0xCBF29CE484222325 ^ context
-    for c in key:
-        h = (h ^ c) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    for at in range(0, len(key) + 1, 8):
+        h = (h ^ int.from_bytes(key[at : at + 8], "little")) * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
         h ^= h >> 29
     return h
 
@@ -102,11 +103,11 @@ class Json:
     heap: U8
     size: int
     path: str
-    _word: NDArray[np.uint64] = field(init=False)
+    word: NDArray[np.uint64] = field(init=False)
 
     def __post_init__(self) -> None:
         self.heap = padded(self.heap, self.size)
-        self._word = words(self.heap)
+        self.word = words(self.heap)
 
     def error(self, place: int, problem: str = "") -> FormatError:
         if not problem:
@@ -161,7 +162,7 @@ class Json:
         return p
 
     def _value(self, p: int) -> tuple[Any, int]:
-        end = int(k.skip_value(self.heap, p))
+        end = int(k.skip_value(self.heap, self.word, p))
         if end < 0:
             raise self.error(~end)
         return self.value(p), end
@@ -176,7 +177,7 @@ class Json:
             stop = min(row + _BLOCK_ROWS, room)
             before = row
             status, p, row, used = k.scan_rows(
-                self.heap, p, scanner.slots, scanner.numbers, scanner.fields, scanner.names,
+                self.heap, self.word, p, scanner.slots, scanner.numbers, scanner.fields, scanner.names,
                 row, stop, dense, sparse, used,
             )  # fmt: skip
             if status == k.BAD:
@@ -198,7 +199,7 @@ class Json:
 
     def slice(self, place: int) -> bytes:
         """The bytes of the value at a place."""
-        end = int(k.skip_value(self.heap, place))
+        end = int(k.skip_value(self.heap, self.word, place))
         if end < 0:
             raise self.error(~end)
         return self.heap[place:end].tobytes()
@@ -232,7 +233,7 @@ class Json:
             room = size * 6 // 10 + 1
             unique, lengths, hashes = _grown(unique, room), _grown(lengths, room), _grown(hashes, room)
             table = _table(hashes[:used], size)
-            row, used = k.intern_values(self.heap, self._word, places, codes, table, hashes, unique, lengths, row, used)
+            row, used = k.intern_values(self.heap, self.word, places, codes, table, hashes, unique, lengths, row, used)
             if row == len(places):
                 return codes, unique[:used].copy()
             size *= 4

@@ -22,44 +22,51 @@ _OPEN, _CLOSE, _LIST, _END_LIST = 123, 125, 91, 93
 
 @njit(cache=True, inline="always")
 def skip_space(buf, p):
-    while buf[p] == 32 or buf[p] == 10 or buf[p] == 13 or buf[p] == 9:
+    while buf[p] <= 32 and buf[p] != 0:
         p += 1
     return p
 
 
+@njit(cache=True, inline="always")
+def _marks(w):
+    """The high bit of each byte that is a quote, a backslash or zero; bits above the first may be set in error."""
+    ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+    quote, backslash = w ^ np.uint64(0x2222222222222222), w ^ np.uint64(0x5C5C5C5C5C5C5C5C)
+    return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((w - ones) & ~w)) & high
+
+
+@njit(cache=True, inline="always")
+def _first(marks):
+    """Number of the first marked byte."""
+    lowest = (marks & (~marks + np.uint64(1))) >> np.uint64(7)
+    return np.int64((lowest * np.uint64(0x0001020304050607)) >> np.uint64(56))
+
+
 @njit(cache=True)
-def skip_string(buf, p):
+def skip_string(buf, word, p):
     """Behind the string whose opening quote is at p; ~place where it breaks off."""
     p += 1
     while True:
+        marks = _marks(word[p])
+        if not marks:
+            p += 8
+            continue
+        p += _first(marks)
         c = buf[p]
         if c == _QUOTE:
             return p + 1
-        if c == _BACKSLASH:
-            p += 1
-            if buf[p] == 0:
-                return ~p
-        elif c == 0:
+        if c == 0 or buf[p + 1] == 0:
             return ~p
-        p += 1
+        p += 2
 
 
 @njit(cache=True)
-def skip_value(buf, p):
-    """Behind the value at p (no space before it); ~place where it breaks off."""
-    c = buf[p]
-    if c == _QUOTE:
-        return skip_string(buf, p)
-    if c != _LIST and c != _OPEN:
-        first = p
-        while _in_word(buf[p]):
-            p += 1
-        return p if p > first else ~p
+def _skip_container(buf, word, p):
     depth = 0
     while True:
         c = buf[p]
         if c == _QUOTE:
-            p = skip_string(buf, p)
+            p = skip_string(buf, word, p)
             if p < 0:
                 return p
             continue
@@ -74,10 +81,24 @@ def skip_value(buf, p):
         p += 1
 
 
+@njit(cache=True)
+def skip_value(buf, word, p):
+    """Behind the value at p (no space before it); ~place where it breaks off."""
+    c = buf[p]
+    if c == _QUOTE:
+        return skip_string(buf, word, p)
+    if c == _LIST or c == _OPEN:
+        return _skip_container(buf, word, p)
+    first = p
+    while _in_word(buf[p]):
+        p += 1
+    return p if p > first else ~p
+
+
 @njit(cache=True, inline="always")
 def _in_word(c):
     """Bytes of numbers and of true, false, null, NaN, Infinity."""
-    return 48 <= c <= 57 or c == _MINUS or c == 43 or c == _DOT or 97 <= c <= 122 or 65 <= c <= 90
+    return 48 <= c <= 57 or c == _MINUS or c == _DOT or 97 <= c <= 122 or 65 <= c <= 90 or c == 43
 
 
 @njit(cache=True)
@@ -155,12 +176,12 @@ def hash_start(context):
 
 
 @njit(cache=True, inline="always")
-def hash_byte(h, c):
-    h = (h ^ np.uint64(c)) * np.uint64(0x100000001B3)
+def hash_word(h, w):
+    h = (h ^ w) * np.uint64(0x9E3779B97F4A7C15)
     return h ^ (h >> np.uint64(29))
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def find(slots, numbers, h):
     """The field of a hashed key, -1 where none is known."""
     mask = np.uint64(len(slots) - 1)
@@ -172,27 +193,39 @@ def find(slots, numbers, h):
     return np.int64(-1)
 
 
-@njit(cache=True)
-def _key(buf, p, context):
-    """(behind the key and its colon and space, hash); p is at the opening quote."""
+@njit(cache=True, inline="always")
+def _hashed(buf, word, p, context):
+    """(behind the string whose opening quote is at p, hash); a string with escapes has the hash of none."""
     h = hash_start(context)
     p += 1
-    while buf[p] != _QUOTE:
-        if buf[p] == 0:
-            return ~p, h
-        if buf[p] == _BACKSLASH and buf[p + 1] != 0:
-            h = hash_byte(h, buf[p])
-            p += 1
-        h = hash_byte(h, buf[p])
-        p += 1
-    p = skip_space(buf, p + 1)
+    while True:
+        w = word[p]
+        marks = _marks(w)
+        if marks:
+            break
+        h = hash_word(h, w)
+        p += 8
+    size = _first(marks)
+    if buf[p + size] != _QUOTE:
+        return skip_string(buf, word, p + size - 1), np.uint64(0)
+    w &= (np.uint64(1) << np.uint64(8 * size)) - np.uint64(1)
+    return p + size + 1, hash_word(h, w)
+
+
+@njit(cache=True, inline="always")
+def _key(buf, word, p, context):
+    """(behind the key and its colon and space, hash); p is at the opening quote."""
+    p, h = _hashed(buf, word, p, context)
+    if p < 0:
+        return p, h
+    p = skip_space(buf, p)
     if buf[p] != _COLON:
         return ~p, h
     return skip_space(buf, p + 1), h
 
 
 @njit(cache=True)
-def _attributes(buf, p, context, names, found):
+def _attributes(buf, word, p, context, names, found):
     """(behind, entries) of a list of {"name":, "type":, "value":}: `found` gets pairs of name hash and value's place.
     `names` are the hashes of the keys `name` and `value`."""
     p = skip_space(buf, p + 1)
@@ -205,18 +238,15 @@ def _attributes(buf, p, context, names, found):
         while buf[p] != _CLOSE:
             if buf[p] != _QUOTE:
                 return ~p, count
-            p, h = _key(buf, p, context)
+            p, h = _key(buf, word, p, context)
             if p < 0:
                 return p, count
             if h == names[0] and buf[p] == _QUOTE:
-                name = hash_start(context)
-                q = p + 1
-                while buf[q] != _QUOTE and buf[q] != 0:
-                    name = hash_byte(name, buf[q])
-                    q += 1
-            elif h == names[1]:
-                value = p
-            p = skip_value(buf, p)
+                p, name = _hashed(buf, word, p, context)
+            else:
+                if h == names[1]:
+                    value = p
+                p = skip_value(buf, word, p)
             if p < 0:
                 return p, count
             p = skip_space(buf, p)
@@ -236,7 +266,7 @@ def _attributes(buf, p, context, names, found):
     return p + 1, count
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _store(buf, p, kind):
     """The number that stands for the value at p in its column."""
     if kind == INT:
@@ -250,7 +280,7 @@ def _store(buf, p, kind):
 
 
 @njit(cache=True)
-def _object(buf, p, slots, numbers, fields, names, row, dense, sparse, used, found):
+def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, used, found):
     """(behind the object at p, sparse entries used). fields: kind, column or context, is sparse; one column each."""
     context, outer, outermost, depth = np.int64(0), np.int64(0), np.int64(0), 0
     p = skip_space(buf, p + 1)
@@ -263,7 +293,7 @@ def _object(buf, p, slots, numbers, fields, names, row, dense, sparse, used, fou
         else:
             if buf[p] != _QUOTE:
                 return ~p, used
-            p, h = _key(buf, p, context)
+            p, h = _key(buf, word, p, context)
             if p < 0:
                 return p, used
             field = find(slots, numbers, h)
@@ -273,7 +303,7 @@ def _object(buf, p, slots, numbers, fields, names, row, dense, sparse, used, fou
                 p = skip_space(buf, p + 1)
                 continue
             if kind == ATTRIBUTES and buf[p] == _LIST:
-                p, count = _attributes(buf, p, fields[1, field], names, found)
+                p, count = _attributes(buf, word, p, fields[1, field], names, found)
                 for k in range(count):
                     inner = find(slots, numbers, np.uint64(found[0, k]))
                     if inner >= 0:
@@ -281,7 +311,7 @@ def _object(buf, p, slots, numbers, fields, names, row, dense, sparse, used, fou
             else:
                 if field >= 0 and kind != ENTER and kind != ATTRIBUTES:
                     used = _keep(buf, p, fields, field, row, dense, sparse, used)
-                p = skip_value(buf, p)
+                p = skip_value(buf, word, p)
             if p < 0 or used < 0:
                 return p, used
         p = skip_space(buf, p)
@@ -291,7 +321,7 @@ def _object(buf, p, slots, numbers, fields, names, row, dense, sparse, used, fou
             return ~p, used
 
 
-@njit(cache=True)
+@njit(cache=True, inline="always")
 def _keep(buf, p, fields, field, row, dense, sparse, used):
     """Sparse entries used, -1 if there is no room."""
     if used < 0:
@@ -307,7 +337,7 @@ def _keep(buf, p, fields, field, row, dense, sparse, used):
 
 
 @njit(cache=True)
-def scan_rows(buf, p, slots, numbers, fields, names, row, stop_row, dense, sparse, used):
+def scan_rows(buf, word, p, slots, numbers, fields, names, row, stop_row, dense, sparse, used):
     """Objects of the array whose next element (or end) is at p, until `stop_row` or an array is full.
     Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN."""
     found = np.empty((2, 64), np.int64)
@@ -319,7 +349,7 @@ def scan_rows(buf, p, slots, numbers, fields, names, row, stop_row, dense, spars
             return BAD, p, row, used
         if row >= stop_row:
             return FULL, p, row, used
-        behind, now = _object(buf, p, slots, numbers, fields, names, row, dense, sparse, used, found)
+        behind, now = _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, used, found)
         if behind < 0:
             return BAD, ~behind, row, used
         if now < 0:
@@ -347,7 +377,7 @@ def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begi
             continue
         if used >= limit:
             return i, used
-        end = skip_value(buf, p)
+        end = skip_value(buf, word, p)
         length = end - p
         h = np.uint64(length) * np.uint64(0x9E3779B97F4A7C15)
         q = p
@@ -355,9 +385,8 @@ def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begi
             h = (h ^ word[q]) * np.uint64(0xFF51AFD7ED558CCD)
             h ^= h >> np.uint64(32)
             q += 8
-        while q < end:
-            h = hash_byte(h, buf[q])
-            q += 1
+        if q < end:
+            h = hash_word(h, word[q] & ((np.uint64(1) << np.uint64(8 * (end - q))) - np.uint64(1)))
         h ^= h >> np.uint64(31)
         slot = h & mask
         while True:

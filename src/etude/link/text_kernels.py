@@ -93,7 +93,7 @@ def _python(buf, q, end, out, p):
 
 
 @njit(cache=True)
-def python_texts(buf, places, begin, offsets, out, used):
+def python_texts(buf, word, places, begin, offsets, out, used):
     """Slices (length first) of the lists at `places[begin:]`; -1 where there is none.
     Returns (status, next row, bytes used); ODD: the row is for Python to write."""
     for i in range(begin, len(places)):
@@ -101,7 +101,7 @@ def python_texts(buf, places, begin, offsets, out, used):
         if place < 0:
             offsets[i] = -1
             continue
-        end = skip_value(buf, place)
+        end = skip_value(buf, word, place)
         if used + 2 * (end - place) + 16 > len(out):
             return GROW, i, used
         if buf[place] != 91:
