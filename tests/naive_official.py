@@ -64,7 +64,9 @@ def handovers(threads: dict[Any, list[dict[str, Any]]]) -> None:
 def launched(events: list[dict[str, Any]], cpu: list[dict[str, Any]]) -> dict[Any, list[dict[str, Any]]]:
     """Device activities by the external id of the operator that launched them."""
     runtime = {
-        e["args"]["correlation"]: e for e in events if e["cat"] in ("cuda_runtime", "cuda_driver") and e["name"] in LAUNCHES
+        e["args"]["correlation"]: e
+        for e in events
+        if e["cat"] in ("cuda_runtime", "cuda_driver") and e["name"] in LAUNCHES
     }
     starts = [e["ts"] for e in cpu]
     found: dict[Any, list[dict[str, Any]]] = defaultdict(list)

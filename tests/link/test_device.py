@@ -55,6 +55,25 @@ def test_below_a_nanosecond_halves_go_up(whole: int, fraction: str) -> None:
     assert ns(f"{whole}.{fraction}") == int(exact.quantize(Decimal(1), ROUND_HALF_UP))
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", 7),
+        ("-7", -7),
+        ('"12"', 12),
+        ("true", 1),
+        ("false", 0),
+        ("18446744073709551615", -1),
+        ('"t3"', UNKNOWN),
+        ('"3 of 4"', UNKNOWN),
+        ('"0x1f"', UNKNOWN),
+        ("null", UNKNOWN),
+    ],
+)
+def test_numbers_and_what_only_looks_like_one(text: str, expected: int) -> None:
+    assert int(k.parse_int(pad(text.encode()), 0)) == expected
+
+
 def test_events_are_rows() -> None:
     trace = read_device_json(
         device_json(

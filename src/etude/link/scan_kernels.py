@@ -104,21 +104,22 @@ def _in_word(c):
 @njit(cache=True)
 def parse_int(buf, p):
     """The integer at p, also inside quotes; UNKNOWN where there is none. Wraps at 64 bits, as unsigned ids do."""
-    if buf[p] == _QUOTE:
+    if buf[p] == 116 or buf[p] == 102:  # true, false
+        return np.int64(buf[p] == 116)
+    quoted = buf[p] == _QUOTE
+    if quoted:
         p += 1
     negative = buf[p] == _MINUS
     if negative:
         p += 1
-    if buf[p] == 116 or buf[p] == 102:  # true, false
-        return np.int64(buf[p] == 116)
     if not 48 <= buf[p] <= 57:
         return UNKNOWN
     value = np.uint64(0)
     while 48 <= buf[p] <= 57:
         value = value * np.uint64(10) + np.uint64(buf[p] - 48)
         p += 1
-    if buf[p] != _DOT and _in_word(buf[p]):  # digits and letters: a name
-        return UNKNOWN
+    if buf[p] != _DOT and (_in_word(buf[p]) or (quoted and buf[p] != _QUOTE)):
+        return UNKNOWN  # digits and more: a name
     found = np.int64(value)
     return -found if negative else found
 
