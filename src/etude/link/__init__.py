@@ -1,0 +1,1 @@
+"""Readers of what PyTorch records: host traces (ExecutionTraceObserver) and device traces (Kineto)."""

@@ -1,0 +1,212 @@
+"""Device traces: Kineto's Chrome JSON (CUDA, ROCm, MTIA, CPU) as columns; times are whole ns, read digit by digit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.link.scan import ENTER, IDENTITY, INT, TEXT, TIME, Field, Json, Rows, Scanner
+from etude.model.schema import UNKNOWN
+
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+_ARGS = 1
+_TEXTS_END = UNKNOWN + (1 << 48)
+"""Identities below this are texts: UNKNOWN + 1 + the place of the text."""
+
+RARE_INT: Final = {
+    "Ev Idx": "event_index",
+    "Fwd thread id": "forward_thread",
+    "In msg nelems": "in_msg_nelems",
+    "Out msg nelems": "out_msg_nelems",
+    "Group size": "group_size",
+    "Rank": "rank",
+    "Global rank start": "global_rank_start",
+    "Global rank stride": "global_rank_stride",
+    "Src Rank": "src_rank",
+    "Dst Rank": "dst_rank",
+    "Seq": "sequence",
+    "Is asynchronized op": "is_async",
+    "P2P": "is_p2p",
+    "wait_on_stream": "wait_on_stream",
+    "wait_on_cuda_event_id": "wait_on_event",
+    "wait_on_cuda_event_record_corr_id": "wait_on_record_correlation",
+    "Addr": "address",
+    "Bytes": "memory_bytes",
+    "bytes": "copied_bytes",
+    "Total Allocated": "allocated_bytes",
+    "Total Reserved": "reserved_bytes",
+    "Device Type": "memory_device_type",
+    "Device Id": "memory_device",
+    "Python id": "python_id",
+    "Python parent id": "python_parent",
+    "Python module id": "python_module",
+    "graph id": "graph",
+    "graph node id": "graph_node",
+    "sort_index": "sort_index",
+}
+RARE_TEXT: Final = {
+    "Collective name": "collective_name",
+    "dtype": "dtype",
+    "In split size": "in_split_size",
+    "Out split size": "out_split_size",
+    "Process Group Name": "group_name",
+    "Process Group Description": "group_description",
+    "Process Group Ranks": "group_ranks",
+    "Comms Id": "comms_id",
+    "cuda_sync_kind": "sync_kind",
+    "kernel_backend": "kernel_backend",
+    "kernel_file": "kernel_file",
+    "kind": "copy_kind",
+    "grid": "grid",
+    "block": "block",
+    "name": "label",
+    "labels": "labels",
+}
+_PLACES: Final = {
+    "Input Dims": "input_dims",
+    "Input Strides": "input_strides",
+    "Input type": "input_types",
+    "Concrete Inputs": "concrete_inputs",
+}
+_SCANNER = Scanner(
+    (
+        Field("ph", TEXT),
+        Field("cat", TEXT),
+        Field("name", TEXT),
+        Field("pid", IDENTITY),
+        Field("tid", IDENTITY),
+        Field("ts", TIME),
+        Field("dur", TIME),
+        Field("id", IDENTITY),
+        Field("args", ENTER, into=_ARGS),
+        *(Field(key, INT, "external_id", _ARGS) for key in ("External id", "external id", "External Id")),
+        Field("Record function id", INT, "rf_id", _ARGS),
+        Field("correlation", INT, "correlation", _ARGS),
+        Field("stream", IDENTITY, "stream", _ARGS),
+        Field("device", INT, "device", _ARGS),
+        Field("Sequence number", INT, "sequence_number", _ARGS),
+        *(Field(key, TEXT, column, _ARGS) for key, column in _PLACES.items()),
+        *(Field(key, INT, column, _ARGS, rare=True) for key, column in RARE_INT.items()),
+        *(Field(key, TEXT, column, _ARGS, rare=True) for key, column in RARE_TEXT.items()),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceTrace:
+    """One rank's events; row i is the i-th event of the file. UNKNOWN where a number was not recorded."""
+
+    json: Json
+    members: dict[str, Any]
+    """The rest of the file's top: deviceProperties, distributedInfo, ..."""
+    base_ns: int
+    """What times are relative to; 0 where they are absolute."""
+    phase: I32
+    phases: tuple[str, ...]
+    category: I32
+    categories: tuple[str, ...]
+    name: I32
+    names: tuple[str, ...]
+    start_ns: I64
+    duration_ns: I64
+    pid: I64
+    """A number, or the handle of a text: see `identity`."""
+    tid: I64
+    flow: I64
+    """Id of a flow event: ac2g, fwdbwd."""
+    external_id: I64
+    rf_id: I64
+    correlation: I64
+    stream: I64
+    device: I64
+    sequence_number: I64
+    places: dict[str, I64]
+    """input_dims, input_strides, input_types, concrete_inputs: where the JSON text lies; UNKNOWN: nowhere."""
+    rare: dict[str, tuple[I64, I64]]
+    """Other arguments, as RARE_INT and RARE_TEXT name them: (rows ascending, numbers or places of text)."""
+
+    def __len__(self) -> int:
+        return len(self.start_ns)
+
+    @property
+    def distributed(self) -> dict[str, Any]:
+        """rank, world_size, pg_config, ...; empty where not recorded."""
+        found = self.members.get("distributedInfo")
+        return found if isinstance(found, dict) else {}
+
+    def is_category(self, *wanted: str) -> NDArray[np.bool_]:
+        """Rows of these categories."""
+        return np.array([c in wanted for c in self.categories] + [False])[self.category]
+
+    def is_phase(self, wanted: str) -> NDArray[np.bool_]:
+        return np.array([p == wanted for p in self.phases] + [False])[self.phase]
+
+    def name_has(self, part: str) -> NDArray[np.bool_]:
+        """Rows whose name contains a text."""
+        return np.array([part in n for n in self.names] + [False])[self.name]
+
+    def identity(self, value: int) -> int | str:
+        """A process, thread, stream or flow as the file has it."""
+        return self.json.text(value - UNKNOWN - 1) if UNKNOWN < value < _TEXTS_END else value
+
+    def spread(self, column: str) -> I64:
+        """A rare argument as a full column."""
+        out = np.full(len(self), UNKNOWN, np.int64)
+        rows, values = self.rare[column]
+        out[rows] = values
+        return out
+
+    def texts(self, column: str) -> tuple[I64, I32, tuple[str, ...]]:
+        """A rare text: rows, codes, words."""
+        rows, places = self.rare[column]
+        return rows, *self.json.coded(places)
+
+
+def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
+    """A device trace from its text: `heap` holds `size` bytes and zeros behind them (etude.store.compressed.load)."""
+    json = Json(heap, size, path)
+    members, rows = json.top("traceEvents", _SCANNER)
+    column = rows.dense
+    base = members.get("baseTimeNanoseconds")
+    phase, phases = json.coded(column["ph"])
+    category, categories = json.coded(column["cat"])
+    name, names = json.coded(column["name"])
+    return DeviceTrace(
+        json=json,
+        members=members,
+        base_ns=base if isinstance(base, int) else 0,
+        phase=phase,
+        phases=phases,
+        category=category,
+        categories=categories,
+        name=name,
+        names=names,
+        start_ns=column["ts"],
+        duration_ns=column["dur"],
+        pid=_one_handle(json, column["pid"]),
+        tid=_one_handle(json, column["tid"]),
+        flow=_one_handle(json, column["id"]),
+        stream=_one_handle(json, column["stream"]),
+        **{key: column[key] for key in ("external_id", "rf_id", "correlation", "device", "sequence_number")},
+        places={key: column[key] for key in _PLACES.values()},
+        rare=_rare(rows),
+    )
+
+
+def _rare(rows: Rows) -> dict[str, tuple[I64, I64]]:
+    return {key: rows.rare[key] for key in (*RARE_INT.values(), *RARE_TEXT.values())}
+
+
+def _one_handle(json: Json, values: I64) -> I64:
+    """Equal texts get the handle of the first of them."""
+    texts = np.flatnonzero((values > UNKNOWN) & (values < _TEXTS_END))
+    if texts.size:
+        codes, first = json.intern(values[texts] - (UNKNOWN + 1))
+        values[texts] = first[codes] + (UNKNOWN + 1)
+    return values
