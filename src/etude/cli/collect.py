@@ -30,5 +30,6 @@ def collect(
         say(f"etude collect: {problem}")
     if done.manifests:
         counts = sorted({m["steps"]["recorded"] for m in done.manifests})
-        say(f"etude collect: {len(done.manifests)} ranks, {'-'.join(map(str, counts))} steps each, in {out}")
+        shown = f"{'-'.join(map(str, counts))} steps each" if counts[-1] else "no steps told apart"
+        say(f"etude collect: {len(done.manifests)} ranks, {shown}, in {out}")
     return done.exit_code

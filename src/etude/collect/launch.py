@@ -44,7 +44,7 @@ class Launched:
         missing = sorted(set(range(world)) - {m["rank"] for m in self.manifests})
         if missing:
             found.append(f"nothing from rank {', '.join(map(str, missing))} of {world}")
-        if not self.manifests:
+        if not found and not self.manifests:
             found.append("nothing was recorded: no process of the command called a torch.nn.Module or an optimizer")
         return found
 

@@ -65,14 +65,20 @@ class Recorder:
         """A step is over. Once the caller counts, what is detected does not."""
         if not self.here or not self._began:
             return
-        if counted_by == "call" and self.counted_by == "optimizer":
-            self.steps_seen = max(0, self.steps_seen - 1)  # this very step has been counted once already
-            self.steps_recorded = max(0, self.steps_recorded - 1)
-        elif counted_by == "optimizer" and self.counted_by == "call":
+        if counted_by == "optimizer" and self.counted_by == "call":
             return
-        self.counted_by = counted_by
-        self.steps_seen += 1
-        self._advance()
+        before, self.counted_by = self.counted_by, counted_by
+        if (counted_by, before) != ("call", "optimizer"):
+            self.steps_seen += 1
+            self._advance()
+        elif self.steps_seen > 1:  # the program's first step was taken for several; if for one, that was right
+            self._start_over()
+
+    def _start_over(self) -> None:
+        self._throw_away()
+        self.steps_seen, self.steps_recorded = 1, 0
+        if self.options.warmup <= 1:
+            self._open()
 
     def _advance(self) -> None:
         self._look_around()
