@@ -80,6 +80,14 @@ watched = signals.Signals(lambda name: print("written", name, flush=True))
 watched.watch()
 if sys.argv[1] == "leaves":
     watched.leave()
+if sys.argv[1] == "writes":
+    import os, signal
+    watched.hold()
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("wrote", flush=True)
+    watched.leave()
+    print("never here", flush=True)
 print("ready", flush=True)
 if sys.argv[1] == "sleeps":
     import time; time.sleep(30)
@@ -100,6 +108,12 @@ def test_a_signal_has_its_usual_effect_in_the_end(how: str, written: str):
         process.terminate()
         assert process.stdout.read() == written
         assert process.wait(20) == -15
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_a_signal_waits_while_files_are_written():
+    done = python(STUCK, "writes")
+    assert (done.stdout, done.returncode) == ("wrote\n", -15)
 
 
 # --- the launcher

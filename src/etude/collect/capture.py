@@ -63,8 +63,8 @@ class Capture:
             marker.__exit__(None, None, None)
 
     def stop(self, *, export: bool = True) -> None:
+        self.unmark()  # first, so that the last step does not wait for the device and is like the others
         _settle(self._torch)  # what was launched inside the window belongs to it
-        self.unmark()
         try:
             with quiet():
                 if not self._observed:

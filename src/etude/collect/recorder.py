@@ -99,9 +99,9 @@ class Recorder:
         if self.done or self._pid != os.getpid():
             return
         self.done = True
-        self._signals.leave()
         if not self._began:
             return
+        self._signals.hold()
         with self._leaving_nothing():
             capture = self._capture
             if capture is not None:
@@ -119,6 +119,7 @@ class Recorder:
             capture, self._capture = self._capture, None
             if capture is not None:
                 capture.discard()
+            self._signals.leave()
 
     def _open(self) -> None:
         self._first_step = self.steps_seen

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from typing import Any
 
 _NAMES = ("SIGTERM", "SIGHUP")
 _PATIENCE_S = 10.0
@@ -24,6 +25,8 @@ class Signals:
         self._ours: list[int] = []
         self._handling = threading.Event()
         self._wake = -1
+        self._came: list[int] = []
+        self._before: dict[int, Any] = {}
 
     def watch(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -35,20 +38,28 @@ class Signals:
         if self._ours and os.name == "posix":
             self._watch_from_a_thread()
 
+    def hold(self) -> None:
+        """Files are being written: signals, Ctrl-C too, wait until `leave()`."""
+        self._handling.set()
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (*self._ours, signal.SIGINT):
+            if signal.getsignal(number) in (self._handle, signal.default_int_handler):
+                self._before[number] = signal.signal(number, lambda number, _: self._came.append(number))
+
     def leave(self) -> None:
         self._handling.set()
         if threading.current_thread() is not threading.main_thread():
             return
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
         for number in self._ours:
             if signal.getsignal(number) == self._handle:
                 signal.signal(number, signal.SIG_DFL)
-        self._ours = []
-        if self._wake >= 0:
-            before = signal.set_wakeup_fd(-1)
-            if before not in (-1, self._wake):
-                signal.set_wakeup_fd(before)
-            os.close(self._wake)
-            self._wake = -1
+        came, self._ours, self._before, self._came = self._came, [], {}, []
+        self._stop_listening()
+        for number in came:
+            signal.raise_signal(number)
 
     def _handle(self, number: int, _: object) -> None:
         self._handling.set()
@@ -68,6 +79,14 @@ class Signals:
             return
         thread = threading.Thread(target=self._listen, args=(hear,), name="etude-signals", daemon=True)
         thread.start()
+
+    def _stop_listening(self) -> None:
+        if self._wake >= 0:
+            before = signal.set_wakeup_fd(-1)
+            if before not in (-1, self._wake):
+                signal.set_wakeup_fd(before)
+            os.close(self._wake)
+            self._wake = -1
 
     def _listen(self, hear: int) -> None:
         ours = set(self._ours)
