@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": BASE,
     "cost": BASE,
     # verbs: never one another, except that ingest uses link
-    "collect": BASE | {"store"},
+    "collect": BASE | {"store", "__init__"},
     "link": BASE,
     "ingest": BASE | {"store", "cost", "link"},
     "generate": BASE | {"cost"},

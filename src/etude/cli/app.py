@@ -25,6 +25,8 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
 [bold]First steps[/bold]
 
   etude demo                      see all of it on an embedded job
+  etude collect -o run/ -- torchrun train.py
+                                  record a PyTorch script as it is
   etude info run/                 what is in it: a folder of name.{rank}.et
   etude check run/                is it sound? exit code 1 if not
   etude convert run/ out/ --to parquet

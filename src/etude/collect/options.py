@@ -1,0 +1,63 @@
+"""What to record. The same options serve the context manager, the decorator and the launcher."""
+
+import dataclasses
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from etude.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    name: str = "trace"
+    """Files are `NAME.rank3.et.json.gz` and so on."""
+    steps: int | None = None
+    """Steps to record after the warm-up; None: until the end."""
+    warmup: int = 0
+    """Steps to let pass before."""
+    detect_steps: bool = True
+    """Count optimizer steps if `step()` is never called."""
+    shapes: bool = True
+    """Shapes, strides and types of the inputs of each operator."""
+    stacks: bool = False
+    """Python frames: much larger files, and paths of source files in them."""
+    flops: bool = False
+    """PyTorch's own estimate of FLOPs."""
+    modules: bool = False
+    """Module hierarchy (TorchScript only, says PyTorch)."""
+    memory: bool = False
+    """Every allocation and release."""
+    sync_events: bool = True
+    """CUDA synchronisation events, where there is a GPU and the installed PyTorch knows them."""
+    flight_recorder: bool = True
+    """Entries of the Flight Recorder: the process group of every gloo collective."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """The parallel plan, for the manifest: `{"tp": 2, "dp": 4}`. Goes to JSON as it is."""
+    force: bool = False
+    """Replace what an earlier run left in the folder."""
+
+    def __post_init__(self) -> None:
+        if self.steps is not None and self.steps < 1:
+            raise UsageError(f"{self.steps} steps cannot be recorded", hint="steps is 1 or more; leave it out for all")
+        if self.warmup < 0:
+            raise UsageError(f"a warm-up of {self.warmup} steps cannot be")
+        if not re.fullmatch(r"[\w][\w.-]*", self.name):
+            raise UsageError(f"`{self.name}` cannot start the name of a file", hint="letters, digits, _ - and .")
+        try:
+            json.dumps(dict(self.plan))
+        except (TypeError, ValueError) as problem:
+            raise UsageError(f"the plan does not go into JSON: {problem}") from None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Options":
+        known = [f.name for f in dataclasses.fields(cls)]
+        for key in values:
+            if key not in known:
+                raise UsageError(f"unknown option `{key}`", where="collect", hint=f"known: {', '.join(known)}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)} | {"plan": dict(self.plan)}

@@ -1,0 +1,146 @@
+"""Records a PyTorch program from inside.
+
+    from etude.collect import torch as collect
+
+    with collect.trace("run/", steps=3, warmup=1) as run:
+        for batch in data:
+            train(batch)
+            run.step()              # may be left out: optimizer steps are counted then
+
+    @collect.traced("run/", steps=3)
+    def train(): ...
+
+Every rank records itself. What the options are: `etude.collect.options.Options`.
+"""
+
+import functools
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from etude.collect import features, flight, layout
+from etude.collect.layout import manifests
+from etude.collect.options import Options
+from etude.collect.recorder import Recorder
+from etude.collect.steps import OptimizerClock
+from etude.errors import UsageError
+
+__all__ = ["Options", "Recording", "manifests", "trace", "traced"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Recording:
+    """What `trace` gives: a context manager that records from entering to leaving, or for `steps` steps."""
+
+    def __init__(self, folder: str | os.PathLike[str], options: Options) -> None:
+        self.folder = Path(folder)
+        self.options = options
+        self._recorder: Recorder | None = None
+        self._clock: OptimizerClock | None = None
+
+    def __enter__(self) -> "Recording":
+        if self._recorder is not None:
+            raise UsageError("this recording has been used", hint="call `trace` again")
+        torch = features.torch()
+        if torch.autograd._profiler_enabled():
+            raise UsageError("a profiler is running already", where="collect", hint="only one can run at a time")
+        flight.ask_for_room()
+        recorder = Recorder(torch, self.folder, self.options)
+        layout.make_room(self.folder, recorder.world.rank, recorder.world.world_size, force=self.options.force)
+        if self.options.detect_steps:
+            self._clock = OptimizerClock(torch, lambda: self._step("optimizer"))
+        try:
+            recorder.begin()
+        except BaseException:
+            self._stop_clock()
+            raise
+        self._recorder = recorder
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish(kind.__name__ if kind is not None else "")
+
+    def step(self) -> None:
+        """A step of the program is over. Once this is called, optimizer steps are not counted."""
+        self._step("call")
+
+    @property
+    def recording(self) -> bool:
+        """Whether the profiler is on: not before entering, between warm-up steps, or after the last step."""
+        return self._recorder is not None and self._recorder.recording
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """What this rank has written: `host`, `device` and perhaps `flight_recorder`. Empty until it has."""
+        found = self._recorder.files if self._recorder is not None else {}
+        return {what: self.folder / name for what, name in found.items()}
+
+    def _step(self, counted_by: str) -> None:
+        recorder = self._recorder
+        if recorder is None or recorder.done:
+            return
+        with _only_warnings():
+            recorder.step_done(counted_by)
+        if not recorder.here:
+            self._stop_clock()
+
+    def _finish(self, reason: str) -> None:
+        self._stop_clock()
+        if self._recorder is not None:
+            with _only_warnings():
+                self._recorder.finish(reason)
+
+    def _stop_clock(self) -> None:
+        clock, self._clock = self._clock, None
+        if clock is not None:
+            clock.stop()
+
+
+class _only_warnings:  # noqa: N801 - reads as a function
+    """The program goes on as it would have, whatever happens to its recording."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, _: object) -> bool:
+        if not isinstance(problem, Exception):
+            return False
+        warnings.warn(f"etude: the recording was not written: {problem}", RuntimeWarning, stacklevel=4)
+        return True
+
+
+def trace(folder: str | os.PathLike[str], **options: Any) -> Recording:
+    """Records what happens inside `with trace(folder): ...` on this rank, into `folder`.
+
+    `steps` to record after `warmup` others, `name` of the files, `plan` for the manifest, `force` to replace an earlier
+    run; `shapes`, `stacks`, `flops`, `modules`, `memory`, `sync_events`, `flight_recorder` say what is recorded.
+    """
+    return Recording(folder, Options.from_dict(options))
+
+
+def traced(folder: str | os.PathLike[str], **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Records the first call of a function; later calls run as ever."""
+    chosen = Options.from_dict(options)
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        used = False
+
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **named: P.kwargs) -> R:
+            nonlocal used
+            if used:
+                return function(*args, **named)
+            used = True
+            with Recording(folder, chosen):
+                return function(*args, **named)
+
+        return wrapper
+
+    return decorate

@@ -1,0 +1,152 @@
+"""What needs no PyTorch: options, refusals, signals, the launcher around commands that never train."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from collected import ENVIRONMENT
+from etude.cli import main
+from etude.collect import layout
+from etude.collect import torch as collect
+from etude.collect.options import Options
+from etude.errors import UsageError
+
+
+def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_importing_collect_imports_no_pytorch():
+    code = "import sys, etude.collect.torch, etude.collect.launch; print('torch' in sys.modules)"
+    assert python(code).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"step": 3}, "collect: unknown option `step`"),
+        ({"steps": 0}, "0 steps cannot be recorded"),
+        ({"warmup": -1}, "a warm-up of -1 steps"),
+        ({"name": "a/b"}, "`a/b` cannot start"),
+        ({"plan": {"x": object()}}, "the plan does not go into JSON"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, object], text: str):
+    with pytest.raises(UsageError) as problem:
+        collect.trace("run", **options)
+    assert str(problem.value).startswith(text)
+
+
+def test_without_pytorch_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UsageError, match=r"hint: pip install etude\[torch\]"), collect.trace(tmp_path):
+        pass
+
+
+def test_a_pytorch_that_cannot_record_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    old, profiler = ModuleType("torch"), ModuleType("torch.profiler")
+    vars(old)["__version__"] = "1.9"
+    monkeypatch.setitem(sys.modules, "torch", old)
+    monkeypatch.setitem(sys.modules, "torch.profiler", profiler)
+    with pytest.raises(UsageError, match=r"PyTorch 1\.9 has no ExecutionTraceObserver"), collect.trace(tmp_path):
+        pass
+
+
+def test_names_around_the_events_are_taken_out(tmp_path: Path):
+    text = '{"host_name": "a\\"b", "traceEvents": [%s], "username" : "me", "traceName": "/home/me/x.json"}'
+    source = tmp_path / "in.json"
+    source.write_text(text % ",".join(['{"name": "host_name"}'] * 200_000))  # more than twice the edges
+    layout.compress(source, tmp_path / "w.rank0.kineto.json.gz", force=False)
+    import gzip
+    import json
+
+    found = json.loads(gzip.decompress((tmp_path / "w.rank0.kineto.json.gz").read_bytes()))
+    assert len(found.pop("traceEvents")) == 200_000
+    assert found == {"host_name": "redacted", "username": "redacted", "traceName": "w.rank0.kineto.json"}
+
+
+STUCK = """
+import ctypes, sys
+from etude.collect import signals
+signals._PATIENCE_S = 0.2
+watched = signals.Signals(lambda name: print("written", name, flush=True))
+watched.watch()
+if sys.argv[1] == "leaves":
+    watched.leave()
+if sys.argv[1] == "writes":
+    import os, signal
+    watched.hold()
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGINT)
+    print("wrote", flush=True)
+    watched.leave()
+    print("never here", flush=True)
+print("ready", flush=True)
+if sys.argv[1] == "sleeps":
+    import time; time.sleep(30)
+lock, libc = (ctypes.c_char * 128)(), ctypes.CDLL(None)
+libc.pthread_mutex_lock(lock), libc.pthread_mutex_lock(lock)   # native code that no signal wakes
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+@pytest.mark.parametrize(("how", "written"), [("sleeps", "written SIGTERM\n"), ("hangs", ""), ("leaves", "")])
+def test_a_signal_has_its_usual_effect_in_the_end(how: str, written: str):
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK, how], env=os.environ | ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)  # to be inside the native call
+        process.terminate()
+        assert process.stdout.read() == written
+        assert process.wait(20) == -15
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_a_signal_waits_while_files_are_written():
+    done = python(STUCK, "writes")
+    assert (done.stdout, done.returncode) == ("wrote\n", -15)
+
+
+# --- the launcher
+
+
+def test_a_command_that_does_not_train(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text("import os; os.environ['SITE'] = 'mine'")
+    code = "import os, sys; print(os.environ['SITE'], any('bootstrap' in p for p in sys.path)); sys.exit(5)"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(site))
+        assert main(["collect", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", code]) == 5
+    out, talk = capfd.readouterr()
+    assert out == "mine False\n"
+    assert talk.startswith("etude collect: nothing was recorded: ")
+
+
+def test_a_signal_is_passed_on_as_a_shell_would(tmp_path: Path):
+    code = "import os; os.kill(os.getpid(), 9)"
+    assert main(["collect", "-o", str(tmp_path / "run"), "--", sys.executable, "-c", code]) == 137
+
+
+def test_what_cannot_be_run_or_written_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["collect", "-o", str(tmp_path / "run"), "--", "no-such-command-at-all"]) == 2
+    assert "no-such-command-at-all: no such command" in capsys.readouterr().err
+    (tmp_path / "trace.rank3.et.json.gz").write_bytes(b"")
+    assert main(["collect", "-o", str(tmp_path), "--", sys.executable, "-c", "print(1)"]) == 2
+    assert "holds a run already (`trace.rank3.et.json.gz`)" in capsys.readouterr().err
+    assert main(["collect", "-o", str(tmp_path), "--force", "--", sys.executable, "-c", "pass"]) == 0
+    assert not (tmp_path / "trace.rank3.et.json.gz").exists()
+
+
+def test_options_survive_the_way_to_the_worker():
+    options = Options(steps=3, warmup=1, plan={"tp": 2}, memory=True)
+    assert Options.from_dict(options.to_dict()) == options

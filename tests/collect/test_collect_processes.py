@@ -1,0 +1,124 @@
+"""Recording in other processes: ranks, the launcher, signals. Each start of PyTorch costs seconds, so there are few."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from collected import PROGRAMS, ROOTS, Files, finished, ranks, start
+
+pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+
+GLOO = {
+    "ddp": {"gloo:all_reduce"},
+    "fsdp2": {"gloo:all_gather", "gloo:all_reduce"},
+    "tensor_parallel": {"gloo:all_reduce"},
+    "pipeline": {"gloo:send", "gloo:recv"},
+    "moe": {"gloo:all_to_all"},
+}
+P2P = {"gloo:send", "gloo:recv"}  # the Flight Recorder has no entries for these
+
+
+@pytest.mark.parametrize(
+    ("size", "scenarios"), [(2, ["ddp", "fsdp2", "tensor_parallel", "pipeline", "moe"]), (4, ["ddp", "moe"])]
+)
+def test_every_rank_of_every_parallelism(size: int, scenarios: list[str], tmp_path: Path):
+    ranks(size, PROGRAMS / "parallel.py", tmp_path, *scenarios)
+    for scenario in scenarios:
+        for rank in range(size):
+            check_rank(Files(tmp_path / scenario, rank), scenario, rank, size)
+
+
+def check_rank(found: Files, scenario: str, rank: int, size: int) -> None:
+    manifest = found.manifest
+    assert found.steps() == [1, 2]
+    assert found.unlinked() <= ROOTS
+    assert (manifest["rank"], manifest["world_size"], manifest["backend"]) == (rank, size, "gloo")
+    assert (manifest["partial"], manifest["plan"]) == (False, {scenario: size})
+    groups = {group["pg_desc"]: group["ranks"] for group in manifest["process_groups"]}
+    assert groups["default_pg"] == list(range(size))
+    assert groups.get("pair") == ([0, 1] if rank < 2 else None)
+    gloo = [name for name in found.events if name.startswith("gloo:")]
+    assert GLOO[scenario] <= set(gloo)
+    entries = [entry["profiling_name"] for entry in found.flight["entries"]] if found.flight else []
+    assert sorted(entries) == sorted(name for name in gloo if name not in P2P)
+
+
+def test_the_launcher_records_every_rank_of_an_unchanged_script(tmp_path: Path):
+    run = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
+    process = start("-m", "etude", "collect", "-o", tmp_path / "run", "--", *run, PROGRAMS / "plain.py", "trains")
+    out, talk = finished(process)
+    assert process.returncode == 0, talk
+    assert sorted(out.splitlines()) == ["done 0 -", "done 1 -"]
+    assert talk.splitlines()[-1] == f"etude collect: 2 ranks, 3 steps each, in {tmp_path / 'run'}"
+    for rank in range(2):
+        found = Files(tmp_path / "run", rank)
+        assert found.steps() == [2, 3, 4]
+        assert found.unlinked() <= ROOTS
+        assert found.events.count("gloo:all_reduce") == 3
+        assert (found.manifest["rank"], found.manifest["world_size"]) == (rank, 2)
+        assert [group["ranks"] for group in found.manifest["process_groups"]] == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "out", "reason"),
+    [
+        ("infers", 7, "done - -\n", ""),
+        ("raises", 1, "", "ValueError"),
+    ],
+)
+def test_the_launcher_leaves_a_script_as_it_is(how: str, code: int, out: str, reason: str, tmp_path: Path):
+    process = start("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "plain.py", how)
+    said, talk = finished(process)
+    assert (process.returncode, said) == (code, out), talk
+    found = Files(tmp_path)
+    assert found.manifest["reason"] == reason
+    assert "aten::linear" in found.nodes
+    assert found.unlinked() <= ROOTS
+
+
+def test_the_scripts_own_profiler_goes_first(tmp_path: Path):
+    process = start("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "plain.py", "profiles")
+    said, talk = finished(process)
+    assert (process.returncode, said) == (7, "own profile has events: True\ndone - -\n")
+    assert "etude collect: RuntimeError: the program runs a profiler of its own" in talk
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_ctrl_c_ends_the_script_and_keeps_what_there_is(tmp_path: Path):
+    command = ("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "plain.py", "waits")
+    process = start(*command)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal would: to all of its processes
+    _, talk = finished(process)
+    assert process.returncode == 130
+    assert "etude collect: rank 0: partial: KeyboardInterrupt" in talk
+    assert Files(tmp_path).manifest["steps"]["numbers"] == [2, 3]
+
+
+TERMINATED = """
+import sys, time, torch
+from etude.collect import torch as collect
+with collect.trace(sys.argv[1], steps=3):
+    torch.ones(1) + 1
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
+def test_sigterm_kills_as_ever_and_keeps_what_there_is(tmp_path: Path):
+    process = start("-c", TERMINATED, tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    finished(process)
+    assert process.returncode == -signal.SIGTERM
+    found = Files(tmp_path)
+    assert (found.manifest["partial"], found.manifest["reason"]) == (True, "SIGTERM")
+    assert found.nodes.count("aten::add") == 1
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []

@@ -1,0 +1,221 @@
+"""Recording in this process: one rank, tiny models."""
+
+import getpass
+import json
+import re
+import shutil
+import socket
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collected import ROOTS, Files
+from etude.collect import torch as collect
+from etude.errors import UsageError
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def stepper(**schedule: int) -> Callable[[], None]:
+    """One training step; with a learning-rate scheduler if `every` says how often."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    rate = torch.optim.lr_scheduler.StepLR(optimizer, schedule["every"]) if schedule else None
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        if rate is not None:
+            rate.step()
+
+    return step
+
+
+def test_optimizer_steps_are_counted(tmp_path: Path):
+    step = stepper()
+    with collect.trace(tmp_path / "run", steps=2, warmup=2, plan={"dp": 1}) as run:
+        assert run.recording
+        for _ in range(6):
+            step()
+        assert not run.recording
+    found = Files(tmp_path / "run")
+    assert found.steps() == found.manifest["steps"]["numbers"] == [2, 3]
+    assert found.nodes.count("aten::linear") == found.events.count("aten::linear") == 2 * 2
+    assert found.nodes.count("Optimizer.step#SGD.step") == 2
+    assert found.unlinked() <= ROOTS
+    assert found.manifest["steps"] == {
+        "asked": 2, "warmup": 2, "recorded": 2, "numbers": [2, 3], "counted_by": "optimizer",
+    }  # fmt: skip
+    assert (found.manifest["partial"], found.manifest["reason"]) == (False, "")
+    assert (found.manifest["rank"], found.manifest["world_size"], found.manifest["plan"]) == (0, 1, {"dp": 1})
+    assert found.manifest["versions"]["torch"] == str(torch.__version__)
+    assert set(run.files) == {"host", "device"}
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "trace.rank0.et.json.gz", "trace.rank0.kineto.json.gz", "trace.rank0.manifest.json",
+    ]  # fmt: skip
+
+
+def test_a_scheduler_made_before_hides_no_step_and_nothing_warns(tmp_path: Path):
+    step = stepper(every=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with collect.trace(tmp_path, steps=1):
+            step()
+            step()
+    assert Files(tmp_path).nodes.count("Optimizer.step#SGD.step") == 1
+
+
+def test_calls_of_step_count_instead_of_the_optimizer(tmp_path: Path):
+    step = stepper()
+    with collect.trace(tmp_path, steps=2, warmup=1) as run:
+        for _ in range(4):
+            step()
+            step()  # two optimizer steps make a step of the program
+            run.step()
+    found = Files(tmp_path)
+    assert found.manifest["steps"]["counted_by"] == "call"
+    assert found.manifest["steps"]["recorded"] == 2
+    assert found.nodes.count("Optimizer.step#SGD.step") == 4
+
+
+def test_the_first_of_several_optimizers_is_the_clock(tmp_path: Path):
+    one, other = stepper(), stepper()
+    with collect.trace(tmp_path, steps=2):
+        for _ in range(3):
+            one()
+            other()
+    found = Files(tmp_path)
+    assert found.nodes.count("Optimizer.step#SGD.step") == 2 + 1
+    assert found.manifest["steps"]["recorded"] == 2
+
+
+def test_without_any_step_all_is_recorded(tmp_path: Path):
+    with collect.trace(tmp_path, steps=3, warmup=2):
+        torch.ones(4) + 1
+    found = Files(tmp_path)
+    assert found.nodes.count("aten::add") == 1
+    assert found.manifest["steps"]["counted_by"] == "nothing"
+    assert found.manifest["partial"] is False
+
+
+def test_too_few_steps_are_partial_and_say_so(tmp_path: Path):
+    step = stepper()
+    with collect.trace(tmp_path, steps=3):
+        step()
+    assert Files(tmp_path).manifest["reason"] == "ended after 1 of 3 steps"
+    with collect.trace(tmp_path / "b", steps=1, warmup=5):
+        step()
+        step()
+    short = Files(tmp_path / "b")
+    assert short.manifest["reason"] == "ended after 2 steps, the warm-up is 5"
+    assert short.manifest["files"] == {}
+
+
+def test_an_exception_passes_through_and_leaves_a_partial_run(tmp_path: Path):
+    step = stepper()
+    with pytest.raises(ZeroDivisionError, match="mid-step"), collect.trace(tmp_path, steps=3):
+        step()
+        torch.ones(4) + 1
+        raise ZeroDivisionError("mid-step, with /a/path in it")
+    found = Files(tmp_path)
+    assert (found.manifest["partial"], found.manifest["reason"]) == (True, "ZeroDivisionError")
+    assert found.nodes.count("aten::add") == 1
+    assert found.manifest["steps"]["numbers"] == [0]
+
+
+def test_after_it_pytorch_is_as_it_was(tmp_path: Path):
+    step = stepper(every=2)
+    before = (vars(torch.optim.SGD)["step"], vars(torch.optim.Optimizer)["profile_hook_step"])
+    with collect.trace(tmp_path, steps=1):
+        step()
+    assert (vars(torch.optim.SGD)["step"], vars(torch.optim.Optimizer)["profile_hook_step"]) == before
+    with torch.profiler.profile() as profiler:
+        step()
+    assert len(profiler.events()) > 0
+
+
+def test_an_earlier_run_is_refused_or_replaced(tmp_path: Path):
+    with collect.trace(tmp_path):
+        torch.ones(1)
+    before = (tmp_path / "trace.rank0.manifest.json").read_bytes()
+    with pytest.raises(UsageError, match="holds a run already"), collect.trace(tmp_path):
+        pytest.fail("must not come here")
+    assert (tmp_path / "trace.rank0.manifest.json").read_bytes() == before
+    (tmp_path / "old.rank5.manifest.json").write_text("{}")
+    with collect.trace(tmp_path, force=True):
+        torch.ones(1)
+    assert (tmp_path / "trace.rank0.manifest.json").read_bytes() != before
+    assert not (tmp_path / "old.rank5.manifest.json").exists()  # of a larger world: would be taken for part of this one
+
+
+def test_the_decorator_records_the_first_call(tmp_path: Path):
+    @collect.traced(tmp_path, name="f")
+    def double(x: Any) -> Any:
+        return x * 2
+
+    assert [double(torch.ones(1)).item() for _ in range(2)] == [2.0, 2.0]
+    assert Files(tmp_path, name="f").nodes.count("aten::mul") == 1
+
+
+def test_nothing_names_the_machine_the_user_or_the_folder(tmp_path: Path):
+    with collect.trace(tmp_path, name="x"):
+        torch.ones(1)
+    found = Files(tmp_path, name="x")
+    manifest = json.dumps(found.manifest)
+    for word in (socket.gethostname(), getpass.getuser(), "/"):
+        assert not re.search(rf"(?<!\w){re.escape(word)}(?!\w)", manifest), word
+    about = json.dumps({key: value for key, value in found.device.items() if key != "traceEvents"})
+    assert socket.gethostname() not in about
+    assert str(tmp_path) not in about + json.dumps(found.host)
+    assert found.device["traceName"] == "x.rank0.kineto.json"
+
+
+def test_options_reach_the_profiler(tmp_path: Path):
+    with collect.trace(tmp_path, memory=True, flops=True, stacks=True):
+        torch.ones(64) + torch.ones(64)
+    device = Files(tmp_path).device
+    assert (device["profile_memory"], device["with_flops"], device["with_stack"]) == (1, 1, 1)
+    assert "[memory]" in {event["name"] for event in device["traceEvents"]}
+
+
+def test_forked_workers_do_not_write_into_the_trace(tmp_path: Path):
+    data = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(torch.arange(64.0)), batch_size=4, num_workers=1, multiprocessing_context="fork"
+    )
+    with collect.trace(tmp_path):
+        total = sum(batch.sum().item() for (batch,) in data)
+    found = Files(tmp_path)
+    assert total == 63 * 32
+    assert found.nodes.count("aten::sum") == found.events.count("aten::sum") == 2 * 16  # it calls itself
+    assert found.unlinked() <= ROOTS
+
+
+def test_a_recording_that_cannot_be_written_is_a_warning(tmp_path: Path):
+    recording = collect.trace(tmp_path / "run")
+    recording.__enter__()
+    shutil.rmtree(tmp_path / "run")
+    with pytest.warns(RuntimeWarning, match="was not written"):
+        recording.__exit__(None, None, None)
+    with collect.trace(tmp_path / "next"):
+        torch.ones(1)
+    assert Files(tmp_path / "next").manifest["partial"] is False
+
+
+def test_stderr_is_left_to_the_program(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    with collect.trace(tmp_path):
+        torch.ones(1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_second_profiler_is_refused(tmp_path: Path):
+    with torch.profiler.profile(), pytest.raises(UsageError, match="running already"), collect.trace(tmp_path):
+        pytest.fail("must not come here")
