@@ -7,7 +7,18 @@ function: `etude --help` loads every one of these files and must stay quick.
 from collections.abc import Sequence
 
 # In the order in which `etude --help` shows them within their panels.
-COMMANDS: tuple[str, ...] = ("info", "check", "diff", "query", "convert", "collect", "link", "simulate", "systems", "demo")
+COMMANDS: tuple[str, ...] = (
+    "info",
+    "check",
+    "diff",
+    "query",
+    "convert",
+    "collect",
+    "link",
+    "simulate",
+    "systems",
+    "demo",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
