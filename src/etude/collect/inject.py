@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,15 @@ class Worker:
             return
         from torch.nn.modules.module import register_module_forward_pre_hook
 
-        self._handles.append(register_module_forward_pre_hook(lambda *_: self._begin()))
+        compiling = features.compiling(self._torch)
+
+        def called(*_: Any) -> None:
+            if not compiling():
+                self._begin()
+
+        # The first call of a compiled module would complain about our hook, which is gone by the second.
+        warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
+        self._handles.append(register_module_forward_pre_hook(called))
         if options.detect_steps:
             self._clock = OptimizerClock(self._torch, self._stepped)
         _before_a_profiler_of_its_own(self._torch, self._give_way)
