@@ -70,6 +70,7 @@ class Worker:
             if self._torch.autograd._profiler_enabled():
                 raise RuntimeError("the program runs a profiler of its own")
             self._recorder = Recorder(self._torch, self._folder, self._options)
+            self._replace_partial(self._recorder.world.rank)
             self._recorder.begin()
         except Exception as problem:
             self._fail(problem)
@@ -95,19 +96,17 @@ class Worker:
     def _end(self, reason: str) -> None:
         if self._recorder is None or self._recorder.done:
             return
-        self._replace_partial()
         try:
             self._recorder.finish(reason)
         except Exception as problem:
             self._fail(problem)
 
-    def _replace_partial(self) -> None:
+    def _replace_partial(self, rank: int) -> None:
         """A worker that an elastic launcher starts again takes the place of the one that failed."""
-        assert self._recorder is not None
-        path = layout.path_of(self._folder, self._options.name, self._recorder.world.rank, layout.MANIFEST)
+        path = layout.path_of(self._folder, self._options.name, rank, layout.MANIFEST)
         with contextlib.suppress(OSError, ValueError):
             if json.loads(path.read_bytes())["partial"]:
-                layout.make_room(self._folder, self._recorder.world.rank, sys.maxsize, force=True)
+                layout.make_room(self._folder, rank, sys.maxsize, force=True)
 
     def _fail(self, problem: Exception) -> None:
         """The program goes on. Its output is its own, so the reason goes into a file that the launcher reads."""
