@@ -14,7 +14,8 @@ PROGRAMS = Path(__file__).resolve().parent / "collect" / "programs"
 SRC = Path(__file__).resolve().parent.parent / "src"
 
 # One thread each: the tests share two cores. The source folder, should Etude not be installed.
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(SRC), os.environ.get("PYTHONPATH", "")])}
+_PATHS = [str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(_PATHS)}
 
 
 def start(*args: str | Path, **more: str) -> subprocess.Popen[str]:

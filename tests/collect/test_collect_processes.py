@@ -62,29 +62,20 @@ def test_the_launcher_records_every_rank_of_an_unchanged_script(tmp_path: Path):
         assert [group["ranks"] for group in found.manifest["process_groups"]] == [[0, 1]]
 
 
-@pytest.mark.parametrize(
-    ("how", "code", "out", "reason"),
-    [
-        ("infers", 7, "done - -\n", ""),
-        ("raises", 1, "", "ValueError"),
-    ],
-)
-def test_the_launcher_leaves_a_script_as_it_is(how: str, code: int, out: str, reason: str, tmp_path: Path):
-    process = start("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "plain.py", how)
-    said, talk = finished(process)
-    assert (process.returncode, said) == (code, out), talk
-    found = Files(tmp_path)
-    assert found.manifest["reason"] == reason
-    assert "aten::linear" in found.nodes
-    assert found.unlinked() <= ROOTS
-
-
-def test_the_scripts_own_profiler_goes_first(tmp_path: Path):
-    process = start("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "plain.py", "profiles")
-    said, talk = finished(process)
-    assert (process.returncode, said) == (7, "own profile has events: True\ndone - -\n")
-    assert "etude collect: RuntimeError: the program runs a profiler of its own" in talk
-    assert list(tmp_path.iterdir()) == []
+def test_the_launcher_leaves_a_script_as_it_is(tmp_path: Path):
+    ways = ("infers", "raises", "profiles")
+    launch = ("-m", "etude", "collect", "-o")
+    started = [start(*launch, tmp_path / how, "--", sys.executable, PROGRAMS / "plain.py", how) for how in ways]
+    ended = [finished(process) for process in started]
+    assert [process.returncode for process in started] == [7, 1, 7], ended
+    assert [out for out, _ in ended] == ["done - -\n", "", "own profile has events: True\ndone - -\n"]
+    for how, reason in (("infers", ""), ("raises", "ValueError")):
+        found = Files(tmp_path / how)
+        assert found.manifest["reason"] == reason
+        assert "aten::linear" in found.nodes
+        assert found.unlinked() <= ROOTS
+    assert "etude collect: RuntimeError: the program runs a profiler of its own" in ended[2][1]
+    assert list((tmp_path / "profiles").iterdir()) == []
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")

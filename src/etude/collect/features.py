@@ -1,6 +1,7 @@
 """What the installed PyTorch can do, asked of PyTorch itself: no table of versions."""
 
 import inspect
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -58,6 +59,12 @@ def _takes(config: Any, key: str, value: object) -> bool:
 
 def accepts(function: Any, argument: str) -> bool:
     return argument in inspect.signature(function).parameters
+
+
+def compiling(torch: Any) -> Callable[[], bool]:
+    """Tells whether `torch.compile` is reading the code that asks, rather than running it."""
+    found: Callable[[], bool] = getattr(getattr(torch, "compiler", None), "is_compiling", lambda: False)
+    return found
 
 
 def distributed(torch: Any) -> Any:

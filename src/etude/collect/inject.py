@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,15 @@ class Worker:
             return
         from torch.nn.modules.module import register_module_forward_pre_hook
 
-        self._handles.append(register_module_forward_pre_hook(lambda *_: self._begin()))
+        compiling = features.compiling(self._torch)
+
+        def called(*_: Any) -> None:
+            if not compiling():
+                self._begin()
+
+        # The first call of a compiled module would complain about our hook, which is gone by the second.
+        warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
+        self._handles.append(register_module_forward_pre_hook(called))
         if options.detect_steps:
             self._clock = OptimizerClock(self._torch, self._stepped)
         _before_a_profiler_of_its_own(self._torch, self._give_way)
@@ -61,6 +70,7 @@ class Worker:
             if self._torch.autograd._profiler_enabled():
                 raise RuntimeError("the program runs a profiler of its own")
             self._recorder = Recorder(self._torch, self._folder, self._options)
+            self._replace_partial(self._recorder.world.rank)
             self._recorder.begin()
         except Exception as problem:
             self._fail(problem)
@@ -86,19 +96,17 @@ class Worker:
     def _end(self, reason: str) -> None:
         if self._recorder is None or self._recorder.done:
             return
-        self._replace_partial()
         try:
             self._recorder.finish(reason)
         except Exception as problem:
             self._fail(problem)
 
-    def _replace_partial(self) -> None:
+    def _replace_partial(self, rank: int) -> None:
         """A worker that an elastic launcher starts again takes the place of the one that failed."""
-        assert self._recorder is not None
-        path = layout.path_of(self._folder, self._options.name, self._recorder.world.rank, layout.MANIFEST)
+        path = layout.path_of(self._folder, self._options.name, rank, layout.MANIFEST)
         with contextlib.suppress(OSError, ValueError):
             if json.loads(path.read_bytes())["partial"]:
-                layout.make_room(self._folder, self._recorder.world.rank, sys.maxsize, force=True)
+                layout.make_room(self._folder, rank, sys.maxsize, force=True)
 
     def _fail(self, problem: Exception) -> None:
         """The program goes on. Its output is its own, so the reason goes into a file that the launcher reads."""

@@ -3,7 +3,8 @@
 The first optimizer that steps is the clock: a program with several (a GAN, one per parameter) steps each in its turn.
 
 PyTorch's own post hook runs inside the profiler's range `Optimizer.step#...`; a recording that stops there loses that
-range. So `step` is wrapped outside of it: in classes that are in use already, and in those that come into use.
+range. So `step` is wrapped outside of it: in classes that are there already, and in those that come into use. Of
+several wrappers around one `step` the outermost tells.
 """
 
 import functools
@@ -12,6 +13,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any
+
+from etude.collect import features
 
 _OURS = "_etude_clock"
 
@@ -25,9 +28,10 @@ class OptimizerClock:
         self._inside: set[int] = set()  # ids of the optimizers that are stepping
         self._running = True
         self._base = torch.optim.Optimizer
+        self._compiling = features.compiling(torch)
         self._replaced: list[tuple[Any, str, Any]] = []
         for owner in {self._base, *_subclasses(self._base)}:
-            if getattr(vars(owner).get("step"), "hooked", False):
+            if "step" in vars(owner):
                 self._replace(owner, "step", self._outside(owner.step))
         for optimizer in _hidden(self._base):
             step = functools.partial(self._outside(_ignoring_self(optimizer.step)), optimizer)
@@ -56,7 +60,8 @@ class OptimizerClock:
     def _outside(self, step: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(step)
         def wrapper(optimizer: Any, *args: Any, **named: Any) -> Any:
-            if not self._running or id(optimizer) in self._inside:
+            # Inlined into something that is being compiled: not to be seen.
+            if self._compiling() or not self._running or id(optimizer) in self._inside:
                 return step(optimizer, *args, **named)
             self._inside.add(id(optimizer))
             try:
@@ -69,7 +74,7 @@ class OptimizerClock:
         return wrapper
 
     def _stepped_unseen(self, optimizer: Any, *_: Any) -> None:
-        if id(optimizer) not in self._inside:
+        if not self._compiling() and id(optimizer) not in self._inside:
             self._stepped(optimizer)
 
     def _stepped(self, optimizer: Any) -> None:
