@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError
+from etude.link import intern_kernels
 from etude.link import scan_kernels as k
 from etude.link.scan_kernels import ATTRIBUTES, ENTER, IDENTITY, INT, TEXT, TIME
 from etude.model.schema import UNKNOWN
@@ -168,11 +169,11 @@ class Json:
         return self.value(p), end
 
     def _rows(self, p: int, scanner: Scanner) -> tuple[Rows, int]:
-        room = max((self.size - p) // 256, 64)
+        room = max(min((self.size - p) // 64, _BLOCK_ROWS), 64)
         dense = np.full((len(scanner.columns), room), UNKNOWN, np.int64)
         sparse = np.empty((3, 1024), np.int64)
         row, used, status = 0, 0, k.FULL
-        p = int(k.skip_space(self.heap, p))
+        first = p = int(k.skip_space(self.heap, p))
         while status == k.FULL:
             stop = min(row + _BLOCK_ROWS, room)
             before = row
@@ -183,8 +184,9 @@ class Json:
             if status == k.BAD:
                 raise self.error(p)
             if row == room:
-                room *= 2
-                dense = np.concatenate([dense, np.full_like(dense, UNKNOWN)], axis=1)
+                # as many as the rest will have if it is like what was read, and some
+                room += max((self.size - p) * row // (p - first) * 9 // 8, row // 4, 64)
+                dense = _grown_rows(dense, room)
             elif row < stop or row == before:
                 sparse = np.concatenate([sparse, np.empty_like(sparse)], axis=1)
         pairs = sparse[:, :used]
@@ -233,7 +235,9 @@ class Json:
             room = size * 6 // 10 + 1
             unique, lengths, hashes = _grown(unique, room), _grown(lengths, room), _grown(hashes, room)
             table = _table(hashes[:used], size)
-            row, used = k.intern_values(self.heap, self.word, places, codes, table, hashes, unique, lengths, row, used)
+            row, used = intern_kernels.intern_values(
+                self.heap, self.word, places, codes, table, hashes, unique, lengths, row, used
+            )
             if row == len(places):
                 return codes, unique[:used].copy()
             size *= 4
@@ -246,8 +250,14 @@ class Json:
 
 def _table(hashes: NDArray[np.uint64], size: int) -> I32:
     table = np.full(size, -1, np.int32)
-    k.fill_table(table, hashes)
+    intern_kernels.fill_table(table, hashes)
     return table
+
+
+def _grown_rows(dense: I64, room: int) -> I64:
+    bigger = np.full((len(dense), room), UNKNOWN, np.int64)
+    bigger[:, : dense.shape[1]] = dense
+    return bigger
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:

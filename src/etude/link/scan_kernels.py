@@ -225,41 +225,76 @@ def _key(buf, word, p, context):
     return skip_space(buf, p + 1), h
 
 
+@njit(cache=True, inline="always")
+def _same(buf, word, a, b, length):
+    """Are the `length` bytes at a and b equal?"""
+    n = 0
+    while n + 8 <= length:
+        if word[a + n] != word[b + n]:
+            return False
+        n += 8
+    while n < length:
+        if buf[a + n] != buf[b + n]:
+            return False
+        n += 1
+    return True
+
+
 @njit(cache=True)
-def _attributes(buf, word, p, context, names, found):
-    """(behind, entries) of a list of {"name":, "type":, "value":}: `found` gets pairs of name hash and value's place.
-    `names` are the hashes of the keys `name` and `value`."""
+def _attribute(buf, word, p, context, names):
+    """One {"name":, "type":, "value":} at p: (behind, name's hash, value's place or -1, does it end with the value)."""
+    p = skip_space(buf, p + 1)
+    name, value, last = np.uint64(0), np.int64(-1), False
+    while buf[p] != _CLOSE:
+        if buf[p] != _QUOTE:
+            return ~p, name, value, False
+        p, h = _key(buf, word, p, context)
+        if p < 0:
+            return p, name, value, False
+        last = h == names[1]
+        if h == names[0] and buf[p] == _QUOTE:
+            p, name = _hashed(buf, word, p, context)
+        else:
+            if last:
+                value = p
+            p = skip_value(buf, word, p)
+        if p < 0:
+            return p, name, value, False
+        p = skip_space(buf, p)
+        if buf[p] == _COMMA:
+            p = skip_space(buf, p + 1)
+        elif buf[p] != _CLOSE:
+            return ~p, name, value, False
+    return p + 1, name, value, last
+
+
+@njit(cache=True)
+def _attributes(buf, word, p, context, names, slots, numbers, found):
+    """(behind, entries) of a list of attributes. found[0]: field, found[1]: the value's place, one column each.
+
+    found[2:]: of the attribute last seen at this position, its field, and where its text up to the value lies and how
+    long it is: nearly all nodes have the same attributes, and equal bytes need not be parsed again.
+    """
     p = skip_space(buf, p + 1)
     count = 0
     while buf[p] != _END_LIST:
         if buf[p] != _OPEN:
             return ~p, count
-        p = skip_space(buf, p + 1)
-        name, value = np.uint64(0), np.int64(-1)
-        while buf[p] != _CLOSE:
-            if buf[p] != _QUOTE:
-                return ~p, count
-            p, h = _key(buf, word, p, context)
-            if p < 0:
-                return p, count
-            if h == names[0] and buf[p] == _QUOTE:
-                p, name = _hashed(buf, word, p, context)
-            else:
-                if h == names[1]:
-                    value = p
-                p = skip_value(buf, word, p)
-            if p < 0:
-                return p, count
-            p = skip_space(buf, p)
-            if buf[p] == _COMMA:
-                p = skip_space(buf, p + 1)
-            elif buf[p] != _CLOSE:
-                return ~p, count
-        if value >= 0 and count < found.shape[1]:
-            found[0, count] = np.int64(name)
-            found[1, count] = value
-            count += 1
-        p = skip_space(buf, p + 1)
+        k = min(count, found.shape[1] - 1)
+        value, behind = p + found[4, k], np.int64(-1)
+        if found[4, k] and value < len(word) and _same(buf, word, p, found[3, k], found[4, k]):
+            behind = skip_value(buf, word, value)
+            behind = behind + 1 if behind > 0 and buf[behind] == _CLOSE else np.int64(-1)
+            found[0, k] = found[2, k]
+        if behind < 0:
+            behind, name, value, last = _attribute(buf, word, p, context, names)
+            if behind < 0:
+                return behind, count
+            found[0, k] = found[2, k] = find(slots, numbers, name) if value >= 0 else -1
+            found[3, k], found[4, k] = p, value - p if last else 0
+        found[1, k] = value
+        count = k + 1
+        p = skip_space(buf, behind)
         if buf[p] == _COMMA:
             p = skip_space(buf, p + 1)
         elif buf[p] != _END_LIST:
@@ -304,11 +339,10 @@ def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, use
                 p = skip_space(buf, p + 1)
                 continue
             if kind == ATTRIBUTES and buf[p] == _LIST:
-                p, count = _attributes(buf, word, p, fields[1, field], names, found)
+                p, count = _attributes(buf, word, p, fields[1, field], names, slots, numbers, found)
                 for k in range(count):
-                    inner = find(slots, numbers, np.uint64(found[0, k]))
-                    if inner >= 0:
-                        used = _keep(buf, found[1, k], fields, inner, row, dense, sparse, used)
+                    if found[0, k] >= 0:
+                        used = _keep(buf, found[1, k], fields, found[0, k], row, dense, sparse, used)
             else:
                 if field >= 0 and kind != ENTER and kind != ATTRIBUTES:
                     used = _keep(buf, p, fields, field, row, dense, sparse, used)
@@ -341,7 +375,7 @@ def _keep(buf, p, fields, field, row, dense, sparse, used):
 def scan_rows(buf, word, p, slots, numbers, fields, names, row, stop_row, dense, sparse, used):
     """Objects of the array whose next element (or end) is at p, until `stop_row` or an array is full.
     Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN."""
-    found = np.empty((2, 64), np.int64)
+    found = np.zeros((5, 64), np.int64)
     while True:
         p = skip_space(buf, p)
         if buf[p] == _END_LIST:
@@ -363,57 +397,3 @@ def scan_rows(buf, word, p, slots, numbers, fields, names, row, stop_row, dense,
                 return BAD, p, row, used
         elif buf[p] != _END_LIST:
             return BAD, p, row, used
-
-
-@njit(cache=True)
-def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begin, used):
-    """Codes for the values at `places` (-1 where UNKNOWN) by their bytes, until the table is 60% full.
-    Returns (next row, distinct values so far)."""
-    mask = np.uint64(len(table) - 1)
-    limit = len(table) * 6 // 10
-    for i in range(begin, len(places)):
-        p = places[i]
-        if p < 0:
-            codes[i] = -1
-            continue
-        if used >= limit:
-            return i, used
-        end = skip_value(buf, word, p)
-        length = end - p
-        h = np.uint64(length) * np.uint64(0x9E3779B97F4A7C15)
-        q = p
-        while q + 8 <= end:
-            h = (h ^ word[q]) * np.uint64(0xFF51AFD7ED558CCD)
-            h ^= h >> np.uint64(32)
-            q += 8
-        if q < end:
-            h = hash_word(h, word[q] & ((np.uint64(1) << np.uint64(8 * (end - q))) - np.uint64(1)))
-        h ^= h >> np.uint64(31)
-        slot = h & mask
-        while True:
-            code = table[slot]
-            if code < 0:
-                table[slot], hashes[used], unique[used], lengths[used] = used, h, p, length
-                codes[i] = used
-                used += 1
-                break
-            if hashes[code] == h and lengths[code] == length:
-                same, n, other = True, 0, unique[code]
-                while n < length and same:
-                    same = buf[p + n] == buf[other + n]
-                    n += 1
-                if same:
-                    codes[i] = code
-                    break
-            slot = (slot + np.uint64(1)) & mask
-    return len(places), used
-
-
-@njit(cache=True)
-def fill_table(table, hashes):
-    mask = np.uint64(len(table) - 1)
-    for code in range(len(hashes)):
-        slot = hashes[code] & mask
-        while table[slot] >= 0:
-            slot = (slot + np.uint64(1)) & mask
-        table[slot] = code

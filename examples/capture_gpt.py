@@ -1,0 +1,47 @@
+"""A small GPT trained for a few steps and recorded: how the sample trace of this project was made.
+
+    python examples/capture_gpt.py run/        on a GPU if there is one, else on the CPU
+"""
+
+import sys
+
+import torch
+from torch import nn
+
+from etude.collect import torch as collect
+
+VOCABULARY, WIDTH, HEADS, LAYERS, SEQUENCE, BATCH = 1024, 256, 4, 2, 128, 8
+
+
+class Gpt(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.body = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], device=tokens.device)
+        return self.head(self.body(self.embed(tokens), mask=mask, is_causal=True))
+
+
+def main(folder: str) -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(0)
+    model = Gpt().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), device=device)
+    with collect.trace(folder, steps=2, warmup=3, name="gpt") as run:
+        for _ in range(6):
+            logits = model(tokens[:, :-1])
+            loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            loss.item()
+            run.step()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

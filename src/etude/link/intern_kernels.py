@@ -1,0 +1,62 @@
+"""Compiled dictionary-encoding of JSON values by their bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from etude.link.scan_kernels import hash_word, skip_value
+
+
+@njit(cache=True)
+def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begin, used):
+    """Codes for the values at `places` (-1 where UNKNOWN) by their bytes, until the table is 60% full.
+    Returns (next row, distinct values so far)."""
+    mask = np.uint64(len(table) - 1)
+    limit = len(table) * 6 // 10
+    for i in range(begin, len(places)):
+        p = places[i]
+        if p < 0:
+            codes[i] = -1
+            continue
+        if used >= limit:
+            return i, used
+        end = skip_value(buf, word, p)
+        length = end - p
+        h = np.uint64(length) * np.uint64(0x9E3779B97F4A7C15)
+        q = p
+        while q + 8 <= end:
+            h = (h ^ word[q]) * np.uint64(0xFF51AFD7ED558CCD)
+            h ^= h >> np.uint64(32)
+            q += 8
+        if q < end:
+            h = hash_word(h, word[q] & ((np.uint64(1) << np.uint64(8 * (end - q))) - np.uint64(1)))
+        h ^= h >> np.uint64(31)
+        slot = h & mask
+        while True:
+            code = table[slot]
+            if code < 0:
+                table[slot], hashes[used], unique[used], lengths[used] = used, h, p, length
+                codes[i] = used
+                used += 1
+                break
+            if hashes[code] == h and lengths[code] == length:
+                same, n, other = True, 0, unique[code]
+                while n < length and same:
+                    same = buf[p + n] == buf[other + n]
+                    n += 1
+                if same:
+                    codes[i] = code
+                    break
+            slot = (slot + np.uint64(1)) & mask
+    return len(places), used
+
+
+@njit(cache=True)
+def fill_table(table, hashes):
+    mask = np.uint64(len(table) - 1)
+    for code in range(len(hashes)):
+        slot = hashes[code] & mask
+        while table[slot] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot] = code
