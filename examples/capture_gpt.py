@@ -1,6 +1,6 @@
 """A small GPT trained for a few steps and recorded: how the sample trace of this project was made.
 
-    python examples/capture_gpt.py run/        on a GPU if there is one, else on the CPU
+python examples/capture_gpt.py run/        on a GPU if there is one, else on the CPU
 """
 
 import sys
