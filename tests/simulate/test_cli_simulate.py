@@ -138,7 +138,7 @@ def test_all_perturbations_at_once(folder: Path):
     assert main(["simulate", path, "--system", str(folder / "small.yaml"), *more.split()]) == 0
 
 
-@pytest.mark.parametrize("name", ["Policy", "Compute", "Times"])
+@pytest.mark.parametrize("name", ["Policy", "Compute", "Times", "Network"])
 def test_the_choices_of_the_command_are_those_of_the_verb(name: str):
     ours: type[StrEnum] = getattr(command, name)
     theirs: type[StrEnum] = getattr(options, name)

@@ -16,6 +16,7 @@ from etude.model.fabrics import topology_of_system
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.simulate import joined
+from etude.simulate import run as running
 from etude.simulate.network.run import Operation, run_operations
 from etude.simulate.options import Overlap
 from etude.simulate.result import Simulated
@@ -196,6 +197,27 @@ def test_slots_grow_and_slices_do_not_matter(network: Any, monkeypatch: pytest.M
     cut = simulate(given, ONE, network=network, collective=plan)
     assert cut.links == whole.links
     assert all(np.array_equal(a, b) for a, b in zip(cut.end_ns, whole.end_ns, strict=True))
+
+
+@BOTH
+def test_an_interrupted_run_keeps_what_is_done(network: Any, monkeypatch: pytest.MonkeyPatch):
+    def stop(done: int, now_ns: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "SLICE", 1)
+    given = job(*([comp(5, stream=1), coll(50, data=[0], stream=1)] for _ in range(2)))
+    found = simulate(given, ONE, network=network, progress=stop)
+    assert found.partial
+    assert spans(found, 0) == [(0, 5), (5, UNKNOWN)]
+
+
+def test_only_the_busiest_links_are_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(joined, "LINKS_SHOWN", 1)
+    sends = [(Kind.SEND, {"dst": 2, "in_bytes": 50, "stream": 1})]
+    gets = [(Kind.RECV, {"src": src, "in_bytes": 50, "stream": src}) for src in (0, 1)]
+    found = simulate(job(sends, sends, gets), ONE, network="flow")
+    assert [(link.bytes, link.busy_ns) for link in found.links] == [(100, 100)]  # into rank 2
+    assert ends(found, 0)[:2] == [400, 400]
 
 
 @BOTH
