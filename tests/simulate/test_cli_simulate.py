@@ -50,6 +50,22 @@ def test_the_json_says_how_each_rank_spends_its_time(folder: Path, capsys: pytes
         assert row["compute_ns"] + row["exposed_comm_ns"] + row["idle_ns"] == row["finish_ns"]
 
 
+@pytest.mark.parametrize("network", ["links", "flow"])
+def test_a_network_with_links_says_what_went_over_each(network: str, folder: Path, capsys: pytest.CaptureFixture[str]):
+    path = written(folder, job_of("w", [ring(r, first_id=100) for r in range(4)], GROUPS))
+    asked = ["simulate", path, "--system", str(folder / "small.yaml"), "--network", network]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["makespan_ns"] > 0
+    assert found["simulated_ranks"] == 4
+    assert all(set(link) == {"link", "bytes", "busy_ns"} for link in found["links"])
+    assert sum(link["bytes"] for link in found["links"]) > 0
+    busy = [link["busy_ns"] for link in found["links"]]
+    assert busy == sorted(busy, reverse=True)
+    assert main([*asked, "--fold"]) == 2
+    assert "cannot be folded" in capsys.readouterr().err
+
+
 def test_the_timing_is_a_table_of_all_nodes(folder: Path):
     path = written(folder, job_of("w", [ring(r, first_id=100) for r in range(4)], GROUPS))
     for name in ("t.csv", "t.parquet"):
@@ -122,7 +138,7 @@ def test_all_perturbations_at_once(folder: Path):
     assert main(["simulate", path, "--system", str(folder / "small.yaml"), *more.split()]) == 0
 
 
-@pytest.mark.parametrize("name", ["Policy", "Compute", "Times"])
+@pytest.mark.parametrize("name", ["Policy", "Compute", "Times", "Network"])
 def test_the_choices_of_the_command_are_those_of_the_verb(name: str):
     ours: type[StrEnum] = getattr(command, name)
     theirs: type[StrEnum] = getattr(options, name)

@@ -1,3 +1,4 @@
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,7 @@ Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED"
 Compute = StrEnum("Compute", {"RECORDED": "recorded", "ROOFLINE": "roofline", "TABLE": "table", "SCALED": "scaled"})
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
 
+Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
 Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
 
 Pairs = list[str]
@@ -32,6 +34,9 @@ ASTRA = "As ASTRA-sim, from its own files"
 def simulate(
     path: JobPath,
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    network: Annotated[
+        Network, typer.Option(help="Closed forms; links that take one message at a time; links shared fairly.")
+    ] = Network.ANALYTIC,
     compute: Annotated[Compute, typer.Option(help="Where compute times come from.")] = Compute.RECORDED,
     scale: Annotated[float, typer.Option(help="Factor for `--compute scaled`.")] = 1.0,
     table: Annotated[str, typer.Option(help="CSV of measured operators for `--compute table`.")] = "",
@@ -86,7 +91,8 @@ def simulate(
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
         concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_numbers("jitter", jitter),
         slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
-        slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed, fold=fold,
+        slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed,
+        fold=fold, network=network,
     )  # fmt: skip
     machine = catalogue.system(system)
     job = open_job(path, groups, workers, max_bytes)
@@ -136,7 +142,11 @@ def _show(found: "Simulated", json: bool) -> None:
     rows = found.ranks.table()
     if json:
         record: dict[str, Any] = {"makespan_ns": found.makespan_ns, "ranks": rows.to_pylist()}
-        record |= {"links": [], "partial": found.partial, "simulated_ranks": found.simulated_ranks}
+        record |= {
+            "links": [asdict(link) for link in found.links],
+            "partial": found.partial,
+            "simulated_ranks": found.simulated_ranks,
+        }
         emit(record | {"notes": list(found.notes)}, json=True)
     else:
         emit(rows)

@@ -18,7 +18,8 @@ Tables, a row each; columns are the constants below:
     s       int64    scalars of the whole run
 
 A network is three functions: `post(now, op, member)`, `next_time()`, `advance(now) -> completions`; that of the
-`analytic` network, whose operations last a known time from the moment all members are there, is at the end.
+`analytic` network, whose operations last a known time from the moment all members are there, follows the lanes. Those
+of the networks with links are in `network.kernels`; `step_joined`, at the end, takes turns with them.
 """
 
 import numpy as np
@@ -51,7 +52,7 @@ COMPUTING, SENDING, SLOWS_COMM, SLOWS_COMP, CHANGED = 0, 1, 2, 3, 4
 LEFT, SINCE = 0, 1
 # s
 (NOW, INSTANT, DONE_NODES, HEAP_SIZE, NET_SIZE, DIRTY_SIZE, LOOSE_SIZE, CHANGED_SIZE) = range(8)
-(FRESH, STRICT, FIFO, OVERLAP, COMP_MILLI, COMM_MILLI) = range(8, 14)
+(FRESH, STRICT, FIFO, OVERLAP, COMP_MILLI, COMM_MILLI, JOINS, NEXT_AT) = range(8, 16)
 SCALARS = 16
 
 NEVER = np.iinfo(np.int64).max
@@ -463,3 +464,94 @@ def step(
         if overlap and s[CHANGED_SIZE] > 0:
             share_devices(node, time, op, op_time, heap, net, work, op_work, load, members, heads, changed, s)
     return True
+
+
+# -- networks with links -----------------------------------------------------------------------------------------------
+#
+# via[o] is the number of operation o on the network, -1 where it lasts a known time instead. The places of network
+# operation v are those from place0[v] to place0[v + 1], one for each member; spot[g] is the place of node g,
+# seat its inverse (-1: no node), and arrived says that the network is done with the place.
+
+
+@kernel
+def come(g, o, node, time, op, op_time, heap, via, place0, spot, arrived, joins, s):
+    """Member g comes to an operation of the network: joins[:s[JOINS]] is who is to join it there. An eager message
+    goes off with its sender, so that both its ends join at once."""
+    at = spot[g]
+    v = via[o]
+    if arrived[at] == 1:
+        time[g, END] = s[NOW]
+        s[HEAP_SIZE] = push(heap, s[HEAP_SIZE], s[NOW], g)
+        return
+    op[o, MISSING] -= 1
+    eager = op[o, SENDER] >= 0
+    if op[o, SENDER] == g or (op[o, MISSING] == 0 and not eager and place0[v + 1] - place0[v] == 2):
+        op_time[o, BEGIN] = s[NOW]
+    if eager and op[o, SENDER] != g:
+        return
+    for member in range(2 if eager else 1):
+        joins[s[JOINS], 0] = v
+        joins[s[JOINS], 1] = member if eager else at - place0[v]
+        s[JOINS] += 1
+
+
+@kernel
+def leave(g, o, node, time, inst, prog, op_time, s):
+    """A member that holds no lane starts when its message does, or where it is one of two, when both have come."""
+    i = node[g, INST]
+    if prog[g - inst[i, BASE] + inst[i, PROG], LANE] < 0 and time[g, START] < op_time[o, BEGIN] <= s[NOW]:
+        time[g, START] = op_time[o, BEGIN]
+
+
+@kernel
+def step_joined(
+    limit, ended_at, ended_n, max_events,
+    s, node, time, prog, succ_start, succ, inst, lane, plane_first, lane_rows, ready, dirty, loose,
+    op, op_time, over, heap, net, work, op_work, load, members, heads, changed,
+    via, place0, spot, seat, arrived, ended, joins,
+):  # fmt: skip
+    """Runs all rounds up to the time `limit`, or to the end of the first instant in which somebody joins an operation
+    of the network. First come the members in ended[:ended_n], rows of (operation, member) with which the network was
+    done at `ended_at`, which is not after anything here. s[NEXT_AT] is then when the next round would be."""
+    stop = s[DONE_NODES] + max_events
+    s[JOINS] = 0
+    while True:
+        if s[FRESH] == 1:
+            wake(node, inst, prog, lane, plane_first, ready, dirty, loose, s)
+        else:
+            t = min(heap[0, 0] if s[HEAP_SIZE] > 0 else NEVER, next_time(net, s))
+            if ended_n > 0:
+                t = ended_at
+            s[NEXT_AT] = t
+            if t == NEVER or (ended_n == 0 and t > limit) or (s[JOINS] > 0 and t != s[NOW]) or s[DONE_NODES] >= stop:
+                return
+            if t != s[NOW]:
+                s[NOW] = t
+                s[INSTANT] += 1
+        while s[HEAP_SIZE] > 0 and heap[0, 0] == s[NOW]:
+            g = heap[0, 1]
+            s[HEAP_SIZE] = pop(heap, s[HEAP_SIZE])
+            complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, ready, dirty, loose, s)
+        for k in range(advance(op, op_time, net, over, s)):
+            g = op[over[k], HEAD]
+            while g >= 0:
+                release_member(g, over[k], node, time, inst, prog, op_time, load, members, heads, changed, s)
+                complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, ready, dirty, loose, s)
+                g = node[g, NEXT]
+        for k in range(ended_n):
+            at = place0[ended[k, 0]] + ended[k, 1]
+            arrived[at] = 1
+            g = seat[at]
+            if g >= 0 and time[g, START] >= 0:
+                leave(g, node[g, OP], node, time, inst, prog, op_time, s)
+                complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, ready, dirty, loose, s)
+        ended_n = 0
+        for j in range(choose(node, time, inst, lane, plane_first, lane_rows, ready, dirty, loose, s)):
+            g = loose[j]
+            o = node[g, OP]
+            if o < 0:
+                run_alone(g, node, time, inst, prog, heap, work, load, members, heads, changed, s)
+            elif via[o] < 0:
+                post(o, g, node, time, op, op_time, heap, net, op_work, load, members, heads, changed, s)
+            else:
+                come(g, o, node, time, op, op_time, heap, via, place0, spot, arrived, joins, s)

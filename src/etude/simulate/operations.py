@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import AUTO, collective_time_ns, p2p_time_ns
 from etude.errors import MismatchError, TraceError
 from etude.model.job import Job
@@ -17,7 +18,7 @@ from etude.model.system import System
 from etude.simulate.classes import RankClasses
 from etude.simulate.groups import UsedGroups, link_factors
 from etude.simulate.kernels import FROM_OUT
-from etude.simulate.options import Options, Times
+from etude.simulate.options import Network, Options, Times
 from etude.simulate.programs import Programs
 
 I32 = NDArray[np.int32]
@@ -219,6 +220,8 @@ def _collective_times(run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, 
         what = Collective(key & 255)
         sizes, back = np.unique(size[mine], return_inverse=True)
         algorithm = run.options.collective.get(what.name.lower(), AUTO)
+        if run.options.network != Network.ANALYTIC and algorithm not in ALGORITHMS.get(what, ()):
+            algorithm = AUTO  # there may be a schedule of that name
         time_ns[mine] = collective_time_ns(system, what, sizes, groups.shapes[key >> 8], algorithm)[back.reshape(-1)]
     if groups.partial.any():
         count, total = int((by_record & groups.partial[of_op]).sum()), int(groups.partial[of_op].sum())

@@ -45,8 +45,22 @@ class Times(StrEnum):
     """The least `duration_ns` of its members, which is the one that waited least; modelled where there is none."""
 
 
+class Network(StrEnum):
+    """What carries collectives and messages."""
+
+    ANALYTIC = "analytic"
+    """Closed forms: an operation lasts a known time, whatever else is under way."""
+    LINKS = "links"
+    """Transfers over routed links that take one message at a time."""
+    FLOW = "flow"
+    """Transfers over routed links that all live ones share max-min fairly."""
+
+
 JITTER: Final = ("compute", "host", "collective", "p2p", "memory")
 """Classes of nodes that can jitter."""
+
+
+_ANALYTIC: Final = "leave it away, or take the analytic network"
 
 
 def _member(name: str, kind: type[StrEnum], value: str) -> StrEnum:
@@ -114,11 +128,12 @@ class Options:
     """Rank -> factor on its compute, host and memory times."""
     slow_links: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """Two ranks -> factor on what goes between them; math.inf is a link that failed."""
+    network: Network = Network.ANALYTIC
     fold: bool | None = None
     """Simulate ranks that must behave alike once: None where that is possible, True insists, False never."""
 
     def __post_init__(self) -> None:
-        for name, kind in (("policy", Policy), ("compute", Compute), ("collective_times", Times)):
+        for name, kind in (("policy", Policy), ("compute", Compute), ("collective_times", Times), ("network", Network)):
             object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
         for name in self.collective:
             Collective.parse(name)
@@ -137,3 +152,22 @@ class Options:
             raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
         if self.compute == Compute.TABLE and not self.table:
             raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
+        if self.network != Network.ANALYTIC:
+            self._check_links()
+
+    def _check_links(self) -> None:
+        """What changes the time of an operation as a whole has no meaning where that time comes from links."""
+        odd = {
+            "overlap factors": self.overlap != Overlap(),
+            "recorded times of collectives": self.collective_times == Times.RECORDED,
+            "jitter of collectives or messages": any(self.jitter.get(name) for name in ("collective", "p2p")),
+            "slow or failed links between ranks": bool(self.slow_links),
+        }
+        for what, given in odd.items():
+            if given:
+                raise UsageError(f"{what} are for the analytic network, not for `{self.network}`", hint=_ANALYTIC)
+        if self.fold:
+            raise UsageError(
+                f"the ranks cannot be folded: with network `{self.network}` they share links, and no two are alike",
+                hint="leave --fold away: all ranks are simulated",
+            )

@@ -54,6 +54,19 @@ class RankTimes:
         return pa.table({name: getattr(self, name) for name in self.__slots__})
 
 
+LINKS_SHOWN = 1000
+"""Links that a result names."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """What went over one direction of a link, and how long it was in use."""
+
+    link: str
+    bytes: int
+    busy_ns: int
+
+
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Simulated(Timing):
     """Start and end of every node on every rank, as simulated, and a summary.
@@ -67,6 +80,8 @@ class Simulated(Timing):
     ranks: RankTimes
     simulated_ranks: int
     """Ranks that were simulated; the others are in the class of one of them."""
+    links: tuple[LinkUse, ...] = field(default=())
+    """Links that carried something, those that were in use longest first, at most `LINKS_SHOWN`; none if analytic."""
     notes: tuple[str, ...] = field(default=())
     """What was assumed where the job does not say."""
 

@@ -1,4 +1,4 @@
-"""simulate: a job on a system, event by event, with the analytic network."""
+"""simulate: a job on a system, event by event, with any of the networks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from etude.simulate import kernels as k
 from etude.simulate.classes import RankClasses, alone, stable_classes
 from etude.simulate.costs import jitter_classes, jittered, node_costs
 from etude.simulate.groups import UsedGroups, link_distance, link_factors, used_groups
+from etude.simulate.joined import Joined
 from etude.simulate.operations import Operations, Run, operations
-from etude.simulate.options import JITTER, Options, Policy
+from etude.simulate.options import JITTER, Network, Options, Policy
 from etude.simulate.programs import build_programs, merged, with_values
 from etude.simulate.result import RankTimes, Simulated, rank_times
 
@@ -51,14 +52,17 @@ def simulate(
     run, notes = prepare(job, system, options)
     ops = operations(run)
     state = make_state(run, ops)
-    stopped = _go(state, progress)
+    joined = Joined(run, ops, state) if options.network != Network.ANALYTIC else None
+    stopped = _go(joined or state, progress)
     if not stopped and state.done < state.nodes:
         from etude.simulate.deadlock import explain
 
         if len(run.classes) < len(job.ranks) and job.nodes <= EXPLAINED:
             simulate(job, system, replace(options, fold=False))  # ranks by name, not by class
         raise explain(run, state)
-    return _result(run, state, (*notes, *ops.notes), stopped)
+    if joined is None:
+        return _result(run, state, (*notes, *ops.notes), stopped)
+    return replace(_result(run, state, (*notes, *ops.notes, *joined.notes), stopped), links=joined.links())
 
 
 def _options(given: dict[str, Any]) -> Options:
@@ -157,6 +161,8 @@ def _classes(
 
 
 def _unfoldable(options: Options) -> str:
+    if options.network != Network.ANALYTIC:
+        return "ranks share links, and no two are alike"
     return "with jitter no two ranks are alike" if any(options.jitter.values()) else ""
 
 
@@ -202,6 +208,10 @@ class State:
     @property
     def done(self) -> int:
         return int(self.s[k.DONE_NODES])
+
+    @property
+    def now(self) -> int:
+        return int(self.s[k.NOW])
 
     def step(self, max_events: int) -> bool:
         """True while there is more to do."""
@@ -308,12 +318,12 @@ def _ops(run: Run, ops: Operations) -> tuple[I32, I64]:
 # -- run and result ----------------------------------------------------------------------------------------------------
 
 
-def _go(state: State, progress: Progress | None) -> bool:
+def _go(state: State | Joined, progress: Progress | None) -> bool:
     """Runs to the end; True if Ctrl-C came first."""
     try:
         while state.step(SLICE):
             if progress is not None:
-                progress(state.done, int(state.s[k.NOW]))
+                progress(state.done, state.now)
     except KeyboardInterrupt:
         return True
     return False

@@ -4,6 +4,7 @@
     next_time(state, now)            when something happens next; NEVER if nothing will
     advance(state, now)              all that happens at `now`; who is done by it is in the rows DONE_OP, DONE_MEMBER
     run(state, ...)                  all three in a loop, without a workload
+    join, proceed                    the same in turns with a workload: many at once, and until somebody is done
 
 `now` is always the last instant posted or advanced to. Within an instant all events are applied first, then what became
 ready starts, ordered by operation and transfer: so the order in which members come makes no difference.
@@ -625,3 +626,34 @@ def run(state, at, joins, finish_ns, finish0, max_events):
         if not room:
             break
     return at, False
+
+
+@njit(cache=True)
+def join(state, now, joins, at, count):
+    """Posts joins[at:count], rows of (op, member). Returns how far it came: not to `count` if there is no room."""
+    while at < count and post(state, now, joins[at, 0], joins[at, 1]):
+        at += 1
+    return at
+
+
+@njit(cache=True)
+def proceed(state, now, until, ended, max_events):
+    """Goes on until some members are done, but not beyond the time `until`. Returns the last instant advanced to, when
+    something happens next, and how many rows of (op, member) are in `ended`: if none, all up to `until` has happened,
+    or `max_events` instants have passed."""
+    reg, slots = state[0], state[2]
+    event = now
+    for _ in range(max_events):
+        if reg[DONE_N] > 0:
+            break
+        event = next_time(state, now)
+        if event >= NEVER or event > until:
+            break
+        now = event
+        advance(state, now)
+    count = reg[DONE_N]
+    for i in range(count):
+        ended[i, 0] = slots[DONE_OP, i]
+        ended[i, 1] = slots[DONE_MEMBER, i]
+    reg[DONE_N] = 0
+    return now, event, count
