@@ -211,6 +211,13 @@ def test_an_interrupted_run_keeps_what_is_done(network: Any, monkeypatch: pytest
     assert spans(found, 0) == [(0, 5), (5, UNKNOWN)]
 
 
+def test_an_algorithm_without_a_schedule_is_replaced_and_said_so():
+    given = job(*([coll(64, Collective.ALL_TO_ALL)] for _ in range(4)))
+    found = simulate(given, ONE, network="flow", collective={"all_to_all": "ring"})
+    assert found.links == simulate(given, ONE, network="flow", collective={"all_to_all": "direct"}).links
+    assert "`ring` of all_to_all has no schedule on some groups, where `direct` is carried out" in found.notes
+
+
 def test_only_the_busiest_links_are_named(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(joined, "LINKS_SHOWN", 1)
     sends = [(Kind.SEND, {"dst": 2, "in_bytes": 50, "stream": 1})]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import AUTO, choose
 from etude.cost.schedules import Schedule, known, schedule
 from etude.errors import ClusterError, UsageError
@@ -186,7 +187,7 @@ class _Schedules:
             break
         else:
             raise UsageError(f"{name} has no algorithm that can be carried out", hint=f"known: {', '.join(there)}")
-        if asked and algorithm not in there and _LIKE.get(algorithm) is None:
+        if asked and algorithm not in there and algorithm not in ALGORITHMS[what]:
             raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}")
         if take != algorithm and len(members) > 1:
             self.replaced[f"`{algorithm}` of {name}"] = f"`{take}`"
