@@ -74,17 +74,21 @@ def varint(u8, p, end):
     return value, np.int64(-1)
 
 
+@njit(cache=True, inline="always")
+def is_ascii(word, p, end):
+    """Has no byte from p to end its high bit set?"""
+    seen = np.uint64(0)
+    while p + 8 <= end:
+        seen |= word[p]
+        p += 8
+    if p < end:
+        seen |= word[p] & ((np.uint64(1) << np.uint64(8 * (end - p))) - np.uint64(1))
+    return seen & np.uint64(0x8080808080808080) == np.uint64(0)
+
+
 @njit(cache=True)
 def is_utf8(u8, word, p, end):
-    high = np.uint64(0x8080808080808080)
-    seen = np.uint64(0)
-    q = p
-    while q + 8 <= end:
-        seen |= word[q]
-        q += 8
-    if q < end:
-        seen |= word[q] & ((np.uint64(1) << np.uint64(8 * (end - q))) - np.uint64(1))
-    if seen & high == np.uint64(0):
+    if is_ascii(word, p, end):
         return True
     while p < end:
         a = u8[p]
@@ -179,6 +183,12 @@ def skip_field(u8, p, end, tag, max_depth):
 def check_list(u8, word, kind, p, end):
     """0, or the problem with a list attribute's message."""
     one = VALUE_WIRE[kind - 1]
+    if kind == 28 and is_ascii(word, p, end):  # short ASCII strings: each is a tag, a length below 128, its bytes
+        q = p
+        while q + 1 < end and u8[q] == 10:
+            q += 2 + np.int64(u8[q + 1])
+        if q == end:
+            return 0
     while p < end:
         tag = np.uint64(10)
         if u8[p] == 10:
