@@ -1,7 +1,6 @@
 """The network kernels against slow twins, against ASTRA-sim's results, and by hand."""
 
 import csv
-import os
 from pathlib import Path
 from typing import Any
 
@@ -237,23 +236,21 @@ def test_rates_are_max_min_fair_at_every_instant(t: Topology, data: st.DataObjec
 
 # --- against ASTRA-sim ----------------------------------------------------------------------------------------------
 
-ASTRA = Path(os.environ.get("ETUDE_SHARED", "")) / "oracle" / "astra" / "collectives_1d.csv"
 MAKE = {"Ring": ring, "FullyConnected": full, "Switch": switch}
 SAME = {"ring": "ring", "direct": "direct", "halvingDoubling": "halving_doubling"}
 
 
-def astra_rows() -> list[dict[str, str]]:
+def astra_rows(shared: Path) -> list[dict[str, str]]:
     """Congestion-aware, one chunk. Left out: what ASTRA-sim does otherwise by design (docs/network.md)."""
-    with ASTRA.open() as file:
+    with (shared / "oracle" / "astra" / "collectives_1d.csv").open() as file:
         rows = [r for r in csv.DictReader(file) if r["backend"] == "aware" and r["splits"] == "1"]
     rows = [r for r in rows if r["status"] == "ok" and r["implementation"] in SAME]
     rows = [r for r in rows if (r["implementation"], r["collective"]) != ("ring", "all_to_all")]
     return [r for r in rows if r["implementation"] != "halvingDoubling" or r["collective"] == "all_gather"]
 
 
-@pytest.mark.skipif(not ASTRA.is_file(), reason="needs ETUDE_SHARED with ASTRA-sim's results")
-def test_store_and_forward_is_astra_sims_congestion_aware_model() -> None:
-    rows, other = astra_rows(), []
+def test_store_and_forward_is_astra_sims_congestion_aware_model(shared: Path) -> None:
+    rows, other = astra_rows(shared), []
     for r in rows:
         n = int(r["npus"])
         wire = Wire(bytes_per_s=float(r["bandwidth_GBps"]) * 2**30, latency_ns=int(float(r["latency_ns"])))
