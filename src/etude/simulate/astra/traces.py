@@ -17,24 +17,9 @@ from etude.errors import FormatError
 from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import SystemConfig
 from etude.simulate.astra.kernels import scan
-from etude.simulate.astra.workload import UNKNOWN_GROUP, WORLD, Workload
+from etude.simulate.astra.workload import COLUMNS, UNKNOWN_GROUP, WORLD, Workload
 
 BLOCK_BYTES: Final = 1 << 20
-COLUMNS: Final = {
-    "source_id": np.uint64,
-    "kind": np.uint8,
-    "is_cpu": np.bool_,
-    "duration_us": np.int64,
-    "num_ops": np.int64,
-    "tensor_size": np.int64,
-    "comm_type": np.int64,
-    "comm_size": np.int64,
-    "src": np.int32,
-    "dst": np.int32,
-    "tag": np.int32,
-    "group": np.int32,
-    "involved_dims": np.int16,
-}
 PROBLEM: Final = {
     scan.CUT: "the file ends inside a message",
     scan.BROKEN: "not a Chakra node",

@@ -16,7 +16,7 @@ WORLD: Final = -1
 UNKNOWN_GROUP: Final = -2
 ABSENT: Final = -1
 
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "source_id": np.uint64,
     "kind": np.uint8,
     "is_cpu": np.bool_,
@@ -65,7 +65,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         n = len(self)
-        for name, dtype in _COLUMNS.items():
+        for name, dtype in COLUMNS.items():
             column = getattr(self, name)
             if column.dtype != dtype or len(column) != n:
                 raise TraceError(f"column `{name}` is {column.dtype}[{len(column)}], expected {np.dtype(dtype)}[{n}]")
