@@ -310,3 +310,23 @@ def test_flipped_bits_are_refused_or_harmless(folder: Path, tmp_path: Path) -> N
 def test_unknown_times_stay_unknown() -> None:
     job = jobs.tiny_job()
     assert int(round_trip(job).traces[0].duration_ns[1]) == UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("file", "column", "values"),
+    [("nodes", "parent", at(1, 10**6)), ("nodes", "parent", at(1, -7)), ("traces", "lane_kind", at(0, [200]))],
+)
+def test_callers_and_lanes_out_of_range_are_refused(tmp_path: Path, file: str, column: str, values: Any) -> None:
+    from etude.model.build import TraceBuilder, job_of
+    from etude.model.schema import Kind
+
+    b = TraceBuilder()
+    b.add(Kind.COMP, "module", cpu=1, thread=3)
+    b.add(Kind.COMP, "aten::mm", cpu=1, thread=3, parent=0)
+    folder = tmp_path / "job"
+    folder.mkdir()
+    columns.write_job(job_of("t", [b]), folder)
+    assert columns.read_job(folder).traces[0].parent.tolist() == [-1, 0]
+    change_table(folder, file, column, values)
+    with pytest.raises(FormatError):
+        columns.read_job(folder)
