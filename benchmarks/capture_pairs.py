@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from etude.collect import torch as collect
 
@@ -26,8 +26,8 @@ class Block(nn.Module):
         self.norms = nn.ModuleList([nn.BatchNorm2d(wide), nn.BatchNorm2d(wide)])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        inner = F.relu(self.norms[0](self.first(x)))
-        return F.relu(x + self.norms[1](self.second(inner)))
+        inner = functional.relu(self.norms[0](self.first(x)))
+        return functional.relu(x + self.norms[1](self.second(inner)))
 
 
 class Gpt(nn.Module):
@@ -49,7 +49,7 @@ def training(model: nn.Module, inputs: torch.Tensor, target: torch.Tensor, optim
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             out = model(inputs)
-            loss = F.cross_entropy(out.flatten(0, -2).float(), target.flatten())
+            loss = functional.cross_entropy(out.flatten(0, -2).float(), target.flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         made.step()
