@@ -33,10 +33,11 @@ ASTRA = "As ASTRA-sim, from its own files"
 @app.command(rich_help_panel=RUN)
 def simulate(
     path: JobPath,
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a file.")] = "",
     network: Annotated[
-        Network, typer.Option(help="Closed forms; links that take one message at a time; links shared fairly.")
-    ] = Network.ANALYTIC,
+        Network | None,
+        typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
+    ] = None,
     compute: Annotated[Compute, typer.Option(help="Where compute times come from.")] = Compute.RECORDED,
     scale: Annotated[float, typer.Option(help="Factor for `--compute scaled`.")] = 1.0,
     table: Annotated[str, typer.Option(help="CSV of measured operators for `--compute table`.")] = "",
@@ -70,6 +71,7 @@ def simulate(
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time"""
     from etude.cost import catalogue
+    from etude.named import open_system
     from etude.units import parse_bytes
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
@@ -94,7 +96,7 @@ def simulate(
         slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed,
         fold=fold, network=network,
     )  # fmt: skip
-    machine = catalogue.system(system)
+    machine = open_system(system)
     job = open_job(path, groups, workers, max_bytes)
     if system in catalogue.names():
         machine = _grown(machine, job.world_size)
