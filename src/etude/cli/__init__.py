@@ -15,6 +15,7 @@ COMMANDS: tuple[str, ...] = (
     "convert",
     "collect",
     "link",
+    "generate_micro",
     "simulate",
     "systems",
     "demo",
