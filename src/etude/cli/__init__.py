@@ -17,6 +17,7 @@ COMMANDS: tuple[str, ...] = (
     "link",
     "simulate",
     "systems",
+    "breakdown",
     "demo",
 )
 
