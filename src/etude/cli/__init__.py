@@ -18,6 +18,8 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "systems",
     "breakdown",
+    "collectives",
+    "critical_path",
     "demo",
 )
 
