@@ -18,6 +18,9 @@ COMMANDS: tuple[str, ...] = (
     "generate_micro",
     "simulate",
     "systems",
+    "breakdown",
+    "collectives",
+    "critical_path",
     "demo",
 )
 
