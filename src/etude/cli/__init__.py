@@ -17,6 +17,8 @@ COMMANDS: tuple[str, ...] = (
     "link",
     "simulate",
     "systems",
+    "timeline",
+    "graph",
     "demo",
 )
 
