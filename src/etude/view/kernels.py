@@ -129,3 +129,43 @@ def put_track(out, start, end, uuid, name, sort, source_id, size_bytes, flow_sta
         p = put_event(out, p, end[top], 2, uuid, 0, 0, np.uint64(0), -1, none)
         top = below[top]
     return p
+
+
+@njit(cache=True)
+def coarsen(row, start, end, sort, name, flag, node, least_ns, out):
+    """Merges slices shorter than `least_ns` that follow one another in a row; returns how many are left.
+
+    Slices are ordered by (row, start). `out` has columns row, start, end, sort, name (-1: several), flag, count, busy_ns
+    and node, or no rows, to count only. A merged slice is at most four times `least_ns` long.
+    """
+    used = 0
+    by_sort = np.zeros(8, np.int64)
+    i = 0
+    while i < len(row):
+        first, last = i, end[i]
+        busy = end[i] - start[i]
+        i += 1
+        if busy < least_ns:
+            while (
+                i < len(row)
+                and row[i] == row[first]
+                and end[i] - start[i] < least_ns
+                and start[i] - last < least_ns
+                and end[i] - start[first] <= 4 * least_ns
+            ):
+                last = max(last, end[i])
+                busy += end[i] - start[i]
+                i += 1
+        if len(out) > 0:
+            one, marked = name[first], flag[first]
+            by_sort[:] = 0
+            for k in range(first, i):
+                by_sort[sort[k]] += end[k] - start[k] + 1
+                marked |= flag[k]
+                if name[k] != one:
+                    one = -1
+            out[used, 0], out[used, 1], out[used, 2] = row[first], start[first], last
+            out[used, 3], out[used, 4], out[used, 5] = np.argmax(by_sort), one, marked
+            out[used, 6], out[used, 7], out[used, 8] = i - first, busy, node[first]
+        used += 1
+    return used
