@@ -12,13 +12,14 @@ COMMANDS: tuple[str, ...] = (
     "check",
     "diff",
     "query",
+    "timeline",
+    "graph",
     "convert",
     "collect",
     "link",
     "simulate",
     "systems",
-    "timeline",
-    "graph",
+    "breakdown",
     "demo",
 )
 

@@ -19,6 +19,7 @@ LOOK = "Look"
 CONVERT = "Convert"
 MAKE = "Make and change"
 RUN = "Run"
+ANALYSE = "Analyse"
 
 HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end to end.
 

@@ -10,6 +10,7 @@ from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
 from etude.cli.simulate_astra import AstraFiles, simulate_astra
+from etude.cli.timed import machine
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +70,6 @@ def simulate(
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time"""
-    from etude.cost import catalogue
     from etude.units import parse_bytes
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
@@ -94,28 +94,15 @@ def simulate(
         slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed,
         fold=fold, network=network,
     )  # fmt: skip
-    machine = catalogue.system(system)
     job = open_job(path, groups, workers, max_bytes)
-    if system in catalogue.names():
-        machine = _grown(machine, job.world_size)
-    found = _run(job, machine, options, json)
+    found = _run(job, machine(system, job.world_size), options, json)
     if timing is not None:
         _write(job, found, timing, force)
     _show(found, json)
     return INTERRUPTED if found.partial else 0
 
 
-def _grown(machine: "System", ranks: int) -> "System":
-    """A system of the catalogue has as many nodes as the job needs; one of a file has those that it says."""
-    if machine.num_ranks >= ranks:
-        return machine
-    node = len(machine) // machine.levels[-1].size
-    devices = -(-ranks // node) * node
-    say(f"note: `{machine.name}` is taken with {devices:,} devices instead of {len(machine):,}")
-    return machine.resized(devices)
-
-
-def _run(job: "Job", machine: "System", options: "Options", json: bool) -> "Simulated":
+def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated":
     from etude.simulate.run import simulate as run
     from etude.units import format_time
 
@@ -128,7 +115,7 @@ def _run(job: "Job", machine: "System", options: "Options", json: bool) -> "Simu
             done = nodes
 
         try:
-            return run(job, machine, options, progress=tell)
+            return run(job, on, options, progress=tell)
         except DeadlockError as problem:
             if json:
                 told = {"what": problem.problem, "waiting": list(problem.waiting), "causes": list(problem.causes)}

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError, TraceError
+from etude.model.frames import frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.system import System
 from etude.model.trace import Trace
 from etude.simulate.options import JITTER, Compute, Options
-from etude.simulate.programs import IS_COMM, IS_MEMORY, frames
+from etude.simulate.programs import IS_COMM, IS_MEMORY
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

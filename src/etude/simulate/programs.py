@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.model.frames import frames
 from etude.model.graph import dependencies, successors
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, LaneKind
@@ -41,17 +42,6 @@ def with_values(job: Job) -> Job:
     return job.replace(
         traces=tuple(traces[t] for t in used.tolist()), trace_of=inverse.reshape(-1).astype(np.int32), values={}
     )
-
-
-def frames(trace: Trace) -> Bool:
-    """Host operators that call others on the host: their time runs in those, so they take none of their own."""
-    mask = np.zeros(len(trace), bool)
-    parents = trace.parent[(trace.parent >= 0) & (trace.cpu == 1)] if trace.parent.strides != (0,) else trace.parent[:0]
-    if len(parents):
-        if int(parents.max()) >= len(trace):
-            raise TraceError(f"a node's parent is outside the trace's {len(trace)} nodes")
-        mask[parents] = True
-    return mask & (trace.cpu == 1) & (trace.kind == Kind.COMP)
 
 
 def uses(trace: Trace) -> U8:
