@@ -12,6 +12,7 @@ COMMANDS: tuple[str, ...] = (
     "check",
     "diff",
     "query",
+    "report",
     "timeline",
     "graph",
     "convert",
