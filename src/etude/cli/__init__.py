@@ -21,6 +21,8 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "systems",
     "breakdown",
+    "collectives",
+    "critical_path",
     "demo",
 )
 
