@@ -21,7 +21,8 @@ from etude.cli.running import run
 from etude.errors import AnswerNo, FormatError, UsageError
 from etude.files import writing
 
-FRAME = {"app", "inputs", "job_out", "output", "running", "simulate_astra", "timed"}  # files of cli/ that are no commands
+# files of cli/ that are no commands
+FRAME = {"app", "inputs", "job_out", "output", "ranks", "running", "simulate_astra", "timed"}
 
 
 def raising(problem: BaseException) -> typer.Typer:

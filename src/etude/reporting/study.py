@@ -1,0 +1,98 @@
+"""A run under study: its job, its times, and the tables that several sections look at, each made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.analyse.breakdown import breakdown
+from etude.analyse.clocks import offsets
+from etude.analyse.collectives import collectives
+from etude.analyse.critical_path import critical_path
+from etude.analyse.runs import Use, uses
+from etude.errors import UsageError
+from etude.model.job import Job
+from etude.model.timing import Origin, Timing
+from etude.model.trace import Trace
+from etude.view.slices import Slices, Sort, slices_of
+
+U8 = NDArray[np.uint8]
+
+RANKS_DRAWN = 16
+"""Ranks of a timeline; where there are more, those drawn are chosen."""
+
+ORIGINS = {
+    Origin.NONE: "of unknown origin",
+    Origin.MEASURED: "measured",
+    Origin.SIMULATED: "simulated",
+    Origin.REPLAYED: "replayed",
+}
+
+_SORT = np.zeros(len(Use), np.uint8)
+_SORT[Use.NONE], _SORT[Use.COMPUTE], _SORT[Use.COMMUNICATION] = Sort.OTHER, Sort.COMPUTE, Sort.COMMUNICATION
+_SORT[Use.MEMORY], _SORT[Use.HOST] = Sort.MEMORY, Sort.HOST
+
+
+def sort_of(trace: Trace) -> U8:
+    """What the analyses take a node to be, for its colour; what takes no device time on the host is the host's."""
+    use = uses(trace)
+    return np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT[use])
+
+
+@dataclass(frozen=True)
+class Study:
+    job: Job
+    timing: Timing
+    name: str
+    label: str = ""
+    """How the run is called where there are two: `measured`, `simulated`, or the names of their folders."""
+    marked: list[int] = field(default_factory=list)
+    """Ranks that a finding is about: they are drawn first."""
+
+    @property
+    def origin(self) -> str:
+        return ORIGINS[self.timing.origin]
+
+    @cached_property
+    def aligned(self) -> Timing:
+        """The times on one clock."""
+        from dataclasses import replace
+
+        return replace(self.timing, clock_offset_ns=offsets(self.job, self.timing), aligned=True)
+
+    @cached_property
+    def span_ns(self) -> int:
+        span = self.aligned.span()
+        if span is None:
+            raise UsageError("no node of this job has a start and an end", hint="--system dgx-h100 simulates it first")
+        return span[1] - span[0]
+
+    @cached_property
+    def breakdown(self) -> pa.Table:
+        return breakdown(self.job, self.timing)
+
+    @cached_property
+    def collectives(self) -> pa.Table:
+        return collectives(self.job, self.timing)
+
+    @cached_property
+    def path(self) -> pa.Table:
+        return critical_path(self.job, self.timing)
+
+    def drawn(self) -> list[int]:
+        """Ranks of the timeline: all, or those that findings are about and others evenly between."""
+        ranks = self.job.ranks.tolist()
+        if len(ranks) <= RANKS_DRAWN:
+            return ranks
+        chosen = list(dict.fromkeys(r for r in self.marked if r in ranks))[: RANKS_DRAWN // 2]
+        for r in np.linspace(0, len(ranks) - 1, RANKS_DRAWN).round().astype(int).tolist():
+            if ranks[r] not in chosen and len(chosen) < RANKS_DRAWN:
+                chosen.append(ranks[r])
+        return sorted(chosen)
+
+    def slices(self) -> Slices:
+        return slices_of(self.job, self.aligned, self.drawn(), sort_of)

@@ -1,0 +1,265 @@
+"""Charts and tables as HTML and SVG that follow the page's theme, work without a script, and can be read aloud."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A piece of a bar."""
+
+    sort: str
+    label: str
+    value: float
+    hatched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    label: str
+    pieces: tuple[Piece, ...]
+    text: str = ""
+
+
+def legend(entries: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f'<li><i class="dot s-{sort}"></i>{escape(label)}</li>' for sort, label in entries)
+    return f'<ul class="legend">{items}</ul>'
+
+
+def bars(rows: Sequence[Bar], show: Callable[[float], str], *, full: float = 0.0, thin: bool = False) -> str:
+    """Stacked bars, one below the other, on one scale: the longest, or `full`, takes all the width."""
+    full = full or max((sum(p.value for p in row.pieces) for row in rows), default=0.0) or 1.0
+    parts = []
+    for row in rows:
+        total = sum(p.value for p in row.pieces)
+        said = ", ".join(f"{p.label} {show(p.value)}" for p in row.pieces if p.value)
+        pieces = "".join(_piece(p, full, total, show) for p in row.pieces if p.value > 0)
+        parts.append(
+            f'<div class="name" title="{escape(row.label)}">{escape(row.label)}</div>'
+            f'<div class="bar" role="img" aria-label="{escape(row.label)}: {escape(said)}">{pieces}</div>'
+            f'<div class="sum">{escape(row.text or show(total))}</div>'
+        )
+    return f'<div class="bars{" thin" if thin else ""}">{"".join(parts)}</div>'
+
+
+def _piece(piece: Piece, full: float, total: float, show: Callable[[float], str]) -> str:
+    share = f"{100 * piece.value / total:.1f}%" if total else ""
+    tip = escape(f"{piece.label}\n{show(piece.value)}, {share}")
+    hatch = " hatch" if piece.hatched else ""
+    return f'<i class="s-{piece.sort}{hatch}" style="width:{100 * piece.value / full:.4g}%" data-tip="{tip}"></i>'
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: which value, under which head, how it is shown."""
+
+    key: str
+    head: str
+    show: Callable[[Any], str] = str
+    number: bool = True
+    code: bool = False
+    meter: float = 0.0
+    """Where > 0, a small bar beside the value, of which this much is full."""
+
+
+def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Column], *, first: int = 10) -> str:
+    """A table that a click on a head sorts; what is beyond the first rows is one click away."""
+    heads = "".join(
+        f'<th scope="col"{" class=num" if c.number else ""}><button type="button">{escape(c.head)}</button></th>'
+        for c in columns
+    )
+    body = "".join(f"<tr>{''.join(_cell(row.get(c.key), c) for c in columns)}</tr>" for row in rows)
+    short, more = "", ""
+    if len(rows) > first:
+        short = ' class="short"'
+        text = f"Show all {len(rows):,}"
+        more = (
+            f'<p class="more"><button type="button" aria-expanded="false" aria-controls="{id}" '
+            f'data-more="{text}">{text}</button></p>'
+        )
+    return (
+        f'<div class="scroll"><table id="{id}"{short}><thead><tr>{heads}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>{more}"
+    )
+
+
+def _cell(value: Any, column: Column) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return f'<td{" class=num" if column.number else ""} data-v=""><span aria-label="not known">–</span></td>'
+    shown = escape(column.show(value))
+    if not column.number:
+        kind = ' class="code"' if column.code else ""
+        return f'<td{kind} title="{shown}">{shown}</td>' if column.code else f"<td>{shown}</td>"
+    meter = ""
+    if column.meter > 0:
+        part = min(100.0, max(0.0, 100 * value / column.meter))
+        meter = f'<span class="meter" aria-hidden="true"><i style="width:{part:.3g}%"></i></span>'
+    return f'<td class="num" data-v="{value:.12g}">{shown}{meter}</td>'
+
+
+# -- plots -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis: what it measures, how its figures are written, whether it is logarithmic."""
+
+    label: str
+    show: Callable[[float], str]
+    log: bool = False
+    low: float = 0.0
+    high: float = 1.0
+
+    def at(self, value: float) -> float:
+        """Where a value lies, 0 to 1."""
+        if not self.log:
+            return (value - self.low) / ((self.high - self.low) or 1.0)
+        return (math.log(value) - math.log(self.low)) / ((math.log(self.high) - math.log(self.low)) or 1.0)
+
+    def ticks(self) -> list[float]:
+        if self.log:
+            first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
+            step = max(1, (last - first) // 6 + 1)
+            return [10.0**k for k in range(first, last + 1, step)]
+        step = nice((self.high - self.low) / 5)
+        first = math.ceil(self.low / step - 1e-9)
+        return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
+
+
+def nice(step: float) -> float:
+    """The next of 1, 2, 5, 10, 20, ... that is not smaller."""
+    power = 10.0 ** math.floor(math.log10(step)) if step > 0 else 1.0
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= step * (1 - 1e-9))
+
+
+def fitted(label: str, show: Callable[[float], str], values: Sequence[float], *, log: bool) -> Axis:
+    """An axis that holds these values with some room."""
+    known = [v for v in values if math.isfinite(v) and (v > 0 or not log)]
+    if log:
+        low, high = (min(known), max(known)) if known else (1.0, 10.0)
+        return Axis(
+            label, show, True, 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high * 1.0001))
+        )
+    high = max(known, default=1.0) or 1.0
+    return Axis(label, show, False, 0.0, nice(high / 5) * math.ceil(high / nice(high / 5) - 1e-9))
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point of a scatter plot; `weight` from 0 to 1 is its size."""
+
+    x: float
+    y: float
+    sort: str
+    tip: str
+    weight: float = 0.3
+
+
+Line = tuple[str, str, Sequence[tuple[float, float]]]
+"""Class, label, points."""
+
+_W, _H, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 340, 72, 44, 14, 16
+
+
+def plot(label: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), lines: Sequence[Line] = ()) -> str:
+    """Points and lines on two axes."""
+
+    def place(px: float, py: float) -> tuple[float, float]:
+        return _LEFT + x.at(px) * (_W - _LEFT - _RIGHT), _H - _BOTTOM - y.at(py) * (_H - _BOTTOM - _TOP)
+
+    parts = [
+        f'<svg class="chart" viewBox="0 0 {_W} {_H}" role="img" aria-label="{escape(label)}">',
+        *_frame(x, y, place),
+    ]
+    for kind, name, points in lines:
+        shown = [place(*p) for p in points]
+        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in shown)
+        parts.append(f'<polyline class="{kind}" points="{path}"/>')
+        if name and shown:
+            px, py = shown[-1]
+            parts.append(
+                f'<text class="strong" x="{min(px, _W - _RIGHT) - 4:.0f}" y="{max(py - 7, 12):.0f}" text-anchor="end">{escape(name)}</text>'
+            )
+    for mark in sorted(marks, key=lambda m: -m.weight):
+        px, py = place(mark.x, mark.y)
+        radius = 3.0 + 9.0 * math.sqrt(mark.weight)
+        parts.append(
+            f'<circle class="mark f-{mark.sort}" tabindex="0" cx="{px:.1f}" cy="{py:.1f}" r="{radius:.1f}" data-tip="{escape(mark.tip)}"><title>{escape(mark.tip)}</title></circle>'
+        )
+    return "".join([*parts, "</svg>"])
+
+
+def _frame(x: Axis, y: Axis, place: Callable[[float, float], tuple[float, float]]) -> Iterator[str]:
+    for tick in x.ticks():
+        px, _ = place(tick, y.low)
+        yield f'<line class="grid" x1="{px:.1f}" x2="{px:.1f}" y1="{_TOP}" y2="{_H - _BOTTOM}"/>'
+        yield f'<text x="{px:.1f}" y="{_H - _BOTTOM + 16}" text-anchor="middle">{escape(x.show(tick))}</text>'
+    for tick in y.ticks():
+        _, py = place(x.low, tick)
+        yield f'<line class="grid" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{py:.1f}" y2="{py:.1f}"/>'
+        yield f'<text x="{_LEFT - 7}" y="{py + 4:.1f}" text-anchor="end">{escape(y.show(tick))}</text>'
+    yield f'<text x="{(_LEFT + _W) / 2:.0f}" y="{_H - 6}" text-anchor="middle" class="strong">{escape(x.label)}</text>'
+    yield f'<text transform="rotate(-90)" x="{-(_H - _BOTTOM) / 2:.0f}" y="14" text-anchor="middle" class="strong">{escape(y.label)}</text>'
+
+
+def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], show: Callable[[float], str],
+         what: str = "to") -> str:  # fmt: skip
+    """A square of cells: row i, column j is what goes from i to j. Darker (in the dark theme lighter) is more."""
+    n = len(names)
+    most = max((v for row in values for v in row), default=0.0) or 1.0
+    cell = max(6.0, min(34.0, 460.0 / max(1, n)))
+    left, top = 64, 30
+    size = cell * n
+    parts = [
+        f'<svg class="chart" style="max-width:{left + size + 10:.0f}px" viewBox="0 0 {left + size + 10:.0f} {top + size + 10:.0f}" role="img" aria-label="{escape(label)}">'
+    ]
+    step = max(1, math.ceil(n / (size / 26)))
+    for i in range(0, n, step):
+        at = cell * i + cell / 2
+        parts.append(f'<text x="{left - 7}" y="{top + at + 4:.1f}" text-anchor="end">{escape(names[i])}</text>')
+        parts.append(f'<text x="{left + at:.1f}" y="{top - 8}" text-anchor="middle">{escape(names[i])}</text>')
+    for i, j in itertools.product(range(n), range(n)):
+        value = values[i][j]
+        share = math.sqrt(value / most)
+        fill = f"color-mix(in srgb, var(--heat-1) {100 * share:.0f}%, var(--heat-0))"
+        tip = escape(f"{names[i]} {what} {names[j]}\n{show(value)}")
+        parts.append(
+            f'<rect x="{left + cell * j:.1f}" y="{top + cell * i:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}" rx="2" style="fill:{fill}" data-tip="{tip}"/>'
+        )
+    return "".join([*parts, "</svg>"])
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of a strip."""
+
+    start: float
+    end: float
+    sort: str
+    tip: str
+
+
+def strip(label: str, stretches: Sequence[Stretch], low: float, high: float, show: Callable[[float], str]) -> str:
+    """A band over time."""
+    width, height = 1000, 66
+    scale = (width - 20) / ((high - low) or 1.0)
+    parts = [
+        f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}"><rect x="10" y="8" width="{width - 20}" height="30" rx="4" class="f-idle" opacity=".45"/>'
+    ]
+    for s in stretches:
+        parts.append(
+            f'<rect x="{10 + (s.start - low) * scale:.2f}" y="8" width="{max(0.4, (s.end - s.start) * scale):.2f}" height="30" class="f-{s.sort}" data-tip="{escape(s.tip)}"/>'
+        )
+    for k in range(6):
+        at = low + (high - low) * k / 5
+        anchor = "start" if k == 0 else "end" if k == 5 else "middle"
+        parts.append(
+            f'<text x="{10 + (at - low) * scale:.1f}" y="56" text-anchor="{anchor}">{escape(show(at - low))}</text>'
+        )
+    return "".join([*parts, "</svg>"])
