@@ -23,11 +23,7 @@ def naive(intervals: list[Interval], slack: int) -> list[int]:
     for i in order:
         thread, start, end, is_outer = intervals[i]
 
-        def is_open(j: int, thread: int = thread, start: int = start, end: int = end) -> bool:
-            same, _, until, _ = intervals[j]
-            return same == thread and (until > start or until >= end)
-
-        around = [j for j in frames if is_open(j)]
+        around = [j for j in frames if intervals[j][0] == thread and intervals[j][2] > start]
         holding = [j for j in around if end <= intervals[j][2] + slack]
         found[i] = holding[-1] if holding else -1
         if is_outer and (not around or found[i] == around[-1]):

@@ -20,7 +20,7 @@ def innermost(thread, start, end, is_outer, order, slack, found):
         if last >= 0 and thread[i] != thread[last]:
             depth = 0
         last = i
-        while depth and end[stack[depth - 1]] <= start[i] and end[stack[depth - 1]] < end[i]:
+        while depth and end[stack[depth - 1]] <= start[i]:
             depth -= 1
         level = depth
         while level and end[i] > end[stack[level - 1]] + slack:
