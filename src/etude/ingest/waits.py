@@ -164,6 +164,50 @@ def backward_handovers(trace: DeviceTrace, host: HostEvents) -> Handovers:
     return Handovers(table[0], table[1], table[2], table[3], table[4].astype(np.uint8), Pauses(*idle))
 
 
+LONG_GAP_NS: Final = 100_000
+"""A thread that does nothing for so long while work that it asked for comes to its end is waiting for that."""
+
+
+def work_handovers(trace: DeviceTrace, host: HostEvents, asked: I64, work: I64) -> Handovers:
+    """Collectives that threads of their own carry out (gloo): `asked` are the events of the calls, -1 where not known,
+    `work` those of what they led to. The work begins once it was asked for; whoever asked and then stands still until
+    the work is over has waited for it."""
+    rows: list[tuple[int, int, int, int, int]] = []
+    pauses: list[tuple[int, int, int]] = []
+    begin = int(host.start_ns.min(initial=np.iinfo(np.int64).max))
+    for call, event in zip(asked.tolist(), work.tolist(), strict=True):
+        thread, start, end = int(host.thread[event]), int(host.start_ns[event]), int(host.end_ns[event])
+        if call < 0 or host.thread[call] == thread:
+            continue
+        asker = int(host.thread[call])
+        given = min(int(host.end_ns[call]), start)
+        rows.append((asker, given, thread, start, Why.COLLECTIVE))
+        pauses.append((asker, given, given))
+        if host.parent[event] < 0:
+            first = int(host.first[thread])
+            before = int(host.end_ns[first:event].max(initial=begin))
+            pauses.append((thread, min(before, start), start))
+        still = _standstill(trace, host, asker, end)
+        if still is not None and still < end:
+            rows.append((thread, end, asker, end, Why.SYNC))
+            pauses.append((asker, max(still, given), end))
+    table, idle = np.array(rows, np.int64).reshape(-1, 5).T, np.array(pauses, np.int64).reshape(-1, 3).T
+    return Handovers(table[0], table[1], table[2], table[3], table[4].astype(np.uint8), Pauses(*idle))
+
+
+def _standstill(trace: DeviceTrace, host: HostEvents, thread: int, time_ns: int) -> int | None:
+    """Since when a thread has been waiting at a moment: in a call that waits, or between any events for long."""
+    mine = slice(int(host.first[thread]), int(host.first[thread + 1]))
+    start, end = host.start_ns[mine], host.end_ns[mine]
+    since = max(int(start[start < time_ns].max(initial=0)), int(end[end < time_ns].max(initial=0)))
+    inside = np.flatnonzero((start == since) & (end >= time_ns))
+    if len(inside):
+        name = trace.names[trace.name[host.row[mine.start + inside[-1]]]]
+        return since if "wait" in name or name.startswith("c10d::") else None
+    until = min(int(start[start >= time_ns].min(initial=1 << 62)), int(end[end >= time_ns].min(initial=1 << 62)))
+    return since if until - since >= LONG_GAP_NS else None
+
+
 def _backward_threads(trace: DeviceTrace, host: HostEvents) -> list[tuple[int, int]]:
     """(thread, the thread that asks it): by the flow from forward to backward operators, else by the engine's names."""
     found = []
