@@ -16,6 +16,7 @@ COMMANDS: tuple[str, ...] = (
     "collect",
     "link",
     "generate_micro",
+    "anonymise",
     "simulate",
     "systems",
     "demo",
