@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, Final
 
 from etude.cost import ops
-from etude.cost.ops import Work
+from etude.cost.ops import OpClass, Work
 
 Shape = list[int]
 
@@ -92,8 +92,34 @@ def _two(s: Sequence[Shape], dtype: str) -> Work:
     return replace(work, size_bytes=work.size_bytes + other)
 
 
+def _attention_backward(s: Sequence[Shape], dtype: str) -> Work:
+    """The gradient comes first, then queries and keys."""
+    b, h, queries, d = s[1]
+    _, kv_heads, keys, _ = s[2]
+    return ops.attention(
+        queries, keys, heads=h, head_size=d, batch=b, kv_heads=kv_heads, causal=False, backward=True, dtype=dtype
+    )
+
+
 def _embedding(s: Sequence[Shape], dtype: str) -> Work:
     return ops.embedding(prod(s[1]), s[0][-1], dtype=dtype)
+
+
+def _embedding_backward(s: Sequence[Shape], dtype: str) -> Work:
+    return ops.embedding(prod(s[0][:-1]), s[0][-1], backward=True, dtype=dtype)
+
+
+def _sum(s: Sequence[Shape], dtype: str) -> Work:
+    size = ops.copy(prod(s[0]), dtype=dtype).size_bytes // 2
+    return Work(op_class=OpClass.REDUCTION, flops=2 * prod(s[0]), size_bytes=size, dtype=dtype)
+
+
+def _convolution(s: Sequence[Shape], dtype: str) -> Work:
+    """Input and weight; stride and padding are not in the shapes, so the output is taken to be as the input."""
+    batch, channels, *size = s[0]
+    out, inner, *kernel = s[1]
+    groups = channels // max(inner, 1)
+    return ops.convolution(batch, channels, out, size, kernel, groups=groups, dtype=dtype)
 
 
 FAMILIES: Final[dict[str, Callable[[Sequence[Shape], str], Work]]] = {
@@ -125,6 +151,21 @@ FAMILIES: Final[dict[str, Callable[[Sequence[Shape], str], Work]]] = {
     "aten::copy_": _each(ops.copy),
     "aten::clone": _each(ops.copy),
     "aten::embedding": _embedding,
+    # as backward passes and generated traces have them
+    "aten::_scaled_dot_product_flash_attention_backward": _attention_backward,
+    "aten::_scaled_dot_product_efficient_attention_backward": _attention_backward,
+    "aten::rms_norm_backward": _rows(ops.normalisation),
+    "aten::native_layer_norm_backward": _rows(ops.normalisation),
+    "aten::_softmax_backward_data": _two,
+    "aten::gelu_backward": _each(ops.activation),
+    "aten::silu_backward": _each(ops.activation),
+    "aten::native_dropout": _each(ops.elementwise),
+    "aten::_to_copy": _each(ops.copy),
+    "aten::index_select": _each(ops.copy),
+    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::_foreach_norm": _sum,
+    "aten::_fused_adamw_": lambda s, dtype: ops.optimizer(prod(s[0]), dtype=dtype),
+    "aten::convolution": _convolution,
 }
 """Operators whose work follows from their inputs' shapes."""
 
