@@ -23,7 +23,9 @@ from etude.errors import AnswerNo, FormatError, UsageError
 from etude.files import writing
 
 # files of cli/ that are no commands
-FRAME = {"app", "commands", "inputs", "job_out", "output", "ranks", "running", "simulate_astra", "timed"}
+FRAME = {
+    "app", "commands", "inputs", "job_out", "output", "plan_flags", "ranks", "running", "simulate_astra", "timed",
+}  # fmt: skip
 
 
 def raising(problem: BaseException) -> typer.Typer:
