@@ -18,6 +18,7 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "systems",
     "breakdown",
+    "kernels",
     "collectives",
     "critical_path",
     "demo",
