@@ -18,9 +18,11 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "systems",
     "breakdown",
+    "idle",
     "kernels",
     "collectives",
     "critical_path",
+    "roofline",
     "demo",
 )
 

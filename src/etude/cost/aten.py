@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
@@ -27,9 +28,14 @@ _TYPES: Final = {
 }
 
 
+_LISTED: Final = re.compile(r"""["']([^"']*)["']""")
+
+
 def dtype_of(in_types: str) -> str:
-    """Data type of the first tensor that has one: `Tensor(c10::BFloat16)` is `bf16`; empty where none is known."""
-    for piece in in_types.replace("'", '"').split("Tensor(")[1:]:
+    """Data type of the first tensor that has one; empty where none is known.
+
+    Host traces write `Tensor(c10::BFloat16)`, device traces a list of types, `["c10::BFloat16", "Scalar"]`."""
+    for piece in in_types.replace("'", '"').split("Tensor(")[1:] or _LISTED.findall(in_types):
         known = _TYPES.get(piece.partition(")")[0].strip().lower())
         if known:
             return known
