@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         LOOK,
         "The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools",
     ),
-    "convert": (CONVERT, "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder"),
+    "convert": (CONVERT, "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text"),
     "collect": (MAKE, "Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"),
     "link": (
         CONVERT,
@@ -35,6 +35,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
     "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),
     "breakdown": (ANALYSE, "Where each device's time goes: compute, exposed communication, exposed memory, idle"),
+    "idle": (ANALYSE, "Why devices are idle: the host, synchronisation, launches, communication; launches and queues"),
+    "kernels": (ANALYSE, "Kernels by time, or operators by their own time and that of what they launch"),
     "collectives": (
         ANALYSE,
         "Collectives matched across ranks: transfer apart from waiting, algorithm and bus bandwidth",
@@ -43,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         ANALYSE,
         "What the end of the run waited for, over hosts, kernels, ranks and collectives; as long as the run",
     ),
+    "roofline": (ANALYSE, "FLOP/s and bytes/s of operators, and how much of the device's roofline they reach"),
     "demo": (LOOK, "The main path end to end on a small embedded job: no GPU, no server, no download"),
 }
 
