@@ -31,8 +31,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     # composers
     "opening": BASE | {"store", "link", "ingest"},
     "sweep": BASE | VERBS | {"store", "cost", "opening"},
+    "reporting": BASE | {"cost", "analyse", "view"},
     "demo": BASE,
-    "cli": BASE | VERBS | {"store", "cost", "opening", "sweep", "demo", "__init__"},
+    "cli": BASE | VERBS | {"store", "cost", "opening", "sweep", "demo", "reporting", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "sweep"},
     "__main__": {"cli"},
