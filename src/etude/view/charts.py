@@ -129,9 +129,9 @@ class Axis:
             between = (1, 2, 5) if last - first < 3 else (1,)
             found = [m * 10.0**k for k in range(first, last + 1, step) for m in between]
             return [t for t in found if t <= self.high * (1 + 1e-9)]
-        step = nice((self.high - self.low) / 5)
-        first = math.ceil(self.low / step - 1e-9)
-        return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
+        width = nice((self.high - self.low) / 5)
+        first, last = math.ceil(self.low / width - 1e-9), math.floor(self.high / width + 1e-9)
+        return [k * width for k in range(first, last + 1)]
 
 
 def nice(step: float) -> float:
