@@ -51,9 +51,9 @@ $(DOCS_STAMP): $(BASE_STAMP)
 demo: $(BASE_STAMP)
 	$(BIN)/etude demo
 
-# -rs: what was skipped, and why
+# -rs: what was skipped, and why; -n: up to four processes, a test file stays in one
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -rs $(ARGS)
+	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ COMMANDS: tuple[str, ...] = (
     "convert",
     "collect",
     "link",
+    "generate_micro",
     "simulate",
     "systems",
     "breakdown",

@@ -48,6 +48,11 @@ UNUSED = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
 class Root(TyperGroup):
     """`etude` itself. Typer's help imports parts of Rich, a third of the time it takes, for modes that are not ours."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        """A command may have two words: `etude generate micro`."""
+        two = " ".join(args[:2])
+        return (two, self.commands[two], args[2:]) if two in self.commands else super().resolve_command(ctx, args)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         stand_ins = [name for name in UNUSED if name not in sys.modules]
         for name in stand_ins:

@@ -10,7 +10,7 @@ from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
 from etude.cli.simulate_astra import AstraFiles, simulate_astra
-from etude.cli.timed import machine
+from etude.cli.timed import grown
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
@@ -34,10 +34,11 @@ ASTRA = "As ASTRA-sim, from its own files"
 @app.command(rich_help_panel=RUN)
 def simulate(
     path: JobPath,
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a file.")] = "",
     network: Annotated[
-        Network, typer.Option(help="Closed forms; links that take one message at a time; links shared fairly.")
-    ] = Network.ANALYTIC,
+        Network | None,
+        typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
+    ] = None,
     compute: Annotated[Compute, typer.Option(help="Where compute times come from.")] = Compute.RECORDED,
     scale: Annotated[float, typer.Option(help="Factor for `--compute scaled`.")] = 1.0,
     table: Annotated[str, typer.Option(help="CSV of measured operators for `--compute table`.")] = "",
@@ -70,6 +71,7 @@ def simulate(
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time"""
+    from etude.named import open_system
     from etude.units import parse_bytes
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
@@ -94,8 +96,9 @@ def simulate(
         slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed,
         fold=fold, network=network,
     )  # fmt: skip
+    machine = open_system(system)
     job = open_job(path, groups, workers, max_bytes)
-    found = _run(job, machine(system, job.world_size), options, json)
+    found = _run(job, grown(machine, system, job.world_size), options, json)
     if timing is not None:
         _write(job, found, timing, force)
     _show(found, json)

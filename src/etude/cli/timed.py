@@ -49,20 +49,21 @@ def _read(job: "Job", path: Path) -> "Timing":
 
 
 def _simulated(job: "Job", name: str) -> "Timing":
+    from etude.named import open_system
     from etude.simulate.run import simulate
 
+    on = grown(open_system(name), name, job.world_size)
     with progress("simulating"):
-        found = simulate(job, machine(name, job.world_size))
+        found = simulate(job, on)
     for note in found.notes:
         say(f"note: {note}")
     return found
 
 
-def machine(name: str, ranks: int) -> "System":
-    """A system of the catalogue with room for so many ranks, or the one that a file describes."""
+def grown(found: "System", name: str, ranks: int) -> "System":
+    """The system of that name, with room for so many ranks if it is one of the catalogue; a file is taken as it is."""
     from etude.cost import catalogue
 
-    found = catalogue.system(name)
     if name not in catalogue.names() or found.num_ranks >= ranks:
         return found
     node = len(found) // found.levels[-1].size

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
 from etude.errors import UsageError
 from etude.model.schema import Collective
+from etude.model.system import System
 
 
 class Policy(StrEnum):
@@ -128,12 +129,15 @@ class Options:
     """Rank -> factor on its compute, host and memory times."""
     slow_links: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """Two ranks -> factor on what goes between them; math.inf is a link that failed."""
-    network: Network = Network.ANALYTIC
+    network: Network | None = None
+    """None: closed forms where the system has levels, `flow` where it is a graph."""
     fold: bool | None = None
     """Simulate ranks that must behave alike once: None where that is possible, True insists, False never."""
 
     def __post_init__(self) -> None:
         for name, kind in (("policy", Policy), ("compute", Compute), ("collective_times", Times), ("network", Network)):
+            if name == "network" and self.network is None:
+                continue
             object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
         for name in self.collective:
             Collective.parse(name)
@@ -152,8 +156,19 @@ class Options:
             raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
         if self.compute == Compute.TABLE and not self.table:
             raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
-        if self.network != Network.ANALYTIC:
+        if self.network not in (None, Network.ANALYTIC):
             self._check_links()
+
+    def on(self, system: System) -> Options:
+        """The same, with the network that the system is simulated on."""
+        if self.network is None:
+            return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW)
+        if self.network == Network.ANALYTIC and system.irregular:
+            raise UsageError(
+                f"closed forms need levels, and the graph of system `{system.name}` has none: {system.irregular}",
+                hint="--network flow or links; or `levels` beside its `topology`",
+            )
+        return self
 
     def _check_links(self) -> None:
         """What changes the time of an operation as a whole has no meaning where that time comes from links."""

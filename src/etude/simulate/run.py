@@ -48,7 +48,7 @@ def simulate(
     """
     if options is not None and more:
         raise UsageError("options are given twice: as one value and by name")
-    options = options or _options(more)
+    options = (options or _options(more)).on(system)
     run, notes = prepare(job, system, options)
     ops = operations(run)
     state = make_state(run, ops)

@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -20,6 +19,8 @@ MEMORY_TYPES: Final = ("NO_MEMORY_EXPANSION", "PER_NPU_MEMORY_EXPANSION", "PER_N
 ALGORITHM: Final = re.compile(
     r"(?P<one>one)?(?P<name>[rR]ing|[dD]irect|[hH]alvingDoubling|doubleBinaryTree)(?P<window>\d+)?"
 )
+
+GROUP_ID: Final = re.compile(r"\s*\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,8 @@ Path_ = str | PathLike[str]
 
 def _load(path: Path_, parse: Any) -> dict[Any, Any]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except OSError as error:
         raise ClusterError(error.strerror or "cannot be read", where=fspath(path)) from None
     try:
@@ -273,17 +275,13 @@ def read_groups(path: Path_) -> dict[int, tuple[int, ...]]:
     """Read a communicator group JSON: id above 0 -> ranks in ring order."""
     groups: dict[int, tuple[int, ...]] = {}
     for key, ranks in _load(path, json.loads).items():
-        if not re.fullmatch(r"\s*\d+", str(key)) or int(key) == 0:
+        if not GROUP_ID.fullmatch(key) or int(key) == 0:
             raise AstraAbort(
                 f"group id {key!r} must be a whole number above 0",
                 where=fspath(path),
                 hint="ASTRA-sim aborts; `0` and no name mean all ranks",
             )
-        if (
-            not isinstance(ranks, list)
-            or not ranks
-            or any(isinstance(r, bool) or not isinstance(r, int) for r in ranks)
-        ):
+        if not isinstance(ranks, list) or set(map(type, ranks)) != {int}:
             raise ClusterError(f"group {key} must be a list of ranks", where=fspath(path))
         if len(set(ranks)) != len(ranks):
             raise ClusterError(f"group {key} names a rank twice", where=fspath(path))

@@ -19,7 +19,7 @@ from etude.simulate.astra.config import SystemConfig
 from etude.simulate.astra.kernels import scan
 from etude.simulate.astra.workload import COLUMNS, UNKNOWN_GROUP, WORLD, Workload
 
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = 1 << 18
 PROBLEM: Final = {
     scan.CUT: "the file ends inside a message",
     scan.BROKEN: "not a Chakra node",
@@ -31,6 +31,7 @@ PROBLEM: Final = {
 def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64], int]]:
     """Files read one after another into the same buffer: the buffer, where each file ends, the first one's number."""
     buffer = np.empty(BLOCK_BYTES, np.uint8)
+    view = buffer.data
     ends: list[int] = []
     first = end = 0
     for number, path in enumerate(paths):
@@ -47,9 +48,10 @@ def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[n
                 ends, first, end = [], number, 0
             if size > len(buffer):
                 buffer = np.empty(size, np.uint8)
+                view = buffer.data
             got = 0
             while got < size:
-                count = os.readv(descriptor, [buffer[end + got : end + size].data])
+                count = os.readv(descriptor, [view[end + got : end + size]])
                 if count == 0:
                     raise FormatError("the file shrank while it was read", path=path, offset=got)
                 got += count
@@ -59,6 +61,14 @@ def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[n
         ends.append(end)
     if ends:
         yield buffer, np.array(ends, np.int64), first
+
+
+def _size(path: str) -> int:
+    """Bytes of a file; 0 if there is none, which is found out when it is opened."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 class _Columns:
@@ -83,7 +93,7 @@ class _Columns:
 def read_workload(paths: Sequence[str | PathLike[str]], groups: Mapping[int, Sequence[int]] | None = None) -> Workload:
     """Read one `.et` file per rank, in rank order. `groups` maps the number in `pg_name` to ranks in ring order."""
     names = [fspath(p) for p in paths]
-    columns = _Columns(max(1024, sum(os.path.getsize(n) for n in names if os.path.exists(n)) // 24))
+    columns = _Columns(max(1024, sum(map(_size, names)) // 64))
     rank_start, values = np.zeros(len(names) + 1, np.int64), np.zeros(len(scan.NAMES), np.int64)
     for buffer, ends, first in _blocks(names):
         nodes = int(rank_start[first])
@@ -123,21 +133,15 @@ def _finish(columns: _Columns, rank_start: NDArray[np.int64], groups: Mapping[in
     n = int(rank_start[-1])
     arrays = {name: columns.array[name][:n] for name in COLUMNS}
     dep_start = columns.array["dep_start"][: n + 1]
-    ids = np.array(sorted(groups), np.int64)
-    group = arrays["group"]
-    is_named = group != WORLD
-    if is_named.any():
-        wanted = group[is_named]
-        at = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
-        known = ids[at] == wanted if len(ids) else np.zeros(len(wanted), bool)
-        group[is_named] = np.where(known, at, UNKNOWN_GROUP)
+    ids = sorted(groups)
+    scan.find_groups(arrays["group"], np.array(ids, np.int64), WORLD, UNKNOWN_GROUP)
     return Workload(
         **arrays,
         rank_start=rank_start,
         dep_start=dep_start,
         dep=columns.array["dep"][: int(dep_start[-1])],
-        groups=tuple(np.array(groups[int(g)], np.int64) for g in ids),
-        group_ids=tuple(int(g) for g in ids),
+        groups=tuple(np.array(groups[g], np.int64) for g in ids),
+        group_ids=tuple(ids),
     )
 
 

@@ -318,3 +318,18 @@ def fill(
         rank_start[file + 1] = row
         begin = end
     return OK
+
+
+@kernel
+def find_groups(group, ids, world, unknown):
+    """Turn the numbers of groups into their places among the ascending ids."""
+    for i in range(len(group)):
+        if group[i] != world:
+            low, high = 0, len(ids)
+            while low < high:
+                middle = (low + high) // 2
+                if ids[middle] < group[i]:
+                    low = middle + 1
+                else:
+                    high = middle
+            group[i] = low if low < len(ids) and ids[low] == group[i] else unknown

@@ -1,0 +1,1 @@
+"""Jobs from a description: pipeline schedules, micro-benchmarks, serving, synthesis."""
