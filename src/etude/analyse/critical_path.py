@@ -24,7 +24,7 @@ from etude.model.frames import frames
 from etude.model.graph import dependencies, topological_order
 from etude.model.job import Job
 from etude.model.match import Matching, match
-from etude.model.schema import UNKNOWN, Kind
+from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace
 
@@ -128,12 +128,13 @@ class _Columns:
             base, edges, ended_base = base + len(trace), edges + len(dep.rows), ended_base + len(ended)
             if timed.any():
                 rows = np.flatnonzero(timed)
+                ends = rows[_counts(trace, rows)]
                 mine = run.at[int(np.argmax(self.shift[run.at]))]
-                end = int(run.end_ns[rows].max() + self.shift[mine])
+                end = int(run.end_ns[ends].max() + self.shift[mine])
                 first = min(first, int(run.start_ns[rows].min() + self.shift[run.at].min()))
                 if end > latest or self.last is None:
                     latest = end
-                    self.last = int(mine), int(rows[np.argmax(run.end_ns[rows])])
+                    self.last = int(mine), int(ends[np.argmax(run.end_ns[ends])])
         self.first_ns = int(first)
         flat = {name: np.concatenate(values) for name, values in parts.items()}
         flat["dep_start"] = np.append(flat["dep_start"], edges).astype(np.int64)
@@ -154,8 +155,10 @@ class _Columns:
         names, kinds = [""] * len(at), np.zeros(len(at), np.uint8)
         for number in np.unique(self.run_of[at]).tolist():
             mine = np.flatnonzero(self.run_of[at] == number)
-            codes, words = self.traces[number].coded("name")
-            for i, code in zip(mine.tolist(), codes[row[mine]].tolist(), strict=True):
+            trace = self.traces[number]
+            codes, words = trace.coded("name")
+            owner = _named(trace, row[mine], codes, words)
+            for i, code in zip(mine.tolist(), codes[owner].tolist(), strict=True):
                 names[i] = words[code] if code >= 0 else ""
             kinds[mine] = self.uses[number][row[mine]]
         labels = [
@@ -174,6 +177,20 @@ class _Columns:
         )
 
 
+def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
+    """Which of these rows may end a run. Where a device is used, threads that never launch anything (watchdogs that poll
+    until the process ends) may not."""
+    host = trace.cpu[rows] == 1
+    if not host.any() or host.all():
+        return np.ones(len(rows), bool)
+    launches = trace.data[trace.data_why == Why.LAUNCH]
+    launches = launches[launches >= 0]
+    if not len(launches):
+        return np.ones(len(rows), bool)
+    found: NDArray[np.bool_] = ~host | np.isin(trace.lane[rows], np.unique(trace.lane[launches]))
+    return found
+
+
 def _roles(trace: Trace) -> U8:
     role = np.where(frames(trace), k.FRAME, 0).astype(np.uint8)
     host = trace.cpu == 1
@@ -182,6 +199,14 @@ def _roles(trace: Trace) -> U8:
         waits = np.array([bool(SYNC_CALLS.search(w)) for w in words] + [False])[codes]
         role[host & waits & (role == 0)] = k.SYNC
     return role
+
+
+def _named(trace: Trace, rows: I64, codes: I32, words: list[str]) -> I64:
+    """The node whose name a row goes by: a `host` segment is time of the operator around it."""
+    if "host" not in words:
+        return rows
+    segment = (codes[rows] == words.index("host")) & (trace.parent[rows] >= 0)
+    return np.where(segment, trace.parent[rows], rows)
 
 
 def _why(trace: Trace, dep_start: I64) -> U8:

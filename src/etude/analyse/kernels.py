@@ -63,3 +63,15 @@ def covered(start, end, order, group, groups):
             total[g] += end[i] - max(start[i], until[g])
             until[g] = end[i]
     return total
+
+
+@njit(cache=True)
+def add_to_callers(parent, rows, value, total):
+    """Adds the value of each row to all that called it, directly or not."""
+    for i in range(len(rows)):
+        node = parent[rows[i]]
+        steps = 0
+        while node >= 0 and steps < len(parent):  # a circle of callers ends, too
+            total[node] += value[i]
+            node = parent[node]
+            steps += 1

@@ -22,6 +22,7 @@ COMMANDS: tuple[str, ...] = (
     "simulate",
     "systems",
     "breakdown",
+    "kernels",
     "collectives",
     "critical_path",
     "demo",
