@@ -32,8 +32,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "opening": BASE | {"store", "link", "ingest"},
     "named": BASE | {"store", "cost", "opening"},
     "sweep": BASE | VERBS | {"store", "cost", "opening", "named"},
+    "reporting": BASE | {"cost", "analyse", "view"},
     "demo": BASE,
-    "cli": BASE | VERBS | {"store", "cost", "opening", "named", "sweep", "demo", "__init__"},
+    "cli": BASE | VERBS | {"store", "cost", "opening", "named", "sweep", "demo", "reporting", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "named", "sweep"},
     "__main__": {"cli"},

@@ -34,7 +34,7 @@ def section(study: Study) -> Section:
     if not len(calls):
         return Section("communication", "Communication", "", empty="No collectives are recorded in this run.")
     kinds = summarised(calls).to_pylist()
-    body = _split(kinds) + '<div class="two"><div>' + _rates(calls.to_pylist()) + "</div></div>"
+    body = _split(kinds) + _rates(calls.to_pylist())
     columns = [
         Column("collective", "collective", number=False), Column("group_size", "ranks", words.number),
         Column("size_bytes", "size", words.size), Column("calls", "calls", words.number),
@@ -44,8 +44,8 @@ def section(study: Study) -> Section:
     ]  # fmt: skip
     body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns)
     lead = (
-        "A collective ends when all members have come. Its <b>transfer</b> is what the last to come saw; what the others "
-        "saw beyond that is <b>waiting</b>, which no faster link would shorten."
+        "A collective ends when all members have come. Its <b>transfer</b> is what the last to come saw; what the "
+        "others saw beyond that is <b>waiting</b>, which no faster link would shorten."
     )
     return Section("communication", "Communication", lead, body)
 

@@ -101,8 +101,8 @@ def _timeline(studies: list[Study]) -> Section:
 def _merged(packed: Packed) -> str:
     if not packed.merged_below_ns:
         return ""
-    return (f" Of {packed.slices:,} events those shorter than {words.time(packed.merged_below_ns)} are merged with their "
-            "neighbours; `etude timeline` writes them all.")  # fmt: skip
+    return (f" Of {packed.slices:,} events those shorter than {words.time(packed.merged_below_ns)} are merged with "
+            "their neighbours; `etude timeline` writes them all.")  # fmt: skip
 
 
 def _facts(study: Study) -> tuple[tuple[str, str], ...]:

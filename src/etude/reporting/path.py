@@ -30,15 +30,16 @@ def told(study: Study) -> list[Told]:
     host = (kinds.get("host", 0) + kinds.get("launch", 0)) / whole
     found = []
     if host >= LONG:
-        found.append(Told("bad" if host >= 2 * LONG else "warn", f"The host sets the pace for {words.percent(host)} of the run.",
-                          "The critical path runs through host code and kernel launches; larger batches, CUDA graphs or "
-                          "torch.compile shorten it, faster devices do not.", "path"))  # fmt: skip
+        tone = "bad" if host >= 2 * LONG else "warn"
+        found.append(Told(tone, f"The host sets the pace for {words.percent(host)} of the run.",
+                          "The critical path runs through host code and kernel launches; larger batches, CUDA graphs "
+                          "or torch.compile shorten it, faster devices do not.", "path"))  # fmt: skip
     top = [row for row in by_name(path).slice(0, 8).to_pylist() if row["kind"] not in ("gap", "launch") and row["name"]]
     if top and top[0]["share"] >= 0.1:
         t = top[0]
         found.append(Told("info", f"{words.short(t['name'])} holds {words.percent(t['share'])} of the critical path.",
-                          f"{words.plural(t['count'], 'time')}, {words.time(t['time_ns'])} in all; making it twice as fast "
-                          f"can shorten the run by at most {words.percent(t['share'] / 2)}.", "path"))  # fmt: skip
+                          f"{words.plural(t['count'], 'time')}, {words.time(t['time_ns'])} in all; making it twice as "
+                          f"fast can shorten the run by at most {words.percent(t['share'] / 2)}.", "path"))  # fmt: skip
     return found
 
 
@@ -54,7 +55,8 @@ def section(study: Study) -> Section:
     for row in rows:
         row["buys"] = row["share"] / 2
     columns = [
-        Column("name", "what", lambda v: v or "(no name)", number=False, code=True), Column("kind", "kind", number=False),
+        Column("name", "what", lambda v: v or "(no name)", number=False, code=True),
+        Column("kind", "kind", number=False),
         Column("count", "times", words.number), Column("time_ns", "time on the path", words.time),
         Column("share", "share", words.percent, meter=1.0),
         Column("buys", "twice as fast saves at most", words.percent),

@@ -66,14 +66,16 @@ def told(study: Study) -> list[Told]:
         found.append(Told(
             "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn",
             f"{words.percent(s.exposed_comm)} of the devices' time goes to communication that no compute hides.",
-            f"Only {words.percent(s.hidden or 0)} of all communication overlaps compute. Overlap more of it, send less, "
-            "or use faster links." if (s.hidden or 0) < LITTLE_HIDDEN else
+            f"Only {words.percent(s.hidden or 0)} of all communication overlaps compute. Overlap more of it, send "
+            "less, or use faster links." if (s.hidden or 0) < LITTLE_HIDDEN else
             f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help.",
             "time",
         ))  # fmt: skip
     elif s.hidden is not None and s.comm >= 0.05:
-        found.append(Told("good", f"{words.percent(s.hidden)} of communication is hidden behind compute.",
-                          f"What is not hidden takes {words.percent(s.exposed_comm)} of the time.", "time"))  # fmt: skip
+        found.append(Told(
+            "good", f"{words.percent(s.hidden)} of communication is hidden behind compute.",
+            f"What is not hidden takes {words.percent(s.exposed_comm)} of the time.", "time",
+        ))  # fmt: skip
     if s.idle >= MUCH_IDLE:
         found.append(Told(
             "bad" if s.idle >= 2 * MUCH_IDLE else "warn", f"The devices are idle {words.percent(s.idle)} of the time.",
@@ -91,7 +93,8 @@ def _uneven(study: Study) -> list[Told]:
     most, middle = int(busy.argmax()), float(np.median(busy))
     if busy[most] < (1 + UNEVEN) * middle:
         return []
-    return [Told("warn", f"Rank {rank[most]} computes {words.percent(busy[most] / middle - 1)} longer than the middle rank.",
+    more = words.percent(busy[most] / middle - 1)
+    return [Told("warn", f"Rank {rank[most]} computes {more} longer than the middle rank.",
                  f"It computes for {words.time(busy[most])}, the middle rank for {words.time(middle)}; "
                  "the others wait for it wherever they meet.", "time")]  # fmt: skip
 

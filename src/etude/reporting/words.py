@@ -28,7 +28,7 @@ def percent(share: float) -> str:
         return "<0.1%"
     if 99.9 < value < 100:
         return ">99.9%"
-    return f"{value:.1f}%" if value < 10 or 99 < value < 100 else f"{value:.0f}%"
+    return f"{value:.1f}%" if 0 < value < 10 or 99 < value < 100 else f"{value:.0f}%"
 
 
 def number(count: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -126,10 +126,12 @@ class Axis:
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             step = max(1, (last - first) // 6 + 1)
-            return [10.0**k for k in range(first, last + 1, step)]
-        step = nice((self.high - self.low) / 5)
-        first = math.ceil(self.low / step - 1e-9)
-        return [k * step for k in range(first, math.floor(self.high / step + 1e-9) + 1)]
+            between = (1, 2, 5) if last - first < 3 else (1,)
+            found = [m * 10.0**k for k in range(first, last + 1, step) for m in between]
+            return [t for t in found if t <= self.high * (1 + 1e-9)]
+        width = nice((self.high - self.low) / 5)
+        first, last = math.ceil(self.low / width - 1e-9), math.floor(self.high / width + 1e-9)
+        return [k * width for k in range(first, last + 1)]
 
 
 def nice(step: float) -> float:
@@ -167,72 +169,77 @@ Line = tuple[str, str, Sequence[tuple[float, float]]]
 _W, _H, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 340, 72, 44, 14, 16
 
 
+def tag(name: str, text: str = "", /, **given: object) -> str:
+    """An element; `class_` is its class, `text_anchor` becomes `text-anchor`, floats are cut to a tenth."""
+    said = []
+    for key, value in given.items():
+        shown = f"{value:.1f}" if isinstance(value, float) else escape(str(value))
+        said.append(f'{key.rstrip("_").replace("_", "-")}="{shown}"')
+    return f"<{name} {' '.join(said)}>{text}</{name}>"
+
+
+def _svg(label: str, width: float, height: float, parts: Iterable[str], *, most: float = 0.0) -> str:
+    style = f"max-width:{most:.0f}px" if most else ""
+    return tag("svg", "".join(parts), class_="chart", viewBox=f"0 0 {width:.0f} {height:.0f}", role="img",
+               aria_label=label, style=style)  # fmt: skip
+
+
 def plot(label: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), lines: Sequence[Line] = ()) -> str:
     """Points and lines on two axes."""
 
     def place(px: float, py: float) -> tuple[float, float]:
         return _LEFT + x.at(px) * (_W - _LEFT - _RIGHT), _H - _BOTTOM - y.at(py) * (_H - _BOTTOM - _TOP)
 
-    parts = [
-        f'<svg class="chart" viewBox="0 0 {_W} {_H}" role="img" aria-label="{escape(label)}">',
-        *_frame(x, y, place),
-    ]
+    parts = list(_frame(x, y, place))
     for kind, name, points in lines:
         shown = [place(*p) for p in points]
-        path = " ".join(f"{px:.1f},{py:.1f}" for px, py in shown)
-        parts.append(f'<polyline class="{kind}" points="{path}"/>')
+        parts.append(tag("polyline", class_=kind, points=" ".join(f"{px:.1f},{py:.1f}" for px, py in shown)))
         if name and shown:
             px, py = shown[-1]
-            parts.append(
-                f'<text class="strong" x="{min(px, _W - _RIGHT) - 4:.0f}" y="{max(py - 7, 12):.0f}" text-anchor="end">{escape(name)}</text>'
-            )
+            at = {"x": min(px, _W - _RIGHT) - 4.0, "y": max(py - 7, 12.0)}
+            parts.append(tag("text", escape(name), class_="strong", text_anchor="end", **at))
     for mark in sorted(marks, key=lambda m: -m.weight):
         px, py = place(mark.x, mark.y)
         radius = 3.0 + 9.0 * math.sqrt(mark.weight)
-        parts.append(
-            f'<circle class="mark f-{mark.sort}" tabindex="0" cx="{px:.1f}" cy="{py:.1f}" r="{radius:.1f}" data-tip="{escape(mark.tip)}"><title>{escape(mark.tip)}</title></circle>'
-        )
-    return "".join([*parts, "</svg>"])
+        parts.append(tag("circle", class_=f"mark f-{mark.sort}", tabindex=0, cx=px, cy=py, r=radius, data_tip=mark.tip,
+                         role="img", aria_label=mark.tip))  # fmt: skip
+    return _svg(label, _W, _H, parts, most=_W)
 
 
 def _frame(x: Axis, y: Axis, place: Callable[[float, float], tuple[float, float]]) -> Iterator[str]:
+    foot = _H - _BOTTOM
     for tick in x.ticks():
         px, _ = place(tick, y.low)
-        yield f'<line class="grid" x1="{px:.1f}" x2="{px:.1f}" y1="{_TOP}" y2="{_H - _BOTTOM}"/>'
-        yield f'<text x="{px:.1f}" y="{_H - _BOTTOM + 16}" text-anchor="middle">{escape(x.show(tick))}</text>'
+        yield tag("line", class_="grid", x1=px, x2=px, y1=_TOP, y2=foot)
+        yield tag("text", escape(x.show(tick)), x=px, y=foot + 16, text_anchor="middle")
     for tick in y.ticks():
         _, py = place(x.low, tick)
-        yield f'<line class="grid" x1="{_LEFT}" x2="{_W - _RIGHT}" y1="{py:.1f}" y2="{py:.1f}"/>'
-        yield f'<text x="{_LEFT - 7}" y="{py + 4:.1f}" text-anchor="end">{escape(y.show(tick))}</text>'
-    yield f'<text x="{(_LEFT + _W) / 2:.0f}" y="{_H - 6}" text-anchor="middle" class="strong">{escape(x.label)}</text>'
-    yield f'<text transform="rotate(-90)" x="{-(_H - _BOTTOM) / 2:.0f}" y="14" text-anchor="middle" class="strong">{escape(y.label)}</text>'
+        yield tag("line", class_="grid", x1=_LEFT, x2=_W - _RIGHT, y1=py, y2=py)
+        yield tag("text", escape(y.show(tick)), x=_LEFT - 7, y=py + 4, text_anchor="end")
+    middle = {"text_anchor": "middle", "class_": "strong"}
+    yield tag("text", escape(x.label), x=(_LEFT + _W) / 2, y=_H - 6, **middle)
+    yield tag("text", escape(y.label), transform="rotate(-90)", x=-foot / 2, y=13, **middle)
 
 
-def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], show: Callable[[float], str],
-         what: str = "to") -> str:  # fmt: skip
-    """A square of cells: row i, column j is what goes from i to j. Darker (in the dark theme lighter) is more."""
+def heat(label: str, values: Sequence[Sequence[float]], names: Sequence[str], show: Callable[[float], str]) -> str:
+    """A square of cells: row i, column j is what goes from i to j. The further from the page's ground, the more."""
     n = len(names)
     most = max((v for row in values for v in row), default=0.0) or 1.0
     cell = max(6.0, min(34.0, 460.0 / max(1, n)))
     left, top = 64, 30
     size = cell * n
-    parts = [
-        f'<svg class="chart" style="max-width:{left + size + 10:.0f}px" viewBox="0 0 {left + size + 10:.0f} {top + size + 10:.0f}" role="img" aria-label="{escape(label)}">'
-    ]
-    step = max(1, math.ceil(n / (size / 26)))
-    for i in range(0, n, step):
+    parts = []
+    for i in range(0, n, max(1, math.ceil(n / (size / 30)))):
         at = cell * i + cell / 2
-        parts.append(f'<text x="{left - 7}" y="{top + at + 4:.1f}" text-anchor="end">{escape(names[i])}</text>')
-        parts.append(f'<text x="{left + at:.1f}" y="{top - 8}" text-anchor="middle">{escape(names[i])}</text>')
+        parts.append(tag("text", escape(names[i]), x=left - 7, y=top + at + 4, text_anchor="end"))
+        parts.append(tag("text", escape(names[i]), x=left + at, y=top - 8, text_anchor="middle"))
     for i, j in itertools.product(range(n), range(n)):
-        value = values[i][j]
-        share = math.sqrt(value / most)
-        fill = f"color-mix(in srgb, var(--heat-1) {100 * share:.0f}%, var(--heat-0))"
-        tip = escape(f"{names[i]} {what} {names[j]}\n{show(value)}")
-        parts.append(
-            f'<rect x="{left + cell * j:.1f}" y="{top + cell * i:.1f}" width="{cell - 1:.1f}" height="{cell - 1:.1f}" rx="2" style="fill:{fill}" data-tip="{tip}"/>'
-        )
-    return "".join([*parts, "</svg>"])
+        share = 100 * math.sqrt(values[i][j] / most)
+        fill = f"fill:color-mix(in srgb, var(--heat-1) {share:.0f}%, var(--heat-0))"
+        tip = f"{names[i]} to {names[j]}\n{show(values[i][j])}"
+        parts.append(tag("rect", x=left + cell * j, y=top + cell * i, width=cell - 1, height=cell - 1, rx=2,
+                         style=fill, data_tip=tip))  # fmt: skip
+    return _svg(label, left + size + 10, top + size + 10, parts, most=left + size + 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,19 +254,15 @@ class Stretch:
 
 def strip(label: str, stretches: Sequence[Stretch], low: float, high: float, show: Callable[[float], str]) -> str:
     """A band over time."""
-    width, height = 1000, 66
-    scale = (width - 20) / ((high - low) or 1.0)
-    parts = [
-        f'<svg class="chart" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}"><rect x="10" y="8" width="{width - 20}" height="30" rx="4" class="f-idle" opacity=".45"/>'
-    ]
+    width, edge = 1100, 2
+    scale = (width - 2 * edge) / ((high - low) or 1.0)
+    parts = [tag("rect", x=edge, y=4, width=width - 2 * edge, height=30, rx=4, class_="f-idle", opacity=0.4)]
     for s in stretches:
-        parts.append(
-            f'<rect x="{10 + (s.start - low) * scale:.2f}" y="8" width="{max(0.4, (s.end - s.start) * scale):.2f}" height="30" class="f-{s.sort}" data-tip="{escape(s.tip)}"/>'
-        )
+        wide = f"{max(0.4, (s.end - s.start) * scale):.2f}"
+        parts.append(tag("rect", x=f"{edge + (s.start - low) * scale:.2f}", y=4, width=wide, height=30,
+                         class_=f"f-{s.sort}", data_tip=s.tip))  # fmt: skip
     for k in range(6):
-        at = low + (high - low) * k / 5
+        at = (high - low) * k / 5
         anchor = "start" if k == 0 else "end" if k == 5 else "middle"
-        parts.append(
-            f'<text x="{10 + (at - low) * scale:.1f}" y="56" text-anchor="{anchor}">{escape(show(at - low))}</text>'
-        )
-    return "".join([*parts, "</svg>"])
+        parts.append(tag("text", escape(show(at)), x=edge + at * scale, y=52, text_anchor=anchor))
+    return _svg(label, width, 60, parts)

@@ -135,8 +135,8 @@ def put_track(out, start, end, uuid, name, sort, source_id, size_bytes, flow_sta
 def coarsen(row, start, end, sort, name, flag, node, least_ns, out):
     """Merges slices shorter than `least_ns` that follow one another in a row; returns how many are left.
 
-    Slices are ordered by (row, start). `out` has columns row, start, end, sort, name (-1: several), flag, count, busy_ns
-    and node, or no rows, to count only. A merged slice is at most four times `least_ns` long.
+    Slices are ordered by (row, start). `out` has columns row, start, end, sort, name (-1: several), flag, count,
+    busy_ns and node, or no rows, to count only. A merged slice is at most four times `least_ns` long.
     """
     used = 0
     by_sort = np.zeros(8, np.int64)

@@ -117,7 +117,8 @@ def _card(card: Card) -> str:
     number, space, unit = card.value.partition(" ")
     value = f"{escape(number)}<small>{escape(unit)}</small>" if space else escape(number)
     note = f'<div class="note">{escape(card.note)}</div>' if card.note else ""
-    return f'<div class="card"><div class="label">{dot}{escape(card.label)}</div><div class="value">{value}</div>{note}</div>'
+    label = f'<div class="label">{dot}{escape(card.label)}</div>'
+    return f'<div class="card">{label}<div class="value">{value}</div>{note}</div>'
 
 
 def _told(told: tuple[Told, ...]) -> str:
@@ -164,8 +165,8 @@ def timeline(packed: Packed, label: str) -> str:
     empty = "Point at a slice, or click it, to see what it is; double-click zooms to it."
     return f"""<ul class="legend">{sorts}</ul><div class="timeline"><div class="bar">{bar}\
 <button type="button" data-do="path" aria-pressed="false">Critical path</button>\
-<input type="search" placeholder="Find by name" aria-label="Find slices by name"><span class="found" role="status"></span>\
-<span class="hint">{keys}</span></div>
+<input type="search" placeholder="Find by name" aria-label="Find slices by name">\
+<span class="found" role="status"></span><span class="hint">{keys}</span></div>
 <canvas class="over" aria-hidden="true"></canvas>
 <div class="view"><canvas class="main" tabindex="0" role="application" aria-label="{escape(label)}"></canvas>\
 <div class="spacer"></div></div>
