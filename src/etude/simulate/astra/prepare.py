@@ -51,15 +51,10 @@ def _id_order(w: Workload, small: NDArray[np.int32]) -> None:
     """Correct the place of each node in ascending id order, where rows are in another one."""
     if nodes.is_ascending(w.rank_start, w.source_id):
         return
-    rank = small[:, layout.NODE_RANK]
-    row_of_key = np.lexsort((w.source_id, rank))
-    ids = w.source_id[row_of_key]
-    same = (ids[1:] == ids[:-1]) & (rank[row_of_key][1:] == rank[row_of_key][:-1])
-    if same.any():
-        node = int(row_of_key[1:][same][0])
-        raise TraceError(f"two nodes have the id {w.source_id[node]}", where=f"rank {w.rank_of(node)}")
-    small[row_of_key, layout.NODE_KEY] = np.arange(len(w)) - np.repeat(w.rank_start[:-1], np.diff(w.rank_start))
-    small[:, layout.NODE_AT_KEY] = row_of_key
+    order = np.empty(len(w), np.int32)
+    twin = int(nodes.order_by_id(w.rank_start, w.source_id, small, order, np.empty_like(order)))
+    if twin >= 0:
+        raise TraceError(f"two nodes have the id {w.source_id[twin]}", where=f"rank {w.rank_of(twin)}")
 
 
 def _pack(

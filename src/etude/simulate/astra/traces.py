@@ -19,7 +19,7 @@ from etude.simulate.astra.config import SystemConfig
 from etude.simulate.astra.kernels import scan
 from etude.simulate.astra.workload import COLUMNS, UNKNOWN_GROUP, WORLD, Workload
 
-BLOCK_BYTES: Final = 1 << 18
+BLOCK_BYTES: Final = (1 << 19, 1 << 20)  # a small job touches little memory, a large one comes in few blocks
 PROBLEM: Final = {
     scan.CUT: "the file ends inside a message",
     scan.BROKEN: "not a Chakra node",
@@ -28,9 +28,9 @@ PROBLEM: Final = {
 }
 
 
-def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64], int]]:
+def _blocks(paths: Sequence[str], total_bytes: int) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64], int]]:
     """Files read one after another into the same buffer: the buffer, where each file ends, the first one's number."""
-    buffer = np.empty(BLOCK_BYTES, np.uint8)
+    buffer = np.empty(min(max(total_bytes // 16, BLOCK_BYTES[0]), BLOCK_BYTES[1]), np.uint8)
     view = buffer.data
     ends: list[int] = []
     first = end = 0
@@ -93,9 +93,10 @@ class _Columns:
 def read_workload(paths: Sequence[str | PathLike[str]], groups: Mapping[int, Sequence[int]] | None = None) -> Workload:
     """Read one `.et` file per rank, in rank order. `groups` maps the number in `pg_name` to ranks in ring order."""
     names = [fspath(p) for p in paths]
-    columns = _Columns(max(1024, sum(map(_size, names)) // 64))
+    total_bytes = sum(map(_size, names))
+    columns = _Columns(max(1024, total_bytes // 64))
     rank_start, values = np.zeros(len(names) + 1, np.int64), np.zeros(len(scan.NAMES), np.int64)
-    for buffer, ends, first in _blocks(names):
+    for buffer, ends, first in _blocks(names, total_bytes):
         nodes = int(rank_start[first])
         deps = int(columns.array["dep_start"][nodes])
         counts = np.zeros(scan.NUM_COUNTS, np.int64)

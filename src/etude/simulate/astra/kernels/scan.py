@@ -7,24 +7,25 @@ from etude.simulate.astra.kernels.compiling import kernel
 OK, CUT, BROKEN, TWICE, EMPTY = range(5)
 COUNT_NODES, COUNT_DEPS, COUNT_WIDEST, COUNT_FILE, COUNT_AT, NUM_COUNTS = range(6)
 
-# What the simulation reads, by name; the place in this list is the number of the attribute.
+# What the simulation reads, by length; the place in this list is the number of the attribute.
 NAMES = (
-    "is_cpu_op",
+    "pg_name",
     "num_ops",
-    "tensor_size",
-    "comm_type",
-    "comm_size",
     "comm_src",
     "comm_dst",
     "comm_tag",
-    "pg_name",
+    "is_cpu_op",
+    "comm_type",
+    "comm_size",
+    "tensor_size",
     "involved_dim",
 )
-IS_CPU, NUM_OPS, TENSOR_SIZE, COMM_TYPE, COMM_SIZE, COMM_SRC, COMM_DST, COMM_TAG, PG_NAME, INVOLVED_DIM = range(10)
-TEXT = np.zeros((len(NAMES), 12), np.uint8)
-LENGTH = np.array([len(n) for n in NAMES], np.int64)
+PG_NAME, NUM_OPS, COMM_SRC, COMM_DST, COMM_TAG, IS_CPU, COMM_TYPE, COMM_SIZE, TENSOR_SIZE, INVOLVED_DIM = range(10)
+LONGEST = 12
+TEXT = np.zeros((len(NAMES), LONGEST), np.uint8)
 for _row, _name in enumerate(NAMES):
     TEXT[_row, : len(_name)] = np.frombuffer(_name.encode(), np.uint8)
+FIRST = np.array([sum(len(n) < size for n in NAMES) for size in range(LONGEST + 2)])  # of the names of a length
 
 NODE_ID, NODE_TYPE, NODE_CTRL, NODE_DATA, NODE_DURATION, NODE_ATTR = 1, 3, 4, 5, 7, 10
 VALUE_DOUBLE, VALUE_FLOAT, VALUE_SINT32, VALUE_SINT64, VALUE_STRING, VALUE_BOOL_LIST = 3, 5, 15, 17, 29, 28
@@ -36,6 +37,8 @@ BAD = np.int64(-1)
 @kernel
 def _varint(data, at, end):
     """(value, place behind it); the place is -1 if the bytes run out."""
+    if at < end and data[at] < 0x80:  # nearly all of them
+        return np.int64(data[at]), at + 1
     value, shift = np.uint64(0), np.uint64(0)
     while at < end and shift < 70:
         byte = np.uint64(data[at])
@@ -70,15 +73,16 @@ def _skip(data, at, end, wire):
 @kernel
 def _number_of(data, at, size):
     """Which of NAMES the bytes spell, or -1."""
-    for number in range(len(LENGTH)):
-        if LENGTH[number] == size:
-            same = True
-            for i in range(size):
-                if data[at + i] != TEXT[number, i]:
-                    same = False
-                    break
-            if same:
-                return np.int64(number)
+    if size > LONGEST:
+        return BAD
+    for number in range(FIRST[size], FIRST[size + 1]):
+        same = True
+        for i in range(size):
+            if data[at + i] != TEXT[number, i]:
+                same = False
+                break
+        if same:
+            return np.int64(number)
     return BAD
 
 
@@ -142,26 +146,32 @@ def _attribute(data, at, end, values):
         if at == BAD:
             return False
         field, wire = key >> 3, key & 7
-        begin = at
-        at = _skip(data, at, end, wire)
-        if at == BAD:
-            return False
         if wire == 2:
-            text_size, begin = _varint(data, begin, at)
-        if field == 1 and wire == 2:
-            number = _number_of(data, begin, text_size)
-            if number == BAD:
-                return True
-        elif field > 2:
-            kind = field
-            if wire == 2:
-                text_at = begin
-            elif wire == 0:
-                value, _ = _varint(data, begin, at)
+            size, begin = _varint(data, at, end)
+            if begin == BAD or size < 0 or size > end - begin:
+                return False
+            at = begin + size
+            if field == 1:
+                number = _number_of(data, begin, size)
+                if number == BAD:
+                    return True
+            elif field > 2:
+                kind, text_at, text_size = field, begin, size
+        elif wire == 0:
+            read, at = _varint(data, at, end)
+            if at == BAD:
+                return False
+            if field > 2:
+                kind, value = field, read
                 if kind == VALUE_SINT32 or kind == VALUE_SINT64:
                     value = np.int64(np.uint64(value) >> np.uint64(1)) ^ -(value & 1)
-            else:
-                value = np.int64(0)
+        else:
+            begin = at
+            at = _skip(data, at, end, wire)
+            if at == BAD:
+                return False
+            if field > 2:
+                kind, value = field, np.int64(0)
                 for i in range(at - begin):
                     value |= np.int64(data[begin + i]) << (8 * i)
     if number == BAD or kind == 0:
@@ -226,14 +236,15 @@ def _node(data, at, end, values, dep, num_deps):
                 dep[num_deps] = value
                 num_deps += 1
             continue
-        begin = at
-        at = _skip(data, at, end, wire)
-        if field == NODE_ATTR and wire == 2:
-            _, begin = _varint(data, begin, at)
+        if wire != 2:
+            at = _skip(data, at, end, wire)
+            continue
+        size, begin = _varint(data, at, end)
+        at = begin + size
+        if field == NODE_ATTR:
             if not _attribute(data, begin, at, values):
                 return node_id, BAD, duration, num_deps
-        elif (field == NODE_CTRL or field == NODE_DATA) and wire == 2:
-            _, begin = _varint(data, begin, at)
+        elif field == NODE_CTRL or field == NODE_DATA:
             while begin < at:
                 value, begin = _varint(data, begin, at)
                 if begin == BAD:
