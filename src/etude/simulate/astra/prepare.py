@@ -214,6 +214,8 @@ def _check_sizes(w: Workload, network: Network, options: Options) -> None:
         raise ClusterError(f"unknown backend `{options.backend}`", hint="known: unaware, aware")
     if options.num_queues_per_dim < 1:
         raise ClusterError(f"num_queues_per_dim must be at least 1, not {options.num_queues_per_dim}")
+    if not 0 <= options.injection_scale < 1e9:
+        raise ClusterError(f"the injection scale must be 0 or more, not {options.injection_scale:g}")
     if options.backend == "aware" and len(network.topology) > 1:
         raise AstraAbort("the congestion-aware backend takes a network of one dimension only")
     if options.backend == "aware" and network.topology[0] == "Ring" and npus == 2:
