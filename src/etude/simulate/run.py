@@ -108,9 +108,9 @@ def _check_places(job: Job, system: System, options: Options) -> None:
     for rank in options.slow_ranks:
         job.index(rank)
     for pair in options.slow_links:
-        for rank in pair:
-            if not 0 <= rank < job.world_size:
-                raise UsageError(f"slow link {pair[0]}-{pair[1]}: rank {rank} is outside the world of {job.world_size}")
+        for end in pair:
+            if isinstance(end, int) and not 0 <= end < job.world_size:
+                raise UsageError(f"slow link {pair[0]}-{pair[1]}: rank {end} is outside the world of {job.world_size}")
     if options.policy in (Policy.RECORDED, Policy.HINT) and job.timing is not None:
         lengths = {len(b) for b in job.timing.start_ns}
         if not lengths:
@@ -216,10 +216,10 @@ class State:
     def step(self, max_events: int) -> bool:
         """True while there is more to do."""
         if self.s[k.OVERLAP]:
-            self._make_room()
+            self.make_room()
         return bool(k.step(max_events, *self.arrays()))
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         for name, size in (("heap", self.s[k.HEAP_SIZE]), ("net", self.s[k.NET_SIZE])):
             old = getattr(self, name)
             if len(old) - size < 3 * self.nodes + 8:
