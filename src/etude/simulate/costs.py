@@ -12,6 +12,7 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.system import System
 from etude.model.trace import Trace
+from etude.simulate.memory import LOCAL, REMOTE, locations
 from etude.simulate.options import JITTER, Compute, Options
 from etude.simulate.programs import IS_COMM, IS_MEMORY, frames
 
@@ -96,19 +97,29 @@ def _modelled(trace: Trace, rows: I64, system: System, options: Options) -> I64:
 
 
 def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Options) -> I64:
-    """Latency and bytes over bandwidth: of the remote memory if one is given, else of the device's own."""
+    """Latency and bytes over bandwidth of the memory that a node names (`tensor_loc`); where it names none, of the
+    remote memory if one is given, else of the device's own."""
     size, recorded = trace.tensor_bytes[memory], cost[memory]
     if not len(size) or (options.compute == Compute.RECORDED and (recorded != UNKNOWN).all()):
         return recorded
-    remote = options.remote_memory
-    rate = remote.bytes_per_s if remote else system.device.memory_bandwidth_bytes_per_s
-    if not rate:
+    remote, place = options.remote_memory, locations(trace)[memory]
+    far = (place == REMOTE) | ((place != LOCAL) & (remote is not None))
+    if far.any() and remote is None:
+        node = trace.source_id[np.flatnonzero(memory)[np.flatnonzero(far)[0]]]
+        raise ClusterError(
+            "it works on remote memory, and none is described",
+            where=f"node {node}",
+            hint="--remote-memory bandwidth=50GB/s",
+        )
+    own = system.device.memory_bandwidth_bytes_per_s
+    if not own and not far.all():
         raise ClusterError(
             f"system `{system.name}` says nothing of its memory's bandwidth, and the job has memory nodes",
             hint="`memory_bandwidth` of the device, or a remote memory",
         )
-    modelled = np.ceil(np.maximum(size, 0) * (1e9 / rate) + (remote.latency_ns if remote else 0)).astype(np.int64)
-    modelled = np.where(size == UNKNOWN, UNKNOWN, modelled)
+    rate = np.where(far, remote.bytes_per_s if remote else np.inf, own or np.inf)
+    takes = np.maximum(size, 0) * (1e9 / rate) + np.where(far, remote.latency_ns if remote else 0, 0)
+    modelled: I64 = np.where(size == UNKNOWN, UNKNOWN, np.ceil(takes).astype(np.int64))
     return np.where(recorded == UNKNOWN, modelled, recorded) if options.compute == Compute.RECORDED else modelled
 
 
