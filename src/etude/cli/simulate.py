@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
 Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
-Compute = StrEnum("Compute", {"RECORDED": "recorded", "ROOFLINE": "roofline", "TABLE": "table", "SCALED": "scaled"})
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
 
 Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
@@ -38,9 +37,9 @@ def simulate(
         Network | None,
         typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
     ] = None,
-    compute: Annotated[Compute, typer.Option(help="Where compute times come from.")] = Compute.RECORDED,
-    scale: Annotated[float, typer.Option(help="Factor for `--compute scaled`.")] = 1.0,
-    table: Annotated[str, typer.Option(help="CSV of measured operators for `--compute table`.")] = "",
+    compute: Annotated[
+        str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")
+    ] = "recorded",
     collective: Annotated[
         Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")
     ] = None,
@@ -91,7 +90,7 @@ def simulate(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     slow_links = _links(slow_link, failed_link)
     options = _options(
-        policy=policy, compute=compute, scale=scale, table=table, collective=_collectives(collective),
+        policy=policy, **_compute(compute), collective=_collectives(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
         concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_numbers("jitter", jitter),
         slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
@@ -190,6 +189,19 @@ def _options(**given: Any) -> "Options":
             bytes_per_s=parse_bandwidth(memory["bandwidth"]), latency_ns=latency, capacity_bytes=capacity
         )
     return Options(overlap=Overlap(**factors), remote_memory=remote, **given)
+
+
+def _compute(text: str) -> dict[str, Any]:
+    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`."""
+    name, equals, value = text.partition("=")
+    if name == "table" and value:
+        return {"compute": "table", "table": value}
+    if name == "scale" and value:
+        return {"compute": "scaled", "scale": _numbers("compute", [text])["scale"]}
+    if equals or name not in ("recorded", "measured", "roofline"):
+        hint = "recorded, roofline, table=ops.csv, scale=0.5"
+        raise UsageError(f"--compute: no such choice `{text}`", hint=hint)
+    return {"compute": "recorded" if name == "measured" else name}
 
 
 def _known(option: str, given: dict[str, Any], known: tuple[str, ...]) -> None:

@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.calibrate import read_measured
+from etude.cost.compute import MeasuredOps, compute_time_ns
+from etude.cost.ops import OpTable
+from etude.cost.traces import ops_of
 from etude.errors import ClusterError, TraceError
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
@@ -30,19 +34,23 @@ class NodeCosts:
 
     by_trace: list[I64] = field(default_factory=list)
     modelled: int = 0
+    kept: int = 0
     unknown: int = 0
 
     def notes(self) -> list[str]:
         said = []
         if self.modelled:
             said.append(f"{self.modelled:,} compute nodes have no recorded time and take that of the roofline")
+        if self.kept:
+            said.append(f"{self.kept:,} compute nodes say neither operations, bytes nor shapes and last as recorded")
         if self.unknown:
-            said.append(f"{self.unknown:,} nodes have neither a time nor operations or bytes and take 0 ns")
+            said.append(f"{self.unknown:,} nodes have neither a time nor operations, bytes or shapes, and take 0 ns")
         return said
 
 
 def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
     costs = NodeCosts()
+    table = read_measured(options.table)[1] if options.compute == Compute.TABLE else None
     ranks = np.bincount(job.trace_of, minlength=len(job.traces))
     for number, trace in enumerate(job.traces):
         known = trace.duration_ns != UNKNOWN
@@ -56,43 +64,42 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         fixed |= frames(trace)
         cost[fixed] = 0
         comp &= ~fixed
-        modelled = _compute(trace, comp, cost, system, options)
+        modelled, kept = _compute(trace, comp, cost, system, options, table)
         cost[memory] = _memory(trace, memory, cost, system, options)
         unknown = (comp | memory) & (cost == UNKNOWN)
         cost[unknown] = 0
         costs.modelled += modelled * int(ranks[number])
+        costs.kept += kept * int(ranks[number])
         costs.unknown += int(unknown.sum()) * int(ranks[number])
         costs.by_trace.append(cost)
     return costs
 
 
-def _compute(trace: Trace, comp: Bool, cost: I64, system: System, options: Options) -> int:
-    """Sets the cost of compute nodes; returns how many were modelled although recorded times were asked for."""
+def _compute(
+    trace: Trace, comp: Bool, cost: I64, system: System, options: Options, table: MeasuredOps | None
+) -> tuple[int, int]:
+    """Sets the cost of compute nodes. How many were modelled although recorded times were asked for, and how many keep
+    a recorded time although modelled ones were."""
     if options.compute == Compute.SCALED:
         known = comp & (cost != UNKNOWN)
         cost[known] = np.rint(cost[known] * options.scale).astype(np.int64)
     by_record = options.compute in (Compute.RECORDED, Compute.SCALED)
     wanted = np.flatnonzero(comp & (cost == UNKNOWN) if by_record else comp & (trace.cpu != 1))
     if not len(wanted):
-        return 0
-    said = (trace.flops[wanted] != UNKNOWN) | (trace.tensor_bytes[wanted] != UNKNOWN)
-    found = _modelled(trace, wanted[said], system, options)
-    if not by_record:
-        cost[wanted] = np.where(said, 0, cost[wanted])
-    cost[wanted[said]] = found
-    return int((found != UNKNOWN).sum()) if by_record else 0
+        return 0, 0
+    found = _modelled(trace, wanted, system, table)
+    said = found != UNKNOWN
+    kept = int((cost[wanted][~said] != UNKNOWN).sum())
+    cost[wanted[said]] = found[said]
+    return (int(said.sum()), 0) if by_record else (0, kept)
 
 
-def _modelled(trace: Trace, rows: I64, system: System, options: Options) -> I64:
-    from etude.cost.calibrate import read_measured
-    from etude.cost.compute import compute_time_ns
-    from etude.cost.ops import OpTable
-
-    if not len(rows):
-        return np.zeros(0, np.int64)
-    ops = OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
-    if options.compute == Compute.TABLE:
-        return compute_time_ns(system.device, ops, mode="table", table=read_measured(options.table)[1])
+def _modelled(trace: Trace, rows: I64, system: System, table: MeasuredOps | None) -> I64:
+    """By the roofline of each node's class of operator where its name and shapes say it, else by FLOPs and bytes."""
+    shaped = trace.in_shapes.strides != (0,)
+    ops = ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
+    if table is not None:
+        return compute_time_ns(system.device, ops, mode="table", table=table)
     return compute_time_ns(system.device, ops)
 
 
