@@ -146,6 +146,38 @@ def test_the_thread_that_asks_for_the_backward_pass_waits_for_it() -> None:
     assert waits_for(linked, find(linked, "host", 80)) == {("host", 10, "program"), (engine, 60, "autograd")}
 
 
+def queued(depth: int, kernel_us: int) -> list[dict[str, Any]]:
+    """1,500 launches of 5 us in a queue of this depth: what the profiler would record."""
+    events, ends, now = [op("a", 0, 10_000_000, 1)], [], 0
+    for i in range(1500):
+        start = now
+        now = max(start + 5, ends[i - depth] if i >= depth else 0)
+        begin = max(now, ends[-1] if ends else 0)
+        ends.append(begin + kernel_us)
+        events += [launch(start, i + 1) | {"dur": now - start}, kernel("k", begin, kernel_us, i + 1, 1)]
+    return events
+
+
+@pytest.mark.parametrize("depth", [1024, 1000])
+def test_a_launch_into_a_full_queue_waits_for_the_activity_that_makes_room(depth: int) -> None:
+    linked = converted(*queued(depth, 100))
+    trace = linked.part.trace
+    codes, words = trace.coded("name")
+    launches = np.flatnonzero(codes == words.index("cudaLaunchKernel"))
+    kernels = np.flatnonzero(codes == words.index("k"))
+    is_segment = codes == words.index("host")
+    own = np.bincount(np.maximum(trace.parent, 0), weights=trace.duration_ns * is_segment, minlength=len(trace))
+    own[launches] += trace.duration_ns[launches]
+    assert own[launches].max() <= 5_000  # never the waiting
+    late = np.flatnonzero(trace.data_why == Why.SYNC)
+    assert trace.data[late].tolist() == kernels[: 1500 - depth].tolist()
+
+
+def test_a_launch_depends_on_the_queue_even_where_it_had_room() -> None:
+    linked = converted(*queued(1024, 1))
+    assert (linked.part.trace.data_why == Why.SYNC).sum() == 1500 - 1024
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 

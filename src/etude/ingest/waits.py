@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.ingest.events import DeviceEvents, HostEvents
+from etude.ingest.launch_queue import full_queues
 from etude.ingest.streams import NOISE_NS, Marks, Queues, sync_rows
 from etude.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN, Why
@@ -61,6 +62,7 @@ def device_waits(trace: DeviceTrace, host: HostEvents, queues: Queues, found: Ma
         _one_stream(trace, host, queues, np.flatnonzero(is_stream & host.is_call)),
         _copies(trace, host, queues.device),
         (found.call[found.call >= 0], found.source[found.call >= 0]),
+        full_queues(trace, host, queues),
     ]
     call, activity = (np.concatenate(column) for column in zip(*parts, strict=True))
     end = queues.device.end_ns[activity]
