@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,10 +34,14 @@ def open(
     passes: int | None = None,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Job:
-    """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, or a Parquet
-    folder written by Etude. `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to,
-    `advance` is told of ranks as they are read. `ranks` and `passes` are for an ASTRA-sim text workload, which does
-    not say how many there are."""
+    """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
+    folder written by Etude, or what PyTorch's profiler wrote (`.json`, `.json.gz`). `groups` names a
+    communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks as they are read.
+    `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are.
+
+    Recorded times, where there are any, are `job.timing`: an analysis is called as `analysis(job, job.timing)`. Of a
+    profiler's trace they are those of every operator, call and device activity, from start to end.
+    """
     place = Path(path)
     if is_text(place):
         return _read_text(place, ranks, passes)
@@ -141,9 +146,34 @@ def _read_json(path: Path, options: dict[str, Any]) -> Job:
     return json.read_job(path, **options)
 
 
+_HEAD = 1 << 16
+_EVENTS = re.compile(rb'"traceEvents"|^\s*\[\s*\{[^}]*"ph"')
+
+
+def is_profile(path: Path) -> bool:
+    """A file of PyTorch's profiler: Chrome's JSON, which has its events in the first lines or says so there."""
+    if not path.is_file() or not _ends(path.name, ".json"):
+        return False
+    from etude.store import compressed
+
+    head = compressed.head(path, _HEAD)
+    return _EVENTS.search(head) is not None or (b'"schemaVersion"' in head and b'"workload_graph"' not in head)
+
+
+def _read_profile(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import causal, reading
+
+    if options["groups"] is not None:
+        raise UsageError("a profiler's trace has its groups with it", where=str(path), hint="leave out --groups")
+    linked = causal.convert(reading.load_device(path, options["max_bytes"]))
+    options["advance"](1)
+    return causal.to_job(reading.stem(path), [linked])
+
+
 TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
+    Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )
