@@ -59,24 +59,24 @@ def waits_for(linked: causal.Linked, i: int) -> set[tuple[str, int, str]]:
 def test_time_runs_in_leaves_and_segments_and_callers_hold_none() -> None:
     linked = converted(op("aten::linear", 0, 100, 1), op("aten::t", 10, 20, 2), op("aten::addmm", 40, 50, 3))
     assert nodes(linked) == [
-        ("host", 0, 10), ("aten::linear", 0, 0), ("aten::t", 10, 20), ("host", 30, 10), ("aten::addmm", 40, 50),
-        ("host", 90, 10),
+        ("host", 0, 0), ("host", 0, 10), ("aten::linear", 0, 0), ("aten::t", 10, 20), ("host", 30, 10),
+        ("aten::addmm", 40, 50), ("host", 90, 10),
     ]  # fmt: skip
     caller = find(linked, "aten::linear")
-    assert linked.part.trace.parent.tolist() == [caller, -1, caller, caller, caller, caller]
+    assert linked.part.trace.parent.tolist() == [-1, caller, -1, caller, caller, caller, caller]
     assert (linked.end_ns[caller] - linked.start_ns[caller]) == 100_000
     assert waits_for(linked, find(linked, "aten::addmm")) == {("host", 30, "program")}
 
 
 def test_time_between_operators_is_a_segment_of_nobody() -> None:
     linked = converted(op("a", 0, 10, 1), op("b", 25, 10, 2))
-    assert nodes(linked) == [("a", 0, 10), ("host", 10, 15), ("b", 25, 10)]
-    assert linked.part.trace.parent.tolist() == [-1, -1, -1]
+    assert nodes(linked) == [("host", 0, 0), ("a", 0, 10), ("host", 10, 15), ("b", 25, 10)]
+    assert linked.part.trace.parent.tolist() == [-1, -1, -1, -1]
 
 
 def test_a_thread_keeps_its_distance_from_the_start() -> None:
     linked = converted(op("a", 0, 10, 1), op("b", 25, 10, 2, tid=8))
-    assert nodes(linked)[1] == ("host", 0, 25)
+    assert nodes(linked) == [("host", 0, 0), ("a", 0, 10), ("host", 0, 25), ("b", 25, 10)]
     assert waits_for(linked, find(linked, "b")) == {("host", 0, "program")}
 
 
@@ -141,7 +141,9 @@ def test_the_thread_that_asks_for_the_backward_pass_waits_for_it() -> None:
     linked = converted(
         op("aten::mm", 0, 10, 1), op(engine, 30, 20, 2, tid=8), op(engine, 60, 20, 3, tid=8), op("step", 100, 10, 4)
     )
-    assert [n for n in nodes(linked) if n[0] == "host"] == [("host", 10, 20), ("host", 50, 10), ("host", 80, 20)]
+    assert [n for n in nodes(linked) if n[0] == "host"] == [
+        ("host", 0, 0), ("host", 10, 20), ("host", 50, 10), ("host", 80, 20)
+    ]  # fmt: skip
     assert waits_for(linked, find(linked, engine, 30)) == {("host", 10, "autograd")}
     assert waits_for(linked, find(linked, "host", 80)) == {("host", 10, "program"), (engine, 60, "autograd")}
 

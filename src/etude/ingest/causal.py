@@ -92,7 +92,7 @@ def convert(
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:
     """The ranks of one run as a job, `job.timing` holding when everything was recorded to start and end."""
-    ranks = _least_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank)))
+    ranks = _one_beginning(_least_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
     timing = Timing(
         origin=Origin.MEASURED,
         start_ns=tuple(one.start_ns for one in ranks),
@@ -146,6 +146,24 @@ def _least_waiting(ranks: list[Linked]) -> list[Linked]:
         replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
         for one, own in zip(ranks, duration, strict=True)
     ]
+
+
+def _one_beginning(ranks: list[Linked]) -> list[Linked]:
+    """Ranks that were recorded at one time begin together: what is before a rank's first event becomes time of the
+    host, so that who came late is still late. Where the recorded times do not overlap, clocks cannot be compared."""
+    begins = [int(one.start_ns.min()) for one in ranks]
+    if len(ranks) < 2 or max(begins) >= min(int(one.end_ns.max()) for one in ranks):
+        return ranks
+    shifted = []
+    for one, begin in zip(ranks, begins, strict=True):
+        trace, early = one.part.trace, min(begins)
+        roots = np.flatnonzero((one.start_ns == begin) & (trace.parent < 0) & (np.diff(trace.data_start) == 0))
+        first = [i for i in roots.tolist() if trace.cpu[i] == 1 and trace.text("name", i) == SEGMENT_NAME]
+        duration, start = trace.duration_ns.copy(), one.start_ns.copy()
+        duration[first] += begin - early
+        start[first] = early
+        shifted.append(replace(one, part=replace(one.part, trace=trace.replace(duration_ns=duration)), start_ns=start))
+    return shifted
 
 
 # -- the trace ---------------------------------------------------------------------------------------------------------

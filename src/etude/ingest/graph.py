@@ -192,6 +192,7 @@ class _Nodes:
 
     def handovers(self, found: Handovers) -> Edges:
         before = self._node(self.line.before(found.from_thread, found.from_ns))
+        before = np.where(found.from_event >= 0, found.from_event, before)
         after = self._node(self.line.after(found.to_thread, found.to_ns))
         return [(before[found.why == why], after[found.why == why], Why(why)) for why in np.unique(found.why).tolist()]
 
