@@ -148,6 +148,46 @@ def test_the_thread_that_asks_for_the_backward_pass_waits_for_it() -> None:
     assert waits_for(linked, find(linked, "host", 80)) == {("host", 10, "program"), (engine, 60, "autograd")}
 
 
+def test_what_reads_a_tensor_waits_for_what_wrote_it_through_a_view() -> None:
+    def tensor(id: int, storage: int, offset: int = 0) -> tuple[list[Any], list[Any], list[str]]:
+        return [[id, storage, offset, 256, 4, "cuda:0"]], [[256]], ["Tensor(float)"]
+
+    host = read_host_json(
+        host_json(
+            node(3, "write", 2, rf_id=1, outputs=tensor(11, 2)),
+            node(4, "view", 2, rf_id=2, inputs=tensor(11, 2), outputs=tensor(12, 2)),
+            node(5, "read", 2, rf_id=3, inputs=tensor(12, 2)),
+            node(6, "other", 2, rf_id=4, inputs=tensor(12, 9)),  # the id of a tensor that is gone
+        )
+    )
+    device = read_device_json(
+        device_json(
+            op("write", 0, 10, 1),
+            launch(2, 1),
+            kernel("w", 5, 10, 1, 1),
+            op("view", 10, 5, 2),
+            op("read", 20, 10, 3),
+            launch(22, 2),
+            kernel("r", 25, 10, 2, 3, stream=9),
+            op("other", 30, 10, 4),
+            launch(32, 3),
+            kernel("o", 35, 10, 3, 4, stream=11),
+        )  # fmt: skip
+    )
+    linked = causal.convert(device, host)
+    assert waits_for(linked, find(linked, "r")) == {("cudaLaunchKernel", 22, "launch"), ("w", 5, "tensor")}
+    assert waits_for(linked, find(linked, "o")) == {("cudaLaunchKernel", 32, "launch")}
+
+
+def test_an_arrow_from_forward_to_backward_is_an_edge() -> None:
+    arrow = [
+        {"ph": phase, "cat": "fwdbwd", "id": 5, "name": "fwdbwd", "pid": 7, "tid": 7, "ts": ts}
+        for phase, ts in (("s", 0), ("f", 30))
+    ]
+    linked = converted(op("aten::mm", 0, 10, 1), op("MmBackward0", 30, 20, 2), *arrow)
+    assert ("aten::mm", 0, "autograd") in waits_for(linked, find(linked, "MmBackward0"))
+
+
 def queued(depth: int, kernel_us: int) -> list[dict[str, Any]]:
     """1,500 launches of 5 us in a queue of this depth: what the profiler would record."""
     events, ends, now = [op("a", 0, 10_000_000, 1)], [], 0

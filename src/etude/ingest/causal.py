@@ -21,8 +21,10 @@ from etude.errors import TraceError
 from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import context
+from etude.ingest.events import device_events, host_events
 from etude.ingest.graph import ACTIVITY, GROUPS, HOST_EVENT, SEGMENT, SEGMENT_NAME, Graph, graph
 from etude.ingest.host_rows import host_rows
+from etude.ingest.tensors import tensor_flows
 from etude.ingest.work import node_work, operator_work
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
@@ -71,14 +73,20 @@ def convert(
     if rank is None:
         recorded = device.distributed.get("rank")
         rank = recorded if isinstance(recorded, int) and recorded >= 0 else 0
-    found = graph(device, communications(host, device, rank=rank, groups=groups, flight=flight))
-    if not len(found):
+    events = host_events(device)
+    activities = device_events(device, events)
+    if not len(events) and not len(activities):
         raise TraceError(
             "no operator, call or device activity is in it",
             where=device.json.path,
             hint="is it a trace of the profiler?",
         )
-    rows = host_rows(host, device, found.host) if host is not None else np.full(len(found.host), -1, np.int64)
+    rows, flows = np.full(len(events), -1, np.int64), None
+    if host is not None:
+        rows = host_rows(host, device, events)
+        flows = tensor_flows(host, rows, events, activities)
+    table = communications(host, device, rank=rank, groups=groups, flight=flight)
+    found = graph(device, events, activities, table, flows)
     trace, peers = _trace(device, host, found, rows)
     world = device.distributed.get("world_size")
     return Linked(
