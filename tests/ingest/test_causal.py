@@ -172,7 +172,7 @@ def test_what_reads_a_tensor_waits_for_what_wrote_it_through_a_view() -> None:
             op("other", 30, 10, 4),
             launch(32, 3),
             kernel("o", 35, 10, 3, 4, stream=11),
-        )  # fmt: skip
+        )
     )
     linked = causal.convert(device, host)
     assert waits_for(linked, find(linked, "r")) == {("cudaLaunchKernel", 22, "launch"), ("w", 5, "tensor")}
