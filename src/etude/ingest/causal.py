@@ -10,8 +10,8 @@ node waits for is in its edges, never in its `duration_ns`; when it was recorded
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,14 +21,17 @@ from etude.errors import TraceError
 from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import context
+from etude.ingest.events import OPERATORS, device_events, host_events
 from etude.ingest.graph import ACTIVITY, GROUPS, HOST_EVENT, SEGMENT, SEGMENT_NAME, Graph, graph
 from etude.ingest.host_rows import host_rows
+from etude.ingest.tensors import tensor_flows
 from etude.ingest.work import node_work, operator_work
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.job import Job, Part, assemble
-from etude.model.schema import NO_TEXT, NODE, UNKNOWN, Kind, ValueKind
+from etude.model.match import match
+from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
@@ -57,19 +60,33 @@ class Linked:
     world_size: int = 0
 
 
-def convert(device: DeviceTrace, host: HostTrace | None = None, *, rank: int | None = None) -> Linked:
-    """The causal graph of one rank. `rank` is that of the file where it is not given, else 0."""
+def convert(
+    device: DeviceTrace,
+    host: HostTrace | None = None,
+    *,
+    rank: int | None = None,
+    groups: Sequence[Mapping[str, Any]] = (),
+    flight: Sequence[Mapping[str, Any]] = (),
+) -> Linked:
+    """The causal graph of one rank. `rank` is that of the file where it is not given, else 0. `groups` are process
+    groups as a manifest has them, `flight` entries of the Flight Recorder, which know the groups of gloo."""
     if rank is None:
         recorded = device.distributed.get("rank")
         rank = recorded if isinstance(recorded, int) and recorded >= 0 else 0
-    found = graph(device, communications(host, device, rank=rank))
-    if not len(found):
+    events = host_events(device)
+    activities = device_events(device, events)
+    if not len(events) and not len(activities):
         raise TraceError(
             "no operator, call or device activity is in it",
             where=device.json.path,
             hint="is it a trace of the profiler?",
         )
-    rows = host_rows(host, device, found.host) if host is not None else np.full(len(found.host), -1, np.int64)
+    rows, flows = np.full(len(events), -1, np.int64), None
+    if host is not None:
+        rows = host_rows(host, device, events)
+        flows = tensor_flows(host, rows, events, activities)
+    table = communications(host, device, rank=rank, groups=groups, flight=flight)
+    found = graph(device, events, activities, table, flows)
     trace, peers = _trace(device, host, found, rows)
     world = device.distributed.get("world_size")
     return Linked(
@@ -83,7 +100,7 @@ def convert(device: DeviceTrace, host: HostTrace | None = None, *, rank: int | N
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:
     """The ranks of one run as a job, `job.timing` holding when everything was recorded to start and end."""
-    ranks = sorted(ranks, key=lambda one: one.part.rank)
+    ranks = _one_beginning(_least_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
     timing = Timing(
         origin=Origin.MEASURED,
         start_ns=tuple(one.start_ns for one in ranks),
@@ -100,6 +117,63 @@ def to_job(name: str, ranks: Sequence[Linked]) -> Job:
     )
 
 
+def _own_names(ranks: Sequence[Linked]) -> list[Linked]:
+    """Groups that have one name and other members on other ranks get names of their own: a name must tell."""
+    members: dict[str, set[tuple[int, ...] | None]] = {}
+    for one in ranks:
+        for name, group in one.part.groups:
+            members.setdefault(name, set()).add(None if group is None else tuple(group))
+    clear = {name for name, found in members.items() if len(found) == 1}
+    named = []
+    for one in ranks:
+        groups = [
+            (name if name in clear or group is None else f"{name}:{'-'.join(map(str, group))}", group)
+            for name, group in one.part.groups
+        ]
+        named.append(replace(one, part=replace(one.part, groups=groups)))
+    return named
+
+
+def _least_waiting(ranks: list[Linked]) -> list[Linked]:
+    """A collective is recorded as long as its member was in it, waiting for the others included. Its own time is the
+    least of its members', that of the one which came last; so all members get that."""
+    if len(ranks) < 2:
+        return ranks
+    matching = match(assemble("run", [one.part for one in ranks]))
+    sides, uses = matching.sides, matching.uses
+    duration = [one.part.trace.duration_ns.copy() for one in ranks]
+    for group in np.unique(uses.group).tolist():
+        mine = np.flatnonzero(uses.group == group)
+        rows = [(duration[uses.at[u]], sides.rows[sides.span(int(uses.side[u]))]) for u in mine.tolist()]
+        calls = min(len(r) for _, r in rows)
+        if len(rows) > 1 and calls:
+            least = np.min([own[r[:calls]] for own, r in rows], axis=0)
+            for own, r in rows:
+                own[r[:calls]] = least
+    return [
+        replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
+        for one, own in zip(ranks, duration, strict=True)
+    ]
+
+
+def _one_beginning(ranks: list[Linked]) -> list[Linked]:
+    """Ranks that were recorded at one time begin together: what is before a rank's first event becomes time of the
+    host, so that who came late is still late. Where the recorded times do not overlap, clocks cannot be compared."""
+    begins = [int(one.start_ns.min()) for one in ranks]
+    if len(ranks) < 2 or max(begins) >= min(int(one.end_ns.max()) for one in ranks):
+        return ranks
+    shifted = []
+    for one, begin in zip(ranks, begins, strict=True):
+        trace, early = one.part.trace, min(begins)
+        roots = np.flatnonzero((one.start_ns == begin) & (trace.parent < 0) & (np.diff(trace.data_start) == 0))
+        first = [i for i in roots.tolist() if trace.cpu[i] == 1 and trace.text("name", i) == SEGMENT_NAME]
+        duration, start = trace.duration_ns.copy(), one.start_ns.copy()
+        duration[first] += begin - early
+        start[first] = early
+        shifted.append(replace(one, part=replace(one.part, trace=trace.replace(duration_ns=duration)), start_ns=start))
+    return shifted
+
+
 # -- the trace ---------------------------------------------------------------------------------------------------------
 
 
@@ -109,7 +183,8 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: 
     on_device = found.what >= ACTIVITY
     row = np.append(found.host.row, 0)[found.owner]
     row[on_device] = found.device.row[found.index[on_device]]
-    texts = PythonTexts(host.json if host is not None else device.json, (1 << 16) + 64 * n)
+    json = host.json if host is not None else device.json
+    texts = PythonTexts(json, json.size // 3 + 4096)
     stream = np.full(n, UNKNOWN, np.int64)
     on_stream = found.what == ACTIVITY
     stream[on_stream] = found.device.stream_id[found.device.stream[found.index[on_stream]]]
@@ -228,13 +303,15 @@ def _texts(
     source = (
         np.where(events, np.append(host_row, -1)[found.owner], -1) if host is not None else np.where(events, row, -1)
     )
+    is_operator = device.is_category(*OPERATORS)
     for key in _IO:
         places = host.places.get(key) if host is not None else device.places.get(_DEVICE_IO.get(key, ""))
         if places is None or not (places >= 0).any():
             continue
-        wanted = np.where(source >= 0, places[np.maximum(source, 0)], UNKNOWN)
+        if host is None:  # most events are no operators
+            places = np.where(is_operator, places, UNKNOWN)
         put = texts.put_all if key.endswith("values") else texts.put_distinct
-        column[key] = put(np.where(wanted < 0, UNKNOWN, wanted))
+        column[key] = np.append(put(places), NO_TEXT)[source]
     around = context(device)
     operator = np.append(found.host.row, -1)[np.append(found.host.operator, -1)[found.owner]]
     for key in ("phase", "module"):
@@ -268,13 +345,24 @@ def _attributes(
     layout = np.zeros(len(found), np.int32)
     layout[rows] = 1
     layouts: dict[Layout, int] = {(): 0, own: 1}
+    # recorded times of what waits, or is made of others, do not follow from its own time; nor where it is changed
+    length = found.end_ns - found.start_ns
+    apart = length != found.own_ns
+    apart[found.row_of_comm[found.row_of_comm >= 0]] = True
+    recorded = Attr(RECORDED_NS, integer)
+    layouts |= {(recorded,): 2, (*own, recorded): 3}
+    layout[apart] += 2
     added = comm_cells(texts, found.comms.table, found.row_of_comm)
+    entries = list(layouts)
     for row, (attrs, _) in added.items():
-        layout[row] = layouts.setdefault((*(own if layout[row] else ()), *attrs), len(layouts))
+        layout[row] = layouts.setdefault((*entries[layout[row]], *attrs), len(layouts))
     counts = np.array([len(entry) for entry in layouts], np.int64)[layout]
     start = np.cumsum(counts) - counts
     cells = np.empty(int(counts.sum()), np.int64)
     cells[start[rows][:, None] + np.arange(len(own))] = values
+    has_own = np.zeros(len(found), np.bool_)
+    has_own[rows] = True
+    cells[start[apart] + np.where(has_own, len(own), 0)[apart]] = length[apart]
     for row, (attrs, more) in added.items():
         end = int(start[row] + counts[row])
         cells[end - len(attrs) : end] = more
@@ -299,7 +387,9 @@ def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row:
             ),
         )
         tied &= is_known[activities.operator]
-        timed = len(np.unique(host_row[host_row >= 0]))
+        is_timed = np.zeros(len(host) + 1, np.bool_)
+        is_timed[host_row] = True
+        timed = int(is_timed[:-1].sum())
         roots = host.is_process_root | host.is_thread_root
         group = np.array(["process_group:init" in name for name in host.names] + [False])[host.name]
         rest = len(host) - timed - int(roots.sum()) - int(group.sum())
