@@ -18,6 +18,7 @@ COMMANDS: tuple[str, ...] = (
     "generate",
     "generate_micro",
     "predict",
+    "plan",
     "simulate",
     "systems",
     "demo",
