@@ -56,8 +56,9 @@ def main() -> int:
         warm(folder)
         made: Generated
         made, cpu = timed("GPT-3 175B, 1,024 ranks, folded", lambda: generate(model("gpt3-175b"), GPT3))
+        times = STG_CPU_S / cpu
         print(
-            f"  {made.job.nodes:,} nodes, {len(made.job.traces)} distinct traces; STG took {STG_CPU_S / cpu:,.0f} times as long"
+            f"  {made.job.nodes:,} nodes, {len(made.job.traces)} distinct traces; STG took {times:,.0f} times as long"
         )
         (folder / "gpt3").mkdir()
         _, wrote = timed("  expanded: 1,024 .et files", lambda: chakra.write_job(made.job, folder / "gpt3"))

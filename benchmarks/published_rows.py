@@ -1,6 +1,6 @@
 """Published training rows as models and plans: what each row says, and by source what is assumed where it says nothing.
 
-`case_of(row)` is a Case, or the reason for which a row is left out. The rules see the columns of a row, never its value.
+`case_of(row)` is a Case, or the reason for which a row is left out. The rules never see the value of a row.
 """
 
 from __future__ import annotations
@@ -54,8 +54,27 @@ class Case:
 
 def key_of(row: Row) -> str:
     """A row by what it says, not by its place in the file."""
-    text = "|".join(row[c] for c in ("source", "model", "seq", "gpus", "gpu_type", "tp", "pp", "cp", "ep", "interleave",
-                                     "micro_batch", "global_batch", "recompute", "precision", "measured_metric", "notes"))  # fmt: skip
+    text = "|".join(
+        row[c]
+        for c in (
+            "source",
+            "model",
+            "seq",
+            "gpus",
+            "gpu_type",
+            "tp",
+            "pp",
+            "cp",
+            "ep",
+            "interleave",
+            "micro_batch",
+            "global_batch",
+            "recompute",
+            "precision",
+            "measured_metric",
+            "notes",
+        )
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -224,5 +243,15 @@ def case_of(row: Row) -> Case | str:
     given, said = plan_of(row, m)
     plan = Plan.from_dict(given)
     stack, megatron = stack_of(row)
-    return Case(model=m, plan=plan, system=SYSTEMS[row["gpu_type"]], gpu=GPU.get(row["gpu_type"], row["gpu_type"]), stack=stack,
-                megatron=megatron, step_s=step_seconds(row, m, plan), assumed="; ".join(said), source=row["source"], key=key_of(row))  # fmt: skip
+    return Case(
+        model=m,
+        plan=plan,
+        system=SYSTEMS[row["gpu_type"]],
+        gpu=GPU.get(row["gpu_type"], row["gpu_type"]),
+        stack=stack,
+        megatron=megatron,
+        step_s=step_seconds(row, m, plan),
+        assumed="; ".join(said),
+        source=row["source"],
+        key=key_of(row),
+    )

@@ -4,12 +4,12 @@
     python benchmarks/validate_published.py --rows my.csv   # other rows of the same columns
     python benchmarks/validate_published.py --write-rows    # writes benchmarks/validation_rows.csv anew
 
-Each row becomes a model and a plan (benchmarks/published_rows.py), is generated and simulated (analytic network) on the
-system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of products
-in 8 bits, of attention and of everything else, over what the catalogue's device says (one for all four where only one or
-two rows can be fitted). They are fitted to the rows whose key, a hash of
-what the row says, is divisible by four; every error that is reported is of the other rows. A stack without a fitted row
-takes the constants of its GPU's other rows, a GPU without one takes 1. No constant belongs to a row.
+Each row becomes a model and a plan (benchmarks/published_rows.py), is generated and simulated (analytic network) on
+the system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of
+products in 8 bits, of attention and of everything else, over what the catalogue's device says (one for all four where
+only one or two rows can be fitted). They are fitted to three rows of ten, chosen by a hash of what the row says; every
+error that is reported is of the other rows. A stack without a fitted row takes the constants of its GPU's other rows, a
+GPU without one takes 1. No constant belongs to a row.
 """
 
 from __future__ import annotations
@@ -161,8 +161,18 @@ def h200_cases(path: Path) -> list[tuple[Case, float]]:
                   positions="none")  # type: ignore[arg-type]  # fmt: skip
         plan = Plan(micro_batch=int(row["batch"]), seq=shape["seq"], grad_dtype="bf16", state_dtype="bf16",
                     master=False, clip=False, host_ns=EAGER_HOST_NS)  # fmt: skip
-        case = Case(model=m, plan=plan, system="dgx-h200", gpu="H200", stack="pytorch-eager", megatron=False,
-                    step_s=float(row["train_step_ms_median"]) / 1e3, assumed="", source="h200_steps.csv", key="0")  # fmt: skip
+        case = Case(
+            model=m,
+            plan=plan,
+            system="dgx-h200",
+            gpu="H200",
+            stack="pytorch-eager",
+            megatron=False,
+            step_s=float(row["train_step_ms_median"]) / 1e3,
+            assumed="",
+            source="h200_steps.csv",
+            key="0",
+        )
         found.append((case, float(row["train_step_ms_median"]) / 1e3))
     return found
 
@@ -210,7 +220,7 @@ def main() -> int:
         for case, seconds in steps:
             time = simulate(generate(case.model, case.plan).job, machine(case)).makespan_ns / 1e9
             errors.append(("h200_steps", time / seconds - 1))
-            print(f"  {case.model.layers:3d} x {case.model.hidden:5d} {time * 1e3:8.1f} ms, measured {seconds * 1e3:8.1f}"
+            print(f"  {case.model.layers} x {case.model.hidden:5d} {time * 1e3:7.1f} ms; measured {seconds * 1e3:.1f}"
                   f" ({errors[-1][1]:+.1%})")  # fmt: skip
         print(table(errors))
     return 0
@@ -247,9 +257,9 @@ def report(cases: list[Case], times: list[list[float]], constants: dict[tuple[st
         zip(cases, times, strict=True), key=lambda p: (p[0].stack, p[0].gpu, p[0].model.name)
     ):
         error, mark, p = time / case.step_s - 1, "fitted" if is_fitted(case.key) else "", case.plan
-        print(f"{case.stack:16s} {case.gpu[:10]:10s} {case.model.name:16s} {p.precision:4s} n{p.gpus:<5d} tp{p.tp} pp{p.pp:<2d} "
-              f"cp{p.cp} ep{p.ep:<2d} {time:8.3f} s, published {case.step_s:8.3f} ({error:+6.1%}, without constants "
-              f"{raw / case.step_s - 1:+6.1%}) {mark}")  # fmt: skip
+        print(f"{case.stack:16s} {case.gpu[:10]:10s} {case.model.name:16s} {p.precision:4s} n{p.gpus:<5d} "
+              f"tp{p.tp} pp{p.pp:<2d} cp{p.cp} ep{p.ep:<2d} {time:8.3f} s, published {case.step_s:8.3f} "
+              f"({error:+6.1%}, without constants {raw / case.step_s - 1:+6.1%}) {mark}")  # fmt: skip
         if not mark:
             held.append(("all rows", error))
             if case.megatron:
@@ -286,8 +296,8 @@ def write_rows(rows: list[Row], found: list[Case | str]) -> None:
                 writer.writerow([*head, "out", case, "", "", ""])
                 continue
             p = case.plan
-            plan = (f"tp{p.tp} pp{p.pp} cp{p.cp} ep{p.ep} dp{p.dp} zero{p.zero} {p.schedule} micro-batch {p.micro_batch} "
-                    f"recompute {p.recompute} attention {p.attention}")  # fmt: skip
+            plan = (f"tp{p.tp} pp{p.pp} cp{p.cp} ep{p.ep} dp{p.dp} zero{p.zero} {p.schedule} "
+                    f"micro-batch {p.micro_batch} recompute {p.recompute} attention {p.attention}")  # fmt: skip
             writer.writerow([*head, "in", case.assumed, case.stack, "yes" if is_fitted(case.key) else "no", plan])
     used = sum(isinstance(c, Case) for c in found)
     print(f"wrote {path}: {used} of {len(rows)} rows in")

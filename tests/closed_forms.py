@@ -1,4 +1,4 @@
-"""Closed forms of docs/generate.md for dense decoders, written down a second time and from the whole model, not op by op.
+"""Closed forms of docs/generate.md for dense decoders, written down from the whole model and not op by op.
 
 Everything is summed over all ranks of one step.
 """
@@ -138,6 +138,7 @@ def data_bytes(m: Model, plan: Plan) -> Counter[str]:
             times = plan.micro_batches if plan.zero == 2 else 1
             found["reduce_scatter"] += padded * grad * plan.stage_ranks * times
             found["all_gather"] += padded * 2 // n * plan.stage_ranks
-    if m.tied and made.stages > 1 and plan.pp > 1:
+    v_shaped = plan.schedule in ("zbv", "vhalf", "vmin")  # the first rank holds the last stage too
+    if m.tied and plan.pp > 1 and not v_shaped:
         found["all_reduce"] += 2 * -(-m.vocab // plan.tp) * m.hidden * grad * plan.stage_ranks
     return found

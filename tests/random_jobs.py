@@ -21,9 +21,14 @@ def random_model(random: Random) -> Model:
         return Model.from_dict({"name": kind, "family": kind, "depths": [2, 2, 2, 2], "image": 64, "classes": 10})
     more: dict[str, Any] = {"seq": 64, "gated": random.random() < 0.5, "tied": random.random() < 0.5}
     if kind in ("dense", "moe"):
-        more |= {"kv_heads": random.choice([2, 4, 8]), "qk_norm": random.random() < 0.3,
-                 "norm": random.choice(["rms", "layer"]), "bias": random.random() < 0.3,
-                 "positions": random.choice(["rotary", "learned", "none"]), "window": random.choice([0, 0, 16])}  # fmt: skip
+        more |= {
+            "kv_heads": random.choice([2, 4, 8]),
+            "qk_norm": random.random() < 0.3,
+            "norm": random.choice(["rms", "layer"]),
+            "bias": random.random() < 0.3,
+            "positions": random.choice(["rotary", "learned", "none"]),
+            "window": random.choice([0, 0, 16]),
+        }
     if kind in ("moe", "mla"):
         more |= {"experts": 8, "top_k": random.choice([1, 2, 4]), "expert_ffn": 32, "moe_every": random.choice([1, 2]),
                  "dense_layers": random.choice([0, 1]), "shared_ffn": random.choice([0, 64])}  # fmt: skip

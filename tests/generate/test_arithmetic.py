@@ -102,12 +102,12 @@ def products(draw: st.DrawFn) -> tuple[Model, dict[str, Any]]:
 @given(products())
 def test_random_products_of_axes(case: tuple[Model, dict[str, Any]]):
     m, plan = case
-    try:
-        found = made(m, **plan)
-    except UsageError as refused:
-        assert "context ranks" in str(refused) or "schedule" in str(refused)
-        return
-    check_against_forms(m, found)
+    heads = min(m.heads, m.kv) // plan["tp"]
+    if plan["cp"] > 1 and plan["cp_kind"] == "ulysses" and heads % plan["cp"]:
+        with pytest.raises(UsageError, match="context ranks"):
+            made(m, **plan)
+    else:
+        check_against_forms(m, made(m, **plan))
 
 
 def test_sharded_weights_are_gathered_for_each_pass_and_block():
