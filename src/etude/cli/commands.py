@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate micro": (MAKE, "One collective or pattern of messages, with or without compute beside it"),
     "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
     "predict": (RUN, "How long a training step takes: generate and simulate in one"),
+    "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
     "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),
     "breakdown": (ANALYSE, "Where each device's time goes: compute, exposed communication, exposed memory, idle"),

@@ -99,9 +99,10 @@ def _modelled(trace: Trace, rows: I64, system: System, table: MeasuredOps | None
     """By the roofline of each node's class of operator where its name and shapes say it, else by FLOPs and bytes."""
     shaped = trace.in_shapes.strides != (0,)
     ops = ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
+    device = system.device.busy()  # one op follows another
     if table is not None:
-        return compute_time_ns(system.device, ops, mode="table", table=table)
-    return compute_time_ns(system.device, ops)
+        return compute_time_ns(device, ops, mode="table", table=table)
+    return compute_time_ns(device, ops)
 
 
 def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Options) -> I64:
