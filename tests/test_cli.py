@@ -21,7 +21,15 @@ from etude.cli.running import run
 from etude.errors import AnswerNo, FormatError, UsageError
 from etude.files import writing
 
-FRAME = {"app", "inputs", "job_out", "plan_flags", "output", "running", "simulate_astra"}  # files of cli/ that are no commands
+FRAME = {
+    "app",
+    "inputs",
+    "job_out",
+    "plan_flags",
+    "output",
+    "running",
+    "simulate_astra",
+}  # files of cli/ that are no commands
 
 
 def raising(problem: BaseException) -> typer.Typer:
