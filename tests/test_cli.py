@@ -28,6 +28,7 @@ FRAME = {
     "plan_flags",
     "output",
     "running",
+    "serving",
     "simulate_astra",
 }  # files of cli/ that are no commands
 

@@ -49,7 +49,7 @@ def read_requests(path: Path) -> tuple[Request, ...]:
         where = f"request {number + 1}"
         try:
             arrival = float(row[columns["arrival"]]) * 1e9 if "arrival" in columns else 0.0
-            arrival = float(row[columns["arrival_ns"]]) if "arrival_ns" in columns else arrival
+            arrival = float(row.get(columns["arrival_ns"], 0)) if "arrival_ns" in columns else arrival
             if not math.isfinite(arrival) or abs(arrival) > 2**62:
                 raise ValueError
             prompt, output = int(float(row[columns["prompt"]])), int(float(row[columns["output"]]))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.errors import ClusterError, UsageError
+from etude.errors import UsageError
 from etude.generate.batching import Batched, Batching, Pass, batch
 from etude.generate.build import local_of
 from etude.generate.fragment import Book
@@ -24,46 +24,13 @@ from etude.generate.plan import Plan
 from etude.generate.ranks import Grid, bind
 from etude.generate.requests import Request
 from etude.generate.serving_ops import Passes, Served
+from etude.generate.serving_options import Serving
 from etude.generate.serving_program import Instance, Writer, stage_layers
 from etude.model.job import DEFAULT_METADATA, Job
-from etude.model.reading import figure
 from etude.model.schema import Kind
 from etude.model.system import Device
 from etude.model.trace import Trace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """What is served and how. Without a request trace there are `batch` requests on each instance, all alike."""
-
-    prefill: int = figure("count", "tokens of a prompt", 1024)
-    decode: int = figure("count", "decode passes after the prompt: tokens out less the first", 0, zero=True)
-    batch: int = figure("count", "requests on each instance", 1)
-    max_batch: int = figure("count", "sequences in a pass at most; 0: any number", 0, zero=True)
-    token_budget: int = figure("count", "tokens of a pass at most; 0: any number", 0, zero=True)
-    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", False)
-    kv_dtype: str = figure("text", "of keys and values: bf16, fp8; default: the plan's", "")
-    kv_memory_bytes: int = figure("bytes", "of keys and values on a rank at most; 0: no limit", 0, zero=True)
-    speculate: int = figure("count", "tokens that a draft model proposes in a round", 0, zero=True)
-    accept: float = figure("fraction", "chance that a proposed token is taken", 0.7)
-    disaggregate: str = figure("text", "instances that read prompts and that make tokens: `2:6`", "")
-    seed: int = figure("count", "of the tokens that are taken", 0, zero=True)
-
-    def __post_init__(self) -> None:
-        if self.chunked and not self.token_budget:
-            raise ClusterError("chunks need a size", hint="--token-budget 2048")
-        if not 0.0 <= self.accept <= 1.0:
-            raise ClusterError(f"a chance of {self.accept}", hint="0 to 1")
-
-    @property
-    def split(self) -> tuple[int, int]:
-        """Instances for prompts and for tokens; (0, 0) where each does both."""
-        if not self.disaggregate:
-            return 0, 0
-        first, colon, second = self.disaggregate.partition(":")
-        if not (colon and first.isdigit() and second.isdigit() and int(first) and int(second)):
-            raise UsageError(f"disaggregate `{self.disaggregate}`", hint="2:6 is two for prompts and six for tokens")
-        return int(first), int(second)
+from etude.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -172,6 +139,19 @@ def serve(
         weights_bytes=sum(_weights(s, plan) for s in served),
         kv_bytes=held * sum(s.kv_bytes * -(-s.model.layers // plan.pp) for s in served),
         working_bytes=_working(served[0], tokens),
+    )
+
+
+def check_memory(found: ServedJob, limit_bytes: int) -> None:
+    """Refuses what does not fit, with the numbers."""
+    if not limit_bytes or found.memory_peak_bytes <= limit_bytes:
+        return
+    parts = {"weights": found.weights_bytes, "keys and values": found.kv_bytes, "activations": found.working_bytes}
+    told = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
+    raise UsageError(
+        f"it does not fit: {format_bytes(found.memory_peak_bytes)} of {format_bytes(limit_bytes)} ({told})",
+        where=found.model.name,
+        hint="more --tp or --pp, a smaller --batch, --kv-memory with the room that there is, --kv-dtype fp8",
     )
 
 

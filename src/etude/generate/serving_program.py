@@ -130,6 +130,8 @@ class Writer:
         return self.requests[request].prompt * self.served[0].kv_bytes * self.layers
 
     def _send(self, request: int, number: int, value: int) -> None:
+        if self.requests[request].output < 2:  # done with its prompt
+            return
         readers, makers = self.split
         op = message(Kind.SEND, f"copy{readers + request % makers}", self._kv_bytes(request), "kv", Stream.CONTEXT)
         self.program.add(op, "cache", micro_batch=number, data=[value], tag=1 + request)
@@ -153,12 +155,14 @@ class Writer:
         return found
 
     def _finished(self) -> tuple[Trace, list[str], list[str]]:
+        if not self.program.rows:  # nothing comes to this instance
+            self.program.add(Op(name="idle", kind=Kind.METADATA, stream=Stream.NONE), "requests")
         trace, groups, peers = self.program.trace()
         known = trace.micro_batch != UNKNOWN
         which = np.where(known, trace.micro_batch, 0)
         changed: dict[str, Any] = {
             "step": np.where(known, trace.micro_batch, 0),
-            "micro_batch": np.where(known, np.array(self.batch_of, np.int64)[which], UNKNOWN),
+            "micro_batch": np.where(known, np.array([*self.batch_of, 0], np.int64)[which], UNKNOWN),
         }
         if self.timers:
             rows = list(self.timers)
