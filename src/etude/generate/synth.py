@@ -28,7 +28,7 @@ class Sketch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Nodes that are alike: what they do, where they run, how large they are (work and bytes within a quarter of an octave,
+    """Nodes alike: what they do, where they run, how large they are (work and bytes within a quarter of an octave,
     times within two)."""
 
     kind: int
