@@ -1,15 +1,15 @@
 """Published training rows as models and plans: what each row says, and by source what is assumed where it says nothing.
 
-`case_of(row)` is a Case, or the reason for which a row is left out. The rules see the columns of a row, never its value.
+`case_of(row)` is a Case, or the reason for which a row is left out. The rules never see the value of a row.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from etude.generate.build import generate
+from etude.generate.build import memory
 from etude.generate.model import Model, model
 from etude.generate.plan import Plan
 
@@ -21,6 +21,9 @@ SYSTEMS = {
     "B200": "dgx-b200", "H800": "dgx-h100",
 }  # fmt: skip
 """System of the catalogue that stands for a GPU; what differs is in `validate_published.devices`."""
+
+GPU = {"A100": "A100-80GB", "H100": "H100-80GB", "H100-80GB (RoCE)": "H100-80GB"}
+"""One GPU under several names."""
 
 CATALOGUE = {
     "GPT-3-175B": "gpt3-175b", "Llama-2-7B": "llama2-7b", "Llama-2-13B": "llama2-13b", "Llama-2-70B": "llama2-70b",
@@ -45,19 +48,39 @@ class Case:
     step_s: float
     """The published figure as the time of a step."""
     assumed: str
-    key: str = field(default="")
+    source: str
+    key: str
 
 
 def key_of(row: Row) -> str:
     """A row by what it says, not by its place in the file."""
-    text = "|".join(row[c] for c in ("source", "model", "seq", "gpus", "gpu_type", "tp", "pp", "cp", "ep", "interleave",
-                                     "micro_batch", "global_batch", "recompute", "precision", "measured_metric", "notes"))  # fmt: skip
+    text = "|".join(
+        row[c]
+        for c in (
+            "source",
+            "model",
+            "seq",
+            "gpus",
+            "gpu_type",
+            "tp",
+            "pp",
+            "cp",
+            "ep",
+            "interleave",
+            "micro_batch",
+            "global_batch",
+            "recompute",
+            "precision",
+            "measured_metric",
+            "notes",
+        )
+    )
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def is_fitted(key: str) -> bool:
-    """A quarter of the rows, by their key: those that constants may be fitted to."""
-    return int(key, 16) % 4 == 0
+    """Three rows of ten, by their key: those that constants may be fitted to."""
+    return int(key, 16) % 10 < 3
 
 
 def _number(row: Row, name: str, usual: int = 0) -> int:
@@ -103,8 +126,12 @@ def stack_of(row: Row) -> tuple[str, bool]:
         return "xla-fsdp", False
     if source.startswith(("Narayanan", "Korthikanti")) or (source.startswith("Megatron-LM README") and year < 2024):
         return "megatron-2021", True
-    if source.startswith(("Megatron-LM", "NVIDIA")):
+    if source.startswith("Megatron-LM"):
         return "megatron-core", True
+    if "Megatron-Bridge" in source:
+        return "megatron-bridge", True
+    if source.startswith("NVIDIA"):
+        return "nemo", True
     if source.startswith("torchtitan"):
         return "torchtitan", False
     if source.startswith("MosaicML"):
@@ -138,7 +165,7 @@ def _by_stack(row: Row, stack: str, said: list[str]) -> dict[str, Any]:
         said.append("attention not fused, data-parallel all-reduce at the end, no sharded optimizer")
         return {"attention": "unfused", "sp": sp if _number(row, "tp") > 1 else None, "overlap_grads": False,
                 "bucket": 10**12, **({} if row["recompute"] else {"recompute": "full"})}  # fmt: skip
-    if stack == "megatron-core":
+    if stack in ("megatron-core", "megatron-bridge", "nemo"):
         if "FSDP" in notes:
             said.append("FSDP as ZeRO 3")
             return {"zero": 3, "grad_dtype": "bf16"}
@@ -166,7 +193,7 @@ def _schedule(row: Row, m: Model, pp: int, micro_batches: int, said: list[str]) 
     if "Interleaved 1F1B" in row["notes"]:
         chunks = 2
         said.append("2 chunks")
-    if not chunks and "megatron" in stack_of(row)[0]:
+    if not chunks and stack_of(row)[1]:
         fitting = [v for v in (3, 2, 1) if m.layers % (pp * v) == 0] or [1]
         chunks = fitting[0]
         said.append(f"{chunks} chunks a rank (the most up to 3 that divide the layers)")
@@ -183,7 +210,8 @@ def _recompute(given: dict[str, Any], m: Model, gpu: str, said: list[str]) -> st
     """Not stated: the least that fits the memory."""
     for kind in ("none", "full"):
         plan = Plan.from_dict({**given, "recompute": kind})
-        if generate(m, plan).memory_peak_bytes <= MEMORY.get(gpu, 80e9) or kind == "full":
+        peak = max(rank.peak_bytes for rank in memory(m, plan))
+        if peak <= MEMORY.get(gpu, 80e9) or kind == "full":
             said.append(f"recompute {kind} (the least that fits)")
             return kind
     return "full"
@@ -215,5 +243,15 @@ def case_of(row: Row) -> Case | str:
     given, said = plan_of(row, m)
     plan = Plan.from_dict(given)
     stack, megatron = stack_of(row)
-    return Case(model=m, plan=plan, system=SYSTEMS[row["gpu_type"]], gpu=row["gpu_type"], stack=stack,
-                megatron=megatron, step_s=step_seconds(row, m, plan), assumed="; ".join(said), key=key_of(row))  # fmt: skip
+    return Case(
+        model=m,
+        plan=plan,
+        system=SYSTEMS[row["gpu_type"]],
+        gpu=GPU.get(row["gpu_type"], row["gpu_type"]),
+        stack=stack,
+        megatron=megatron,
+        step_s=step_seconds(row, m, plan),
+        assumed="; ".join(said),
+        source=row["source"],
+        key=key_of(row),
+    )

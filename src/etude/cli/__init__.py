@@ -21,6 +21,7 @@ COMMANDS: tuple[str, ...] = (
     "generate_learned",
     "learn",
     "predict",
+    "plan",
     "anonymise",
     "simulate",
     "systems",

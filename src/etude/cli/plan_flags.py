@@ -60,6 +60,11 @@ with_plan = with_fields(Plan, "flags", PANEL)
 
 def plan_of(flags: dict[str, Any], path: Path | None) -> Plan:
     """The plan of a file with these flags over it."""
+    return Plan.from_dict(given_of(flags, path), str(path or "plan"))
+
+
+def given_of(flags: dict[str, Any], path: Path | None) -> dict[str, Any]:
+    """What a file and these flags say, by key."""
     given: dict[str, Any] = {}
     if path is not None:
         from etude.generate.model import parsed
@@ -68,7 +73,7 @@ def plan_of(flags: dict[str, Any], path: Path | None) -> Plan:
     keys = {f.name: key_of(f) for f in fields(Plan)}
     for name, value in flags.items():
         given[keys[name]] = _numbers(name, value) if name == "stages" else value
-    return Plan.from_dict(given, str(path or "plan"))
+    return given
 
 
 def _numbers(name: str, text: str) -> list[int]:

@@ -90,9 +90,10 @@ def _modelled(trace: Trace, rows: I64, system: System, options: Options) -> I64:
     if not len(rows):
         return np.zeros(0, np.int64)
     ops = ops_of(trace).take(rows)
+    device = system.device.busy()  # one op follows another
     if options.compute == Compute.TABLE:
-        return compute_time_ns(system.device, ops, mode="table", table=read_measured(options.table)[1])
-    return compute_time_ns(system.device, ops)
+        return compute_time_ns(device, ops, mode="table", table=read_measured(options.table)[1])
+    return compute_time_ns(device, ops)
 
 
 def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Options) -> I64:
