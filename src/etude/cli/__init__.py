@@ -22,6 +22,7 @@ COMMANDS: tuple[str, ...] = (
     "kernels",
     "collectives",
     "critical_path",
+    "stragglers",
     "roofline",
     "demo",
 )
