@@ -23,6 +23,7 @@ COMMANDS: tuple[str, ...] = (
     "collectives",
     "critical_path",
     "stragglers",
+    "compare",
     "roofline",
     "demo",
 )
