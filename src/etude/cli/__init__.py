@@ -25,6 +25,7 @@ COMMANDS: tuple[str, ...] = (
     "stragglers",
     "compare",
     "roofline",
+    "memory",
     "demo",
 )
 
