@@ -5,8 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from etude.model.job import Job
+from etude.model.system import Device
 from etude.model.timing import Origin, Timing
-from etude.reporting import communication, path, time_spent, words
+from etude.reporting import communication, memory, path, time_spent, words, work
 from etude.reporting.study import Study
 from etude.view.embedded import Packed, Shown, pack
 from etude.view.page import Card, Page, Section, Told, timeline
@@ -14,15 +15,18 @@ from etude.view.page import Card, Page, Section, Told, timeline
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
-def report(job: Job, timing: Timing, *, name: str = "", made_by: str = "Etude") -> Page:
+def report(job: Job, timing: Timing, *, name: str = "", device: Device | None = None, made_by: str = "Etude") -> Page:
     """What a run did, in words and pictures."""
-    study = Study(job, timing, name or job.name)
-    told = [*time_spent.told(study), *path.told(study), *communication.told(study), *_doubts(study)]
+    study = Study(job, timing, name or job.name, device=device)
+    told = [*time_spent.told(study), *path.told(study), *work.told(study), *communication.told(study), *_doubts(study)]
     sections = [
         _timeline([study]),
         time_spent.section(study),
         path.section(study),
+        work.section(study),
         communication.section(study),
+        work.roofs(study),
+        memory.section(study),
     ]
     return Page(
         title=study.name,

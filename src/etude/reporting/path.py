@@ -19,6 +19,8 @@ SORT = {
     "launch": "host", "gap": "idle",
 }  # fmt: skip
 LABEL = {"host": "host", "launch": "launch", "gap": "unexplained", "other": "other"}
+UNNAMED = ("gap", "launch", "host")
+"""Kinds of which no single piece is worth a finding: what the host does is many small things."""
 LONG = 0.3
 STRETCHES = 900
 
@@ -34,7 +36,7 @@ def told(study: Study) -> list[Told]:
         found.append(Told(tone, f"The host sets the pace for {words.percent(host)} of the run.",
                           "The critical path runs through host code and kernel launches; larger batches, CUDA graphs "
                           "or torch.compile shorten it, faster devices do not.", "path"))  # fmt: skip
-    top = [row for row in by_name(path).slice(0, 8).to_pylist() if row["kind"] not in ("gap", "launch") and row["name"]]
+    top = [row for row in by_name(path).slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
     if top and top[0]["share"] >= 0.1:
         t = top[0]
         found.append(Told("info", f"{words.short(t['name'])} holds {words.percent(t['share'])} of the critical path.",

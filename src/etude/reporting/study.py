@@ -13,15 +13,19 @@ from etude.analyse.breakdown import breakdown
 from etude.analyse.clocks import offsets
 from etude.analyse.collectives import collectives
 from etude.analyse.critical_path import critical_path
+from etude.analyse.idle import idle
+from etude.analyse.operators import SEGMENT, kernels
 from etude.analyse.runs import Use, uses
 from etude.errors import UsageError
 from etude.model.job import Job
+from etude.model.system import Device
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace
 from etude.view.slices import Slices, Sort, slices_of
 
 U8 = NDArray[np.uint8]
 
+BETWEEN = "host code between operators"
 RANKS_DRAWN = 16
 """Ranks of a timeline; where there are more, those drawn are chosen."""
 
@@ -50,6 +54,8 @@ class Study:
     name: str
     label: str = ""
     """How the run is called where there are two: `measured`, `simulated`, or the names of their folders."""
+    device: Device | None = None
+    """What the ranks run on, where that is known."""
     marked: list[int] = field(default_factory=list)
     """Ranks that a finding is about: they are drawn first."""
 
@@ -80,8 +86,33 @@ class Study:
         return collectives(self.job, self.timing)
 
     @cached_property
+    def kernels(self) -> pa.Table:
+        return kernels(self.job, self.timing)
+
+    @cached_property
+    def idle(self) -> pa.Table:
+        return idle(self.job, self.timing)
+
+    @cached_property
+    def has_device(self) -> bool:
+        """Does anything run beside the host?"""
+        return any(bool((t.cpu != 1).any()) for t in self.job.traces)
+
+    @cached_property
     def path(self) -> pa.Table:
-        return critical_path(self.job, self.timing)
+        """The critical path; an operator's own time has its operator's name."""
+        found = critical_path(self.job, self.timing)
+        names = found["name"].to_pylist()
+        own = np.array([i for i, name in enumerate(names) if name == SEGMENT], np.int64)
+        ranks, nodes = found["rank"].to_numpy()[own], found["node"].to_numpy()[own]
+        for rank in np.unique(ranks).tolist():
+            trace = self.job.traces[int(self.job.trace_of[self.job.index(rank)])]
+            codes, words = trace.coded("name")
+            mine = own[ranks == rank]
+            callers = trace.parent[nodes[ranks == rank]]
+            for i, code in zip(mine.tolist(), np.where(callers >= 0, codes[callers], -1).tolist(), strict=True):
+                names[i] = f"{words[code]}, itself" if code >= 0 else BETWEEN
+        return found.set_column(found.column_names.index("name"), "name", pa.array(names, pa.string()))
 
     def drawn(self) -> list[int]:
         """Ranks of the timeline: all, or those that findings are about and others evenly between."""

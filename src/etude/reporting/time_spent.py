@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etude.reporting import words
+from etude.reporting import idle, words
 from etude.reporting.study import Study
 from etude.view.charts import Bar, Column, Piece, bars, legend, table
 from etude.view.page import Card, Section, Told
 
-MUCH_COMMUNICATION, MUCH_IDLE, LITTLE_HIDDEN, UNEVEN = 0.15, 0.25, 0.5, 0.1
-"""Shares from which a report says something: exposed communication, idle, hidden communication, slowest rank."""
+MUCH_COMMUNICATION, LITTLE_HIDDEN, UNEVEN = 0.15, 0.5, 0.1
+"""Shares from which a report says something: exposed communication, hidden communication, slowest rank."""
 BARS = 32
 """Ranks that get a bar of their own."""
 
@@ -76,11 +76,7 @@ def told(study: Study) -> list[Told]:
             "good", f"{words.percent(s.hidden)} of communication is hidden behind compute.",
             f"What is not hidden takes {words.percent(s.exposed_comm)} of the time.", "time",
         ))  # fmt: skip
-    if s.idle >= MUCH_IDLE:
-        found.append(Told(
-            "bad" if s.idle >= 2 * MUCH_IDLE else "warn", f"The devices are idle {words.percent(s.idle)} of the time.",
-            "Nothing runs on them: they wait for the host, for data, or for others. The timeline shows when.", "time",
-        ))  # fmt: skip
+    found += idle.told(study, s.idle)
     found += _uneven(study)
     return found
 
@@ -116,7 +112,7 @@ def section(study: Study) -> Section:
         Column("overlap_pct", "overlap", lambda v: words.percent(v / 100), meter=100.0),
     ]  # fmt: skip
     body = legend([(s, label) for s, label, _ in PIECES]) + bars(drawn, words.time) + more
-    body += "<h3>In figures</h3>" + table("t-time", rows[:2048], columns)
+    body += "<h3>In figures</h3>" + table("t-time", rows[:2048], columns) + idle.figures(study)
     lead = (
         "Each bar is one device from its first to its last event. What runs at the same time is counted once: "
         "<b>compute</b> before <b>communication</b> before <b>memory</b>, so the parts add up to the whole."
