@@ -30,18 +30,42 @@ def open(
     groups: str | os.PathLike[str] | None = None,
     workers: int = 1,
     max_bytes: int | None = None,
+    ranks: int | None = None,
+    passes: int | None = None,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
     folder written by Etude, or what PyTorch's profiler wrote (`.json`, `.json.gz`). `groups` names a
     communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks as they are read.
+    `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are.
 
     Recorded times, where there are any, are `job.timing`: an analysis is called as `analysis(job, job.timing)`. Of a
     profiler's trace they are those of every operator, call and device activity, from start to end.
     """
     place = Path(path)
+    if is_text(place):
+        return _read_text(place, ranks, passes)
+    if ranks is not None or passes is not None:
+        raise UsageError("says itself how many ranks it has", where=str(path), hint="--ranks is for text workloads")
     options: dict[str, Any] = {"groups": groups, "workers": workers, "max_bytes": max_bytes, "advance": advance}
     return sniff(place).read(place, options)
+
+
+def is_text(path: Path) -> bool:
+    """An ASTRA-sim text workload?"""
+    return path.suffix == ".txt" and path.is_file()
+
+
+def _read_text(path: Path, ranks: int | None, passes: int | None) -> Job:
+    from etude.ingest import text
+
+    if ranks is None:
+        raise UsageError(
+            "a text workload does not say how many ranks run it",
+            where=str(path),
+            hint="`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)",
+        )
+    return text.read_text(path, ranks, passes=1 if passes is None else passes)
 
 
 def sniff(path: Path) -> Format:
@@ -54,7 +78,7 @@ def sniff(path: Path) -> Format:
             "no such file or folder", where=str(path), hint="a folder, a file, or a prefix of `.N.et` files"
         )
     what = "nothing in this folder is a trace" if path.is_dir() else "not a trace of a kind that Etude reads"
-    raise UsageError(what, where=str(path), hint=f"read are: {', '.join(f.name for f in FORMATS)}")
+    raise UsageError(what, where=str(path), hint=f"read are: {', '.join([f.name for f in FORMATS] + [TEXT])}")
 
 
 def _ends(name: str, ending: str) -> bool:
@@ -146,6 +170,7 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     return causal.to_job(reading.stem(path), [linked])
 
 
+TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),

@@ -178,8 +178,8 @@ class _Columns:
 
 
 def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
-    """Which of these rows may end a run. Where a device is used, threads that never launch anything (watchdogs that poll
-    until the process ends) may not."""
+    """Which of these rows may end a run. Where a device is used, threads that never launch anything may not: watchdogs
+    poll until the process ends."""
     host = trace.cpu[rows] == 1
     if not host.any() or host.all():
         return np.ones(len(rows), bool)

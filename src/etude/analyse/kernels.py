@@ -75,3 +75,19 @@ def add_to_callers(parent, rows, value, total):
             total[node] += value[i]
             node = parent[node]
             steps += 1
+
+
+@njit(cache=True)
+def outermost(parent, label):
+    """Rows that no caller of the same label is above."""
+    found = np.ones(len(parent), np.bool_)
+    for i in range(len(parent)):
+        node = parent[i]
+        steps = 0
+        while node >= 0 and steps < len(parent):
+            if label[node] == label[i]:
+                found[i] = False
+                break
+            node = parent[node]
+            steps += 1
+    return found

@@ -9,7 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.grouping import Tally, key_kinds, table
-from etude.analyse.kernels import add_to_callers
+from etude.analyse.kernels import add_to_callers, outermost
 from etude.analyse.runs import Run, Use, on_device, runs, uses
 from etude.model.job import Job
 from etude.model.timing import Timing
@@ -47,7 +47,8 @@ def kernels(job: Job, timing: Timing, by: Sequence[str] = ("name", "kind")) -> p
 
 def operators(job: Job, timing: Timing, by: Sequence[str] = ("name",)) -> pa.Table:
     """What runs on the hosts: count, self_ns (without what it calls), total_ns, and the device time of what it launches
-    itself (device_self_ns) or anything below it does (device_total_ns); the longest on the device first."""
+    itself (device_self_ns) or anything below it does (device_total_ns); the longest on the device first. Of operators
+    that call others of their name, totals count the outermost."""
     values = ("self_ns", "total_ns", "device_self_ns", "device_total_ns")
     tally = Tally(by, values)
     for run in runs(job, timing):
@@ -65,8 +66,9 @@ def _operator_times(run: Run) -> tuple[I64, dict[str, I64]]:
     called = np.bincount(trace.parent[host & (trace.parent >= 0)], lasted[host & (trace.parent >= 0)], len(trace))
     direct, below = device_times(run)
     rows = np.flatnonzero(host)
-    columns = {"self_ns": lasted - called.astype(np.int64), "total_ns": lasted}
-    columns |= {"device_self_ns": direct, "device_total_ns": below}
+    top = outermost(np.ascontiguousarray(trace.parent), trace.coded("name")[0])
+    columns = {"self_ns": lasted - called.astype(np.int64), "total_ns": np.where(top, lasted, 0)}
+    columns |= {"device_self_ns": direct, "device_total_ns": np.where(top, below, 0)}
     return rows, {name: column[rows] for name, column in columns.items()}
 
 

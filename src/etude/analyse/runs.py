@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from etude.errors import MismatchError
 from etude.model.frames import frames
 from etude.model.job import Job
-from etude.model.schema import UNKNOWN, Kind
+from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.timing import Timing
 from etude.model.trace import Trace
 
@@ -113,8 +113,38 @@ def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
 
 
 def on_device(run: Run, use: U8) -> Bool:
-    """Nodes with known times that occupy the device."""
-    return run.timed & (use != Use.NONE) & (use != Use.HOST)
+    """Nodes with known times that occupy the device, without those left over from before the recording."""
+    return run.timed & (use != Use.NONE) & (use != Use.HOST) & ~left_over(run)
+
+
+def left_over(run: Run) -> Bool:
+    """Device work of an earlier step, launched before the recording began: nothing in the trace launched it, and on its
+    stream it starts before everything that something did.
+
+    It is told from work whose launch was merely not recorded by two signs, of which one must be there: the device was
+    at work before the host's first event, or several steps were recorded, so that this belongs to none of them.
+    """
+    trace = run.trace
+    found = np.zeros(len(trace), bool)
+    device = run.timed & (trace.cpu == 0)
+    if not device.any() or not (trace.cpu == 1).any():
+        return found
+    caused = trace.parent >= 0
+    edges = np.flatnonzero(trace.data_why == Why.LAUNCH)
+    caused[np.searchsorted(trace.data_start, edges, "right") - 1] = True
+    if not (device & caused).any():
+        return found
+    begins = np.full(len(trace.lane_kind) + 1, run.start_ns[device & caused].min(), np.int64)
+    stated = np.flatnonzero(device & caused)
+    used = np.unique(trace.lane[stated])
+    begins[used] = np.iinfo(np.int64).max
+    np.minimum.at(begins, trace.lane[stated], run.start_ns[stated])
+    found = device & ~caused & (run.start_ns < begins[trace.lane])
+    steps = np.unique(trace.step[trace.step != UNKNOWN])
+    host = run.timed & (trace.cpu == 1)
+    if not found.any() or (len(steps) < 2 and run.start_ns[found].min() >= run.start_ns[host].min(initial=2**62)):
+        return np.zeros(len(trace), bool)
+    return found
 
 
 def by_rank(job: Job, rows: list[tuple[I64, dict[str, Any]]], names: dict[str, Any]) -> pa.Table:

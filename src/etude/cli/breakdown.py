@@ -4,8 +4,8 @@ import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
-from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit
-from etude.cli.timed import OnSystem, TimesFile, open_timed
+from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.timed import OnSystem, TimesFile, open_timed, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -42,4 +42,4 @@ def breakdown(
         )
     job, times = open_timed(path, groups, workers, system, timing)
     found = analyse.overlap(job, times, *overlap) if overlap else analyse.breakdown(job, times)
-    emit(found, json=json, csv=csv, md=md)
+    show(found, json=json, csv=csv, md=md)

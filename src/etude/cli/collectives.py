@@ -4,8 +4,8 @@ import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
-from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit
-from etude.cli.timed import OnSystem, TimesFile, open_timed
+from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.timed import OnSystem, TimesFile, open_timed, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -31,4 +31,4 @@ def collectives(
 
     job, times = open_timed(path, groups, workers, system, timing)
     found = table(job, times)
-    emit(found if each else summarised(found, by_group=by_group), json=json, csv=csv, md=md)
+    show(found if each else summarised(found, by_group=by_group), json=json, csv=csv, md=md)

@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.timed import OnSystem, TimesFile, open_timed
+from etude.cli.timed import OnSystem, TimesFile, open_timed, show
 
 
 @app.command(name="critical-path", rich_help_panel=ANALYSE)
@@ -34,6 +34,6 @@ def critical_path(
     if json:
         emit({"length_ns": length, "by_kind": kinds, "path": found.to_pylist()}, json=True)
         return
-    emit(found if each else analyse.by_name(found), csv=csv, md=md)
+    show(found if each else analyse.by_name(found), csv=csv, md=md)
     parts = ", ".join(f"{kind} {100 * ns / max(length, 1):.1f}%" for kind, ns in kinds.items())
     say(f"{format_time(length)} over {len(found):,} pieces: {parts}")

@@ -4,8 +4,8 @@ import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
-from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit
-from etude.cli.timed import OnSystem, TimesFile, open_timed
+from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.timed import OnSystem, TimesFile, open_timed, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -38,4 +38,4 @@ def kernels(
         found = analyse.operators(job, times, keys or ["name"])
     else:
         found = analyse.kernels(job, times, keys or ["name", "kind"])
-    emit(found.slice(0, top) if top else found, json=json, csv=csv, md=md)
+    show(found.slice(0, top) if top else found, json=json, csv=csv, md=md)

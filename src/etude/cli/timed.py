@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from etude.cli.inputs import open_job
-from etude.cli.output import progress, say
+from etude.cli.output import emit, progress, say
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from etude.model.job import Job
     from etude.model.system import System
     from etude.model.timing import Timing
@@ -20,6 +22,25 @@ OnSystem = Annotated[
 TimesFile = Annotated[
     Path | None, typer.Option("--timing", help="Times of the nodes, as `etude simulate --timing` writes them.")
 ]
+
+
+LONGEST = 80
+"""Letters of a name that a reader is shown: those of kernels can have a thousand."""
+
+
+def show(table: "pa.Table", *, json: bool = False, csv: bool = False, md: bool = False) -> None:
+    """A table on stdout; for people and in Markdown with long names shortened."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not json and not csv:
+        for number, field in enumerate(table.schema):
+            if pa.types.is_string(field.type):
+                text = table.column(number).combine_chunks()
+                short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(text, 0, LONGEST - 1), "…", "")
+                text = pc.if_else(pc.greater(pc.utf8_length(text), LONGEST), short, text)
+                table = table.set_column(number, field.name, text)
+    emit(table, json=json, csv=csv, md=md)
 
 
 def open_timed(

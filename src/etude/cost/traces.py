@@ -22,10 +22,12 @@ def ops_of(trace: Trace) -> OpTable:
     only those are known is of class OTHER, every other node of class NONE.
     """
     columns = [trace.coded(name) for name in ("name", "in_shapes", "in_types")]
-    codes = np.stack([c[0].astype(np.int64) for c in columns], axis=1)
-    unique, which = np.unique(codes, axis=0, return_inverse=True)
+    key = np.zeros(len(trace), np.int64)
     texts = [["", *c[1]] for c in columns]  # -1, no text, is the first
-    works = [aten_work(*(texts[k][code + 1] for k, code in enumerate(row))) for row in unique.tolist()]
+    for (codes, _), words in zip(columns, texts, strict=True):
+        key = key * len(words) + codes + 1
+    unique, which = np.unique(key, return_inverse=True)
+    works = [aten_work(*_words(number, texts)) for number in unique.tolist()]
     table = OpTable.of(works).take(np.asarray(which).ravel())
     compute = trace.kind == int(Kind.COMP)
     flops = np.where(trace.flops != UNKNOWN, trace.flops, table.flops)
@@ -43,6 +45,15 @@ def ops_of(trace: Trace) -> OpTable:
         k=table.k,
         batch=table.batch,
     )
+
+
+def _words(key: int, texts: list[list[str]]) -> list[str]:
+    """The texts whose codes a key is made of."""
+    found = []
+    for words in reversed(texts):
+        key, code = divmod(key, len(words))
+        found.append(words[code])
+    return found[::-1]
 
 
 def trace_time_ns(

@@ -43,8 +43,11 @@ def _programs(job: Job) -> Iterator[tuple[Trace, int]]:
         shared = int(((job.trace_of == number) & ~own).sum())
         if shared:
             yield trace, shared
+    alike: dict[tuple[int, int], list[int]] = {}  # ranks may share their values too
     for rank in job.ranks[own].tolist():
-        yield job.trace(rank), 1
+        alike.setdefault((int(job.trace_of[job.index(rank)]), id(job.values[rank])), []).append(rank)
+    for ranks in alike.values():
+        yield job.trace(ranks[0]), len(ranks)
 
 
 def _types(trace: Trace) -> Iterator[tuple[str, NDArray[np.bool_]]]:

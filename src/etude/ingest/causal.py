@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from etude.errors import TraceError
 from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
+from etude.ingest.context import context
 from etude.ingest.graph import ACTIVITY, GROUPS, HOST_EVENT, SEGMENT, SEGMENT_NAME, Graph, graph
 from etude.ingest.host_rows import host_rows
+from etude.ingest.work import node_work, operator_work
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
@@ -125,10 +127,10 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: 
         "rf_id": _known(device.rf_id, row, found.what == HOST_EVENT, zero=False),
         "external_id": _known(device.external_id, row, named),
         "correlation": _known(device.correlation, row, named, zero=False),
-        "tensor_bytes": _copied_bytes(device, row, on_device),
         "parent": _parents(found).astype(np.int32),
     }
     peers = comm_columns(found.comms, found.row_of_comm, found.host.apart, column)
+    column["flops"], column["tensor_bytes"] = _work(device, host, found, host_row, row, column["kind"])
     column["lane"], lane_kind, lane_id = lanes(column["kind"], column["cpu"], column["thread"], column["stream"])
     layouts, column["layout"], cells = _attributes(texts, device, host, found, host_row)
     column["io"] = ((column["in_values"] >= 0) | (column["in_shapes"] >= 0)).astype(np.uint8)
@@ -181,9 +183,17 @@ def _parents(found: Graph) -> I64:
     return np.append(found.row_of_event, -1)[event]
 
 
-def _copied_bytes(device: DeviceTrace, row: I64, on_device: NDArray[np.bool_]) -> I64:
-    found = np.where(on_device, device.spread("copied_bytes")[row], UNKNOWN)
-    return np.where(found < 0, UNKNOWN, found)
+def _work(
+    device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: I64, row: I64, kind: NDArray[np.uint8]
+) -> tuple[I64, I64]:
+    """(FLOPs, bytes) of compute nodes: on the device where the trace has one, else on the host; bytes of copies as
+    they were recorded."""
+    work = operator_work(host).take(host_row) if host is not None else operator_work(device).take(found.host.row)
+    where = found.what == ACTIVITY if len(found.device) else (found.what <= SEGMENT) & (found.own_ns > 0)
+    operator = np.where(where & (kind == Kind.COMP), found.owner, -1)
+    flops, size_bytes = node_work(work, found.host.parent, operator, found.own_ns)
+    copied = np.where(found.what == ACTIVITY, device.spread("copied_bytes")[row], UNKNOWN)
+    return np.where(copied >= 0, UNKNOWN, flops), np.where(copied >= 0, copied, size_bytes)
 
 
 def _steps(device: DeviceTrace, found: Graph) -> I64:
@@ -225,6 +235,11 @@ def _texts(
         wanted = np.where(source >= 0, places[np.maximum(source, 0)], UNKNOWN)
         put = texts.put_all if key.endswith("values") else texts.put_distinct
         column[key] = put(np.where(wanted < 0, UNKNOWN, wanted))
+    around = context(device)
+    operator = np.append(found.host.row, -1)[np.append(found.host.operator, -1)[found.owner]]
+    for key in ("phase", "module"):
+        offsets = np.array([texts.put(word.encode()) for word in getattr(around, f"{key}s")] + [NO_TEXT], np.int64)
+        column[key] = offsets[np.append(getattr(around, key), -1)[operator]]
     if is_groups.any():
         column.setdefault("in_values", np.full(len(found), NO_TEXT, np.int64))
         column["in_values"][is_groups] = texts.put(groups_text(found.comms.table).encode())

@@ -90,12 +90,33 @@ def marks(trace: DeviceTrace, host: HostEvents, queues: Queues) -> Marks:
     chosen = np.full(len(calls), -1, np.int64)
     k.match_marks(role[calls], host.thread[calls], stream, event, given, np.append(queues.device.end_ns, 0)[given], due,
                   NOISE_NS, chosen)  # fmt: skip
-    waits = np.flatnonzero((role[calls] != k.RECORD) & (chosen >= 0))
-    return Marks(
-        given[chosen[waits]],
-        np.where(is_wait[waits], waiter[waits], -1),
-        np.where(is_wait[waits], -1, calls[waits]),
-    )
+    return _through_streams(queues, role[calls], time, stream, given, chosen, waiter, calls)
+
+
+def _through_streams(
+    queues: Queues, role: I64, time_ns: I64, stream: I64, given: I64, chosen: I64, waiter: I64, calls: I64
+) -> Marks:
+    """A record stands behind the last activity of its stream, and behind what the stream has been told to wait for
+    since: a wait is handed on even where no activity lies between it and the record."""
+    behind: list[tuple[int, ...]] = []
+    told: dict[int, list[tuple[int, ...]]] = {}
+    rows: list[tuple[int, int, int]] = []
+    since = np.append(queues.given_ns, np.iinfo(np.int64).min)
+    last_told: dict[int, int] = {}
+    for i, (what, at, mark) in enumerate(zip(role.tolist(), stream.tolist(), chosen.tolist(), strict=True)):
+        if what == k.RECORD:
+            own = (int(given[i]),) if given[i] >= 0 else ()
+            if last_told.get(at, -1) < since[given[i]]:
+                told.pop(at, None)  # the last activity came later, and stands behind them itself
+            behind.append(tuple(dict.fromkeys((*own, *(s for waits in told.get(at, ()) for s in waits)))))
+            continue
+        found = behind[mark] if mark >= 0 else ()
+        behind.append(found)
+        if what == k.WAIT and found:
+            told.setdefault(at, []).append(found)
+            last_told[at] = int(time_ns[i])
+        rows += [(s, int(waiter[i]), -1) if what == k.WAIT else (s, -1, int(calls[i])) for s in found]
+    return Marks(*np.array(rows, np.int64).reshape(-1, 3).T)
 
 
 def _role(name: str) -> int:

@@ -86,11 +86,11 @@ def _compute(trace: Trace, comp: Bool, cost: I64, system: System, options: Optio
 def _modelled(trace: Trace, rows: I64, system: System, options: Options) -> I64:
     from etude.cost.calibrate import read_measured
     from etude.cost.compute import compute_time_ns
-    from etude.cost.ops import OpTable
+    from etude.cost.traces import ops_of
 
     if not len(rows):
         return np.zeros(0, np.int64)
-    ops = OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
+    ops = ops_of(trace).take(rows)
     if options.compute == Compute.TABLE:
         return compute_time_ns(system.device, ops, mode="table", table=read_measured(options.table)[1])
     return compute_time_ns(system.device, ops)
