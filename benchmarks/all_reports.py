@@ -84,7 +84,8 @@ def checked(page: Any, html: str) -> None:
     assert len(html) < 5e6, f"{len(html)} bytes"
     text = re.sub(r"<(script|style).*?</\1>", "", html, flags=re.DOTALL)
     assert not re.search(r"\bnan\b|\binf\b|-?9223372036854775808", text, flags=re.IGNORECASE), "a figure is no number"
-    assert page.sections and page.verdict
+    assert page.sections
+    assert page.verdict
 
 
 def main() -> int:
@@ -118,7 +119,9 @@ def main() -> int:
             if program:
                 photograph(program, out)
             told = "; ".join(t.what for t in page.told[:2])
-            print(f"{source.name:58} {len(job):5} {job.nodes:9,} {spent:6.1f} {len(html) / 1e6:5.2f}  {told}", flush=True)
+            print(
+                f"{source.name:58} {len(job):5} {job.nodes:9,} {spent:6.1f} {len(html) / 1e6:5.2f}  {told}", flush=True
+            )
         except Exception as problem:
             failed += 1
             print(f"{source.name:58} FAILED {type(problem).__name__}: {str(problem)[:300]}", flush=True)

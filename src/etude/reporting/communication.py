@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from etude.analyse.collectives import summarised
+from etude.analyse.traffic import traffic_matrix
 from etude.reporting import words
 from etude.reporting.study import Study
-from etude.view.charts import Bar, Column, Mark, Piece, bars, fitted, legend, plot, table
+from etude.view.charts import Bar, Column, Mark, Piece, bars, fitted, heat, legend, plot, table
 from etude.view.page import Section, Told
 
 MUCH_WAITING = 0.4
@@ -32,9 +33,11 @@ def told(study: Study) -> list[Told]:
 def section(study: Study) -> Section:
     calls = study.collectives
     if not len(calls):
-        return Section("communication", "Communication", "", empty="No collectives are recorded in this run.")
+        empty = "No collectives are recorded in this run."
+        return Section("communication", "Communication", "", _matrix(study), empty)
     kinds = summarised(calls).to_pylist()
     body = _split(kinds) + _rates(calls.to_pylist())
+    body += _matrix(study)
     columns = [
         Column("collective", "collective", number=False), Column("group_size", "ranks", words.number),
         Column("size_bytes", "size", words.size), Column("calls", "calls", words.number),
@@ -48,6 +51,19 @@ def section(study: Study) -> Section:
         "others saw beyond that is <b>waiting</b>, which no faster link would shorten."
     )
     return Section("communication", "Communication", lead, body)
+
+
+def _matrix(study: Study) -> str:
+    if study.job.world_size < 2:
+        return ""
+    matrix, first = traffic_matrix(study.job)
+    if not matrix.any():
+        return ""
+    last = [*(first[1:] - 1).tolist(), study.job.world_size - 1]
+    names = [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first.tolist(), last, strict=True)]
+    lead = '<p class="lead">Row: who sends. Column: who receives. The bytes of a collective are spread evenly.</p>'
+    drawn = heat("Bytes between ranks", matrix.tolist(), names, words.size)
+    return f"<h3>Who sends to whom</h3>{lead}{drawn}"
 
 
 def _split(kinds: list[dict[str, int]]) -> str:

@@ -18,9 +18,9 @@ WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 def report(job: Job, timing: Timing, *, name: str = "", device: Device | None = None, made_by: str = "Etude") -> Page:
     """What a run did, in words and pictures."""
     study = Study(job, timing, name or job.name, device=device)
-    told = [*time_spent.told(study), *path.told(study), *work.told(study), *communication.told(study), *_doubts(study)]
+    told = [t for part in (time_spent, path, work, communication) for t in part.told(study)] + _doubts(study)
     sections = [
-        _timeline([study]),
+        timelines([study]),
         time_spent.section(study),
         path.section(study),
         work.section(study),
@@ -38,7 +38,7 @@ def report(job: Job, timing: Timing, *, name: str = "", device: Device | None = 
         ),
         told=tuple(sorted(told, key=lambda t: WEIGHT[t.tone])),
         sections=tuple(sections),
-        facts=_facts(study),
+        facts=facts(study),
         notes=tuple(dict.fromkeys(n.what for n in job.notes)),
         made_by=made_by,
     )
@@ -58,12 +58,14 @@ def _verdict(study: Study) -> str:
              ("idle", s.idle)]  # fmt: skip
     parts = sorted((p for p in parts if p[1] >= 0.005), key=lambda p: -p[1])
     told = words.named([f"{words.percent(share)} {what}" for what, share in parts], 4)
+    takes = f"The run takes {words.time(study.span_ns)}"
+    if not parts:
+        return f"{takes}."
     whose = "the device spends its time" if len(study.job) == 1 else "the devices spend their time"
-    return (
-        f"The run takes {words.time(study.span_ns)}; {whose} {told}."
-        if parts
-        else f"The run takes {words.time(study.span_ns)}."
-    )
+    used = max(v or 0 for v in study.breakdown["span_ns"].to_pylist())
+    if used < 0.95 * study.span_ns:
+        return f"{takes}. In the {words.time(used)} from its first to its last device event {whose} {told}."
+    return f"{takes}; {whose} {told}."
 
 
 def _doubts(study: Study) -> list[Told]:
@@ -86,7 +88,7 @@ def _doubts(study: Study) -> list[Told]:
     return found
 
 
-def _timeline(studies: list[Study]) -> Section:
+def timelines(studies: list[Study]) -> Section:
     shown = []
     for study in studies:
         slices = study.slices()
@@ -109,7 +111,7 @@ def _merged(packed: Packed) -> str:
             "their neighbours; `etude timeline` writes them all.")  # fmt: skip
 
 
-def _facts(study: Study) -> tuple[tuple[str, str], ...]:
+def facts(study: Study) -> tuple[tuple[str, str], ...]:
     job = study.job
     rows = [
         ("Job", job.name),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -58,5 +60,5 @@ def _peaks(time: np.ndarray, size: np.ndarray) -> list[tuple[float, float]]:
     if len(time) <= POINTS:
         return [(float(t), float(v)) for t, v in zip(time, size, strict=True)]
     bounds = np.linspace(0, len(time), POINTS + 1).astype(int)
-    best = [a + int(size[a:b].argmax()) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    best = [a + int(size[a:b].argmax()) for a, b in pairwise(bounds.tolist())]
     return [(float(time[i]), float(size[i])) for i in best]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from etude.analyse.breakdown import breakdown
 from etude.analyse.clocks import offsets
 from etude.analyse.collectives import collectives
-from etude.analyse.critical_path import critical_path
+from etude.analyse.critical_path import by_name, critical_path
 from etude.analyse.idle import idle
 from etude.analyse.operators import SEGMENT, kernels
 from etude.analyse.runs import Use, uses
@@ -113,6 +113,10 @@ class Study:
             for i, code in zip(mine.tolist(), np.where(callers >= 0, codes[callers], -1).tolist(), strict=True):
                 names[i] = f"{words[code]}, itself" if code >= 0 else BETWEEN
         return found.set_column(found.column_names.index("name"), "name", pa.array(names, pa.string()))
+
+    @cached_property
+    def path_by_name(self) -> pa.Table:
+        return by_name(self.path)
 
     def drawn(self) -> list[int]:
         """Ranks of the timeline: all, or those that findings are about and others evenly between."""

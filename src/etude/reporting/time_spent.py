@@ -111,7 +111,8 @@ def section(study: Study) -> Section:
         Column("memory_ns", "memory", words.time), Column("idle_ns", "idle", words.time),
         Column("overlap_pct", "overlap", lambda v: words.percent(v / 100), meter=100.0),
     ]  # fmt: skip
-    body = legend([(s, label) for s, label, _ in PIECES]) + bars(drawn, words.time) + more
+    used = [(s, label) for s, label, key in PIECES if any(row[key] for row in rows)]
+    body = legend(used) + bars(drawn, words.time) + more
     body += "<h3>In figures</h3>" + table("t-time", rows[:2048], columns) + idle.figures(study)
     lead = (
         "Each bar is one device from its first to its last event. What runs at the same time is counted once: "

@@ -91,8 +91,8 @@ def roofs(study: Study) -> Section:
     found = roofline(study.job, study.timing, device).to_pylist()
     known = [r for r in found if r["flop_per_s"] and r["intensity"]]
     if not known:
-        return Section("roofline", "Roofline", "", empty="No operator has both FLOPs and bytes, so there is no roofline. "
-                       "Record shapes (record_shapes=True) to get one.")  # fmt: skip
+        empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."
+        return Section("roofline", "Roofline", "", empty=empty)
     most = max(r["time_ns"] for r in known)
     marks = [Mark(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
     x = fitted("FLOPs a byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
@@ -111,8 +111,8 @@ def roofs(study: Study) -> Section:
     body = colours + plot("Rate of operators against their intensity", x, y, marks, lines)
     body += table("t-roofline", found[:ROWS], columns)
     against = f"of {device.name}" if device else "(no device is known, so no roof is drawn; --device h100 adds one)"
-    lead = (f"Each point is an operator with one shape; its size is its time. The roof is what the peak rates {against} "
-            "allow at that many FLOPs a byte.")  # fmt: skip
+    lead = "Each point is an operator with one shape; its size is its time. "
+    lead += f"The roof is what the peak rates {against} allow at that many FLOPs a byte."
     return Section("roofline", "Roofline", lead, body)
 
 
