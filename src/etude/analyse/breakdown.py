@@ -34,6 +34,11 @@ _BIT[[Use.COMPUTE, Use.COMMUNICATION, Use.MEMORY]] = COMPUTE, COMMUNICATION, MEM
 _NS = ("span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "exposed_memory_ns", "idle_ns")
 
 
+def use_bits(use: U8) -> U8:
+    """The bit of each use in a mask."""
+    return _BIT[use]
+
+
 def breakdown(job: Job, timing: Timing) -> pa.Table:
     """A row a rank: span_ns, compute_ns, comm_ns, exposed_comm_ns, memory_ns, exposed_memory_ns, idle_ns, overlap_pct.
 
@@ -68,7 +73,7 @@ def _spent(run: Run) -> dict[str, Any]:
 def _masks(run: Run) -> I64:
     use = uses(run.trace)
     rows = np.flatnonzero(on_device(run, use))
-    return np.asarray(_time_by_mask(run, rows, _BIT[use[rows]], 3))
+    return np.asarray(_time_by_mask(run, rows, use_bits(use[rows]), 3))
 
 
 def _time_by_mask(run: Run, rows: I64, bits: U8, width: int) -> I64:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.operations import Calls, calls
+from etude.analyse.outliers import grouped_median
 from etude.model.job import Job
 from etude.model.match import Matching
 from etude.model.schema import UNKNOWN
@@ -38,8 +39,8 @@ def offsets(job: Job, timing: Timing, found: Calls | None = None, matching: Matc
     base = float(end.min())
     offset = _along_groups(len(job.ranks), at, found.group[call].astype(np.int64), call, end - base)
     for _ in range(ROUNDS):
-        middle = _grouped_median(call, end - base + offset[at], len(found))
-        change = _grouped_median(at, middle[call] - (end - base + offset[at]), len(job.ranks))
+        middle = grouped_median(call, end - base + offset[at], len(found))
+        change = grouped_median(at, middle[call] - (end - base + offset[at]), len(job.ranks))
         change[np.isnan(change)] = 0
         offset += change
         if np.abs(change).max() < 1:
@@ -55,7 +56,7 @@ def alignment(job: Job, timing: Timing) -> pa.Table:
     known = (found.end_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]
     at, call = found.at[known].astype(np.int64), found.of[known]
     end = (found.end_ns[known] + offset[at]).astype(np.float64)
-    spread = _grouped_median(at, np.abs(end - _grouped_median(call, end, len(found))[call]), len(job.ranks))
+    spread = grouped_median(at, np.abs(end - grouped_median(call, end, len(found))[call]), len(job.ranks))
     return pa.table(
         {
             "rank": job.ranks,
@@ -104,16 +105,3 @@ def _spread_over(offset: F64, at: I64, call: I64, end: F64, reference: int) -> N
     for rank in np.unique(at[shared]).tolist():
         if np.isnan(offset[rank]):
             offset[rank] = float(np.median(difference[shared & (at == rank)]))
-
-
-def _grouped_median(key: I64, value: F64, groups: int) -> F64:
-    """Median of the values of each key; NaN where there is none."""
-    order = np.lexsort((value, key))
-    key, value = key[order], value[order]
-    first = np.searchsorted(key, np.arange(groups))
-    count = np.searchsorted(key, np.arange(groups), "right") - first
-    found = np.full(groups, np.nan)
-    some = count > 0
-    low, high = first[some] + (count[some] - 1) // 2, first[some] + count[some] // 2
-    found[some] = (value[low] + value[high]) / 2
-    return found

@@ -16,6 +16,7 @@ from etude.analyse.critical_path import by_name, critical_path
 from etude.analyse.idle import idle
 from etude.analyse.operators import SEGMENT, kernels
 from etude.analyse.runs import Use, uses
+from etude.analyse.stragglers import stragglers
 from etude.errors import UsageError
 from etude.model.job import Job
 from etude.model.system import Device
@@ -92,6 +93,10 @@ class Study:
     @cached_property
     def idle(self) -> pa.Table:
         return idle(self.job, self.timing)
+
+    @cached_property
+    def stragglers(self) -> pa.Table:
+        return stragglers(self.job, self.timing)
 
     @cached_property
     def has_device(self) -> bool:
