@@ -45,6 +45,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         ANALYSE,
         "What the end of the run waited for, over hosts, kernels, ranks and collectives; as long as the run",
     ),
+    "stragglers": (
+        ANALYSE,
+        "Who holds the others up: slow ranks, slow links, late hosts, missing participants; since when, how sure",
+    ),
+    "compare": (
+        ANALYSE,
+        "Two runs side by side: where the difference comes from, operation by operation, and how alike they are",
+    ),
     "roofline": (ANALYSE, "FLOP/s and bytes/s of operators, and how much of the device's roofline they reach"),
     "demo": (LOOK, "The main path end to end on a small embedded job: no GPU, no server, no download"),
 }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
 
+from etude.analyse.compare import compare, similarity
 from etude.analyse.critical_path import by_kind
 from etude.model.job import Job
 from etude.model.timing import Timing
@@ -29,7 +29,7 @@ def comparison(
         verdict=_verdict(one, two),
         cards=_cards(one, two),
         told=tuple(_told(one, two)),
-        sections=(_spent(one, two), timelines([one, two]), _paths(one, two), _kernels(one, two)),
+        sections=(_spent(one, two), timelines([one, two]), _paths(one, two), _changes(one, two)),
         facts=(*facts(one), *facts(two)),
         made_by=made_by,
     )
@@ -94,13 +94,18 @@ def _told(a: Study, b: Study) -> list[Told]:
             more = "more" if ns > 0 else "less"
             found.append(Told("warn", f"{b.name} has {words.time(abs(ns))} {more} {label} on each rank.",
                               f"That is {words.percent(abs(ns) / a.span_ns)} of {a.name}.", "spent"))  # fmt: skip
-    top = _joined(a, b)[:1]
-    if top and abs(top[0]["change_ns"]) >= FEW * a.span_ns:
-        t = top[0]
-        more = "more" if t["change_ns"] > 0 else "less"
-        why = f"{words.time(t['a_ns'])} in {a.name}, {words.time(t['b_ns'])} in {b.name}."
-        what = f"{words.short(t['name'])} takes {words.time(abs(t['change_ns']))} {more}."
-        found.append(Told("info", what, why, "kernels"))
+    compared = compare(a.job, a.timing, b.job, b.timing)
+    for t in compared.slice(0, 2).to_pylist():
+        if abs(t["delta_ns"]) >= FEW * a.span_ns / 2:
+            more = "more" if t["delta_ns"] > 0 else "less"
+            why = f"{words.time(t['time_a_ns'])} in {a.name}, {words.time(t['time_b_ns'])} in {b.name}, on each rank."
+            what = f"{words.short(t['name'])} takes {words.time(abs(t['delta_ns']))} {more}."
+            found.append(Told("info", what, why, "kernels"))
+    alike = similarity(compared)
+    found.append(Told(
+        "info", f"The runs share {words.percent(alike['structure'])} of their operations.",
+        f"Of the time of those that both have, {words.percent(alike['time'])} is the same.", "kernels",
+    ))  # fmt: skip
     if len(a.job) != len(b.job):
         found.append(Told("info", f"{a.name} has {words.plural(len(a.job), 'rank')}, {b.name} {len(b.job):,}.", ""))
     return found
@@ -128,29 +133,21 @@ def _paths(a: Study, b: Study) -> Section:
     return Section("path", "Critical path", "What the end of each run waited for, by kind.", body)
 
 
-def _joined(a: Study, b: Study) -> list[dict[str, Any]]:
-    """Kernels of both runs by name, the largest change first."""
-    found: dict[str, dict[str, Any]] = {}
-    for study, side in ((a, "a"), (b, "b")):
-        for row in study.kernels.to_pylist():
-            entry = found.setdefault(
-                row["name"], {"name": row["name"], "a_ns": 0, "b_ns": 0, "a_count": 0, "b_count": 0}
-            )
-            entry[f"{side}_ns"] += row["total_ns"]
-            entry[f"{side}_count"] += row["count"]
-    for entry in found.values():
-        entry["change_ns"] = entry["b_ns"] - entry["a_ns"]
-        entry["ratio"] = entry["b_ns"] / entry["a_ns"] if entry["a_ns"] else None
-    return sorted(found.values(), key=lambda e: -abs(e["change_ns"]))
-
-
-def _kernels(a: Study, b: Study) -> Section:
+def _changes(a: Study, b: Study) -> Section:
+    rows = compare(a.job, a.timing, b.job, b.timing).slice(0, ROWS).to_pylist()
     columns = [
         Column("name", "name", lambda v: v or "(no name)", number=False, code=True),
-        Column("a_count", f"calls, {a.name}", words.number), Column("b_count", f"calls, {b.name}", words.number),
-        Column("a_ns", a.name, words.time), Column("b_ns", b.name, words.time),
-        Column("change_ns", "change", _signed), Column("ratio", "ratio", words.times),
+        Column("change", "change", number=False), Column("count_a", f"calls, {a.name}", _count),
+        Column("count_b", f"calls, {b.name}", _count), Column("time_a_ns", a.name, words.time),
+        Column("time_b_ns", b.name, words.time), Column("delta_ns", "difference", _signed),
+        Column("by_count_ns", "by number", _signed), Column("by_speed_ns", "by speed", _signed),
     ]  # fmt: skip
-    lead = "Times over all ranks by name; what changed most comes first."
-    body = table("t-compared", _joined(a, b)[:ROWS], columns)
-    return Section("kernels", "What changed", lead, body)
+    lead = (
+        "Operations of the devices by name and shape, a rank; the largest difference first. It has two parts: the "
+        "operation comes more or less often, and one takes more or less time."
+    )
+    return Section("kernels", "What changed", lead, table("t-compared", rows, columns))
+
+
+def _count(value: float) -> str:
+    return words.number(value) if value == round(value) else f"{value:.1f}"

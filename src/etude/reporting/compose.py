@@ -7,7 +7,7 @@ from html import escape
 from etude.model.job import Job
 from etude.model.system import Device
 from etude.model.timing import Origin, Timing
-from etude.reporting import communication, late, memory, path, time_spent, words, work
+from etude.reporting import communication, late, memory, path, steps, time_spent, words, work
 from etude.reporting.study import Study
 from etude.view.embedded import Packed, Shown, pack
 from etude.view.page import Card, Page, Section, Told, timeline
@@ -18,10 +18,13 @@ WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 def report(job: Job, timing: Timing, *, name: str = "", device: Device | None = None, made_by: str = "Etude") -> Page:
     """What a run did, in words and pictures."""
     study = Study(job, timing, name or job.name, device=device)
-    told = [t for part in (late, time_spent, path, work, communication) for t in part.told(study)] + _doubts(study)
+    told = [t for part in (late, time_spent, path, steps, work, communication) for t in part.told(study)] + _doubts(
+        study
+    )
     sections = [
         timelines([study]),
         time_spent.section(study),
+        steps.section(study),
         path.section(study),
         late.section(study),
         work.section(study),
