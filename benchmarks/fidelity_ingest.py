@@ -232,7 +232,7 @@ def main() -> int:
     for first, second in pairs:
         for a, b in ((first, second), (second, first)):
             r = causality(a, b)
-            print(f"\ngraph of {r['graph of']} ({r['own_ms']:.2f} ms), device time per operator of {r['device times of']}:"
+            print(f"\ngraph of {r['graph of']} ({r['own_ms']:.2f} ms), device time of {r['device times of']}:"
                   f" {r['predicted_ms']:.2f} ms, recorded {r['recorded_ms']:.2f} ms: {r['error']:+.2%}"
                   f" ({r['unplaced']:.2%} of that device time is of operators without any in the graph)")  # fmt: skip
     return 0

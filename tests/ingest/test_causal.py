@@ -59,24 +59,24 @@ def waits_for(linked: causal.Linked, i: int) -> set[tuple[str, int, str]]:
 def test_time_runs_in_leaves_and_segments_and_callers_hold_none() -> None:
     linked = converted(op("aten::linear", 0, 100, 1), op("aten::t", 10, 20, 2), op("aten::addmm", 40, 50, 3))
     assert nodes(linked) == [
-        ("host", 0, 10), ("aten::linear", 0, 0), ("aten::t", 10, 20), ("host", 30, 10), ("aten::addmm", 40, 50),
-        ("host", 90, 10),
+        ("host", 0, 0), ("host", 0, 10), ("aten::linear", 0, 0), ("aten::t", 10, 20), ("host", 30, 10),
+        ("aten::addmm", 40, 50), ("host", 90, 10),
     ]  # fmt: skip
     caller = find(linked, "aten::linear")
-    assert linked.part.trace.parent.tolist() == [caller, -1, caller, caller, caller, caller]
+    assert linked.part.trace.parent.tolist() == [-1, caller, -1, caller, caller, caller, caller]
     assert (linked.end_ns[caller] - linked.start_ns[caller]) == 100_000
     assert waits_for(linked, find(linked, "aten::addmm")) == {("host", 30, "program")}
 
 
 def test_time_between_operators_is_a_segment_of_nobody() -> None:
     linked = converted(op("a", 0, 10, 1), op("b", 25, 10, 2))
-    assert nodes(linked) == [("a", 0, 10), ("host", 10, 15), ("b", 25, 10)]
-    assert linked.part.trace.parent.tolist() == [-1, -1, -1]
+    assert nodes(linked) == [("host", 0, 0), ("a", 0, 10), ("host", 10, 15), ("b", 25, 10)]
+    assert linked.part.trace.parent.tolist() == [-1, -1, -1, -1]
 
 
 def test_a_thread_keeps_its_distance_from_the_start() -> None:
     linked = converted(op("a", 0, 10, 1), op("b", 25, 10, 2, tid=8))
-    assert nodes(linked)[1] == ("host", 0, 25)
+    assert nodes(linked) == [("host", 0, 0), ("a", 0, 10), ("host", 0, 25), ("b", 25, 10)]
     assert waits_for(linked, find(linked, "b")) == {("host", 0, "program")}
 
 
@@ -141,9 +141,83 @@ def test_the_thread_that_asks_for_the_backward_pass_waits_for_it() -> None:
     linked = converted(
         op("aten::mm", 0, 10, 1), op(engine, 30, 20, 2, tid=8), op(engine, 60, 20, 3, tid=8), op("step", 100, 10, 4)
     )
-    assert [n for n in nodes(linked) if n[0] == "host"] == [("host", 10, 20), ("host", 50, 10), ("host", 80, 20)]
+    assert [n for n in nodes(linked) if n[0] == "host"] == [
+        ("host", 0, 0), ("host", 10, 20), ("host", 50, 10), ("host", 80, 20)
+    ]  # fmt: skip
     assert waits_for(linked, find(linked, engine, 30)) == {("host", 10, "autograd")}
     assert waits_for(linked, find(linked, "host", 80)) == {("host", 10, "program"), (engine, 60, "autograd")}
+
+
+def test_what_reads_a_tensor_waits_for_what_wrote_it_through_a_view() -> None:
+    def tensor(id: int, storage: int, offset: int = 0) -> tuple[list[Any], list[Any], list[str]]:
+        return [[id, storage, offset, 256, 4, "cuda:0"]], [[256]], ["Tensor(float)"]
+
+    host = read_host_json(
+        host_json(
+            node(3, "write", 2, rf_id=1, outputs=tensor(11, 2)),
+            node(4, "view", 2, rf_id=2, inputs=tensor(11, 2), outputs=tensor(12, 2)),
+            node(5, "read", 2, rf_id=3, inputs=tensor(12, 2)),
+            node(6, "other", 2, rf_id=4, inputs=tensor(12, 9)),  # the id of a tensor that is gone
+        )
+    )
+    device = read_device_json(
+        device_json(
+            op("write", 0, 10, 1),
+            launch(2, 1),
+            kernel("w", 5, 10, 1, 1),
+            op("view", 10, 5, 2),
+            op("read", 20, 10, 3),
+            launch(22, 2),
+            kernel("r", 25, 10, 2, 3, stream=9),
+            op("other", 30, 10, 4),
+            launch(32, 3),
+            kernel("o", 35, 10, 3, 4, stream=11),
+        )  # fmt: skip
+    )
+    linked = causal.convert(device, host)
+    assert waits_for(linked, find(linked, "r")) == {("cudaLaunchKernel", 22, "launch"), ("w", 5, "tensor")}
+    assert waits_for(linked, find(linked, "o")) == {("cudaLaunchKernel", 32, "launch")}
+
+
+def test_an_arrow_from_forward_to_backward_is_an_edge() -> None:
+    arrow = [
+        {"ph": phase, "cat": "fwdbwd", "id": 5, "name": "fwdbwd", "pid": 7, "tid": 7, "ts": ts}
+        for phase, ts in (("s", 0), ("f", 30))
+    ]
+    linked = converted(op("aten::mm", 0, 10, 1), op("MmBackward0", 30, 20, 2), *arrow)
+    assert ("aten::mm", 0, "autograd") in waits_for(linked, find(linked, "MmBackward0"))
+
+
+def queued(depth: int, kernel_us: int) -> list[dict[str, Any]]:
+    """1,500 launches of 5 us in a queue of this depth: what the profiler would record."""
+    events, ends, now = [op("a", 0, 10_000_000, 1)], [], 0
+    for i in range(1500):
+        start = now
+        now = max(start + 5, ends[i - depth] if i >= depth else 0)
+        begin = max(now, ends[-1] if ends else 0)
+        ends.append(begin + kernel_us)
+        events += [launch(start, i + 1) | {"dur": now - start}, kernel("k", begin, kernel_us, i + 1, 1)]
+    return events
+
+
+@pytest.mark.parametrize("depth", [1024, 1000])
+def test_a_launch_into_a_full_queue_waits_for_the_activity_that_makes_room(depth: int) -> None:
+    linked = converted(*queued(depth, 100))
+    trace = linked.part.trace
+    codes, words = trace.coded("name")
+    launches = np.flatnonzero(codes == words.index("cudaLaunchKernel"))
+    kernels = np.flatnonzero(codes == words.index("k"))
+    is_segment = codes == words.index("host")
+    own = np.bincount(np.maximum(trace.parent, 0), weights=trace.duration_ns * is_segment, minlength=len(trace))
+    own[launches] += trace.duration_ns[launches]
+    assert own[launches].max() <= 5_000  # never the waiting
+    late = np.flatnonzero(trace.data_why == Why.SYNC)
+    assert trace.data[late].tolist() == kernels[: 1500 - depth].tolist()
+
+
+def test_a_launch_depends_on_the_queue_even_where_it_had_room() -> None:
+    linked = converted(*queued(1024, 1))
+    assert (linked.part.trace.data_why == Why.SYNC).sum() == 1500 - 1024
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from etude.errors import FormatError
 from etude.ingest.collectives import Communications, communications
 from etude.ingest.comm_calls import type_of
 from etude.ingest.reading import load_device, load_host
@@ -149,6 +152,35 @@ def test_a_kernel_without_a_host_speaks_for_itself() -> None:
     assert communications(None, device).groups == (("1", None),)
     silent = read_device_json(device_json(kernel("ncclDevKernel_AllGather", 1, 2, 3, 4)))
     assert len(communications(None, silent)) == 0
+
+
+ODD = st.sampled_from(["null", "-1", "1e99", "9223372036854775808", "true", '""', '"x"', '"[1, 2, ...]"', "[]", "[[]]",
+                       "[null]", "{}", '[[1, 2, 3, 4, 5, "cpu"]]'])  # fmt: skip
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [at, *(place for key, item in inner for place in places(item, (*at, key)))]
+
+
+@given(st.data())
+def test_what_makes_no_sense_is_left_out(data: st.DataObject) -> None:
+    host, device = fused()
+    for value, listed in ((host, "nodes"), (device, "traceEvents")):
+        for _ in range(data.draw(st.integers(0, 3))):
+            *path, last = (listed, *data.draw(st.sampled_from(places(value[listed])[1:])))
+            inner = value
+            for key in path:
+                inner = inner[key]
+            inner[last] = json.loads(data.draw(ODD))
+    try:
+        both = read_host_json(host), read_device_json(device)
+    except FormatError:
+        return
+    flight = [{"time_created_ns": 5, "process_group": 3}]
+    for pair in (both, (both[0], None), (None, both[1])):
+        table = communications(*pair, flight=flight)
+        assert len(table.in_bytes) == len(table) <= 4
 
 
 # -- real captures -----------------------------------------------------------------------------------------------------

@@ -18,16 +18,20 @@ def link(
         Path,
         typer.Argument(
             metavar="TRACE",
-            help="What the profiler (Kineto) wrote; before a second file, what ExecutionTraceObserver wrote.",
+            help="What the profiler (Kineto) wrote; before a second file, what ExecutionTraceObserver wrote. "
+            "A folder (or `folder/name`): all ranks of a run.",
         ),
     ],
     second: Annotated[
         Path | None, typer.Argument(metavar="[DEVICE]", help="What the profiler wrote of the same run.")
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The `.et` file to write; `.et.gz` packs it.")] = Path(),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The `.et` file to write, `.et.gz` packs it; of a run the folder.")
+    ] = Path(),
     as_official: Annotated[
         bool, typer.Option("--as-official", help="What Chakra's own linker and converter make of it, byte for byte.")
     ] = False,
+    workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Ranks at a time; 0: as many as cores.")] = 0,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     json: AsJson = False,
@@ -37,12 +41,17 @@ def link(
     etude link host.json.gz kineto.json.gz -o rank0.et
 
     etude link kineto.json.gz -o rank0.et
+
+    etude link run/ -o job/
     """
     from etude.units import parse_bytes
 
     if out == Path():
         raise UsageError("no file to write is given", hint="-o FILE.et")
     limit = parse_bytes(max_bytes) if max_bytes else None
+    if second is None and not as_official and (first.is_dir() or not first.exists()):
+        _run(first, out, limit, workers, force, json)
+        return
     if as_official:
         report = _official(first, second, out, limit, force)
     else:
@@ -61,6 +70,30 @@ def _causal(host: Path | None, device: Path, out: Path, limit: int | None, force
         linked = causal.convert(device_trace, reading.load_host(host, limit) if host else None)
         _write(causal.to_job(reading.stem(out), [linked]), path)
     return linked.report
+
+
+def _run(path: Path, out: Path, limit: int | None, workers: int, force: bool, json: bool) -> None:
+    import os
+
+    from etude.files import writing
+    from etude.ingest import causal, runs
+    from etude.store import chakra
+
+    name, ranks = runs.find_run(path)
+    with writing(out, force=force) as folder:
+        with progress(f"linking {path}", len(ranks)) as advance:
+            done = runs.link_run(ranks, workers=workers or os.cpu_count() or 1, max_bytes=limit, advance=advance)
+        job = causal.to_job(name, done)
+        folder.mkdir()
+        chakra.write_job(job, folder)
+    report = runs.total_report(name, job, done)
+    if json:
+        emit(report, json=True)
+    else:
+        emit([{key: row[key] for key in row if key != "unmatched"} for row in report["ranks"]])
+        for entry in report["unmatched"]:
+            say(f"not linked: {entry['count']:,} x {entry['reason']}")
+    say(f"wrote {len(done)} ranks to {out}")
 
 
 def _write(job: "Job", path: Path) -> None:

@@ -10,8 +10,8 @@ node waits for is in its edges, never in its `duration_ns`; when it was recorded
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,16 @@ from etude.errors import TraceError
 from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import context
+from etude.ingest.events import device_events, host_events
 from etude.ingest.graph import ACTIVITY, GROUPS, HOST_EVENT, SEGMENT, SEGMENT_NAME, Graph, graph
 from etude.ingest.host_rows import host_rows
+from etude.ingest.tensors import tensor_flows
 from etude.ingest.work import node_work, operator_work
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.job import Job, Part, assemble
+from etude.model.match import match
 from etude.model.schema import NO_TEXT, NODE, UNKNOWN, Kind, ValueKind
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
@@ -57,19 +60,33 @@ class Linked:
     world_size: int = 0
 
 
-def convert(device: DeviceTrace, host: HostTrace | None = None, *, rank: int | None = None) -> Linked:
-    """The causal graph of one rank. `rank` is that of the file where it is not given, else 0."""
+def convert(
+    device: DeviceTrace,
+    host: HostTrace | None = None,
+    *,
+    rank: int | None = None,
+    groups: Sequence[Mapping[str, Any]] = (),
+    flight: Sequence[Mapping[str, Any]] = (),
+) -> Linked:
+    """The causal graph of one rank. `rank` is that of the file where it is not given, else 0. `groups` are process
+    groups as a manifest has them, `flight` entries of the Flight Recorder, which know the groups of gloo."""
     if rank is None:
         recorded = device.distributed.get("rank")
         rank = recorded if isinstance(recorded, int) and recorded >= 0 else 0
-    found = graph(device, communications(host, device, rank=rank))
-    if not len(found):
+    events = host_events(device)
+    activities = device_events(device, events)
+    if not len(events) and not len(activities):
         raise TraceError(
             "no operator, call or device activity is in it",
             where=device.json.path,
             hint="is it a trace of the profiler?",
         )
-    rows = host_rows(host, device, found.host) if host is not None else np.full(len(found.host), -1, np.int64)
+    rows, flows = np.full(len(events), -1, np.int64), None
+    if host is not None:
+        rows = host_rows(host, device, events)
+        flows = tensor_flows(host, rows, events, activities)
+    table = communications(host, device, rank=rank, groups=groups, flight=flight)
+    found = graph(device, events, activities, table, flows)
     trace, peers = _trace(device, host, found, rows)
     world = device.distributed.get("world_size")
     return Linked(
@@ -83,7 +100,7 @@ def convert(device: DeviceTrace, host: HostTrace | None = None, *, rank: int | N
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:
     """The ranks of one run as a job, `job.timing` holding when everything was recorded to start and end."""
-    ranks = sorted(ranks, key=lambda one: one.part.rank)
+    ranks = _one_beginning(_least_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
     timing = Timing(
         origin=Origin.MEASURED,
         start_ns=tuple(one.start_ns for one in ranks),
@@ -98,6 +115,63 @@ def to_job(name: str, ranks: Sequence[Linked]) -> Job:
         timing=timing,
         provenance={"source_format": "pytorch profiler"},
     )
+
+
+def _own_names(ranks: Sequence[Linked]) -> list[Linked]:
+    """Groups that have one name and other members on other ranks get names of their own: a name must tell."""
+    members: dict[str, set[tuple[int, ...] | None]] = {}
+    for one in ranks:
+        for name, group in one.part.groups:
+            members.setdefault(name, set()).add(None if group is None else tuple(group))
+    clear = {name for name, found in members.items() if len(found) == 1}
+    named = []
+    for one in ranks:
+        groups = [
+            (name if name in clear or group is None else f"{name}:{'-'.join(map(str, group))}", group)
+            for name, group in one.part.groups
+        ]
+        named.append(replace(one, part=replace(one.part, groups=groups)))
+    return named
+
+
+def _least_waiting(ranks: list[Linked]) -> list[Linked]:
+    """A collective is recorded as long as its member was in it, waiting for the others included. Its own time is the
+    least of its members', that of the one which came last; so all members get that."""
+    if len(ranks) < 2:
+        return ranks
+    matching = match(assemble("run", [one.part for one in ranks]))
+    sides, uses = matching.sides, matching.uses
+    duration = [one.part.trace.duration_ns.copy() for one in ranks]
+    for group in np.unique(uses.group).tolist():
+        mine = np.flatnonzero(uses.group == group)
+        rows = [(duration[uses.at[u]], sides.rows[sides.span(int(uses.side[u]))]) for u in mine.tolist()]
+        calls = min(len(r) for _, r in rows)
+        if len(rows) > 1 and calls:
+            least = np.min([own[r[:calls]] for own, r in rows], axis=0)
+            for own, r in rows:
+                own[r[:calls]] = least
+    return [
+        replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
+        for one, own in zip(ranks, duration, strict=True)
+    ]
+
+
+def _one_beginning(ranks: list[Linked]) -> list[Linked]:
+    """Ranks that were recorded at one time begin together: what is before a rank's first event becomes time of the
+    host, so that who came late is still late. Where the recorded times do not overlap, clocks cannot be compared."""
+    begins = [int(one.start_ns.min()) for one in ranks]
+    if len(ranks) < 2 or max(begins) >= min(int(one.end_ns.max()) for one in ranks):
+        return ranks
+    shifted = []
+    for one, begin in zip(ranks, begins, strict=True):
+        trace, early = one.part.trace, min(begins)
+        roots = np.flatnonzero((one.start_ns == begin) & (trace.parent < 0) & (np.diff(trace.data_start) == 0))
+        first = [i for i in roots.tolist() if trace.cpu[i] == 1 and trace.text("name", i) == SEGMENT_NAME]
+        duration, start = trace.duration_ns.copy(), one.start_ns.copy()
+        duration[first] += begin - early
+        start[first] = early
+        shifted.append(replace(one, part=replace(one.part, trace=trace.replace(duration_ns=duration)), start_ns=start))
+    return shifted
 
 
 # -- the trace ---------------------------------------------------------------------------------------------------------

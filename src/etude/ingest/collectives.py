@@ -112,7 +112,7 @@ def _merged(host: HostTrace | None, device: DeviceTrace | None) -> list[Call]:
             seen.add(id(twin))
             call.fill(twin)
             call.order = twin.order
-        if call.work_host:
+        if call.work_host and not call.work:  # the observer may tie delayed work to a later call
             call.work = [row_of.get(int(host.rf_id[row]), -1) for row in call.work_host]
     if len(seen) < len(calls):
         # without a time of its own a call comes right after the one that was asked for before it

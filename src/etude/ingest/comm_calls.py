@@ -32,6 +32,8 @@ _NAME: Final = re.compile(
     + r")(?:v|_.*| .*)?"
 )
 _BARRIER_AS_REDUCE: Final = "all_reduce_barrier"
+LARGEST: Final = 1 << 50
+"""Elements or bytes beyond this are a mistake, not a tensor."""
 
 _DTYPES: Final = {
     "double": ("float64", 8),
@@ -66,9 +68,11 @@ _DTYPES: Final = {
 }
 
 
-def type_of(name: str) -> tuple[Kind, Collective] | None:
+def type_of(name: Any) -> tuple[Kind, Collective] | None:
     """What an operator or a recorded collective does: `c10d::_allgather_base_`, `nccl:send 0->1`, `all_to_allv`, ...
     None where it is no communication: `wait`, `init`, an operator of another kind."""
+    if not isinstance(name, str):
+        return None
     if name.endswith(_BARRIER_AS_REDUCE):
         return Kind.COLL, Collective.BARRIER
     match = _NAME.fullmatch(name)
@@ -78,10 +82,21 @@ def type_of(name: str) -> tuple[Kind, Collective] | None:
     return kind, collective
 
 
-def dtype_of(name: str) -> tuple[str, int]:
+def dtype_of(name: Any) -> tuple[str, int]:
     """(data type, bytes of an element) of a name that PyTorch records: `Float`, `c10::BFloat16`, `long int`.
     Empty and 0 where it is none that is known."""
-    return _DTYPES.get(name.strip().removeprefix("c10::").lower(), ("", 0))
+    return _DTYPES.get(name.strip().removeprefix("c10::").lower(), ("", 0)) if isinstance(name, str) else ("", 0)
+
+
+def small(value: Any) -> int:
+    """A rank, a size of a group, a tag: a number that may be one, -1 for all else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and -1 <= value < 1 << 31 else -1
+
+
+def numbers(value: Any) -> list[int] | None:
+    """Splits: a list of numbers that may be some, None for all else."""
+    fits = isinstance(value, list) and all(isinstance(n, int) and 0 <= n < LARGEST for n in value)
+    return value if fits else None
 
 
 @dataclass(slots=True)
@@ -176,6 +191,8 @@ def _is_tensor(value: Any) -> bool:
         and len(value) == 6
         and isinstance(value[5], str)
         and all(isinstance(number, int) for number in value[3:5])
+        and 0 <= value[3] < LARGEST
+        and 0 <= value[4] <= 64
     )
 
 

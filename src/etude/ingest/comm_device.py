@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.ingest.comm_calls import Call, Sizes, dtype_of, type_of
+from etude.ingest.comm_calls import LARGEST, Call, Sizes, dtype_of, numbers, small, type_of
 from etude.ingest.comm_host import RECORD, strided
 from etude.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN, Collective, Kind
@@ -29,11 +30,15 @@ class _Args:
         self._device = device
         self._text: dict[str, tuple[I64, Any, tuple[str, ...]]] = {}
 
-    def number(self, column: str, row: int, otherwise: int = UNKNOWN) -> int:
+    def number(self, column: str, row: int) -> int:
         rows, values = self._device.rare[column]
         at = int(np.searchsorted(rows, row))
-        found = at < len(rows) and rows[at] == row and values[at] != UNKNOWN
-        return int(values[at]) if found else otherwise
+        found = at < len(rows) and rows[at] == row and abs(int(values[at])) < LARGEST
+        return int(values[at]) if found else UNKNOWN
+
+    def small(self, column: str, row: int) -> int:
+        """A rank or a size of a group; -1 where there is none."""
+        return small(self.number(column, row))
 
     def text(self, column: str, row: int) -> str:
         if column not in self._text:
@@ -44,14 +49,12 @@ class _Args:
 
     def numbers(self, column: str, row: int) -> list[int] | None:
         """A list in a text; None where there is none, or it was cut short (`[0, 1, ...]`)."""
-        try:
-            return msgspec.json.decode(self.text(column, row) or "null", type=list[int] | None)
-        except msgspec.MsgspecError:
-            return None
+        return _decoded(self.text(column, row))
 
-    def place(self, column: str, row: int) -> Any:
+    def listed(self, column: str, row: int) -> list[Any]:
         place = int(self._device.places[column][row])
-        return self._device.json.value(place) if place >= 0 else None
+        found = self._device.json.value(place) if place >= 0 else None
+        return found if isinstance(found, list) else []
 
 
 def device_calls(device: DeviceTrace) -> list[Call]:
@@ -132,7 +135,7 @@ def _call(device: DeviceTrace, row: int, args: _Args) -> Call | None:
 
 def _coalesced_tensors(call: Call, args: _Args, row: int) -> None:
     """The tensors of a coalesced call one by one, where their shapes were recorded."""
-    dims, width = args.place("input_dims", row), dtype_of(args.text("dtype", row))[1]
+    dims, width = args.listed("input_dims", row), dtype_of(args.text("dtype", row))[1]
     if call.is_coalesced and width and dims and isinstance(dims[0], list) and len(dims[0]) > 1:
         call.inputs, call.outputs = [_elements(shape) * width for shape in dims[0]], None
 
@@ -143,27 +146,27 @@ def describe(call: Call, args: _Args, row: int) -> None:
     call.dtype, width = dtype_of(args.text("dtype", row))
     for side in ("in", "out"):
         elements = args.number(f"{side}_msg_nelems", row)
-        if width and elements != UNKNOWN:
+        if width and elements >= 0:
             setattr(call, f"{side}puts", [elements * width])
         setattr(call, f"{side}_split", args.numbers(f"{side}_split_size", row))
     call.group = args.text("group_name", row) or None
-    call.size = args.number("group_size", row, 0)
+    call.size = max(args.small("group_size", row), 0)
     members = args.numbers("group_ranks", row)
-    spaced = strided(args.number("global_rank_start", row, -1), args.number("global_rank_stride", row, -1), call.size)
+    spaced = strided(args.small("global_rank_start", row), args.small("global_rank_stride", row), call.size)
     call.members = tuple(members) if members else spaced
     call.sequence = args.number("sequence", row)
-    rank = args.number("rank", row, -1)
+    rank = args.small("rank", row)
     if call.kind == Kind.SEND:
-        call.peer, call.dst = rank, args.number("dst_rank", row, -1)
+        call.peer, call.dst = rank, args.small("dst_rank", row)
     elif call.kind == Kind.RECV:
-        call.peer, call.src = rank, args.number("src_rank", row, -1)
+        call.peer, call.src = rank, args.small("src_rank", row)
     elif call.collective in _ROOTED:
         call.root = rank
 
 
 def _tensors(args: _Args, row: int) -> tuple[Sizes | None, str]:
     """Bytes of the tensors that an annotation was given, and their type."""
-    dims, types = args.place("input_dims", row), args.place("input_types", row)
+    dims, types = args.listed("input_dims", row), args.listed("input_types", row)
     if not dims or not types:
         return None, ""
     named = [dtype_of(text) for text in types]
@@ -176,14 +179,14 @@ def _tensors(args: _Args, row: int) -> tuple[Sizes | None, str]:
 def _elements(shape: Any) -> int:
     count = 1
     for number in shape if isinstance(shape, list) else ():
-        count *= number if isinstance(number, int) else 0
-    return count
+        count *= number if isinstance(number, int) and 0 <= number < LARGEST else 0
+    return count if count < LARGEST else 0
 
 
 def _operator(call: Call, args: _Args, row: int) -> None:
     """A `c10d::` operator: output tensors come before input tensors; a list of tensors does not say its type."""
-    dims, types = args.place("input_dims", row) or [], args.place("input_types", row) or []
-    given = args.place("concrete_inputs", row) or []
+    dims, types = args.listed("input_dims", row), args.listed("input_types", row)
+    given = args.listed("concrete_inputs", row)
     sides: list[Sizes | None] = []
     before = 0
     for shape, text in zip(dims, types, strict=False):
@@ -198,21 +201,21 @@ def _operator(call: Call, args: _Args, row: int) -> None:
     if len(sides) < 2 and call.collective not in (Collective.NONE, Collective.ALL_REDUCE, Collective.REDUCE,
                                                   Collective.BROADCAST):  # fmt: skip
         call.inputs = call.outputs = None  # a list of lists is not shown, so which side this is cannot be told
-    numbers = [int(text) for text in given[before:] if isinstance(text, str) and text.lstrip("-").isdigit()]
-    if call.kind != Kind.COLL and numbers:
+    said = [small(int(text)) for text in given[before:] if isinstance(text, str) and re.fullmatch(r"-?\d{1,18}", text)]
+    if call.kind != Kind.COLL and said:
         any_source = "any_source" in call.name
-        call.peer, call.tag = (-1, numbers[0]) if any_source else (numbers[0], (numbers[1:] or [-1])[0])
-    elif call.collective in _ROOTED and numbers:
-        call.root = numbers[0]
+        call.peer, call.tag = (-1, said[0]) if any_source else (said[0], (said[1:] or [-1])[0])
+    elif call.collective in _ROOTED and said:
+        call.root = said[0]
     elif call.collective == Collective.ALL_TO_ALL:
         lists = [text for text in given[before:] if isinstance(text, str) and text.startswith("[")]
         if len(lists) > 1:
-            call.out_split, call.in_split = (_numbers(text) for text in lists[:2])
+            call.out_split, call.in_split = (_decoded(text) for text in lists[:2])
 
 
-def _numbers(text: str) -> list[int] | None:
+def _decoded(text: str) -> list[int] | None:
     try:
-        return msgspec.json.decode(text, type=list[int])
+        return numbers(msgspec.json.decode(text))
     except msgspec.MsgspecError:
         return None
 

@@ -7,9 +7,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from etude.ingest.comm_calls import Call, total, type_of
+from etude.ingest.comm_calls import Call, small, total, type_of
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
+from etude.model.job import MAX_WORLD
 from etude.model.schema import UNKNOWN, Collective, Kind
 
 Members = dict[str, tuple[int, ...] | None]
@@ -38,13 +39,13 @@ def recorded_groups(
 
 def _members(entry: Mapping[str, Any]) -> tuple[int, ...] | None:
     """An empty list of ranks means all of them. A list in a text may have been cut short."""
-    size = int(entry.get("size") or entry.get("group_size") or entry.get("pg_size") or 0)
+    size = max(small(entry.get("size") or entry.get("group_size") or entry.get("pg_size") or 0), 0)
     ranks = entry.get("ranks")
     if isinstance(ranks, str):
-        ranks = [int(number) for number in re.findall(r"\d+", ranks)] if "..." not in ranks else None
-    if ranks:
-        return tuple(int(rank) for rank in ranks)
-    return tuple(range(size)) if ranks is not None and size else None
+        ranks = [int(number) for number in re.findall(r"\d{1,9}", ranks)] if "..." not in ranks else None
+    if not isinstance(ranks, list) or any(small(rank) < 0 for rank in ranks):
+        return None
+    return tuple(ranks) if ranks else tuple(range(size)) if 0 < size < MAX_WORLD else None
 
 
 def set_groups(calls: Sequence[Call], groups: Members) -> None:
@@ -103,9 +104,10 @@ def set_flight(
     `spans`: start and end of a call's event in Unix time, by its place in `calls`. Without times the entries are taken
     in turn, if they are as many as the calls and of the same types. Messages are not in it.
     """
-    wanted = sorted((e for e in entries if not e.get("is_p2p")), key=lambda e: int(e.get("time_created_ns", 0)))
+    timed = [e for e in entries if isinstance(e.get("time_created_ns"), int)]
+    wanted = sorted((e for e in timed if not e.get("is_p2p")), key=lambda e: int(e["time_created_ns"]))
     if spans:
-        made = [int(e.get("time_created_ns", 0)) for e in wanted]
+        made = [int(e["time_created_ns"]) for e in wanted]
         first = {at: bisect_left(made, start) for at, (start, _) in spans.items()}
         pairs = [(calls[at], wanted[i]) for at, i in first.items() if i < len(made) and made[i] <= spans[at][1]]
     else:
@@ -113,8 +115,8 @@ def set_flight(
         pairs = list(zip(collectives, wanted, strict=False)) if len(collectives) == len(wanted) else []
     for call, entry in pairs:
         group = entry.get("process_group")
-        if call.group is None and _same_type(call, str(entry.get("profiling_name", ""))) and group:
-            call.group = str(group[0])
+        if call.group is None and _same_type(call, str(entry.get("profiling_name", ""))):
+            call.group = str(group[0]) if isinstance(group, list) and group else None
 
 
 def _same_type(call: Call, name: str) -> bool:

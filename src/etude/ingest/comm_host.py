@@ -8,8 +8,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.ingest.comm_calls import Call, Sizes, dtype_of, tensor_sizes, type_of
+from etude.ingest.comm_calls import LARGEST, Call, Sizes, dtype_of, numbers, small, tensor_sizes, type_of
 from etude.link.host import HostTrace
+from etude.model.job import MAX_WORLD
 from etude.model.schema import UNKNOWN, Collective, Kind
 
 I64 = NDArray[np.int64]
@@ -35,7 +36,7 @@ def host_calls(host: HostTrace) -> list[Call]:
             _gloo(host, row, thread, calls)
             continue
         if _FUNCTIONAL.match(name):
-            functional[thread] = _group_of(host.value("in_values", row))
+            functional[thread] = _group_of(_list(host, "in_values", row))
             continue
         call = _record(host, row, attrs.get(row, -1)) if name == RECORD else _operator(host, row)
         if call is None:
@@ -78,18 +79,23 @@ def _gloo(host: HostTrace, row: int, thread: int, calls: list[Call]) -> None:
             call.work_host.append(row)
             call.rf_ids.append(int(host.rf_id[row]))
             if not call.dtype:
-                call.dtype = _dtype(host.value("in_types", row))
+                call.dtype = _dtype(_list(host, "in_types", row))
             return
 
 
-def _group_of(values: Any) -> str:
+def _list(host: HostTrace, column: str, row: int) -> list[Any]:
+    found = host.value(column, row)
+    return found if isinstance(found, list) else []
+
+
+def _group_of(values: list[Any]) -> str:
     """Functional collectives name their group, as the last text among their inputs."""
-    texts = [v for v in values or () if isinstance(v, str) and not v.startswith("<")]
+    texts = [v for v in values if isinstance(v, str) and not v.startswith("<")]
     return texts[-1] if texts else ""
 
 
-def _dtype(types: Any) -> str:
-    for text in types or ():
+def _dtype(types: list[Any]) -> str:
+    for text in types:
         if (found := _TENSOR.search(str(text))) and (name := dtype_of(found[1])[0]):
             return name
     return ""
@@ -101,7 +107,7 @@ def _operator(host: HostTrace, row: int) -> Call | None:
     found = type_of(name)
     if found is None:
         return None
-    values, types = host.value("in_values", row) or [], host.value("in_types", row) or []
+    values, types = _list(host, "in_values", row), _list(host, "in_types", row)
     kind, collective = found
     call = Call(name, kind, collective, 0, 0, dtype=_dtype(types))
     before = next((i for i, text in enumerate(types) if text == "Object"), len(types))
@@ -109,24 +115,24 @@ def _operator(host: HostTrace, row: int) -> Call | None:
     if sides and collective != Collective.BARRIER:
         call.outputs, call.inputs = sides[0], sides[1] if len(sides) > 1 else sides[0]
     after = list(zip(values[before:], types[before:], strict=False))
-    numbers = [v for v, text in after if text == "Int" and isinstance(v, int)]
+    given = [small(v) for v, text in after if text == "Int"]
     if kind != Kind.COLL:
-        _set_peer(call, numbers, any_source="any_source" in name)
-    elif collective in _ROOTED and numbers:
-        call.root = numbers[0]
+        _set_peer(call, given, any_source="any_source" in name)
+    elif collective in _ROOTED and given:
+        call.root = given[0]
     elif collective == Collective.ALL_TO_ALL:
         lists = [v for v, _ in after if isinstance(v, list)]
         if len(lists) > 1:
-            call.out_split, call.in_split = lists[:2]
+            call.out_split, call.in_split = numbers(lists[0]), numbers(lists[1])
     return call
 
 
-def _set_peer(call: Call, numbers: list[int], *, any_source: bool) -> None:
+def _set_peer(call: Call, given: list[int], *, any_source: bool) -> None:
     if any_source:
-        call.tag = numbers[0] if numbers else -1
-    elif numbers:
-        call.peer = numbers[0]
-        call.tag = numbers[1] if len(numbers) > 1 else -1
+        call.tag = given[0] if given else -1
+    elif given:
+        call.peer = given[0]
+        call.tag = given[1] if len(given) > 1 else -1
 
 
 def _record(host: HostTrace, row: int, at: int) -> Call | None:
@@ -135,32 +141,29 @@ def _record(host: HostTrace, row: int, at: int) -> Call | None:
     Which of these there are differs between versions and collectives; the name is the one text, and the others lie
     around it.
     """
-    values, types = host.value("in_values", row) or [], host.value("in_types", row) or []
+    values, types = _list(host, "in_values", row), _list(host, "in_types", row)
     place = next((i for i, text in enumerate(types) if text == "String"), -1)
-    if place < 3:
-        return None
-    found = type_of(values[place])
+    found = type_of(values[place]) if 3 <= place < len(values) else None
     if found is None:
         return None
     kind, collective = found
     call = Call(values[place], kind, collective, 0, 0, dtype=_dtype(types), recorded=True)
-    sequence = values[place - 3]
-    call.sequence = sequence[0] if isinstance(sequence, list) else sequence
-    group = values[place - 2]
-    call.group = str(group[0] if isinstance(group, list) else group)
-    rank = values[place - 1]
+    sequence, group, rank = values[place - 3 : place]
+    sequence = sequence[0] if isinstance(sequence, list) and sequence else sequence
+    call.sequence = sequence if isinstance(sequence, int) and abs(sequence) < LARGEST else UNKNOWN
+    call.group = str(group[0] if isinstance(group, list) and group else group)
     if kind != Kind.COLL:
-        call.peer = rank
+        call.peer = small(rank)
     elif collective in _ROOTED:
-        call.root = rank
+        call.root = small(rank)
     if place > 3:
         call.inputs = tensor_sizes(values[0])
-        call.outputs = [size for value in host.value("out_values", row) or [] for size in tensor_sizes(value)]
-    call.in_split, call.out_split = values[place + 1 : place + 3] if place + 2 < len(values) else (None, None)
-    call.size = values[-1] if isinstance(values[-1], int) else 0
+        call.outputs = [size for value in _list(host, "out_values", row) for size in tensor_sizes(value)]
+    if place + 2 < len(values):
+        call.in_split, call.out_split = numbers(values[place + 1]), numbers(values[place + 2])
+    call.size = max(small(values[-1]), 0)
     if place + 5 < len(values):
-        start, stride = values[place + 3 : place + 5]
-        call.members = strided(start, stride, call.size)
+        call.members = strided(small(values[place + 3]), small(values[place + 4]), call.size)
     if at >= 0:
         _attributes(host, at, call)
     return call
@@ -173,10 +176,14 @@ def _attributes(host: HostTrace, at: int, call: Call) -> None:
     call.dtype = call.dtype or named
     for side in ("in", "out"):
         elements = int(host.comms.number[f"{side}_msg_nelems"][at])
-        if getattr(call, f"{side}puts") is None and width and elements != UNKNOWN:
+        if getattr(call, f"{side}puts") is None and width and 0 <= elements < LARGEST:
             setattr(call, f"{side}puts", [elements * width])
 
 
 def strided(start: int, stride: int, size: int) -> tuple[int, ...] | None:
     """Members of a group that are evenly spaced; None where they are not, or it was not recorded."""
-    return tuple(range(start, start + stride * size, stride)) if start >= 0 and stride > 0 and size > 0 else None
+    return (
+        tuple(range(start, start + stride * size, stride))
+        if start >= 0 and stride > 0 and 0 < size < MAX_WORLD
+        else None
+    )

@@ -7,6 +7,8 @@
 | stream | the activity before it in its stream | the activity |
 | event | the last activity before the record | the first behind the wait, in another stream |
 | sync | the activity | what the host does when a call that waited for it returns |
+| tensor | what wrote a tensor | what reads it |
+| autograd | an operator | the one that goes back over it |
 | autograd | the thread that asks for the backward pass | the thread that runs it; and back, when it is over |
 | collective | the call | the thread that carries it out; the collective before it on its group |
 
@@ -24,7 +26,7 @@ from numpy.typing import NDArray
 from etude.ingest import timeline_kernels as k
 from etude.ingest.collectives import Communications
 from etude.ingest.comm_nodes import CommWork, comm_work
-from etude.ingest.events import DeviceEvents, HostEvents, device_events, host_events
+from etude.ingest.events import DeviceEvents, HostEvents
 from etude.ingest.streams import NOISE_NS, Marks, Queues, marks
 from etude.ingest.timeline import Timeline, timeline
 from etude.ingest.waits import DeviceWaits, Handovers, backward_handovers, device_waits, pauses_of_calls, work_handovers
@@ -76,9 +78,14 @@ class Graph:
         return len(self.what)
 
 
-def graph(trace: DeviceTrace, table: Communications) -> Graph:
-    host = host_events(trace)
-    device = device_events(trace, host)
+def graph(
+    trace: DeviceTrace,
+    host: HostEvents,
+    device: DeviceEvents,
+    table: Communications,
+    flows: tuple[I64, I64] | None = None,
+) -> Graph:
+    """`flows`: (writer, reader) of tensors, activities or, where nothing ran on a device, host events."""
     comms = comm_work(table, host, device)
     queues = Queues.of(host, device)
     found = marks(trace, host, queues)
@@ -98,7 +105,8 @@ def graph(trace: DeviceTrace, table: Communications) -> Graph:
         made.syncs(waits),
         *(edge for h in handovers for edge in made.handovers(h)),
     ]
-    edges = [*edges, *made.shared(edges), *made.collectives()]
+    edges += [made.tensors(*flows)] if flows is not None else []
+    edges = [*edges, made.backward(trace), *made.shared(edges), *made.collectives()]
     return made.ordered(edges)
 
 
@@ -192,8 +200,39 @@ class _Nodes:
 
     def handovers(self, found: Handovers) -> Edges:
         before = self._node(self.line.before(found.from_thread, found.from_ns))
+        before = np.where(found.from_event >= 0, found.from_event, before)
         after = self._node(self.line.after(found.to_thread, found.to_ns))
         return [(before[found.why == why], after[found.why == why], Why(why)) for why in np.unique(found.why).tolist()]
+
+    def tensors(self, writer: I64, reader: I64) -> Edge:
+        """What reads a tensor behind what wrote it, where that was over: another's id may have been given to it."""
+        if len(self.device):
+            writer, reader = writer + self.first_activity, reader + self.first_activity
+        over = self.end[writer] <= self.start[reader] + NOISE_NS
+        return writer[over], reader[over], Why.TENSOR
+
+    def backward(self, trace: DeviceTrace) -> Edge:
+        """From each operator to the one that goes back over it, as the profiler's arrows say."""
+        ends = []
+        for phase in ("s", "f"):
+            rows = np.flatnonzero(trace.is_category("fwdbwd") & trace.is_phase(phase))
+            rows = rows[np.argsort(trace.flow[rows], kind="stable")]
+            ends.append((trace.flow[rows], self._operators_at(trace.tid[rows], trace.start_ns[rows])))
+        both, at, behind = np.intersect1d(ends[0][0], ends[1][0], return_indices=True)
+        del both
+        return ends[0][1][at], ends[1][1][behind], Why.AUTOGRAD
+
+    def _operators_at(self, tid: I64, start_ns: I64) -> I64:
+        """The outermost operator that begins at a moment on a thread; -1: none."""
+        thread = np.searchsorted(self.host.tid, tid)
+        found = np.full(len(tid), -1, np.int64)
+        for t in np.unique(thread[thread < len(self.host.tid)]).tolist():
+            mine = np.flatnonzero((thread == t) & (tid == self.host.tid[t]))
+            low, high = int(self.host.first[t]), int(self.host.first[t + 1])
+            at = low + np.searchsorted(self.host.start_ns[low:high], start_ns[mine])
+            there = (at < high) & (np.append(self.host.start_ns, 0)[at] == start_ns[mine])
+            found[mine] = np.where(there, at, -1)
+        return found
 
     def shared(self, edges: Edges) -> Edges:
         """A communication that shares a kernel waits for what the kernel waits for, and is waited for as it is."""

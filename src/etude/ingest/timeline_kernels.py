@@ -33,7 +33,7 @@ def pieces(first, start, end, apart, begin, pause_first, pause_from, pause_to, o
 
     A piece is an event without calls (`whole`), or time of an event between its calls, or (owner -1) between events.
     No piece lies in a pause of its thread, and each pause, also one of no length, ends a piece. Pauses lie by thread
-    and start. A thread's pieces begin at begin[thread].
+    and start. A thread's pieces begin at begin[thread], with one of no length where its first event does.
     """
     stack = np.empty(len(start) + 1, np.int64)
     calls = np.zeros(len(start) + 1, np.bool_)
@@ -43,6 +43,9 @@ def pieces(first, start, end, apart, begin, pause_first, pause_from, pause_to, o
         at = begin[thread]
         pause = pause_first[thread]
         last_pause = pause_first[thread + 1]
+        if first[thread] < first[thread + 1] and start[first[thread]] == at:
+            owner[n], out_start[n], out_end[n], whole[n] = -1, at, at, False
+            n += 1
         for i in range(first[thread], first[thread + 1] + 1):
             stop = i == first[thread + 1]
             if not stop and apart[i]:

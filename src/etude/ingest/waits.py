@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.ingest.events import DeviceEvents, HostEvents
+from etude.ingest.launch_queue import full_queues
 from etude.ingest.streams import NOISE_NS, Marks, Queues, sync_rows
 from etude.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN, Why
@@ -61,6 +62,7 @@ def device_waits(trace: DeviceTrace, host: HostEvents, queues: Queues, found: Ma
         _one_stream(trace, host, queues, np.flatnonzero(is_stream & host.is_call)),
         _copies(trace, host, queues.device),
         (found.call[found.call >= 0], found.source[found.call >= 0]),
+        full_queues(trace, host, queues),
     ]
     call, activity = (np.concatenate(column) for column in zip(*parts, strict=True))
     end = queues.device.end_ns[activity]
@@ -143,7 +145,14 @@ class Handovers:
     to_thread: I64
     to_ns: I64
     why: NDArray[np.uint8]
+    from_event: I64
+    """The host event that ends then, where it is none of the thread's pieces; else -1."""
     pauses: Pauses
+
+    @classmethod
+    def of(cls, rows: list[tuple[int, int, int, int, int, int]], pauses: list[tuple[int, int, int]]) -> Handovers:
+        table, idle = np.array(rows, np.int64).reshape(-1, 6).T, np.array(pauses, np.int64).reshape(-1, 3).T
+        return cls(table[0], table[1], table[2], table[3], table[4].astype(np.uint8), table[5], Pauses(*idle))
 
 
 def backward_handovers(trace: DeviceTrace, host: HostEvents) -> Handovers:
@@ -151,17 +160,15 @@ def backward_handovers(trace: DeviceTrace, host: HostEvents) -> Handovers:
 
     A run of a backward thread is what it does between two moments at which the asking thread does something.
     """
-    rows: list[tuple[int, int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int, int, int]] = []
     pauses: list[tuple[int, int, int]] = []
     begin = int(host.start_ns.min(initial=np.iinfo(np.int64).max))
     for thread, asker in _backward_threads(trace, host):
         for first_ns, last_ns, idle_from in _runs(host, thread, asker, begin):
-            rows.append((asker, first_ns, thread, first_ns, Why.AUTOGRAD))
-            rows.append((thread, last_ns, asker, last_ns, Why.AUTOGRAD))
+            rows.append((asker, first_ns, thread, first_ns, Why.AUTOGRAD, -1))
+            rows.append((thread, last_ns, asker, last_ns, Why.AUTOGRAD, -1))
             pauses += [(asker, first_ns, last_ns), (thread, idle_from, first_ns)]
-    table = np.array(rows, np.int64).reshape(-1, 5).T
-    idle = np.array(pauses, np.int64).reshape(-1, 3).T
-    return Handovers(table[0], table[1], table[2], table[3], table[4].astype(np.uint8), Pauses(*idle))
+    return Handovers.of(rows, pauses)
 
 
 LONG_GAP_NS: Final = 100_000
@@ -172,37 +179,39 @@ def work_handovers(trace: DeviceTrace, host: HostEvents, asked: I64, work: I64) 
     """Collectives that threads of their own carry out (gloo): `asked` are the events of the calls, -1 where not known,
     `work` those of what they led to. The work begins once it was asked for; whoever asked and then stands still until
     the work is over has waited for it."""
-    rows: list[tuple[int, int, int, int, int]] = []
+    rows: list[tuple[int, int, int, int, int, int]] = []
     pauses: list[tuple[int, int, int]] = []
     begin = int(host.start_ns.min(initial=np.iinfo(np.int64).max))
     for call, event in zip(asked.tolist(), work.tolist(), strict=True):
         thread, start, end = int(host.thread[event]), int(host.start_ns[event]), int(host.end_ns[event])
-        if call < 0 or host.thread[call] == thread:
-            continue
-        asker = int(host.thread[call])
-        given = min(int(host.end_ns[call]), start)
-        rows.append((asker, given, thread, start, Why.COLLECTIVE))
+        apart = bool(host.apart[event])
+        asker = int(host.thread[call]) if call >= 0 else thread
+        if asker == thread and not apart:
+            continue  # the call itself is the work
+        given = start
+        if asker != thread:
+            given = min(int(host.end_ns[call]), start)
+            rows.append((asker, given, thread, start, Why.COLLECTIVE, -1))
+            if host.parent[event] < 0 and not apart:
+                before = int(host.end_ns[host.first[thread] : event].max(initial=begin))
+                pauses.append((thread, min(before, start), start))
         pauses.append((asker, given, given))
-        if host.parent[event] < 0:
-            first = int(host.first[thread])
-            before = int(host.end_ns[first:event].max(initial=begin))
-            pauses.append((thread, min(before, start), start))
         still = _standstill(trace, host, asker, end)
         if still is not None and still < end:
-            rows.append((thread, end, asker, end, Why.SYNC))
+            rows.append((thread, end, asker, end, Why.SYNC, event if apart else -1))
             pauses.append((asker, max(still, given), end))
-    table, idle = np.array(rows, np.int64).reshape(-1, 5).T, np.array(pauses, np.int64).reshape(-1, 3).T
-    return Handovers(table[0], table[1], table[2], table[3], table[4].astype(np.uint8), Pauses(*idle))
+    return Handovers.of(rows, pauses)
 
 
 def _standstill(trace: DeviceTrace, host: HostEvents, thread: int, time_ns: int) -> int | None:
     """Since when a thread has been waiting at a moment: in a call that waits, or between any events for long."""
-    mine = slice(int(host.first[thread]), int(host.first[thread + 1]))
+    mine = np.arange(host.first[thread], host.first[thread + 1])
+    mine = mine[~host.apart[mine]]
     start, end = host.start_ns[mine], host.end_ns[mine]
     since = max(int(start[start < time_ns].max(initial=0)), int(end[end < time_ns].max(initial=0)))
     inside = np.flatnonzero((start == since) & (end >= time_ns))
     if len(inside):
-        name = trace.names[trace.name[host.row[mine.start + inside[-1]]]]
+        name = trace.names[trace.name[host.row[mine[inside[-1]]]]]
         return since if "wait" in name or name.startswith("c10d::") else None
     until = min(int(start[start >= time_ns].min(initial=1 << 62)), int(end[end >= time_ns].min(initial=1 << 62)))
     return since if until - since >= LONG_GAP_NS else None

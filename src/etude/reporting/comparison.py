@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from etude.analyse.compare import compare, similarity
 from etude.analyse.critical_path import by_kind
 from etude.model.job import Job
