@@ -22,7 +22,7 @@ import browser
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-RANK = re.compile(r"[._-]?rank[-_]?(\d+)")
+RANK = re.compile(r"[._-]?(?:rank|device)[-_.]?(\d+)")
 SYSTEM = "dgx-h100"
 BROKEN = ("astra/et/semantics", "chakra_official/timeline", "chakra_official/text")
 """Deadlocks and other cases made to be refused; a drawing, not a trace; several jobs in one folder."""
