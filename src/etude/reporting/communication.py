@@ -46,8 +46,11 @@ def section(study: Study) -> Section:
         Column("busbw_bytes_per_s", "bus bandwidth", words.rate),
     ]  # fmt: skip
     body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns)
+    alone = not any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
     lead = (
-        "A collective ends when all members have come. Its <b>transfer</b> is what the last to come saw; what the "
+        "Only one member of each collective is here, so waiting for others cannot be told from the transfer itself."
+        if alone
+        else "A collective ends when all members have come. Its <b>transfer</b> is what the last to come saw; what the "
         "others saw beyond that is <b>waiting</b>, which no faster link would shorten."
     )
     return Section("communication", "Communication", lead, body)

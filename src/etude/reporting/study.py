@@ -64,6 +64,10 @@ class Study:
     def origin(self) -> str:
         return ORIGINS[self.timing.origin]
 
+    @property
+    def whose(self) -> str:
+        return "the device's" if len(self.job) == 1 else "the devices'"
+
     @cached_property
     def aligned(self) -> Timing:
         """The times on one clock."""

@@ -50,7 +50,7 @@ def spent(study: Study) -> Spent:
 
 def cards(study: Study) -> list[Card]:
     s = spent(study)
-    found = [Card("Computing", words.percent(s.compute), "of the devices' time", "compute")]
+    found = [Card("Computing", words.percent(s.compute), f"of {study.whose} time", "compute")]
     if s.hidden is not None:
         note = f"{words.percent(s.hidden)} of communication is hidden"
         found.append(Card("Waiting for communication", words.percent(s.exposed_comm), note, "communication"))
@@ -65,7 +65,7 @@ def told(study: Study) -> list[Told]:
     if s.exposed_comm >= MUCH_COMMUNICATION:
         found.append(Told(
             "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn",
-            f"{words.percent(s.exposed_comm)} of the devices' time goes to communication that no compute hides.",
+            f"{words.percent(s.exposed_comm)} of {study.whose} time goes to communication that no compute hides.",
             f"Only {words.percent(s.hidden or 0)} of all communication overlaps compute. Overlap more of it, send "
             "less, or use faster links." if (s.hidden or 0) < LITTLE_HIDDEN else
             f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help.",

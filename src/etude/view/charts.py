@@ -166,7 +166,7 @@ class Mark:
 Line = tuple[str, str, Sequence[tuple[float, float]]]
 """Class, label, points."""
 
-_W, _H, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 340, 72, 44, 14, 16
+_W, _H, _LEFT, _BOTTOM, _TOP, _RIGHT = 680, 350, 98, 44, 14, 16
 
 
 def tag(name: str, text: str = "", /, **given: object) -> str:
