@@ -17,11 +17,8 @@ POINTS = 600
 
 
 def told(study: Study) -> list[Told]:
-    calls = study.collectives
-    transfer = sum(v or 0 for v in calls["transfer_ns"].to_pylist())
-    wait = sum(v or 0 for v in calls["wait_ns"].to_pylist())
-    several = any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
-    if not several or wait < MUCH_WAITING * (wait + transfer):
+    transfer, wait = study.collective_times
+    if wait < MUCH_WAITING * (wait + transfer) or not wait:
         return []
     return [Told(
         "warn", f"{words.percent(wait / (wait + transfer))} of the time in collectives is waiting for late ranks.",
@@ -36,8 +33,8 @@ def section(study: Study) -> Section:
         empty = "No collectives are recorded in this run."
         return Section("communication", "Communication", "", _matrix(study), empty)
     kinds = summarised(calls).to_pylist()
-    body = _split(kinds) + _rates(calls.to_pylist())
-    body += _matrix(study)
+    body = _split(kinds)
+    body += f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(study)}</div></div>'
     columns = [
         Column("collective", "collective", number=False), Column("group_size", "ranks", words.number),
         Column("size_bytes", "size", words.size), Column("calls", "calls", words.number),
@@ -97,4 +94,6 @@ def _rates(calls: list[dict[str, float]]) -> str:
     ]  # fmt: skip
     x = fitted("bytes of one member", words.size, [m.x for m in marks], log=True)
     y = fitted("bus bandwidth", words.rate, [m.y for m in marks], log=True)
-    return "<h3>Bandwidth by size</h3>" + plot("Bus bandwidth of collectives against their size", x, y, marks)
+    return "<h3>Bandwidth by size</h3>" + plot(
+        "Bus bandwidth of collectives against their size", x, y, marks, size=(520, 330)
+    )

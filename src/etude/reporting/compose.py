@@ -76,6 +76,10 @@ def _doubts(study: Study) -> list[Told]:
     """What a reader should know before believing the rest."""
     found = []
     job, timing = study.job, study.timing
+    if not study.has_device and study.launches:
+        found.append(Told("warn", "Kernels were launched, but none is recorded.",
+                          f"{words.plural(study.launches, 'launch call')} are in the trace and no device activity: it "
+                          "was dropped or not recorded, so what follows is about the host alone."))  # fmt: skip
     if timing.partial:
         found.append(Told("warn", "These times are not of the whole run.", "It was cut off; later events are missing."))
     if len(job) < job.world_size:

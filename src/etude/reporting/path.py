@@ -60,7 +60,7 @@ def section(study: Study) -> Section:
         Column("kind", "kind", number=False),
         Column("count", "times", words.number), Column("time_ns", "time on the path", words.time),
         Column("share", "share", words.percent, meter=1.0),
-        Column("buys", "twice as fast saves at most", words.percent),
+        Column("buys", "halved, saves up to", words.percent),
     ]  # fmt: skip
     body += "<h3>What is on it</h3>" + table("t-path", rows, columns)
     lead = (

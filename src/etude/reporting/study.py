@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
@@ -27,6 +29,7 @@ from etude.view.slices import Slices, Sort, slices_of
 U8 = NDArray[np.uint8]
 
 BETWEEN = "host code between operators"
+LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
 RANKS_DRAWN = 16
 """Ranks of a timeline; where there are more, those drawn are chosen."""
 
@@ -91,6 +94,12 @@ class Study:
         return collectives(self.job, self.timing)
 
     @cached_property
+    def collective_times(self) -> tuple[int, int]:
+        """(transfer, mean waiting of a member) in ns over all collectives of which more than one member is here."""
+        calls = self.collectives.filter(pc.greater(self.collectives["ranks_seen"], 1))
+        return tuple(sum(v or 0 for v in calls[name].to_pylist()) for name in ("transfer_ns", "wait_ns"))  # type: ignore[return-value]
+
+    @cached_property
     def kernels(self) -> pa.Table:
         return kernels(self.job, self.timing)
 
@@ -106,6 +115,16 @@ class Study:
     def has_device(self) -> bool:
         """Does anything run beside the host?"""
         return any(bool((t.cpu != 1).any()) for t in self.job.traces)
+
+    @cached_property
+    def launches(self) -> int:
+        """Calls that launch kernels, on all ranks."""
+        found = 0
+        for t, ranks in zip(*np.unique(self.job.trace_of, return_counts=True), strict=True):
+            codes, words = self.job.traces[int(t)].coded("name")
+            which = np.array([bool(LAUNCH.match(w)) for w in words] + [False])
+            found += int(which[codes].sum()) * int(ranks)
+        return found
 
     @cached_property
     def path(self) -> pa.Table:

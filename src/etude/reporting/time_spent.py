@@ -63,14 +63,9 @@ def cards(study: Study) -> list[Card]:
 def told(study: Study) -> list[Told]:
     s, found = spent(study), []
     if s.exposed_comm >= MUCH_COMMUNICATION:
-        found.append(Told(
-            "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn",
-            f"{words.percent(s.exposed_comm)} of {study.whose} time goes to communication that no compute hides.",
-            f"Only {words.percent(s.hidden or 0)} of all communication overlaps compute. Overlap more of it, send "
-            "less, or use faster links." if (s.hidden or 0) < LITTLE_HIDDEN else
-            f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help.",
-            "time",
-        ))  # fmt: skip
+        tone = "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn"
+        what = f"{words.percent(s.exposed_comm)} of {study.whose} time goes to communication that no compute hides."
+        found.append(Told(tone, what, _advice(study, s), "time"))
     elif s.hidden is not None and s.comm >= 0.05:
         found.append(Told(
             "good", f"{words.percent(s.hidden)} of communication is hidden behind compute.",
@@ -79,6 +74,16 @@ def told(study: Study) -> list[Told]:
     found += idle.told(study, s.idle)
     found += _uneven(study)
     return found
+
+
+def _advice(study: Study, s: Spent) -> str:
+    transfer, wait = study.collective_times
+    if wait > transfer:
+        return "Most of it is waiting for ranks that come late, not transfer: balance the ranks before buying links."
+    if (s.hidden or 0) < LITTLE_HIDDEN:
+        hidden = words.percent(s.hidden or 0)
+        return f"Only {hidden} of all communication overlaps compute. Overlap more, send less, or use faster links."
+    return f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help."
 
 
 def _uneven(study: Study) -> list[Told]:

@@ -110,9 +110,11 @@ def roofs(study: Study) -> Section:
     colours = legend([("compute", "limited by compute"), ("memory", "limited by memory")]) if device else ""
     body = colours + plot("Rate of operators against their intensity", x, y, marks, lines)
     body += table("t-roofline", found[:ROWS], columns)
-    against = f"of {device.name}" if device else "(no device is known, so no roof is drawn; --device h100 adds one)"
     lead = "Each point is an operator with one shape; its size is its time. "
-    lead += f"The roof is what the peak rates {against} allow at that many FLOPs a byte."
+    if device:
+        lead += f"The roof is what the peak rates of {device.name} allow at that many FLOPs a byte."
+    else:
+        lead += "Nothing says which device this is, so there is no roof; --device h100 draws that of an H100."
     return Section("roofline", "Roofline", lead, body)
 
 
