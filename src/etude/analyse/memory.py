@@ -82,3 +82,42 @@ def levels(job: Job, timing: Timing) -> pa.Table:
     columns = [np.concatenate([r[k] for r in rows]) if rows else np.zeros(0, np.int64) for k in range(3)]
     order = np.lexsort((columns[1], columns[0]))
     return pa.table(dict(zip(("rank", "time_ns", "held_bytes"), (c[order] for c in columns), strict=True)))
+
+
+def level_peaks(found: pa.Table) -> pa.Table:
+    """Of `levels` a row a rank: events, most_bytes and when."""
+    rank, held, time = (found[name].to_numpy() for name in ("rank", "held_bytes", "time_ns"))
+    rows = []
+    for r in np.unique(rank).tolist():
+        mine = np.flatnonzero(rank == r)
+        top = mine[int(np.argmax(held[mine]))]
+        rows.append({"rank": r, "events": len(mine), "most_bytes": int(held[top]), "at_ns": int(time[top])})
+    return table(rows, dict.fromkeys(("rank", "events", "most_bytes", "at_ns"), pa.int64()))
+
+
+def peaks(allocated: pa.Table) -> pa.Table:
+    """Of a table of allocations (time_ns, device, size_bytes, allocated_bytes, reserved_bytes) a row a device: events,
+    most_allocated_bytes and when, most_reserved_bytes, largest_bytes (of one allocation), and allocated_bytes at the
+    beginning and the end, of which the difference is what was kept."""
+    rows: list[dict[str, Any]] = []
+    devices = allocated["device"].to_pylist()
+    for device in dict.fromkeys(devices):
+        mine = allocated.filter(pa.array([d == device for d in devices]))
+        level = np.asarray(mine["allocated_bytes"].fill_null(0).to_numpy(), np.int64)
+        reserved = np.asarray(mine["reserved_bytes"].fill_null(0).to_numpy(), np.int64)
+        size = np.asarray(mine["size_bytes"].fill_null(0).to_numpy(), np.int64)
+        top = int(level.argmax())
+        rows.append(
+            {
+                "device": device,
+                "events": len(mine),
+                "most_allocated_bytes": int(level[top]),
+                "at_ns": int(mine["time_ns"][top].as_py()),
+                "most_reserved_bytes": int(reserved.max()),
+                "largest_bytes": int(size.max()),
+                "first_bytes": int(level[0] - size[0]),
+                "last_bytes": int(level[-1]),
+            }
+        )
+    names = ("events", "most_allocated_bytes", "at_ns", "most_reserved_bytes", "largest_bytes", "first_bytes")
+    return table(rows, {"device": pa.string()} | dict.fromkeys((*names, "last_bytes"), pa.int64()))

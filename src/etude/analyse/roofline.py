@@ -24,6 +24,7 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.system import Device
 from etude.model.timing import Timing
+from etude.model.trace import Trace
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -59,11 +60,31 @@ def _measured(run: Run) -> tuple[I64, I64, OpTable]:
     lasted = np.where(run.timed, run.end_ns - np.where(run.timed, run.start_ns, 0), 0)
     beside = (use == Use.HOST) | ((use == Use.NONE) & (trace.cpu == 1))
     time = np.where(beside, device_times(run)[1], lasted)
-    rows = np.flatnonzero(known & (time > 0) & (beside | (use == Use.COMPUTE)))
-    inner = np.zeros(len(trace), np.int64)
-    add_to_callers(np.ascontiguousarray(trace.parent), rows, np.ones(len(rows), np.int64), inner)
-    rows = rows[inner[rows] == 0]
+    operators = np.flatnonzero(known & (time > 0) & beside)
+    operators = operators[_called(trace, operators)[operators] == 0]
+    launched = _below(trace, operators)
+    rows = np.concatenate([operators, np.flatnonzero(known & (time > 0) & (use == Use.COMPUTE) & ~launched)])
     return rows, time[rows], ops.take(rows)
+
+
+def _called(trace: Trace, rows: I64) -> I64:
+    """How many of these rows each node called, directly or not."""
+    count = np.zeros(len(trace), np.int64)
+    add_to_callers(np.ascontiguousarray(trace.parent), rows, np.ones(len(rows), np.int64), count)
+    return count
+
+
+def _below(trace: Trace, rows: I64) -> NDArray[np.bool_]:
+    """Nodes that one of these rows called or launched, directly or not."""
+    found = np.zeros(len(trace), bool)
+    found[rows] = True
+    parent = np.where(trace.parent >= 0, trace.parent, np.arange(len(trace)))
+    while True:
+        more = found | found[parent]
+        if (more == found).all():
+            found[rows] = False
+            return found
+        found = more
 
 
 def _unique(run: Run, rows: I64, time: I64, ops: OpTable) -> list[tuple[tuple[Any, ...], int, int]]:
