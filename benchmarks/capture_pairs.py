@@ -71,7 +71,7 @@ def convnet(large: bool) -> Step:
 
 def gpt(large: bool) -> Step:
     """A decoder of 12 layers, AdamW, the loss never read: nothing but the launch queue holds the host back."""
-    batch = 64 if large else 1
+    batch = 512 if large else 1
     tokens = torch.randint(8192, (batch, 257), device="cuda")
     return training(Gpt(12, 768).cuda(), tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), "AdamW", reads=False)
 
@@ -79,7 +79,7 @@ def gpt(large: bool) -> Step:
 def decode(large: bool) -> Step:
     """Sixteen tokens one after the other, each read by the host before the next."""
     model = Gpt(6, 1024).cuda().eval().bfloat16()
-    tokens = torch.randint(8192, (192 if large else 1, 128), device="cuda")
+    tokens = torch.randint(8192, (1024 if large else 1, 128), device="cuda")
 
     def step() -> None:
         seen = tokens

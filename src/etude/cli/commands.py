@@ -22,7 +22,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         LOOK,
         "The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools",
     ),
-    "convert": (CONVERT, "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text"),
+    "convert": (
+        CONVERT,
+        "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text",
+    ),
     "collect": (MAKE, "Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"),
     "link": (
         CONVERT,

@@ -76,9 +76,11 @@ def simulate(
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
         raise UsageError(f"a timing is not written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
-    if astra_network is not None or astra_system is not None:
+    if any(f is not None for f in (astra_network, astra_system, astra_remote_memory, astra_groups)):
         if astra_network is None or astra_system is None:
             raise UsageError("ASTRA-sim needs both a network and a system", hint="--astra-network F --astra-system F")
+        if system:
+            raise UsageError("--system and --astra-system are two systems for one run", hint="give one of them")
         files = AstraFiles(
             network=astra_network, system=astra_system, remote_memory=astra_remote_memory, groups=astra_groups,
             backend=backend.value, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol,

@@ -335,7 +335,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "aten::_foreach_copy_": _foreach(0),
     **{f"aten::_foreach_{name}{ending}": _foreach(3) for name in _TERNARY for ending in ("", "_")},
     "aten::copy_": _copy,
-    "aten::_to_copy": _copy,
+    "aten::_to_copy": _clone,
     "aten::clone": _clone,
     "aten::contiguous": _clone,
     "aten::cat": _cat,

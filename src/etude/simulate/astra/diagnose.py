@@ -25,43 +25,74 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{', ...' if len(ranks) > 8 else ''}"
 
 
-def _ordinal(w: Workload, node: int, rank: int, start_ns: NDArray[np.int64]) -> int:
-    """How many collectives of the node's group its rank has started, the node among them."""
-    rows = slice(int(w.rank_start[rank]), int(w.rank_start[rank + 1]))
-    same = (w.kind[rows] == COLL) & (w.group[rows] == w.group[node]) & (start_ns[rows] != UNKNOWN)
-    return int(np.count_nonzero(same))
-
-
 def _collective_wait(w: Workload, node: int, rank: int, start_ns: NDArray[np.int64]) -> str:
     group = int(w.group[node])
     members = list(range(w.num_ranks)) if group == WORLD else [int(r) for r in w.groups[group]]
     name = "all ranks" if group == WORLD else f"group {w.group_ids[group]}"
     if len(members) == 1:
         return f"a collective of {name}, which has one member: ASTRA-sim never ends it"
-    mine = _ordinal(w, node, rank, start_ns)
-    late = [r for r in members if _ordinal(w, node, r, start_ns) < mine]
+    mine = len(_started(w, node, rank, start_ns))
+    joined = {r: _started(w, node, r, start_ns) for r in members}
+    late = [r for r in members if len(joined[r]) < mine]
     if late:
         return f"collective {mine} of {name}, which {_ranks(late)} ha{'ve' if len(late) > 1 else 's'} not joined"
-    return (
-        f"collective {mine} of {name}: all members have joined, but with other sizes, types or stream numbers, "
-        "or with an algorithm that cannot end for this number of ranks"
-    )
+    wait = f"collective {mine} of {name}: all members have joined, but "
+    for other in members:
+        theirs = int(joined[other][mine - 1])
+        if (w.comm_type[theirs], w.comm_size[theirs]) != (w.comm_type[node], w.comm_size[node]):
+            return f"{wait}rank {other} with {_named(w, theirs)}, it with {_named(w, node)}"
+    return f"{wait}with other stream numbers, or with an algorithm that cannot end for this number of ranks"
+
+
+def _started(w: Workload, node: int, rank: int, start_ns: I64) -> I64:
+    """The collectives of the node's group that a rank has started, in the order of their start."""
+    first = int(w.rank_start[rank])
+    rows = slice(first, int(w.rank_start[rank + 1]))
+    same = (w.kind[rows] == COLL) & (w.group[rows] == w.group[node]) & (start_ns[rows] != UNKNOWN)
+    found = first + np.flatnonzero(same)
+    return found[np.argsort(start_ns[found], kind="stable")]
+
+
+def _named(w: Workload, node: int) -> str:
+    com = plans.COLLECTIVE_OF_WIRE.get(int(w.comm_type[node]))
+    return f"an {plans.COLLECTIVE_NAME[com] if com is not None else 'unknown collective'} of {w.comm_size[node]} bytes"
+
+
+def _message_cause(w: Workload, node: int, rank: int, peer: int) -> str:
+    """What the sender does instead of the send that a receive waits for."""
+    if not 0 <= peer < w.num_ranks:
+        return ", which does not exist"
+    first = int(w.rank_start[peer])
+    rows = slice(first, int(w.rank_start[peer + 1]))
+    sends = first + np.flatnonzero((w.kind[rows] == SEND) & (w.dst[rows] == rank))
+    alike = sends[(w.tag[sends] == w.tag[node]) & (w.comm_size[sends] == w.comm_size[node])]
+    if len(alike):
+        own = slice(int(w.rank_start[rank]), int(w.rank_start[rank + 1]))
+        is_same = (w.kind[own] == RECV) & (w.src[own] == peer) & (w.tag[own] == w.tag[node])
+        wanted = int(np.count_nonzero(is_same & (w.comm_size[own] == w.comm_size[node])))
+        return f", which sends {len(alike)} such for {wanted} receives" if len(alike) < wanted else ", not sent yet"
+    near = sends[w.tag[sends] == w.tag[node]] if (w.tag[sends] == w.tag[node]).any() else sends
+    if len(near):
+        return f", which sends tag {w.tag[near[0]]}, {w.comm_size[near[0]]} bytes"
+    return ", which sends it nothing"
 
 
 def _waits(w: Workload, mem: I64, small: NDArray[np.int32], large: I64) -> Iterator[str]:
     start_ns, end_ns = large[: len(w), layout.NODE_START], large[: len(w), layout.NODE_END]
     running = np.flatnonzero((start_ns != UNKNOWN) & (end_ns == UNKNOWN))
-    stuck_ranks = set()
-    for node in running.tolist():
+    stuck_ranks = set(small[running, layout.NODE_RANK].tolist())
+    for node in running[:MAX_LINES].tolist():
         rank, peer = int(small[node, layout.NODE_RANK]), int(small[node, layout.NODE_PEER])
-        stuck_ranks.add(rank)
         if w.kind[node] == RECV:
             wait = f"a message from rank {peer} (tag {w.tag[node]}, {w.comm_size[node]} bytes)"
+            wait += _message_cause(w, node, rank, peer)
         elif w.kind[node] == SEND:
             wait = f"rank {peer} to be ready to receive (tag {w.tag[node]}, {w.comm_size[node]} bytes)"
         else:
             wait = _collective_wait(w, node, rank, start_ns)
         yield f"rank {rank}: {w.describe(node)} waits for {wait}"
+    for node in running[MAX_LINES:].tolist():  # only counted
+        yield w.describe(node)
     counts = line_table(mem, w.num_ranks)[:, :, layout.LINE_COUNT]
     for rank in np.flatnonzero(counts.sum(axis=1)).tolist():
         if rank not in stuck_ranks:

@@ -51,15 +51,10 @@ def _id_order(w: Workload, small: NDArray[np.int32]) -> None:
     """Correct the place of each node in ascending id order, where rows are in another one."""
     if nodes.is_ascending(w.rank_start, w.source_id):
         return
-    rank = small[:, layout.NODE_RANK]
-    row_of_key = np.lexsort((w.source_id, rank))
-    ids = w.source_id[row_of_key]
-    same = (ids[1:] == ids[:-1]) & (rank[row_of_key][1:] == rank[row_of_key][:-1])
-    if same.any():
-        node = int(row_of_key[1:][same][0])
-        raise TraceError(f"two nodes have the id {w.source_id[node]}", where=f"rank {w.rank_of(node)}")
-    small[row_of_key, layout.NODE_KEY] = np.arange(len(w)) - np.repeat(w.rank_start[:-1], np.diff(w.rank_start))
-    small[:, layout.NODE_AT_KEY] = row_of_key
+    order = np.empty(len(w), np.int32)
+    twin = int(nodes.order_by_id(w.rank_start, w.source_id, small, order, np.empty_like(order)))
+    if twin >= 0:
+        raise TraceError(f"two nodes have the id {w.source_id[twin]}", where=f"rank {w.rank_of(twin)}")
 
 
 def _pack(
@@ -219,6 +214,8 @@ def _check_sizes(w: Workload, network: Network, options: Options) -> None:
         raise ClusterError(f"unknown backend `{options.backend}`", hint="known: unaware, aware")
     if options.num_queues_per_dim < 1:
         raise ClusterError(f"num_queues_per_dim must be at least 1, not {options.num_queues_per_dim}")
+    if not 0 <= options.injection_scale < 1e9:
+        raise ClusterError(f"the injection scale must be 0 or more, not {options.injection_scale:g}")
     if options.backend == "aware" and len(network.topology) > 1:
         raise AstraAbort("the congestion-aware backend takes a network of one dimension only")
     if options.backend == "aware" and network.topology[0] == "Ring" and npus == 2:

@@ -19,7 +19,7 @@ from etude.simulate.astra.config import SystemConfig
 from etude.simulate.astra.kernels import scan
 from etude.simulate.astra.workload import COLUMNS, UNKNOWN_GROUP, WORLD, Workload
 
-BLOCK_BYTES: Final = 1 << 18
+BLOCK_BYTES: Final = (1 << 19, 1 << 20)  # a small job touches little memory, a large one comes in few blocks
 PROBLEM: Final = {
     scan.CUT: "the file ends inside a message",
     scan.BROKEN: "not a Chakra node",
@@ -27,10 +27,12 @@ PROBLEM: Final = {
     scan.EMPTY: "the file is empty",
 }
 
+I64 = NDArray[np.int64]
 
-def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64], int]]:
+
+def _blocks(paths: Sequence[str], total_bytes: int) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64], int]]:
     """Files read one after another into the same buffer: the buffer, where each file ends, the first one's number."""
-    buffer = np.empty(BLOCK_BYTES, np.uint8)
+    buffer = np.empty(min(max(total_bytes // 16, BLOCK_BYTES[0]), BLOCK_BYTES[1]), np.uint8)
     view = buffer.data
     ends: list[int] = []
     first = end = 0
@@ -89,38 +91,40 @@ class _Columns:
             self.array[name] = np.empty(max(needed, 2 * len(old)), old.dtype)
             self.array[name][: len(old)] = old
 
+    def make_room(self, nodes: int, deps: int, more: int, widest: int) -> None:
+        """Room for more nodes, of which a file has `widest` at most, and for two dependencies each."""
+        for name in (*COLUMNS, "dep_start"):
+            self.grow(name, nodes + more + 1)
+        for name in ("table_id", "table_row"):
+            self.grow(name, 16 + 4 * widest)
+        self.grow("dep", deps + 2 * more)
+        self.grow("dep_id", 2 * widest)
+
+    def fill(self, buffer: NDArray[np.uint8], ends: I64, rank_start: I64, counts: I64, values: I64) -> int:
+        """Read a block of files behind what is there."""
+        a = self.array
+        scratch = (a["table_id"], a["table_row"], a["dep_id"])
+        columns = (a[name] for name in COLUMNS)
+        return int(scan.fill(buffer, ends, rank_start, counts, values, *scratch, *columns, a["dep_start"], a["dep"]))
+
 
 def read_workload(paths: Sequence[str | PathLike[str]], groups: Mapping[int, Sequence[int]] | None = None) -> Workload:
     """Read one `.et` file per rank, in rank order. `groups` maps the number in `pg_name` to ranks in ring order."""
     names = [fspath(p) for p in paths]
-    columns = _Columns(max(1024, sum(map(_size, names)) // 64))
+    total_bytes = sum(map(_size, names))
+    columns = _Columns(max(1024, total_bytes // 64))
     rank_start, values = np.zeros(len(names) + 1, np.int64), np.zeros(len(scan.NAMES), np.int64)
-    for buffer, ends, first in _blocks(names):
+    for buffer, ends, first in _blocks(names, total_bytes):
         nodes = int(rank_start[first])
         deps = int(columns.array["dep_start"][nodes])
         counts = np.zeros(scan.NUM_COUNTS, np.int64)
         status = scan.count(buffer, ends, counts)
-        for name in (*COLUMNS, "dep_start"):
-            columns.grow(name, nodes + int(counts[scan.COUNT_NODES]) + 1)
-        columns.grow("dep", deps + int(counts[scan.COUNT_DEPS]))
         if status == scan.OK:
-            for name in ("table_id", "table_row"):
-                columns.grow(name, 16 + 4 * int(counts[scan.COUNT_WIDEST]))
-            columns.grow("dep_id", int(counts[scan.COUNT_DEPS]))
-            a = columns.array
-            status = scan.fill(
-                buffer,
-                ends,
-                rank_start[first : first + len(ends) + 1],
-                counts,
-                values,
-                a["table_id"],
-                a["table_row"],
-                a["dep_id"],
-                *(a[n] for n in COLUMNS),
-                a["dep_start"],
-                a["dep"],
-            )
+            columns.make_room(nodes, deps, int(counts[scan.COUNT_NODES]), int(counts[scan.COUNT_WIDEST]))
+            starts = rank_start[first : first + len(ends) + 1]
+            while (status := columns.fill(buffer, ends, starts, counts, values)) == scan.FULL:
+                columns.grow("dep", len(columns.array["dep"]) + 1)
+                columns.grow("dep_id", len(columns.array["dep_id"]) + 1)
         if status != scan.OK:
             file, at = int(counts[scan.COUNT_FILE]), int(counts[scan.COUNT_AT])
             raise FormatError(
