@@ -81,11 +81,11 @@ def _gaps(run: Run) -> tuple[I64, I64, I64, I64]:
 
 def _by_dependency(run: Run, use: NDArray[np.uint8], node: I64, begin: I64, cause: I64) -> None:
     """A node that waited for one that ended within the gap: on the host, or in communication that holds no device."""
-    dep = dependencies(run.trace)
+    dep, timed = dependencies(run.trace), run.timed
     for number, (n, b) in enumerate(zip(node.tolist(), begin.tolist(), strict=True)):
         waited = dep.of(n)
         waited = waited[waited >= 0]
-        waited = waited[run.timed[waited]]
+        waited = waited[timed[waited]]
         if not len(waited):
             continue
         last = int(waited[np.argmax(run.end_ns[waited])])

@@ -90,7 +90,8 @@ def uses(trace: Trace) -> U8:
     use = _BY_KIND[trace.kind]
     host = trace.cpu == 1
     device = (use != Use.NONE) & ~host
-    if device.any():
+    # Messages that do not say where they run make no device: gloo's are the host's.
+    if (device & ((use != Use.COMMUNICATION) | (trace.cpu == 0))).any():
         _by_name(trace, use, device & (use == Use.COMPUTE))
         talks = device & (use == Use.COMMUNICATION)
         beside = host & (use != Use.NONE) & ((use != Use.COMMUNICATION) | talks.any())

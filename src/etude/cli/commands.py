@@ -60,8 +60,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         ANALYSE,
         "Two runs side by side: where the difference comes from, operation by operation, and how alike they are",
     ),
-    "memory": (ANALYSE, "Memory in use over time and its peaks; how fast copies go"),
     "roofline": (ANALYSE, "FLOP/s and bytes/s of operators, and how much of the device's roofline they reach"),
+    "memory": (ANALYSE, "Memory in use over time and its peaks; how fast copies go"),
     "demo": (LOOK, "The main path end to end on a small embedded job: no GPU, no server, no download"),
 }
 

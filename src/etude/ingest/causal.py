@@ -58,6 +58,8 @@ class Linked:
     end_ns: I64
     report: dict[str, Any]
     world_size: int = 0
+    device: str = ""
+    """What it ran on, as the profiler names it."""
 
 
 def convert(
@@ -95,6 +97,7 @@ def convert(
         end_ns=found.end_ns + device.base_ns,
         report=_report(device, host, found, rows),
         world_size=world if isinstance(world, int) else 0,
+        device=_device_name(device),
     )
 
 
@@ -113,7 +116,7 @@ def to_job(name: str, ranks: Sequence[Linked]) -> Job:
         [one.part for one in ranks],
         world_size=max((one.world_size for one in ranks), default=0),
         timing=timing,
-        provenance={"source_format": "pytorch profiler"},
+        provenance=_provenance(ranks),
     )
 
 
@@ -172,6 +175,18 @@ def _one_beginning(ranks: list[Linked]) -> list[Linked]:
         start[first] = early
         shifted.append(replace(one, part=replace(one.part, trace=trace.replace(duration_ns=duration)), start_ns=start))
     return shifted
+
+
+def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
+    found = {"source_format": "pytorch profiler"}
+    devices = list(dict.fromkeys(one.device for one in ranks if one.device))
+    return found | ({"device": ", ".join(devices[:4])} if devices else {})
+
+
+def _device_name(device: DeviceTrace) -> str:
+    listed = device.members.get("deviceProperties")
+    names = [one.get("name") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return next((name for name in names if isinstance(name, str) and name), "")
 
 
 # -- the trace ---------------------------------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from etude.analyse.collectives import summarised
+from etude.analyse.traffic import traffic_matrix
 from etude.reporting import words
 from etude.reporting.study import Study
-from etude.view.charts import Bar, Column, Mark, Piece, bars, fitted, legend, plot, table
+from etude.view.charts import Bar, Column, Mark, Piece, bars, fitted, heat, legend, plot, table
 from etude.view.page import Section, Told
 
 MUCH_WAITING = 0.4
@@ -16,11 +17,8 @@ POINTS = 600
 
 
 def told(study: Study) -> list[Told]:
-    calls = study.collectives
-    transfer = sum(v or 0 for v in calls["transfer_ns"].to_pylist())
-    wait = sum(v or 0 for v in calls["wait_ns"].to_pylist())
-    several = any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
-    if not several or wait < MUCH_WAITING * (wait + transfer):
+    transfer, wait = study.collective_times
+    if wait < MUCH_WAITING * (wait + transfer) or not wait:
         return []
     return [Told(
         "warn", f"{words.percent(wait / (wait + transfer))} of the time in collectives is waiting for late ranks.",
@@ -32,9 +30,11 @@ def told(study: Study) -> list[Told]:
 def section(study: Study) -> Section:
     calls = study.collectives
     if not len(calls):
-        return Section("communication", "Communication", "", empty="No collectives are recorded in this run.")
+        empty = "No collectives are recorded in this run."
+        return Section("communication", "Communication", "", _matrix(study), empty)
     kinds = summarised(calls).to_pylist()
-    body = _split(kinds) + _rates(calls.to_pylist())
+    body = _split(kinds)
+    body += f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(study)}</div></div>'
     columns = [
         Column("collective", "collective", number=False), Column("group_size", "ranks", words.number),
         Column("size_bytes", "size", words.size), Column("calls", "calls", words.number),
@@ -43,11 +43,27 @@ def section(study: Study) -> Section:
         Column("busbw_bytes_per_s", "bus bandwidth", words.rate),
     ]  # fmt: skip
     body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns)
+    alone = not any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
     lead = (
-        "A collective ends when all members have come. Its <b>transfer</b> is what the last to come saw; what the "
+        "Only one member of each collective is here, so waiting for others cannot be told from the transfer itself."
+        if alone
+        else "A collective ends when all members have come. Its <b>transfer</b> is what the last to come saw; what the "
         "others saw beyond that is <b>waiting</b>, which no faster link would shorten."
     )
     return Section("communication", "Communication", lead, body)
+
+
+def _matrix(study: Study) -> str:
+    if study.job.world_size < 2:
+        return ""
+    matrix, first = traffic_matrix(study.job)
+    if not matrix.any():
+        return ""
+    last = [*(first[1:] - 1).tolist(), study.job.world_size - 1]
+    names = [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first.tolist(), last, strict=True)]
+    lead = '<p class="lead">Row: who sends. Column: who receives. The bytes of a collective are spread evenly.</p>'
+    drawn = heat("Bytes between ranks", matrix.tolist(), names, words.size)
+    return f"<h3>Who sends to whom</h3>{lead}{drawn}"
 
 
 def _split(kinds: list[dict[str, int]]) -> str:
@@ -78,4 +94,6 @@ def _rates(calls: list[dict[str, float]]) -> str:
     ]  # fmt: skip
     x = fitted("bytes of one member", words.size, [m.x for m in marks], log=True)
     y = fitted("bus bandwidth", words.rate, [m.y for m in marks], log=True)
-    return "<h3>Bandwidth by size</h3>" + plot("Bus bandwidth of collectives against their size", x, y, marks)
+    return "<h3>Bandwidth by size</h3>" + plot(
+        "Bus bandwidth of collectives against their size", x, y, marks, size=(520, 330)
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from etude.model.job import Job
+from etude.model.system import Device
 from etude.model.timing import Origin, Timing
-from etude.reporting import communication, path, time_spent, words
+from etude.reporting import communication, late, memory, path, steps, time_spent, words, work
 from etude.reporting.study import Study
 from etude.view.embedded import Packed, Shown, pack
 from etude.view.page import Card, Page, Section, Told, timeline
@@ -14,15 +15,22 @@ from etude.view.page import Card, Page, Section, Told, timeline
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
-def report(job: Job, timing: Timing, *, name: str = "", made_by: str = "Etude") -> Page:
+def report(job: Job, timing: Timing, *, name: str = "", device: Device | None = None, made_by: str = "Etude") -> Page:
     """What a run did, in words and pictures."""
-    study = Study(job, timing, name or job.name)
-    told = [*time_spent.told(study), *path.told(study), *communication.told(study), *_doubts(study)]
+    study = Study(job, timing, name or job.name, device=device)
+    told = [t for part in (late, time_spent, path, steps, work, communication) for t in part.told(study)] + _doubts(
+        study
+    )
     sections = [
-        _timeline([study]),
+        timelines([study]),
         time_spent.section(study),
+        steps.section(study),
         path.section(study),
+        late.section(study),
+        work.section(study),
         communication.section(study),
+        work.roofs(study),
+        memory.section(study),
     ]
     return Page(
         title=study.name,
@@ -34,7 +42,7 @@ def report(job: Job, timing: Timing, *, name: str = "", made_by: str = "Etude") 
         ),
         told=tuple(sorted(told, key=lambda t: WEIGHT[t.tone])),
         sections=tuple(sections),
-        facts=_facts(study),
+        facts=facts(study),
         notes=tuple(dict.fromkeys(n.what for n in job.notes)),
         made_by=made_by,
     )
@@ -54,18 +62,24 @@ def _verdict(study: Study) -> str:
              ("idle", s.idle)]  # fmt: skip
     parts = sorted((p for p in parts if p[1] >= 0.005), key=lambda p: -p[1])
     told = words.named([f"{words.percent(share)} {what}" for what, share in parts], 4)
+    takes = f"The run takes {words.time(study.span_ns)}"
+    if not parts:
+        return f"{takes}."
     whose = "the device spends its time" if len(study.job) == 1 else "the devices spend their time"
-    return (
-        f"The run takes {words.time(study.span_ns)}; {whose} {told}."
-        if parts
-        else f"The run takes {words.time(study.span_ns)}."
-    )
+    used = max(v or 0 for v in study.breakdown["span_ns"].to_pylist())
+    if used < 0.95 * study.span_ns:
+        return f"{takes}. In the {words.time(used)} from its first to its last device event {whose} {told}."
+    return f"{takes}; {whose} {told}."
 
 
 def _doubts(study: Study) -> list[Told]:
     """What a reader should know before believing the rest."""
     found = []
     job, timing = study.job, study.timing
+    if not study.has_device and study.launches:
+        found.append(Told("warn", "Kernels were launched, but none is recorded.",
+                          f"{words.plural(study.launches, 'launch call')} are in the trace and no device activity: it "
+                          "was dropped or not recorded, so what follows is about the host alone."))  # fmt: skip
     if timing.partial:
         found.append(Told("warn", "These times are not of the whole run.", "It was cut off; later events are missing."))
     if len(job) < job.world_size:
@@ -82,7 +96,7 @@ def _doubts(study: Study) -> list[Told]:
     return found
 
 
-def _timeline(studies: list[Study]) -> Section:
+def timelines(studies: list[Study]) -> Section:
     shown = []
     for study in studies:
         slices = study.slices()
@@ -105,7 +119,7 @@ def _merged(packed: Packed) -> str:
             "their neighbours; `etude timeline` writes them all.")  # fmt: skip
 
 
-def _facts(study: Study) -> tuple[tuple[str, str], ...]:
+def facts(study: Study) -> tuple[tuple[str, str], ...]:
     job = study.job
     rows = [
         ("Job", job.name),

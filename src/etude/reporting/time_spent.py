@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etude.reporting import words
+from etude.reporting import idle, words
 from etude.reporting.study import Study
 from etude.view.charts import Bar, Column, Piece, bars, legend, table
 from etude.view.page import Card, Section, Told
 
-MUCH_COMMUNICATION, MUCH_IDLE, LITTLE_HIDDEN, UNEVEN = 0.15, 0.25, 0.5, 0.1
-"""Shares from which a report says something: exposed communication, idle, hidden communication, slowest rank."""
+MUCH_COMMUNICATION, LITTLE_HIDDEN, UNEVEN = 0.15, 0.5, 0.1
+"""Shares from which a report says something: exposed communication, hidden communication, slowest rank."""
 BARS = 32
 """Ranks that get a bar of their own."""
 
@@ -50,7 +50,7 @@ def spent(study: Study) -> Spent:
 
 def cards(study: Study) -> list[Card]:
     s = spent(study)
-    found = [Card("Computing", words.percent(s.compute), "of the devices' time", "compute")]
+    found = [Card("Computing", words.percent(s.compute), f"of {study.whose} time", "compute")]
     if s.hidden is not None:
         note = f"{words.percent(s.hidden)} of communication is hidden"
         found.append(Card("Waiting for communication", words.percent(s.exposed_comm), note, "communication"))
@@ -63,26 +63,27 @@ def cards(study: Study) -> list[Card]:
 def told(study: Study) -> list[Told]:
     s, found = spent(study), []
     if s.exposed_comm >= MUCH_COMMUNICATION:
-        found.append(Told(
-            "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn",
-            f"{words.percent(s.exposed_comm)} of the devices' time goes to communication that no compute hides.",
-            f"Only {words.percent(s.hidden or 0)} of all communication overlaps compute. Overlap more of it, send "
-            "less, or use faster links." if (s.hidden or 0) < LITTLE_HIDDEN else
-            f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help.",
-            "time",
-        ))  # fmt: skip
+        tone = "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn"
+        what = f"{words.percent(s.exposed_comm)} of {study.whose} time goes to communication that no compute hides."
+        found.append(Told(tone, what, _advice(study, s), "time"))
     elif s.hidden is not None and s.comm >= 0.05:
         found.append(Told(
             "good", f"{words.percent(s.hidden)} of communication is hidden behind compute.",
             f"What is not hidden takes {words.percent(s.exposed_comm)} of the time.", "time",
         ))  # fmt: skip
-    if s.idle >= MUCH_IDLE:
-        found.append(Told(
-            "bad" if s.idle >= 2 * MUCH_IDLE else "warn", f"The devices are idle {words.percent(s.idle)} of the time.",
-            "Nothing runs on them: they wait for the host, for data, or for others. The timeline shows when.", "time",
-        ))  # fmt: skip
+    found += idle.told(study, s.idle)
     found += _uneven(study)
     return found
+
+
+def _advice(study: Study, s: Spent) -> str:
+    transfer, wait = study.collective_times
+    if wait > transfer:
+        return "Most of it is waiting for ranks that come late, not transfer: balance the ranks before buying links."
+    if (s.hidden or 0) < LITTLE_HIDDEN:
+        hidden = words.percent(s.hidden or 0)
+        return f"Only {hidden} of all communication overlaps compute. Overlap more, send less, or use faster links."
+    return f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help."
 
 
 def _uneven(study: Study) -> list[Told]:
@@ -115,8 +116,9 @@ def section(study: Study) -> Section:
         Column("memory_ns", "memory", words.time), Column("idle_ns", "idle", words.time),
         Column("overlap_pct", "overlap", lambda v: words.percent(v / 100), meter=100.0),
     ]  # fmt: skip
-    body = legend([(s, label) for s, label, _ in PIECES]) + bars(drawn, words.time) + more
-    body += "<h3>In figures</h3>" + table("t-time", rows[:2048], columns)
+    used = [(s, label) for s, label, key in PIECES if any(row[key] for row in rows)]
+    body = legend(used) + bars(drawn, words.time) + more
+    body += "<h3>In figures</h3>" + table("t-time", rows[:2048], columns) + idle.figures(study)
     lead = (
         "Each bar is one device from its first to its last event. What runs at the same time is counted once: "
         "<b>compute</b> before <b>communication</b> before <b>memory</b>, so the parts add up to the whole."

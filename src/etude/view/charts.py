@@ -166,7 +166,8 @@ class Mark:
 Line = tuple[str, str, Sequence[tuple[float, float]]]
 """Class, label, points."""
 
-_W, _H, _LEFT, _BOTTOM, _TOP, _RIGHT = 640, 340, 72, 44, 14, 16
+_LEFT, _BOTTOM, _TOP, _RIGHT = 98, 44, 14, 34
+"""Room around a plot for the figures of its axes."""
 
 
 def tag(name: str, text: str = "", /, **given: object) -> str:
@@ -184,40 +185,46 @@ def _svg(label: str, width: float, height: float, parts: Iterable[str], *, most:
                aria_label=label, style=style)  # fmt: skip
 
 
-def plot(label: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), lines: Sequence[Line] = ()) -> str:
+def plot(
+    label: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), lines: Sequence[Line] = (), *,
+    size: tuple[int, int] = (680, 350),
+) -> str:  # fmt: skip
     """Points and lines on two axes."""
+    width, height = size
 
     def place(px: float, py: float) -> tuple[float, float]:
-        return _LEFT + x.at(px) * (_W - _LEFT - _RIGHT), _H - _BOTTOM - y.at(py) * (_H - _BOTTOM - _TOP)
+        return _LEFT + x.at(px) * (width - _LEFT - _RIGHT), height - _BOTTOM - y.at(py) * (height - _BOTTOM - _TOP)
 
-    parts = list(_frame(x, y, place))
+    parts = list(_frame(x, y, place, width, height))
     for kind, name, points in lines:
         shown = [place(*p) for p in points]
         parts.append(tag("polyline", class_=kind, points=" ".join(f"{px:.1f},{py:.1f}" for px, py in shown)))
         if name and shown:
             px, py = shown[-1]
-            at = {"x": min(px, _W - _RIGHT) - 4.0, "y": max(py - 7, 12.0)}
+            at = {"x": min(px, width - _RIGHT) - 4.0, "y": max(py - 7, 12.0)}
             parts.append(tag("text", escape(name), class_="strong", text_anchor="end", **at))
     for mark in sorted(marks, key=lambda m: -m.weight):
         px, py = place(mark.x, mark.y)
         radius = 3.0 + 9.0 * math.sqrt(mark.weight)
         parts.append(tag("circle", class_=f"mark f-{mark.sort}", tabindex=0, cx=px, cy=py, r=radius, data_tip=mark.tip,
                          role="img", aria_label=mark.tip))  # fmt: skip
-    return _svg(label, _W, _H, parts, most=_W)
+    return _svg(label, width, height, parts, most=width)
 
 
-def _frame(x: Axis, y: Axis, place: Callable[[float, float], tuple[float, float]]) -> Iterator[str]:
-    foot = _H - _BOTTOM
+def _frame(
+    x: Axis, y: Axis, place: Callable[[float, float], tuple[float, float]], width: int, height: int
+) -> Iterator[str]:
+    foot = height - _BOTTOM
     for tick in x.ticks():
         px, _ = place(tick, y.low)
         yield tag("line", class_="grid", x1=px, x2=px, y1=_TOP, y2=foot)
         yield tag("text", escape(x.show(tick)), x=px, y=foot + 16, text_anchor="middle")
     for tick in y.ticks():
         _, py = place(x.low, tick)
-        yield tag("line", class_="grid", x1=_LEFT, x2=_W - _RIGHT, y1=py, y2=py)
+        yield tag("line", class_="grid", x1=_LEFT, x2=width - _RIGHT, y1=py, y2=py)
         yield tag("text", escape(y.show(tick)), x=_LEFT - 7, y=py + 4, text_anchor="end")
     middle = {"text_anchor": "middle", "class_": "strong"}
-    yield tag("text", escape(x.label), x=(_LEFT + _W) / 2, y=_H - 6, **middle)
+    yield tag("text", escape(x.label), x=(_LEFT + width - _RIGHT) / 2, y=height - 6, **middle)
     yield tag("text", escape(y.label), transform="rotate(-90)", x=-foot / 2, y=13, **middle)
 
 

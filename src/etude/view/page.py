@@ -164,6 +164,7 @@ def timeline(packed: Packed, label: str) -> str:
     )
     empty = "Point at a slice, or click it, to see what it is; double-click zooms to it."
     return f"""<ul class="legend">{sorts}</ul><div class="timeline"><div class="bar">{bar}\
+<button type="button" data-do="host" aria-pressed="true">Host threads</button>\
 <button type="button" data-do="path" aria-pressed="false">Critical path</button>\
 <input type="search" placeholder="Find by name" aria-label="Find slices by name">\
 <span class="found" role="status"></span><span class="hint">{keys}</span></div>

@@ -16,13 +16,17 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind
-from etude.model.timing import Timing
+from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace
 from etude.view.kernels import nest
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+
+
+SEGMENT = "host"
+"""Name of nodes that are an operator's own time, between what it calls, or a thread's between operators."""
 
 
 class Sort(IntEnum):
@@ -119,8 +123,9 @@ def slices_of(
         start, end = timing.block(i)
         if len(start) != len(program.name):
             raise UsageError(f"rank {job.ranks[i]}: {len(start)} times for {len(program.name)} nodes")
-        rows = np.flatnonzero((start != UNKNOWN) & (end != UNKNOWN) & (end >= start) & program.shown)
-        untimed += int(program.shown.sum()) - len(rows)
+        timed = (start != UNKNOWN) & (end != UNKNOWN) & (end >= start) & program.shown
+        untimed += int(program.shown.sum() - timed.sum())
+        rows = np.flatnonzero(timed & ~program.inside_callers(start, end, timing.origin))
         order, table = program.lanes_of(rows)
         shift = int(timing.clock_offset_ns[i])
         lane = order.astype(np.int32) + len(lanes)
@@ -144,8 +149,20 @@ class _Program:
         self.sort = sort_of(trace)
         self.shown = (trace.kind != Kind.METADATA) & (trace.kind != Kind.INVALID) & (trace.kind != Kind.NONE)
         self.lane = trace.lane
+        self.parent = trace.parent
+        own = words.index(SEGMENT) if SEGMENT in words else -2
+        self.segments = np.flatnonzero((codes == own) & (trace.cpu == 1))
         kinds = [*trace.lane_kind.tolist(), int(LaneKind.NONE)]  # -1, no lane, is the last
         self._table = [(LaneKind(k), n) for k, n in zip(kinds, [*trace.lane_id.tolist(), 0], strict=True)]
+
+    def inside_callers(self, start: I64, end: I64, origin: Origin) -> NDArray[np.bool_]:
+        """Segments that are an operator's own time, where the operator itself is drawn around them."""
+        hidden = np.zeros(len(start), bool)
+        rows = self.segments
+        callers = self.parent[rows]
+        within = (callers >= 0) & (start[callers] <= start[rows]) & (end[callers] >= end[rows])
+        hidden[rows] = within | ((callers < 0) & (origin == Origin.MEASURED))
+        return hidden
 
     def lanes_of(self, rows: NDArray[np.intp]) -> tuple[I64, list[tuple[LaneKind, int]]]:
         """For each row its place in a list of the lanes that are used, threads first, those without a lane last."""

@@ -14,6 +14,9 @@ class Timeline {
     this.pick = null;
     this.query = "";
     this.showPath = false;
+    const ranks = new Set(this.rows.map((r) => r.group));
+    this.hasBoth = this.rows.some((r) => r.device) && this.rows.some((r) => !r.device);
+    this.showHost = !this.hasBoth || ranks.size <= 2;  // with many ranks the devices are what one compares
     this.layout();
     this.bind();
     redraws.push((whole) => this.resize(whole));
@@ -66,6 +69,8 @@ class Timeline {
     let y = 0, group = null;
     this.heads = [];
     for (const row of this.rows) {
+      row.hidden = !row.device && !this.showHost;
+      if (row.hidden) { row.y = -1e9; row.h = 0; continue; }
       if (row.group !== group) { group = row.group; this.heads.push({ y, label: group }); y += HEAD; }
       row.y = y;
       row.h = row.deep || row.thin ? ROW.deep : ROW.lane;
@@ -141,13 +146,13 @@ class Timeline {
     g.clip();
     for (const row of this.rows) {
       const y = AXIS + row.y - top;
-      if (y + row.h >= AXIS && y <= h) this.drawRow(g, row, y);
+      if (!row.hidden && y + row.h >= AXIS && y <= h) this.drawRow(g, row, y);
     }
     g.fillStyle = c.card;
     g.fillRect(0, AXIS, GUTTER - 1, h);
     for (const row of this.rows) {
       const y = AXIS + row.y - top;
-      if (y + row.h < AXIS || y > h || !row.label) continue;
+      if (row.hidden || y + row.h < AXIS || y > h || !row.label) continue;
       g.font = "12px system-ui, sans-serif";
       g.fillStyle = c.soft;
       g.textAlign = "right";
@@ -361,13 +366,15 @@ class Timeline {
     canvas.addEventListener("keydown", (e) => {
       if (e.ctrlKey || e.metaKey || e.altKey) return;
       const next = (step) => {
-        if (this.pick === null) { const row = this.rows.find((r) => r.count); return row && this.select(this.after(row, this.from), true); }
+        if (this.pick === null) { const row = this.rows.find((r) => r.count && !r.hidden); return row && this.select(this.after(row, this.from), true); }
         const row = this.rowOf(this.pick), i = this.pick + step;
         if (i >= row.first && i < row.last) this.select(i, true);
       };
       const row = (step) => {
         if (this.pick === null) return next(0);
-        const at = this.rows.indexOf(this.rowOf(this.pick)) + step, other = this.rows[at];
+        let at = this.rows.indexOf(this.rowOf(this.pick)) + step;
+        while (this.rows[at]?.hidden) at += step;
+        const other = this.rows[at];
         if (other?.count) this.select(Math.min(this.after(other, this.start[this.pick]), other.last - 1), true);
       };
       const keys = {
@@ -388,6 +395,12 @@ class Timeline {
     const press = { in: () => this.zoom(.6), out: () => this.zoom(1.67), left: () => this.move(-.4), right: () => this.move(.4), fit: () => this.show(0, this.span) };
     for (const [name, act] of Object.entries(press)) $(`[data-do="${name}"]`, host).addEventListener("click", act);
     $("input", host).addEventListener("input", (e) => this.search(e.target.value));
+    const threads = $('[data-do="host"]', host);
+    if (!this.hasBoth) threads.remove();
+    else {
+      threads.setAttribute("aria-pressed", String(this.showHost));
+      threads.addEventListener("click", () => { this.showHost = !this.showHost; threads.setAttribute("aria-pressed", String(this.showHost)); this.layout(); this.resize(); });
+    }
     const path = $('[data-do="path"]', host);
     if (!this.hasPath) path.remove();
     else path.addEventListener("click", () => { this.showPath = !this.showPath; path.setAttribute("aria-pressed", String(this.showPath)); this.soon(); });
