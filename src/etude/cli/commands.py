@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         CONVERT,
         "A Chakra trace from what PyTorch recorded: operators, launches and kernels, and what each waits for",
     ),
-    "generate": (MAKE, "The job of one training step, from a model and a plan"),
+    "generate": (MAKE, "The job of one training step, or of serving, from a model and a plan"),
     "generate micro": (MAKE, "One collective or pattern of messages, with or without compute beside it"),
     "generate learned": (MAKE, "A job of any size that behaves like those that were learned"),
     "learn": (MAKE, "A small model of jobs, without names, shapes or exact sizes, to make others of"),
