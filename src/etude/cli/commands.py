@@ -1,8 +1,8 @@
 """The commands in the order in which `etude --help` shows them: name, panel, and the line that says what it does.
 
-A command is the file of this folder with its name (`_` for blanks and hyphens), and is loaded when it runs or its own help is asked for; `etude
---help` and completion read this table alone, and stay quick however many commands there are. A test holds each line to
-the command's docstring.
+A command is the file of this folder with its name (`_` for blanks and hyphens), and is loaded when it runs or its own
+help is asked for; `etude --help` and completion read this table alone, and stay quick however many commands there are.
+A test holds each line to the command's docstring.
 """
 
 LOOK = "Look"
