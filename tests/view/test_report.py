@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from etude.cli import main
-from etude.demo import training_step
 from etude.errors import DeadlockError
 from etude.model.job import Job
 from etude.reporting.compose import report
@@ -23,6 +22,7 @@ from etude.view.embedded import Shown, pack
 from etude.view.page import render
 from etude.view.slices import Slices, slices_of
 from simulated_jobs import random_job, symmetric_job, system
+from training_step import training_step
 
 VOID = {"meta", "input", "br"}
 

@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "roofline": (ANALYSE, "FLOP/s and bytes/s of operators, and how much of the device's roofline they reach"),
     "memory": (ANALYSE, "Memory in use over time and its peaks; how fast copies go"),
-    "demo": (LOOK, "The main path end to end on a small embedded job: no GPU, no server, no download"),
+    "demo": (LOOK, "The main path end to end on an embedded recording: no GPU, no server, no download"),
 }
 
 
