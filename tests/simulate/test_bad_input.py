@@ -57,7 +57,8 @@ CASES: dict[str, tuple[Callable[[], Job], str, list[str], int, str]] = {
         lambda: sums(*[(AR, 8, None)] * 5), SYSTEM, [], 2, "system `four` has no place for rank 4: it has 4",
     ),
     "a group outside the job": (
-        lambda: sums(*[(AR, 8, "g")] * 2, groups={"g": [0, 1, 7]}), SYSTEM, [], 2, "group `g`: system `four` has no place for rank 7",
+        lambda: sums(*[(AR, 8, "g")] * 2, groups={"g": [0, 1, 7]}), SYSTEM, [], 2,
+        "group `g`: system `four` has no place for rank 7",
     ),
     "a rank that is no member": (
         lambda: sums(*[(AR, 8, "g")] * 3, groups={"g": [0, 1]}), SYSTEM, [], 2, "rank 2",
@@ -83,7 +84,8 @@ CASES: dict[str, tuple[Callable[[], Job], str, list[str], int, str]] = {
         four, SYSTEM, ["--failed-link", "0-1"], 2, "ranks 0 and 1 has failed, and group `world` needs it",
     ),
     "collectives of different kind": (
-        lambda: sums((AR, 8, None), (Collective.ALL_GATHER, 8, None)), SYSTEM, [], 2, "rank 1: the 1st collective of the world",
+        lambda: sums((AR, 8, None), (Collective.ALL_GATHER, 8, None)), SYSTEM, [], 2,
+        "rank 1: the 1st collective of the world",
     ),
     "collectives of different size": (lambda: sums((AR, 8, None), (AR, 16, None)), SYSTEM, [], 2, "16"),
     "collectives in another order": (crossed, SYSTEM, [], 1, "circle: rank 0 at node"),
