@@ -1,4 +1,4 @@
-"""The graph gives the recorded run back, and another run of the same program: a sample of benchmarks/fidelity_ingest.py."""
+"""The graph gives the recorded run back, and another run of its program: a sample of benchmarks/fidelity_ingest.py."""
 
 from __future__ import annotations
 
