@@ -40,7 +40,7 @@ from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.job import Job, Part, assemble
-from etude.model.match import match
+from etude.model.match import Matching, match
 from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
@@ -160,10 +160,21 @@ def _least_waiting(ranks: list[Linked]) -> list[Linked]:
             least = np.min([own[r[:calls]] for own, r in rows], axis=0)
             for own, r in rows:
                 own[r[:calls]] = least
+    _least_of_pairs(matching, duration)
     return [
         replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
         for one, own in zip(ranks, duration, strict=True)
     ]
+
+
+def _least_of_pairs(matching: Matching, duration: list[I64]) -> None:
+    """A send and its receive: the one that was asked for last did not wait for the other."""
+    links, pairs, rows = matching.links, matching.pairings, matching.sides.rows
+    for link in np.flatnonzero(links.pairing >= 0).tolist():
+        sender, receiver = duration[links.src_at[link]], duration[links.dst_at[link]]
+        span = slice(pairs.start[links.pairing[link]], pairs.start[links.pairing[link] + 1])
+        sent, received = rows[pairs.send_at[span]], rows[pairs.recv_at[span]]
+        sender[sent] = receiver[received] = np.minimum(sender[sent], receiver[received])
 
 
 def _one_beginning(ranks: list[Linked]) -> list[Linked]:
@@ -313,6 +324,8 @@ def _texts(
     name = words[device.name[row]]
     for offset, what in zip(words[-len(given) :], given, strict=True):
         name[found.what == what] = offset
+    done = found.row_of_comm >= 0  # also where its time is that of a segment
+    name[found.row_of_comm[done]] = words[device.name[found.comms.table.work[done]]]
     is_groups = found.what == GROUPS
     column = {"name": name}
     events = found.what == HOST_EVENT
