@@ -70,8 +70,11 @@ def test_the_ranks_of_a_run_become_one_job(tmp_path: Path, capsys: pytest.Captur
     assert main(["link", str(folder), "-o", str(out), "--json", "-j", "1"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["collectives"] == 2 and report["device_ops_linked"] == 2 and len(report["ranks"]) == 2
-    job = etude.open(out)
-    assert job.timing is not None and [f for f in check(job) if f.severity == "error"] == []
+    raw, job = etude.open(folder), etude.open(out)
+    assert raw.timing is not None and job.timing is not None
+    for a, b in zip(raw.timing.end_ns, job.timing.end_ns, strict=True):
+        assert a.tolist() == b.tolist()
+    assert [f for f in check(job) if f.severity == "error"] == []
     for i, trace in enumerate(job.traces):
         at = int(np.flatnonzero(trace.kind == Kind.COLL)[0])
         assert (trace.collective[at], trace.in_bytes[at]) == (Collective.ALL_REDUCE, 1024)
