@@ -409,13 +409,13 @@ def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row:
     unmatched: list[dict[str, Any]] = []
     if host is not None:
         is_known = np.append(host_row >= 0, False)
+        foreign = tied & ~is_known[activities.operator]
+        outside = foreign & _outside(found.host.start_ns, host_row)[activities.operator]
         unmatched += _reasons(
-            (
-                "device activity: its operator is not in the host trace",
-                int((tied & ~is_known[activities.operator]).sum()),
-            ),
+            ("device activity: launched outside of the time that the host trace covers", int(outside.sum())),
+            ("device activity: its operator is not in the host trace", int((foreign & ~outside).sum())),
         )
-        tied &= is_known[activities.operator]
+        tied &= ~foreign
         is_timed = np.zeros(len(host) + 1, np.bool_)
         is_timed[host_row] = True
         timed = int(is_timed[:-1].sum())
@@ -449,6 +449,14 @@ def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row:
         "nodes": len(found),
         "dependencies": len(found.edge),
     }
+
+
+def _outside(start_ns: I64, host_row: I64) -> NDArray[np.bool_]:
+    """Events before the first or behind the last that the host trace has; one entry more, for none."""
+    covered = start_ns[host_row >= 0]
+    if not len(covered):
+        return np.ones(len(start_ns) + 1, np.bool_)
+    return np.append((start_ns < covered.min()) | (start_ns > covered.max()), False)
 
 
 def _reasons(*counted: tuple[str, int]) -> list[dict[str, Any]]:
