@@ -22,7 +22,17 @@ from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import context
 from etude.ingest.events import OPERATORS, device_events, host_events
-from etude.ingest.graph import ACTIVITY, GROUPS, HOST_EVENT, SEGMENT, SEGMENT_NAME, Graph, graph
+from etude.ingest.graph import (
+    ACTIVITY,
+    DISPATCH,
+    DISPATCH_NAME,
+    GROUPS,
+    HOST_EVENT,
+    SEGMENT,
+    SEGMENT_NAME,
+    Graph,
+    graph,
+)
 from etude.ingest.host_rows import host_rows
 from etude.ingest.tensors import tensor_flows
 from etude.ingest.work import node_work, operator_work
@@ -30,7 +40,7 @@ from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.job import Job, Part, assemble
-from etude.model.match import match
+from etude.model.match import Matching, match
 from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
@@ -153,10 +163,21 @@ def _least_waiting(ranks: list[Linked]) -> list[Linked]:
             least = np.min([own[r[:calls]] for own, r in rows], axis=0)
             for own, r in rows:
                 own[r[:calls]] = least
+    _least_of_pairs(matching, duration)
     return [
         replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
         for one, own in zip(ranks, duration, strict=True)
     ]
+
+
+def _least_of_pairs(matching: Matching, duration: list[I64]) -> None:
+    """A send and its receive: the one that was asked for last did not wait for the other."""
+    links, pairs, rows = matching.links, matching.pairings, matching.sides.rows
+    for link in np.flatnonzero(links.pairing >= 0).tolist():
+        sender, receiver = duration[links.src_at[link]], duration[links.dst_at[link]]
+        span = slice(pairs.start[links.pairing[link]], pairs.start[links.pairing[link] + 1])
+        sent, received = rows[pairs.send_at[span]], rows[pairs.recv_at[span]]
+        sender[sent] = receiver[received] = np.minimum(sender[sent], receiver[received])
 
 
 def _one_beginning(ranks: list[Linked]) -> list[Linked]:
@@ -203,7 +224,7 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: 
     stream = np.full(n, UNKNOWN, np.int64)
     on_stream = found.what == ACTIVITY
     stream[on_stream] = found.device.stream_id[found.device.stream[found.index[on_stream]]]
-    named = (found.what != SEGMENT) & (found.what != GROUPS)
+    named = (found.what == HOST_EVENT) | on_device
     column: dict[str, Any] = {c.name: constant(c.name, n) for c in NODE}
     column |= _texts(texts, device, host, found, row, host_row)
     column |= {
@@ -263,7 +284,10 @@ def _threads(found: Graph) -> I64:
     thread[found.what == GROUPS] = 0 if len(tid) else -1
     segments = found.what == SEGMENT
     thread[segments] = found.line.thread[found.index[segments]]
-    return np.append(tid, UNKNOWN)[thread]
+    numbers = np.append(tid, UNKNOWN)[thread]
+    on_the_way = found.what == DISPATCH  # a lane for each stream, beside the threads
+    numbers[on_the_way] = tid.max(initial=0) + 1 + found.device.stream[found.index[on_the_way]]
+    return numbers
 
 
 def _parents(found: Graph) -> I64:
@@ -310,10 +334,15 @@ def _step(name: str) -> int:
 def _texts(
     texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: Graph, row: I64, host_row: I64
 ) -> dict[str, I64]:
-    words = np.array([texts.put(word.encode()) for word in (*device.names, GROUPS_NAME, SEGMENT_NAME)], np.int64)
-    name = np.where(found.what == SEGMENT, words[-1], words[device.name[row]])
+    given = {SEGMENT: SEGMENT_NAME, GROUPS: GROUPS_NAME, DISPATCH: DISPATCH_NAME}
+    words = np.array([texts.put(word.encode()) for word in (*device.names, *given.values())], np.int64)
+    name = words[device.name[row]]
+    for offset, what in zip(words[-len(given) :], given, strict=True):
+        name[found.what == what] = offset
+    done = found.row_of_comm >= 0  # also where its time is that of a segment
+    name[found.row_of_comm[done]] = words[device.name[found.comms.table.work[done]]]
     is_groups = found.what == GROUPS
-    column = {"name": np.where(is_groups, words[-2], name)}
+    column = {"name": name}
     events = found.what == HOST_EVENT
     source = (
         np.where(events, np.append(host_row, -1)[found.owner], -1) if host is not None else np.where(events, row, -1)
@@ -395,13 +424,13 @@ def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row:
     unmatched: list[dict[str, Any]] = []
     if host is not None:
         is_known = np.append(host_row >= 0, False)
+        foreign = tied & ~is_known[activities.operator]
+        outside = foreign & _outside(found.host.start_ns, host_row)[activities.operator]
         unmatched += _reasons(
-            (
-                "device activity: its operator is not in the host trace",
-                int((tied & ~is_known[activities.operator]).sum()),
-            ),
+            ("device activity: launched outside of the time that the host trace covers", int(outside.sum())),
+            ("device activity: its operator is not in the host trace", int((foreign & ~outside).sum())),
         )
-        tied &= is_known[activities.operator]
+        tied &= ~foreign
         is_timed = np.zeros(len(host) + 1, np.bool_)
         is_timed[host_row] = True
         timed = int(is_timed[:-1].sum())
@@ -435,6 +464,14 @@ def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row:
         "nodes": len(found),
         "dependencies": len(found.edge),
     }
+
+
+def _outside(start_ns: I64, host_row: I64) -> NDArray[np.bool_]:
+    """Events before the first or behind the last that the host trace has; one entry more, for none."""
+    covered = start_ns[host_row >= 0]
+    if not len(covered):
+        return np.ones(len(start_ns) + 1, np.bool_)
+    return np.append((start_ns < covered.min()) | (start_ns > covered.max()), False)
 
 
 def _reasons(*counted: tuple[str, int]) -> list[dict[str, Any]]:
