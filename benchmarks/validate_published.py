@@ -7,9 +7,9 @@
 Each row becomes a model and a plan (benchmarks/published_rows.py), is generated and simulated (analytic network) on
 the system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of
 products in 8 bits, of attention and of everything else, over what the catalogue's device says. They are fitted to three
-rows of ten, chosen by a hash of what the row says; every error that is reported is of the other rows. Where fewer than
-three rows of a stack can be fitted, those of its GPU are taken, else those of the GPU's generation. No constant belongs
-to a row. A step is simulated with each constant moved by a quarter and is taken to be linear between.
+rows of ten, chosen by a hash of what the row says; every error that is reported is of the other rows. Few rows move a
+constant little. A stack without a fitted row takes the constants of its GPU's generation. No constant belongs to a row.
+A step is simulated with each constant moved by a quarter and is taken to be linear between.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
 
     def loss(constants: list[float]) -> float:
         errors = [np.log(max(near(o, tuple(constants)), 1e-9) / c.step_s) ** 2 for c, o in rows]
-        return float(np.mean(errors)) + 0.05 / len(rows) * sum(np.log(k) ** 2 for k in constants)
+        return float(np.mean(errors)) + 0.2 / len(rows) * sum(np.log(k) ** 2 for k in constants)
 
     for _ in range(8):
         for i in range(len(KNOBS)):
@@ -134,23 +134,22 @@ def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
     return tuple(best)
 
 
-ENOUGH = 3
-"""Rows that constants are fitted to, at least."""
 GENERATION = {"A100": "Ampere", "H100": "Hopper", "B200": "Blackwell", "GB20": "Blackwell", "GB30": "Blackwell"}
 
 
 def pools(case: Case) -> list[tuple[str, str]]:
-    """Whose constants a row takes: its GPU's and stack's, else its GPU's, else those of the GPU's generation."""
-    return [(case.gpu, case.stack), (case.gpu, ""), (GENERATION.get(case.gpu[:4], case.gpu), "")]
+    """Whose constants a row takes: its GPU's and stack's, else those of its GPU's generation, dense or with experts."""
+    kind = "experts" if case.model.experts else "dense"
+    return [(case.gpu, case.stack), (GENERATION.get(case.gpu[:4], case.gpu), kind)]
 
 
 def constants_of(rows: list[tuple[Case, Outcome]]) -> dict[tuple[str, str], Constants]:
-    """Constants of each pool that has rows enough."""
+    """Constants of each pool."""
     groups: dict[tuple[str, str], list[tuple[Case, Outcome]]] = defaultdict(list)
     for case, outcome in rows:
         for pool in pools(case):
             groups[pool].append((case, outcome))
-    return {key: fit(members) for key, members in groups.items() if len(members) >= ENOUGH}
+    return {key: fit(members) for key, members in groups.items()}
 
 
 def chosen(constants: dict[tuple[str, str], Constants], case: Case) -> Constants:
