@@ -30,6 +30,7 @@ FRAME = {
     "running",
     "serving",
     "simulate_astra",
+    "times_on",
 }  # files of cli/ that are no commands
 
 

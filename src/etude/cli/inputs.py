@@ -33,18 +33,3 @@ def open_job(path: Path, groups: Path | None = None, workers: int = 1, max_bytes
     limit = units.parse_bytes(max_bytes) if max_bytes else None
     with progress(f"reading {path}") as advance:
         return opening.open(path, groups=groups, workers=workers, max_bytes=limit, advance=advance)
-
-
-TimesOn = Annotated[
-    str, typer.Option("--times-on", help="Where compute has no time, that on this system: a name, or a YAML file.")
-]
-
-
-def with_times(job: "Job", system: str) -> "Job":
-    """The job with the times that its compute takes on a system, where none were recorded."""
-    if not system:
-        return job
-    from etude.cost import catalogue
-    from etude.cost.traces import timed
-
-    return timed(job, catalogue.system(system).device)

@@ -4,8 +4,9 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import MAKE, app
-from etude.cli.inputs import MaxBytes, TimesOn, Workers, open_job, with_times
+from etude.cli.inputs import MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, say
+from etude.cli.times_on import TimesOn, with_times
 
 
 @app.command(rich_help_panel=MAKE)
