@@ -55,9 +55,12 @@ def demo(
         expect=1,
     )
     _do("simulate", f"{out}/run", "--system", "dgx-h100", say="How long does the step take on one DGX H100, and why?")
-    _do("simulate", f"{out}/run", "--system", "dgx-h100", "--slow-rank", "3=1.2",
+    times = f"{out}/slow.parquet"
+    _do("simulate", f"{out}/run", "--system", "dgx-h100", "--slow-rank", "3=1.2", "--timing", times,
         say="And if the GPU of rank 3 were 20% slow? Everybody waits for it:")  # fmt: skip
-    say(f"\nThe files are in {out}. Next: etude --help")
+    _do("report", f"{out}/run", "--timing", times, "--title", "A step with a slow GPU", "-o", f"{out}/report.html",
+        say="What happened there, on one page:")  # fmt: skip
+    say(f"\nOpen {out}/report.html in a browser. The other files are in {out}. Next: etude --help")
     return 0
 
 
