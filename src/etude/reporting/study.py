@@ -161,11 +161,15 @@ class Study:
         return by_name(self.path)
 
     def drawn(self) -> list[int]:
-        """Ranks of the timeline: all, or those that findings are about and others evenly between."""
+        """Ranks of the timeline: all, or those that findings are about, one of each kind, and others between."""
         ranks = self.job.ranks.tolist()
         if len(ranks) <= RANKS_DRAWN:
             return ranks
         chosen = list(dict.fromkeys(r for r in self.marked if r in ranks))[: RANKS_DRAWN // 2]
+        classes = np.stack([self.job.trace_of, self.timing.block_of], 1)
+        first = np.unique(classes, axis=0, return_index=True)[1].tolist()
+        if len(first) <= RANKS_DRAWN - len(chosen):  # one of each kind, where there are few kinds
+            chosen = list(dict.fromkeys([*chosen, *(ranks[i] for i in first)]))
         for r in np.linspace(0, len(ranks) - 1, RANKS_DRAWN).round().astype(int).tolist():
             if ranks[r] not in chosen and len(chosen) < RANKS_DRAWN:
                 chosen.append(ranks[r])
