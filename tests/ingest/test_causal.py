@@ -172,7 +172,7 @@ def test_what_reads_a_tensor_waits_for_what_wrote_it_through_a_view() -> None:
             op("other", 30, 10, 4),
             launch(32, 3),
             kernel("o", 35, 10, 3, 4, stream=11),
-        )  # fmt: skip
+        )
     )
     linked = causal.convert(device, host)
     assert waits_for(linked, find(linked, "r")) == {("cudaLaunchKernel", 22, "launch"), ("w", 5, "tensor")}
@@ -253,6 +253,7 @@ def test_link_writes_a_file_that_opens_with_its_times(tmp_path: Path, capsys: py
     job, opened = etude.open(tmp_path / "t.et"), etude.open(raw)
     assert job.timing is not None and opened.timing is not None
     assert job.timing.start_ns[0].tolist() == opened.timing.start_ns[0].tolist()
+    assert job.timing.end_ns[0].tolist() == opened.timing.end_ns[0].tolist()  # of callers too
     assert main(["check", str(tmp_path / "t.et")]) == 0
 
 

@@ -21,7 +21,8 @@ from etude.errors import TraceError
 from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import context
-from etude.ingest.events import device_events, host_events
+from etude.ingest.copies import rate_cells
+from etude.ingest.events import OPERATORS, device_events, host_events
 from etude.ingest.graph import ACTIVITY, GROUPS, HOST_EVENT, SEGMENT, SEGMENT_NAME, Graph, graph
 from etude.ingest.host_rows import host_rows
 from etude.ingest.tensors import tensor_flows
@@ -31,7 +32,7 @@ from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.job import Job, Part, assemble
 from etude.model.match import match
-from etude.model.schema import NO_TEXT, NODE, UNKNOWN, Kind, ValueKind
+from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
@@ -198,7 +199,8 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: 
     on_device = found.what >= ACTIVITY
     row = np.append(found.host.row, 0)[found.owner]
     row[on_device] = found.device.row[found.index[on_device]]
-    texts = PythonTexts(host.json if host is not None else device.json, (1 << 16) + 64 * n)
+    json = host.json if host is not None else device.json
+    texts = PythonTexts(json, json.size // 3 + 4096)
     stream = np.full(n, UNKNOWN, np.int64)
     on_stream = found.what == ACTIVITY
     stream[on_stream] = found.device.stream_id[found.device.stream[found.index[on_stream]]]
@@ -317,13 +319,15 @@ def _texts(
     source = (
         np.where(events, np.append(host_row, -1)[found.owner], -1) if host is not None else np.where(events, row, -1)
     )
+    is_operator = device.is_category(*OPERATORS)
     for key in _IO:
         places = host.places.get(key) if host is not None else device.places.get(_DEVICE_IO.get(key, ""))
         if places is None or not (places >= 0).any():
             continue
-        wanted = np.where(source >= 0, places[np.maximum(source, 0)], UNKNOWN)
+        if host is None:  # most events are no operators
+            places = np.where(is_operator, places, UNKNOWN)
         put = texts.put_all if key.endswith("values") else texts.put_distinct
-        column[key] = put(np.where(wanted < 0, UNKNOWN, wanted))
+        column[key] = np.append(put(places), NO_TEXT)[source]
     around = context(device)
     operator = np.append(found.host.row, -1)[np.append(found.host.operator, -1)[found.owner]]
     for key in ("phase", "module"):
@@ -357,13 +361,26 @@ def _attributes(
     layout = np.zeros(len(found), np.int32)
     layout[rows] = 1
     layouts: dict[Layout, int] = {(): 0, own: 1}
-    added = comm_cells(texts, found.comms.table, found.row_of_comm)
+    # recorded times of what waits, or is made of others, do not follow from its own time; nor where it is changed
+    length = found.end_ns - found.start_ns
+    apart = length != found.own_ns
+    apart[found.row_of_comm[found.row_of_comm >= 0]] = True
+    recorded = Attr(RECORDED_NS, integer)
+    layouts |= {(recorded,): 2, (*own, recorded): 3}
+    layout[apart] += 2
+    event = np.full(len(found), -1, np.int64)
+    event[found.what == ACTIVITY] = found.device.row[found.index[found.what == ACTIVITY]]
+    added = rate_cells(device, event) | comm_cells(texts, found.comms.table, found.row_of_comm)
+    entries = list(layouts)
     for row, (attrs, _) in added.items():
-        layout[row] = layouts.setdefault((*(own if layout[row] else ()), *attrs), len(layouts))
+        layout[row] = layouts.setdefault((*entries[layout[row]], *attrs), len(layouts))
     counts = np.array([len(entry) for entry in layouts], np.int64)[layout]
     start = np.cumsum(counts) - counts
     cells = np.empty(int(counts.sum()), np.int64)
     cells[start[rows][:, None] + np.arange(len(own))] = values
+    has_own = np.zeros(len(found), np.bool_)
+    has_own[rows] = True
+    cells[start[apart] + np.where(has_own, len(own), 0)[apart]] = length[apart]
     for row, (attrs, more) in added.items():
         end = int(start[row] + counts[row])
         cells[end - len(attrs) : end] = more
@@ -388,7 +405,9 @@ def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row:
             ),
         )
         tied &= is_known[activities.operator]
-        timed = len(np.unique(host_row[host_row >= 0]))
+        is_timed = np.zeros(len(host) + 1, np.bool_)
+        is_timed[host_row] = True
+        timed = int(is_timed[:-1].sum())
         roots = host.is_process_root | host.is_thread_root
         group = np.array(["process_group:init" in name for name in host.names] + [False])[host.name]
         rest = len(host) - timed - int(roots.sum()) - int(group.sum())
