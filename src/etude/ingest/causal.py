@@ -23,7 +23,17 @@ from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, group
 from etude.ingest.context import context
 from etude.ingest.copies import rate_cells
 from etude.ingest.events import OPERATORS, device_events, host_events
-from etude.ingest.graph import ACTIVITY, GROUPS, HOST_EVENT, SEGMENT, SEGMENT_NAME, Graph, graph
+from etude.ingest.graph import (
+    ACTIVITY,
+    DISPATCH,
+    DISPATCH_NAME,
+    GROUPS,
+    HOST_EVENT,
+    SEGMENT,
+    SEGMENT_NAME,
+    Graph,
+    graph,
+)
 from etude.ingest.host_rows import host_rows
 from etude.ingest.tensors import tensor_flows
 from etude.ingest.work import node_work, operator_work
@@ -204,7 +214,7 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: 
     stream = np.full(n, UNKNOWN, np.int64)
     on_stream = found.what == ACTIVITY
     stream[on_stream] = found.device.stream_id[found.device.stream[found.index[on_stream]]]
-    named = (found.what != SEGMENT) & (found.what != GROUPS)
+    named = (found.what == HOST_EVENT) | on_device
     column: dict[str, Any] = {c.name: constant(c.name, n) for c in NODE}
     column |= _texts(texts, device, host, found, row, host_row)
     column |= {
@@ -264,7 +274,10 @@ def _threads(found: Graph) -> I64:
     thread[found.what == GROUPS] = 0 if len(tid) else -1
     segments = found.what == SEGMENT
     thread[segments] = found.line.thread[found.index[segments]]
-    return np.append(tid, UNKNOWN)[thread]
+    numbers = np.append(tid, UNKNOWN)[thread]
+    on_the_way = found.what == DISPATCH  # a lane for each stream, beside the threads
+    numbers[on_the_way] = tid.max(initial=0) + 1 + found.device.stream[found.index[on_the_way]]
+    return numbers
 
 
 def _parents(found: Graph) -> I64:
@@ -311,10 +324,13 @@ def _step(name: str) -> int:
 def _texts(
     texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: Graph, row: I64, host_row: I64
 ) -> dict[str, I64]:
-    words = np.array([texts.put(word.encode()) for word in (*device.names, GROUPS_NAME, SEGMENT_NAME)], np.int64)
-    name = np.where(found.what == SEGMENT, words[-1], words[device.name[row]])
+    given = {SEGMENT: SEGMENT_NAME, GROUPS: GROUPS_NAME, DISPATCH: DISPATCH_NAME}
+    words = np.array([texts.put(word.encode()) for word in (*device.names, *given.values())], np.int64)
+    name = words[device.name[row]]
+    for offset, what in zip(words[-len(given) :], given, strict=True):
+        name[found.what == what] = offset
     is_groups = found.what == GROUPS
-    column = {"name": np.where(is_groups, words[-2], name)}
+    column = {"name": name}
     events = found.what == HOST_EVENT
     source = (
         np.where(events, np.append(host_row, -1)[found.owner], -1) if host is not None else np.where(events, row, -1)
