@@ -18,10 +18,14 @@ from typing import Any, Final
 import numpy as np
 
 from etude.cost import catalogue
+from etude.cost.schedule import Schedule
+from etude.cost.schedule_files import from_job, from_msccl
 from etude.errors import ClusterError, EtudeError
 from etude.model.annotations import Cluster
 from etude.model.levels import levels_of
+from etude.model.schema import Collective
 from etude.model.system import Device, System
+from etude.opening import open as open_job
 from etude.store.infragraph import read_cluster
 
 _FIGURES: Final = {
@@ -116,3 +120,25 @@ def _device(cluster: Cluster, where: str) -> Device:
     peak = {key.removeprefix("flops."): figures.pop(key) for key in list(figures) if key.startswith("flops.")}
     known: dict[str, Any] = {_FIGURES[key]: value for key, value in figures.items()}
     return Device(name="xpu", peak_flop_per_s={k: float(v) for k, v in peak.items()}, **known)
+
+
+# -- algorithms --------------------------------------------------------------------------------------------------------
+
+
+def is_algorithm_file(text: str) -> bool:
+    """Whether a text on the command line names a file or a prefix of one, rather than an algorithm of ours."""
+    path = Path(text)
+    return path.suffix in (".xml", ".et", ".json") or path.exists() or path.with_name(f"{path.name}.0.et").exists()
+
+
+def open_algorithm(path: str | PathLike[str], collective: str | Collective = Collective.NONE) -> Schedule:
+    """A collective algorithm of your own: MSCCL-style XML, or a Chakra job of sends and receives."""
+    what = Collective.parse(collective) if isinstance(collective, str) else collective
+    place = Path(path)
+    with _in_file(str(place)):
+        if place.suffix == ".xml":
+            try:
+                return from_msccl(place.read_bytes())
+            except OSError as problem:
+                raise ClusterError(str(problem.strerror or problem).lower()) from None
+        return from_job(open_job(place), what)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
 Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
-Compute = StrEnum("Compute", {"RECORDED": "recorded", "ROOFLINE": "roofline", "TABLE": "table", "SCALED": "scaled"})
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
 
 Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
@@ -39,10 +38,12 @@ def simulate(
         Network | None,
         typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
     ] = None,
-    compute: Annotated[Compute, typer.Option(help="Where compute times come from.")] = Compute.RECORDED,
-    scale: Annotated[float, typer.Option(help="Factor for `--compute scaled`.")] = 1.0,
-    table: Annotated[str, typer.Option(help="CSV of measured operators for `--compute table`.")] = "",
-    collective: Annotated[Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`. May be repeated.")] = None,
+    compute: Annotated[
+        str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")
+    ] = "recorded",
+    collective: Annotated[
+        Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")
+    ] = None,
     collective_times: Annotated[Times, typer.Option(help="Of collectives and messages.")] = Times.MODELLED,
     policy: Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")] = Policy.READY,
     eager: Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")] = "",
@@ -50,8 +51,8 @@ def simulate(
     overlap: Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")] = None,
     jitter: Annotated[Pairs | None, typer.Option(help="`compute=0.05`; host, collective, p2p, memory.")] = None,
     slow_rank: Annotated[Pairs | None, typer.Option(help="`3=1.2`: rank 3 takes 1.2 times as long.")] = None,
-    slow_link: Annotated[Pairs | None, typer.Option(help="`0-1=2`: what goes between ranks 0 and 1.")] = None,
-    failed_link: Annotated[Pairs | None, typer.Option(help="`0-1`: nothing goes between ranks 0 and 1.")] = None,
+    slow_link: Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `nic.0/leaf.0=2`: a link.")] = None,
+    failed_link: Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")] = None,
     remote_memory: Annotated[Pairs | None, typer.Option(help="`bandwidth=50GB/s`, `latency=1us`.")] = None,
     seed: Annotated[int, typer.Option(help="Of the jitter.")] = 0,
     fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate ranks that are alike once.")] = None,
@@ -91,7 +92,7 @@ def simulate(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     slow_links = _links(slow_link, failed_link)
     options = _options(
-        policy=policy, compute=compute, scale=scale, table=table, collective=dict(_pairs("collective", collective)),
+        policy=policy, **_compute(compute), collective=_collectives(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
         concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_numbers("jitter", jitter),
         slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
@@ -180,6 +181,19 @@ def _options(**given: Any) -> "Options":
     return Options(overlap=Overlap(**factors), remote_memory=remote, **given)
 
 
+def _compute(text: str) -> dict[str, Any]:
+    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`."""
+    name, equals, value = text.partition("=")
+    if name == "table" and value:
+        return {"compute": "table", "table": value}
+    if name == "scale" and value:
+        return {"compute": "scaled", "scale": _numbers("compute", [text])["scale"]}
+    if equals or name not in ("recorded", "measured", "roofline"):
+        hint = "recorded, roofline, table=ops.csv, scale=0.5"
+        raise UsageError(f"--compute: no such choice `{text}`", hint=hint)
+    return {"compute": "recorded" if name == "measured" else name}
+
+
 def _known(option: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
@@ -212,13 +226,35 @@ def _rank(option: str, text: str) -> int:
     return int(text)
 
 
-def _links(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int, int], float]:
-    found = {}
+def _collectives(given: Pairs | None) -> dict[str, Any]:
+    """Names of algorithms, or algorithms from files: one for each size of group."""
+    from etude.named import is_algorithm_file, open_algorithm
+
+    found: dict[str, Any] = {}
+    for name, value in _pairs("collective", given):
+        if not is_algorithm_file(value):
+            found[name] = value
+            continue
+        before = found.get(name, [])
+        found[name] = [*(before if isinstance(before, list) else []), open_algorithm(value, name)]
+    return found
+
+
+def _links(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int | str, int | str], float]:
+    found: dict[tuple[int | str, int | str], float] = {}
     for option, pairs in (
         ("slow-link", _numbers("slow-link", slow)),
         ("failed-link", dict.fromkeys(failed or (), float("inf"))),
     ):
         for text, factor in pairs.items():
-            a, _, b = text.partition("-")
-            found[_rank(option, a), _rank(option, b)] = factor
+            found[_ends(option, text)] = factor
     return found
+
+
+def _ends(option: str, text: str) -> tuple[int | str, int | str]:
+    """`0-1` are two ranks, `nic.0/leaf.0` two vertices; a number there is a rank."""
+    a, slash, b = text.partition("/")
+    if slash and a and b:
+        return int(a) if a.isdecimal() else a, int(b) if b.isdecimal() else b
+    a, _, b = text.partition("-")
+    return _rank(option, a), _rank(option, b)

@@ -129,9 +129,7 @@ def _leading(blocks: list[Block], at: int) -> bool:
 
 def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
     """The job of one step. Raises UsageError where the plan cannot be."""
-    plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = blocks_of(model, local_of(model, plan))
-    layout = layout_of(model, plan, blocks)
+    plan, blocks, layout = lay_out(model, plan)
     book = Book()
     traces, slots = [], []
     for rank in range(plan.pp):
@@ -140,18 +138,28 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
         trace, groups, peers = walk.program.trace(plan.host_ns)
         traces.append(trace)
         slots.append((groups, peers))
-    grid = Grid.of(plan)
-    job = _job(name or model.name, grid, traces, slots, model, plan)
-    params = sum(b.params for b in blocks)
     return Generated(
         model=model,
         plan=plan,
-        job=job,
+        job=_job(name or model.name, Grid.of(plan), traces, slots, model, plan),
         layout=layout,
-        params=params,
+        params=sum(b.params for b in blocks),
         model_flops=_model_flops(blocks, plan),
         memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
     )
+
+
+def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
+    """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
+    plan = plan.replace(seq=plan.seq or sequence_of(model))
+    blocks = blocks_of(model, local_of(model, plan))
+    return plan, blocks, layout_of(model, plan, blocks)
+
+
+def memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
+    """What each pipeline rank needs, without generating anything."""
+    plan, _, layout = lay_out(model, plan)
+    return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
 
 
 def sequence_of(model: Model) -> int:

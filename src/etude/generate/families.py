@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from etude.errors import UsageError
-from etude.generate import transformer
+from collections.abc import Callable
+from typing import Final
+
+from etude.generate import encoder_decoder, recommend, transformer, vision
 from etude.generate.local import Block, Local
 from etude.generate.model import Family, Model
 
+BLOCKS: Final[dict[Family, Callable[[Model, Local], list[Block]]]] = {
+    Family.DECODER: transformer.blocks,
+    Family.ENCODER: transformer.blocks,
+    Family.ENCODER_DECODER: encoder_decoder.blocks,
+    Family.VIT: vision.vit,
+    Family.DIT: vision.dit,
+    Family.CONVNET: vision.convnet,
+    Family.DLRM: recommend.blocks,
+}
+
 
 def blocks_of(model: Model, local: Local) -> list[Block]:
-    if model.family in (Family.DECODER, Family.ENCODER):
-        return transformer.blocks(model, local)
-    raise UsageError(f"models of family `{model.family}` are not generated yet")
+    """From first to last, figures of one rank and one micro-batch."""
+    return BLOCKS[model.family](model, local)

@@ -61,9 +61,9 @@ class Fragment:
     data: I32
     """Pairs, 2 x edges."""
     ctrl: I32
-    on_value: I32
+    on_value: list[int]
     """Rows that wait for the value before."""
-    on_tip: I32
+    on_tip: list[int]
     """Rows that wait for the tip before."""
     value: int
     """Row that gives the result; BEFORE if there is none."""
@@ -140,8 +140,8 @@ class Emitter:
             module=rows(self.module),
             data=pairs(self.data),
             ctrl=pairs(self.ctrl),
-            on_value=rows(self.on_value),
-            on_tip=rows(self.on_tip),
+            on_value=self.on_value,
+            on_tip=self.on_tip,
             value=self.value,
             tip=self.tip,
             first=rows(first),

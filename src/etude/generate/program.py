@@ -19,36 +19,31 @@ I64 = NDArray[np.int64]
 
 
 class Program:
-    """Rows and edges as they come. `place` returns the row at which a fragment begins."""
+    """Rows and edges as they come. `place` returns the row at which a fragment begins.
+
+    A fragment is placed once for each micro-batch, so placing only notes where; the columns are made at the end, all
+    places of a fragment at once.
+    """
 
     def __init__(self, book: Book) -> None:
         self.book = book
         self.rows = 0
-        self._op: list[Any] = []
-        self._module: list[Any] = []
-        self._micro: list[tuple[int, int]] = []
-        self._data: list[I32] = []
-        self._ctrl: list[I32] = []
-        self._tags: list[tuple[int, int]] = []
+        self._placed: dict[int, tuple[Fragment, list[int], list[int]]] = {}
+        """Fragment -> (it, its first rows, its micro-batches)."""
+        self._single: list[tuple[int, int, int, int, int]] = []
+        """Nodes by themselves: row, op, module, micro-batch, tag."""
+        self._data: list[tuple[int, int]] = []
+        self._ctrl: list[tuple[int, int]] = []
 
     def place(self, fragment: Fragment, micro_batch: int, values: Sequence[int] = (), tips: Sequence[int] = ()) -> int:
         base = self.rows
-        self._op.append(fragment.op)
-        self._module.append(fragment.module)
-        self._micro.append((len(fragment), micro_batch))
-        self.rows += len(fragment)
-        if fragment.data.size:
-            self._data.append(fragment.data + np.int32(base))
-        if fragment.ctrl.size:
-            self._ctrl.append(fragment.ctrl + np.int32(base))
-        self._outside(fragment.on_value, base, values, self._data)
-        self._outside(fragment.on_tip, base, tips, self._ctrl)
+        _, bases, micros = self._placed.setdefault(id(fragment), (fragment, [], []))
+        bases.append(base)
+        micros.append(micro_batch)
+        self.rows += len(fragment.op)
+        self._data += [(base + row, w) for row in fragment.on_value for w in values if w != BEFORE]
+        self._ctrl += [(base + row, w) for row in fragment.on_tip for w in tips if w != BEFORE]
         return base
-
-    def _outside(self, rows: I32, base: int, waited: Sequence[int], edges: list[I32]) -> None:
-        for row in waited:
-            if row != BEFORE and len(rows):
-                edges.append(np.stack([rows + np.int32(base), np.full(len(rows), row, np.int32)]))
 
     def add(
         self,
@@ -62,66 +57,69 @@ class Program:
     ) -> int:
         """One node by itself."""
         row = self.rows
-        self._op.append([self.book.op(op)])
-        self._module.append([self.book.module(f"{module}.{op.part}" if op.part else module)])
-        self._micro.append((1, micro_batch))
+        path = f"{module}.{op.part}" if op.part else module
+        self._single.append((row, self.book.op(op), self.book.module(path), micro_batch, tag))
         self.rows += 1
         self.join(row, data, ctrl)
-        if tag >= 0:
-            self._tags.append((row, tag))
         return row
 
     def join(self, row: int, data: Sequence[int] = (), ctrl: Sequence[int] = ()) -> None:
         """Let a row wait for others."""
-        for waited, edges in ((data, self._data), (ctrl, self._ctrl)):
-            known = [w for w in waited if w != BEFORE]
-            if known:
-                edges.append(np.array([[row] * len(known), known], np.int32))
+        self._data += [(row, w) for w in data if w != BEFORE]
+        self._ctrl += [(row, w) for w in ctrl if w != BEFORE]
+
+    def _rows(self) -> tuple[I32, I32, I64, I64]:
+        """Op, module, micro-batch and tag of every row."""
+        op, module = np.empty(self.rows, np.int32), np.empty(self.rows, np.int32)
+        micro, tag = np.empty(self.rows, np.int64), np.full(self.rows, -1, np.int64)
+        for fragment, bases, micros in self._placed.values():
+            at = np.array(bases)[:, None] + np.arange(len(fragment.op))
+            op[at], module[at] = fragment.op, fragment.module
+            micro[at] = np.array(micros)[:, None]
+        if self._single:
+            row, one, path, batch, number = np.array(self._single).T
+            op[row], module[row], micro[row], tag[row] = one, path, batch, number
+        return op, module, micro, tag
+
+    def _edges(self, name: str, more: list[tuple[int, int]]) -> tuple[I64, I32]:
+        """The CSR of the fragments' own edges and those between them."""
+        found = [np.array(more, np.int32).reshape(-1, 2).T]
+        for fragment, bases, _ in self._placed.values():
+            inside: I32 = getattr(fragment, name)
+            found.append((inside[:, None, :] + np.array(bases, np.int32)[None, :, None]).reshape(2, -1))
+        return _csr(found, self.rows)
 
     def trace(self, host_ns: float = 0.0) -> tuple[Trace, list[str], list[str]]:
         """The trace, and the labels of its group and peer slots."""
-        op = np.concatenate([np.asarray(o, np.int32) for o in self._op])
+        op, module, micro, tag = self._rows()
         columns, groups, peers = columns_of(self.book, op)
-        module = np.concatenate([np.asarray(m, np.int32) for m in self._module])
-        used, codes = np.unique(module, return_inverse=True)
         paths = list(self.book.modules)
-        columns["module"] = codes.astype(np.int64), [paths[u] for u in used]
-        counts, micro = zip(*self._micro, strict=True)
-        batch = np.repeat(np.array(micro, np.int64), counts)
-        columns["micro_batch"] = np.where(batch < 0, UNKNOWN, batch)
+        used = np.bincount(module, minlength=len(paths)) > 0
+        columns["module"] = (np.cumsum(used) - 1)[module], [paths[u] for u in np.flatnonzero(used)]
+        columns["micro_batch"] = np.where(micro < 0, UNKNOWN, micro)
         columns["step"] = np.zeros(self.rows, np.int64)
-        columns["tag"] = self._tag(columns)
-        data, ctrl = _csr(self._data, self.rows), _csr(self._ctrl, self.rows)
-        why = int(Why.TENSOR), int(Why.PROGRAM)
+        message = (columns["kind"] == int(Kind.SEND)) | (columns["kind"] == int(Kind.RECV))
+        columns["tag"] = np.where(message, np.maximum(tag, 0), -1)
+        data, ctrl = self._edges("data", self._data), self._edges("ctrl", self._ctrl)
         if host_ns:
             columns, data, ctrl = _with_host(columns, data, ctrl, int(host_ns))
-        return (
-            build_trace(
-                columns,
-                data=data,
-                ctrl=ctrl,
-                data_why=np.full(len(data[1]), why[0], np.uint8),
-                ctrl_why=np.full(len(ctrl[1]), why[1], np.uint8),
-                group_slots=groups,
-                peer_slots=len(peers),
-            ),
-            groups,
-            peers,
+        trace = build_trace(
+            columns,
+            data=data,
+            ctrl=ctrl,
+            data_why=np.full(len(data[1]), int(Why.TENSOR), np.uint8),
+            ctrl_why=np.full(len(ctrl[1]), int(Why.PROGRAM), np.uint8),
+            group_slots=groups,
+            peer_slots=len(peers),
         )
-
-    def _tag(self, columns: dict[str, Any]) -> I64:
-        message = np.isin(columns["kind"], (int(Kind.SEND), int(Kind.RECV)))
-        tag = np.where(message, 0, -1).astype(np.int64)
-        if self._tags:
-            rows, tags = zip(*self._tags, strict=True)
-            tag[list(rows)] = tags
-        return tag
+        return trace, groups, peers
 
 
 def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str]]:
     """Columns of these ops, and the labels of the group and peer slots that they use."""
-    used, at = np.unique(op, return_inverse=True)
-    ops = [book.ops[u] for u in used]
+    seen = np.bincount(op, minlength=len(book.ops)) > 0
+    at = (np.cumsum(seen) - 1)[op]
+    ops = [book.ops[u] for u in np.flatnonzero(seen)]
     groups = list(dict.fromkeys(o.group for o in ops if o.kind == Kind.COLL))
     peers = list(dict.fromkeys(o.group for o in ops if o.kind in (Kind.SEND, Kind.RECV)))
 
@@ -157,14 +155,9 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
 
 
 def _csr(edges: list[I32], rows: int) -> tuple[I64, I32]:
-    if not edges:
-        return np.zeros(rows + 1, np.int64), np.zeros(0, np.int32)
-    pairs = np.concatenate(edges, axis=1)
-    order = np.lexsort((pairs[1], pairs[0]))
-    row, waited = pairs[0][order], pairs[1][order]
-    fresh = np.ones(len(row), bool)
-    fresh[1:] = (row[1:] != row[:-1]) | (waited[1:] != waited[:-1])
-    row, waited = row[fresh], waited[fresh]
+    pairs = np.concatenate(edges, axis=1).astype(np.int64)
+    key = np.unique(pairs[0] * rows + pairs[1]) if rows else np.zeros(0, np.int64)
+    row, waited = key // max(rows, 1), (key % max(rows, 1)).astype(np.int32)
     start = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=rows), out=start[1:])
     return start, waited

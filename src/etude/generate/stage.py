@@ -12,7 +12,7 @@ from etude.generate.ops import Op, Phase, Stream, bytes_of, collective, compute,
 from etude.generate.pipeline import Action, PipelineSchedule
 from etude.generate.plan import Plan
 from etude.generate.program import Program
-from etude.generate.sharing import Copies, buckets, gather, kinds, owned, reduce
+from etude.generate.sharing import buckets, gather, kinds, owned, reduce
 from etude.model.schema import Collective, Kind
 
 PHASES = {
@@ -51,6 +51,7 @@ class Walk:
     """Last row of each block done so far."""
     reduced: list[int] = field(default_factory=list)
     """Rows that the optimizer waits for."""
+    messages: dict[tuple[Kind, int, int, Phase], Op] = field(default_factory=dict)
 
     # -- pieces ------------------------------------------------------------------------------------------
 
@@ -150,8 +151,8 @@ class Walk:
                 if (made, source, micro) in self.exits:
                     return self.exits[made, source, micro]
         phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
-        op = message(Kind.RECV, f"stage{home}", size, "", Stream.NONE, phase=phase)
-        return self.program.add(self._shared(op), "pipeline", micro_batch=micro, tag=self._tag(action, source, micro))
+        op = self._message(Kind.RECV, home, size, phase)
+        return self.program.add(op, "pipeline", micro_batch=micro, tag=self._tag(action, source, micro))
 
     def _send(self, action: Action, stage: int, micro: int, value: int) -> None:
         target = stage + 1 if action == Action.FORWARD else stage - 1
@@ -159,13 +160,16 @@ class Walk:
             return
         phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
         size = self.layout.stages[min(stage, target)][-1].out_bytes
-        op = message(Kind.SEND, f"stage{self.other(target, micro)}", size, "", Stream.PIPELINE, phase=phase)
-        tag = self._tag(action, stage, micro)
-        self.program.add(self._shared(op), "pipeline", micro_batch=micro, data=[value], tag=tag)
+        op = self._message(Kind.SEND, self.other(target, micro), size, phase)
+        self.program.add(op, "pipeline", micro_batch=micro, data=[value], tag=self._tag(action, stage, micro))
 
-    def _shared(self, op: Op) -> Op:
+    def _message(self, kind: Kind, rank: int, size: int, phase: Phase) -> Op:
         """Equal messages are one op of the book."""
-        return _MESSAGES.setdefault(op, op)
+        key = kind, rank, size, phase
+        if key not in self.messages:
+            stream = Stream.PIPELINE if kind == Kind.SEND else Stream.NONE
+            self.messages[key] = message(kind, f"stage{rank}", size, "", stream, phase=phase)
+        return self.messages[key]
 
     def _tag(self, action: Action, source: int, micro: int) -> int:
         back = action != Action.FORWARD
@@ -174,7 +178,9 @@ class Walk:
     def _load(self, micro: int) -> int:
         size = 16 * self.plan.micro_batch * max(self.plan.seq, 1) // self.plan.cp  # tokens and labels
         op = Op(name="data_loader", kind=Kind.MEM_LOAD, size_bytes=size, stream=Stream.MEMORY)
-        return self.program.add(_MESSAGES.setdefault(op, op), "data", micro_batch=micro)
+        return self.program.add(
+            self.messages.setdefault((Kind.MEM_LOAD, 0, size, Phase.FORWARD), op), "data", micro_batch=micro
+        )
 
     # -- weights and gradients -----------------------------------------------------------------------------
 
@@ -287,9 +293,6 @@ class Walk:
         return last
 
 
-_MESSAGES: dict[Op, Op] = {}
-
-
 def bytes_per_state(plan: Plan) -> int:
     """Of the optimizer, for a parameter: two moments, and the weight in 32 bits if one is kept."""
     return int(2 * width(plan.state_dtype)) + (4 if plan.master and plan.dtype != "fp32" else 0)
@@ -301,6 +304,3 @@ def update(plan: Plan, params: int) -> Op:
     size = int(params * (width(plan.grad_dtype) + 2 * bytes_per_state(plan) + weight))
     w = Work(op_class=OpClass.OPTIMIZER, flops=14 * params, size_bytes=size, dtype="fp32")
     return compute("aten::_fused_adamw_", "update", w, shapes((params,)), shapes((params,)), phase=Phase.OPTIMIZER)
-
-
-__all__ = ["Copies", "Layout", "Walk", "bytes_per_state", "update"]

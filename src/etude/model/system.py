@@ -90,6 +90,10 @@ class Device:
             dtype = wider.get(dtype, "")
         return 0.0
 
+    def busy(self) -> Device:
+        """The device in the middle of long work, when it is at its power limit from the first product on."""
+        return replace(self, sustained_after_ns=1e-6)
+
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "device") -> Device:
         return read(cls, given, where)

@@ -16,6 +16,7 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, LaneKind
 from etude.model.trace import Trace
 from etude.simulate.kernels import COMMUNICATION, COMPUTE, FROM_OUT, LANE, POS, USE
+from etude.simulate.memory import locations, tensors_of
 from etude.simulate.options import Options, Policy
 
 U8 = NDArray[np.uint8]
@@ -117,6 +118,9 @@ def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
     for name in ("data_start", "data", "ctrl_start", "ctrl"):
         add(getattr(trace, name))
     add(_less_tag(trace, tag_base).tag)
+    named = tensors_of(trace)
+    for array in (named.start, named.row, named.out, named.size_bytes, locations(trace)):
+        add(array)
     return h.digest()
 
 
