@@ -35,6 +35,7 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
   etude diff job/ out/            first difference; exit code 1 if any
   etude simulate job/ --system dgx-h100
                                   what it does on another machine
+  etude report run/               where the time goes, and why, on one page
 
 Results go to stdout, talk to stderr; --json makes results JSON.
 """
