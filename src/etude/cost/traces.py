@@ -19,8 +19,9 @@ I64 = NDArray[np.int64]
 def ops_of(trace: Trace) -> OpTable:
     """The nodes of a trace as ops, row by row.
 
-    FLOPs and bytes are the trace's own where it has them, else those of its recorded shapes. A compute node of which
-    only those are known is of class OTHER, every other node of class NONE.
+    FLOPs and bytes are the trace's own where it has them, else those of its recorded shapes. A kernel that says nothing
+    does the work of the operator that launched it, if that launched no other. A compute node of which only FLOPs or
+    bytes are known is of class OTHER, every other node of class NONE.
     """
     columns = [trace.coded(name) for name in ("name", "in_shapes", "in_types")]
     key = np.zeros(len(trace), np.int64)
@@ -30,6 +31,7 @@ def ops_of(trace: Trace) -> OpTable:
     unique, which = np.unique(key, return_inverse=True)
     works = [aten_work(*_words(number, texts)) for number in unique.tolist()]
     table = OpTable.of(works).take(np.asarray(which).ravel())
+    table = table.take(_worker(trace, table.op_class == int(OpClass.NONE)))
     compute = trace.kind == int(Kind.COMP)
     flops = np.where(trace.flops != UNKNOWN, trace.flops, table.flops)
     size_bytes = np.where(trace.tensor_bytes != UNKNOWN, trace.tensor_bytes, table.size_bytes)
@@ -55,6 +57,21 @@ def _words(key: int, texts: list[list[str]]) -> list[str]:
         key, code = divmod(key, len(words))
         found.append(words[code])
     return found[::-1]
+
+
+def _worker(trace: Trace, silent: NDArray[np.bool_]) -> I64:
+    """The row that says what each row does: its own, or its launching operator's."""
+    rows = np.arange(len(trace))
+    kernels = np.flatnonzero((trace.kind == int(Kind.COMP)) & (trace.cpu == 0) & (np.diff(trace.ctrl_start) > 0))
+    if not len(kernels):
+        return rows
+    launcher = trace.ctrl[trace.ctrl_start[kernels]].astype(np.int64)
+    host = (launcher >= 0) & (trace.cpu[np.maximum(launcher, 0)] == 1)
+    kernels, launcher = kernels[host], launcher[host]
+    alone = np.bincount(launcher, minlength=len(trace))[launcher] == 1
+    takes = alone & silent[kernels] & ~silent[launcher]
+    rows[kernels[takes]] = launcher[takes]
+    return rows
 
 
 def trace_time_ns(
