@@ -33,8 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "named": BASE | {"store", "cost", "opening"},
     "sweep": BASE | VERBS | {"store", "cost", "opening", "named"},
     "reporting": BASE | {"cost", "analyse", "view"},
-    "demo": BASE,
-    "cli": BASE | VERBS | {"store", "cost", "opening", "named", "sweep", "demo", "reporting", "__init__"},
+    "cli": BASE | VERBS | {"store", "cost", "opening", "named", "sweep", "reporting", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "named", "sweep"},
     "__main__": {"cli"},

@@ -1,9 +1,9 @@
 import numpy as np
 
 from etude.analyse.traffic import traffic, traffic_matrix
-from etude.demo import training_step
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Collective, Kind
+from training_step import training_step
 
 
 def test_collectives_and_messages_by_hand():

@@ -136,6 +136,50 @@ def test_a_stream_that_waits_for_an_event_waits_for_what_was_before_its_record()
     assert waits_for(linked, find(linked, "k9")) == {("cudaLaunchKernel", 30, "launch"), ("k7", 5, "event")}
 
 
+def test_without_records_a_stream_waits_for_what_ended_last_elsewhere() -> None:
+    wait = event("cuda_runtime", "hipStreamWaitEvent", 25, 1, correlation=3)
+    second = kernel("k9", 46, 5, 4, 1, stream=9)
+    linked = converted(launch(2, 1), kernel("k7", 5, 40, 1, 1), wait, launch(30, 4), second)
+    assert waits_for(linked, find(linked, "k9")) == {("cudaLaunchKernel", 30, "launch"), ("k7", 5, "event")}
+
+
+def test_a_wait_is_handed_on_through_a_stream_that_did_nothing() -> None:
+    def call(name: str, ts: float, correlation: int) -> dict[str, Any]:
+        return event("cuda_runtime", name, ts, 1, correlation=correlation)
+
+    def twin(ts: float, correlation: int, stream: int, number: int) -> dict[str, Any]:
+        more = {"correlation": correlation, "stream": stream, "wait_on_cuda_event_id": number}
+        return event("cuda_sync", "Stream Wait Event", ts, 1, stream, **more)
+
+    linked = converted(
+        launch(0, 1),
+        kernel("k7", 2, 2, 1, 1),
+        launch(5, 2),
+        kernel("k9", 8, 50, 2, 1, stream=9),
+        call("cudaEventRecord", 10, 3),
+        call("cudaStreamWaitEvent", 12, 4),
+        twin(12, 4, 7, 1),  # 7 waits for 9
+        launch(13, 5, tid=8),
+        kernel("other", 15, 1, 5, 1, stream=13),
+        call("cudaEventRecord", 14, 6),
+        call("cudaStreamWaitEvent", 16, 7),
+        twin(16, 7, 11, 2),
+        launch(20, 8),
+        kernel("k11", 60, 5, 8, 1, stream=11),
+    )
+    assert ("k9", 8, "event") in waits_for(linked, find(linked, "k11"))
+
+
+def test_the_device_takes_its_way_from_kernel_to_kernel() -> None:
+    ops = [op("a", 0, 100, 1)]
+    kernels = [kernel("k", 50 + 12 * i, 10, i + 1, 1) for i in range(8)]
+    linked = converted(*ops, *(launch(2 + 4 * i, i + 1) for i in range(8)), *kernels)
+    ways = [(s, d) for n, s, d in nodes(linked) if n == "dispatch"]
+    assert ways == [(60 + 12 * i, 2) for i in range(7)]
+    at = find(linked, "dispatch", 60)
+    assert linked.part.trace.cpu[at] == 1 and waits_for(linked, at) == {("k", 50, "stream")}
+
+
 def test_the_thread_that_asks_for_the_backward_pass_waits_for_it() -> None:
     engine = "autograd::engine::evaluate_function: MmBackward0"
     linked = converted(

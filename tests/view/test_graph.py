@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.cli import main
-from etude.demo import training_step
 from etude.errors import UsageError
 from etude.model.build import TraceBuilder
 from etude.model.schema import Kind
@@ -19,6 +18,7 @@ from etude.store import chakra
 from etude.view.graph import find_node, part_of
 from etude.view.graph_svg import MOST, svg
 from etude.view.layers import draw
+from training_step import training_step
 
 
 def chain(length: int) -> Trace:

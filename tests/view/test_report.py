@@ -14,7 +14,6 @@ import pytest
 
 from etude.analyse.breakdown import breakdown
 from etude.cli import main
-from etude.demo import training_step
 from etude.errors import DeadlockError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
@@ -27,6 +26,7 @@ from etude.view.embedded import Shown, pack
 from etude.view.page import render
 from etude.view.slices import Slices, slices_of
 from simulated_jobs import random_job, symmetric_job, system
+from training_step import training_step
 
 VOID = {"meta", "input", "br"}
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from etude.cli import main
-from etude.demo import training_step
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
@@ -18,6 +17,7 @@ from etude.view.flows import flows_of, running
 from etude.view.slices import Slices, Sort, slices_of
 from etude.view.timeline import write_timeline
 from simulated_jobs import random_job
+from training_step import training_step
 
 
 def timed(job: Job, *blocks: list[tuple[int, int]], offsets: tuple[int, ...] = ()) -> Timing:

@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate learned": (MAKE, "A job of any size that behaves like those that were learned"),
     "learn": (MAKE, "A small model of jobs, without names, shapes or exact sizes, to make others of"),
     "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
-    "predict": (RUN, "How long a training step takes: generate and simulate in one"),
+    "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
     "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),
@@ -62,7 +62,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "roofline": (ANALYSE, "FLOP/s and bytes/s of operators, and how much of the device's roofline they reach"),
     "memory": (ANALYSE, "Memory in use over time and its peaks; how fast copies go"),
-    "demo": (LOOK, "The main path end to end on a small embedded job: no GPU, no server, no download"),
+    "demo": (LOOK, "The main path end to end on an embedded recording: no GPU, no server, no download"),
 }
 
 

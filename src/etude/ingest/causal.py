@@ -41,7 +41,7 @@ from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.job import Job, Part, assemble
-from etude.model.match import match
+from etude.model.match import Matching, match
 from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
@@ -164,10 +164,21 @@ def _least_waiting(ranks: list[Linked]) -> list[Linked]:
             least = np.min([own[r[:calls]] for own, r in rows], axis=0)
             for own, r in rows:
                 own[r[:calls]] = least
+    _least_of_pairs(matching, duration)
     return [
         replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
         for one, own in zip(ranks, duration, strict=True)
     ]
+
+
+def _least_of_pairs(matching: Matching, duration: list[I64]) -> None:
+    """A send and its receive: the one that was asked for last did not wait for the other."""
+    links, pairs, rows = matching.links, matching.pairings, matching.sides.rows
+    for link in np.flatnonzero(links.pairing >= 0).tolist():
+        sender, receiver = duration[links.src_at[link]], duration[links.dst_at[link]]
+        span = slice(pairs.start[links.pairing[link]], pairs.start[links.pairing[link] + 1])
+        sent, received = rows[pairs.send_at[span]], rows[pairs.recv_at[span]]
+        sender[sent] = receiver[received] = np.minimum(sender[sent], receiver[received])
 
 
 def _one_beginning(ranks: list[Linked]) -> list[Linked]:
@@ -329,6 +340,8 @@ def _texts(
     name = words[device.name[row]]
     for offset, what in zip(words[-len(given) :], given, strict=True):
         name[found.what == what] = offset
+    done = found.row_of_comm >= 0  # also where its time is that of a segment
+    name[found.row_of_comm[done]] = words[device.name[found.comms.table.work[done]]]
     is_groups = found.what == GROUPS
     column = {"name": name}
     events = found.what == HOST_EVENT
@@ -414,13 +427,13 @@ def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row:
     unmatched: list[dict[str, Any]] = []
     if host is not None:
         is_known = np.append(host_row >= 0, False)
+        foreign = tied & ~is_known[activities.operator]
+        outside = foreign & _outside(found.host.start_ns, host_row)[activities.operator]
         unmatched += _reasons(
-            (
-                "device activity: its operator is not in the host trace",
-                int((tied & ~is_known[activities.operator]).sum()),
-            ),
+            ("device activity: launched outside of the time that the host trace covers", int(outside.sum())),
+            ("device activity: its operator is not in the host trace", int((foreign & ~outside).sum())),
         )
-        tied &= is_known[activities.operator]
+        tied &= ~foreign
         is_timed = np.zeros(len(host) + 1, np.bool_)
         is_timed[host_row] = True
         timed = int(is_timed[:-1].sum())
@@ -454,6 +467,14 @@ def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row:
         "nodes": len(found),
         "dependencies": len(found.edge),
     }
+
+
+def _outside(start_ns: I64, host_row: I64) -> NDArray[np.bool_]:
+    """Events before the first or behind the last that the host trace has; one entry more, for none."""
+    covered = start_ns[host_row >= 0]
+    if not len(covered):
+        return np.ones(len(start_ns) + 1, np.bool_)
+    return np.append((start_ns < covered.min()) | (start_ns > covered.max()), False)
 
 
 def _reasons(*counted: tuple[str, int]) -> list[dict[str, Any]]:
