@@ -22,7 +22,9 @@ def told(study: Study) -> list[Told]:
     for row in rows[:MOST]:
         sure = f"{words.percent(row['confidence'])} sure"
         study.marked.append(row["rank"])
-        found.append(Told("bad", _headline(row), f"{row['evidence']} ({sure})", "late"))
+        found.append(
+            Told("bad", _headline(row), f"{row['evidence'][:1].upper()}{row['evidence'][1:]} ({sure})", "late")
+        )
     if len(rows) > MOST:
         found.append(Told("warn", f"{words.plural(len(rows) - MOST, 'more straggler')} found.", "", "late"))
     return found

@@ -49,7 +49,10 @@ _SORT[Use.MEMORY], _SORT[Use.HOST] = Sort.MEMORY, Sort.HOST
 def sort_of(trace: Trace) -> U8:
     """What the analyses take a node to be, for its colour; what takes no device time on the host is the host's."""
     use = uses(trace)
-    return np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT[use])
+    sort = np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT[use])
+    codes, words = trace.coded("name")
+    talks = np.array([word.startswith("gloo:") for word in words] + [False])[codes]
+    return np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads do nothing else
 
 
 def with_own_time(found: pa.Table) -> pa.Table:
