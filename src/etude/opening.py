@@ -179,7 +179,8 @@ def _read_run(path: Path, options: dict[str, Any]) -> Job:
     if options["groups"] is not None:
         raise UsageError("a recorded run has its groups with it", where=str(path), hint="leave out --groups")
     name, ranks = runs.find_run(path)
-    return causal.to_job(name, runs.link_run(ranks, max_bytes=options["max_bytes"], advance=options["advance"]))
+    chosen = {key: options[key] for key in ("workers", "max_bytes", "advance")}
+    return causal.to_job(name, runs.link_run(ranks, **chosen))
 
 
 def _read_profile(path: Path, options: dict[str, Any]) -> Job:

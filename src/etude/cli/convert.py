@@ -6,8 +6,8 @@ import typer
 
 from etude.cli.app import CONVERT, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.job_out import check_place
 from etude.cli.output import progress, say
-from etude.errors import UsageError
 
 
 class To(StrEnum):
@@ -47,7 +47,7 @@ def convert(
     from etude.store import chakra, columns
     from etude.store import json as json_store
 
-    _check_place(path, out, force)
+    check_place(out, force, source=path)
     job = open_job(path, groups, workers, max_bytes, ranks=ranks, passes=passes)
     if name:
         job = job.replace(name=name)
@@ -61,19 +61,3 @@ def convert(
         else:
             columns.write_job(fold_job(job) if fold else job, folder)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
-
-
-OURS = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet")
-
-
-def _check_place(path: Path, out: Path, force: bool) -> None:
-    """`--force` replaces a folder that holds nothing but traces, and never the input's neighbours."""
-    if not force or not out.is_dir():
-        return
-    source, target = path.resolve(), out.resolve()
-    if source != target and target in source.parents:
-        raise UsageError("holds the input, which would be lost", where=str(out), hint="give another folder")
-    others = [entry.name for entry in out.iterdir() if entry.is_dir() or not entry.name.endswith(OURS)]
-    if others:
-        hint = "--force replaces a folder of traces alone; give another name, or remove it yourself"
-        raise UsageError(f"holds what Etude did not write: {others[0]}", where=str(out), hint=hint)

@@ -315,6 +315,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "aten::rms_norm": _rows(ops.normalisation),
     "aten::_fused_rms_norm": _rows(ops.normalisation),
     "aten::native_layer_norm_backward": _backward(_rows(ops.normalisation)),
+    "aten::rms_norm_backward": _backward(_rows(ops.normalisation)),  # as generated traces have it
     "aten::_fused_rms_norm_backward": _backward(_rows(ops.normalisation)),
     **{f"aten::{kind}batch_norm": _channels for kind in ("native_", "cudnn_", "miopen_", "_native_")},
     **{f"aten::{kind}batch_norm_backward": _backward(_channels) for kind in ("native_", "cudnn_", "miopen_")},
@@ -334,6 +335,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "aten::_foreach_copy_": _foreach(0),
     **{f"aten::_foreach_{name}{ending}": _foreach(3) for name in _TERNARY for ending in ("", "_")},
     "aten::copy_": _copy,
+    "aten::_to_copy": _clone,
     "aten::clone": _clone,
     "aten::contiguous": _clone,
     "aten::cat": _cat,

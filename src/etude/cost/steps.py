@@ -30,11 +30,22 @@ def _arrivals(build: ScheduleBuilder, group: Groups, ready: I64, ids: list[I64])
     return out
 
 
-def _pair(ready: I64, src: Groups, dst: Groups, more: I64 | None = None) -> I64 | None:
-    waits = [ready[src], ready[dst]] + ([more] if more is not None else [])
-    if more is None and (ready < 0).all():
+def _pair(ready: I64, src: Groups, dst: Groups, *more: I64) -> I64 | None:
+    if not more and (ready < 0).all():
         return None
-    return np.stack(waits, axis=-1)
+    return np.stack([ready[src], ready[dst], *more], axis=-1)
+
+
+IN_FLIGHT = 4
+"""Blocks that one connection of a ring has under way at most: what piles up before a slow link must not share it."""
+
+
+def _in_turn(ready: I64, src: Groups, dst: Groups, sent: list[I64], before: I64) -> I64 | None:
+    """What a step along a ring waits for: the block that came from `before`, and room on the connection."""
+    if not sent:
+        return _pair(ready, src, dst)
+    room = [sent[-IN_FLIGHT]] if len(sent) >= IN_FLIGHT else []
+    return _pair(ready, src, dst, sent[-1][:, before], *room)
 
 
 def ring_reduce_scatter(
@@ -44,13 +55,12 @@ def ring_reduce_scatter(
     n, sign = group.shape[1], -1 if back else 1
     at = np.arange(n)
     before, after = (at - sign) % n, (at + sign) % n
-    sent: I64 | None = None
+    sent: list[I64] = []
     for step in range(n - 1):
         block = (at - sign * (1 + step)) % n
-        came = None if sent is None else sent[:, before]
-        waits = _pair(ready, group, group[:, after], came)
-        sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE)
-    return ready if sent is None else _arrivals(build, group, ready, [sent[:, before]])
+        waits = _in_turn(ready, group, group[:, after], sent, before)
+        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE))
+    return _arrivals(build, group, ready, [sent[-1][:, before]]) if sent else ready
 
 
 def ring_all_gather(
@@ -59,13 +69,80 @@ def ring_all_gather(
     n, sign = group.shape[1], -1 if back else 1
     at = np.arange(n)
     before, after = (at - sign) % n, (at + sign) % n
-    came: list[I64] = []
+    sent: list[I64] = []
     for step in range(n - 1):
         block = (at - sign * step) % n
-        waits = _pair(ready, group, group[:, after], came[-1] if came else None)
-        sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits)
-        came.append(sent[:, before])
-    return _arrivals(build, group, ready, came)
+        waits = _in_turn(ready, group, group[:, after], sent, before)
+        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits))
+    return _arrivals(build, group, ready, [s[:, before] for s in sent])
+
+
+def _ways(n: int, mirrored: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(sign, steps) up and down a ring: half of the way each; of an even number one goes a step farther."""
+    far, near = n // 2, (n - 1) // 2
+    return ((1, near), (-1, far)) if mirrored else ((1, far), (-1, near))
+
+
+def both_reduce_scatter(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, mirrored: bool = False
+) -> I64:
+    """Sums come to position i from both sides, each half of the way round."""
+    n, last = group.shape[1], []
+    at = np.arange(n)
+    for sign, steps in _ways(n, mirrored):
+        before, after = (at - sign) % n, (at + sign) % n
+        sent: list[I64] = []
+        for step in range(steps):
+            block = (at + sign * (steps - step)) % n
+            waits = _in_turn(ready, group, group[:, after], sent, before)
+            sent.append(
+                build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE)
+            )
+        last += [s[:, before] for s in sent[-1:]]
+    return _arrivals(build, group, ready, last) if last else ready
+
+
+def both_all_gather(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, mirrored: bool = False
+) -> I64:
+    n = group.shape[1]
+    at, came = np.arange(n), []
+    for sign, steps in _ways(n, mirrored):
+        before, after = (at - sign) % n, (at + sign) % n
+        sent: list[I64] = []
+        for step in range(steps):
+            block = (at - sign * step) % n
+            waits = _in_turn(ready, group, group[:, after], sent, before)
+            sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits))
+        came += [s[:, before] for s in sent]
+    return _arrivals(build, group, ready, came) if came else ready
+
+
+def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int) -> None:
+    """All-to-all along a ring: what goes to members up to `reach` away travels on, step by step, until it is home.
+
+    Block i * n + j goes from i to j. What a member passes on in a step is one origin's blocks for those farther on:
+    a run of blocks, or two where it goes round the end.
+    """
+    at = np.arange(n)
+    before, after = (at - sign) % n, (at + sign) % n
+    came: list[I64] = []
+    for step in range(1, reach + 1):
+        origin = (at - sign * (step - 1)) % n
+        near, far = origin + sign * step, origin + sign * reach  # of the receivers, before they go round the end
+        low, high = np.minimum(near, far), np.maximum(near, far)
+        waits = np.stack([c[before] for c in came], axis=-1) if came else None
+        came = []
+        for shift in (-n, 0, n):
+            begin, end = np.maximum(low + shift, 0), np.minimum(high + shift, n - 1)
+            some = np.flatnonzero(begin <= end)
+            if len(some):
+                ids = np.full(n, -1, np.int64)
+                ids[some] = build.add(
+                    at[some], after[some], (origin * n + begin)[some], (end - begin + 1)[some],
+                    after=None if waits is None else waits[some],
+                )  # fmt: skip
+                came.append(ids)
 
 
 def direct_reduce_scatter(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
@@ -186,11 +263,13 @@ def doubling_all_gather(
 
 REDUCE_SCATTER: dict[str, Step] = {
     "ring": ring_reduce_scatter,
+    "ring_both": both_reduce_scatter,
     "direct": direct_reduce_scatter,
     "halving_doubling": halving_reduce_scatter,
 }
 ALL_GATHER: dict[str, Step] = {
     "ring": ring_all_gather,
+    "ring_both": both_all_gather,
     "direct": direct_all_gather,
     "halving_doubling": doubling_all_gather,
 }

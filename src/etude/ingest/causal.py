@@ -20,6 +20,7 @@ from etude.errors import TraceError
 from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import context
+from etude.ingest.copies import rate_cells
 from etude.ingest.coverage import coverage
 from etude.ingest.events import OPERATORS, device_events, host_events
 from etude.ingest.graph import (
@@ -95,7 +96,14 @@ def convert(
         end_ns=found.end_ns + device.base_ns,
         report=coverage(host, found, rows),
         world_size=world if isinstance(world, int) else 0,
+        device=_device_name(device),
     )
+
+
+def _device_name(device: DeviceTrace) -> str:
+    listed = device.members.get("deviceProperties")
+    names = [one.get("name") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return next((name for name in names if isinstance(name, str) and name), "")
 
 
 # -- the trace ---------------------------------------------------------------------------------------------------------
@@ -284,7 +292,9 @@ def _attributes(
     recorded = Attr(RECORDED_NS, integer)
     layouts |= {(recorded,): 2, (*own, recorded): 3}
     layout[apart] += 2
-    added = comm_cells(texts, found.comms.table, found.row_of_comm)
+    event = np.full(len(found), -1, np.int64)
+    event[found.what == ACTIVITY] = found.device.row[found.index[found.what == ACTIVITY]]
+    added = rate_cells(device, event) | comm_cells(texts, found.comms.table, found.row_of_comm)
     entries = list(layouts)
     for row, (attrs, _) in added.items():
         layout[row] = layouts.setdefault((*entries[layout[row]], *attrs), len(layouts))

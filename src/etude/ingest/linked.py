@@ -26,6 +26,8 @@ class Linked:
     end_ns: I64
     report: dict[str, Any]
     world_size: int = 0
+    device: str = ""
+    """What it ran on, as the profiler names it."""
 
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:
@@ -43,7 +45,7 @@ def to_job(name: str, ranks: Sequence[Linked]) -> Job:
         [one.part for one in ranks],
         world_size=max((one.world_size for one in ranks), default=0),
         timing=timing,
-        provenance={"source_format": "pytorch profiler"},
+        provenance=_provenance(ranks),
     )
 
 
@@ -113,3 +115,9 @@ def _one_beginning(ranks: list[Linked]) -> list[Linked]:
         start[first] = early
         shifted.append(replace(one, part=replace(one.part, trace=trace.replace(duration_ns=duration)), start_ns=start))
     return shifted
+
+
+def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
+    found = {"source_format": "pytorch profiler"}
+    devices = list(dict.fromkeys(one.device for one in ranks if one.device))
+    return found | ({"device": ", ".join(devices[:4])} if devices else {})

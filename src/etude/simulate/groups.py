@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.groups import GroupShape, group_shape
-from etude.errors import ClusterError
+from etude.errors import ClusterError, UsageError
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
 from etude.model.system import LevelKind, System
-from etude.simulate.options import Options
+from etude.simulate.options import Network, Options
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -56,11 +56,27 @@ def used_groups(job: Job, matching: Matching, system: System, options: Options) 
             members = np.unique(known)
             here = int((positions(job, members.astype(np.int64)) >= 0).sum())
             lacks[g], partial[g] = here > users[g], here < len(members)
-        shape[g] = number.setdefault(group_shape(system, members), len(number))
+        shape[g] = number.setdefault(_shape(system, members, _name(job, name)), len(number))
         factor[g] = _slowest(members, options, f"group `{_name(job, name)}`")
     return UsedGroups(
         group.astype(np.int32), of_use.reshape(-1).astype(np.int32), shape, factor, lacks, partial, tuple(number)
     )
+
+
+def _shape(system: System, members: I32, name: str) -> GroupShape:
+    try:
+        return group_shape(system, members)
+    except UsageError as problem:
+        raise UsageError(problem.problem, where=f"group `{name}`", hint=problem.hint) from None
+
+
+def members_of(job: Job, matching: Matching, groups: UsedGroups, row: int) -> I64:
+    """Ranks of the group of a row, in its order; those that use it where nobody says who is in it."""
+    name = int(groups.group[row])
+    known = np.arange(job.world_size) if name == WORLD else job.groups.ranks(name)
+    if known is None:
+        known = job.ranks[np.unique(matching.uses.at[groups.of_use == row])]
+    return np.asarray(known, np.int64)
 
 
 def _name(job: Job, group: int) -> str:
@@ -69,7 +85,7 @@ def _name(job: Job, group: int) -> str:
 
 def _slowest(members: I32, options: Options, who: str) -> float:
     worst = 1.0
-    for (a, b), factor in options.slow_links.items():
+    for (a, b), factor in _between_ranks(options):
         if a in members and b in members:
             if math.isinf(factor):
                 raise _failed(a, b, who)
@@ -77,10 +93,17 @@ def _slowest(members: I32, options: Options, who: str) -> float:
     return worst
 
 
+def _between_ranks(options: Options) -> list[tuple[tuple[int, int], float]]:
+    """Slow links, where they slow down an operation as a whole: in closed forms."""
+    if options.network != Network.ANALYTIC:
+        return []
+    return [((int(a), int(b)), factor) for (a, b), factor in options.slow_links.items()]
+
+
 def link_factors(src: I64, dst: I64, options: Options) -> F64:
     """Factor on the messages of each pair of ranks."""
     factor = np.ones(len(src))
-    for (a, b), slow in options.slow_links.items():
+    for (a, b), slow in _between_ranks(options):
         hit = ((src == a) & (dst == b)) | ((src == b) & (dst == a))
         if math.isinf(slow) and hit.any():
             raise _failed(a, b, "a message")
@@ -91,7 +114,7 @@ def link_factors(src: I64, dst: I64, options: Options) -> F64:
 def _failed(a: int, b: int, who: str) -> ClusterError:
     return ClusterError(
         f"the link between ranks {a} and {b} has failed, and {who} needs it",
-        hint="the analytic network knows no way around; give the link a factor, or take a network with routes",
+        hint="closed forms know no way around: `--network flow` or `links` finds one; or give the link a factor",
     )
 
 

@@ -1,0 +1,316 @@
+"""Predicted against published training steps, and against our own single-GPU steps on an H200.
+
+    python benchmarks/validate_published.py                 # the reference data beside the checkout, or $ETUDE_SHARED
+    python benchmarks/validate_published.py --rows my.csv   # other rows of the same columns
+    python benchmarks/validate_published.py --write-rows    # writes benchmarks/validation_rows.csv anew
+
+Each row becomes a model and a plan (benchmarks/published_rows.py), is generated and simulated (analytic network) on
+the system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of
+products in 8 bits, of attention and of everything else, over what the catalogue's device says. They are fitted to three
+rows of ten, chosen by a hash of what the row says; every error that is reported is of the other rows. Few rows move a
+constant little. A stack without a fitted row takes the constants of its GPU's generation. No constant belongs to a row.
+A step is simulated with each constant moved by a quarter and is taken to be linear between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import sys
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from published_rows import Case, Row, case_of, is_fitted, key_of
+
+from etude.cost.catalogue import system
+from etude.generate.build import generate
+from etude.generate.model import Model
+from etude.generate.plan import Plan
+from etude.model.system import Device, System
+from etude.simulate.run import simulate
+from etude.sweep.predict import grown
+
+HERE = Path(__file__).parent
+KNOBS = ("products", "fp8", "attention", "rest")
+Constants = tuple[float, ...]
+NEUTRAL: Constants = (1.0, 1.0, 1.0, 1.0)
+STEP = 0.25
+"""By which a constant is moved to see what it does; times are all but linear in it."""
+
+
+def slowed(device: Device, constants: Constants) -> Device:
+    """The device with its times multiplied: products, products in 8 bits, everything else."""
+    products, fp8, attention, rest = constants
+    ops = {}
+    for name, cost in device.ops.items():
+        if name in ("gemm", "convolution", "attention"):
+            factor = attention if name == "attention" else products
+            ops[name] = replace(cost, flop_efficiency=cost.flop_efficiency / factor)
+        else:
+            ops[name] = replace(cost, traffic=cost.traffic * rest, flop_efficiency=cost.flop_efficiency / rest,
+                                row_ns=cost.row_ns * rest, fixed_ns=cost.fixed_ns * rest)  # fmt: skip
+    peak = {k: v * products / fp8 if k == "fp8" else v for k, v in device.peak_flop_per_s.items()}
+    return replace(device, ops=ops, peak_flop_per_s=peak)
+
+
+def machine(case: Case) -> System:
+    """The system of a row. What the catalogue has no GPU for is made from the nearest one's data sheet."""
+    made = system(case.system)
+    device = made.device
+    if case.gpu in ("GB200", "GB300"):  # jobs take 64 of a rack's 72 GPUs
+        made = made.replace(levels=(replace(made.levels[0], size=64), *made.levels[1:]))
+    if case.gpu == "A100-40GB":
+        device = replace(device, memory_bandwidth_bytes_per_s=1.555e12, memory_bytes=40_000_000_000)
+    if case.gpu.startswith("H100-96GB"):
+        device = replace(device, memory_bandwidth_bytes_per_s=2.4e12, memory_bytes=96_000_000_000)
+    return grown(made.replace(device=device), case.plan.gpus)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds of a step as the catalogue says, then with each constant moved by STEP."""
+
+    key: str
+    times: tuple[float, ...]
+
+
+def settings_of(case: Case) -> list[Constants]:
+    """The catalogue's constants, then each moved by STEP. Without 8-bit products their constant does nothing."""
+    knobs = [k for k, name in enumerate(KNOBS) if name != "fp8" or case.plan.precision == "fp8"]
+    return [NEUTRAL, *(tuple(1.0 + STEP * (i == k) for i in range(len(KNOBS))) for k in knobs)]
+
+
+def seconds(case: Case, settings: list[Constants], *, quick: bool) -> list[float]:
+    """Simulated seconds of a step under each of these constants.
+
+    `quick`: with one and two micro-batches for each pipeline rank, and from there on a straight line, since each more
+    takes as long as the last.
+    """
+    p, made = case.plan, machine(case)
+    few = [p.micro_batches]
+    if quick and p.micro_batches > 3 * p.pp:
+        few = [p.pp, 2 * p.pp]
+    found = []
+    for count in few:
+        job = generate(case.model, p.replace(global_batch=p.dp * p.micro_batch * count)).job
+        found.append([simulate(job, made.replace(device=slowed(made.device, k))).makespan_ns / 1e9 for k in settings])
+    if len(few) == 1:
+        return found[0]
+    more = (p.micro_batches - few[1]) / (few[1] - few[0])
+    return [b + (b - a) * more for a, b in zip(*found, strict=True)]
+
+
+def moved(case: Case, quick: bool) -> Outcome:
+    """What each constant does to a row."""
+    base, *found = seconds(case, settings_of(case), quick=quick)
+    if case.plan.precision != "fp8":
+        found.insert(KNOBS.index("fp8"), base)
+    return Outcome(case.key, (base, *found))
+
+
+def near(outcome: Outcome, constants: Constants) -> float:
+    """Seconds with other constants; a step is all but linear in them."""
+    base, *others = outcome.times
+    return base + sum((c - 1.0) * (t - base) / STEP for c, t in zip(constants, others, strict=True))
+
+
+def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
+    """Constants with the least squares of log errors, pulled towards 1 the less, the more rows; on a grid, in turn."""
+    best = list(NEUTRAL)
+    grid = np.exp(np.linspace(np.log(0.6), np.log(4.0), 191))
+
+    def loss(constants: list[float]) -> float:
+        errors = [np.log(max(near(o, tuple(constants)), 1e-9) / c.step_s) ** 2 for c, o in rows]
+        return float(np.mean(errors)) + 0.2 / len(rows) * sum(np.log(k) ** 2 for k in constants)
+
+    for _ in range(8):
+        for i in range(len(KNOBS)):
+            best[i] = float(min(grid, key=lambda k: loss([*best[:i], float(k), *best[i + 1 :]])))
+    return tuple(best)
+
+
+GENERATION = {"A100": "Ampere", "H100": "Hopper", "B200": "Blackwell", "GB20": "Blackwell", "GB30": "Blackwell"}
+
+
+def pools(case: Case) -> list[tuple[str, str]]:
+    """Whose constants a row takes: its GPU's and stack's, else those of its GPU's generation, dense or with experts."""
+    kind = "experts" if case.model.experts else "dense"
+    return [(case.gpu, case.stack), (GENERATION.get(case.gpu[:4], case.gpu), kind)]
+
+
+def constants_of(rows: list[tuple[Case, Outcome]]) -> dict[tuple[str, str], Constants]:
+    """Constants of each pool."""
+    groups: dict[tuple[str, str], list[tuple[Case, Outcome]]] = defaultdict(list)
+    for case, outcome in rows:
+        for pool in pools(case):
+            groups[pool].append((case, outcome))
+    return {key: fit(members) for key, members in groups.items()}
+
+
+def chosen(constants: dict[tuple[str, str], Constants], case: Case) -> Constants:
+    return next((constants[pool] for pool in pools(case) if pool in constants), NEUTRAL)
+
+
+def table(errors: list[tuple[str, float]]) -> str:
+    groups: dict[str, list[float]] = defaultdict(list)
+    for name, error in errors:
+        groups[name].append(abs(error))
+    lines = []
+    for name, found in groups.items():
+        a = np.array(found)
+        lines.append(f"{name:44s} {len(a):4d} rows   median {np.median(a):6.1%}   mean {a.mean():6.1%}   "
+                     f"90th percentile {np.percentile(a, 90):6.1%}")  # fmt: skip
+    return "\n".join(lines)
+
+
+def h200_cases(path: Path) -> list[tuple[Case, float]]:
+    """Single-GPU steps: PyTorch eager, everything in bf16, fused AdamW, no norms of gradients."""
+    found = []
+    for row in csv.DictReader(path.open()):
+        if row["kind"] != "train":
+            continue
+        shape = {k: int(row[k]) for k in ("layers", "hidden", "heads", "ffn", "vocab", "seq")}
+        m = Model(name="h200", **shape, gated=row["act"] == "swiglu", norm=row["norm"].replace("ln", "layer"),  # type: ignore[arg-type]
+                  positions="none")  # type: ignore[arg-type]  # fmt: skip
+        plan = Plan(micro_batch=int(row["batch"]), seq=shape["seq"], grad_dtype="bf16", state_dtype="bf16",
+                    master=False, clip=False, host_ns=EAGER_HOST_NS)  # fmt: skip
+        case = Case(
+            model=m,
+            plan=plan,
+            system="dgx-h200",
+            gpu="H200",
+            stack="pytorch-eager",
+            megatron=False,
+            step_s=float(row["train_step_ms_median"]) / 1e3,
+            assumed="",
+            source="h200_steps.csv",
+            key="0",
+        )
+        found.append((case, float(row["train_step_ms_median"]) / 1e3))
+    return found
+
+
+EAGER_HOST_NS = 60_000
+"""Host time of an op in eager PyTorch: the step of the smallest model of h200_steps.csv, which waits for the host
+throughout, over its ops."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared = Path(os.environ.get("ETUDE_SHARED", HERE.parent.parent / "shared"))
+    parser.add_argument("--rows", type=Path, default=shared / "measured" / "published_train.csv")
+    parser.add_argument("--steps", type=Path, default=shared / "measured" / "h200_steps.csv")
+    parser.add_argument("--write-rows", action="store_true", help="write validation_rows.csv and stop")
+    parser.add_argument("--quick", action="store_true", help="few micro-batches, and a straight line from there")
+    parser.add_argument("--outcomes", type=Path, help="keep simulated times here, and take those that are there")
+    parser.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    rows = list(csv.DictReader(options.rows.open()))
+    found = [case_of(row) for row in rows]
+    if options.write_rows:
+        write_rows(rows, found)
+        return 0
+    cases = [case for case in found if isinstance(case, Case)]
+    kept = Kept(options.outcomes)
+    fitted = [case for case in cases if is_fitted(case.key)]
+    if len(fitted) * 3 > len(cases):
+        raise SystemExit(f"{len(fitted)} of {len(cases)} rows would be fitted: more than a third")
+    times = kept.all(cases, quick=options.quick, workers=options.workers)
+    pairs = [(case, Outcome(case.key, tuple(t))) for case, t in zip(cases, times, strict=True)]
+    constants = constants_of([pair for pair in pairs if is_fitted(pair[0].key)])
+    report(pairs, constants)
+    steps = h200_cases(options.steps) if options.steps.exists() else []
+    if steps:
+        print("\nH200, PyTorch eager (h200_steps.csv); constants of the catalogue and the host's time")
+        errors = []
+        for case, seconds in steps:
+            time = simulate(generate(case.model, case.plan).job, machine(case)).makespan_ns / 1e9
+            errors.append(("h200_steps", time / seconds - 1))
+            print(f"  {case.model.layers} x {case.model.hidden:5d} {time * 1e3:7.1f} ms; measured {seconds * 1e3:.1f}"
+                  f" ({errors[-1][1]:+.1%})")  # fmt: skip
+        print(table(errors))
+    return 0
+
+
+class Kept:
+    """Simulated times, in a file if one is given: a run that was cut off goes on, and nothing is simulated twice."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.known: dict[str, list[float]] = json.loads(path.read_text()) if path and path.exists() else {}
+
+    def all(self, cases: list[Case], *, quick: bool, workers: int) -> list[list[float]]:
+        keys = [f"{c.key} {c.plan} quick {quick}" for c in cases]
+        wanted = {k: c for k, c in zip(keys, cases, strict=True) if k not in self.known}
+        small_first = sorted(wanted.items(), key=lambda item: item[1].plan.pp * item[1].plan.micro_batches)
+        with ProcessPoolExecutor(workers) as pool:
+            futures = {pool.submit(moved, case, quick): key for key, case in small_first}
+            for done in as_completed(futures):
+                self.known[futures[done]] = list(done.result().times)
+                if self.path:
+                    self.path.write_text(json.dumps(self.known))
+        return [self.known[k] for k in keys]
+
+
+def report(pairs: list[tuple[Case, Outcome]], constants: dict[tuple[str, str], Constants]) -> None:
+    held: list[tuple[str, float]] = []
+    print(f"{len(pairs)} rows in, {sum(is_fitted(c.key) for c, _ in pairs)} of them fitted\n")
+    for key, values in sorted(constants.items()):
+        print(f"{key[0]:24s} {key[1]:18s} " + "  ".join(f"{k} {v:.2f}" for k, v in zip(KNOBS, values, strict=True)))
+    print()
+    for case, outcome in sorted(pairs, key=lambda p: (p[0].stack, p[0].gpu, p[0].model.name)):
+        raw, time = outcome.times[0], near(outcome, chosen(constants, case))
+        error, mark, p = time / case.step_s - 1, "fitted" if is_fitted(case.key) else "", case.plan
+        print(f"{case.stack:16s} {case.gpu[:10]:10s} {case.model.name:16s} {p.precision:4s} n{p.gpus:<5d} "
+              f"tp{p.tp} pp{p.pp:<2d} cp{p.cp} ep{p.ep:<2d} {time:8.3f} s, published {case.step_s:8.3f} "
+              f"({error:+6.1%}, without constants {raw / case.step_s - 1:+6.1%}) {mark}")  # fmt: skip
+        if not mark:
+            held.append(("all rows", error))
+            if case.megatron:
+                held.append(("Megatron family", error))
+            held.append((f"{case.stack} on {case.gpu}", error))
+            if case.source.startswith("Narayanan"):
+                held.append(("Narayanan et al. 2021, A100", error))
+    print("\nrows that no constant was fitted to:")
+    print(table(sorted(held, key=lambda e: (e[0] not in ("all rows", "Megatron family"), e[0]))))
+
+
+def write_rows(rows: list[Row], found: list[Case | str]) -> None:
+    path = HERE / "validation_rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            [
+                "key",
+                "source",
+                "model",
+                "gpus",
+                "gpu_type",
+                "precision",
+                "use",
+                "why_or_assumed",
+                "stack",
+                "fitted",
+                "plan",
+            ]
+        )
+        for row, case in zip(rows, found, strict=True):
+            head = [key_of(row), row["source"], row["model"], row["gpus"], row["gpu_type"], row["precision"]]
+            if isinstance(case, str):
+                writer.writerow([*head, "out", case, "", "", ""])
+                continue
+            p = case.plan
+            plan = (f"tp{p.tp} pp{p.pp} cp{p.cp} ep{p.ep} dp{p.dp} zero{p.zero} {p.schedule} "
+                    f"micro-batch {p.micro_batch} recompute {p.recompute} attention {p.attention}")  # fmt: skip
+            writer.writerow([*head, "in", case.assumed, case.stack, "yes" if is_fitted(case.key) else "no", plan])
+    used = sum(isinstance(c, Case) for c in found)
+    print(f"wrote {path}: {used} of {len(rows)} rows in")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

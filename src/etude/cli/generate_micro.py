@@ -1,0 +1,59 @@
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import MAKE, app
+from etude.cli.job_out import Force, Format, NoWrite, Out, To, write_job
+from etude.cli.output import AsJson, emit
+
+
+@app.command("generate micro", rich_help_panel=MAKE)
+def generate_micro(
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            help="A collective (all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, ...) or messages: ring, "
+            "shift:K, neighbours, ping_pong, exchange, bisection, incast, outcast, chain, permutation, all_pairs."
+        ),
+    ],
+    ranks: Annotated[int, typer.Option(min=1, help="Ranks of the job.")],
+    size: Annotated[
+        str, typer.Option("--bytes", help="Input bytes on each rank, `64MB`; several: `1KB,1MB,64MB`.")
+    ] = "64MB",
+    out: Out = None,
+    to: Format = To.PARQUET,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds of all sizes.")] = 1,
+    group: Annotated[int, typer.Option(min=0, help="Ranks of a group; 0: all in one.")] = 0,
+    stride: Annotated[int, typer.Option(min=1, help="Distance of the members of a group.")] = 1,
+    compute: Annotated[str, typer.Option(help="Compute before each communication: `1ms`.")] = "0",
+    overlap: Annotated[bool, typer.Option(help="The next compute does not wait for the communication.")] = False,
+    concurrent: Annotated[bool, typer.Option(help="Communications do not wait for one another.")] = False,
+    seed: Annotated[int, typer.Option(help="Of `permutation`.")] = 0,
+    force: Force = False,
+    no_write: NoWrite = False,
+    json: AsJson = False,
+) -> None:
+    """One collective or pattern of messages, with or without compute beside it
+
+    etude generate micro all_reduce --ranks 64 --bytes 64MB -o job/
+    etude generate micro shift:8 --ranks 32 --bytes 1MB,16MB --repeat 4 -o job/
+    etude generate micro all_gather --ranks 64 --group 8 --compute 2ms --overlap -o job/
+    """
+    from etude.generate.micro import MicroOptions, micro
+    from etude.generate.numbers import numbers
+    from etude.units import parse_bytes, parse_time
+
+    options = MicroOptions(
+        ranks=ranks,
+        sizes=tuple(parse_bytes(one) for one in size.split(",")),
+        repeat=repeat,
+        group=group,
+        stride=stride,
+        compute_ns=parse_time(compute),
+        overlap=overlap,
+        concurrent=concurrent,
+        seed=seed,
+    )
+    job = micro(pattern, options)
+    write_job(job, out, to, force=force, no_write=no_write)
+    emit(numbers(job), json=json)

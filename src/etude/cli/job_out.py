@@ -1,0 +1,64 @@
+"""What commands that make a job have in common: where it goes, and in which format."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from etude.cli.output import progress, say
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.model.job import Job
+
+
+class To(StrEnum):
+    PARQUET = "parquet"
+    ET = "et"
+    JSON = "json"
+
+
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write; it appears when it is complete.")]
+Format = Annotated[To, typer.Option("--to", help="One Parquet folder (ranks share traces), or a file for each rank.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")]
+NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
+
+
+def write_job(job: "Job", out: Path | None, to: To, *, force: bool, no_write: bool = False) -> None:
+    """Writes a job that was made, in full or not at all."""
+    if no_write:
+        return
+    if out is None:
+        raise UsageError("no folder to write is given", hint="-o job/, or --no-write")
+    from etude.files import writing
+    from etude.model.fold import fold
+    from etude.store import chakra, columns
+    from etude.store import json as json_store
+
+    check_place(out, force)
+    with writing(out, force=force) as folder, progress(f"writing {out}", len(job)) as advance:
+        folder.mkdir()
+        if to == To.ET:
+            chakra.write_job(job, folder, advance=advance)
+        elif to == To.JSON:
+            json_store.write_job(job, folder, advance=advance)
+        else:
+            columns.write_job(fold(job), folder)
+    say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
+
+
+OURS = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet")
+
+
+def check_place(out: Path, force: bool, source: Path | None = None) -> None:
+    """`--force` replaces a folder that holds nothing but traces, and never the neighbours of what is read."""
+    if not force or not out.is_dir():
+        return
+    target = out.resolve()
+    if source is not None and source.resolve() != target and target in source.resolve().parents:
+        raise UsageError("holds the input, which would be lost", where=str(out), hint="give another folder")
+    others = [entry.name for entry in out.iterdir() if entry.is_dir() or not entry.name.endswith(OURS)]
+    if others:
+        hint = "--force replaces a folder of traces alone; give another name, or remove it yourself"
+        raise UsageError(f"holds what Etude did not write: {others[0]}", where=str(out), hint=hint)

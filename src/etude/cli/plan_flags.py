@@ -1,0 +1,89 @@
+"""Flags of a plan: one for each field of `Plan`, made from the fields themselves, and `--plan FILE` beneath them."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.errors import UsageError
+from etude.generate.plan import Plan
+from etude.model.reading import key_of
+
+if TYPE_CHECKING:
+    from etude.generate.model import Model
+
+ModelName = Annotated[
+    str, typer.Argument(help="A model of the catalogue, a YAML file, or a Hugging Face `config.json`.")
+]
+PANEL = "The plan"
+
+
+def with_fields(cls: type[Any], into: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A command with a flag for each field of a dataclass of figures; it gets those that were given as `into`."""
+    made = {f"{into}_{f.name}": _parameter(f, into, panel) for f in fields(cls)}
+
+    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
+        def run(**given: Any) -> Any:
+            flags = {name.removeprefix(f"{into}_"): given.pop(name) for name in list(given) if name in made}
+            return command(**{into: {k: v for k, v in flags.items() if v is not None}}, **given)
+
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != into]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + list(made.values())
+        run.__name__, run.__module__ = command.__name__, command.__module__
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return wrap
+
+
+def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
+    kind, of, key = f.metadata["kind"], f.metadata["of"], key_of(f)
+    types: dict[str, Any] = {"count": int, "flag": bool, "number": float}
+    base: Any = of if kind == "choice" else types.get(kind, str)
+    name = "--" + key.replace("_", "-")
+    names = [f"{name}/--no-{key.replace('_', '-')}"] if kind == "flag" else [name]
+    usual = "" if f.default in (MISSING, None) or f.default_factory is not MISSING else f.default
+    shown = f" [default: {'on' if usual is True else 'off' if usual is False else usual}]" if usual != "" else ""
+    text = f.metadata["doc"] + ("; `4,5,4`" if kind == "list" else "") + shown.replace("[", r"\[")
+    option = typer.Option(*names, help=text[0].upper() + text[1:], rich_help_panel=panel, show_default=False)
+    return inspect.Parameter(
+        f"{into}_{f.name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[base | None, option]
+    )
+
+
+with_plan = with_fields(Plan, "flags", PANEL)
+
+
+def plan_of(flags: dict[str, Any], path: Path | None) -> Plan:
+    """The plan of a file with these flags over it."""
+    return Plan.from_dict(given_of(flags, path), str(path or "plan"))
+
+
+def given_of(flags: dict[str, Any], path: Path | None) -> dict[str, Any]:
+    """What a file and these flags say, by key."""
+    given: dict[str, Any] = {}
+    if path is not None:
+        from etude.generate.model import parsed
+
+        given = parsed(path)
+    keys = {f.name: key_of(f) for f in fields(Plan)}
+    for name, value in flags.items():
+        given[keys[name]] = _numbers(name, value) if name == "stages" else value
+    return given
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--{name}: `{text}` is not a list of numbers", hint="4,5,4") from None
+
+
+def model_of(name: str, hf: Path | None = None) -> "Model":
+    from etude.generate.model import model
+
+    return model(hf or name)

@@ -1,0 +1,333 @@
+"""Op: one node of a program before it has a place, with the ops of its backward pass.
+
+A block (a layer, the embedding, the head) is a list of ops for the forward pass. Each says what its backward pass
+does, op by op; so recomputation, split backwards and closed forms all come from one description. Figures are those
+of one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, Final
+
+from etude.cost import ops as work
+from etude.cost.ops import Work, width
+from etude.model.schema import UNKNOWN, Collective, Kind
+
+
+class Phase(IntEnum):
+    """Which part of a step an op belongs to."""
+
+    FORWARD = 0
+    RECOMPUTE = 1
+    INPUT = 2
+    """Gradients of inputs: the part of a backward pass that others wait for."""
+    WEIGHT = 3
+    """Gradients of weights."""
+    OPTIMIZER = 4
+    # of serving
+    PREFILL = 5
+    DECODE = 6
+    MIXED = 7
+    """Tokens of prompts and tokens out in one pass."""
+    DRAFT = 8
+
+    @property
+    def label(self) -> str:
+        return _LABEL[self]
+
+
+_LABEL = {
+    Phase.FORWARD: "forward",
+    Phase.RECOMPUTE: "recompute",
+    Phase.INPUT: "backward-input",
+    Phase.WEIGHT: "backward-weight",
+    Phase.OPTIMIZER: "optimizer",
+    Phase.PREFILL: "prefill",
+    Phase.DECODE: "decode",
+    Phase.MIXED: "mixed",
+    Phase.DRAFT: "draft",
+}
+
+
+class Stream(IntEnum):
+    """What a rank does at a time: numbers of device streams in the trace. A receive holds none."""
+
+    NONE = 0
+    COMPUTE = 7
+    TENSOR = 13
+    CONTEXT = 14
+    EXPERT = 15
+    PIPELINE = 16
+    GATHER = 17
+    """Parameters of sharded data parallelism."""
+    REDUCE = 18
+    """Gradients."""
+    MEMORY = 20
+
+
+TYPES: Final = {
+    "fp32": "c10::Float",
+    "tf32": "c10::Float",
+    "bf16": "c10::BFloat16",
+    "fp16": "c10::Half",
+    "fp8": "c10::Float8_e4m3fn",
+    "int64": "long int",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """A node to be. `flow` fields say how it hangs together with its neighbours; see program.py."""
+
+    name: str
+    part: str = ""
+    """Path in the block: `attention.qkv`."""
+    kind: Kind = Kind.COMP
+    flops: int = UNKNOWN
+    size_bytes: int = UNKNOWN
+    in_shapes: str = ""
+    out_shapes: str = ""
+    dtype: str = "bf16"
+    # communication
+    collective: Collective = Collective.NONE
+    in_bytes: int = UNKNOWN
+    out_bytes: int = UNKNOWN
+    group: str = ""
+    """Group slot of a collective, peer slot of a message."""
+    stream: Stream = Stream.COMPUTE
+    # flow
+    start: str = ""
+    """Not waited for by what follows, but by the op that waits for this name."""
+    waits: tuple[str, ...] = ()
+    side: bool = False
+    """Nobody's input: a weight gradient. Holds the order, not the data."""
+    phase: Phase = Phase.FORWARD
+    # training
+    backward: tuple[Op, ...] = ()
+    """In the order in which they are issued."""
+    params: int = 0
+    """Parameters of the whole model that live here."""
+    local_params: int = 0
+    """Those of one rank."""
+    expert: bool = False
+    """Replicated over the data-parallel ranks of an expert, not over all."""
+    saved_bytes: int = 0
+    """Kept from the forward to the backward pass."""
+    temp_bytes: int = 0
+    """Needed beside, while it runs."""
+    core: bool = False
+    """Part of attention that selective recomputation does again."""
+    load: bool = False
+    """Work that depends on routing: a rank's share of tokens."""
+
+    def replace(self, **changes: Any) -> Op:
+        return replace(self, **changes)
+
+
+def shapes(*tensors: Sequence[int]) -> str:
+    return "[" + ", ".join("[" + ", ".join(map(str, t)) + "]" for t in tensors) + "]"
+
+
+def types(dtype: str, count: int) -> str:
+    one = f"'Tensor({TYPES.get(dtype, dtype)})'"
+    return "[" + ", ".join([one] * count) + "]"
+
+
+def count_of(shape_list: str) -> int:
+    """Tensors in a list of shapes."""
+    return max(shape_list.count("[") - 1, 0)
+
+
+def compute(name: str, part: str, w: Work, ins: str, outs: str, **more: Any) -> Op:
+    return Op(
+        name=name,
+        part=part,
+        flops=w.flops,
+        size_bytes=w.size_bytes,
+        dtype=w.dtype or "bf16",
+        in_shapes=ins,
+        out_shapes=outs,
+        **more,
+    )
+
+
+def bytes_of(elements: int, dtype: str) -> int:
+    return int(-(-elements * width(dtype) // 1))
+
+
+# -- compute ------------------------------------------------------------------------------------------
+
+
+def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, **more: Any) -> Op:
+    """One product (or `batch` of them), m x k by k x n."""
+    w = work.matmul(m, n, k, batch=batch, dtype=dtype)
+    if batch == 1:
+        return compute("aten::mm", part, w, shapes((m, k), (k, n)), shapes((m, n)), **more)
+    return compute("aten::bmm", part, w, shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n)), **more)
+
+
+def linear(
+    m: int,
+    k: int,
+    n: int,
+    part: str,
+    *,
+    dtype: str,
+    params: int,
+    local: int,
+    batch: int = 1,
+    saved_bytes: int | None = None,
+    **more: Any,
+) -> Op:
+    """A layer with weights: its backward is a product for the input and one for the weights."""
+    backward = (
+        gemm(m, k, n, part, dtype=dtype, batch=batch, phase=Phase.INPUT, load=more.get("load", False)),
+        gemm(k, n, m, part, dtype=dtype, batch=batch, phase=Phase.WEIGHT, side=True, load=more.get("load", False)),
+    )
+    keep = bytes_of(batch * m * k, dtype) if saved_bytes is None else saved_bytes
+    return gemm(
+        m,
+        n,
+        k,
+        part,
+        dtype=dtype,
+        batch=batch,
+        params=params,
+        local_params=local,
+        saved_bytes=keep,
+        backward=backward,
+        **more,
+    )
+
+
+def norm(rows: int, size: int, part: str, *, dtype: str, kind: str, params: int, **more: Any) -> Op:
+    """Layer or RMS norm. Backward reads the input and the gradient, and writes one."""
+    name = "aten::rms_norm" if kind == "rms" else "aten::native_layer_norm"
+    shape = shapes((rows, size))
+    w = work.normalisation(rows, size, dtype=dtype)
+    b = Work(op_class=w.op_class, flops=2 * w.flops, size_bytes=w.size_bytes * 3 // 2, dtype=dtype)
+    back = compute(f"{name}_backward", part, b, shapes((rows, size), (rows, size)), shape, phase=Phase.INPUT)
+    return compute(
+        name,
+        part,
+        w,
+        shape,
+        shape,
+        params=params,
+        local_params=params,
+        backward=(back,),
+        saved_bytes=bytes_of(rows * size, dtype),
+        **more,
+    )
+
+
+def activation(elements: int, part: str, *, gated: bool, dtype: str, load: bool = False) -> Op:
+    """gelu, or silu times the gate. Backward reads its inputs and the gradient, and writes a gradient for each."""
+    ins = 2 if gated else 1
+    w = work.activation(elements, inputs=ins, dtype=dtype)
+    b = Work(op_class=w.op_class, flops=2 * w.flops, size_bytes=bytes_of((2 * ins + 1) * elements, dtype), dtype=dtype)
+    name = "aten::silu" if gated else "aten::gelu"
+    shape = shapes(*[(elements,)] * ins)
+    back = compute(f"{name}_backward", part, b, shapes(*[(elements,)] * (ins + 1)), shape, phase=Phase.INPUT, load=load)
+    return compute(
+        name,
+        part,
+        w,
+        shape,
+        shapes((elements,)),
+        backward=(back,),
+        load=load,
+        saved_bytes=bytes_of(ins * elements, dtype),
+    )
+
+
+def add(elements: int, part: str, *, dtype: str, name: str = "aten::add", backward: bool = False) -> Op:
+    """A residual. Its gradient is passed on; where two meet they are added (`backward`)."""
+    w = work.elementwise(elements, inputs=2, dtype=dtype)
+    one = compute(name, part, w, shapes((elements,), (elements,)), shapes((elements,)))
+    return one.replace(backward=(one.replace(phase=Phase.INPUT),)) if backward else one
+
+
+def pointwise(elements: int, part: str, *, dtype: str, name: str = "aten::mul", inputs: int = 1) -> Op:
+    """Elementwise both ways: rotary positions, scaling, masks."""
+    w = work.elementwise(elements, inputs=inputs, dtype=dtype)
+    one = compute(name, part, w, shapes(*[(elements,)] * inputs), shapes((elements,)))
+    return one.replace(backward=(one.replace(phase=Phase.INPUT),))
+
+
+def permute(elements: int, part: str, *, dtype: str) -> Op:
+    """Rows in another order, both ways: tokens to experts and back."""
+    w = work.copy(elements, dtype=dtype)
+    one = compute("aten::index_select", part, w, shapes((elements,)), shapes((elements,)), load=True)
+    return one.replace(backward=(one.replace(phase=Phase.INPUT),))
+
+
+def embedding(tokens: int, size: int, part: str, *, dtype: str, params: int, local: int) -> Op:
+    w = work.embedding(tokens, size, dtype=dtype)
+    b = work.embedding(tokens, size, dtype=dtype, backward=True)
+    ins, out = shapes((local // max(size, 1), size), (tokens,)), shapes((tokens, size))
+    back = compute("aten::embedding_dense_backward", part, b, out, ins, phase=Phase.WEIGHT, side=True)
+    return compute(
+        "aten::embedding",
+        part,
+        w,
+        ins,
+        out,
+        params=params,
+        local_params=local,
+        backward=(back,),
+        saved_bytes=8 * tokens,
+    )
+
+
+# -- communication ------------------------------------------------------------------------------------------
+
+OPPOSITE: Final = {
+    Collective.ALL_GATHER: Collective.REDUCE_SCATTER,
+    Collective.REDUCE_SCATTER: Collective.ALL_GATHER,
+    Collective.ALL_TO_ALL: Collective.ALL_TO_ALL,
+    Collective.ALL_REDUCE: Collective.ALL_REDUCE,
+}
+NAMES: Final = {
+    Collective.ALL_GATHER: "nccl:_all_gather_base",
+    Collective.REDUCE_SCATTER: "nccl:_reduce_scatter_base",
+    Collective.ALL_TO_ALL: "nccl:all_to_all",
+    Collective.ALL_REDUCE: "nccl:all_reduce",
+}
+
+
+def collective(kind: Collective, group: str, size: int, full_bytes: int, part: str, stream: Stream, **more: Any) -> Op:
+    """`full_bytes` is the larger side: what a gather gives, what a scatter takes, what is reduced or exchanged."""
+    part_bytes = -(-full_bytes // size)
+    ins = part_bytes if kind == Collective.ALL_GATHER else full_bytes
+    outs = part_bytes if kind == Collective.REDUCE_SCATTER else full_bytes
+    return Op(
+        name=NAMES[kind],
+        part=part,
+        kind=Kind.COLL,
+        collective=kind,
+        in_bytes=ins,
+        out_bytes=outs,
+        group=group,
+        stream=stream,
+        **more,
+    )
+
+
+def exchanged(
+    kind: Collective, group: str, size: int, full_bytes: int, part: str, stream: Stream, **more: Any
+) -> list[Op]:
+    """A collective whose backward is its opposite; nothing in a group of one."""
+    if size == 1:
+        return []
+    back = collective(OPPOSITE[kind], group, size, full_bytes, part, stream, phase=Phase.INPUT)
+    return [collective(kind, group, size, full_bytes, part, stream, backward=(back,), **more)]
+
+
+def message(kind: Kind, peer: str, size_bytes: int, part: str, stream: Stream, **more: Any) -> Op:
+    name = "nccl:send" if kind == Kind.SEND else "nccl:recv"
+    stream = stream if kind == Kind.SEND else Stream.NONE
+    return Op(name=name, part=part, kind=kind, in_bytes=size_bytes, group=peer, stream=stream, **more)

@@ -1,0 +1,189 @@
+"""Plan: how a model is spread over ranks, and how a step is trained. A plan that cannot be is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from etude.errors import ClusterError, UsageError
+from etude.model.reading import figure, read
+
+AXES: Final = ("tp", "cp", "dp", "pp")
+
+
+class Recompute(StrEnum):
+    NONE = "none"
+    SELECTIVE = "selective"
+    """The core of attention."""
+    FULL = "full"
+    """Whole layers."""
+
+
+class ContextKind(StrEnum):
+    RING = "ring"
+    ALL_GATHER = "all_gather"
+    ULYSSES = "ulysses"
+
+
+class Precision(StrEnum):
+    BF16 = "bf16"
+    FP16 = "fp16"
+    FP32 = "fp32"
+    FP8 = "fp8"
+    """Products of layers in 8 bits, the rest in bf16."""
+
+
+class Attention(StrEnum):
+    FLASH = "flash"
+    UNFUSED = "unfused"
+
+
+class Batching(StrEnum):
+    """How samples of different length are put into micro-batches."""
+
+    FIXED = "fixed"
+    """As many samples in each."""
+    TOKENS = "tokens"
+    """As many as the tokens of the usual micro-batch take."""
+    COMPUTE = "compute"
+    """As many as the work of the usual micro-batch takes."""
+    PACKED = "packed"
+    """Documents one behind the other in sequences of the usual length; attention within each alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How a step runs. `gpus` = tp · cp · dp · pp; experts live on the ranks of a stage as etp · ep · their copies."""
+
+    gpus: int = figure("count", "ranks", 1)
+    tp: int = figure("count", "tensor parallel", 1)
+    cp: int = figure("count", "context parallel", 1)
+    pp: int = figure("count", "pipeline parallel", 1)
+    ep: int = figure("count", "expert parallel, over the ranks of a stage", 1)
+    etp: int = figure("count", "tensor parallel inside experts", 1)
+    sp: bool | None = figure("flag", "sequence parallel; default: with tensor parallelism", None)
+    cp_kind: ContextKind = figure(
+        "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind
+    )
+    order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
+    schedule: str = figure("text", "of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
+    stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
+    micro_batch: int = figure("count", "samples of a micro-batch", 1)
+    global_batch: int = figure("count", "samples of a step; 0: one micro-batch for each rank", 0, zero=True)
+    seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
+    lengths: str = figure("text", "of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
+    batching: Batching = figure("choice", "how samples of --lengths are put together", Batching.FIXED, of=Batching)
+    length_seed: int = figure("count", "of the lengths that are drawn", 0, zero=True)
+    zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
+    dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
+    reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
+    bucket: int = figure("count", "parameters whose gradients are reduced at once", 40_000_000)
+    overlap_grads: bool = figure("flag", "gradients are reduced while the backward pass goes on", True)
+    overlap_params: bool = figure("flag", "updated weights are gathered while the forward pass goes on", True)
+    tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
+    recompute: Recompute = figure("choice", "what is computed twice", Recompute.NONE, of=Recompute)
+    precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
+    grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
+    state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
+    master: bool = figure("flag", "the optimizer keeps weights in fp32 too", True)
+    attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
+    clip: bool = figure("flag", "gradients are clipped by their norm", True)
+    moe_skew: float = figure("number", "load of the fullest expert rank over the mean", 1.0)
+    capacity: float = figure("number", "tokens that an expert takes at most over the mean; 0: all", 0.0, zero=True)
+    data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
+    checkpoint: bool = figure("flag", "the state is written out at the end", False)
+    host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True)
+    step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True)
+
+    def __post_init__(self) -> None:
+        axes = self.order.split("-")
+        if sorted(axes) != sorted(AXES):
+            raise ClusterError(f"order `{self.order}` does not name each of {', '.join(AXES)} once", hint="tp-cp-dp-pp")
+        inner = self.tp * self.cp * self.pp
+        if self.gpus % inner:
+            raise ClusterError(
+                f"{self.gpus:,} ranks are no multiple of tp {self.tp} x cp {self.cp} x pp {self.pp} = {inner:,}",
+                hint=f"--gpus {-(-self.gpus // inner) * inner:,}",
+            )
+        if self.stage_ranks % (self.ep * self.etp):
+            raise ClusterError(
+                f"experts: the {self.stage_ranks:,} ranks of a stage are no multiple of ep {self.ep} x etp {self.etp}",
+                hint=f"an --ep that divides {self.stage_ranks // self.etp:,}",
+            )
+        if self.sp and self.tp == 1:
+            raise ClusterError("sequence parallelism goes with tensor parallelism", hint="--tp 2, or no --sp")
+        if not 0 <= self.zero <= 3:
+            raise ClusterError(f"there is no ZeRO stage {self.zero}", hint="0 to 3")
+        if self.dp_shard and self.replicas % self.dp_shard:
+            raise ClusterError(f"{self.replicas} copies cannot be sharded in groups of {self.dp_shard}")
+        if self.dp_shard and self.zero < 1:
+            raise ClusterError("dp_shard goes with sharding", hint="--zero 3")
+        step = self.dp * self.micro_batch
+        if self.global_batch % step:
+            raise ClusterError(
+                f"a batch of {self.global_batch:,} is no multiple of dp {self.dp} x micro-batch {self.micro_batch}",
+                hint=f"--global-batch {-(-self.global_batch // step) * step}",
+            )
+        if not 1.0 <= self.moe_skew <= 2.0:
+            raise ClusterError(f"skew {self.moe_skew}: the fullest rank has between 1 and 2 times the mean")
+        if self.capacity and self.capacity < 1.0:
+            raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
+        if not self.lengths and self.batching != Batching.FIXED:
+            raise ClusterError(f"batching `{self.batching}` needs lengths", hint="--lengths 512:0.5,4096:0.5")
+        if self.lengths and self.etp > self.tp:
+            raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
+        for name in ("grad_dtype", "state_dtype"):
+            if getattr(self, name) not in ("fp32", "bf16", "fp16"):
+                raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
+
+    @property
+    def dp(self) -> int:
+        """Data parallel."""
+        return self.gpus // (self.tp * self.cp * self.pp)
+
+    @property
+    def stage_ranks(self) -> int:
+        return self.gpus // self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same dense weights: data and context parallel."""
+        return self.dp * self.cp
+
+    @property
+    def expert_replicas(self) -> int:
+        return self.stage_ranks // (self.ep * self.etp)
+
+    @property
+    def shards(self) -> int:
+        """Ranks that a sharded dense weight is spread over."""
+        return (self.dp_shard or self.replicas) if self.zero else 1
+
+    @property
+    def batch(self) -> int:
+        return self.global_batch or self.dp * self.micro_batch
+
+    @property
+    def micro_batches(self) -> int:
+        """Of one pipeline in one step."""
+        return self.batch // (self.dp * self.micro_batch)
+
+    @property
+    def sequence_parallel(self) -> bool:
+        return self.tp > 1 if self.sp is None else self.sp
+
+    @property
+    def dtype(self) -> str:
+        return "bf16" if self.precision == Precision.FP8 else str(self.precision)
+
+    def replace(self, **changes: Any) -> Plan:
+        return replace(self, **changes)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "plan") -> Plan:
+        try:
+            return read(cls, given, where)
+        except ClusterError as problem:
+            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None

@@ -1,0 +1,1 @@
+"""Sweep: what composes the other rooms. A prediction is a generated job, simulated; a search is many of them."""

@@ -1,0 +1,144 @@
+"""Closed forms of docs/generate.md for dense decoders, written down from the whole model and not op by op.
+
+Everything is summed over all ranks of one step.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from etude.generate.model import Model
+from etude.generate.plan import Plan
+from etude.generate.schedules import schedule
+
+NORM, ACTIVATION, SOFTMAX = 8, 8, 5
+GRAD = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+
+def pairs(seq: int) -> int:
+    return seq * (seq + 1) // 2
+
+
+def product_flops(m: Model, plan: Plan) -> int:
+    """Forward and backward products of a step: 6 for each weight of a product and token, and attention."""
+    tokens = plan.batch * plan.seq
+    ways = 3 if m.gated else 2
+    weights = m.layers * (m.hidden * m.head * (2 * m.heads + 2 * m.kv) + ways * m.hidden * m.ffn)
+    return 6 * tokens * (weights + m.hidden * m.vocab) + 14 * plan.batch * m.layers * m.heads * m.head * pairs(plan.seq)
+
+
+def recomputed_flops(m: Model, plan: Plan) -> int:
+    """Products that are done a second time."""
+    attention = 4 * plan.batch * m.layers * m.heads * m.head * pairs(plan.seq)
+    if plan.recompute == "selective":
+        return attention
+    if plan.recompute == "none":
+        return 0
+    ways = 3 if m.gated else 2
+    weights = m.layers * (m.hidden * m.head * (2 * m.heads + 2 * m.kv) + ways * m.hidden * m.ffn)
+    return 2 * plan.batch * plan.seq * weights + attention
+
+
+def params(m: Model) -> int:
+    ways = 3 if m.gated else 2
+    norm = m.hidden * (2 if m.norm == "layer" else 1)
+    layer = m.hidden * m.head * (2 * m.heads + 2 * m.kv) + ways * m.hidden * m.ffn + 2 * norm
+    return m.layers * layer + norm + m.vocab * m.hidden * (1 if m.tied else 2)
+
+
+def stage_params(m: Model, plan: Plan, layers: int, *, first: bool, last: bool) -> int:
+    """Of one rank: split over tensor-parallel ranks but for norms."""
+    ways = 3 if m.gated else 2
+    norm = m.hidden * (2 if m.norm == "layer" else 1)
+    split = m.hidden * m.head * (2 * m.heads + 2 * m.kv) + ways * m.hidden * m.ffn
+    table = -(-m.vocab // plan.tp) * m.hidden
+    count = layers * (split // plan.tp + 2 * norm)
+    return count + (table if first else 0) + ((norm + (0 if m.tied else m.vocab * m.hidden // plan.tp)) if last else 0)
+
+
+def tensor_bytes(m: Model, plan: Plan) -> Counter[str]:
+    """Input bytes of tensor-parallel collectives, one rank of each stage summed over stages, one micro-batch."""
+    found: Counter[str] = Counter()
+    t = plan.tp
+    if t == 1:
+        return found
+    full = plan.micro_batch * plan.seq // plan.cp * m.hidden * 2
+    again = {"none": 0, "selective": 0, "full": 1}[str(plan.recompute)]
+    if plan.sequence_parallel:
+        # Layers gather twice and scatter twice forward; backward they gather gradients and inputs, and scatter.
+        found["all_gather"] = (m.layers * (6 + 2 * again) + 1 + 2) * (full // t)  # the embedding's, the head's
+        found["reduce_scatter"] = (m.layers * (4 + 2 * again) + 1 + 1) * full
+    else:
+        found["all_reduce"] = (m.layers * (4 + 2 * again) + 1 + 1) * full
+    found["all_reduce"] += 2 * 4 * (plan.micro_batch * plan.seq // plan.cp)
+    return found
+
+
+def context_bytes(m: Model, plan: Plan) -> Counter[str]:
+    found: Counter[str] = Counter()
+    c = plan.cp
+    if c == 1:
+        return found
+    times = {"none": 1, "selective": 2, "full": 2}[str(plan.recompute)]
+    kv = max(m.kv // plan.tp, 1)
+    mine = plan.micro_batch * plan.seq // c * kv * 2 * m.head * 2
+    if plan.cp_kind == "ring":
+        found["send"] = m.layers * (c - 1) * (times * mine + 2 * mine)
+    elif plan.cp_kind == "all_gather":
+        found["all_gather"] = m.layers * (times + 1) * mine
+        found["reduce_scatter"] = m.layers * mine * c
+    else:
+        heads = m.heads // plan.tp
+        queries = plan.micro_batch * plan.seq // c * heads * m.head * 2
+        found["all_to_all"] = m.layers * (times + 1) * (queries + mine + queries)
+    return found
+
+
+def pipeline_bytes(m: Model, plan: Plan) -> int:
+    """Activations forward and gradients back over every border between ranks."""
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    cut = plan.tp if plan.sequence_parallel else 1
+    size = plan.micro_batch * plan.seq // plan.cp // cut * m.hidden * 2
+    home = {}
+    for rank in range(plan.pp):
+        rows = made.rows(rank)
+        home |= dict.fromkeys(zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True), rank)
+    borders = sum(home[s, b] != home[s + 1, b] for b in range(plan.micro_batches) for s in range(made.stages - 1))
+    return 2 * borders * size
+
+
+def comm_bytes(m: Model, plan: Plan) -> dict[str, int]:
+    """Input bytes by type over all ranks. Dense weights, one group of copies, buckets that hold whole stages."""
+    found: Counter[str] = Counter()
+    per_stage = plan.stage_ranks
+    for part in (tensor_bytes(m, plan), context_bytes(m, plan)):
+        for kind, size in part.items():
+            found[kind] += size * per_stage * plan.micro_batches
+    if plan.pp > 1:
+        found["send"] += pipeline_bytes(m, plan) * per_stage
+    found += data_bytes(m, plan)
+    if plan.clip and plan.gpus > 1:
+        found["all_reduce"] += 4 * plan.gpus
+    return {kind: size for kind, size in found.items() if size}
+
+
+def data_bytes(m: Model, plan: Plan) -> Counter[str]:
+    from etude.generate.build import split
+
+    found: Counter[str] = Counter()
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    sizes, n = split(m.layers, made.stages), plan.replicas
+    grad = GRAD[plan.grad_dtype]
+    for stage, layers in enumerate(sizes):
+        size = stage_params(m, plan, layers, first=stage == 0, last=stage == made.stages - 1)
+        if n > 1 and plan.zero == 0:
+            found["all_reduce"] += size * grad * plan.stage_ranks
+        if n > 1 and plan.zero in (1, 2):
+            padded = -(-size // n) * n
+            times = plan.micro_batches if plan.zero == 2 else 1
+            found["reduce_scatter"] += padded * grad * plan.stage_ranks * times
+            found["all_gather"] += padded * 2 // n * plan.stage_ranks
+    v_shaped = plan.schedule in ("zbv", "vhalf", "vmin")  # the first rank holds the last stage too
+    if m.tied and plan.pp > 1 and not v_shaped:
+        found["all_reduce"] += 2 * -(-m.vocab // plan.tp) * m.hidden * grad * plan.stage_ranks
+    return found

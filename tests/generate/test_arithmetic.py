@@ -1,0 +1,216 @@
+"""Generated jobs against the closed forms: each axis alone, then random products of them."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import closed_forms as forms
+from etude.errors import UsageError
+from etude.generate.build import Generated, generate, is_product
+from etude.generate.model import Model
+from etude.generate.plan import Plan
+from etude.model.schema import Kind
+
+MODEL = Model(name="tiny", layers=8, hidden=64, heads=8, kv_heads=4, ffn=192, vocab=512, seq=64, gated=True)
+WHOLE = 10**12
+"""A bucket that holds every stage, so that padding is that of stages."""
+
+
+def made(m: Model = MODEL, **plan: Any) -> Generated:
+    return generate(m, Plan.from_dict({"bucket": WHOLE, "seq": m.seq, **plan}))
+
+
+def product_flops(found: Generated, *, again: bool) -> int:
+    """Operations of products in the job's nodes; `again`: those that are done a second time."""
+    total, ranks = 0, np.bincount(found.job.trace_of)
+    for trace, count in zip(found.job.traces, ranks.tolist(), strict=True):
+        names, words = trace.coded("name")
+        phase, phases = trace.coded("phase")
+        product = np.array([is_product(w) for w in words])[names] & (trace.kind == int(Kind.COMP))
+        second = np.array([p == "recompute" for p in phases])[phase]
+        total += int(trace.flops[product & (second == again)].sum()) * count
+    return total
+
+
+def bytes_by_type(found: Generated) -> dict[str, int]:
+    return dict(found.summary()["comm_bytes_by_type"])
+
+
+AXES: list[dict[str, Any]] = [
+    {},
+    {"gpus": 4, "tp": 4},
+    {"gpus": 4, "tp": 4, "sp": False},
+    {"gpus": 4, "tp": 4, "tp_chunks": 4},
+    {"gpus": 2, "tp": 2, "recompute": "full"},
+    {"gpus": 2, "tp": 2, "sp": False, "recompute": "full"},
+    {"gpus": 2, "tp": 2, "recompute": "selective"},
+    {"gpus": 4, "cp": 4},
+    {"gpus": 4, "cp": 4, "cp_kind": "all_gather"},
+    {"gpus": 4, "cp": 4, "cp_kind": "ulysses"},
+    {"gpus": 4, "cp": 4, "recompute": "selective"},
+    {"gpus": 4, "pp": 4, "global_batch": 8},
+    {"gpus": 4, "pp": 4, "global_batch": 8, "schedule": "interleaved:2"},
+    {"gpus": 4, "pp": 4, "global_batch": 8, "schedule": "zb1p"},
+    {"gpus": 4, "pp": 4, "global_batch": 8, "schedule": "zbv"},
+    {"gpus": 4, "global_batch": 8},
+    {"gpus": 4, "zero": 1, "global_batch": 8},
+    {"gpus": 4, "zero": 2, "global_batch": 8, "grad_dtype": "bf16"},
+]
+
+
+def check_against_forms(m: Model, found: Generated) -> None:
+    plan = found.plan
+    assert found.params == forms.params(m)
+    assert found.model_flops == forms.product_flops(m, plan)
+    assert product_flops(found, again=False) == forms.product_flops(m, plan)
+    assert product_flops(found, again=True) == forms.recomputed_flops(m, plan)
+    assert bytes_by_type(found) == forms.comm_bytes(m, plan)
+
+
+@pytest.mark.parametrize("axis", AXES, ids=str)
+def test_each_axis_alone(axis: dict[str, Any]):
+    check_against_forms(MODEL, made(**axis))
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[Model, dict[str, Any]]:
+    tp, cp, pp, dp = (draw(st.sampled_from([1, 2, 4])) for _ in range(4))
+    cp = min(cp, 2)
+    m = MODEL.replace(
+        tied=draw(st.booleans()), gated=draw(st.booleans()), norm=draw(st.sampled_from(["rms", "layer"])),
+        kv_heads=draw(st.sampled_from([4, 8])),
+    )  # fmt: skip
+    micro = draw(st.sampled_from([1, 2]))
+    names = ["1f1b", "gpipe", "interleaved:2", "zb1p", "zb2p", "zbv", "vhalf", "looped_bfs:2"] if pp > 1 else ["1f1b"]
+    plan = {
+        "gpus": tp * cp * pp * dp, "tp": tp, "cp": cp, "pp": pp, "micro_batch": micro,
+        "global_batch": dp * micro * draw(st.sampled_from([8, 16])), "sp": draw(st.booleans()) if tp > 1 else None,
+        "cp_kind": draw(st.sampled_from(["ring", "all_gather", "ulysses"])), "schedule": draw(st.sampled_from(names)),
+        "zero": draw(st.integers(0, 2)), "grad_dtype": draw(st.sampled_from(["fp32", "bf16"])),
+        "recompute": draw(st.sampled_from(["none", "selective", "full"])), "clip": draw(st.booleans()),
+        "tp_chunks": draw(st.sampled_from([1, 2])), "overlap_params": draw(st.booleans()),
+        "overlap_grads": draw(st.booleans()), "order": draw(st.sampled_from(["tp-cp-dp-pp", "tp-pp-cp-dp"])),
+    }  # fmt: skip
+    return m, {k: v for k, v in plan.items() if v is not None}
+
+
+@settings(deadline=None, max_examples=30)
+@given(products())
+def test_random_products_of_axes(case: tuple[Model, dict[str, Any]]):
+    m, plan = case
+    heads = min(m.heads, m.kv) // plan["tp"]
+    if plan["cp"] > 1 and plan["cp_kind"] == "ulysses" and heads % plan["cp"]:
+        with pytest.raises(UsageError, match="context ranks"):
+            made(m, **plan)
+    else:
+        check_against_forms(m, made(m, **plan))
+
+
+def test_sharded_weights_are_gathered_for_each_pass_and_block():
+    """ZeRO 3: every block's weights twice a micro-batch, its gradients once; both padded to the ranks."""
+    found = made(gpus=4, zero=3, global_batch=8)
+    layer = 64 * 8 * (2 * 8 + 2 * 4) + 3 * 64 * 192 + 2 * 64
+    blocks = [512 * 64, *[layer] * 8, 64 + 512 * 64]
+    padded = sum(-(-b // 4) * 4 for b in blocks)
+    expected = Counter(all_gather=2 * 2 * padded * 2 // 4 * 4, reduce_scatter=2 * padded * 4 * 4, all_reduce=4 * 4)
+    assert bytes_by_type(found) == dict(expected)
+
+
+def test_weights_that_stay_are_gathered_once():
+    kept = bytes_by_type(made(gpus=4, zero=3, reshard=False))
+    freed = bytes_by_type(made(gpus=4, zero=3))
+    assert freed["all_gather"] == 2 * kept["all_gather"]
+
+
+def test_hybrid_shards_reduce_over_replicas_too():
+    """HSDP: shards of 2, so each rank scatters whole gradients in its pair and sums its half over the 2 replicas."""
+    found = bytes_by_type(made(gpus=4, zero=3, dp_shard=2, clip=False))
+    assert found["all_reduce"] * 2 == found["reduce_scatter"]
+
+
+def test_compute_runs_in_the_order_of_the_program():
+    """Every compute node waits for the one before it, by way of communication or at once: nothing slips ahead."""
+    for plan in (
+        {},
+        {"gpus": 2, "tp": 2, "sp": False},
+        {"gpus": 2, "zero": 3},
+        {"gpus": 2, "pp": 2, "schedule": "zb1p"},
+    ):
+        for trace in made(global_batch=4, **plan).job.traces:
+            rows = np.flatnonzero(trace.kind == int(Kind.COMP))
+            last = np.arange(len(trace))  # the latest compute row that each row has to wait for
+            for row in range(len(trace)):
+                waited = [*trace.data[slice(*trace.data_start[row : row + 2])],
+                          *trace.ctrl[slice(*trace.ctrl_start[row : row + 2])]]  # fmt: skip
+                before = max((last[w] for w in waited), default=-1)
+                last[row] = row if trace.kind[row] == int(Kind.COMP) else before
+                if row in rows[1:]:
+                    assert before == rows[np.searchsorted(rows, row) - 1]
+
+
+MIXTURE = MODEL.replace(name="moe", experts=8, top_k=2, expert_ffn=32, shared_ffn=64, dense_layers=2)
+
+
+@pytest.mark.parametrize(
+    "plan", [{}, {"gpus": 4, "ep": 4}, {"gpus": 4, "ep": 2, "tp": 2}, {"gpus": 8, "ep": 4, "etp": 2}]
+)
+def test_experts(plan: dict[str, Any]):
+    """Six layers with 2 of 8 experts for a token and a shared one; exchanged twice forward and twice backward."""
+    found = made(MIXTURE, **plan)
+    p = found.plan
+    tokens, h = p.batch * 64, 64
+    attention = h * 8 * (2 * 8 + 2 * 4)
+    weights = 8 * attention + 2 * 3 * h * 192 + 6 * (8 * h + 2 * 3 * h * 32 + 3 * h * 64) + h * 512
+    assert found.model_flops == 6 * tokens * weights + 14 * p.batch * 8 * 8 * 8 * forms.pairs(64)
+    moved = bytes_by_type(found)
+    assert moved.get("all_to_all", 0) == (6 * 4 * tokens * 2 * h * 2 if p.ep > 1 else 0)
+
+
+def test_skew_moves_work_between_expert_ranks_and_keeps_its_sum():
+    even, skewed = (made(MIXTURE, gpus=4, ep=4, moe_skew=s) for s in (1.0, 1.5))
+    own = [int(skewed.job.trace(r).flops.clip(0).sum()) for r in range(4)]
+    assert own == sorted(own) and own[0] < own[3]
+    assert abs(sum(own) - 4 * int(even.job.trace(0).flops.clip(0).sum())) <= 4 * len(even.job.traces[0])
+
+
+def test_memory_of_weights_gradients_and_state():
+    """16 bytes and 2 more for each parameter in bf16 with a copy in fp32; ZeRO spreads what it names."""
+    n = forms.params(MODEL)
+    for zero, whole in ((0, 2 + 4 + 12), (1, 2 + 4 + 12 / 4)):
+        found = made(gpus=4, zero=zero)
+        assert found.memory[0].static_bytes == pytest.approx(n * whole, abs=16)
+    full = made(gpus=4, zero=3).memory[0]
+    largest = max(512 * 64 + 64, 64 * 8 * 24 + 3 * 64 * 192 + 128)
+    assert full.weights == 2 * (n // 4) + 2 * 2 * largest
+    assert full.gradients == 4 * (n // 4) + 4 * largest
+    assert full.optimizer == pytest.approx(12 * n / 4, abs=12 * 16)
+
+
+def test_memory_of_activations_is_that_of_micro_batches_in_flight():
+    """1F1B: stage s of p holds p - s micro-batches; GPipe holds all."""
+    one = made(gpus=1).memory[0]
+    layers = [made(gpus=4, pp=4, global_batch=8, schedule=s) for s in ("1f1b", "gpipe")]
+    each = [m.activation_bytes for m in layers[0].memory]
+    assert each[1] * 2 == each[2] * 3
+    assert layers[1].memory[1].activation_bytes * 3 == each[1] * 8
+    assert one.activation_bytes < sum(each)
+
+
+def test_a_layer_keeps_34_bytes_less_masks_for_each_element():
+    """Of s x b x h: 2 for each norm, 2 into the projections, 6 for queries, keys and values, 2 + 8 + 8 around the
+    feed-forward layer; and 4 for each row of each head that attention keeps."""
+    m = MODEL.replace(gated=False, ffn=256, kv_heads=8, positions="none")
+    found = made(m)
+    bare = made(m.replace(layers=7))
+    kept = found.memory[0].activation_bytes - bare.memory[0].activation_bytes
+    assert kept == 32 * 64 * 64 + 4 * 8 * 64
+
+
+def test_full_recomputation_keeps_the_input_of_a_layer():
+    m = MODEL
+    diff = [made(m.replace(layers=n), recompute="full").memory[0].activation_bytes for n in (7, 8)]
+    assert diff[1] - diff[0] == 64 * 64 * 2

@@ -1,0 +1,32 @@
+"""Whatever is generated is sound and runs; whatever cannot be is refused with a reason. benchmarks/fuzz_generate.py
+does thousands of these."""
+
+from random import Random
+
+import pytest
+
+from etude.cost.catalogue import system
+from etude.errors import UsageError
+from etude.generate.build import generate
+from etude.generate.plan import Plan
+from etude.model.check import check
+from etude.simulate.run import simulate
+from etude.sweep.predict import grown
+from random_jobs import random_model, random_plan
+
+DGX = system("dgx-h100")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_job_is_sound_and_runs(seed: int):
+    random = Random(seed)
+    m = random_model(random)
+    plan = random_plan(random, m)
+    try:
+        job = generate(m, Plan.from_dict(plan)).job
+    except UsageError:
+        pytest.skip("a plan that cannot be")
+    assert list(check(job)) == []
+    done = simulate(job, grown(DGX, job.world_size))
+    assert done.makespan_ns > 0
+    assert not done.partial

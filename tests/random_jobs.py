@@ -1,0 +1,72 @@
+"""Random models, plans and schedules, small enough to simulate by the thousand."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from etude.generate.model import Model
+
+SCHEDULES = ("1f1b", "gpipe", "interleaved:2", "interleaved:3", "looped_bfs:2", "zb1p", "zb2p", "zbv", "vhalf", "vmin",
+             "dualpipe", "dualpipev")  # fmt: skip
+
+
+def random_model(random: Random) -> Model:
+    kind = random.choice(["dense", "dense", "moe", "moe", "mla", "encoder", "t5", "vit", "dit", "dlrm", "convnet"])
+    shape: dict[str, Any] = {"layers": random.choice([4, 6, 8, 12]), "hidden": 64, "heads": 8, "ffn": 128, "vocab": 256}
+    if kind == "dlrm":
+        return Model.from_dict({"name": kind, "family": "dlrm", "tables": 8, "table_rows": 100, "table_width": 16,
+                                "dense_features": 4, "bottom": [32, 16], "top": [64, 1], "seq": 1})  # fmt: skip
+    if kind == "convnet":
+        return Model.from_dict({"name": kind, "family": kind, "depths": [2, 2, 2, 2], "image": 64, "classes": 10})
+    more: dict[str, Any] = {"seq": 64, "gated": random.random() < 0.5, "tied": random.random() < 0.5}
+    if kind in ("dense", "moe"):
+        more |= {
+            "kv_heads": random.choice([2, 4, 8]),
+            "qk_norm": random.random() < 0.3,
+            "norm": random.choice(["rms", "layer"]),
+            "bias": random.random() < 0.3,
+            "positions": random.choice(["rotary", "learned", "none"]),
+            "window": random.choice([0, 0, 16]),
+        }
+    if kind in ("moe", "mla"):
+        more |= {"experts": 8, "top_k": random.choice([1, 2, 4]), "expert_ffn": 32, "moe_every": random.choice([1, 2]),
+                 "dense_layers": random.choice([0, 1]), "shared_ffn": random.choice([0, 64])}  # fmt: skip
+    if kind == "mla":
+        more |= {"q_rank": random.choice([0, 32]), "kv_rank": 16, "rope_size": 4, "nope_size": 8, "value_size": 8}
+    if kind == "encoder":
+        more |= {"family": kind, "norm": "layer", "positions": "learned", "pooler": True}
+    if kind == "t5":
+        more |= {"family": "encoder_decoder", "encoder_layers": 4, "encoder_seq": 32, "relative_buckets": 8}
+    if kind in ("vit", "dit"):
+        shape.pop("vocab")
+        more = {"family": kind, "image": 32, "patch": 4 if kind == "dit" else 8, "classes": 10, "norm": "layer"}
+    return Model.from_dict({"name": kind, **shape, **more})
+
+
+def random_plan(random: Random, m: Model) -> dict[str, Any]:
+    tp, cp, pp = random.choice([1, 1, 2, 4]), random.choice([1, 1, 2, 4]), random.choice([1, 1, 2, 4])
+    if m.family in ("dlrm", "convnet"):
+        tp = cp = 1
+    dp, micro = random.choice([1, 2, 3, 4]), random.choice([1, 2, 4])
+    stage = tp * cp * dp
+    ways = [e for e in (1, 2, 4, 8) if stage % e == 0 and (m.experts or m.tables)] or [1]
+    zero = random.randrange(4)
+    plan: dict[str, Any] = {
+        "gpus": stage * pp, "tp": tp, "cp": cp, "pp": pp, "ep": random.choice(ways), "micro_batch": micro,
+        "global_batch": dp * micro * random.choice([1, 2, 4, 8, 16]), "schedule": random.choice(SCHEDULES),
+        "zero": zero, "reshard": random.random() < 0.7, "cp_kind": random.choice(["ring", "all_gather", "ulysses"]),
+        "recompute": random.choice(["none", "selective", "full"]), "tp_chunks": random.choice([1, 1, 2, 4]),
+        "precision": random.choice(["bf16", "fp16", "fp8", "fp32"]), "grad_dtype": random.choice(["fp32", "bf16"]),
+        "attention": random.choice(["flash", "flash", "unfused"]), "clip": random.random() < 0.7,
+        "overlap_grads": random.random() < 0.7, "overlap_params": random.random() < 0.7,
+        "bucket": random.choice([1, 10_000, 10**9]), "checkpoint": random.random() < 0.2,
+        "data_loading": random.random() < 0.2, "moe_skew": random.choice([1.0, 1.0, 1.3]),
+        "capacity": random.choice([0.0, 0.0, 1.25]), "host": random.choice(["0", "0", "0", "5us"]),
+        "order": random.choice(["tp-cp-dp-pp", "tp-pp-cp-dp", "cp-tp-pp-dp", "pp-dp-cp-tp"]),
+    }  # fmt: skip
+    if tp > 1 and random.random() < 0.3:
+        plan["sp"] = False
+    if zero and random.random() < 0.3:
+        plan["dp_shard"] = dp
+    return plan
