@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -331,3 +332,39 @@ def test_every_lone_device_trace_becomes_a_job_that_passes_the_check() -> None:
         trace = linked.part.trace
         assert (trace.duration_ns != UNKNOWN).all()
         assert (edges_late_ns(trace, linked) <= 2_000).all(), path
+
+
+CALLS = (
+    "cudaLaunchKernel", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventRecord", "cudaStreamWaitEvent",
+    "cudaEventSynchronize", "cudaMemcpy",
+)  # fmt: skip
+OPERATORS = ("a", "autograd::engine::evaluate_function: X", "c10d::allreduce_", "gloo:all_reduce")
+
+
+def odd_event(rng: random.Random) -> dict[str, Any]:
+    ts, length, number = rng.randrange(300), rng.randrange(80), rng.randrange(1, 20)
+    stream = rng.choice([7, 9, "default"])
+    return rng.choice(
+        [
+            op(rng.choice(OPERATORS), ts, length, number, tid=rng.choice([7, 8, "pool"])),
+            event("cuda_runtime", rng.choice(CALLS), ts, length, rng.choice([7, 8]), correlation=number),
+            kernel(rng.choice(["k", "ncclDevKernel_AllReduce"]), ts, length, number, number, stream=7),
+            event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", ts, length, 3, correlation=number, stream=stream),
+            event("cuda_sync", "Stream Wait Event", ts, 3, 9, correlation=number, stream=9, wait_on_cuda_event_id=1),
+            {"ph": rng.choice("sf"), "cat": "fwdbwd", "id": number, "name": "", "pid": 7, "tid": 7, "ts": ts},
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_events_the_graph_is_sound(seed: int) -> None:
+    rng = random.Random(seed)
+    linked = converted(op("first", 0, 1, 1), *(odd_event(rng) for _ in range(rng.randrange(80))))
+    trace = linked.part.trace
+    node = np.repeat(np.arange(len(trace)), np.diff(trace.data_start))
+    assert (trace.data < node).all()  # so there is no circle
+    assert (trace.duration_ns >= 0).all() and (trace.duration_ns <= linked.end_ns - linked.start_ns).all()
+    on_thread = (trace.cpu == 1) & (trace.duration_ns > 0)
+    for lane in np.unique(trace.lane[on_thread]).tolist():  # a thread does one thing at a time
+        mine = np.flatnonzero(on_thread & (trace.lane == lane))
+        assert (linked.start_ns[mine][1:] >= linked.end_ns[mine][:-1]).all()
