@@ -97,7 +97,7 @@ def theirs() -> Callable[[list[Path]], dict[str, Any]]:
 
     def run(paths: list[Path]) -> dict[str, Any]:
         files = {rank: str(path) for rank, path in enumerate(paths)}
-        analyzer = TraceAnalysis(trace_files=files, trace_dir=str(paths[0].parent), include_last_profiler_step=True)
+        analyzer = TraceAnalysis(trace_files=files, trace_dir=str(paths[0].parent))
         failed = []
         try:
             compute = float(analyzer.get_temporal_breakdown(visualize=False).iloc[0]["compute_time(us)"])

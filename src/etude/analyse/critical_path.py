@@ -21,6 +21,7 @@ from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
+from etude.analyse.operators import segments
 from etude.analyse.runs import Run, Use, runs, uses
 from etude.errors import UsageError
 from etude.model.frames import frames
@@ -59,9 +60,8 @@ def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -
     columns = _Columns(job, timing)
     if columns.last is None:
         raise UsageError("no node of this job has a start and an end", hint="etude simulate gives it times")
-    segments = k.walk(*columns.arguments(rendezvous))[::-1]
-    merged = segments[(segments[:, 3] < segments[:, 4]) | (segments[:, 2] == k.NODE)]
-    return columns.table(merged)
+    pieces = k.walk(*columns.arguments(rendezvous))[::-1]
+    return columns.table(pieces[(pieces[:, 3] < pieces[:, 4]) | (pieces[:, 2] == k.NODE)])
 
 
 def by_kind(path: pa.Table) -> dict[str, int]:
@@ -149,8 +149,8 @@ class _Columns:
             *_uses(job, matching), *_partners(job, matching), rendezvous, len(job.ranks), UNKNOWN,
         ]  # fmt: skip
 
-    def table(self, segments: I64) -> pa.Table:
-        at, row, what = segments[:, 0], segments[:, 1], segments[:, 2]
+    def table(self, pieces: I64) -> pa.Table:
+        at, row, what = pieces[:, 0], pieces[:, 1], pieces[:, 2]
         words: list[str] = [""]
         name, use = np.zeros(len(at), np.int64), np.zeros(len(at), np.uint8)
         for number in np.unique(self.run_of[at]).tolist():
@@ -169,8 +169,8 @@ class _Columns:
                 "node": pa.array(row, pa.int64()),
                 "name": _texts(name, words),
                 "kind": _texts(kind, labels),
-                "start_ns": pa.array(segments[:, 3]),
-                "end_ns": pa.array(segments[:, 4]),
+                "start_ns": pa.array(pieces[:, 3]),
+                "end_ns": pa.array(pieces[:, 4]),
             }
         )
 
@@ -209,6 +209,8 @@ def _copied(run: Run) -> I32:
     found = np.full(len(run.trace), -1, np.int32)
     calls = launched(run, "Memcpy")
     found[calls.call] = calls.node
+    own = np.flatnonzero(segments(run.trace) & (run.trace.parent >= 0))  # time of a call that is in pieces
+    found[own] = found[run.trace.parent[own]]
     return found
 
 
