@@ -90,7 +90,7 @@ def uses(trace: Trace) -> U8:
     use = _BY_KIND[trace.kind]
     host = trace.cpu == 1
     device = (use != Use.NONE) & ~host
-    if device.any():
+    if (device & (use != Use.COMMUNICATION)).any():  # messages alone make no device: gloo's belong to the host
         _by_name(trace, use, device & (use == Use.COMPUTE))
         talks = device & (use == Use.COMMUNICATION)
         beside = host & (use != Use.NONE) & ((use != Use.COMMUNICATION) | talks.any())
