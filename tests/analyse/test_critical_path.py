@@ -118,6 +118,31 @@ def test_a_kernel_may_start_before_its_launch_returns() -> None:
     assert [(r["start_ns"], r["end_ns"]) for r in path] == [(0, 7), (7, 20)]
 
 
+def test_a_copy_call_that_waits_for_its_copy_is_the_device() -> None:
+    """Rank computes until 80, the copy to pageable memory runs 80..90, and the call stands from 10 until 92."""
+    copy = {"kind": Kind.COMP, "name": "Memcpy DtoH (Device -> Pageable)", "stream": 7, "cpu": 0, "correlation": 2}
+    call = {"kind": Kind.COMP, "name": "cudaMemcpyAsync", "thread": 1, "cpu": 1, "correlation": 2}
+    op = {"kind": Kind.COMP, "name": "python", "thread": 1, "cpu": 1}
+    job, timing = timed([(op, 0, 10), (GEMM | {"data": [0]}, 10, 80), (call, 10, 92), (copy, 80, 90), (op, 92, 95)])
+    path = critical_path(job, timing).to_pylist()
+    assert [(r["name"], r["start_ns"], r["end_ns"]) for r in path] == [
+        ("python", 0, 10), ("gemm", 10, 80), ("Memcpy DtoH (Device -> Pageable)", 80, 90), ("cudaMemcpyAsync", 90, 92),
+        ("python", 92, 95),
+    ]  # fmt: skip
+
+
+def test_a_stream_that_waited_for_another_without_a_record_of_it() -> None:
+    total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE}
+    job, timing = timed([(GEMM, 0, 10), (total, 10, 60), (GEMM, 62, 70)])
+    path = critical_path(job, timing).to_pylist()
+    assert [(r["name"], r["kind"], r["start_ns"], r["end_ns"]) for r in path] == [
+        ("gemm", "compute", 0, 10),
+        ("sum", "communication", 10, 60),
+        ("gemm", "gap", 60, 62),
+        ("gemm", "compute", 62, 70),
+    ]
+
+
 def test_without_times_there_is_no_path() -> None:
     job, timing = timed([(GEMM, None, None)])
     with pytest.raises(UsageError, match="no node of this job has a start"):

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 from etude.analyse import path_kernels as k
 from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
+from etude.analyse.launches import launched
 from etude.analyse.operations import messages
-from etude.analyse.runs import Use, runs, uses
+from etude.analyse.operators import segments
+from etude.analyse.runs import Run, Use, runs, uses
 from etude.errors import UsageError
 from etude.model.frames import frames
 from etude.model.graph import dependencies, topological_order
@@ -58,9 +60,8 @@ def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -
     columns = _Columns(job, timing)
     if columns.last is None:
         raise UsageError("no node of this job has a start and an end", hint="etude simulate gives it times")
-    segments = k.walk(*columns.arguments(rendezvous))[::-1]
-    merged = segments[(segments[:, 3] < segments[:, 4]) | (segments[:, 2] == k.NODE)]
-    return columns.table(merged)
+    pieces = k.walk(*columns.arguments(rendezvous))[::-1]
+    return columns.table(pieces[(pieces[:, 3] < pieces[:, 4]) | (pieces[:, 2] == k.NODE)])
 
 
 def by_kind(path: pa.Table) -> dict[str, int]:
@@ -118,14 +119,15 @@ class _Columns:
                 "start": run.start_ns, "end": run.end_ns, "kind": trace.kind, "role": role, "cpu": trace.cpu,
                 "dep_start": dep.start[:-1] + edges, "dep": dep.rows, "why": _why(trace, dep.start),
                 "lane_prev": _lane_before(trace, run.start_ns, run.end_ns, timed, role), "ended": ended,
-                "slot": trace.group,
+                "slot": trace.group, "copied": _copied(run),
             }  # fmt: skip
             for name, values in columns.items():
                 parts.setdefault(name, []).append(values)
             base, edges, ended_base = base + len(trace), edges + len(dep.rows), ended_base + len(ended)
             if timed.any():
                 rows = np.flatnonzero(timed)
-                ends = rows[_counts(trace, rows)]
+                own = rows[role[rows] != k.FRAME] if (role[rows] != k.FRAME).any() else rows
+                ends = own[_counts(trace, own)]
                 mine = run.at[int(np.argmax(self.shift[run.at]))]
                 end = int(run.end_ns[ends].max() + self.shift[mine])
                 first = min(first, int(run.start_ns[rows].min() + self.shift[run.at].min()))
@@ -141,14 +143,14 @@ class _Columns:
         job, flat, matching = self.job, self.flat, self.matching
         assert self.last is not None
         columns = ("start", "end", "kind", "role", "cpu", "dep_start", "dep", "why", "lane_prev", "ended")
-        given = [*(flat[name] for name in columns), self.ended_of, flat["slot"]]
+        given = [*(flat[name] for name in columns), self.ended_of, flat["copied"], flat["slot"]]
         return [
             *self.last, self.first_ns, self.place, self.shift, *given, job.group_start, job.group_of,
             *_uses(job, matching), *_partners(job, matching), rendezvous, len(job.ranks), UNKNOWN,
         ]  # fmt: skip
 
-    def table(self, segments: I64) -> pa.Table:
-        at, row, what = segments[:, 0], segments[:, 1], segments[:, 2]
+    def table(self, pieces: I64) -> pa.Table:
+        at, row, what = pieces[:, 0], pieces[:, 1], pieces[:, 2]
         words: list[str] = [""]
         name, use = np.zeros(len(at), np.int64), np.zeros(len(at), np.uint8)
         for number in np.unique(self.run_of[at]).tolist():
@@ -167,8 +169,8 @@ class _Columns:
                 "node": pa.array(row, pa.int64()),
                 "name": _texts(name, words),
                 "kind": _texts(kind, labels),
-                "start_ns": pa.array(segments[:, 3]),
-                "end_ns": pa.array(segments[:, 4]),
+                "start_ns": pa.array(pieces[:, 3]),
+                "end_ns": pa.array(pieces[:, 4]),
             }
         )
 
@@ -199,6 +201,17 @@ def _roles(trace: Trace) -> U8:
         waits = np.array([bool(SYNC_CALLS.search(w)) for w in words] + [False])[codes]
         role[host & waits & (role == 0)] = k.SYNC
     return role
+
+
+def _copied(run: Run) -> I32:
+    """The copy that each copy call launched, -1 elsewhere. A call that outlasts its copy was waiting for it, whatever
+    it is called: copies from and to pageable memory are."""
+    found = np.full(len(run.trace), -1, np.int32)
+    calls = launched(run, "Memcpy")
+    found[calls.call] = calls.node
+    own = np.flatnonzero(segments(run.trace) & (run.trace.parent >= 0))  # time of a call that is in pieces
+    found[own] = found[run.trace.parent[own]]
+    return found
 
 
 def _named(trace: Trace, rows: I64, codes: I32, words: list[str]) -> I64:

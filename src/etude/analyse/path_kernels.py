@@ -59,7 +59,23 @@ def _before(at, row, cursor, place, shift, start, end, role, dep_start, dep, why
 
 
 @njit(cache=True)
-def _waited_inside(at, row, cursor, place, shift, start, end, role, dep_start, dep, cpu, ended, ended_of, unknown):
+def _last_ended(at, time, base, shift, end, ended, ended_of):
+    """The device node of a rank that was the last to end by a time; -1 where none had."""
+    rows = ended[ended_of[at, 0] : ended_of[at, 1]]
+    i, j = 0, len(rows)
+    while i < j:
+        m = (i + j) // 2
+        if end[base + rows[m]] + shift[at] <= time:
+            i = m + 1
+        else:
+            j = m
+    return rows[i - 1] if i > 0 else np.int32(-1)
+
+
+@njit(cache=True)
+def _waited_inside(
+    at, row, cursor, place, shift, start, end, role, dep_start, dep, cpu, ended, ended_of, copied, unknown
+):
     """The device node whose end released a host node that was waiting; -1 where it is none."""
     base = place[at]
     begin = start[base + row]
@@ -70,24 +86,23 @@ def _waited_inside(at, row, cursor, place, shift, start, end, role, dep_start, d
             continue
         if end[base + d] > best_ns and end[base + d] + shift[at] <= cursor:
             best, best_ns = d, end[base + d]
+    c = copied[base + row]
+    if best < 0 and c >= 0 and start[base + c] > begin:
+        # A copy call that returned when its copy was done; clocks of host and device differ by a little.
+        slack = (end[base + row] - begin) // 20
+        if end[base + c] > begin and end[base + c] + shift[at] <= cursor + slack:
+            return c
     if best < 0 and role[base + row] == SYNC:
-        rows = ended[ended_of[at, 0] : ended_of[at, 1]]
-        i, j = 0, len(rows)
-        while i < j:  # the last device node that ended by then
-            m = (i + j) // 2
-            if end[base + rows[m]] + shift[at] <= cursor:
-                i = m + 1
-            else:
-                j = m
-        if i > 0 and end[base + rows[i - 1]] > begin:
-            best = rows[i - 1]
+        last = _last_ended(at, cursor, base, shift, end, ended, ended_of)
+        if last >= 0 and end[base + last] > begin:
+            best = last
     return best
 
 
 @njit(cache=True)
 def walk(
     at, row, first_ns, place, shift, start, end, kind, role, cpu, dep_start, dep, why, lane_prev, ended, ended_of,
-    slot, group_start, group_of, use_key, use_of_key, use_at, use_side, use_group, side_start, side_rows,
+    copied, slot, group_start, group_of, use_key, use_of_key, use_at, use_side, use_group, side_start, side_rows,
     send_key, send_to, recv_key, recv_from, rendezvous, ranks, unknown,
 ):  # fmt: skip
     """Segments of the path from its end to its beginning: at, row, what, from, until."""
@@ -161,9 +176,9 @@ def walk(
         waited = -1
         if cpu[base + row] == 1:
             waited = _waited_inside(at, row, cursor, place, shift, start, end, role, dep_start, dep, cpu, ended,
-                                    ended_of, unknown)  # fmt: skip
+                                    ended_of, copied, unknown)  # fmt: skip
         if waited >= 0:
-            begin = end[base + waited] + shift[at]
+            begin = min(end[base + waited] + shift[at], cursor)
             out[size, 0], out[size, 1], out[size, 2], out[size, 3], out[size, 4] = at, row, NODE, begin, cursor
             size += 1
             row = waited
@@ -182,6 +197,11 @@ def walk(
                                      unknown, instant, count)  # fmt: skip
         if prev < 0:
             ns = min(first_ns, cursor)
+        if ns < cursor and not launched and cpu[base + row] != 1:
+            # Nothing recorded explains the wait: a stream waited for another one, and no event says so.
+            other = _last_ended(at, cursor, base, shift, end, ended, ended_of)
+            if other >= 0 and end[base + other] + shift[at] > ns and not _seen(instant, count, at, other):
+                prev, ns = other, end[base + other] + shift[at]
         if ns < cursor:
             what = LAUNCHING if launched else GAP
             out[size, 0], out[size, 1], out[size, 2], out[size, 3], out[size, 4] = at, row, what, ns, cursor
