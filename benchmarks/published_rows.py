@@ -165,8 +165,9 @@ def _by_stack(row: Row, stack: str, said: list[str]) -> dict[str, Any]:
     if stack in ("megatron-2021", "megatron-2022"):
         sp = "sequence parallel" in row["recompute"]
         said.append("attention not fused, gradients all-reduced in fp16 at the end, no sharded optimizer")
-        return {"attention": "unfused", "grad_dtype": "fp16", "sp": sp if _number(row, "tp") > 1 else None, "overlap_grads": False,
-                "bucket": 10**12, **({} if row["recompute"] else {"recompute": "full"})}  # fmt: skip
+        return {"attention": "unfused", "grad_dtype": "fp16", "sp": sp if _number(row, "tp") > 1 else None,
+                "overlap_grads": False, "bucket": 10**12,
+                **({} if row["recompute"] else {"recompute": "full"})}  # fmt: skip
     if stack in ("megatron-core", "megatron-bridge", "nemo"):
         if "FSDP" in notes:
             said.append("FSDP as ZeRO 3")

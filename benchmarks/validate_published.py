@@ -7,8 +7,9 @@
 Each row becomes a model and a plan (benchmarks/published_rows.py), is generated and simulated (analytic network) on
 the system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of
 products in 8 bits, of attention and of everything else, over what the catalogue's device says. They are fitted to three
-rows of ten, chosen by a hash of what the row says; every error that is reported is of the other rows. Few rows move a
-constant little. A stack without a fitted row takes the constants of its GPU's generation. No constant belongs to a row.
+rows of ten, chosen by a hash of what the row says; every error that is reported is of the other rows. Where fewer than
+three rows of a stack are fitted, the constants of like stacks on its GPU are taken, else those of the GPU's generation.
+No constant belongs to a row.
 A step is simulated with each constant moved by a quarter and is taken to be linear between.
 """
 
@@ -120,36 +121,49 @@ def near(outcome: Outcome, constants: Constants) -> float:
 
 
 def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
-    """Constants with the least squares of log errors, pulled towards 1 the less, the more rows; on a grid, in turn."""
-    best = list(NEUTRAL)
-    grid = np.exp(np.linspace(np.log(0.6), np.log(4.0), 191))
+    """Constants with the least log errors, large ones cut, pulled towards 1 the less, the more rows there are.
 
-    def loss(constants: list[float]) -> float:
-        errors = [np.log(max(near(o, tuple(constants)), 1e-9) / c.step_s) ** 2 for c, o in rows]
-        return float(np.mean(errors)) + 0.2 / len(rows) * sum(np.log(k) ** 2 for k in constants)
+    What all four have in common moves more easily than what sets them apart. On a grid, one after another.
+    """
+    grid = np.linspace(np.log(0.5), np.log(3.5), 131)
+    shift, apart = 0.0, [0.0] * len(KNOBS)
+
+    def values(shift: float, apart: list[float]) -> Constants:
+        return tuple(float(np.exp(shift + a)) for a in apart)
+
+    def loss(shift: float, apart: list[float]) -> float:
+        errors = [np.log(max(near(o, values(shift, apart)), 1e-9) / c.step_s) for c, o in rows]
+        cut = np.mean([np.sqrt(1 + (e / 0.1) ** 2) - 1 for e in errors])
+        return float(cut) + (2 * shift**2 + 10 * sum(a * a for a in apart)) / len(rows)
 
     for _ in range(8):
+        shift = float(min(grid, key=lambda k: loss(float(k), apart)))
         for i in range(len(KNOBS)):
-            best[i] = float(min(grid, key=lambda k: loss([*best[:i], float(k), *best[i + 1 :]])))
-    return tuple(best)
+            apart[i] = float(min(grid, key=lambda k: loss(shift, [*apart[:i], float(k), *apart[i + 1 :]])))
+    return values(shift, apart)
 
 
+ENOUGH = 3
+"""Rows of a pool whose constants are its own."""
 GENERATION = {"A100": "Ampere", "H100": "Hopper", "B200": "Blackwell", "GB20": "Blackwell", "GB30": "Blackwell"}
 
 
 def pools(case: Case) -> list[tuple[str, str]]:
-    """Whose constants a row takes: its GPU's and stack's, else those of its GPU's generation, dense or with experts."""
+    """Whose constants a row takes: those of its GPU and stack; else of its GPU and stacks of the family; else of its
+    GPU's generation. Dense models and mixtures of experts run other kernels, and are apart."""
     kind = "experts" if case.model.experts else "dense"
-    return [(case.gpu, case.stack), (GENERATION.get(case.gpu[:4], case.gpu), kind)]
+    family = f"Megatron family, {kind}" if case.megatron else f"others, {kind}"
+    return [(case.gpu, case.stack), (case.gpu, family), (GENERATION.get(case.gpu[:4], case.gpu), kind)]
 
 
 def constants_of(rows: list[tuple[Case, Outcome]]) -> dict[tuple[str, str], Constants]:
-    """Constants of each pool."""
+    """Constants of each pool with rows enough, and of each generation."""
     groups: dict[tuple[str, str], list[tuple[Case, Outcome]]] = defaultdict(list)
     for case, outcome in rows:
         for pool in pools(case):
             groups[pool].append((case, outcome))
-    return {key: fit(members) for key, members in groups.items()}
+    widest = {pools(case)[-1] for case, _ in rows}
+    return {key: fit(members) for key, members in groups.items() if len(members) >= ENOUGH or key in widest}
 
 
 def chosen(constants: dict[tuple[str, str], Constants], case: Case) -> Constants:

@@ -1,4 +1,4 @@
-"""Whatever is generated is sound and runs; whatever cannot be is refused with a reason. benchmarks/fuzz_generate.py
+"""Whatever is generated is sound and runs; whatever cannot be is refused with a reason. benchmarks/validate_generated.py
 does thousands of these."""
 
 from random import Random
