@@ -19,7 +19,7 @@ DOCS_STAMP  := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench docs clean
+.PHONY: help demo test browser check format bench docs clean
 
 help:
 	@sed -n '2,4s/^#   //p' Makefile
@@ -51,9 +51,18 @@ $(DOCS_STAMP): $(BASE_STAMP)
 demo: $(BASE_STAMP)
 	$(BIN)/etude demo
 
-# -rs: what was skipped, and why
+# Tests of pages need a Chromium. Where apt can bring one it does; elsewhere they are skipped, and say so.
+browser:
+	@if command -v chromium chromium-browser google-chrome >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing chromium, for the tests of pages" >&2; \
+	  { apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+	  || echo "chromium could not be installed: tests of pages will be skipped" >&2; \
+	else echo "no Chromium here: tests of pages will be skipped" >&2; fi
+
+# -rs: what was skipped, and why; -n: up to four processes, a test file stays in one
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -rs $(ARGS)
+	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .

@@ -191,6 +191,20 @@ def example_cases(root: Path) -> Iterator[Case]:
             )
 
 
+def left_out(root: Path) -> Iterator[tuple[str, str]]:
+    """Recorded runs in which all ranks finished and that cannot be repeated, and why."""
+    run = {case.row["example"] for case in example_cases(root)}
+    for row in _rows(root, "upstream_examples"):
+        if row["example"] not in run:
+            yield f"upstream_examples: {row['backend']} {row['example']}", "comes with traces of its own, not at hand"
+    for row in _rows(root, "chakra_test_traces"):
+        if int(row["n_finished"]) == len(row["cycles_per_rank_ns"].split(";")) and row["cycles_per_rank_ns"]:
+            yield (
+                f"chakra_test_traces: {row['backend']} {row['case']}",
+                "a trace of another repository, edited; neither it nor the network and system files are at hand",
+            )
+
+
 def semantics_cases(root: Path) -> Iterator[Case]:
     for row in _rows(root, "semantics"):
         folder = row["case"]

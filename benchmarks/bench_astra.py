@@ -2,8 +2,9 @@
 
     python benchmarks/bench_astra.py [--traces FOLDER] [--repeat N]
 
-CPU seconds of loading and simulating, without start-up and compilation, the best of N runs, each in a process of its
-own; memory is the process's peak above what it held after the imports and a first small run.
+CPU seconds of loading (configuration, groups, traces) and simulating, without start-up and compilation, the best of N
+runs, each in a process of its own; memory is the process's peak above what it held after the imports and a first small
+run.
 """
 
 from __future__ import annotations
@@ -15,13 +16,20 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
-from _astra_oracle import Case, collective_cases, configs, llm_cases, oracle, workload
+from _astra_oracle import Case, collective_cases, llm_cases, oracle
 from parity_astra import unpack
 
-from etude.simulate.astra import read_groups, run
-from etude.simulate.astra.traces import read_workload
+from etude.simulate.astra import (
+    read_groups,
+    read_network,
+    read_remote_memory,
+    read_system,
+    read_workload,
+    run,
+)
 
 PURE_NETWORK = "collectives_extra"
 
@@ -30,20 +38,14 @@ def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(case: Case, warm: Case, is_file: bool) -> dict[str, float]:
-    """One timed run after a small one that compiles or loads the kernels."""
+def measure(case: Case, warm: Case) -> dict[str, float]:
+    """One timed run, from the files to the result, after a small one that compiles or loads the kernels."""
     for each in (warm, case):
-        if each is case:
-            before, start = _peak_bytes(), time.process_time()
-        w = (
-            read_workload(each.files, read_groups(each.groups) if each.groups else None)
-            if is_file
-            else workload(each.files, None)
-        )
+        before, start = _peak_bytes(), time.process_time()
+        network, system = read_network(each.network), replace(read_system(each.system), **each.overrides)
+        memory = read_remote_memory(each.memory) if each.memory else None
+        w = read_workload(each.files, read_groups(each.groups) if each.groups else None)
         loaded = time.process_time()
-        if each is case and not is_file:
-            start = loaded
-        network, system, memory = configs(each)
         run(w, network, system, remote_memory=memory, backend=each.backend, num_queues_per_dim=each.queues)
     return {
         "nodes": len(w),
@@ -88,7 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.one:
         cases = _cases(root, args.traces, args.one[0])
         case = next(c for c in cases if c.name == args.one[1])
-        print(json.dumps(measure(case, min(cases, key=lambda c: len(c.files)), args.one[0] == "llm_traces")))
+        print(json.dumps(measure(case, min(cases, key=lambda c: len(c.files)))))
         return 0
     with tempfile.TemporaryDirectory() as scratch:
         traces = args.traces or unpack(root, Path(scratch))

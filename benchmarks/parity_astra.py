@@ -23,6 +23,7 @@ from _astra_oracle import (
     collective_cases,
     differences,
     example_cases,
+    left_out,
     llm_cases,
     oracle,
     read_timeline,
@@ -99,7 +100,7 @@ def main(argv: list[str] | None = None) -> int:
         print("the oracle folder is not at hand", file=sys.stderr)
         return 2
     options = {"ahead": False} if args.full_events else {}
-    bad = 0
+    bad = rows = same = 0
     with tempfile.TemporaryDirectory() as scratch:
         tables = {name: lambda name=name: collective_cases(root, name) for name in COLLECTIVE_TABLES}
         tables["semantics"] = lambda: semantics_cases(root)
@@ -116,6 +117,7 @@ def main(argv: list[str] | None = None) -> int:
             if unrefused:
                 print(f"    {len(unrefused)} rows that hang or crash there gave a result: {', '.join(unrefused[:20])}")
             bad += len(wrong) + len(unrefused)
+            rows, same = rows + total, same + equal
         if "llm_traces" in tables and (not args.only or "llm_traces" in args.only):
             flat = {
                 (c.row["trace"], c.backend): c for c in tables["llm_traces"]() if c.row["network"].count("Switch") == 1
@@ -124,6 +126,12 @@ def main(argv: list[str] | None = None) -> int:
             equal, total, wrong = check_timelines(root, flat, **options)
             report("timelines (nodes)", equal, total, wrong, time.perf_counter() - start)
             bad += len(wrong)
+    if not args.only:
+        skipped = list(left_out(root))
+        rows += len(skipped)
+        print(f"{'all rows':24} {same:6} of {rows:6} equal, {1 - same / rows:.2%} exceptions:")
+        for name, why in skipped:
+            print(f"    {name}: not run: {why}")
     return 1 if bad else 0
 
 

@@ -32,6 +32,7 @@ from etude.cost.catalogue import system
 from etude.generate.build import generate
 from etude.generate.model import Model
 from etude.generate.plan import Plan
+from etude.model.reading import plain
 from etude.model.system import Device, System
 from etude.simulate.run import simulate
 from etude.sweep.predict import grown
@@ -259,7 +260,7 @@ class Kept:
         self.known: dict[str, list[float]] = json.loads(path.read_text()) if path and path.exists() else {}
 
     def all(self, cases: list[Case], *, quick: bool, workers: int) -> list[list[float]]:
-        keys = [f"{c.key} {c.plan} quick {quick}" for c in cases]
+        keys = [f"{c.key} {json.dumps(plain(c.plan), default=str)} quick {quick}" for c in cases]
         wanted = {k: c for k, c in zip(keys, cases, strict=True) if k not in self.known}
         small_first = sorted(wanted.items(), key=lambda item: item[1].plan.pp * item[1].plan.micro_batches)
         with ProcessPoolExecutor(workers) as pool:

@@ -106,7 +106,7 @@ SYSTEMS_HEAD = """# Systems
 
 <!-- made by docs/generate.py from the catalogue in etude/cost/systems: change that, then run `make docs` -->
 
-The machines that Etude knows. `etude.cost.catalogue.system("dgx-h100")` is one of them, `.resized(512)` is as many of its nodes as 512 devices take, and the path of a YAML file is a system of your own. Rates of devices are dense peaks; bandwidths are those of one device in one direction. An *assumption* says so: it is nobody's measurement. What the figures do is in [Costs](costs.md).
+The machines that Etude knows. `etude.open_system("dgx-h100")` is one of them, `.resized(512)` is as many of its nodes as 512 devices take, and the path of a file is a system of your own. Rates of devices are dense peaks; bandwidths are those of one device in one direction. An *assumption* says so: it is nobody's measurement. What the figures do is in [Costs](costs.md).
 
 """
 
@@ -122,6 +122,18 @@ levels:                 # innermost first
 ```
 
 Levels say what a topology is: several `ring` levels make a torus (or one of `kind: torus` with a `shape`), a fat tree is `switch` upon `switch` with its `oversubscription`, a rail-optimised fabric has `rails`, a dragonfly is a `switch` level for the group under a `full` level for the groups. Figures carry their units. Unknown keys, zeros and negative figures are refused: `my.yaml: levels[0]: bandwidth: `0GB/s` is not positive`.
+
+**A graph.** An InfraGraph file is a system too, known by its content: `etude simulate job/ --system cluster.infragraph.yaml`. [Networks](network.md#infragraph) says what is read and what is refused. Its links are simulated (`--network flow` unless told); closed forms take its *levels*, which are worked out where the graph is regular: devices within so many hops of one another make a unit, and a level is where units of one size divide all devices. `etude systems check FILE` prints them. A graph without levels (a ring of devices, nodes of different size) is simulated with `flow` or `links` only. What an InfraGraph has no place for stands beside it:
+
+```yaml
+name: my-cluster
+device: h100                        # else what the annotations say: etude.flops.bf16, etude.memory, ...
+topology: cluster.infragraph.yaml   # from the folder of this file
+annotations: rates.yaml             # optional; or a second document in the InfraGraph
+placement: [0, 2, 1, 3]             # optional: the xpu, in order, of each rank
+collectives: {p2p_launch: 5us}      # optional, as below
+levels: [...]                       # optional: of your own, for closed forms
+```
 
 """
 
@@ -170,7 +182,7 @@ def sources() -> str:
 
 def keys(cls: type[Any]) -> str:
     rows = []
-    for f in fields(cls):
+    for f in filter(lambda f: f.metadata, fields(cls)):
         kind = f.metadata["kind"].removeprefix("map of ")
         by_key = "by key: " if f.metadata["kind"].startswith("map of ") else ""
         needed = f.default is MISSING and f.default_factory is MISSING

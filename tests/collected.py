@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+SCENARIOS = ("ddp", "fsdp2", "tensor_parallel", "pipeline", "moe")
+"""Of programs/parallel.py."""
 PROGRAMS = Path(__file__).resolve().parent / "collect" / "programs"
 SRC = Path(__file__).resolve().parent.parent / "src"
 
@@ -32,7 +34,7 @@ def start(*args: str | Path, **more: str) -> subprocess.Popen[str]:
 def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Its stdout and stderr. One that hangs is ended, with all that it started."""
     try:
-        return process.communicate(timeout=60)
+        return process.communicate(timeout=120)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise

@@ -1,4 +1,5 @@
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,3 +21,19 @@ def shared() -> Path:
         if place and Path(place).is_dir():
             return Path(place)
     pytest.skip("needs the reference data folder ../shared")
+
+
+@pytest.fixture(scope="session")
+def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Runs of every kind of parallelism by so many gloo processes, recorded once: a folder with one for each kind."""
+    from collected import PROGRAMS, SCENARIOS, ranks
+
+    done: dict[int, Path] = {}
+
+    def captured(size: int) -> Path:
+        if size not in done:
+            done[size] = tmp_path_factory.mktemp(f"ranks{size}")
+            ranks(size, PROGRAMS / "parallel.py", done[size], *SCENARIOS)
+        return done[size]
+
+    return captured

@@ -30,11 +30,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "view": BASE,
     # composers
     "opening": BASE | {"store", "link", "ingest"},
-    "sweep": BASE | VERBS | {"store", "cost", "opening"},
-    "demo": BASE,
-    "cli": BASE | VERBS | {"store", "cost", "opening", "sweep", "demo", "__init__"},
+    "named": BASE | {"store", "cost", "opening"},
+    "sweep": BASE | VERBS | {"store", "cost", "opening", "named"},
+    "reporting": BASE | {"cost", "analyse", "view"},
+    "cli": BASE | VERBS | {"store", "cost", "opening", "named", "sweep", "reporting", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
-    "__init__": BASE | VERBS | {"store", "cost", "opening", "sweep"},
+    "__init__": BASE | VERBS | {"store", "cost", "opening", "named", "sweep"},
     "__main__": {"cli"},
 }
 

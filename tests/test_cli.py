@@ -1,6 +1,6 @@
 import json
 import os
-import pkgutil
+import re
 import signal
 import subprocess
 import sys
@@ -16,20 +16,11 @@ import typer
 import etude.cli
 from etude import __version__
 from etude.cli import COMMANDS, main
+from etude.cli.commands import file_of
 from etude.cli.output import emit, progress
 from etude.cli.running import run
 from etude.errors import AnswerNo, FormatError, UsageError
 from etude.files import writing
-
-FRAME = {
-    "app",
-    "inputs",
-    "job_out",
-    "plan_flags",
-    "output",
-    "running",
-    "simulate_astra",
-}  # files of cli/ that are no commands
 
 
 def raising(problem: BaseException) -> typer.Typer:
@@ -147,25 +138,42 @@ def test_it_runs_in_any_thread():
 def test_help_teaches_and_is_light():
     code = "import sys; from etude.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = shell(code=code)
-    for line in ("etude info run/", "etude query out/", *(name.replace("_", " ") for name in COMMANDS)):
+    for line in ("etude info run/", "etude query out/", *COMMANDS):
         assert line in done.stdout
     heavy = {"numpy", "numba", "pyarrow", "duckdb", "msgspec", "torch", "pydantic", "markdown_it"}
     assert "typer" in done.stderr.split()
     assert heavy & {name.partition(".")[0] for name in done.stderr.split()} == set()
 
 
-def test_every_file_of_the_folder_is_a_listed_command():
-    assert {module.name for module in pkgutil.iter_modules(etude.cli.__path__)} == FRAME | set(COMMANDS)
+def test_every_command_of_the_folder_is_listed():
+    folder = Path(etude.cli.__file__).parent
+    files = {
+        path.stem for path in folder.glob("*.py") if re.search(r"\napp\.add_typer|\n@app\.command\(", path.read_text())
+    }
+    assert files - {"app"} == {file_of(name) for name in COMMANDS}
 
 
-def test_every_command_has_a_panel_and_a_line_of_help():
-    main(["--version"])  # registers them
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_is_listed_as_it_is(name: str):
     from etude.cli.app import app
 
-    for command in app.registered_commands:
-        assert command.callback is not None
-        assert isinstance(command.rich_help_panel, str), command.callback.__name__
-        assert command.help or command.callback.__doc__, command.callback.__name__
+    root = typer.main.get_group(app)
+    _, command, _ = root.resolve_command(typer.Context(root), name.split())  # loads it
+    assert command is not None
+    assert (command.rich_help_panel, command.help.partition("\n")[0]) == COMMANDS[name]
+
+
+def test_help_and_completion_load_no_command():
+    show = "; import sys; print(*sys.modules, file=sys.stderr)"
+    for code in ("from etude.cli import main; main(['--help'])", "from etude.cli import main; main(['--version'])"):
+        loaded = shell(code=code + show).stderr.split()
+        assert "etude.cli.app" in loaded
+        assert {f"etude.cli.{file_of(name)}" for name in COMMANDS} & set(loaded) == set()
+
+
+def test_a_mistyped_command_is_guessed(capsys: pytest.CaptureFixture[str]):
+    assert main(["simulat"]) == 2
+    assert "Did you mean 'simulate'" in capsys.readouterr().err
 
 
 def test_version():

@@ -8,9 +8,9 @@ import pytest
 
 from etude.cli import main
 from etude.cli.output import emit
-from etude.demo import training_step
 from etude.errors import UsageError
 from etude.store import chakra
+from training_step import training_step
 
 
 @pytest.fixture

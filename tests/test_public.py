@@ -19,6 +19,7 @@ PUBLIC = [
     "fold",
     "open",
     "open_feeder",
+    "open_system",
     "query",
     "simulate",
     "summary",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from etude.model.system import System as System
     from etude.model.timing import Timing as Timing
     from etude.model.trace import Trace as Trace
+    from etude.named import open_system as open_system
     from etude.opening import open as open
     from etude.simulate.run import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
@@ -41,6 +42,7 @@ _HOME = {
     "fold": "etude.model.fold",
     "open": "etude.opening",
     "open_feeder": "etude.store.et_stream",
+    "open_system": "etude.named",
     "query": "etude.store.sql",
     "simulate": "etude.simulate.run",
     "summary": "etude.model.summary",
@@ -61,6 +63,7 @@ __all__ = [
     "fold",
     "open",
     "open_feeder",
+    "open_system",
     "query",
     "simulate",
     "summary",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,14 +30,42 @@ def open(
     groups: str | os.PathLike[str] | None = None,
     workers: int = 1,
     max_bytes: int | None = None,
+    ranks: int | None = None,
+    passes: int | None = None,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Job:
-    """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, or a Parquet
-    folder written by Etude. `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to,
-    `advance` is told of ranks as they are read."""
+    """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
+    folder written by Etude, or what PyTorch's profiler wrote (`.json`, `.json.gz`). `groups` names a
+    communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks as they are read.
+    `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are.
+
+    Recorded times, where there are any, are `job.timing`: an analysis is called as `analysis(job, job.timing)`. Of a
+    profiler's trace they are those of every operator, call and device activity, from start to end.
+    """
     place = Path(path)
+    if is_text(place):
+        return _read_text(place, ranks, passes)
+    if ranks is not None or passes is not None:
+        raise UsageError("says itself how many ranks it has", where=str(path), hint="--ranks is for text workloads")
     options: dict[str, Any] = {"groups": groups, "workers": workers, "max_bytes": max_bytes, "advance": advance}
     return sniff(place).read(place, options)
+
+
+def is_text(path: Path) -> bool:
+    """An ASTRA-sim text workload?"""
+    return path.suffix == ".txt" and path.is_file()
+
+
+def _read_text(path: Path, ranks: int | None, passes: int | None) -> Job:
+    from etude.ingest import text
+
+    if ranks is None:
+        raise UsageError(
+            "a text workload does not say how many ranks run it",
+            where=str(path),
+            hint="`etude convert w.txt OUT --ranks 8`, or etude.open(path, ranks=8)",
+        )
+    return text.read_text(path, ranks, passes=1 if passes is None else passes)
 
 
 def sniff(path: Path) -> Format:
@@ -49,7 +78,7 @@ def sniff(path: Path) -> Format:
             "no such file or folder", where=str(path), hint="a folder, a file, or a prefix of `.N.et` files"
         )
     what = "nothing in this folder is a trace" if path.is_dir() else "not a trace of a kind that Etude reads"
-    raise UsageError(what, where=str(path), hint=f"read are: {', '.join(f.name for f in FORMATS)}")
+    raise UsageError(what, where=str(path), hint=f"read are: {', '.join([f.name for f in FORMATS] + [TEXT])}")
 
 
 def _ends(name: str, ending: str) -> bool:
@@ -117,8 +146,57 @@ def _read_json(path: Path, options: dict[str, Any]) -> Job:
     return json.read_job(path, **options)
 
 
+_HEAD = 1 << 16
+_EVENTS = re.compile(rb'"traceEvents"|^\s*\[\s*\{[^}]*"ph"')
+
+
+def is_profile(path: Path) -> bool:
+    """A file of PyTorch's profiler: Chrome's JSON, which has its events in the first lines or says so there."""
+    if not path.is_file() or not _ends(path.name, ".json"):
+        return False
+    from etude.store import compressed
+
+    head = compressed.head(path, _HEAD)
+    return _EVENTS.search(head) is not None or (b'"schemaVersion"' in head and b'"workload_graph"' not in head)
+
+
+def _read_profile(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import causal, reading
+
+    if options["groups"] is not None:
+        raise UsageError("a profiler's trace has its groups with it", where=str(path), hint="leave out --groups")
+    linked = causal.convert(reading.load_device(path, options["max_bytes"]))
+    options["advance"](1)
+    return causal.to_job(reading.stem(path), [linked])
+
+
+def is_run(path: Path) -> bool:
+    """A folder of what the profiler wrote, a file a rank, or `folder/name` of one run in it."""
+    if path.is_file() or not (path if path.is_dir() else path.parent).is_dir():
+        return False
+    from etude.ingest import runs
+
+    try:
+        return bool(runs.find_run(path)[1])
+    except UsageError:
+        return False
+
+
+def _read_run(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import causal, runs
+
+    if options["groups"] is not None:
+        raise UsageError("a profiler's trace has its groups with it", where=str(path), hint="leave out --groups")
+    name, ranks = runs.find_run(path)
+    chosen = {key: options[key] for key in ("workers", "max_bytes", "advance")}
+    return causal.to_job(name, runs.link_run(ranks, **chosen))
+
+
+TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
+    Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
+    Format("a folder of such traces, a rank each (`name.rank0.json`)", is_run, _read_run),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )

@@ -3,11 +3,12 @@
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from collected import PROGRAMS, ROOTS, Files, finished, ranks, start
+from collected import PROGRAMS, ROOTS, SCENARIOS, Files, finished, start
 
 pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
 
@@ -21,14 +22,12 @@ GLOO = {
 P2P = {"gloo:send", "gloo:recv"}  # the Flight Recorder has no entries for these
 
 
-@pytest.mark.parametrize(
-    ("size", "scenarios"), [(2, ["ddp", "fsdp2", "tensor_parallel", "pipeline", "moe"]), (4, ["ddp", "moe"])]
-)
-def test_every_rank_of_every_parallelism(size: int, scenarios: list[str], tmp_path: Path):
-    ranks(size, PROGRAMS / "parallel.py", tmp_path, *scenarios)
-    for scenario in scenarios:
+@pytest.mark.parametrize("size", [2, 4])
+def test_every_rank_of_every_parallelism(size: int, captures: Callable[[int], Path]):
+    folder = captures(size)
+    for scenario in SCENARIOS:
         for rank in range(size):
-            check_rank(Files(tmp_path / scenario, rank), scenario, rank, size)
+            check_rank(Files(folder / scenario, rank), scenario, rank, size)
 
 
 def check_rank(found: Files, scenario: str, rank: int, size: int) -> None:

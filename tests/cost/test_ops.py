@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from etude.cost import ops
-from etude.cost.aten import aten_work, dtype_of, shapes_of
+from etude.cost.aten import aten_work
+from etude.cost.aten_inputs import dtype_of, shapes_of
 from etude.cost.ops import OpClass, OpTable
 from etude.cost.traces import ops_of, trace_time_ns
 from etude.errors import UsageError
@@ -66,6 +67,55 @@ def test_what_pytorch_recorded():
     assert aten_work("aten::linear", "[[5, 2, 4], [3, 4], [3]]", types) == ops.matmul(10, 3, 4)
     assert aten_work("aten::add", "[[8], [8], []]", types) == ops.elementwise(8, inputs=2)
     assert aten_work("aten::gelu", "[[8, 2]]", types) == ops.activation(16)
+
+
+def floats(count: int) -> str:
+    return str(["Tensor(float)"] * count)
+
+
+def test_attention_and_its_backward():
+    shapes = "[[2, 8, 64, 16], [2, 8, 64, 16], [2, 8, 64, 16]]"
+    forward = aten_work("aten::_scaled_dot_product_flash_attention", shapes, floats(3))
+    assert (forward.flops, forward.size_bytes) == (2 * 2 * 2 * 8 * 64 * 64 * 16, 4 * 4 * 2 * 8 * 64 * 16)
+    last = "[[2, 64, 8, 16], [2, 64, 8, 16], [2, 64, 8, 16], [2, 64, 8, 16]]"
+    backward = aten_work("aten::_flash_attention_backward", last, floats(4))
+    assert backward.flops == forward.flops * 5 // 2
+
+
+def test_convolution_and_its_backward():
+    """1 x 3 x 8 x 8 by 3 x 3 to 4 channels, stride 2, padding 1: 4 x 4 pixels out."""
+    given = '["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]'
+    forward = aten_work(
+        "aten::convolution", "[[1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []]", floats(2), given
+    )
+    assert forward.flops == 2 * 16 * 4 * 27
+    assert forward.size_bytes == 4 * (3 * 64 + 4 * 27 + 4 * 16)
+    shapes = "[[1, 4, 4, 4], [1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], [], []]"
+    values = "[[], [], [], [], [2, 2], [1, 1], [1, 1], false, [0, 0], 1, [%s, true, false]]"
+    assert aten_work("aten::convolution_backward", shapes, floats(3), values % "true").flops == 2 * forward.flops
+    assert aten_work("aten::convolution_backward", shapes, floats(3), values % "false").flops == forward.flops
+    assert aten_work("aten::convolution_backward", shapes, floats(3)).flops == UNKNOWN
+
+
+def test_elements_are_broadcast_and_lists_are_summed():
+    work = aten_work("aten::mul", "[[4, 8], [4, 1]]", floats(2))
+    assert (work.flops, work.size_bytes) == (32, 4 * (32 + 4 + 32))
+    work = aten_work("aten::copy_", "[[4, 8], [4, 8], []]", "['Tensor(float)', 'Tensor(c10::BFloat16)', 'Bool']")
+    assert (work.flops, work.size_bytes) == (0, 32 * 6)
+    lists = "['GenericList[Tensor(float),Tensor(float)]', 'GenericList[Tensor(float),Tensor(float)]']"
+    work = aten_work("aten::_foreach_add_", "[[[4, 8], [2]], [[4, 8], [2]]]", lists)
+    assert (work.flops, work.size_bytes) == (34, 3 * 34 * 4)
+    assert aten_work("aten::_foreach_add_", "[[], []]", "['TensorList', 'TensorList']").flops == UNKNOWN
+    five = "[[[4]], [[4]], [[4]], [[4]], [], [[]]]"
+    work = aten_work("aten::_fused_adamw_", five, str(["GenericList[Tensor(float)]"] * 4))
+    assert (work.flops, work.size_bytes) == (14 * 4, 4 * 4 * 7)
+    assert aten_work("aten::sum", "[[4, 8], []]", floats(1)).size_bytes == 128
+
+
+def test_types_as_the_profiler_names_them():
+    assert aten_work("aten::mm", "[[2, 4], [4, 3]]", "['c10::BFloat16', 'c10::BFloat16']") == ops.matmul(2, 3, 4)
+    work = aten_work("aten::embedding", "[[100, 8], [5], [], [], []]", "['float', 'long int', 'Scalar', 'Scalar']")
+    assert work == ops.embedding(5, 8, dtype="fp32")
 
 
 @pytest.mark.parametrize(

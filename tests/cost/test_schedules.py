@@ -134,3 +134,35 @@ def hierarchical(members: int, **more: Any) -> Schedule:
 def test_what_cannot_be_is_refused(say: str, call) -> None:
     with pytest.raises(ClusterError, match=say):
         call()
+
+
+@pytest.mark.parametrize(("collective", "algorithm"), [(c, a) for c in REDUCING for a in ("ring", "ring_both")])
+def test_rings_in_several_orders_share_the_data(collective: Collective, algorithm: str) -> None:
+    orders = [[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3], [5, 4, 3, 2, 1, 0]]
+    for seed in range(3):
+        assert_right(schedule(collective, algorithm, 6, orders=orders), seed)
+
+
+@pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE])
+def test_rooted_chains_and_trees_over_nodes(collective: Collective) -> None:
+    orders = [[0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3]]
+    for root in range(6):
+        assert_right(schedule(collective, "ring", 6, root=root, orders=orders), root)
+        assert_right(schedule(collective, "ring_both", 6, root=root, orders=orders), root)
+        for dims in ((3, 2), (2, 3), (1, 6), (6, 1)):
+            assert_right(schedule(collective, "tree", 6, root=root, dims=dims), root)
+
+
+@pytest.mark.parametrize("dims", [(4, 3), (3, 5), (1, 4), (4, 1), (8, 4)])
+def test_trees_over_nodes_leave_through_every_member(dims: tuple[int, int]) -> None:
+    p = schedule(Collective.ALL_REDUCE, "tree", dims[0] * dims[1], dims=dims)
+    for seed in range(3):
+        assert_right(p, seed)
+    across = p.src // dims[0] != p.dst // dims[0]
+    assert dims[1] == 1 or set((p.src[across] % dims[0]).tolist()) == set(range(dims[0]))
+    assert dims[1] == 1 or (p.src[across] % dims[0] == p.dst[across] % dims[0]).all()
+
+
+def test_an_order_must_have_everyone_once() -> None:
+    with pytest.raises(ClusterError, match="each of 3 members once"):
+        schedule(Collective.ALL_REDUCE, "ring", 3, orders=[[0, 1, 1]])

@@ -55,6 +55,8 @@ def test_published_all_reduce_times(shared: Path):
         assert small <= 0.30
     held = result.single & ~result.fitted & (result.rows.size_bytes >= validate_nccl.BIG_BYTES)
     assert validate_nccl.summary(result.errors["refit"][held])[1] <= 0.12
+    held = result.single & ~result.fitted & (result.rows.size_bytes < validate_nccl.BIG_BYTES)
+    assert validate_nccl.summary(result.errors["refit"][held])[2] <= 0.30
 
 
 def test_measured_ops_that_were_held_out(shared: Path):

@@ -132,13 +132,13 @@ def test_a_system_of_a_file_is_not_grown(folder: Path, capsys: pytest.CaptureFix
 
 def test_all_perturbations_at_once(folder: Path):
     path = written(folder, job_of("w", [ring(r) for r in range(4)], GROUPS))
-    more = "--policy priority --compute scaled --scale 0.5 --eager 1KB --overlap compute=1.1 --jitter compute=0.1"
+    more = "--policy priority --compute scale=0.5 --eager 1KB --overlap compute=1.1 --jitter compute=0.1"
     more += " --jitter p2p=0.2 --slow-rank 3=1.2 --slow-link 0-1=2 --seed 3 --concurrent-network --no-fold"
     more += " --collective all_reduce=ring --remote-memory bandwidth=1GB/s --remote-memory latency=1us"
     assert main(["simulate", path, "--system", str(folder / "small.yaml"), *more.split()]) == 0
 
 
-@pytest.mark.parametrize("name", ["Policy", "Compute", "Times", "Network"])
+@pytest.mark.parametrize("name", ["Policy", "Times", "Network"])
 def test_the_choices_of_the_command_are_those_of_the_verb(name: str):
     ours: type[StrEnum] = getattr(command, name)
     theirs: type[StrEnum] = getattr(options, name)

@@ -1,37 +1,19 @@
 """The command line: `main(argv) -> int`.
 
-Each command is a file of this folder named after it, listed in `COMMANDS`, and imports what is heavy inside its
-function: `etude --help` loads every one of these files and must stay quick.
+Each command is a file of this folder named after it and a line of the table in commands.py. It imports what is heavy
+inside its function.
 """
 
 from collections.abc import Sequence
 
-# In the order in which `etude --help` shows them within their panels.
-COMMANDS: tuple[str, ...] = (
-    "info",
-    "check",
-    "diff",
-    "query",
-    "convert",
-    "collect",
-    "link",
-    "generate",
-    "generate_micro",
-    "predict",
-    "plan",
-    "simulate",
-    "systems",
-    "demo",
-)
+from etude.cli.commands import COMMANDS
+
+__all__ = ["COMMANDS", "main"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command. 0: done, or yes. 1: the answer is no. 2: an error. 129, 130, 141, 143: cut off."""
-    from importlib import import_module
-
     from etude.cli.app import app
     from etude.cli.running import run
 
-    for name in COMMANDS:
-        import_module(f"etude.cli.{name}")
     return run(app, argv)

@@ -1,4 +1,4 @@
-"""The Typer app that commands register themselves with, and the panels they sit in.
+"""The Typer app that commands register themselves with when they are loaded, and the panels they sit in.
 
 @app.command(rich_help_panel=LOOK)
 def info(path: Path, json: AsJson = False) -> None:
@@ -6,19 +6,18 @@ def info(path: Path, json: AsJson = False) -> None:
 """
 
 import sys
+from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from etude import __version__
+from etude.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, RUN, file_of
 from etude.cli.running import Settings
 
-LOOK = "Look"
-CONVERT = "Convert"
-MAKE = "Make and change"
-RUN = "Run"
+__all__ = ["ANALYSE", "CONVERT", "LOOK", "MAKE", "RUN", "app"]
 
 HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end to end.
 
@@ -45,12 +44,23 @@ UNUSED = {"rich.markdown": "Markdown", "rich.traceback": "Traceback"}
 
 
 class Root(TyperGroup):
-    """`etude` itself. Typer's help imports parts of Rich, a third of the time it takes, for modes that are not ours."""
+    """`etude` itself: lists its commands from the table, and loads one when it is called.
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+    Typer's help imports parts of Rich, a third of the time it takes, for modes that are not ours.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = {name: self.commands.get(name) or _listed(name) for name in COMMANDS}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """A command may have two words: `etude generate micro`."""
-        two = " ".join(args[:2])
-        return (two, self.commands[two], args[2:]) if two in self.commands else super().resolve_command(ctx, args)
+        for words in (2, 1):
+            name = " ".join(args[:words])
+            if len(args) >= words and name in COMMANDS:
+                self.commands[name] = _loaded(name)
+                return name, self.commands[name], args[words:]
+        return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         stand_ins = [name for name in UNUSED if name not in sys.modules]
@@ -63,6 +73,17 @@ class Root(TyperGroup):
         finally:
             for name in stand_ins:
                 del sys.modules[name]
+
+
+def _listed(name: str) -> TyperCommand:
+    """A command as help and completion list it, without its file."""
+    panel, line = COMMANDS[name]
+    return TyperCommand(name, help=line, rich_help_panel=panel, rich_markup_mode="rich")
+
+
+def _loaded(name: str) -> Any:
+    import_module(f"etude.cli.{file_of(name)}")
+    return typer.main.get_group(app).commands[name]
 
 
 app = typer.Typer(

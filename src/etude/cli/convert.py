@@ -30,19 +30,25 @@ def convert(
     name: Annotated[str, typer.Option(help="Name of the job: `NAME.{rank}.et`. By default that of the input.")] = "",
     compress: Annotated[Compression, typer.Option(help="Pack `.et` and JSON files.")] = Compression.NONE,
     fold: Annotated[bool, typer.Option(help="Let ranks share traces in Parquet; nothing is lost.")] = True,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", min=1, help="Ranks that run an ASTRA-sim text workload (`w.txt`).")
+    ] = None,
+    passes: Annotated[
+        int | None, typer.Option("--passes", min=1, help="Passes over a text workload's layers. By default 1.")
+    ] = None,
     groups: GroupFile = None,
     workers: Workers = 1,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
 ) -> None:
-    """A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder"""
+    """A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text"""
     from etude.files import writing
     from etude.model.fold import fold as fold_job
     from etude.store import chakra, columns
     from etude.store import json as json_store
 
     check_place(out, force, source=path)
-    job = open_job(path, groups, workers, max_bytes)
+    job = open_job(path, groups, workers, max_bytes, ranks=ranks, passes=passes)
     if name:
         job = job.replace(name=name)
     suffix = "" if compress == Compression.NONE else f".{compress.value}"

@@ -6,9 +6,24 @@ import typer
 from etude.cli.app import LOOK, app
 from etude.cli.output import say
 
+MODEL = (
+    "llama3-8b",
+    "--gpus",
+    "16",
+    "--tp",
+    "4",
+    "--pp",
+    "2",
+    "--micro-batch",
+    "1",
+    "--global-batch",
+    "16",
+    "--zero",
+    "1",
+)
 QUERY = (
-    "select name, count(*) as ranks, sum(in_bytes) as bytes from nodes "
-    "where kind = 'COMM_COLL_NODE' group by 1 order by 3 desc, 1 limit 5"
+    "select collective, count(*) as times, sum(in_bytes) as bytes from nodes "
+    "where kind = 'COMM_COLL_NODE' group by 1 order by 3 desc limit 5"
 )
 
 
@@ -16,49 +31,51 @@ QUERY = (
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo's files go.")] = Path("out/demo"),
 ) -> int:
-    """The main path end to end on a small embedded job: no GPU, no server, no download"""
+    """The main path end to end on an embedded recording: no GPU, no server, no download"""
     import shutil
+    from importlib.resources import as_file, files
 
-    from etude.demo import training_step
     from etude.files import writing
-    from etude.store import chakra
 
     out.parent.mkdir(parents=True, exist_ok=True)
     if (out / ".etude-demo").exists():
         shutil.rmtree(out)
-    with writing(out) as folder:
-        (folder / "run").mkdir(parents=True)
-        (folder / "broken").mkdir()
+    with writing(out) as folder, as_file(files("etude") / "sample") as sample:
+        shutil.copytree(sample, folder / "run")
         (folder / ".etude-demo").touch()
-        job = training_step()
-        chakra.write_job(job, folder / "run")
-        chakra.write_job(job, folder / "broken")
-        (folder / "broken" / "step.5.et").unlink()
-        _cut_dependency(folder / "broken" / "step.2.et")
-    say("One training step of a small transformer on 8 ranks (4-way data, 2-way tensor parallel), as Chakra .et files.")
-    _do("info", f"{out}/run", say="What is in it?")
-    _do("check", f"{out}/run", say="Is it sound?")
-    _do(
-        "convert",
-        f"{out}/run",
-        f"{out}/parquet",
-        "--to",
-        "parquet",
-        say="One Parquet folder; equal ranks share a trace.",
-    )
-    _do("query", f"{out}/parquet", QUERY, say="Where do the bytes go?")
-    _do("diff", f"{out}/run", f"{out}/parquet", say="Nothing was lost:")
-    _do(
-        "check",
-        f"{out}/broken",
-        say="And a broken copy (rank 5 is gone, rank 2 waits for a node that is not there):",
-        expect=1,
-    )
-    _do("simulate", f"{out}/run", "--system", "dgx-h100", say="How long does the step take on one DGX H100, and why?")
-    _do("simulate", f"{out}/run", "--system", "dgx-h100", "--slow-rank", "3=1.2",
-        say="And if the GPU of rank 3 were 20% slow? Everybody waits for it:")  # fmt: skip
-    say(f"\nThe files are in {out}. Next: etude --help")
+    _recorded(out)
+    _generated(out)
+    _do("report", f"{out}/job", "-o", f"{out}/report.html", say="Back to the recording, as a page to read:")
+    say(f"\nOpen {out}/report.html in a browser; the other files are beside it. Next: etude --help")
     return 0
+
+
+def _recorded(out: Path) -> None:
+    say("Two training steps of a small GPT, recorded on an NVIDIA H200 by `etude collect`, as PyTorch wrote them.")
+    _do(
+        "link",
+        f"{out}/run",
+        "-o",
+        f"{out}/job",
+        say="One graph of it: operators, launches, kernels, and what each waits for.",
+    )
+    _do("check", f"{out}/job", say="Is it sound?")
+    _do("breakdown", f"{out}/job", say="Where did the time go?")
+    _do("simulate", f"{out}/job", "--system", "dgx-h200",
+        say="Does the graph explain the time? Run again from dependencies and durations alone:")  # fmt: skip
+
+
+def _generated(out: Path) -> None:
+    _do("generate", *MODEL, "-o", f"{out}/llama", say="Now a job that nobody has run: Llama 3 8B on 16 GPUs.")
+    _do("query", f"{out}/llama", QUERY, say="What does it send?")
+    _do("convert", f"{out}/llama", f"{out}/llama_et", "--to", "et",
+        say="As Chakra .et files, one a rank, for every tool that reads them; nothing is lost:")  # fmt: skip
+    _do("diff", f"{out}/llama", f"{out}/llama_et", say="The same?")
+    _cut_dependency(out / "llama_et")
+    _do("check", f"{out}/llama_et", say="And with rank 2 waiting for a node that is not there?", expect=1)
+    _do("predict", *MODEL, "--system", "dgx-h100", say="How long would a step take on two DGX H100?")
+    _do("simulate", f"{out}/llama", "--system", "dgx-h100", "--slow-rank", "3=1.2",
+        say="And if the GPU of rank 3 were 20% slow? Everybody waits for it:")  # fmt: skip
 
 
 def _do(*args: str, say: str, expect: int = 0) -> None:
@@ -77,16 +94,17 @@ def _do(*args: str, say: str, expect: int = 0) -> None:
         raise EtudeError(f"the demo expected exit code {expect} of `etude {args[0]}`, and got {code}")
 
 
-def _cut_dependency(path: Path) -> None:
-    """Make the last node wait for a node that does not exist: what a profiler window does that ends too early."""
+def _cut_dependency(folder: Path) -> None:
+    """Make the last node of rank 2 wait for a node that does not exist, as in a recording that began too late."""
     import numpy as np
 
     from etude.store import chakra
 
+    path = next(folder.glob("*.2.et"))
     decoded = chakra.decode(path.read_bytes(), str(path))
     data = decoded.trace.data.copy()
     data[-1] = ~0
-    trace = decoded.trace.replace(data=data, missing=np.array([9001], np.uint64))
+    trace = decoded.trace.replace(data=data, missing=np.array([900_001], np.uint64))
     whole = chakra.Decoded(
         trace, decoded.metadata, decoded.group_names, decoded.peers, decoded.start_ns, decoded.warnings
     )

@@ -7,16 +7,18 @@ from etude.cli.app import MAKE, app
 from etude.cli.job_out import Force, Format, NoWrite, Out, To, write_job
 from etude.cli.output import AsJson, emit
 from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
+from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, shown, with_serving
 
 if TYPE_CHECKING:
     from etude.generate.build import Generated
 
-EXAMPLE = """The job of one training step, from a model and a plan
+EXAMPLE = """The job of one training step, or of serving, from a model and a plan
 
 [bold]Example[/bold]
 
   etude generate llama3-70b --gpus 512 --tp 8 --pp 4 --cp 2 --schedule interleaved:4
       --global-batch 512 --recompute selective --zero 1 -o job/
+  etude generate qwen3-8b --serve --prefill 4096 --decode 256 --batch 32 --tp 2 -o job/
   etude simulate job/ --system dgx-h100
 
 The job is written folded, as a Parquet folder; `--to et` writes a Chakra file for each rank.
@@ -24,9 +26,11 @@ The job is written folded, as a Parquet folder; `--to et` writes a Chakra file f
 
 
 @app.command(rich_help_panel=MAKE, help=EXAMPLE)
+@with_serving
 @with_plan
 def generate(
     flags: dict[str, Any],
+    serving: dict[str, Any],
     model: ModelName = "",
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
@@ -35,6 +39,9 @@ def generate(
     name: Annotated[str, typer.Option(help="Name of the job; default: the model's.")] = "",
     system: Annotated[str, typer.Option("--system", "-s", help="Refuse what does not fit its memory.")] = "",
     memory: Annotated[str, typer.Option(help="Refuse what does not fit: `80GB`.")] = "",
+    serve: Serve = False,
+    requests: Requests = None,
+    draft: Draft = "",
     no_write: NoWrite = False,
     force: Force = False,
     json: AsJson = False,
@@ -47,6 +54,12 @@ def generate(
 
     if not model and hf is None:
         raise UsageError("no model is given", hint=f"etude generate llama3-8b; known: {', '.join(names())}")
+    if serve:
+        answered = served(Asked(model, hf, flags, serving, plan, requests, draft, system, memory, name))
+        write_job(answered.job, out, to, force=force, no_write=no_write)
+        emit(answered.summary() if json else shown(answered), json=json)
+        return 0
+    refuse(serving, requests, draft)
     found = make(model_of(model, hf), plan_of(flags, plan), name=name)
     if system:
         from etude.cost import catalogue

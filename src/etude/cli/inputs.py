@@ -26,10 +26,20 @@ MaxBytes = Annotated[
 ]
 
 
-def open_job(path: Path, groups: Path | None = None, workers: int = 1, max_bytes: str | None = None) -> "Job":
+def open_job(
+    path: Path,
+    groups: Path | None = None,
+    workers: int = 1,
+    max_bytes: str | None = None,
+    *,
+    ranks: int | None = None,
+    passes: int | None = None,
+) -> "Job":
     """The job at `path`, with a bar while it is read."""
     from etude import opening, units
 
     limit = units.parse_bytes(max_bytes) if max_bytes else None
     with progress(f"reading {path}") as advance:
-        return opening.open(path, groups=groups, workers=workers, max_bytes=limit, advance=advance)
+        return opening.open(
+            path, groups=groups, workers=workers, max_bytes=limit, ranks=ranks, passes=passes, advance=advance
+        )

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,32 +8,105 @@ from etude.cli.inputs import MaxBytes
 from etude.cli.output import AsJson, emit, progress, say
 from etude.errors import UsageError
 
+if TYPE_CHECKING:
+    from etude.model.job import Job
+
 
 @app.command(rich_help_panel=CONVERT)
 def link(
-    host: Annotated[Path, typer.Argument(help="What ExecutionTraceObserver wrote: `.json`, `.json.gz`.")],
-    device: Annotated[Path | None, typer.Argument(help="What the profiler (Kineto) wrote of the same run.")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The `.et` file to write; `.et.gz` packs it.")] = Path(),
+    first: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE",
+            help="What the profiler (Kineto) wrote; before a second file, what ExecutionTraceObserver wrote. "
+            "A folder (or `folder/name`): all ranks of a run.",
+        ),
+    ],
+    second: Annotated[
+        Path | None, typer.Argument(metavar="[DEVICE]", help="What the profiler wrote of the same run.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The `.et` file to write, `.et.gz` packs it; of a run the folder.")
+    ] = Path(),
     as_official: Annotated[
         bool, typer.Option("--as-official", help="What Chakra's own linker and converter make of it, byte for byte.")
     ] = False,
+    workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Ranks at a time; 0: as many as cores.")] = 0,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     json: AsJson = False,
 ) -> None:
-    """A Chakra trace from what PyTorch recorded: host and device tied together, with a report of what was"""
+    """A Chakra trace from what PyTorch recorded: operators, launches and kernels, and what each waits for
+
+    etude link host.json.gz kineto.json.gz -o rank0.et
+
+    etude link kineto.json.gz -o rank0.et
+
+    etude link run/ -o job/
+    """
     from etude.units import parse_bytes
 
-    if not as_official:
-        raise UsageError("the causal graph is not built yet", hint="--as-official gives what Chakra's own tools give")
     if out == Path():
         raise UsageError("no file to write is given", hint="-o FILE.et")
-    report = _official(host, device, out, parse_bytes(max_bytes) if max_bytes else None, force)
+    limit = parse_bytes(max_bytes) if max_bytes else None
+    if second is None and not as_official and (first.is_dir() or not first.exists()):
+        _run(first, out, limit, workers, force, json)
+        return
+    if as_official:
+        report = _official(first, second, out, limit, force)
+    else:
+        host, device = (first, second) if second is not None else (None, first)
+        report = _causal(host, device, out, limit, force)
     emit(report, json=json)
     say(f"wrote {out}")
 
 
-def _official(host: Path, device: Path | None, out: Path, limit: int | None, force: bool) -> dict[str, object]:
+def _causal(host: Path | None, device: Path, out: Path, limit: int | None, force: bool) -> dict[str, Any]:
+    from etude.files import writing
+    from etude.ingest import causal, reading
+
+    with writing(out, force=force) as path, progress(f"linking {device}"):
+        device_trace = reading.load_device(device, limit)
+        linked = causal.convert(device_trace, reading.load_host(host, limit) if host else None)
+        _write(causal.to_job(reading.stem(out), [linked]), path)
+    return linked.report
+
+
+def _run(path: Path, out: Path, limit: int | None, workers: int, force: bool, json: bool) -> None:
+    import os
+
+    from etude.files import writing
+    from etude.ingest import causal, runs
+    from etude.store import chakra
+
+    name, ranks = runs.find_run(path)
+    with writing(out, force=force) as folder:
+        with progress(f"linking {path}", len(ranks)) as advance:
+            done = runs.link_run(ranks, workers=workers or os.cpu_count() or 1, max_bytes=limit, advance=advance)
+        job = causal.to_job(name, done)
+        folder.mkdir()
+        chakra.write_job(job, folder)
+    report = runs.total_report(name, job, done)
+    if json:
+        emit(report, json=True)
+    else:
+        emit([{key: row[key] for key in row if key != "unmatched"} for row in report["ranks"]])
+        for entry in report["unmatched"]:
+            say(f"not linked: {entry['count']:,} x {entry['reason']}")
+    say(f"wrote {len(done)} ranks to {out}")
+
+
+def _write(job: "Job", path: Path) -> None:
+    from etude.ingest import reading
+    from etude.store import chakra
+
+    found, _, _ = chakra.for_rank(job, int(job.ranks[0]))
+    with open(path, "wb") as file:
+        for piece in reading.packed(found, path):
+            file.write(piece)
+
+
+def _official(host: Path, device: Path | None, out: Path, limit: int | None, force: bool) -> dict[str, Any]:
     from etude.files import writing
     from etude.ingest import official, reading
 

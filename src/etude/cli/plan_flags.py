@@ -21,22 +21,26 @@ ModelName = Annotated[
 PANEL = "The plan"
 
 
-def with_plan(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with a flag for each field of a plan; it gets those that were given as `flags`."""
+def with_fields(cls: type[Any], into: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A command with a flag for each field of a dataclass of figures; it gets those that were given as `into`."""
+    made = {f"{into}_{f.name}": _parameter(f, into, panel) for f in fields(cls)}
 
-    def run(**given: Any) -> Any:
-        flags = {name.removeprefix("plan_"): given.pop(name) for name in list(given) if name in _FLAGS}
-        return command(flags={k: v for k, v in flags.items() if v is not None}, **given)
+    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
+        def run(**given: Any) -> Any:
+            flags = {name.removeprefix(f"{into}_"): given.pop(name) for name in list(given) if name in made}
+            return command(**{into: {k: v for k, v in flags.items() if v is not None}}, **given)
 
-    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "flags"]
-    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + list(_FLAGS.values())
-    run.__name__, run.__module__ = command.__name__, command.__module__
-    vars(run)["__signature__"] = inspect.Signature(parameters)
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-    return run
+        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != into]
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + list(made.values())
+        run.__name__, run.__module__ = command.__name__, command.__module__
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return wrap
 
 
-def _parameter(f: Any) -> inspect.Parameter:
+def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
     kind, of, key = f.metadata["kind"], f.metadata["of"], key_of(f)
     types: dict[str, Any] = {"count": int, "flag": bool, "number": float}
     base: Any = of if kind == "choice" else types.get(kind, str)
@@ -45,13 +49,13 @@ def _parameter(f: Any) -> inspect.Parameter:
     usual = "" if f.default in (MISSING, None) or f.default_factory is not MISSING else f.default
     shown = f" [default: {'on' if usual is True else 'off' if usual is False else usual}]" if usual != "" else ""
     text = f.metadata["doc"] + ("; `4,5,4`" if kind == "list" else "") + shown.replace("[", r"\[")
-    option = typer.Option(*names, help=text[0].upper() + text[1:], rich_help_panel=PANEL, show_default=False)
+    option = typer.Option(*names, help=text[0].upper() + text[1:], rich_help_panel=panel, show_default=False)
     return inspect.Parameter(
-        f"plan_{f.name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[base | None, option]
+        f"{into}_{f.name}", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[base | None, option]
     )
 
 
-_FLAGS = {f"plan_{f.name}": _parameter(f) for f in fields(Plan)}
+with_plan = with_fields(Plan, "flags", PANEL)
 
 
 def plan_of(flags: dict[str, Any], path: Path | None) -> Plan:

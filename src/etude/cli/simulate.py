@@ -10,6 +10,7 @@ from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
 from etude.cli.simulate_astra import AstraFiles, simulate_astra
+from etude.cli.timed import grown
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
 Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
-Compute = StrEnum("Compute", {"RECORDED": "recorded", "ROOFLINE": "roofline", "TABLE": "table", "SCALED": "scaled"})
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
 
 Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
@@ -33,14 +33,17 @@ ASTRA = "As ASTRA-sim, from its own files"
 @app.command(rich_help_panel=RUN)
 def simulate(
     path: JobPath,
-    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a file.")] = "",
     network: Annotated[
-        Network, typer.Option(help="Closed forms; links that take one message at a time; links shared fairly.")
-    ] = Network.ANALYTIC,
-    compute: Annotated[Compute, typer.Option(help="Where compute times come from.")] = Compute.RECORDED,
-    scale: Annotated[float, typer.Option(help="Factor for `--compute scaled`.")] = 1.0,
-    table: Annotated[str, typer.Option(help="CSV of measured operators for `--compute table`.")] = "",
-    collective: Annotated[Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`. May be repeated.")] = None,
+        Network | None,
+        typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
+    ] = None,
+    compute: Annotated[
+        str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")
+    ] = "recorded",
+    collective: Annotated[
+        Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")
+    ] = None,
     collective_times: Annotated[Times, typer.Option(help="Of collectives and messages.")] = Times.MODELLED,
     policy: Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")] = Policy.READY,
     eager: Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")] = "",
@@ -48,8 +51,8 @@ def simulate(
     overlap: Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")] = None,
     jitter: Annotated[Pairs | None, typer.Option(help="`compute=0.05`; host, collective, p2p, memory.")] = None,
     slow_rank: Annotated[Pairs | None, typer.Option(help="`3=1.2`: rank 3 takes 1.2 times as long.")] = None,
-    slow_link: Annotated[Pairs | None, typer.Option(help="`0-1=2`: what goes between ranks 0 and 1.")] = None,
-    failed_link: Annotated[Pairs | None, typer.Option(help="`0-1`: nothing goes between ranks 0 and 1.")] = None,
+    slow_link: Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `nic.0/leaf.0=2`: a link.")] = None,
+    failed_link: Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")] = None,
     remote_memory: Annotated[Pairs | None, typer.Option(help="`bandwidth=50GB/s`, `latency=1us`.")] = None,
     seed: Annotated[int, typer.Option(help="Of the jitter.")] = 0,
     fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate ranks that are alike once.")] = None,
@@ -69,14 +72,16 @@ def simulate(
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time"""
-    from etude.cost import catalogue
+    from etude.named import open_system
     from etude.units import parse_bytes
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
         raise UsageError(f"a timing is not written as `{timing.suffix}`", where=str(timing), hint=".csv or .parquet")
-    if astra_network is not None or astra_system is not None:
+    if any(f is not None for f in (astra_network, astra_system, astra_remote_memory, astra_groups)):
         if astra_network is None or astra_system is None:
             raise UsageError("ASTRA-sim needs both a network and a system", hint="--astra-network F --astra-system F")
+        if system:
+            raise UsageError("--system and --astra-system are two systems for one run", hint="give one of them")
         files = AstraFiles(
             network=astra_network, system=astra_system, remote_memory=astra_remote_memory, groups=astra_groups,
             backend=backend.value, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol,
@@ -87,35 +92,23 @@ def simulate(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     slow_links = _links(slow_link, failed_link)
     options = _options(
-        policy=policy, compute=compute, scale=scale, table=table, collective=dict(_pairs("collective", collective)),
+        policy=policy, **_compute(compute), collective=_collectives(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
         concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_numbers("jitter", jitter),
         slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
         slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed,
         fold=fold, network=network,
     )  # fmt: skip
-    machine = catalogue.system(system)
+    machine = open_system(system)
     job = open_job(path, groups, workers, max_bytes)
-    if system in catalogue.names():
-        machine = _grown(machine, job.world_size)
-    found = _run(job, machine, options, json)
+    found = _run(job, grown(machine, system, job.world_size), options, json)
     if timing is not None:
         _write(job, found, timing, force)
     _show(found, json)
     return INTERRUPTED if found.partial else 0
 
 
-def _grown(machine: "System", ranks: int) -> "System":
-    """A system of the catalogue has as many nodes as the job needs; one of a file has those that it says."""
-    if machine.num_ranks >= ranks:
-        return machine
-    node = len(machine) // machine.levels[-1].size
-    devices = -(-ranks // node) * node
-    say(f"note: `{machine.name}` is taken with {devices:,} devices instead of {len(machine):,}")
-    return machine.resized(devices)
-
-
-def _run(job: "Job", machine: "System", options: "Options", json: bool) -> "Simulated":
+def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated":
     from etude.simulate.run import simulate as run
     from etude.units import format_time
 
@@ -128,7 +121,7 @@ def _run(job: "Job", machine: "System", options: "Options", json: bool) -> "Simu
             done = nodes
 
         try:
-            return run(job, machine, options, progress=tell)
+            return run(job, on, options, progress=tell)
         except DeadlockError as problem:
             if json:
                 told = {"what": problem.problem, "waiting": list(problem.waiting), "causes": list(problem.causes)}
@@ -188,6 +181,19 @@ def _options(**given: Any) -> "Options":
     return Options(overlap=Overlap(**factors), remote_memory=remote, **given)
 
 
+def _compute(text: str) -> dict[str, Any]:
+    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`."""
+    name, equals, value = text.partition("=")
+    if name == "table" and value:
+        return {"compute": "table", "table": value}
+    if name == "scale" and value:
+        return {"compute": "scaled", "scale": _numbers("compute", [text])["scale"]}
+    if equals or name not in ("recorded", "measured", "roofline"):
+        hint = "recorded, roofline, table=ops.csv, scale=0.5"
+        raise UsageError(f"--compute: no such choice `{text}`", hint=hint)
+    return {"compute": "recorded" if name == "measured" else name}
+
+
 def _known(option: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
     for name in given:
         if name not in known:
@@ -220,13 +226,35 @@ def _rank(option: str, text: str) -> int:
     return int(text)
 
 
-def _links(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int, int], float]:
-    found = {}
+def _collectives(given: Pairs | None) -> dict[str, Any]:
+    """Names of algorithms, or algorithms from files: one for each size of group."""
+    from etude.named import is_algorithm_file, open_algorithm
+
+    found: dict[str, Any] = {}
+    for name, value in _pairs("collective", given):
+        if not is_algorithm_file(value):
+            found[name] = value
+            continue
+        before = found.get(name, [])
+        found[name] = [*(before if isinstance(before, list) else []), open_algorithm(value, name)]
+    return found
+
+
+def _links(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int | str, int | str], float]:
+    found: dict[tuple[int | str, int | str], float] = {}
     for option, pairs in (
         ("slow-link", _numbers("slow-link", slow)),
         ("failed-link", dict.fromkeys(failed or (), float("inf"))),
     ):
         for text, factor in pairs.items():
-            a, _, b = text.partition("-")
-            found[_rank(option, a), _rank(option, b)] = factor
+            found[_ends(option, text)] = factor
     return found
+
+
+def _ends(option: str, text: str) -> tuple[int | str, int | str]:
+    """`0-1` are two ranks, `nic.0/leaf.0` two vertices; a number there is a rank."""
+    a, slash, b = text.partition("/")
+    if slash and a and b:
+        return int(a) if a.isdecimal() else a, int(b) if b.isdecimal() else b
+    a, _, b = text.partition("-")
+    return _rank(option, a), _rank(option, b)

@@ -1,9 +1,13 @@
 """`etude simulate --astra-network F --astra-system F`: ASTRA-sim's own result from its own files."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from etude.cli.inputs import open_job
 from etude.cli.output import emit, progress, say
 from etude.errors import AnswerNo, DeadlockError, UsageError
 
@@ -34,10 +38,7 @@ def simulate_astra(path: Path, files: AstraFiles, *, timing: Path | None, force:
 
     network, system = astra.read_network(files.network), astra.read_system(files.system)
     remote = astra.read_remote_memory(files.remote_memory) if files.remote_memory else None
-    traces, beside = _traces(path, network.num_npus)
-    groups = files.groups or beside
-    table = astra.read_groups(groups) if groups else None
-    with progress("simulating") as advance:
+    with _as_et(path) as plain, progress("simulating") as advance:
         done = 0
 
         def tell(events: int) -> None:
@@ -46,7 +47,9 @@ def simulate_astra(path: Path, files: AstraFiles, *, timing: Path | None, force:
             done = events
 
         try:
-            workload = astra.read_workload(traces, table)
+            traces, beside = _traces(plain, network.num_npus, path)
+            groups = files.groups or beside
+            workload = astra.read_workload(traces, astra.read_groups(groups) if groups else None)
             found = astra.run(
                 workload, network, system, remote_memory=remote, backend=files.backend,
                 num_queues_per_dim=files.num_queues_per_dim, rendezvous=files.rendezvous,
@@ -63,22 +66,42 @@ def simulate_astra(path: Path, files: AstraFiles, *, timing: Path | None, force:
     return 0
 
 
-def _traces(path: Path, npus: int) -> tuple[list[Path], Path | None]:
+@contextmanager
+def _as_et(path: Path) -> Iterator[Path]:
+    """The plain `.et` files that ASTRA-sim reads; a job in another form is written as such for the time of the run."""
+    from etude.store import chakra
+
+    try:
+        is_plain = all(p.suffix == ".et" for p in chakra.find_ranks(path)[1].values())
+    except UsageError:
+        is_plain = False
+    if is_plain:
+        yield path
+        return
+    job = open_job(path)
+    with TemporaryDirectory(prefix="etude-") as folder:
+        chakra.write_job(job, Path(folder))
+        yield Path(folder)
+
+
+def _traces(path: Path, npus: int, given: Path) -> tuple[list[Path], Path | None]:
     """A trace for each NPU, and the group file beside them. One file without a rank in its name serves all."""
+    from etude.simulate.astra import AstraAbort
     from etude.store.chakra import find_ranks
 
     name, found = find_ranks(path)
     first = next(iter(found.values()))
-    packed = [p for p in found.values() if p.suffix != ".et"]
-    if packed:
-        raise UsageError("ASTRA-sim reads plain `.et` files", where=str(packed[0]), hint="etude convert ... --to et")
     groups = first.parent / f"{name}.json"
     if path.is_file():
         say(f"note: {path.name} is given to each of the {npus:,} NPUs")
         return [path] * npus, groups if groups.is_file() else None
     if len(found) > npus:
         say(f"note: {len(found):,} ranks, of which the network has NPUs for the first {npus:,}")
-    return [first.with_name(f"{name}.{rank}.et") for rank in range(npus)], groups if groups.is_file() else None
+    for rank in range(npus):
+        if rank not in found:
+            problem = f"the network has {npus:,} NPUs, but there is no trace of rank {rank}"
+            raise AstraAbort(problem, where=str(given), hint="ASTRA-sim wants a file per NPU")
+    return [found[rank] for rank in range(npus)], groups if groups.is_file() else None
 
 
 def _show(workload: "Workload", found: "AstraResult", json: bool) -> None:

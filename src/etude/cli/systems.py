@@ -5,6 +5,7 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
+from etude.errors import UsageError
 
 systems = typer.Typer(help="The catalogue of systems: list, show one, check a file of your own")
 app.add_typer(systems, name="systems", rich_help_panel=RUN)
@@ -39,14 +40,15 @@ def _row(name: str, system: Any) -> dict[str, Any]:
 
 @systems.command()
 def show(
-    name: Annotated[str, typer.Argument(help="Name in the catalogue, or a YAML file.")], json: AsJson = False
+    name: Annotated[str, typer.Argument(help="Name in the catalogue, or a file.")],
+    json: AsJson = False,
 ) -> None:
     """Every figure of one system, with its source, as YAML that can be changed and used"""
     import yaml
 
-    from etude.cost import catalogue
+    from etude.named import open_system
 
-    found = catalogue.system(name).to_dict()
+    found = open_system(name).to_dict()
     if json:
         emit(found, json=True)
     else:
@@ -54,9 +56,20 @@ def show(
 
 
 @systems.command()
-def check(path: Annotated[Path, typer.Argument(help="A YAML file.")]) -> None:
+def check(path: Annotated[Path, typer.Argument(help="YAML, or an InfraGraph.")]) -> None:
     """Is a system file sound? Names the key that is wrong; exit code 2 if one is"""
-    from etude.cost import catalogue
+    from etude.named import open_system
+    from etude.units import format_bandwidth
 
-    system = catalogue.load(path)
+    if not path.is_file():
+        raise UsageError("no such file", where=str(path))
+    system = open_system(path)
     say(f"{path}: `{system.name}`, {len(system):,} devices, nothing wrong")
+    if system.topology is not None:
+        graph = system.topology
+        say(f"a graph of {len(graph.kind):,} vertices and {len(graph.src):,} links, one for each direction")
+        if system.irregular:
+            say(f"it has no levels: {system.irregular}; `--network flow` or `links` simulates it, closed forms do not")
+        for level in () if system.irregular else system.levels:
+            rate = format_bandwidth(int(level.bandwidth_bytes_per_s))
+            say(f"level `{level.name}`: {level.kind} of {level.size:,} at {rate}, {level.latency_ns:g} ns")

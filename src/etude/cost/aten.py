@@ -2,182 +2,26 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import prod
-from typing import Any, Final
 
-from etude.cost import ops
-from etude.cost.ops import OpClass, Work
-
-Shape = list[int]
-
-_TYPES: Final = {
-    "double": "fp64",
-    "float": "fp32",
-    "c10::bfloat16": "bf16",
-    "bfloat16": "bf16",
-    "c10::half": "fp16",
-    "half": "fp16",
-    "c10::float8_e4m3fn": "fp8",
-    "c10::float8_e5m2": "fp8",
-    "signed char": "int8",
-    "unsigned char": "int8",
-}
+from etude.cost.aten_families import FAMILIES
+from etude.cost.aten_inputs import Inputs, first_dtype, listed, shapes_of_argument, tensor_types
+from etude.cost.ops import Work
 
 
-def dtype_of(in_types: str) -> str:
-    """Data type of the first tensor that has one: `Tensor(c10::BFloat16)` is `bf16`; empty where none is known."""
-    for piece in in_types.replace("'", '"').split("Tensor(")[1:]:
-        known = _TYPES.get(piece.partition(")")[0].strip().lower())
-        if known:
-            return known
-    return ""
-
-
-def shapes_of(in_shapes: str) -> list[Shape]:
-    """Shapes of the inputs, in order; an input that is no tensor has an empty one. Nothing where it is no list."""
-    try:
-        given = ast.literal_eval(in_shapes) if in_shapes else []
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return []
-    if not isinstance(given, (list, tuple)):
-        return []
-    return [list(s) if _is_shape(s) else [] for s in given]
-
-
-def _is_shape(given: Any) -> bool:
-    return isinstance(given, (list, tuple)) and all(isinstance(n, int) and n >= 0 for n in given)
-
-
-def _mm(s: Sequence[Shape], dtype: str) -> Work:
-    (m, k), (_, n) = s[0], s[1]
-    return ops.matmul(m, n, k, dtype=dtype)
-
-
-def _addmm(s: Sequence[Shape], dtype: str) -> Work:
-    return _mm(s[1:], dtype)
-
-
-def _bmm(s: Sequence[Shape], dtype: str) -> Work:
-    (b, m, k), (_, _, n) = s[0], s[1]
-    return ops.matmul(m, n, k, batch=b, dtype=dtype)
-
-
-def _linear(s: Sequence[Shape], dtype: str) -> Work:
-    *rows, k = s[0]
-    return ops.matmul(prod(rows), s[1][0], k, dtype=dtype)
-
-
-def _attention(s: Sequence[Shape], dtype: str) -> Work:
-    """batch x heads x length x head size; causal or not is not in the shapes, so all pairs count."""
-    b, h, queries, d = s[0]
-    _, kv_heads, keys, _ = s[1]
-    return ops.attention(queries, keys, heads=h, head_size=d, batch=b, kv_heads=kv_heads, causal=False, dtype=dtype)
-
-
-def _rows(make: Callable[..., Work]) -> Callable[[Sequence[Shape], str], Work]:
-    return lambda s, dtype: make(prod(s[0][:-1]), s[0][-1], dtype=dtype)
-
-
-def _each(make: Callable[..., Work]) -> Callable[[Sequence[Shape], str], Work]:
-    return lambda s, dtype: make(prod(s[0]), dtype=dtype)
-
-
-def _two(s: Sequence[Shape], dtype: str) -> Work:
-    elements = [prod(x) for x in s[:2] if x]
-    work = ops.elementwise(max(elements), inputs=1, dtype=dtype)
-    other = ops.copy(min(elements), dtype=dtype).size_bytes // 2 if len(elements) == 2 else 0
-    return replace(work, size_bytes=work.size_bytes + other)
-
-
-def _attention_backward(s: Sequence[Shape], dtype: str) -> Work:
-    """The gradient comes first, then queries and keys."""
-    b, h, queries, d = s[1]
-    _, kv_heads, keys, _ = s[2]
-    return ops.attention(
-        queries, keys, heads=h, head_size=d, batch=b, kv_heads=kv_heads, causal=False, backward=True, dtype=dtype
-    )
-
-
-def _embedding(s: Sequence[Shape], dtype: str) -> Work:
-    return ops.embedding(prod(s[1]), s[0][-1], dtype=dtype)
-
-
-def _embedding_backward(s: Sequence[Shape], dtype: str) -> Work:
-    return ops.embedding(prod(s[0][:-1]), s[0][-1], backward=True, dtype=dtype)
-
-
-def _sum(s: Sequence[Shape], dtype: str) -> Work:
-    size = ops.copy(prod(s[0]), dtype=dtype).size_bytes // 2
-    return Work(op_class=OpClass.REDUCTION, flops=2 * prod(s[0]), size_bytes=size, dtype=dtype)
-
-
-def _convolution(s: Sequence[Shape], dtype: str) -> Work:
-    """Input and weight; stride and padding are not in the shapes, so the output is taken to be as the input."""
-    batch, channels, *size = s[0]
-    out, inner, *kernel = s[1]
-    groups = channels // max(inner, 1)
-    return ops.convolution(batch, channels, out, size, kernel, groups=groups, dtype=dtype)
-
-
-FAMILIES: Final[dict[str, Callable[[Sequence[Shape], str], Work]]] = {
-    "aten::mm": _mm,
-    "aten::addmm": _addmm,
-    "aten::bmm": _bmm,
-    "aten::linear": _linear,
-    "aten::scaled_dot_product_attention": _attention,
-    "aten::_scaled_dot_product_flash_attention": _attention,
-    "aten::_scaled_dot_product_efficient_attention": _attention,
-    "aten::_scaled_dot_product_cudnn_attention": _attention,
-    "aten::layer_norm": _rows(ops.normalisation),
-    "aten::native_layer_norm": _rows(ops.normalisation),
-    "aten::rms_norm": _rows(ops.normalisation),
-    "aten::softmax": _rows(ops.softmax),
-    "aten::_softmax": _rows(ops.softmax),
-    "aten::_log_softmax": _rows(ops.softmax),
-    "aten::gelu": _each(ops.activation),
-    "aten::silu": _each(ops.activation),
-    "aten::sigmoid": _each(ops.activation),
-    "aten::tanh": _each(ops.activation),
-    "aten::relu": _each(ops.elementwise),
-    "aten::add": _two,
-    "aten::add_": _two,
-    "aten::sub": _two,
-    "aten::mul": _two,
-    "aten::mul_": _two,
-    "aten::div": _two,
-    "aten::copy_": _each(ops.copy),
-    "aten::clone": _each(ops.copy),
-    "aten::embedding": _embedding,
-    # as backward passes and generated traces have them
-    "aten::_scaled_dot_product_flash_attention_backward": _attention_backward,
-    "aten::_scaled_dot_product_efficient_attention_backward": _attention_backward,
-    "aten::rms_norm_backward": _rows(ops.normalisation),
-    "aten::native_layer_norm_backward": _rows(ops.normalisation),
-    "aten::_softmax_backward_data": _two,
-    "aten::gelu_backward": _each(ops.activation),
-    "aten::silu_backward": _each(ops.activation),
-    "aten::native_dropout": _each(ops.elementwise),
-    "aten::_to_copy": _each(ops.copy),
-    "aten::index_select": _each(ops.copy),
-    "aten::embedding_dense_backward": _embedding_backward,
-    "aten::_foreach_norm": _sum,
-    "aten::_fused_adamw_": lambda s, dtype: ops.optimizer(prod(s[0]), dtype=dtype),
-    "aten::convolution": _convolution,
-}
-"""Operators whose work follows from their inputs' shapes."""
-
-
-def aten_work(name: str, in_shapes: str, in_types: str) -> Work:
+def aten_work(name: str, in_shapes: str, in_types: str, in_values: str = "") -> Work:
     """The work of an operator; of class NONE with nothing known where its name or its shapes say too little."""
     family = FAMILIES.get(name)
-    shapes = shapes_of(in_shapes) if family else []
+    shapes = listed(in_shapes) if family else []
     if family is None or not shapes:
         return Work()
-    dtype = dtype_of(in_types)
+    types = [tensor_types(text) for text in listed(in_types)]
+    dtype = first_dtype(types)
+    tensors = [shapes_of_argument(shape, types[i] if i < len(types) else []) for i, shape in enumerate(shapes)]
+    types += [[]] * (len(tensors) - len(types))
+    inputs = Inputs(tensors, types, listed(in_values), dtype or "fp32")
     try:
-        return family(shapes, dtype) if dtype else replace(family(shapes, "fp32"), size_bytes=Work().size_bytes)
-    except (ValueError, IndexError):  # fewer or other dimensions than the family has
+        work = family(inputs)
+    except (ValueError, IndexError, TypeError):  # fewer or other dimensions than the family has
         return Work()
+    return work if dtype else replace(work, size_bytes=Work().size_bytes, dtype="")

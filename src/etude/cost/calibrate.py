@@ -109,14 +109,21 @@ _FAMILY: Final[dict[str, OpClass]] = {
 def read_measured(path: str | PathLike[str]) -> tuple[list[str], MeasuredOps]:
     """(`op shape` of each row, the ops and their times) of a CSV with columns op, shape, flops, bytes, microseconds."""
     names, works, times = [], [], []
-    with open(path, newline="") as file:
-        for line, row in enumerate(csv.DictReader(file), 2):
-            try:
-                works.append(_work(row))
-                times.append(round(float(row["microseconds"]) * 1000))
-            except (KeyError, ValueError, TypeError) as problem:
-                raise FormatError(f"line {line}: {problem!r}", path=path) from None
-            names.append(f"{row['op']} {row['shape']}")
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise FormatError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", path=path) from None
+    for line, row in enumerate(rows, 2):
+        try:
+            works.append(_work(row))
+            times.append(round(float(row["microseconds"]) * 1000))
+        except KeyError as problem:
+            hint = "columns: op, shape, flops, bytes, microseconds"
+            raise FormatError(f"line {line}: no column {problem}", path=path, hint=hint) from None
+        except (ValueError, TypeError, IndexError) as problem:
+            raise FormatError(f"line {line}: {problem!r}", path=path) from None
+        names.append(f"{row['op']} {row['shape']}")
     return names, MeasuredOps(OpTable.of(works), np.array(times, np.int64))
 
 

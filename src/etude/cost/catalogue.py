@@ -62,6 +62,11 @@ def system(name_or_path: str | PathLike[str]) -> System:
 
 def load(path: str | PathLike[str]) -> System:
     """A system from a YAML or JSON file, or an error that says `file: key: problem`."""
+    return read_system(read_file(path), fspath(path))
+
+
+def read_file(path: str | PathLike[str]) -> Any:
+    """What a YAML or JSON file holds."""
     where = fspath(path)
     try:
         text = Path(path).read_text("utf-8")
@@ -69,15 +74,16 @@ def load(path: str | PathLike[str]) -> System:
         raise ClusterError(str(problem.strerror or problem).lower(), where=where) from None
     except UnicodeDecodeError:
         raise ClusterError("is not a text file", where=where) from None
-    return _system(_parse(text, where), where)
+    return _parse(text, where)
 
 
 @cache
 def _from_catalogue(name: str) -> System:
-    return _system(_parse(_folder(f"{name}.yaml").read_text("utf-8"), f"{name}.yaml"), f"{name}.yaml")
+    return read_system(_parse(_folder(f"{name}.yaml").read_text("utf-8"), f"{name}.yaml"), f"{name}.yaml")
 
 
-def _system(given: Any, where: str) -> System:
+def read_system(given: Any, where: str) -> System:
+    """A system from plain mappings; `where` names the file in messages."""
     if isinstance(given, Mapping) and isinstance(given.get("device"), str):
         try:
             known = device(given["device"])

@@ -79,7 +79,7 @@ def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algori
     if shape.size == 1:
         nothing = np.full(sizes.shape, "", dtype="<U16")
         return Choice(np.zeros(sizes.shape, np.int64), nothing, nothing)
-    payload = sizes * shape.size if kind in _GATHERING else sizes * (kind != Collective.BARRIER)
+    payload = _payload(kind, sizes, shape.size)
     best = np.full(sizes.shape, np.inf)
     names, protocols = np.full(sizes.shape, "", dtype="<U16"), np.full(sizes.shape, "", dtype="<U16")
     for name in algorithms_for(system, kind, shape, algorithm):
@@ -110,18 +110,54 @@ def algorithms_for(system: System, kind: Collective, shape: GroupShape, algorith
 
 def plan_time_ns(system: System, plan: Plan, payload_bytes: F64, protocol_name: str, protocol: Protocol) -> F64:
     """Time of one plan under one protocol, chunks chosen for the shortest time where it is pipelined."""
-    settings = system.collectives
+    moving, _ = _moving_ns(system, plan, payload_bytes, protocol_name, protocol)
+    return moving + _ramps(plan, payload_bytes, protocol) + protocol.launch_ns
+
+
+def start_ns(
+    system: System, kind: Collective, size_bytes: int, shape: GroupShape, algorithm: str
+) -> tuple[str, int, int]:
+    """(protocol, launch and ramp in ns, chunks) of one collective: what its closed form has beside steps and bytes."""
+    protocols = system.collectives.used()
+    soonest = min(protocols, key=lambda name: protocols[name].launch_ns)
+    if shape.size == 1:
+        return soonest, 0, 1
+    if algorithm not in ALGORITHMS[kind]:
+        return soonest, round(protocols[soonest].launch_ns), 1
+    name = str(choose(system, kind, [size_bytes], shape, algorithm).protocol[0])
+    if not name:  # reduction in the switch, on a system that has no protocol for it
+        return soonest, round(protocols[soonest].launch_ns), 1
+    plan = ALGORITHMS[kind][algorithm](system, kind, shape)
+    payload = _payload(kind, np.array([size_bytes], np.float64), shape.size)
+    start = protocols[name].launch_ns + _ramps(plan, payload, protocols[name])[0]
+    _, chunks = _moving_ns(system, plan, payload, name, protocols[name])
+    return name, round(float(start)), int(chunks[0])
+
+
+def _payload(kind: Collective, size_bytes: F64, members: int) -> F64:
+    return size_bytes * members if kind in _GATHERING else size_bytes * (kind != Collective.BARRIER)
+
+
+def _ramps(plan: Plan, payload_bytes: F64, protocol: Protocol) -> F64:
+    return sum((_ramp(p, payload_bytes, protocol) for p in plan.phases), np.zeros(payload_bytes.shape))
+
+
+def _moving_ns(
+    system: System, plan: Plan, payload_bytes: F64, protocol_name: str, protocol: Protocol
+) -> tuple[F64, I64]:
+    """Time of the phases alone, and the chunks with which it is the shortest."""
     latency, slope = zip(*(_phase(system, p, protocol_name, protocol) for p in plan.phases), strict=True)
-    ramp = sum((_ramp(p, payload_bytes, protocol) for p in plan.phases), np.zeros(payload_bytes.shape))
-    best = np.full(payload_bytes.shape, np.inf)
+    best, best_chunks = np.full(payload_bytes.shape, np.inf), np.ones(payload_bytes.shape, np.int64)
     chunks = 1
     turns = _turns(plan, latency, slope)
-    while chunks == 1 or (plan.pipelined and chunks <= settings.max_chunks):
+    while chunks == 1 or (plan.pipelined and chunks <= system.collectives.max_chunks):
         piece = payload_bytes / chunks
         busiest = np.max([fixed_ns + ns_per_byte * piece for fixed_ns, ns_per_byte in turns], axis=0)
-        best = np.minimum(best, sum(latency) + sum(slope) * piece + (chunks - 1) * busiest)
+        time = sum(latency) + sum(slope) * piece + (chunks - 1) * busiest
+        best_chunks = np.where(time < best, chunks, best_chunks)
+        best = np.minimum(best, time)
         chunks *= 2
-    return best + ramp + protocol.launch_ns
+    return best, best_chunks
 
 
 def _turns(plan: Plan, latency: Sequence[float], slope: Sequence[float]) -> list[tuple[float, float]]:

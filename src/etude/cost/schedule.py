@@ -61,6 +61,8 @@ class Schedule:
     block_owner: I32
     """Of one chunk: the member that a block belongs to, where it belongs to one (-1 elsewhere)."""
     root: int = 0
+    protocol: str = ""
+    """The protocol that it was written for, where it says so: `ll`, `ll128`, `simple`."""
     fixed_bytes: I64 | None = None
     """Of a schedule that comes with sizes (a trace): bytes of each transfer, whatever the size."""
 

@@ -117,7 +117,7 @@ def from_msccl(text: str | bytes) -> Schedule:
     owners = gpus if collective in (Collective.ALL_GATHER, Collective.ALL_TO_ALL) else 1
     return points.schedule(
         number, where, collective=collective, algorithm=algo.get("name") or "msccl", members=gpus, owners=owners,
-        blocks=blocks,
+        blocks=blocks, protocol=algo.get("proto", "").lower(),
     )  # fmt: skip
 
 

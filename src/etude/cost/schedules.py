@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.cost import steps
+from etude.cost import steps, trees
 from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder, chunked
 from etude.errors import ClusterError
 from etude.model.schema import Collective
@@ -42,11 +42,16 @@ def schedule(
     root: int = 0,
     dims: Sequence[int] | None = None,
     inner: Sequence[str] | None = None,
+    orders: Sequence[Sequence[int]] | None = None,
     chunks: int = 1,
     window: int = 2,
 ) -> Schedule:
-    """An algorithm on `members` members. `dims` (product: members) and `inner` (an algorithm for each) are for
-    `hierarchical` and `rail`; `root` for the rooted ones; `chunks` and `window` as in `chunked`."""
+    """An algorithm on `members` members.
+
+    `dims` (product: members) and `inner` (an algorithm for each) are for `hierarchical` and `rail`; a `tree` with
+    `dims` has chains inside the first and trees above, one for each member of it; `orders` makes as many rings, each
+    with its part of the data; `root` is for the rooted ones; `chunks` and `window` as in `chunked`.
+    """
     if collective == Collective.REDUCE_SCATTER_BLOCK:
         collective = Collective.REDUCE_SCATTER
     make = _TABLE.get((collective, algorithm))
@@ -61,6 +66,14 @@ def schedule(
     if members < 1 or not 0 <= root < members:
         raise ClusterError(f"{algorithm} on {members} members with root {root}")
     more: dict[str, Any] = {}
+    if orders is not None and algorithm in ("ring", "ring_both"):
+        if any(sorted(order) != list(range(members)) for order in orders) or not orders:
+            raise ClusterError(f"{algorithm}: an order that does not have each of {members} members once")
+        more = {"orders": [[int(m) for m in order] for order in orders]}
+    if algorithm == "tree" and dims is not None and len(dims) > 1:
+        if prod(dims) != members or min(dims) < 1:
+            raise ClusterError(f"{algorithm}: dimensions {tuple(dims)} do not hold {members} members")
+        more = {"local": int(dims[0])}
     if algorithm in ("hierarchical", "rail"):
         sizes = tuple(int(d) for d in (dims or (members,)))
         if prod(sizes) != members or min(sizes) < 1:
@@ -105,7 +118,7 @@ def _alone(n: int) -> I64:
 # --- reduce-scatter, all-gather, all-reduce -------------------------------------------------------------------------
 
 
-@_makes(*((c, a) for c in (AR, RS, AG) for a in ("ring", "direct", "halving_doubling")))
+@_makes(*((c, a) for c in (AR, RS, AG) for a in ("direct", "halving_doubling")))
 def _scattered(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
     """Reduce-scatter, all-gather, or one after the other (of `direct`, that is the two-shot all-reduce)."""
     build, group, ready = ScheduleBuilder(), steps.flat(n), _alone(n)
@@ -122,17 +135,23 @@ def _scattered(collective: Collective, algorithm: str, n: int, **_: Any) -> Sche
     return build.schedule(collective, algorithm, n, **(_owned(collective, n) | {"block_owner": order.astype(np.int32)}))
 
 
-@_makes((AR, "ring_both"), (RS, "ring_both"), (AG, "ring_both"))
-def _both_ways(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
-    """Half of every block one way around, half the other way."""
-    build, group = ScheduleBuilder(), steps.flat(n)
-    for way in (0, 1):
-        first, count, ready = np.arange(n)[None, :] * 2 + way, np.ones((1, n), np.int64), _alone(n)
+@_makes(*((c, a) for c in (AR, RS, AG) for a in ("ring", "ring_both")))
+def _rings(
+    collective: Collective, algorithm: str, n: int, *, orders: list[list[int]] | None = None, **_: Any
+) -> Schedule:
+    """Around a ring, or around several with a part of each block. Both ways: each half of the way round; of an even
+    number, one half of a block goes a step farther up, the other down."""
+    build, both = ScheduleBuilder(), algorithm == "ring_both"
+    rings = [(order, way) for order in orders or [list(range(n))] for way in range(2 if both else 1)]
+    for part, (order, way) in enumerate(rings):
+        group, ready = np.array(order, np.int64)[None, :], _alone(n)
+        first, count = group * len(rings) + part, np.ones((1, n), np.int64)
+        more = {"mirrored": bool(way)} if both else {}
         if collective != AG:
-            ready = steps.ring_reduce_scatter(build, group, first, count, ready, back=bool(way))
+            ready = steps.REDUCE_SCATTER[algorithm](build, group, first, count, ready, **more)
         if collective != RS:
-            steps.ring_all_gather(build, group, first, count, ready, back=bool(way))
-    return build.schedule(collective, algorithm, n, **_owned(collective, n, 2))
+            steps.ALL_GATHER[algorithm](build, group, first, count, ready, **more)
+    return build.schedule(collective, algorithm, n, **_owned(collective, n, len(rings)))
 
 
 @_makes((AR, "one_shot"))
@@ -177,40 +196,16 @@ def _hierarchical(
 # --- trees ----------------------------------------------------------------------------------------------------------
 
 
-def _double_tree(n: int) -> list[np.ndarray[Any, Any]]:
-    """Parents in two binary trees (-1: root): inner members of one are, but for one, leaves of the other."""
-    parent = np.full(n, -1, np.int64)
-    for m in range(1, n):
-        bit = m & -m
-        up = (m ^ bit) | (bit << 1)
-        parent[m] = up if up < n else m ^ bit
-    name = (n - 1 - np.arange(n)) if n % 2 == 0 else (np.arange(n) + 1) % n
-    other = np.full(n, -1, np.int64)
-    other[name] = np.where(parent >= 0, name[parent], -1)
-    return [parent, other]
-
-
-def _by_depth(parent: np.ndarray[Any, Any]) -> list[int]:
-    """Members, the root first, parents before children."""
-    depth = [0] * len(parent)
-    for m in range(len(parent)):
-        at, steps_ = m, 0
-        while parent[at] >= 0:
-            at, steps_ = int(parent[at]), steps_ + 1
-        depth[m] = steps_
-    return sorted(range(len(parent)), key=lambda m: (depth[m], m))
-
-
 def _up(build: ScheduleBuilder, parent: Any, first: int, count: int, ready: dict[int, list[int]]) -> None:
     """Sums travel to the root; `ready[m]` gathers what member m waits for."""
-    for m in reversed(_by_depth(parent)):
+    for m in reversed(trees.by_depth(parent)):
         if parent[m] >= 0:
             sent = build.add([m], [parent[m]], first, count, after=[ready.get(m, [-1])], put=Put.REDUCE)
             ready.setdefault(int(parent[m]), []).append(int(sent[0]))
 
 
 def _down(build: ScheduleBuilder, parent: Any, first: int, count: int, ready: dict[int, list[int]]) -> None:
-    for m in _by_depth(parent):
+    for m in trees.by_depth(parent):
         if parent[m] >= 0:
             waits = ready.get(int(parent[m]), [-1])
             sent = build.add([parent[m]], [m], first, count, after=[waits])
@@ -218,51 +213,53 @@ def _down(build: ScheduleBuilder, parent: Any, first: int, count: int, ready: di
 
 
 @_makes((AR, "tree"))
-def _double_binary_tree(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
-    """Each half of the data up and down its own tree."""
+def _double_binary_tree(collective: Collective, algorithm: str, n: int, *, local: int = 1, **_: Any) -> Schedule:
+    """Each half of the data up and down its own tree; over nodes, a pair of trees for each member of a node."""
     build = ScheduleBuilder()
-    for half, parent in enumerate(_double_tree(n)):
+    parents = [p for leader in range(local) for p in trees.nested(local, n // local, leader)]
+    for part, parent in enumerate(parents):
         ready: dict[int, list[int]] = {}
         root = int(np.flatnonzero(parent < 0)[0])
-        _up(build, parent, half, 1, ready)
-        _down(build, parent, half, 1, {root: ready.get(root, [-1])})
-    return build.schedule(collective, algorithm, n, owners=1, blocks=2)
+        _up(build, parent, part, 1, ready)
+        _down(build, parent, part, 1, {root: ready.get(root, [-1])})
+    return build.schedule(collective, algorithm, n, owners=1, blocks=len(parents))
 
 
-def _binomial(n: int, root: int) -> np.ndarray[Any, Any]:
-    """Parents; in ranks relative to the root, the parent of m is m without its lowest bit, which holds m..m+bit-1."""
-    parent = np.full(n, -1, np.int64)
-    for m in range(1, n):
-        parent[(m + root) % n] = ((m & (m - 1)) + root) % n
-    return parent
-
-
-def _shape(algorithm: str, n: int, root: int) -> np.ndarray[Any, Any]:
-    relative = np.arange(n)
-    if algorithm == "tree":
-        return _binomial(n, root)
-    up = relative - 1 if algorithm == "ring" else np.where(relative > 0, 0, -1)
-    parent = np.full(n, -1, np.int64)
-    parent[(relative + root) % n] = np.where(up >= 0, (up + root) % n, -1)
-    return parent
-
-
-@_makes(*((c, a) for c in (BROADCAST, REDUCE) for a in ("direct", "tree", "ring")))
-def _rooted(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Schedule:
-    """The whole data to or from the root: straight, along a binomial tree, or along a chain (`ring`: chunk it)."""
+@_makes(*((c, a) for c in (BROADCAST, REDUCE) for a in ("direct", "tree", "ring", "ring_both")))
+def _rooted(
+    collective: Collective,
+    algorithm: str,
+    n: int,
+    *,
+    root: int,
+    local: int = 1,
+    orders: list[list[int]] | None = None,
+    **_: Any,
+) -> Schedule:
+    """The data to or from the root: straight, half of it along each of two trees, or along chains (chunk it);
+    both ways: half of it each."""
     build = ScheduleBuilder()
     go = _down if collective == BROADCAST else _up
-    go(build, _shape(algorithm, n, root), 0, 1, {})
-    return build.schedule(collective, algorithm, n, owners=1, blocks=1, root=root)
+    if algorithm == "tree":
+        parents = [p for leader in range(local) for p in trees.nested(local, n // local, leader, root)]
+    elif algorithm == "direct":
+        parents = [np.where(np.arange(n) == root, -1, root)]
+    else:
+        ways = orders or [list(range(n))]
+        ways = [*ways, *(order[::-1] for order in ways)] if algorithm == "ring_both" else ways
+        parents = [trees.chain(order, root) for order in ways]
+    for part, parent in enumerate(parents):
+        go(build, parent, part, 1, {})
+    return build.schedule(collective, algorithm, n, owners=1, blocks=len(parents), root=root)
 
 
 @_makes(*((c, a) for c in (GATHER, SCATTER) for a in ("direct", "tree")))
 def _parts(collective: Collective, algorithm: str, n: int, *, root: int, **_: Any) -> Schedule:
     """Each part straight, or along a binomial tree in which a member passes on the parts of all below it."""
     build = ScheduleBuilder()
-    parent = _shape(algorithm, n, root)
+    parent = trees.binomial(n, root) if algorithm == "tree" else np.where(np.arange(n) == root, -1, root)
     relative = (np.arange(n) - root) % n
-    order = _by_depth(parent)
+    order = trees.by_depth(parent)
     ready: dict[int, list[int]] = {}
     for m in order if collective == SCATTER else reversed(order):
         if parent[m] < 0:
@@ -289,6 +286,15 @@ def _all_to_all(collective: Collective, algorithm: str, n: int, **_: Any) -> Sch
     for away in range(1, n):
         to = (at + away) % n
         build.add(at, to, at * n + to, 1)
+    return build.schedule(collective, algorithm, n, owners=n, blocks=n * n)
+
+
+@_makes((A2A, "ring"), (A2A, "ring_both"))
+def _all_to_all_around(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
+    """Every block travels on along the ring until it is home; both ways: the shorter one."""
+    build = ScheduleBuilder()
+    for reach, sign in ((n // 2, 1), ((n - 1) // 2, -1)) if algorithm == "ring_both" else ((n - 1, 1),):
+        steps.carry_around(build, n, reach, sign)
     return build.schedule(collective, algorithm, n, owners=n, blocks=n * n)
 
 

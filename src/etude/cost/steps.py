@@ -68,6 +68,73 @@ def ring_all_gather(
     return _arrivals(build, group, ready, came)
 
 
+def _ways(n: int, mirrored: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+    """(sign, steps) up and down a ring: half of the way each; of an even number one goes a step farther."""
+    far, near = n // 2, (n - 1) // 2
+    return ((1, near), (-1, far)) if mirrored else ((1, far), (-1, near))
+
+
+def both_reduce_scatter(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, mirrored: bool = False
+) -> I64:
+    """Sums come to position i from both sides, each half of the way round."""
+    n, last = group.shape[1], []
+    at = np.arange(n)
+    for sign, steps in _ways(n, mirrored):
+        before, after = (at - sign) % n, (at + sign) % n
+        sent: I64 | None = None
+        for step in range(steps):
+            block = (at + sign * (steps - step)) % n
+            waits = _pair(ready, group, group[:, after], None if sent is None else sent[:, before])
+            sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE)
+        if sent is not None:
+            last.append(sent[:, before])
+    return _arrivals(build, group, ready, last) if last else ready
+
+
+def both_all_gather(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, mirrored: bool = False
+) -> I64:
+    n = group.shape[1]
+    at, came = np.arange(n), []
+    for sign, steps in _ways(n, mirrored):
+        before, after = (at - sign) % n, (at + sign) % n
+        sent: I64 | None = None
+        for step in range(steps):
+            block = (at - sign * step) % n
+            waits = _pair(ready, group, group[:, after], None if sent is None else sent[:, before])
+            sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits)
+            came.append(sent[:, before])
+    return _arrivals(build, group, ready, came) if came else ready
+
+
+def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int) -> None:
+    """All-to-all along a ring: what goes to members up to `reach` away travels on, step by step, until it is home.
+
+    Block i * n + j goes from i to j. What a member passes on in a step is one origin's blocks for those farther on:
+    a run of blocks, or two where it goes round the end.
+    """
+    at = np.arange(n)
+    before, after = (at - sign) % n, (at + sign) % n
+    came: list[I64] = []
+    for step in range(1, reach + 1):
+        origin = (at - sign * (step - 1)) % n
+        near, far = origin + sign * step, origin + sign * reach  # of the receivers, before they go round the end
+        low, high = np.minimum(near, far), np.maximum(near, far)
+        waits = np.stack([c[before] for c in came], axis=-1) if came else None
+        came = []
+        for shift in (-n, 0, n):
+            begin, end = np.maximum(low + shift, 0), np.minimum(high + shift, n - 1)
+            some = np.flatnonzero(begin <= end)
+            if len(some):
+                ids = np.full(n, -1, np.int64)
+                ids[some] = build.add(
+                    at[some], after[some], (origin * n + begin)[some], (end - begin + 1)[some],
+                    after=None if waits is None else waits[some],
+                )  # fmt: skip
+                came.append(ids)
+
+
 def direct_reduce_scatter(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
     """Everyone sends each its part, at once."""
     n = group.shape[1]
@@ -186,11 +253,13 @@ def doubling_all_gather(
 
 REDUCE_SCATTER: dict[str, Step] = {
     "ring": ring_reduce_scatter,
+    "ring_both": both_reduce_scatter,
     "direct": direct_reduce_scatter,
     "halving_doubling": halving_reduce_scatter,
 }
 ALL_GATHER: dict[str, Step] = {
     "ring": ring_all_gather,
+    "ring_both": both_all_gather,
     "direct": direct_all_gather,
     "halving_doubling": doubling_all_gather,
 }

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from etude.cost.aten import aten_work
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpClass, OpTable
+from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.system import Device
 from etude.model.trace import Trace
@@ -18,8 +19,9 @@ I64 = NDArray[np.int64]
 def ops_of(trace: Trace) -> OpTable:
     """The nodes of a trace as ops, row by row.
 
-    FLOPs and bytes are the trace's own where it has them, else those of its recorded shapes. A compute node of which
-    only those are known is of class OTHER, every other node of class NONE.
+    FLOPs and bytes are the trace's own where it has them, else those of its recorded shapes. A kernel that says nothing
+    does the work of the operator that launched it, if that launched no other. A compute node of which only FLOPs or
+    bytes are known is of class OTHER, every other node of class NONE.
     """
     columns = [trace.coded(name) for name in ("name", "in_shapes", "in_types")]
     key = np.zeros(len(trace), np.int64)
@@ -29,6 +31,7 @@ def ops_of(trace: Trace) -> OpTable:
     unique, which = np.unique(key, return_inverse=True)
     works = [aten_work(*_words(number, texts)) for number in unique.tolist()]
     table = OpTable.of(works).take(np.asarray(which).ravel())
+    table = table.take(_worker(trace, table.op_class == int(OpClass.NONE)))
     compute = trace.kind == int(Kind.COMP)
     flops = np.where(trace.flops != UNKNOWN, trace.flops, table.flops)
     size_bytes = np.where(trace.tensor_bytes != UNKNOWN, trace.tensor_bytes, table.size_bytes)
@@ -56,6 +59,21 @@ def _words(key: int, texts: list[list[str]]) -> list[str]:
     return found[::-1]
 
 
+def _worker(trace: Trace, silent: NDArray[np.bool_]) -> I64:
+    """The row that says what each row does: its own, or its launching operator's."""
+    rows = np.arange(len(trace))
+    kernels = np.flatnonzero((trace.kind == int(Kind.COMP)) & (trace.cpu == 0) & (np.diff(trace.ctrl_start) > 0))
+    if not len(kernels):
+        return rows
+    launcher = trace.ctrl[trace.ctrl_start[kernels]].astype(np.int64)
+    host = (launcher >= 0) & (trace.cpu[np.maximum(launcher, 0)] == 1)
+    kernels, launcher = kernels[host], launcher[host]
+    alone = np.bincount(launcher, minlength=len(trace))[launcher] == 1
+    takes = alone & silent[kernels] & ~silent[launcher]
+    rows[kernels[takes]] = launcher[takes]
+    return rows
+
+
 def trace_time_ns(
     device: Device, trace: Trace, *, mode: str = "roofline", scale: float = 1.0, table: MeasuredOps | None = None
 ) -> I64:
@@ -65,3 +83,26 @@ def trace_time_ns(
         time_ns = compute_time_ns(device, nodes, mode=mode, measured_ns=trace.duration_ns, scale=scale)
         return np.where(trace.kind == int(Kind.COMP), time_ns, UNKNOWN)
     return compute_time_ns(device, ops_of(trace), mode=mode, table=table)
+
+
+def timed(job: Job, device: Device) -> Job:
+    """The job with the device's times where a compute node has none: what its names and shapes say of it then stays
+    when they go."""
+    traces = tuple(_timed(trace, device) for trace in job.traces)
+    known: dict[tuple[int, int], I64] = {}
+    values = {}
+    for rank, own in job.values.items():
+        number = int(job.trace_of[job.index(rank)])
+        key = number, id(own)
+        if key not in known:
+            known[key] = _timed(job.traces[number].replace(**own), device).duration_ns
+        values[rank] = {**own, "duration_ns": known[key]}
+    return job.replace(traces=traces, values=values)
+
+
+def _timed(trace: Trace, device: Device) -> Trace:
+    unknown = (trace.kind == int(Kind.COMP)) & (trace.cpu != 1) & (trace.duration_ns == UNKNOWN)
+    if not unknown.any():
+        return trace
+    found = trace_time_ns(device.busy(), trace)
+    return trace.replace(duration_ns=np.where(unknown, found, trace.duration_ns))

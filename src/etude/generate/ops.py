@@ -27,6 +27,12 @@ class Phase(IntEnum):
     WEIGHT = 3
     """Gradients of weights."""
     OPTIMIZER = 4
+    # of serving
+    PREFILL = 5
+    DECODE = 6
+    MIXED = 7
+    """Tokens of prompts and tokens out in one pass."""
+    DRAFT = 8
 
     @property
     def label(self) -> str:
@@ -39,6 +45,10 @@ _LABEL = {
     Phase.INPUT: "backward-input",
     Phase.WEIGHT: "backward-weight",
     Phase.OPTIMIZER: "optimizer",
+    Phase.PREFILL: "prefill",
+    Phase.DECODE: "decode",
+    Phase.MIXED: "mixed",
+    Phase.DRAFT: "draft",
 }
 
 

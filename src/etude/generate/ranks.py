@@ -68,11 +68,14 @@ class Grid:
         return key
 
     def peer(self, label: str) -> I64:
-        """Rank behind a peer slot: `cp_next`, `cp_prev`, or `stage3`, the one with its place in another stage."""
+        """Rank behind a peer slot: `cp_next`, `cp_prev`, or the one with its place in another stage (`stage3`) or
+        another data-parallel copy (`copy3`)."""
         p, at = self.plan, self.at
         moved = dict(at)
         if label.startswith("stage"):
             moved["pp"] = np.full(p.gpus, int(label.removeprefix("stage")), np.int64)
+        elif label.startswith("copy"):
+            moved["dp"] = np.full(p.gpus, int(label.removeprefix("copy")), np.int64)
         else:
             step = 1 if label == "cp_next" else -1
             moved["cp"] = (at["cp"] + step) % p.cp
@@ -93,9 +96,10 @@ class Bindings:
     peer_of: I64
 
 
-def bind(grid: Grid, stages: Sequence[tuple[Sequence[str], Sequence[str]]]) -> Bindings:
-    """Groups and peers of every rank. `stages`: the labels of the group and peer slots of each stage's program."""
-    pp = grid.at["pp"]
+def bind(grid: Grid, stages: Sequence[tuple[Sequence[str], Sequence[str]]], program_of: I64 | None = None) -> Bindings:
+    """Groups and peers of every rank. `stages`: the labels of the group and peer slots of each stage's program.
+    `program_of`: which of these programs a rank runs, where it is not that of its stage."""
+    pp = grid.at["pp"] if program_of is None else program_of
     n = len(pp)
     labels = list(dict.fromkeys(label for groups, _ in stages for label in groups))
     number: dict[str, I64] = {}

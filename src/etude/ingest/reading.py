@@ -37,3 +37,11 @@ def _head(heap: NDArray[np.uint8]) -> bytes:
 def packed(decoded: chakra.Decoded, path: Path) -> Iterator[bytes | memoryview]:
     """The pieces of an `.et` file; `.gz` and `.zst` are packed."""
     return compressed.packed(chakra.encode_parts(decoded), path.suffix)
+
+
+def stem(path: Path) -> str:
+    """A name for the job of a file: without the endings that say what it is."""
+    name = path.name
+    for ending in (".gz", ".zst", ".json", ".et", ".kineto", "_kineto"):
+        name = name.removesuffix(ending)
+    return name or "job"

@@ -73,6 +73,8 @@ class ProcessGroup(msgspec.Struct, frozen=True):
     ranks: list[int] = []
     group_size: int = 0
     group_count: int = 0
+    backend_id: int = 0
+    """What records named the group by before 1.0.3."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

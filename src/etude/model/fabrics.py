@@ -138,12 +138,16 @@ def dragonfly(
 
 
 def topology_of_system(system: System) -> Topology:
-    """The graph behind a System's levels; a level's bandwidth is that of one device, all its links together.
+    """The graph of a System that comes as one, else that behind its levels.
+
+    A level's bandwidth is that of one device, all its links together.
 
     Rings share it between both ways, full meshes between all peers. Where every switch but the innermost is a level of
     rails (or there is none), the levels are the dimensions of a product. Where all levels are switches, each device has
     a port to the switch of every level; an oversubscribed level has a leaf for each unit, with that much less above it.
     """
+    if system.topology is not None:
+        return system.topology
     levels = system.levels
     if all(level.kind != LevelKind.SWITCH or level.rails or at == 0 for at, level in enumerate(levels)):
         made = product([_dimension(level) for level in levels])

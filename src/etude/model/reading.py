@@ -74,7 +74,7 @@ def read(cls: type[T], given: Any, where: str) -> T:
     """An instance of `cls` from a mapping; `where` names the mapping in messages."""
     if not isinstance(given, Mapping):
         raise ClusterError(f"expected keys and values, not {_shown(given)}", where=where)
-    known = {key_of(f): f for f in fields(cls)}  # type: ignore[arg-type]
+    known = {key_of(f): f for f in fields(cls) if f.metadata}  # type: ignore[arg-type]
     for key in given:
         if key not in known:
             raise ClusterError(f"unknown key `{key}`", where=where, hint=f"known: {', '.join(known)}")
@@ -94,6 +94,8 @@ def plain(part: Any) -> dict[str, Any]:
     """The mapping that `read` makes an equal instance of; what has its default is left out."""
     found: dict[str, Any] = {}
     for f in fields(part):
+        if not f.metadata:
+            continue
         value = getattr(part, f.name)
         usual = f.default_factory() if f.default_factory is not MISSING else f.default
         if usual is MISSING or value != usual:

@@ -54,6 +54,12 @@ class Routes:
             return _walk_product(src, dst, self._step)
         return self._searched(src, dst, flows)
 
+    def hops_to(self, vertex: int) -> I32:
+        """Hops from every vertex to this one; 2**30 where there is no way."""
+        t = self.topology
+        found: I32 = _distances(vertex, t.src, t.bytes_per_s, t.forwards, self._in_start, self._in_link)[0]
+        return found
+
     def _searched(self, src: I64, dst: I64, flow: I64) -> tuple[I64, I32]:
         t = self.topology
         anchor = self._anchor[dst]

@@ -231,6 +231,10 @@ COLUMN: Final = {c.name: c for c in NODE}
 START_NS: Final = _int("start_ns", "ns", "recorded start", "start_ns")
 """Not a column of a Trace (recorded times live in Timing), but an attribute that Etude owns."""
 
+RECORDED_NS: Final = "recorded_ns"
+"""An attribute (int64): from the recorded start of a node to its recorded end. Only on nodes whose own time, which is
+`duration_ns`, is another: those that waited, and those that are made of others."""
+
 OWNED: Final = (*(c for c in NODE if c.attr), START_NS)
 """Columns that travel as attributes; an attribute list refers to them by position in this tuple."""
 OWNED_INDEX: Final = {c.name: i for i, c in enumerate(OWNED)}

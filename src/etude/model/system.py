@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from etude.errors import ClusterError, UsageError
 from etude.model.reading import figure, plain, read
+from etude.model.topology import Topology
 
 I64 = NDArray[np.int64]
 
@@ -182,6 +183,10 @@ class System:
     levels: tuple[Level, ...] = figure("list", "levels of the network, innermost first", of=Level)
     collectives: CollectiveSettings = figure("one", "how they run", CollectiveSettings(), of=CollectiveSettings)
     placement: tuple[int, ...] = figure("list", "device of each rank; rank order if empty", (), of=int)
+    topology: Topology | None = None
+    """The graph itself, where it comes from a file: rank r sits on its device r. The levels then only stand for it."""
+    irregular: str = ""
+    """Why the levels are a rough figure that closed forms may not use; empty where they may."""
 
     def __post_init__(self) -> None:
         if not self.levels:
@@ -210,7 +215,7 @@ class System:
             bad = wanted[(wanted < 0) | (wanted >= self.num_ranks)][0]
             raise UsageError(
                 f"system `{self.name}` has no place for rank {bad}: it has {self.num_ranks}",
-                hint="take more nodes: `resized(devices)`",
+                hint="" if self.topology is not None else "take more nodes: `resized(devices)`",
             )
         return np.array(self.placement, np.int64)[wanted] if self.placement else wanted
 
@@ -219,6 +224,8 @@ class System:
 
     def resized(self, devices: int) -> System:
         """The same system with `devices` devices: the outermost level grows or shrinks; a part of a node stays one."""
+        if self.topology is not None:
+            raise UsageError(f"system `{self.name}` is a graph, which has the devices that it has")
         levels = list(self.levels)
         below = math.prod(level.size for level in levels[:-1])
         while len(levels) > 1 and devices <= below:

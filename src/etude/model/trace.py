@@ -243,16 +243,16 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
     if not len(rows):
         return trace.layouts, trace.layout
     layouts, layout = list(trace.layouts), trace.layout.copy()
-    both = layout[rows].astype(np.int64) << len(OWNED) | changed[rows]
-    keys = np.unique(both)
-    inverse = np.searchsorted(keys, both)
-    for number, key in enumerate(keys.tolist()):
-        old, bits = key >> len(OWNED), key & ((1 << len(OWNED)) - 1)
+    key = layout[rows].astype(np.int64) << len(OWNED) | changed[rows]
+    keys = np.unique(key)
+    fresh = np.arange(len(layouts), len(layouts) + len(keys), dtype=np.int32)
+    layout[rows] = fresh[np.searchsorted(keys, key)]
+    for found in keys.tolist():
+        old, bits = found >> len(OWNED), found & (1 << len(OWNED)) - 1
         kept = tuple(a for a in layouts[old] if not (a.column and bits >> OWNED_INDEX[a.column] & 1))
         bits &= ~int(have_of[old])
         added = tuple(Attr(c.attr, c.attr_kind, column=c.name) for i, c in enumerate(OWNED) if bits >> i & 1)
         layouts.append(kept + added)
-        layout[rows[inverse == number]] = len(layouts) - 1
     return tuple(layouts), layout
 
 

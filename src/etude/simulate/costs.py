@@ -7,13 +7,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.calibrate import read_measured
+from etude.cost.compute import MeasuredOps, compute_time_ns
+from etude.cost.ops import OpTable
+from etude.cost.traces import ops_of
 from etude.errors import ClusterError, TraceError
+from etude.model.frames import frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.system import System
 from etude.model.trace import Trace
+from etude.simulate.memory import LOCAL, REMOTE, locations
 from etude.simulate.options import JITTER, Compute, Options
-from etude.simulate.programs import IS_COMM, IS_MEMORY, frames
+from etude.simulate.programs import IS_COMM, IS_MEMORY
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -29,19 +35,23 @@ class NodeCosts:
 
     by_trace: list[I64] = field(default_factory=list)
     modelled: int = 0
+    kept: int = 0
     unknown: int = 0
 
     def notes(self) -> list[str]:
         said = []
         if self.modelled:
             said.append(f"{self.modelled:,} compute nodes have no recorded time and take that of the roofline")
+        if self.kept:
+            said.append(f"{self.kept:,} compute nodes say neither operations, bytes nor shapes and last as recorded")
         if self.unknown:
-            said.append(f"{self.unknown:,} nodes have neither a time nor operations or bytes and take 0 ns")
+            said.append(f"{self.unknown:,} nodes have neither a time nor operations, bytes or shapes, and take 0 ns")
         return said
 
 
 def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
     costs = NodeCosts()
+    table = read_measured(options.table)[1] if options.compute == Compute.TABLE else None
     ranks = np.bincount(job.trace_of, minlength=len(job.traces))
     for number, trace in enumerate(job.traces):
         known = trace.duration_ns != UNKNOWN
@@ -55,61 +65,70 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         fixed |= frames(trace)
         cost[fixed] = 0
         comp &= ~fixed
-        modelled = _compute(trace, comp, cost, system, options)
+        modelled, kept = _compute(trace, comp, cost, system, options, table)
         cost[memory] = _memory(trace, memory, cost, system, options)
         unknown = (comp | memory) & (cost == UNKNOWN)
         cost[unknown] = 0
         costs.modelled += modelled * int(ranks[number])
+        costs.kept += kept * int(ranks[number])
         costs.unknown += int(unknown.sum()) * int(ranks[number])
         costs.by_trace.append(cost)
     return costs
 
 
-def _compute(trace: Trace, comp: Bool, cost: I64, system: System, options: Options) -> int:
-    """Sets the cost of compute nodes; returns how many were modelled although recorded times were asked for."""
+def _compute(
+    trace: Trace, comp: Bool, cost: I64, system: System, options: Options, table: MeasuredOps | None
+) -> tuple[int, int]:
+    """Sets the cost of compute nodes. How many were modelled although recorded times were asked for, and how many keep
+    a recorded time although modelled ones were."""
     if options.compute == Compute.SCALED:
         known = comp & (cost != UNKNOWN)
         cost[known] = np.rint(cost[known] * options.scale).astype(np.int64)
     by_record = options.compute in (Compute.RECORDED, Compute.SCALED)
     wanted = np.flatnonzero(comp & (cost == UNKNOWN) if by_record else comp & (trace.cpu != 1))
     if not len(wanted):
-        return 0
-    said = (trace.flops[wanted] != UNKNOWN) | (trace.tensor_bytes[wanted] != UNKNOWN)
-    found = _modelled(trace, wanted[said], system, options)
-    if not by_record:
-        cost[wanted] = np.where(said, 0, cost[wanted])
-    cost[wanted[said]] = found
-    return int((found != UNKNOWN).sum()) if by_record else 0
+        return 0, 0
+    found = _modelled(trace, wanted, system, table)
+    said = found != UNKNOWN
+    kept = int((cost[wanted][~said] != UNKNOWN).sum())
+    cost[wanted[said]] = found[said]
+    return (int(said.sum()), 0) if by_record else (0, kept)
 
 
-def _modelled(trace: Trace, rows: I64, system: System, options: Options) -> I64:
-    from etude.cost.calibrate import read_measured
-    from etude.cost.compute import compute_time_ns
-    from etude.cost.traces import ops_of
-
-    if not len(rows):
-        return np.zeros(0, np.int64)
-    ops = ops_of(trace).take(rows)
+def _modelled(trace: Trace, rows: I64, system: System, table: MeasuredOps | None) -> I64:
+    """By the roofline of each node's class of operator where its name and shapes say it, else by FLOPs and bytes."""
+    shaped = trace.in_shapes.strides != (0,)
+    ops = ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
     device = system.device.busy()  # one op follows another
-    if options.compute == Compute.TABLE:
-        return compute_time_ns(device, ops, mode="table", table=read_measured(options.table)[1])
+    if table is not None:
+        return compute_time_ns(device, ops, mode="table", table=table)
     return compute_time_ns(device, ops)
 
 
 def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Options) -> I64:
-    """Latency and bytes over bandwidth: of the remote memory if one is given, else of the device's own."""
+    """Latency and bytes over bandwidth of the memory that a node names (`tensor_loc`); where it names none, of the
+    remote memory if one is given, else of the device's own."""
     size, recorded = trace.tensor_bytes[memory], cost[memory]
     if not len(size) or (options.compute == Compute.RECORDED and (recorded != UNKNOWN).all()):
         return recorded
-    remote = options.remote_memory
-    rate = remote.bytes_per_s if remote else system.device.memory_bandwidth_bytes_per_s
-    if not rate:
+    remote, place = options.remote_memory, locations(trace)[memory]
+    far = (place == REMOTE) | ((place != LOCAL) & (remote is not None))
+    if far.any() and remote is None:
+        node = trace.source_id[np.flatnonzero(memory)[np.flatnonzero(far)[0]]]
+        raise ClusterError(
+            "it works on remote memory, and none is described",
+            where=f"node {node}",
+            hint="--remote-memory bandwidth=50GB/s",
+        )
+    own = system.device.memory_bandwidth_bytes_per_s
+    if not own and not far.all():
         raise ClusterError(
             f"system `{system.name}` says nothing of its memory's bandwidth, and the job has memory nodes",
             hint="`memory_bandwidth` of the device, or a remote memory",
         )
-    modelled = np.ceil(np.maximum(size, 0) * (1e9 / rate) + (remote.latency_ns if remote else 0)).astype(np.int64)
-    modelled = np.where(size == UNKNOWN, UNKNOWN, modelled)
+    rate = np.where(far, remote.bytes_per_s if remote else np.inf, own or np.inf)
+    takes = np.maximum(size, 0) * (1e9 / rate) + np.where(far, remote.latency_ns if remote else 0, 0)
+    modelled: I64 = np.where(size == UNKNOWN, UNKNOWN, np.ceil(takes).astype(np.int64))
     return np.where(recorded == UNKNOWN, modelled, recorded) if options.compute == Compute.RECORDED else modelled
 
 

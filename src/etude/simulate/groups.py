@@ -13,7 +13,7 @@ from etude.errors import ClusterError
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
 from etude.model.system import LevelKind, System
-from etude.simulate.options import Options
+from etude.simulate.options import Network, Options
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -63,13 +63,22 @@ def used_groups(job: Job, matching: Matching, system: System, options: Options) 
     )
 
 
+def members_of(job: Job, matching: Matching, groups: UsedGroups, row: int) -> I64:
+    """Ranks of the group of a row, in its order; those that use it where nobody says who is in it."""
+    name = int(groups.group[row])
+    known = np.arange(job.world_size) if name == WORLD else job.groups.ranks(name)
+    if known is None:
+        known = job.ranks[np.unique(matching.uses.at[groups.of_use == row])]
+    return np.asarray(known, np.int64)
+
+
 def _name(job: Job, group: int) -> str:
     return "world" if group == WORLD else job.groups.names[group]
 
 
 def _slowest(members: I32, options: Options, who: str) -> float:
     worst = 1.0
-    for (a, b), factor in options.slow_links.items():
+    for (a, b), factor in _between_ranks(options):
         if a in members and b in members:
             if math.isinf(factor):
                 raise _failed(a, b, who)
@@ -77,10 +86,17 @@ def _slowest(members: I32, options: Options, who: str) -> float:
     return worst
 
 
+def _between_ranks(options: Options) -> list[tuple[tuple[int, int], float]]:
+    """Slow links, where they slow down an operation as a whole: in closed forms."""
+    if options.network != Network.ANALYTIC:
+        return []
+    return [((int(a), int(b)), factor) for (a, b), factor in options.slow_links.items()]
+
+
 def link_factors(src: I64, dst: I64, options: Options) -> F64:
     """Factor on the messages of each pair of ranks."""
     factor = np.ones(len(src))
-    for (a, b), slow in options.slow_links.items():
+    for (a, b), slow in _between_ranks(options):
         hit = ((src == a) & (dst == b)) | ((src == b) & (dst == a))
         if math.isinf(slow) and hit.any():
             raise _failed(a, b, "a message")
@@ -91,7 +107,7 @@ def link_factors(src: I64, dst: I64, options: Options) -> F64:
 def _failed(a: int, b: int, who: str) -> ClusterError:
     return ClusterError(
         f"the link between ranks {a} and {b} has failed, and {who} needs it",
-        hint="the analytic network knows no way around; give the link a factor, or take a network with routes",
+        hint="closed forms know no way around: `--network flow` or `links` finds one; or give the link a factor",
     )
 
 

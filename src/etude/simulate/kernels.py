@@ -474,9 +474,9 @@ def step(
 
 
 @kernel
-def come(g, o, node, time, op, op_time, heap, via, place0, spot, arrived, joins, s):
+def come(g, o, node, time, op, op_time, heap, load, changed, via, place0, spot, arrived, joins, s):
     """Member g comes to an operation of the network: joins[:s[JOINS]] is who is to join it there. An eager message
-    goes off with its sender, so that both its ends join at once."""
+    goes off with its sender, so that both its ends join at once. Its rank communicates from now on."""
     at = spot[g]
     v = via[o]
     if arrived[at] == 1:
@@ -484,6 +484,8 @@ def come(g, o, node, time, op, op_time, heap, via, place0, spot, arrived, joins,
         s[HEAP_SIZE] = push(heap, s[HEAP_SIZE], s[NOW], g)
         return
     op[o, MISSING] -= 1
+    if s[OVERLAP] == 1:
+        count_load(node[g, INST], SENDING, 1, load, changed, s)
     eager = op[o, SENDER] >= 0
     if op[o, SENDER] == g or (op[o, MISSING] == 0 and not eager and place0[v + 1] - place0[v] == 2):
         op_time[o, BEGIN] = s[NOW]
@@ -514,6 +516,7 @@ def step_joined(
     of the network. First come the members in ended[:ended_n], rows of (operation, member) with which the network was
     done at `ended_at`, which is not after anything here. s[NEXT_AT] is then when the next round would be."""
     stop = s[DONE_NODES] + max_events
+    overlap = s[OVERLAP] == 1
     s[JOINS] = 0
     while True:
         if s[FRESH] == 1:
@@ -523,6 +526,8 @@ def step_joined(
             if ended_n > 0:
                 t = ended_at
             s[NEXT_AT] = t
+            if overlap and ended_n == 0 and min(len(heap) - s[HEAP_SIZE], len(net) - s[NET_SIZE]) < 2 * len(node):
+                return  # as in `step`: the caller makes room
             if t == NEVER or (ended_n == 0 and t > limit) or (s[JOINS] > 0 and t != s[NOW]) or s[DONE_NODES] >= stop:
                 return
             if t != s[NOW]:
@@ -531,6 +536,12 @@ def step_joined(
         while s[HEAP_SIZE] > 0 and heap[0, 0] == s[NOW]:
             g = heap[0, 1]
             s[HEAP_SIZE] = pop(heap, s[HEAP_SIZE])
+            if overlap:
+                if node[g, WAITS] == DONE or time[g, END] != s[NOW]:
+                    continue  # it was given another end since
+                if node[g, OP] < 0 and work[g, SINCE] >= 0:
+                    delist(g, node[g, INST], 0, members, heads)
+                    count_load(node[g, INST], COMPUTING, -1, load, changed, s)
             complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, ready, dirty, loose, s)
         for k in range(advance(op, op_time, net, over, s)):
             g = op[over[k], HEAD]
@@ -544,6 +555,8 @@ def step_joined(
             g = seat[at]
             if g >= 0 and time[g, START] >= 0:
                 leave(g, node[g, OP], node, time, inst, prog, op_time, s)
+                if overlap:
+                    count_load(node[g, INST], SENDING, -1, load, changed, s)
                 complete(g, node, time, inst, prog, succ_start, succ, lane, plane_first, ready, dirty, loose, s)
         ended_n = 0
         for j in range(choose(node, time, inst, lane, plane_first, lane_rows, ready, dirty, loose, s)):
@@ -554,4 +567,6 @@ def step_joined(
             elif via[o] < 0:
                 post(o, g, node, time, op, op_time, heap, net, op_work, load, members, heads, changed, s)
             else:
-                come(g, o, node, time, op, op_time, heap, via, place0, spot, arrived, joins, s)
+                come(g, o, node, time, op, op_time, heap, load, changed, via, place0, spot, arrived, joins, s)
+        if overlap and s[CHANGED_SIZE] > 0:
+            share_devices(node, time, op, op_time, heap, net, work, op_work, load, members, heads, changed, s)

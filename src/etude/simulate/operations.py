@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import AUTO, collective_time_ns, p2p_time_ns
+from etude.cost.schedule import Schedule
 from etude.errors import MismatchError, TraceError
 from etude.model.job import Job
 from etude.model.match import Matching
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.system import System
+from etude.simulate.carried import alone_ns
 from etude.simulate.classes import RankClasses
-from etude.simulate.groups import UsedGroups, link_factors
+from etude.simulate.groups import UsedGroups, link_factors, members_of
 from etude.simulate.kernels import FROM_OUT
 from etude.simulate.options import Network, Options, Times
 from etude.simulate.programs import Programs
@@ -219,10 +221,17 @@ def _collective_times(run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, 
         mine = np.flatnonzero((keys == key) & ~by_record)
         what = Collective(key & 255)
         sizes, back = np.unique(size[mine], return_inverse=True)
-        algorithm = run.options.collective.get(what.name.lower(), AUTO)
+        shape = groups.shapes[key >> 8]
+        own = run.options.own(what, shape.size)
+        if own is not None:
+            members = members_of(run.job, run.matching, groups, int(of_op[mine[0]]))
+            time_ns[mine] = alone_ns(system, own, members, sizes)[back.reshape(-1)]
+            continue
+        algorithm = run.options.algorithm(what)
         if run.options.network != Network.ANALYTIC and algorithm not in ALGORITHMS.get(what, ()):
             algorithm = AUTO  # there may be a schedule of that name
-        time_ns[mine] = collective_time_ns(system, what, sizes, groups.shapes[key >> 8], algorithm)[back.reshape(-1)]
+        time_ns[mine] = collective_time_ns(system, what, sizes, shape, algorithm)[back.reshape(-1)]
+    notes += _own_notes(run, of_op, kind)
     if groups.partial.any():
         count, total = int((by_record & groups.partial[of_op]).sum()), int(groups.partial[of_op].sum())
         notes.append(
@@ -230,6 +239,29 @@ def _collective_times(run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, 
             f"{count:,} last as recorded and {total - count:,} as modelled, and none waits for absent ranks"
         )
     return _slowed(time_ns, groups.factor[of_op], ~by_record)
+
+
+def _own_notes(run: Run, of_op: I64, kind: NDArray[np.uint8]) -> list[str]:
+    """Where an algorithm of the user's was not for all groups; an error if it was for none."""
+    said = []
+    members = np.array([s.size for s in run.groups.shapes] or [1], np.int64)[run.groups.shape]
+    for name, given in run.options.collective.items():
+        if isinstance(given, str):
+            continue
+        what = Collective.parse(name)
+        sizes = np.unique(members[of_op[kind == what]]).tolist()
+        others = [n for n in sizes if n > 1 and run.options.own(what, n) is None]
+        if sizes and len(others) == len([n for n in sizes if n > 1]):
+            plans = [given] if isinstance(given, Schedule) else given
+            raise MismatchError(
+                f"{name}: the algorithm is for groups of {', '.join(str(p.members) for p in plans)}, "
+                f"and those of the job have {', '.join(map(str, sizes))}",
+                hint="one for each size of group may be given",
+            )
+        if others:
+            text = ", ".join(map(str, others))
+            said.append(f"{name}: no algorithm was given for groups of {text}, which run as they would without")
+    return said
 
 
 def _slowed(time_ns: I64, factor: F64, where: Bool) -> I64:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from etude.cost.collectives import AUTO
+from etude.cost.schedule import Schedule
 from etude.errors import UsageError
 from etude.model.schema import Collective
+from etude.model.system import System
 
 
 class Policy(StrEnum):
@@ -58,9 +61,6 @@ class Network(StrEnum):
 
 JITTER: Final = ("compute", "host", "collective", "p2p", "memory")
 """Classes of nodes that can jitter."""
-
-
-_ANALYTIC: Final = "leave it away, or take the analytic network"
 
 
 def _member(name: str, kind: type[StrEnum], value: str) -> StrEnum:
@@ -112,8 +112,9 @@ class Options:
     """For Compute.SCALED."""
     table: str = ""
     """For Compute.TABLE: a CSV file of measured times."""
-    collective: Mapping[str, str] = field(default_factory=dict)
-    """Algorithm by collective, over those of the system: {"all_reduce": "tree"}."""
+    collective: Mapping[str, str | Schedule | Sequence[Schedule]] = field(default_factory=dict)
+    """Algorithm by collective, over those of the system: {"all_reduce": "tree"}; or one of your own, or several for
+    groups of different size."""
     collective_times: Times = Times.MODELLED
     eager_bytes: int | None = None
     """Messages up to this size are sent without waiting for the receive; None: all are."""
@@ -126,17 +127,23 @@ class Options:
     seed: int = 0
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
     """Rank -> factor on its compute, host and memory times."""
-    slow_links: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    """Two ranks -> factor on what goes between them; math.inf is a link that failed."""
-    network: Network = Network.ANALYTIC
+    slow_links: Mapping[tuple[int | str, int | str], float] = field(default_factory=dict)
+    """Two ends -> factor on the time of what goes between them; math.inf is a link that failed. With closed forms two
+    ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
+    network: Network | None = None
+    """None: closed forms where the system has levels, `flow` where it is a graph."""
     fold: bool | None = None
     """Simulate ranks that must behave alike once: None where that is possible, True insists, False never."""
 
     def __post_init__(self) -> None:
         for name, kind in (("policy", Policy), ("compute", Compute), ("collective_times", Times), ("network", Network)):
+            if name == "network" and self.network is None:
+                continue
             object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
-        for name in self.collective:
-            Collective.parse(name)
+        for name, given in self.collective.items():
+            what = Collective.parse(name)
+            if not isinstance(given, str):
+                _check_own(name, what, [given] if isinstance(given, Schedule) else list(given))
         _factor("scale", self.scale)
         for name, spread in self.jitter.items():
             if name not in JITTER:
@@ -152,22 +159,56 @@ class Options:
             raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
         if self.compute == Compute.TABLE and not self.table:
             raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
-        if self.network != Network.ANALYTIC:
+        if self.network not in (None, Network.ANALYTIC):
             self._check_links()
 
+    def on(self, system: System) -> Options:
+        """The same, with the network that the system is simulated on."""
+        if self.network is None:
+            return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
+        named = [pair for pair in self.slow_links if not all(isinstance(end, int) for end in pair)]
+        if self.network == Network.ANALYTIC and named:
+            raise UsageError(
+                f"slow link {named[0][0]}/{named[0][1]}: closed forms know ranks, not links", hint="--network flow"
+            )
+        if self.network == Network.ANALYTIC and system.irregular:
+            raise UsageError(
+                f"closed forms need levels, and the graph of system `{system.name}` has none: {system.irregular}",
+                hint="--network flow or links; or `levels` beside its `topology`",
+            )
+        return self
+
+    def algorithm(self, what: Collective) -> str:
+        """The name that was asked for; `auto` where none was."""
+        given = self.collective.get(what.name.lower(), AUTO)
+        return given if isinstance(given, str) else AUTO
+
+    def own(self, what: Collective, members: int) -> Schedule | None:
+        """The user's algorithm for so many members."""
+        given = self.collective.get(what.name.lower(), AUTO)
+        if isinstance(given, str):
+            return None
+        plans = [given] if isinstance(given, Schedule) else given
+        return next((plan for plan in plans if plan.members == members), None)
+
     def _check_links(self) -> None:
-        """What changes the time of an operation as a whole has no meaning where that time comes from links."""
-        odd = {
-            "overlap factors": self.overlap != Overlap(),
-            "recorded times of collectives": self.collective_times == Times.RECORDED,
-            "jitter of collectives or messages": any(self.jitter.get(name) for name in ("collective", "p2p")),
-            "slow or failed links between ranks": bool(self.slow_links),
-        }
-        for what, given in odd.items():
-            if given:
-                raise UsageError(f"{what} are for the analytic network, not for `{self.network}`", hint=_ANALYTIC)
+        if self.collective_times == Times.RECORDED:
+            raise UsageError(
+                f"recorded times of collectives use no links: they are for closed forms, not for `{self.network}`",
+                hint="leave it away, or take --network analytic",
+            )
         if self.fold:
             raise UsageError(
                 f"the ranks cannot be folded: with network `{self.network}` they share links, and no two are alike",
                 hint="leave --fold away: all ranks are simulated",
             )
+
+
+def _check_own(name: str, what: Collective, plans: list[Schedule]) -> None:
+    seen: set[int] = set()
+    for plan in plans:
+        if plan.collective not in (Collective.NONE, what):
+            raise UsageError(f"{name}: algorithm `{plan.algorithm}` is one of {plan.collective.name.lower()}")
+        if plan.members in seen:
+            raise UsageError(f"{name}: two algorithms are for groups of {plan.members}")
+        seen.add(plan.members)

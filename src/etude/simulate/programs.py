@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.model.frames import frames
 from etude.model.graph import dependencies, successors
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, LaneKind
 from etude.model.trace import Trace
 from etude.simulate.kernels import COMMUNICATION, COMPUTE, FROM_OUT, LANE, POS, USE
+from etude.simulate.memory import locations, tensors_of
 from etude.simulate.options import Options, Policy
 
 U8 = NDArray[np.uint8]
@@ -41,17 +43,6 @@ def with_values(job: Job) -> Job:
     return job.replace(
         traces=tuple(traces[t] for t in used.tolist()), trace_of=inverse.reshape(-1).astype(np.int32), values={}
     )
-
-
-def frames(trace: Trace) -> Bool:
-    """Host operators that call others on the host: their time runs in those, so they take none of their own."""
-    mask = np.zeros(len(trace), bool)
-    parents = trace.parent[(trace.parent >= 0) & (trace.cpu == 1)] if trace.parent.strides != (0,) else trace.parent[:0]
-    if len(parents):
-        if int(parents.max()) >= len(trace):
-            raise TraceError(f"a node's parent is outside the trace's {len(trace)} nodes")
-        mask[parents] = True
-    return mask & (trace.cpu == 1) & (trace.kind == Kind.COMP)
 
 
 def uses(trace: Trace) -> U8:
@@ -127,6 +118,9 @@ def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
     for name in ("data_start", "data", "ctrl_start", "ctrl"):
         add(getattr(trace, name))
     add(_less_tag(trace, tag_base).tag)
+    named = tensors_of(trace)
+    for array in (named.start, named.row, named.out, named.size_bytes, locations(trace)):
+        add(array)
     return h.digest()
 
 

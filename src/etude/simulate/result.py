@@ -41,7 +41,7 @@ class RankTimes:
     comm_ns: I64
     """Communication, exposed or not."""
     peak_memory_bytes: I64
-    """Most bytes that memory nodes had loaded and not stored yet."""
+    """Most bytes in memory: tensors that nodes name, and what memory nodes had loaded and not stored yet."""
     peak_stored_bytes: I64
     """Most bytes that they had stored and not loaded yet."""
 

@@ -18,11 +18,13 @@ from etude.model.match import Matching, match
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.system import System
 from etude.model.timing import Origin
+from etude.model.trace import Trace
 from etude.simulate import kernels as k
 from etude.simulate.classes import RankClasses, alone, stable_classes
 from etude.simulate.costs import jitter_classes, jittered, node_costs
 from etude.simulate.groups import UsedGroups, link_distance, link_factors, used_groups
 from etude.simulate.joined import Joined
+from etude.simulate.memory import LOCAL, locations, peak_bytes, tensors_of
 from etude.simulate.operations import Operations, Run, operations
 from etude.simulate.options import JITTER, Network, Options, Policy
 from etude.simulate.programs import build_programs, merged, with_values
@@ -48,7 +50,7 @@ def simulate(
     """
     if options is not None and more:
         raise UsageError("options are given twice: as one value and by name")
-    options = options or _options(more)
+    options = (options or _options(more)).on(system)
     run, notes = prepare(job, system, options)
     ops = operations(run)
     state = make_state(run, ops)
@@ -108,9 +110,9 @@ def _check_places(job: Job, system: System, options: Options) -> None:
     for rank in options.slow_ranks:
         job.index(rank)
     for pair in options.slow_links:
-        for rank in pair:
-            if not 0 <= rank < job.world_size:
-                raise UsageError(f"slow link {pair[0]}-{pair[1]}: rank {rank} is outside the world of {job.world_size}")
+        for end in pair:
+            if isinstance(end, int) and not 0 <= end < job.world_size:
+                raise UsageError(f"slow link {pair[0]}-{pair[1]}: rank {end} is outside the world of {job.world_size}")
     if options.policy in (Policy.RECORDED, Policy.HINT) and job.timing is not None:
         lengths = {len(b) for b in job.timing.start_ns}
         if not lengths:
@@ -216,10 +218,10 @@ class State:
     def step(self, max_events: int) -> bool:
         """True while there is more to do."""
         if self.s[k.OVERLAP]:
-            self._make_room()
+            self.make_room()
         return bool(k.step(max_events, *self.arrays()))
 
-    def _make_room(self) -> None:
+    def make_room(self) -> None:
         for name, size in (("heap", self.s[k.HEAP_SIZE]), ("net", self.s[k.NET_SIZE])):
             old = getattr(self, name)
             if len(old) - size < 3 * self.nodes + 8:
@@ -337,7 +339,12 @@ def _result(run: Run, state: State, notes: tuple[str, ...], partial: bool) -> Si
         end[open_] = UNKNOWN
     program = programs.start[programs.of[classes.first]]
     use = np.ascontiguousarray(programs.prog[:, k.USE])
-    ranks = rank_times(run.job.ranks, classes.of, base, program, (start, end), use, _moved(run))
+    moved, tensors = _moved(run), [tensors_of(trace) for trace in _traces(run)]
+    ranks = rank_times(run.job.ranks, classes.of, base, program, (start, end), use, moved)
+    if any(map(len, tensors)):
+        of = programs.of[classes.first].astype(np.int64)
+        peak = peak_bytes(base, of, programs.start, (start, end), moved, tensors)
+        ranks = replace(ranks, peak_memory_bytes=peak[classes.of])
     bounds = base[1:-1]
     return Simulated(
         origin=Origin.SIMULATED,
@@ -354,16 +361,21 @@ def _result(run: Run, state: State, notes: tuple[str, ...], partial: bool) -> Si
     )
 
 
+def _traces(run: Run) -> list[Trace]:
+    """The trace of each program."""
+    _, first = np.unique(run.programs.of, return_index=True)
+    return [run.job.traces[int(run.job.trace_of[at])] for at in first.tolist()]
+
+
 def _moved(run: Run) -> I64:
-    """Bytes that each row of the programs brings into memory, negative where it stores; empty without memory nodes."""
-    job, programs = run.job, run.programs
-    if not any(((t.kind == Kind.MEM_LOAD) | (t.kind == Kind.MEM_STORE)).any() for t in job.traces):
+    """Bytes that each row of the programs brings into memory, negative where it stores; empty without memory nodes.
+    What a node moves inside of the device's own memory is there before and after."""
+    programs, traces = run.programs, _traces(run)
+    if not any(((t.kind == Kind.MEM_LOAD) | (t.kind == Kind.MEM_STORE)).any() for t in traces):
         return np.zeros(0, np.int64)
     moved = np.zeros(int(programs.start[-1]), np.int64)
-    _, first = np.unique(programs.of, return_index=True)
-    for number, at in enumerate(first.tolist()):
-        trace = job.traces[int(job.trace_of[at])]
-        size = np.maximum(trace.tensor_bytes, 0)
+    for number, trace in enumerate(traces):
+        size = np.where(locations(trace) == LOCAL, 0, np.maximum(trace.tensor_bytes, 0))
         signed = np.where(trace.kind == Kind.MEM_LOAD, size, np.where(trace.kind == Kind.MEM_STORE, -size, 0))
         moved[programs.start[number] : programs.start[number + 1]] = signed
     return moved
@@ -373,7 +385,7 @@ def _memory_notes(run: Run, ranks: RankTimes) -> list[str]:
     remote = run.options.remote_memory
     notes = []
     for peak, room, what in (
-        (ranks.peak_memory_bytes, run.system.device.memory_bytes, "load more than the {} B of their device"),
+        (ranks.peak_memory_bytes, run.system.device.memory_bytes, "have more in memory than the {} B of their device"),
         (ranks.peak_stored_bytes, remote.capacity_bytes if remote else 0, "store more than the {} B of remote memory"),
     ):
         over = ranks.rank[peak > room] if room else ranks.rank[:0]

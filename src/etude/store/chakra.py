@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from etude.errors import FormatError, TraceError, UsageError
 from etude.model import timing as timings
 from etude.model.job import MAX_WORLD, Job, Part, assemble
-from etude.model.schema import UNKNOWN, Kind, ValueKind
+from etude.model.schema import RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.text import PAD
 from etude.model.trace import Trace
 from etude.store import compressed
@@ -174,9 +174,19 @@ def join(
         parts,
         more_groups=list(table.items()),
         world_size=world_size,
-        timing=timings.measured([d.start_ns for d in decoded], [d.trace.duration_ns for d in decoded]),
+        timing=timings.measured([d.start_ns for d in decoded], [recorded_durations(d.trace) for d in decoded]),
         provenance={"source_format": source_format},
     )
+
+
+def recorded_durations(trace: Trace) -> NDArray[np.int64]:
+    """From recorded start to recorded end of each node: its own time, unless the attribute RECORDED_NS says more."""
+    if not any(a.name == RECORDED_NS and a.kind == ValueKind.INT64 for layout in trace.layouts for a in layout):
+        return trace.duration_ns
+    nodes, cells = trace.attr_cells()[RECORDED_NS, ValueKind.INT64]
+    durations = trace.duration_ns.copy()
+    durations[nodes] = cells
+    return durations
 
 
 def _batches(files: list[Path]) -> Iterator[list[Path]]:

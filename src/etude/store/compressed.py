@@ -41,6 +41,24 @@ def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
     return heap[: got + PAD], got
 
 
+def head(path: str | Path, size: int) -> bytes:
+    """The first bytes of a file's content, unpacked as far as that needs; a damaged file gives what can be had."""
+    try:
+        with open(path, "rb") as f:
+            raw = f.read(size)
+    except OSError as problem:
+        raise FormatError(f"cannot be read: {problem.strerror or problem}", path=os.fspath(path)) from None
+    if raw[:2] != GZIP and raw[:4] != ZSTD:
+        return raw
+    found = b""
+    try:
+        for piece in unpacked(raw, os.fspath(path), None):
+            found += piece
+    except FormatError:
+        pass  # cut short, as it was
+    return found[:size]
+
+
 def unpack(data: bytes | bytearray | memoryview | U8, where: str, max_bytes: int | None = None) -> tuple[U8, int]:
     """The same for bytes in memory."""
     source = np.frombuffer(data, np.uint8)

@@ -105,3 +105,38 @@ def test_the_timing_has_a_row_for_each_node(shared: Path, tmp_path: Path, suffix
     table = pyarrow.csv.read_csv(out) if suffix == ".csv" else pyarrow.parquet.read_table(out)
     assert table.schema.names == ["rank", "source_id", "start_ns", "end_ns"]
     assert table["rank"].to_pylist() == [0, 1, 2, 3]
+
+
+def test_a_job_in_any_form_and_one_that_lacks_ranks(shared: Path, tmp_path: Path, capsys) -> None:
+    place = shared / "oracle" / "astra"
+    plain = place / "et" / "semantics" / "p2p_exchange_send_first" / "w"
+    row = {"backend": "unaware", "network_config": "Ring_4.yml", "system_config": "1d_ring_s1.json"}
+    assert main(["convert", str(plain), str(tmp_path / "packed"), "--to", "parquet"]) == 0
+    capsys.readouterr()
+    first, second = (run(place, row, work, capsys) for work in (plain, tmp_path / "packed"))
+    assert first == second
+    assert first[0] == 0
+    code, told = run(place, row | {"network_config": "Ring_8.yml"}, tmp_path / "packed", capsys)
+    assert (code, told["abort"]["what"]) == (1, "the network has 8 NPUs, but there is no trace of rank 4")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--astra-groups", "g.json"], "needs both a network and a system"),
+        (["--astra-network", "n", "--astra-system", "s", "--system", "dgx-h100"], "two systems for one run"),
+        (["--astra-network", "n", "--astra-system", "s"], "n: No such file"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], why: str, capsys) -> None:
+    assert main(["simulate", "somewhere", *options]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_an_injection_scale_below_nothing(shared: Path, capsys) -> None:
+    place = shared / "oracle" / "astra"
+    command = ["simulate", str(place / "et" / "all_reduce_1KB.et"), "--injection-scale", "-1"]
+    command += ["--astra-network", str(place / "configs" / "network" / "Ring_4.yml")]
+    command += ["--astra-system", str(place / "configs" / "system" / "1d_ring_s1.json")]
+    assert main(command) == 2
+    assert "injection scale" in capsys.readouterr().err

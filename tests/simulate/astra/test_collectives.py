@@ -65,6 +65,13 @@ def test_halving_doubling_on_a_switch(k, ahead):
     )
 
 
+def test_halving_doubling_of_odd_bytes_turns_round_with_an_even_number():
+    # 1365, 682, 341 on the way out; there it halves once more, to 170, and doubles back: 340, 680
+    net, n = network(("Switch", 4, 1, 0)), 4
+    d = [hop_ns(m, 1, 0, 2) for m in (682, 341, 340, 680)]
+    assert finish("all-reduce", 1365, net, system("halvingDoubling")) == [5 * E + sum(d) + reduce_ns(341)] * n
+
+
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
 def test_double_binary_tree_on_a_switch(k):
     net, sys_ = network(("Switch", 2**k, 50, 500)), system("doubleBinaryTree")

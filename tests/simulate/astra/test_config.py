@@ -147,3 +147,23 @@ def test_groups_keep_their_order(write):
 def test_groups_that_make_no_sense(write, groups, why):
     with pytest.raises(EtudeError, match=why):
         read_groups(write(groups))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "topology: [ Ring, Switch ]\nnpus_count: [ 4, 2 ]  # NPUs\nbandwidth: [50, 0.5]\nlatency: [ 500.0, 0 ]\n",
+        "topology:\n  - Ring\n  - Switch\nnpus_count: [4, 2]\nbandwidth: [5.0e+1, .5]\nlatency: [500, 0]\n",
+        "{topology: [Ring, Switch], npus_count: [4, 2], bandwidth: [50, 0.5], latency: [500, 0]}",
+    ],
+)
+def test_every_way_to_write_a_list(write, text):
+    found = read_network(write(text))
+    assert (found.topology, found.npus_count) == (("Ring", "Switch"), (4, 2))
+    assert (found.bandwidth_gibyte_per_s, found.latency_ns) == ((50, 0.5), (500, 0))
+
+
+@pytest.mark.parametrize("last", ["latency: [500", " latency: [500]", "latency: [500]\nlatency: ['x']"])
+def test_a_network_that_is_no_yaml(write, last):
+    with pytest.raises(ClusterError):
+        read_network(write(f"topology: [Ring]\nnpus_count: [4]\nbandwidth: [50]\n{last}\n"))

@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -20,6 +19,10 @@ MEMORY_TYPES: Final = ("NO_MEMORY_EXPANSION", "PER_NPU_MEMORY_EXPANSION", "PER_N
 ALGORITHM: Final = re.compile(
     r"(?P<one>one)?(?P<name>[rR]ing|[dD]irect|[hH]alvingDoubling|doubleBinaryTree)(?P<window>\d+)?"
 )
+
+WORD: Final = re.compile(r"Ring|FullyConnected|Switch|0\.\d+|[1-9]\d*(?:\.\d+)?|0")
+LIST: Final = re.compile(rf"([a-z_]+): +\[ *((?:{WORD.pattern})(?: *, *(?:{WORD.pattern}))*) *\]")
+GROUP_ID: Final = re.compile(r"\s*\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +93,8 @@ Path_ = str | PathLike[str]
 
 def _load(path: Path_, parse: Any) -> dict[Any, Any]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except OSError as error:
         raise ClusterError(error.strerror or "cannot be read", where=fspath(path)) from None
     try:
@@ -118,9 +122,26 @@ def _list(value: Any, key: str, path: Path_) -> list[Any]:
     return value
 
 
+def _yaml(text: str) -> Any:
+    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _lists(text: str) -> Any:
+    """YAML. Files of lists in brackets, as ASTRA-sim's are, take a tenth of the time of the general reader."""
+    found: dict[str, list[Any]] = {}
+    for line in text.splitlines():
+        bare = line.partition("#")[0].rstrip()
+        match = LIST.fullmatch(bare)
+        if match is not None and match[1] not in found:
+            found[match[1]] = [x if x.isalpha() else float(x) if "." in x else int(x) for x in WORD.findall(match[2])]
+        elif bare:
+            return _yaml(text)
+    return found
+
+
 def read_network(path: Path_) -> Network:
     """Read a network YAML: four lists of equal length."""
-    raw = _load(path, lambda text: yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    raw = _load(path, _lists)
     keys = ("topology", "npus_count", "bandwidth", "latency")
     for key in keys:
         if key not in raw:
@@ -206,7 +227,7 @@ def _custom_nodes(name: Any, path: Path_) -> dict[int, str]:
     """The YAML file that names custom collectives for single nodes."""
     if name is None:
         return {}
-    raw = _load(name, lambda text: yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    raw = _load(name, _yaml)
     if not all(isinstance(k, int) and isinstance(v, str) for k, v in raw.items()):
         raise ClusterError("must map node ids to paths", where=f"{fspath(path)}: {name}")
     return raw
@@ -273,17 +294,13 @@ def read_groups(path: Path_) -> dict[int, tuple[int, ...]]:
     """Read a communicator group JSON: id above 0 -> ranks in ring order."""
     groups: dict[int, tuple[int, ...]] = {}
     for key, ranks in _load(path, json.loads).items():
-        if not re.fullmatch(r"\s*\d+", str(key)) or int(key) == 0:
+        if not GROUP_ID.fullmatch(key) or int(key) == 0:
             raise AstraAbort(
                 f"group id {key!r} must be a whole number above 0",
                 where=fspath(path),
                 hint="ASTRA-sim aborts; `0` and no name mean all ranks",
             )
-        if (
-            not isinstance(ranks, list)
-            or not ranks
-            or any(isinstance(r, bool) or not isinstance(r, int) for r in ranks)
-        ):
+        if not isinstance(ranks, list) or set(map(type, ranks)) != {int}:
             raise ClusterError(f"group {key} must be a list of ranks", where=fspath(path))
         if len(set(ranks)) != len(ranks):
             raise ClusterError(f"group {key} names a rank twice", where=fspath(path))

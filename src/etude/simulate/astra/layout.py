@@ -6,6 +6,10 @@ their first word, so `mem[stream + ST_RANK]` is the rank of a stream. Records th
 through their first word. The first record of a pool is never handed out: when a pool runs dry the machine is told
 to stop, and until it does, that record takes the writes. `tab` holds, in the same way, what describes the network,
 the plans and the communicators; `rate` its few real numbers.
+
+A machine begins as zeros that nobody has written, so that room which is never needed costs nothing. Records lie behind
+the header, so 0 is no record's address: a free record whose first word is 0 was never used and the next one follows
+it, and 0 is an empty slot in the tables of times and of messages and an empty line at a link.
 """
 
 from collections.abc import Iterator
@@ -20,6 +24,7 @@ def _numbers(count: int) -> Iterator[Any]:
 
 
 NONE: Any = np.int64(-1)
+UNUSED: Any = np.int64(0)
 
 # --- mem: scalars, free lists, places of the pools ---------------------------------------------------------------
 (
@@ -63,8 +68,9 @@ NONE: Any = np.int64(-1)
     TIME_MASK,
     MATCH_MASK,
     RANK_WIDTH,
+    STREAM_WIDTH,
     NUM_SCALARS,
-) = _numbers(41)
+) = _numbers(42)
 
 # --- status ---------------------------------------------------------------------------------------------------
 (RUNNING, DONE, POOL_FULL, AMBIGUOUS, EVENT_AT_ZERO, BAD_NODE, EMPTY_MESSAGE, BAD_PEER, TREE_BROKEN, ENDLESS_CHUNKS) = (

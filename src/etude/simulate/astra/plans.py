@@ -38,7 +38,6 @@ class Ring:
     size: int
     stride: int
     is_last: bool
-    group_start: int = -1
 
 
 def algorithms_of(com: int, system: SystemConfig) -> tuple[Algorithm, ...]:
@@ -71,11 +70,11 @@ def world_rings(com: int, network: Network, system: SystemConfig) -> list[Ring]:
     return rings
 
 
-def group_rings(com: int, size: int, group_start: int, system: SystemConfig) -> list[Ring]:
+def group_rings(com: int, size: int, system: SystemConfig) -> list[Ring]:
     """A group smaller than the cluster is one flat ring; only a list of one entry has a say in its algorithm."""
     algorithms = algorithms_of(com, system)
     algorithm = algorithms[0] if len(algorithms) == 1 else Algorithm(name="ring")
-    return [Ring(algorithm=algorithm, size=size, stride=1, is_last=False, group_start=group_start)]
+    return [Ring(algorithm=algorithm, size=size, stride=1, is_last=False)]
 
 
 def _phase(ring: Ring, level: int, com: int, turn: int, tree: int) -> list[int]:
@@ -84,9 +83,9 @@ def _phase(ring: Ring, level: int, com: int, turn: int, tree: int) -> list[int]:
         raise AstraAbort("halvingDoubling cannot do an all-to-all", hint="ASTRA-sim exits")
     row = [0] * int(layout.NUM_PLAN)
     row[layout.PLAN_IMPL], row[layout.PLAN_COM], row[layout.PLAN_LEVEL] = impl, com, level
-    row[layout.PLAN_SIZE], row[layout.PLAN_STRIDE], row[layout.PLAN_GROUP] = ring.size, ring.stride, ring.group_start
+    row[layout.PLAN_SIZE], row[layout.PLAN_STRIDE], row[layout.PLAN_GROUP] = ring.size, ring.stride, -1
     row[layout.PLAN_WINDOW], row[layout.PLAN_TURN], row[layout.PLAN_TREE] = ring.algorithm.window, turn, tree
-    row[layout.PLAN_TREE_START_GLOBAL] = int(impl == layout.BINARY_TREE and ring.is_last and ring.group_start < 0)
+    row[layout.PLAN_TREE_START_GLOBAL] = int(impl == layout.BINARY_TREE and ring.is_last)
     return row
 
 

@@ -13,11 +13,13 @@ from etude.simulate.astra import layout, plans
 from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
 from etude.simulate.astra.custom import Tables, add_custom
-from etude.simulate.astra.kernels import nodes
+from etude.simulate.astra.kernels import nodes, tables
 from etude.simulate.astra.machine import Arena
-from etude.simulate.astra.workload import COLL, COMP, MEM_LOAD, MEM_STORE, WORLD, Workload
+from etude.simulate.astra.workload import WORLD, Workload
 
 MAX_NPUS = 1 << 20
+ALL_INVOLVED = -2  # as a mask of dimensions: whatever the node says
+COLLECTIVE_OF_TYPE = np.array([plans.COLLECTIVE_OF_WIRE.get(c, -1) for c in range(tables.NUM_TYPES)], np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class Prepared:
     child: NDArray[np.int32]
     num_servers: int
     can_work_ahead: bool
-    is_gpu_time: NDArray[np.bool_]
+    survey: NDArray[np.int64]
     room: int
 
 
@@ -49,15 +51,10 @@ def _id_order(w: Workload, small: NDArray[np.int32]) -> None:
     """Correct the place of each node in ascending id order, where rows are in another one."""
     if nodes.is_ascending(w.rank_start, w.source_id):
         return
-    rank = small[:, layout.NODE_RANK]
-    row_of_key = np.lexsort((w.source_id, rank))
-    ids = w.source_id[row_of_key]
-    same = (ids[1:] == ids[:-1]) & (rank[row_of_key][1:] == rank[row_of_key][:-1])
-    if same.any():
-        node = int(row_of_key[1:][same][0])
-        raise TraceError(f"two nodes have the id {w.source_id[node]}", where=f"rank {w.rank_of(node)}")
-    small[row_of_key, layout.NODE_KEY] = np.arange(len(w)) - np.repeat(w.rank_start[:-1], np.diff(w.rank_start))
-    small[:, layout.NODE_AT_KEY] = row_of_key
+    order = np.empty(len(w), np.int32)
+    twin = int(nodes.order_by_id(w.rank_start, w.source_id, small, order, np.empty_like(order)))
+    if twin >= 0:
+        raise TraceError(f"two nodes have the id {w.source_id[twin]}", where=f"rank {w.rank_of(twin)}")
 
 
 def _pack(
@@ -104,9 +101,9 @@ def _pack(
     return small, large, child
 
 
-def _num_servers(w: Workload, memory: RemoteMemory, system: SystemConfig) -> int:
+def _num_servers(w: Workload, memory: RemoteMemory, system: SystemConfig, survey: NDArray[np.int64]) -> int:
     """Remote memories that several ranks share."""
-    if system.is_replay_only or not ((w.kind == MEM_LOAD) | (w.kind == MEM_STORE)).any():
+    if system.is_replay_only or not survey[tables.HAS_MEMORY]:
         return 0
     if memory.kind == "MEMORY_POOL":
         return 1
@@ -117,53 +114,41 @@ def _num_servers(w: Workload, memory: RemoteMemory, system: SystemConfig) -> int
     return memory.num_nodes
 
 
-def _communicators(w: Workload, num_npus: int, network: Network) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _survey(w: Workload) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """What kinds of nodes there are, and which groups are used."""
+    found, is_used = np.zeros(tables.NUM_SURVEY, np.int64), np.zeros(len(w.groups), np.bool_)
+    tables.survey(
+        w.kind, w.is_cpu, w.num_ops, w.tensor_size, w.comm_type, w.comm_size, w.group, w.involved_dims, found, is_used
+    )
+    return found, is_used
+
+
+def _communicators(
+    w: Workload, network: Network, is_used: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Members of the world and of every group, and a row each. A group of all ranks runs in rank order."""
-    members = [np.arange(num_npus, dtype=np.int64)]
+    npus = network.num_npus
+    world = np.arange(npus, dtype=np.int64)
     rows = np.zeros((len(w.groups) + 1, layout.NUM_COMM), np.int64)
-    rows[0, layout.COMM_SIZE] = num_npus
+    rows[0, layout.COMM_SIZE] = npus
+    if not is_used.any():
+        return world, rows
+    sizes = np.array([len(g) if used else 0 for g, used in zip(w.groups, is_used, strict=True)], np.int64)
+    starts = npus + np.cumsum(sizes) - sizes
+    members = np.concatenate([world, *(g for g, used in zip(w.groups, is_used, strict=True) if used)])
+    if members.min() < 0 or members.max() >= npus or (sizes[is_used] == 0).any():
+        for g, number, used in zip(w.groups, w.group_ids, is_used, strict=True):
+            if used and (len(g) == 0 or g.min() < 0 or g.max() >= npus):
+                raise AstraAbort(f"group {number} has ranks outside 0..{npus - 1}")
+    is_world = sizes == npus
+    for start in starts[is_world].tolist():
+        members[start : start + npus] = world
     is_uniform = len(network.topology) == 1 and network.topology[0] != "Ring"
-    used = set(np.unique(w.group[w.kind == COLL]).tolist())
-    start = num_npus
-    for g, (ranks, number) in enumerate(zip(w.groups, w.group_ids, strict=True), 1):
-        if g - 1 not in used:
-            rows[g, layout.COMM_START] = start
-            continue
-        if len(ranks) == 0 or ranks.min() < 0 or ranks.max() >= num_npus:
-            raise AstraAbort(f"group {number} has ranks outside 0..{num_npus - 1}")
-        is_world = len(ranks) == num_npus
-        members.append(np.sort(ranks) if is_world else ranks)
-        row = rows[g]
-        row[layout.COMM_START], row[layout.COMM_SIZE] = start, len(ranks)
-        row[layout.COMM_TAG_BASE] = number * 1_000_000
-        row[layout.COMM_SHAPE] = 0 if is_world else (len(ranks) if is_uniform else num_npus + g)
-        start += len(ranks)
-    return np.concatenate(members).astype(np.int64), rows
-
-
-def _member_index(
-    w: Workload, rows: NDArray[np.int64], rank: NDArray[np.int32], members: NDArray[np.int64], comms: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Place of each collective's rank among the members of its communicator; -1 where it is no member."""
-    comm_of_member = np.repeat(np.arange(len(comms)), comms[:, layout.COMM_SIZE])
-    npus = int(comms[0, layout.COMM_SIZE])
-    keys = comm_of_member * npus + members
-    order = np.argsort(keys, kind="stable")
-    wanted = (w.group[rows].astype(np.int64) + 1) * npus + rank
-    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
-    index = order[at] - comms[w.group[rows] + 1, layout.COMM_START]
-    return np.where(keys[order[at]] == wanted, index, -1)
-
-
-def _chunks(w: Workload, rows: NDArray[np.int64], com: NDArray[np.int64], npus: int, splits: int) -> NDArray[np.int64]:
-    """Bytes of a chunk and number of chunks of each collective."""
-    size = w.comm_size[rows]
-    chunk = size // splits
-    is_tiny = (com != layout.ALL_GATHER) & (chunk < npus)
-    chunk = np.where(is_tiny, npus, chunk)
-    size = np.where(is_tiny, splits * npus, size)
-    count = np.where(chunk > 0, -(-size // np.maximum(chunk, 1)), np.minimum(size, 1))
-    return np.stack([chunk, count], axis=1)
+    shapes = sizes if is_uniform else npus + np.arange(1, len(rows))
+    rows[1:, layout.COMM_START], rows[1:, layout.COMM_SIZE] = starts, sizes
+    rows[1:, layout.COMM_TAG_BASE] = np.array(w.group_ids, np.int64) * 1_000_000
+    rows[1:, layout.COMM_SHAPE] = np.where(is_world, 0, shapes)
+    return members, rows
 
 
 def prepare(
@@ -177,16 +162,16 @@ def prepare(
     """Check a workload against its network and system, and lay both out for the kernels."""
     _check_sizes(w, network, options)
     w.check_dependencies()
-    num_servers = _num_servers(w, memory, system)
+    survey, is_used = _survey(w)
+    num_servers = _num_servers(w, memory, system, survey)
     small, large, child = _pack(w, system, memory)
     _id_order(w, small)
     has_custom = bool(system.custom or system.custom_nodes)
     if has_custom:
-        tables = add_custom(w, system, Tables(small, large, child), custom)
-        small, large, child = tables.small, tables.large, tables.child
-    members, comms = _communicators(w, network.num_npus, network)
+        added = add_custom(w, system, Tables(small, large, child), custom)
+        small, large, child = added.small, added.large, added.child
+    members, comms = _communicators(w, network, is_used)
     table, collectives = _collectives(w, network, system, members, comms, small)
-    is_timed = small[: len(w), layout.NODE_ACTION] == layout.ACT_TIMED
     return Prepared(
         tab=_tables(network, system, options, members, comms, collectives, table),
         rate=_rates(network, system),
@@ -199,7 +184,7 @@ def prepare(
         and num_servers == 0
         and table.is_whole
         and not has_custom,
-        is_gpu_time=is_timed & ~w.is_cpu & (system.is_replay_only | (w.kind == COMP)),
+        survey=survey,
         room=_room(w.num_ranks, system, options, table),
     )
 
@@ -229,10 +214,22 @@ def _check_sizes(w: Workload, network: Network, options: Options) -> None:
         raise ClusterError(f"unknown backend `{options.backend}`", hint="known: unaware, aware")
     if options.num_queues_per_dim < 1:
         raise ClusterError(f"num_queues_per_dim must be at least 1, not {options.num_queues_per_dim}")
+    if not 0 <= options.injection_scale < 1e9:
+        raise ClusterError(f"the injection scale must be 0 or more, not {options.injection_scale:g}")
     if options.backend == "aware" and len(network.topology) > 1:
         raise AstraAbort("the congestion-aware backend takes a network of one dimension only")
     if options.backend == "aware" and network.topology[0] == "Ring" and npus == 2:
         raise AstraAbort("the congestion-aware backend aborts on a Ring of two NPUs", hint="use FullyConnected")
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Phases, a key that is the same where two plans take the same time, and whether they tie all members together."""
+
+    rows: list[list[int]]
+    key: int
+    is_whole: bool
+    is_world: bool
 
 
 @dataclass(slots=True)
@@ -241,6 +238,15 @@ class _Plans:
     rows: list[list[int]]
     key: list[int]
     is_whole: bool = True
+
+    def add(self, plan: _Plan, group_start: int) -> None:
+        for row in plan.rows:
+            mine = row.copy()
+            mine[layout.PLAN_GROUP] = -1 if plan.is_world else group_start
+            self.rows.append(mine)
+        self.start.append(len(self.rows))
+        self.key.append(plan.key)
+        self.is_whole &= plan.is_whole
 
 
 def _collectives(
@@ -252,49 +258,41 @@ def _collectives(
     small: NDArray[np.int32],
 ) -> tuple[_Plans, NDArray[np.int64]]:
     """The collective table and the plans its rows point to."""
-    rows = np.flatnonzero(small[: len(w), layout.NODE_ACTION] == layout.ACT_COLLECTIVE)
+    count = int(np.count_nonzero(small[: len(w), layout.NODE_ACTION] == layout.ACT_COLLECTIVE))
     table = _Plans(start=[0], rows=[], key=[])
-    out = np.zeros((len(rows), layout.NUM_COLL), np.int64)
-    if len(rows) == 0:
+    out = np.zeros((count, layout.NUM_COLL), np.int64)
+    if count == 0:
         return table, out
     if not system.splits:
         raise AstraAbort("`preferred-dataset-splits` is missing or 0", hint="ASTRA-sim divides by it and dies")
     if system.has_shared_bus:
         raise ClusterError("`model-shared-bus` is not simulated here")
-    com = np.array([plans.COLLECTIVE_OF_WIRE.get(c, -1) for c in range(8)])[w.comm_type[rows]]
-    index = _member_index(w, rows, small[rows, layout.NODE_RANK], members, comms)
-    foreign = rows[index < 0]
-    small[foreign, layout.NODE_ACTION], small[foreign, layout.NODE_PEER] = layout.ACT_REFUSED, nodes.NOT_A_MEMBER
-    small[rows, layout.NODE_COLLECTIVE] = np.arange(len(rows))
-    out[:, layout.COLL_NODE], out[:, layout.COLL_MEMBER] = rows, np.maximum(index, 0)
-    out[:, layout.COLL_COMM] = w.group[rows] + 1
-    out[:, [layout.COLL_CHUNK_BYTES, layout.COLL_CHUNKS]] = _chunks(w, rows, com, network.num_npus, system.splits)
-    combined = (com * (len(comms) + 1) + w.group[rows] + 1) * 65536 + w.involved_dims[rows].astype(np.int64) + 1
-    values, first, which = np.unique(combined, return_index=True, return_inverse=True)
-    out[:, layout.COLL_PLAN] = which
-    for at in first[: len(values)]:
-        _add_plan(table, int(com[at]), int(w.group[rows[at]]), int(w.involved_dims[rows[at]]), network, system, comms)
+    first = np.zeros(count, np.int64)
+    num_plans = tables.list_collectives(
+        out, small, w.comm_type, w.comm_size, w.group, w.involved_dims, members, comms, COLLECTIVE_OF_TYPE,
+        network.num_npus, system.splits, np.zeros(1 << (2 * count).bit_length(), np.int32), np.zeros(count, np.int64),
+        first, np.zeros((len(comms), 2), np.int64),
+    )  # fmt: skip
+    known: dict[tuple[int, int, int], _Plan] = {}
+    for node in first[:num_plans].tolist():
+        com, group, mask = int(COLLECTIVE_OF_TYPE[w.comm_type[node]]), int(w.group[node]), int(w.involved_dims[node])
+        start, size = int(comms[group + 1, layout.COMM_START]), int(comms[group + 1, layout.COMM_SIZE])
+        kind = (com, size, mask if group == WORLD else ALL_INVOLVED)
+        if kind not in known:
+            known[kind] = _plan(*kind, network, system)
+        table.add(known[kind], start)
     return table, out
 
 
-def _add_plan(
-    table: _Plans, com: int, group: int, mask: int, network: Network, system: SystemConfig, comms: NDArray[np.int64]
-) -> None:
-    size = int(comms[group + 1, layout.COMM_SIZE])
+def _plan(com: int, size: int, mask: int, network: Network, system: SystemConfig) -> _Plan:
+    """The phases of a collective of the world or of a group of this size."""
     is_world = size == network.num_npus
-    if is_world:
-        rings = plans.world_rings(com, network, system)
-        involved = plans.involved_dims(mask, len(rings)) if group == WORLD else [True] * len(rings)
-    else:
-        rings = plans.group_rings(com, size, int(comms[group + 1, layout.COMM_START]), system)
-        involved = [True]
+    rings = plans.world_rings(com, network, system) if is_world else plans.group_rings(com, size, system)
+    involved = [True] * len(rings) if mask == ALL_INVOLVED else plans.involved_dims(mask, len(rings))
     rows = plans.phases_of(com, rings, involved, (system.optimization or "baseline") == "baseline")
     has_tree = any(row[layout.PLAN_IMPL] == layout.BINARY_TREE for row in rows)
-    table.is_whole &= not rows or plans.covers(rows, size)
-    table.rows += rows
-    table.start.append(len(table.rows))
-    key = (com * 2 + int(is_world)) * 65536 + (mask + 1 if group == WORLD else 0)
-    table.key.append(-1 if has_tree else key)
+    key = (com * 2 + int(is_world)) * 65536 + (mask + 1 if mask != ALL_INVOLVED else 0)
+    return _Plan(rows, -1 if has_tree else key, not rows or plans.covers(rows, size), is_world)
 
 
 def _tables(
@@ -318,7 +316,6 @@ def _tables(
     stride = np.cumprod([1, *network.npus_count[:-1]])
     dims = [[kinds[t], n, s] for t, n, s in zip(network.topology, network.npus_count, stride, strict=True)]
     key = np.array(table.key, np.int64)
-    zeros = np.zeros(len(members), np.int64)
     arena.put(layout.TAB_DIMS, np.array(dims, np.int64))
     arena.put(layout.TAB_MEMBERS, members)
     arena.put(layout.TAB_PLAN_START, np.array(table.start, np.int64))
@@ -334,9 +331,9 @@ def _tables(
         layout.TAB_REG_NS,
         layout.TAB_SCRATCH,
     ):
-        arena.put(where, zeros)
+        arena.room(where, len(members))
     arena.put(layout.TAB_CHUNKS_OPEN, np.ascontiguousarray(collectives[:, layout.COLL_CHUNKS]))
-    arena.empty(layout.TAB_MEMO, layout.NUM_MEMOS, layout.NUM_MEMO)
+    arena.room(layout.TAB_MEMO, layout.NUM_MEMOS * layout.NUM_MEMO)
     return arena.build()
 
 

@@ -15,8 +15,8 @@ from etude.simulate.astra import layout
 from etude.simulate.astra.abort import AstraAbort
 from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
 from etude.simulate.astra.diagnose import explain_hang, quirks
-from etude.simulate.astra.kernels.engine import step
-from etude.simulate.astra.kernels.events import push
+from etude.simulate.astra.kernels import tables
+from etude.simulate.astra.kernels.engine import start_ranks, step
 from etude.simulate.astra.kernels.nodes import REFUSALS
 from etude.simulate.astra.machine import first_ready, make_machine, rank_table
 from etude.simulate.astra.prepare import Options, Prepared, prepare
@@ -63,7 +63,7 @@ class _Run:
 def _simulate(p: Prepared, w: Workload, ahead: bool, tell: Callable[[int], None] | None) -> _Run:
     """One attempt after another until the machine's pools are large enough."""
     ranks = w.num_ranks
-    lines, first = first_ready(p.small[: len(w)], ranks)
+    lines, first = first_ready(p.small, w.rank_start)
     num_fresh = int(np.diff(w.rank_start).max(initial=0)) + 1
     room = p.room
     while room <= MAX_ROOM:
@@ -74,9 +74,8 @@ def _simulate(p: Prepared, w: Workload, ahead: bool, tell: Callable[[int], None]
         # Worked out ahead, messages of collectives are on the side machine; the ranks' own events are few.
         own = min(room, 4 * ranks * room // p.room) if ahead else room
         mem = make_machine(tab, own, ranks, lines, num_fresh, p.num_servers)
-        side = make_machine(tab, room if ahead else 16, ranks, lines, 1, 0)
-        for rank in range(ranks):
-            push(mem, 0, layout.EVENT_START | (rank << 3))
+        side = make_machine(tab, room, ranks, lines, 1, 0) if ahead else mem
+        start_ranks(mem, ranks)
         while mem[layout.STATUS] == layout.RUNNING:
             step(mem, side, tab, p.rate, small, large, p.child, ready, w.rank_start, EVENTS_PER_STEP)
             if tell is not None:
@@ -138,28 +137,26 @@ def run(
         raise _abort(done, workload)
     if done.is_hanging:
         raise explain_hang(workload, done.mem, done.small, done.large, options)
-    n = len(workload)
-    finish = rank_table(done.mem, workload.num_ranks)[:, layout.RANK_FINISH].copy().view(np.uint64)
-    start_ns, end_ns = done.large[:n, layout.NODE_START].copy(), done.large[:n, layout.NODE_END].copy()
-    has_run = start_ns != UNKNOWN
-    ticks = np.where(p.is_gpu_time & has_run, done.large[:n, layout.NODE_DURATION], 0)
-    total = np.concatenate([[0], np.cumsum(ticks)]).view(np.uint64)
+    w, n, gpu_ns = workload, len(workload), np.zeros(workload.num_ranks, np.uint64)
+    finish = rank_table(done.mem, w.num_ranks)[:, layout.RANK_FINISH].copy().view(np.uint64)
+    dropped = tables.gpu_time(
+        w.rank_start, w.kind, w.is_cpu, done.small, done.large, system.is_replay_only, UNKNOWN, gpu_ns
+    )
     return AstraResult(
         finish_ns=finish,
-        exposed_ns=finish - (total[workload.rank_start[1:]] - total[workload.rank_start[:-1]]),
-        start_ns=start_ns,
-        end_ns=end_ns,
+        exposed_ns=finish - gpu_ns,
+        start_ns=done.large[:n, layout.NODE_START].copy(),
+        end_ns=done.large[:n, layout.NODE_END].copy(),
         num_events=int(done.mem[layout.NUM_EVENTS]),
-        warnings=tuple(quirks(workload, network, system, options, has_run)),
+        warnings=tuple(quirks(w, network, system, options, p.survey, dropped)),
     )
 
 
 def _check_starts(w: Workload) -> None:
     """ASTRA-sim aborts on a rank without a node that can start."""
-    free = np.flatnonzero(np.diff(w.dep_start) == 0)
-    counts = np.diff(np.searchsorted(free, w.rank_start))
-    if (counts > 0).all():
-        return
-    rank = int(np.flatnonzero(counts == 0)[0])
-    is_empty = w.rank_start[rank] == w.rank_start[rank + 1]
-    raise AstraAbort("the trace has no nodes" if is_empty else "every node waits for another one", where=f"rank {rank}")
+    rank = int(tables.first_stuck(w.rank_start, w.dep_start))
+    if rank >= 0:
+        is_empty = w.rank_start[rank] == w.rank_start[rank + 1]
+        raise AstraAbort(
+            "the trace has no nodes" if is_empty else "every node waits for another one", where=f"rank {rank}"
+        )

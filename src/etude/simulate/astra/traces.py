@@ -19,7 +19,7 @@ from etude.simulate.astra.config import SystemConfig
 from etude.simulate.astra.kernels import scan
 from etude.simulate.astra.workload import COLUMNS, UNKNOWN_GROUP, WORLD, Workload
 
-BLOCK_BYTES: Final = 1 << 20
+BLOCK_BYTES: Final = (1 << 19, 1 << 20)  # a small job touches little memory, a large one comes in few blocks
 PROBLEM: Final = {
     scan.CUT: "the file ends inside a message",
     scan.BROKEN: "not a Chakra node",
@@ -27,10 +27,13 @@ PROBLEM: Final = {
     scan.EMPTY: "the file is empty",
 }
 
+I64 = NDArray[np.int64]
 
-def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64], int]]:
+
+def _blocks(paths: Sequence[str], total_bytes: int) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.int64], int]]:
     """Files read one after another into the same buffer: the buffer, where each file ends, the first one's number."""
-    buffer = np.empty(BLOCK_BYTES, np.uint8)
+    buffer = np.empty(min(max(total_bytes // 16, BLOCK_BYTES[0]), BLOCK_BYTES[1]), np.uint8)
+    view = buffer.data
     ends: list[int] = []
     first = end = 0
     for number, path in enumerate(paths):
@@ -47,9 +50,10 @@ def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[n
                 ends, first, end = [], number, 0
             if size > len(buffer):
                 buffer = np.empty(size, np.uint8)
+                view = buffer.data
             got = 0
             while got < size:
-                count = os.readv(descriptor, [buffer[end + got : end + size].data])
+                count = os.readv(descriptor, [view[end + got : end + size]])
                 if count == 0:
                     raise FormatError("the file shrank while it was read", path=path, offset=got)
                 got += count
@@ -59,6 +63,14 @@ def _blocks(paths: Sequence[str]) -> Iterator[tuple[NDArray[np.uint8], NDArray[n
         ends.append(end)
     if ends:
         yield buffer, np.array(ends, np.int64), first
+
+
+def _size(path: str) -> int:
+    """Bytes of a file; 0 if there is none, which is found out when it is opened."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 class _Columns:
@@ -79,38 +91,40 @@ class _Columns:
             self.array[name] = np.empty(max(needed, 2 * len(old)), old.dtype)
             self.array[name][: len(old)] = old
 
+    def make_room(self, nodes: int, deps: int, more: int, widest: int) -> None:
+        """Room for more nodes, of which a file has `widest` at most, and for two dependencies each."""
+        for name in (*COLUMNS, "dep_start"):
+            self.grow(name, nodes + more + 1)
+        for name in ("table_id", "table_row"):
+            self.grow(name, 16 + 4 * widest)
+        self.grow("dep", deps + 2 * more)
+        self.grow("dep_id", 2 * widest)
+
+    def fill(self, buffer: NDArray[np.uint8], ends: I64, rank_start: I64, counts: I64, values: I64) -> int:
+        """Read a block of files behind what is there."""
+        a = self.array
+        scratch = (a["table_id"], a["table_row"], a["dep_id"])
+        columns = (a[name] for name in COLUMNS)
+        return int(scan.fill(buffer, ends, rank_start, counts, values, *scratch, *columns, a["dep_start"], a["dep"]))
+
 
 def read_workload(paths: Sequence[str | PathLike[str]], groups: Mapping[int, Sequence[int]] | None = None) -> Workload:
     """Read one `.et` file per rank, in rank order. `groups` maps the number in `pg_name` to ranks in ring order."""
     names = [fspath(p) for p in paths]
-    columns = _Columns(max(1024, sum(os.path.getsize(n) for n in names if os.path.exists(n)) // 24))
+    total_bytes = sum(map(_size, names))
+    columns = _Columns(max(1024, total_bytes // 64))
     rank_start, values = np.zeros(len(names) + 1, np.int64), np.zeros(len(scan.NAMES), np.int64)
-    for buffer, ends, first in _blocks(names):
+    for buffer, ends, first in _blocks(names, total_bytes):
         nodes = int(rank_start[first])
         deps = int(columns.array["dep_start"][nodes])
         counts = np.zeros(scan.NUM_COUNTS, np.int64)
         status = scan.count(buffer, ends, counts)
-        for name in (*COLUMNS, "dep_start"):
-            columns.grow(name, nodes + int(counts[scan.COUNT_NODES]) + 1)
-        columns.grow("dep", deps + int(counts[scan.COUNT_DEPS]))
         if status == scan.OK:
-            for name in ("table_id", "table_row"):
-                columns.grow(name, 16 + 4 * int(counts[scan.COUNT_WIDEST]))
-            columns.grow("dep_id", int(counts[scan.COUNT_DEPS]))
-            a = columns.array
-            status = scan.fill(
-                buffer,
-                ends,
-                rank_start[first : first + len(ends) + 1],
-                counts,
-                values,
-                a["table_id"],
-                a["table_row"],
-                a["dep_id"],
-                *(a[n] for n in COLUMNS),
-                a["dep_start"],
-                a["dep"],
-            )
+            columns.make_room(nodes, deps, int(counts[scan.COUNT_NODES]), int(counts[scan.COUNT_WIDEST]))
+            starts = rank_start[first : first + len(ends) + 1]
+            while (status := columns.fill(buffer, ends, starts, counts, values)) == scan.FULL:
+                columns.grow("dep", len(columns.array["dep"]) + 1)
+                columns.grow("dep_id", len(columns.array["dep_id"]) + 1)
         if status != scan.OK:
             file, at = int(counts[scan.COUNT_FILE]), int(counts[scan.COUNT_AT])
             raise FormatError(
@@ -123,21 +137,15 @@ def _finish(columns: _Columns, rank_start: NDArray[np.int64], groups: Mapping[in
     n = int(rank_start[-1])
     arrays = {name: columns.array[name][:n] for name in COLUMNS}
     dep_start = columns.array["dep_start"][: n + 1]
-    ids = np.array(sorted(groups), np.int64)
-    group = arrays["group"]
-    is_named = group != WORLD
-    if is_named.any():
-        wanted = group[is_named]
-        at = np.minimum(np.searchsorted(ids, wanted), max(len(ids) - 1, 0))
-        known = ids[at] == wanted if len(ids) else np.zeros(len(wanted), bool)
-        group[is_named] = np.where(known, at, UNKNOWN_GROUP)
+    ids = sorted(groups)
+    scan.find_groups(arrays["group"], np.array(ids, np.int64), WORLD, UNKNOWN_GROUP)
     return Workload(
         **arrays,
         rank_start=rank_start,
         dep_start=dep_start,
         dep=columns.array["dep"][: int(dep_start[-1])],
-        groups=tuple(np.array(groups[int(g)], np.int64) for g in ids),
-        group_ids=tuple(int(g) for g in ids),
+        groups=tuple(np.array(groups[g], np.int64) for g in ids),
+        group_ids=tuple(ids),
     )
 
 

@@ -22,6 +22,10 @@ the rates are those that working out all of them would give.
 
 A slot is one transfer of a live operation, or (after those) one of its members. All arrays are int64 but for the
 rates, so that there is one specialisation of everything.
+
+An operation has costs of its own: LAUNCH before its first transfers, WIRE_PPM on the time of its bytes (protocol,
+jitter), lags (from LAG0 on, one for each transfer) on the latency of its ways, and transfers whose sender or receiver
+computes when they start (seats from SEAT0 on say who that is) take BUSY_MILLI thousandths of their time.
 """
 
 import numpy as np
@@ -30,15 +34,17 @@ from numba import njit
 NEVER = 2**62
 
 # state: reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
-#        path_start, path_link, sizes, links, link_rates
+#        path_start, path_link, sizes, lags, seats, load, links, link_rates
 SEQ, QUEUED, TOP, READY_N, DONE_N, FLOWS_N, DIRTY_N, FRESH_N, STAMP, NOW = range(10)  # reg
-FLOW_MODEL, CUT_THROUGH, ENDPOINT_NS, HOP_BITS, REDUCE_BYTES_PER_US, CLOSE_PPB = range(6)  # options
+FLOW_MODEL, CUT_THROUGH, ENDPOINT_NS, HOP_BITS, REDUCE_BYTES_PER_US, CLOSE_PPB, BUSY_MILLI = range(7)  # options
 (HEAP, POS, WHEN, ORDER, PHASE, WAITS, OP, READY, DONE_OP, DONE_MEMBER, FREE_NEXT, KEY, HOP, TAIL_AT, SINCE, NECK,
  NEW_NECK, MARK, FIXED, CHOSEN, FRESH, LIVE, LIVE_AT, PATH) = range(24)  # slots  # fmt: skip
 SLOT_ROWS = 24
 REST, SPEED, NEW_SPEED = range(3)  # slot_rates
 AFTER, BEFORE = range(2)  # entries: a slot on a link
-SHAPE, BASE, LEFT, MEMBERS, PATH0, SIZE0 = range(6)  # ops
+SHAPE, BASE, LEFT, MEMBERS, PATH0, SIZE0, LAUNCH, WIRE_PPM, LAG0, SEAT0 = range(10)  # ops
+WHOLE = 1_000_000  # in WIRE_PPM: what goes over the wire is what is sent
+COMPUTING = 0  # column of load, as in simulate.kernels
 FIRST, TRANSFERS, MEMBER0, MEMBERS_ALL, FREE_HEAD = range(5)  # shapes
 SRC, DST, DELAY, HAS_DEPS, PUT, WAIT0 = range(6)  # transfers
 TOUCH_START, LEFT0 = range(2)  # members
@@ -212,8 +218,8 @@ def _ready_in_order(reg, slots):
 
 
 @njit(cache=True)
-def _hop(slot, now, path0, size, reg, options, slots, path_start, path_link, links, link_rates):
-    """The message is at its next link, or at its end."""
+def _hop(slot, now, path0, size, wire, lag, reg, options, slots, path_start, path_link, links, link_rates):
+    """The message of `size` bytes, which are `wire` on the way, is at its next link, or at its end."""
     at = path_start[path0] + slots[HOP, slot]
     if at == path_start[path0 + 1]:
         slots[PHASE, slot] = LAND
@@ -221,17 +227,20 @@ def _hop(slot, now, path0, size, reg, options, slots, path_start, path_link, lin
         return
     link = path_link[at]
     begin = max(now, links[FREE_AT, link])
-    moving = size / link_rates[RATE, link]
+    moving = wire / link_rates[RATE, link]
+    latency = links[LATENCY, link]
+    if at + 1 == path_start[path0 + 1]:
+        latency = max(latency + lag, 0)
     links[BYTES, link] += size
     slots[HOP, slot] += 1
     if options[CUT_THROUGH]:
         # Its tail cannot leave before it has come from the link before.
         end = max(begin + np.int64(moving), slots[TAIL_AT, slot])
-        slots[TAIL_AT, slot] = end + links[LATENCY, link]
-        _put(slot, begin + links[LATENCY, link], reg, slots)
+        slots[TAIL_AT, slot] = end + latency
+        _put(slot, begin + latency, reg, slots)
     else:
         end = begin + np.int64(moving)
-        _put(slot, begin + np.int64(links[LATENCY, link] + moving), reg, slots)
+        _put(slot, begin + np.int64(latency + moving), reg, slots)
     links[BUSY, link] += end - begin
     links[FREE_AT, link] = end
 
@@ -241,20 +250,20 @@ def _hop(slot, now, path0, size, reg, options, slots, path_start, path_link, lin
 
 @njit(cache=True)
 def _begin_flow(
-    slot, now, path0, size, reg, options, slots, slot_rates, entries, path_start, path_link, links
+    slot, now, path0, size, wire, lag, reg, options, slots, slot_rates, entries, path_start, path_link, links
 ):  # fmt: skip
     """The flow is on all links of its way until it has drained; then it lands, after the latency of the way."""
     begin, end = path_start[path0], path_start[path0 + 1]
-    lag = 0
     for k in range(begin, end):
         lag += links[LATENCY, path_link[k]]
+    lag = max(lag, 0)
     slots[TAIL_AT, slot] = lag
     if size == 0 or begin == end:
         slots[PHASE, slot] = LAND
         _put(slot, now + lag, reg, slots)
         return
     slots[PHASE, slot] = MOVE
-    slot_rates[REST, slot] = size
+    slot_rates[REST, slot] = wire
     slot_rates[SPEED, slot] = 0.0
     slots[SINCE, slot] = now
     slots[NECK, slot] = -1
@@ -502,7 +511,7 @@ def _apply(now, count, reg, slots, slot_rates, path_start, path_link, link_rates
 @njit(cache=True)
 def post(state, now, op, member):
     (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
-     path_start, path_link, sizes, links, link_rates) = state  # fmt: skip
+     path_start, path_link, sizes, lags, seats, load, links, link_rates) = state  # fmt: skip
     if ops[BASE, op] == -1 and not _allocate(op, reg, slots, ops, shapes, transfers, members):
         return False
     base, row = ops[BASE, op], shapes[MEMBER0, ops[SHAPE, op]] + member
@@ -515,9 +524,49 @@ def post(state, now, op, member):
 
 
 @njit(cache=True)
+def _wire(size, op, row, options, ops, transfers, seats, load):
+    """What the bytes of a transfer are to the links: more for a protocol, with jitter, or beside compute."""
+    wire = np.float64(size)
+    if ops[WIRE_PPM, op] != WHOLE:
+        wire *= ops[WIRE_PPM, op] / WHOLE
+    seat = ops[SEAT0, op]
+    if seat >= 0:
+        for end in range(2):
+            member = transfers[DST, row] if end else transfers[SRC, row]
+            if member < ops[MEMBERS, op] and load[seats[seat + member], COMPUTING] > 0:
+                return wire * options[BUSY_MILLI] / 1000
+    return wire
+
+
+@njit(cache=True)
+def _go(state, slot, now):
+    """The transfer of the slot is on its way."""
+    (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
+     path_start, path_link, sizes, lags, seats, load, links, link_rates) = state  # fmt: skip
+    op = slots[OP, slot]
+    t = slot - ops[BASE, op]
+    size = sizes[ops[SIZE0, op] + t]
+    if slots[HOP, slot] == 0:
+        row = shapes[FIRST, ops[SHAPE, op]] + t
+        slot_rates[REST, slot] = _wire(size, op, row, options, ops, transfers, seats, load)
+    wire = slot_rates[REST, slot]
+    lag = lags[ops[LAG0, op] + t] if ops[LAG0, op] >= 0 else 0
+    if options[FLOW_MODEL]:
+        _begin_flow(
+            slot, now, slots[PATH, slot], size, wire, lag, reg, options, slots, slot_rates, entries, path_start,
+            path_link, links,
+        )  # fmt: skip
+    else:
+        slots[PHASE, slot] = MOVE
+        _hop(
+            slot, now, slots[PATH, slot], size, wire, lag, reg, options, slots, path_start, path_link, links, link_rates
+        )
+
+
+@njit(cache=True)
 def _start_ready(state, now):
     (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
-     path_start, path_link, sizes, links, link_rates) = state  # fmt: skip
+     path_start, path_link, sizes, lags, seats, load, links, link_rates) = state  # fmt: skip
     while reg[READY_N] > 0:
         for i in range(_ready_in_order(reg, slots)):
             slot = slots[KEY, i]
@@ -527,32 +576,27 @@ def _start_ready(state, now):
             slots[HOP, slot] = 0
             slots[TAIL_AT, slot] = 0
             slots[PATH, slot] = path_of[ops[PATH0, op] + t]
+            launch = 0 if transfers[HAS_DEPS, row] else ops[LAUNCH, op]
             if transfers[SRC, row] == transfers[DST, row]:
-                if transfers[DELAY, row] == 0:
+                if transfers[DELAY, row] + launch == 0:
                     _finish(slot, reg, slots, ops, shapes, transfers, succ_start, succ)
                 else:
                     slots[PHASE, slot] = END
-                    _put(slot, now + transfers[DELAY, row], reg, slots)
-            elif options[ENDPOINT_NS] > 0 and not transfers[HAS_DEPS, row]:
+                    _put(slot, now + transfers[DELAY, row] + launch, reg, slots)
+                continue
+            if not transfers[HAS_DEPS, row]:
+                launch += options[ENDPOINT_NS]
+            if launch > 0:
                 slots[PHASE, slot] = START
-                _put(slot, now + options[ENDPOINT_NS], reg, slots)
-            elif options[FLOW_MODEL]:
-                _begin_flow(
-                    slot, now, slots[PATH, slot], sizes[ops[SIZE0, op] + t], reg, options, slots, slot_rates,
-                    entries, path_start, path_link, links,
-                )  # fmt: skip
+                _put(slot, now + launch, reg, slots)
             else:
-                slots[PHASE, slot] = MOVE
-                _hop(
-                    slot, now, slots[PATH, slot], sizes[ops[SIZE0, op] + t], reg, options, slots, path_start,
-                    path_link, links, link_rates,
-                )  # fmt: skip
+                _go(state, slot, now)
 
 
 @njit(cache=True)
 def next_time(state, now):
     (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
-     path_start, path_link, sizes, links, link_rates) = state  # fmt: skip
+     path_start, path_link, sizes, lags, seats, load, links, link_rates) = state  # fmt: skip
     if reg[READY_N] > 0:
         _start_ready(state, now)
     if reg[FRESH_N] > 0 or reg[DIRTY_N] > 0:
@@ -563,7 +607,7 @@ def next_time(state, now):
 @njit(cache=True)
 def advance(state, now):
     (reg, options, slots, slot_rates, entries, ops, shapes, transfers, members, succ_start, succ, touch, path_of,
-     path_start, path_link, sizes, links, link_rates) = state  # fmt: skip
+     path_start, path_link, sizes, lags, seats, load, links, link_rates) = state  # fmt: skip
     phase = slots[PHASE]
     while True:
         if reg[QUEUED] == 0 or slots[WHEN, slots[HEAP, 0]] > now:
@@ -576,12 +620,8 @@ def advance(state, now):
         t = slot - ops[BASE, op]
         size = sizes[ops[SIZE0, op] + t]
         path0 = slots[PATH, slot]
-        if phase[slot] < LAND and not options[FLOW_MODEL]:
-            phase[slot] = MOVE
-            _hop(slot, now, path0, size, reg, options, slots, path_start, path_link, links, link_rates)
-            continue
-        if phase[slot] == START:
-            _begin_flow(slot, now, path0, size, reg, options, slots, slot_rates, entries, path_start, path_link, links)
+        if phase[slot] == START or (phase[slot] == MOVE and not options[FLOW_MODEL]):
+            _go(state, slot, now)
             continue
         if phase[slot] == MOVE:
             _end_flow(

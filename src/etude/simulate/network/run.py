@@ -37,10 +37,16 @@ class Operation:
     size_bytes: int
     flow: int = 0
     """Which of several equal ways: as in `etude.model.routes`; chunks count on from it."""
+    launch_ns: int = 0
+    """Before its first transfers."""
+    wire_ppm: int = 1_000_000
+    """What its bytes are to the links, in millionths: more than they are where a protocol adds flags."""
+    lags: I64 | None = None
+    """Of each transfer: ns more (or less) than the latency of its way."""
 
     @classmethod
-    def message(cls, src: int, dst: int, size_bytes: int, flow: int = 0) -> Operation:
-        return cls(_MESSAGE, (src, dst), size_bytes, flow)
+    def message(cls, src: int, dst: int, size_bytes: int, flow: int = 0, **costs: Any) -> Operation:
+        return cls(_MESSAGE, (src, dst), size_bytes, flow, **costs)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,6 +74,9 @@ class NetworkOptions:
     tolerance: float = 0.0
     """Of `flow`: a rate stays as it is while it is off its fair share by less than this part. 0 is exact; 0.01 spares
     large runs most of the work. Links are never overbooked."""
+
+    busy_factor: float = 1.0
+    """On the time of a transfer's bytes, where its sender or receiver computes when it starts; in thousandths."""
 
     def __post_init__(self) -> None:
         if self.model not in ("flow", "links"):

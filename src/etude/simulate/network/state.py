@@ -54,12 +54,20 @@ class NetworkState:
         self.link_bytes = np.zeros(len(topology.src), np.int64)
         self.link_busy_ns = np.zeros(len(topology.src), np.int64)
         names = ("src", "dst", "wait0", "left0", "succ", "touch", "path_link", "delay", "succ_start", "touch_start")
-        self.columns = {name: _Column() for name in (*names, "path_of", "path_start", "sizes", "has_deps", "put")}
+        more = ("path_of", "path_start", "sizes", "has_deps", "put", "lags", "seats")
+        self.columns = {name: _Column() for name in (*names, *more)}
         self.shapes: dict[int, int] = {}
         self.kept: list[Schedule] = []  # ids of dead schedules could come again
         self.shape_rows: list[tuple[int, int, int, int]] = []
         self.ways: dict[Hashable, int] = {}
         self.sizes: dict[tuple[int, int], int] = {}
+        self.lags: dict[int, int] = {}
+        self.kept_lags: list[I64] = []
+        self.seats: dict[bytes, int] = {}
+        self.load = np.zeros((1, 1), np.int32)
+        """Rows that are > 0 in the first column while a rank computes; looked at where `busy_factor` is not 1."""
+        self.seat_of = np.arange(len(topology))
+        """Row of each rank there."""
         self.op_rows: list[tuple[int, ...]] = []
         self.hops_max = 1
 
@@ -92,7 +100,8 @@ class NetworkState:
         for (row, op), key in zip(rest, keys, strict=True):
             left = op.schedule.members + len(op.schedule)
             size0 = self.sizes[key[0], op.size_bytes]
-            self.op_rows[row] = (key[0], -1, left, op.schedule.members, self.ways[key], size0)
+            place = (key[0], -1, left, op.schedule.members, self.ways[key], size0)
+            self.op_rows[row] = (*place, op.launch_ns, op.wire_ppm, self._lags(op.lags), self._seats(op))
 
     def _register_messages(self, messages: Sequence[Operation], rows: Sequence[int]) -> None:
         """Messages come in hundreds of thousands: all at once, nothing shared."""
@@ -108,7 +117,26 @@ class NetworkState:
         path0 = self._add_paths(vertex[:, 0], vertex[:, 1], np.array([op.flow for op in messages], np.int64))
         size0 = self.columns["sizes"].add(size)
         for i, (row, op) in enumerate(zip(rows, messages, strict=True)):
-            self.op_rows[row] = (self._shape(op.schedule), -1, 3, 2, path0 + i, size0 + i)
+            place = (self._shape(op.schedule), -1, 3, 2, path0 + i, size0 + i)
+            self.op_rows[row] = (*place, op.launch_ns, op.wire_ppm, -1, self._seats(op))
+
+    def _lags(self, lags: I64 | None) -> int:
+        if lags is None:
+            return -1
+        if id(lags) not in self.lags:
+            self.lags[id(lags)] = self.columns["lags"].add(lags)
+            self.kept_lags.append(lags)
+        return self.lags[id(lags)]
+
+    def _seats(self, op: Operation) -> int:
+        """Where the ranks of the members stand; -1 where nobody looks at what they do."""
+        if self.options.busy_factor == 1:
+            return -1
+        members = np.asarray(op.members, np.int64)
+        key = members.tobytes()
+        if key not in self.seats:
+            self.seats[key] = self.columns["seats"].add(self.seat_of[members])
+        return self.seats[key]
 
     def _check(self, op: Operation) -> None:
         members = np.asarray(op.members, np.int64)
@@ -184,7 +212,7 @@ class NetworkState:
         """What the kernels take, before anything has happened; the order is that of `kernels.post`."""
         t, column, o = self.topology, {name: c.array() for name, c in self.columns.items()}, self.options
         slots = max(slots, max((row[1] + row[3] for row in self.shape_rows), default=1))
-        ops = np.ascontiguousarray(np.array(self.op_rows, np.int64).reshape(-1, 6).T)
+        ops = np.ascontiguousarray(np.array(self.op_rows, np.int64).reshape(-1, 10).T)
         shapes = np.array([(*row, -1) for row in self.shape_rows], np.int64).reshape(-1, 5).T
         transfers = np.stack([column[name] for name in ("src", "dst", "delay", "has_deps", "put", "wait0")])
         members = np.stack((np.append(column["touch_start"], len(column["touch"])), np.append(column["left0"], 0)))
@@ -192,7 +220,8 @@ class NetworkState:
         reduce = round(o.reduce_bytes_per_s / 1e6)
         hop_bits = (self.hops_max - 1).bit_length()
         close = max(round(o.tolerance * 1e9), 1)
-        options = np.array([o.model == "flow", o.cut_through, o.endpoint_ns, hop_bits, reduce, close], np.int64)
+        busy = round(1000 * o.busy_factor)
+        options = np.array([o.model == "flow", o.cut_through, o.endpoint_ns, hop_bits, reduce, close, busy], np.int64)
         links = np.zeros((k.LINK_ROWS, len(t.src)), np.int64)
         links[k.LATENCY], links[k.HEAD] = t.latency_ns, -1
         link_rates = np.zeros((5, len(t.src)))
@@ -204,7 +233,7 @@ class NetworkState:
             np.zeros(10, np.int64), options, slot_columns, np.zeros((3, slots)), entries, ops,
             np.ascontiguousarray(shapes), transfers, members, np.append(column["succ_start"], len(column["succ"])),
             column["succ"], column["touch"], column["path_of"], column["path_start"],
-            column["path_link"], column["sizes"], links, link_rates,
+            column["path_link"], column["sizes"], column["lags"], column["seats"], self.load, links, link_rates,
         )  # fmt: skip
 
     def grown(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:

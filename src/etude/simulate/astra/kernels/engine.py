@@ -5,7 +5,7 @@ import numpy as np
 from etude.simulate.astra.kernels.algorithms import packet_ready, packet_received
 from etude.simulate.astra.kernels.compiling import kernel
 from etude.simulate.astra.kernels.custom import custom_done
-from etude.simulate.astra.kernels.events import call_after, find_batch, give, next_call, pop, stop
+from etude.simulate.astra.kernels.events import call_after, find_batch, give, next_call, pop, push, stop
 from etude.simulate.astra.kernels.issue import finish, issue_ready, memory_free
 from etude.simulate.astra.kernels.network import after_handshake, is_delivered, link_free, mark_arrived
 from etude.simulate.astra.kernels.streams import close_stream, next_phase
@@ -133,6 +133,13 @@ def _delivered(mem, msg, is_arrival):
         return back, arg
     mem[TELL_BACK], mem[TELL_ARG] = back, arg
     return first, first_arg
+
+
+@kernel
+def start_ranks(mem, num_ranks):
+    """Let every rank look for its first nodes, in the order of the ranks."""
+    for rank in range(num_ranks):
+        push(mem, np.int64(0), EVENT_START | (rank << 3))
 
 
 @kernel

@@ -47,6 +47,10 @@ from etude.simulate.astra.layout import (
     LAST_TIME,
     NONE,
     NOW,
+    NUM_BATCH,
+    NUM_BUCKET,
+    NUM_CALL,
+    NUM_EVENT,
     NUM_HEAP,
     NUM_TIME,
     POOL_FULL,
@@ -57,6 +61,7 @@ from etude.simulate.astra.layout import (
     TIME_BUCKET,
     TIME_KEY,
     TIME_MASK,
+    UNUSED,
 )
 
 SIGN = np.int64(-(2**63))
@@ -71,14 +76,15 @@ def stop(mem, status):
 
 
 @kernel
-def take(mem, at, free):
+def take(mem, at, free, width):
     """A record of the pool at `at`, or the pool's first record and a stop when there is none left."""
     record = mem[free]
     if record == NONE:
         if mem[STATUS] == RUNNING:
             mem[STATUS] = POOL_FULL
         return mem[at]
-    mem[free] = mem[record]
+    after = mem[record]
+    mem[free] = after if after != UNUSED else record + width
     return record
 
 
@@ -101,12 +107,12 @@ def _bucket_of(mem, time):
     slot = _hash(time, mask)
     while True:
         at = times + slot * NUM_TIME
-        if mem[at + TIME_BUCKET] == NONE:
+        if mem[at + TIME_BUCKET] == UNUSED:
             break
         if mem[at + TIME_KEY] == time:
             return mem[at + TIME_BUCKET]
         slot = (slot + 1) & mask
-    bucket = take(mem, AT_BUCKETS, FREE_BUCKET)
+    bucket = take(mem, AT_BUCKETS, FREE_BUCKET, NUM_BUCKET)
     if bucket == mem[AT_BUCKETS]:
         return bucket
     mem[at + TIME_KEY] = time
@@ -158,14 +164,14 @@ def _forget_time(mem, time):
     """Delete a key from the open-addressing table by shifting later entries of its run back."""
     times, mask = mem[AT_TIMES], mem[TIME_MASK]
     hole = _hash(time, mask)
-    while mem[times + hole * NUM_TIME + TIME_KEY] != time or mem[times + hole * NUM_TIME + TIME_BUCKET] == NONE:
+    while mem[times + hole * NUM_TIME + TIME_KEY] != time or mem[times + hole * NUM_TIME + TIME_BUCKET] == UNUSED:
         hole = (hole + 1) & mask
     slot = hole
     while True:
         slot = (slot + 1) & mask
         at, to = times + slot * NUM_TIME, times + hole * NUM_TIME
-        if mem[at + TIME_BUCKET] == NONE:
-            mem[to + TIME_BUCKET] = NONE
+        if mem[at + TIME_BUCKET] == UNUSED:
+            mem[to + TIME_BUCKET] = UNUSED
             return
         home = _hash(mem[at + TIME_KEY], mask)
         if ((slot - home) & mask) >= ((slot - hole) & mask):
@@ -183,7 +189,7 @@ def push(mem, time, payload):
         bucket = _bucket_of(mem, time)
         mem[LAST_TIME] = time
         mem[LAST_BUCKET] = bucket
-    event = take(mem, AT_EVENTS, FREE_EVENT)
+    event = take(mem, AT_EVENTS, FREE_EVENT, NUM_EVENT)
     mem[event + EVENT_NEXT] = NONE
     mem[event + EVENT_PAYLOAD] = payload
     if mem[STATUS] == POOL_FULL:
@@ -250,7 +256,7 @@ def call_at(mem, rank, time, kind, arg, delay, registered):
     """
     batch = find_batch(mem, rank, time)
     if batch == NONE:
-        batch = take(mem, AT_BATCHES, FREE_BATCH)
+        batch = take(mem, AT_BATCHES, FREE_BATCH, NUM_BATCH)
         first = mem[AT_RANKS] + rank * mem[RANK_WIDTH] + RANK_BATCHES
         mem[batch + BATCH_TIME], mem[batch + BATCH_RANK] = time, rank
         mem[batch + BATCH_HEAD], mem[batch + BATCH_TAIL] = NONE, NONE
@@ -259,7 +265,7 @@ def call_at(mem, rank, time, kind, arg, delay, registered):
         mem[batch + BATCH_NEXT] = mem[first]
         mem[first] = batch
         schedule(mem, time, EVENT_BATCH | (batch << 3))
-    call = take(mem, AT_CALLS, FREE_CALL)
+    call = take(mem, AT_CALLS, FREE_CALL, NUM_CALL)
     mem[call + CALL_NEXT], mem[call + CALL_KIND], mem[call + CALL_ARG] = NONE, kind, arg
     mem[call + CALL_DELAY], mem[call + CALL_REG] = delay, registered
     if mem[STATUS] == POOL_FULL:

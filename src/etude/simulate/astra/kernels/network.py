@@ -51,11 +51,13 @@ from etude.simulate.astra.layout import (
     NUM_DIM,
     NUM_LINK,
     NUM_MATCH,
+    NUM_MSG,
     NUM_RATE,
     POOL_FULL,
     RINGED,
     STATUS,
     TAB_DIMS,
+    UNUSED,
 )
 
 HANDSHAKE_BYTES = np.int64(8192)
@@ -95,7 +97,7 @@ def _find_match(mem, key1, key2):
     slot = _match_hash(key1, key2, mask)
     while True:
         at = matches + slot * NUM_MATCH
-        if mem[at + MATCH_KEY1] == NONE or (mem[at + MATCH_KEY1] == key1 and mem[at + MATCH_KEY2] == key2):
+        if mem[at + MATCH_HEAD] == UNUSED or (mem[at + MATCH_KEY1] == key1 and mem[at + MATCH_KEY2] == key2):
             return at
         slot = (slot + 1) & mask
 
@@ -114,8 +116,8 @@ def _take_match(mem, entry):
     while True:
         slot = (slot + 1) & mask
         at, to = matches + slot * NUM_MATCH, matches + hole * NUM_MATCH
-        if mem[at + MATCH_KEY1] == NONE:
-            mem[to + MATCH_KEY1] = NONE
+        if mem[at + MATCH_HEAD] == UNUSED:
+            mem[to + MATCH_HEAD] = UNUSED
             mem[MATCH_COUNT] -= 1
             return record
         home = _match_hash(mem[at + MATCH_KEY1], mem[at + MATCH_KEY2], mask)
@@ -128,7 +130,7 @@ def _take_match(mem, entry):
 @kernel
 def _append_match(mem, entry, key1, key2, record):
     mem[record + MSG_NEXT] = NONE
-    if mem[entry + MATCH_KEY1] == NONE:
+    if mem[entry + MATCH_HEAD] == UNUSED:
         if 2 * mem[MATCH_COUNT] >= mem[MATCH_MASK]:
             stop(mem, POOL_FULL)
             return
@@ -173,8 +175,8 @@ def _enter_link(mem, tab, rate, msg):
         _transmit(mem, rate, link, msg)
         return
     # While it is on its way a message may also be in a list of unmatched ones, so the link's line has its own word.
-    mem[msg + MSG_BEHIND] = NONE
-    if mem[link + LINK_HEAD] == NONE:
+    mem[msg + MSG_BEHIND] = UNUSED
+    if mem[link + LINK_HEAD] == UNUSED:
         mem[link + LINK_HEAD] = msg
     else:
         mem[mem[link + LINK_TAIL] + MSG_BEHIND] = msg
@@ -185,9 +187,8 @@ def _enter_link(mem, tab, rate, msg):
 def link_free(mem, rate, link):
     mem[link + LINK_BUSY] = 0
     msg = mem[link + LINK_HEAD]
-    if msg != NONE:
+    if msg != UNUSED:
         mem[link + LINK_HEAD] = mem[msg + MSG_BEHIND]
-        mem[msg + MSG_BEHIND] = NONE
         _transmit(mem, rate, link, msg)
 
 
@@ -216,17 +217,17 @@ def transfer(mem, tab, rate, src, dst, size, tag, back, arg):
         return
     key1, key2 = (tag << RANK_BITS) | src, (size << RANK_BITS) | dst
     entry = _find_match(mem, key1, key2)
-    if mem[entry + MATCH_KEY1] != NONE and mem[mem[entry + MATCH_HEAD] + MSG_SRC] == NONE:
+    if mem[entry + MATCH_HEAD] != UNUSED and mem[mem[entry + MATCH_HEAD] + MSG_SRC] == NONE:
         msg = _take_match(mem, entry)  # a receive is waiting: the message takes over its record
     else:
-        msg = take(mem, AT_MESSAGES, FREE_MESSAGE)
+        msg = take(mem, AT_MESSAGES, FREE_MESSAGE, NUM_MSG)
         if mem[STATUS] == POOL_FULL:
             return
         mem[msg + MSG_RECV_BACK] = NONE
         _append_match(mem, entry, key1, key2, msg)
     mem[msg + MSG_SRC], mem[msg + MSG_DST], mem[msg + MSG_SIZE] = src, dst, size
     mem[msg + MSG_SEND_BACK], mem[msg + MSG_SEND_ARG] = back, arg
-    mem[msg + MSG_BEHIND], mem[msg + MSG_HOPS] = NONE, 0
+    mem[msg + MSG_HOPS] = 0
     if tab[IS_AWARE] == 0:
         schedule(mem, mem[NOW] + delay_ns(tab, rate, src, dst, size), EVENT_ARRIVAL | (msg << 3))
         return
@@ -246,13 +247,13 @@ def expect(mem, src, dst, size, tag, back, arg):
     """Post a receive now; if its message has already arrived it is told at the end of this instant."""
     key1, key2 = (tag << RANK_BITS) | src, (size << RANK_BITS) | dst
     entry = _find_match(mem, key1, key2)
-    if mem[entry + MATCH_KEY1] != NONE and mem[mem[entry + MATCH_HEAD] + MSG_SRC] != NONE:
+    if mem[entry + MATCH_HEAD] != UNUSED and mem[mem[entry + MATCH_HEAD] + MSG_SRC] != NONE:
         msg = _take_match(mem, entry)
         mem[msg + MSG_RECV_BACK], mem[msg + MSG_RECV_ARG] = back, arg
         if mem[msg + MSG_HOPS] == NONE:
             schedule(mem, mem[NOW], EVENT_RECEIVE | (msg << 3))
         return
-    msg = take(mem, AT_MESSAGES, FREE_MESSAGE)
+    msg = take(mem, AT_MESSAGES, FREE_MESSAGE, NUM_MSG)
     if mem[STATUS] == POOL_FULL:
         return
     mem[msg + MSG_SRC], mem[msg + MSG_RECV_BACK], mem[msg + MSG_RECV_ARG] = NONE, back, arg
@@ -269,7 +270,7 @@ def mark_arrived(mem, msg):
 @kernel
 def _handshake(mem, src, dst, size, tag, back, arg):
     """The details of a transfer that waits for the receiver's handshake, kept in a message record."""
-    msg = take(mem, AT_MESSAGES, FREE_MESSAGE)
+    msg = take(mem, AT_MESSAGES, FREE_MESSAGE, NUM_MSG)
     mem[msg + MSG_SRC], mem[msg + MSG_DST], mem[msg + MSG_SIZE], mem[msg + MSG_TAG] = src, dst, size, tag
     mem[msg + MSG_SEND_BACK], mem[msg + MSG_SEND_ARG] = back, arg
     return msg

@@ -210,6 +210,41 @@ def is_ascending(rank_start, source_id):
 
 
 @kernel
+def _merge(ids, low, middle, high, order, out):
+    """Merge two runs of rows that ascend by id; the lower one goes first where ids are equal."""
+    a, b = low, middle
+    for at in range(low, high):
+        if a < middle and (b >= high or ids[order[a]] <= ids[order[b]]):
+            out[at] = order[a]
+            a += 1
+        else:
+            out[at] = order[b]
+            b += 1
+
+
+@kernel
+def order_by_id(rank_start, ids, small, order, scratch):
+    """Set the places of nodes in ascending order of their ids; gives back a node whose id is taken already, or -1."""
+    for rank in range(len(rank_start) - 1):
+        first, end = rank_start[rank], rank_start[rank + 1]
+        for i in range(first, end):
+            order[i] = i
+        width = 1
+        while width < end - first:
+            for low in range(first, end, 2 * width):
+                _merge(ids, low, min(low + width, end), min(low + 2 * width, end), order, scratch)
+            for i in range(first, end):
+                order[i] = scratch[i]
+            width *= 2
+        for i in range(first, end):
+            small[i, NODE_AT_KEY] = order[i]
+            small[order[i], NODE_KEY] = i - first
+            if i > first and ids[order[i]] == ids[order[i - 1]]:
+                return np.int64(order[i])
+    return np.int64(-1)
+
+
+@kernel
 def link_children(dep_start, dep, large, column, child, at):
     """Turn dependencies round: child[large[i, column]:large[i+1, column]] wait for node i. `at` is scratch."""
     num_nodes = len(at)

@@ -4,38 +4,42 @@ import numpy as np
 
 from etude.simulate.astra.kernels.compiling import kernel
 
-OK, CUT, BROKEN, TWICE, EMPTY = range(5)
-COUNT_NODES, COUNT_DEPS, COUNT_WIDEST, COUNT_FILE, COUNT_AT, NUM_COUNTS = range(6)
+OK, CUT, BROKEN, TWICE, EMPTY, FULL = range(6)
+COUNT_NODES, COUNT_WIDEST, COUNT_FILE, COUNT_AT, NUM_COUNTS = range(5)
 
-# What the simulation reads, by name; the place in this list is the number of the attribute.
+# What the simulation reads, by length; the place in this list is the number of the attribute.
 NAMES = (
-    "is_cpu_op",
+    "pg_name",
     "num_ops",
-    "tensor_size",
-    "comm_type",
-    "comm_size",
     "comm_src",
     "comm_dst",
     "comm_tag",
-    "pg_name",
+    "is_cpu_op",
+    "comm_type",
+    "comm_size",
+    "tensor_size",
     "involved_dim",
 )
-IS_CPU, NUM_OPS, TENSOR_SIZE, COMM_TYPE, COMM_SIZE, COMM_SRC, COMM_DST, COMM_TAG, PG_NAME, INVOLVED_DIM = range(10)
-TEXT = np.zeros((len(NAMES), 12), np.uint8)
-LENGTH = np.array([len(n) for n in NAMES], np.int64)
+PG_NAME, NUM_OPS, COMM_SRC, COMM_DST, COMM_TAG, IS_CPU, COMM_TYPE, COMM_SIZE, TENSOR_SIZE, INVOLVED_DIM = range(10)
+LONGEST = 12
+TEXT = np.zeros((len(NAMES), LONGEST), np.uint8)
 for _row, _name in enumerate(NAMES):
     TEXT[_row, : len(_name)] = np.frombuffer(_name.encode(), np.uint8)
+FIRST = np.array([sum(len(n) < size for n in NAMES) for size in range(LONGEST + 2)])  # of the names of a length
 
 NODE_ID, NODE_TYPE, NODE_CTRL, NODE_DATA, NODE_DURATION, NODE_ATTR = 1, 3, 4, 5, 7, 10
 VALUE_DOUBLE, VALUE_FLOAT, VALUE_SINT32, VALUE_SINT64, VALUE_STRING, VALUE_BOOL_LIST = 3, 5, 15, 17, 29, 28
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 TAG_RANGE = 500_000_000  # the original takes tags modulo this
 BAD = np.int64(-1)
+NO_ROOM = np.int64(-2)
 
 
 @kernel
 def _varint(data, at, end):
     """(value, place behind it); the place is -1 if the bytes run out."""
+    if at < end and data[at] < 0x80:  # nearly all of them
+        return np.int64(data[at]), at + 1
     value, shift = np.uint64(0), np.uint64(0)
     while at < end and shift < 70:
         byte = np.uint64(data[at])
@@ -70,65 +74,38 @@ def _skip(data, at, end, wire):
 @kernel
 def _number_of(data, at, size):
     """Which of NAMES the bytes spell, or -1."""
-    for number in range(len(LENGTH)):
-        if LENGTH[number] == size:
-            same = True
-            for i in range(size):
-                if data[at + i] != TEXT[number, i]:
-                    same = False
-                    break
-            if same:
-                return np.int64(number)
+    if size > LONGEST:
+        return BAD
+    for number in range(FIRST[size], FIRST[size + 1]):
+        same = True
+        for i in range(size):
+            if data[at + i] != TEXT[number, i]:
+                same = False
+                break
+        if same:
+            return np.int64(number)
     return BAD
 
 
 @kernel
-def _count_node(data, at, end):
-    """Number of dependencies of a node; -1 if it is broken."""
-    deps = np.int64(0)
-    while at < end:
-        key, at = _varint(data, at, end)
-        if at == BAD:
-            return BAD
-        field, begin = key >> 3, at
-        at = _skip(data, at, end, key & 7)
-        if at == BAD:
-            return BAD
-        if field == NODE_CTRL or field == NODE_DATA:
-            deps += 1
-            if key & 7 == 2:
-                deps -= 1
-                _, begin = _varint(data, begin, at)
-                for i in range(begin, at):  # every byte below 0x80 ends a number
-                    deps += data[i] < 0x80
-    return deps
-
-
-@kernel
 def count(data, ends, counts):
-    """Nodes, dependencies and the largest number of nodes in a file of a block. The first message is the header."""
+    """Nodes of a block, and the largest number in a file. The first message of a file is its header."""
     begin = np.int64(0)
     for file in range(len(ends)):
-        end, nodes = ends[file], np.int64(0)
+        end, messages = ends[file], np.int64(0)
         counts[COUNT_FILE], counts[COUNT_AT] = file, begin
         if begin == end:
             return EMPTY
-        at, is_header = begin, True
+        at = begin
         while at < end:
             counts[COUNT_AT] = at
             size, at = _varint(data, at, end)
             if at == BAD or size < 0 or size > end - at:
                 return CUT
-            if not is_header:
-                deps = _count_node(data, at, at + size)
-                if deps == BAD:
-                    return BROKEN
-                counts[COUNT_DEPS] += deps
-                nodes += 1
-            is_header = False
+            messages += 1
             at += size
-        counts[COUNT_NODES] += nodes
-        counts[COUNT_WIDEST] = max(counts[COUNT_WIDEST], nodes)
+        counts[COUNT_NODES] += messages - 1
+        counts[COUNT_WIDEST] = max(counts[COUNT_WIDEST], messages - 1)
         begin = end
     return OK
 
@@ -142,26 +119,32 @@ def _attribute(data, at, end, values):
         if at == BAD:
             return False
         field, wire = key >> 3, key & 7
-        begin = at
-        at = _skip(data, at, end, wire)
-        if at == BAD:
-            return False
         if wire == 2:
-            text_size, begin = _varint(data, begin, at)
-        if field == 1 and wire == 2:
-            number = _number_of(data, begin, text_size)
-            if number == BAD:
-                return True
-        elif field > 2:
-            kind = field
-            if wire == 2:
-                text_at = begin
-            elif wire == 0:
-                value, _ = _varint(data, begin, at)
+            size, begin = _varint(data, at, end)
+            if begin == BAD or size < 0 or size > end - begin:
+                return False
+            at = begin + size
+            if field == 1:
+                number = _number_of(data, begin, size)
+                if number == BAD:
+                    return True
+            elif field > 2:
+                kind, text_at, text_size = field, begin, size
+        elif wire == 0:
+            read, at = _varint(data, at, end)
+            if at == BAD:
+                return False
+            if field > 2:
+                kind, value = field, read
                 if kind == VALUE_SINT32 or kind == VALUE_SINT64:
                     value = np.int64(np.uint64(value) >> np.uint64(1)) ^ -(value & 1)
-            else:
-                value = np.int64(0)
+        else:
+            begin = at
+            at = _skip(data, at, end, wire)
+            if at == BAD:
+                return False
+            if field > 2:
+                kind, value = field, np.int64(0)
                 for i in range(at - begin):
                     value |= np.int64(data[begin + i]) << (8 * i)
     if number == BAD or kind == 0:
@@ -209,38 +192,55 @@ def _bools(data, at, end):
 
 @kernel
 def _node(data, at, end, values, dep, num_deps):
-    """Read one node. Gives back (id, type, duration, dependencies so far); the type is -1 if it is broken."""
+    """Read one node. Gives back (id, type, duration, dependencies so far).
+
+    The type is -1 if the node is broken, -2 if `dep` has no room for its dependencies.
+    """
     node_id, kind, duration = np.int64(0), np.int64(0), np.int64(0)
     while at < end:
         key, at = _varint(data, at, end)
+        if at == BAD:
+            return node_id, BAD, duration, num_deps
         field, wire = key >> 3, key & 7
+        is_dep = field == NODE_CTRL or field == NODE_DATA
         if wire == 0:
             value, at = _varint(data, at, end)
+            if at == BAD:
+                return node_id, BAD, duration, num_deps
             if field == NODE_ID:
                 node_id = value
             elif field == NODE_TYPE:
                 kind = value
             elif field == NODE_DURATION:
                 duration = value
-            elif field == NODE_CTRL or field == NODE_DATA:
+            elif is_dep:
+                if num_deps == len(dep):
+                    return node_id, NO_ROOM, duration, num_deps
                 dep[num_deps] = value
                 num_deps += 1
             continue
-        begin = at
-        at = _skip(data, at, end, wire)
-        if field == NODE_ATTR and wire == 2:
-            _, begin = _varint(data, begin, at)
+        if wire != 2:
+            at = _skip(data, at, end, wire)
+            if at == BAD:
+                return node_id, BAD, duration, num_deps
+            continue
+        size, begin = _varint(data, at, end)
+        if begin == BAD or size < 0 or size > end - begin:
+            return node_id, BAD, duration, num_deps
+        at = begin + size
+        if field == NODE_ATTR:
             if not _attribute(data, begin, at, values):
                 return node_id, BAD, duration, num_deps
-        elif (field == NODE_CTRL or field == NODE_DATA) and wire == 2:
-            _, begin = _varint(data, begin, at)
+        elif is_dep:
             while begin < at:
                 value, begin = _varint(data, begin, at)
                 if begin == BAD:
                     return node_id, BAD, duration, num_deps
+                if num_deps == len(dep):
+                    return node_id, NO_ROOM, duration, num_deps
                 dep[num_deps] = value
                 num_deps += 1
-    return node_id, kind, duration, num_deps
+    return node_id, kind if 0 <= kind < 255 else np.int64(255), duration, num_deps
 
 
 @kernel
@@ -278,7 +278,10 @@ def fill(
     dep_start,
     dep,
 ):
-    """Read a block of files that `count` has been through into columns, after the nodes that are there already."""
+    """Read a block of files that `count` has been through into columns, after the nodes that are there already.
+
+    There is room for the nodes; where there is not for their dependencies, the block is to be read again with more.
+    """
     row, edges, begin = rank_start[0], dep_start[rank_start[0]], np.int64(0)
     for file in range(len(ends)):
         end, first_edge = ends[file], edges
@@ -300,12 +303,14 @@ def fill(
             slot = _slot_of(table_id, table_row, mask, node_id)
             if node_kind == BAD:
                 return BROKEN
+            if node_kind == NO_ROOM or first_edge + local > len(dep):
+                return FULL
             if table_row[slot] >= 0:
                 return TWICE
             table_id[slot], table_row[slot] = node_id, row
             at += size
             edges = first_edge + local
-            source_id[row], kind[row], duration_us[row] = np.uint64(node_id), min(node_kind, 255), duration
+            source_id[row], kind[row], duration_us[row] = np.uint64(node_id), node_kind, duration
             is_cpu[row], num_ops[row], tensor_size[row] = values[IS_CPU] != 0, values[NUM_OPS], values[TENSOR_SIZE]
             comm_type[row], comm_size[row] = values[COMM_TYPE], values[COMM_SIZE]
             src[row], dst[row] = values[COMM_SRC], values[COMM_DST]
@@ -318,3 +323,18 @@ def fill(
         rank_start[file + 1] = row
         begin = end
     return OK
+
+
+@kernel
+def find_groups(group, ids, world, unknown):
+    """Turn the numbers of groups into their places among the ascending ids."""
+    for i in range(len(group)):
+        if group[i] != world:
+            low, high = 0, len(ids)
+            while low < high:
+                middle = (low + high) // 2
+                if ids[middle] < group[i]:
+                    low = middle + 1
+                else:
+                    high = middle
+            group[i] = low if low < len(ids) and ids[low] == group[i] else unknown

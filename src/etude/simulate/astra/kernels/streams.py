@@ -59,6 +59,7 @@ from etude.simulate.astra.layout import (
     ST_TAG,
     ST_TOGGLE,
     STATUS,
+    STREAM_WIDTH,
     TAB_PLAN_START,
     TAB_PLANS,
     TURN_ALL,
@@ -173,7 +174,7 @@ def open_chunks(mem, tab, rate, collective, rank, node, first_tag):
     plan = tab[collective + COLL_PLAN]
     phases = tab[tab[TAB_PLAN_START] + plan + 1] - tab[tab[TAB_PLAN_START] + plan]
     for chunk in range(tab[collective + COLL_CHUNKS]):
-        stream = take(mem, AT_STREAMS, FREE_STREAM)
+        stream = take(mem, AT_STREAMS, FREE_STREAM, mem[STREAM_WIDTH])
         if mem[STATUS] == POOL_FULL:
             return
         mem[stream + ST_RANK], mem[stream + ST_NODE], mem[stream + ST_TAG] = rank, node, first_tag + chunk

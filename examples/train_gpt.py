@@ -1,14 +1,7 @@
-"""A small GPT trained for a few steps and recorded: how the sample trace of this project was made.
-
-python examples/capture_gpt.py run/        on a GPU if there is one, else on the CPU
-"""
-
-import sys
+"""A plain training script that knows nothing of Etude: `etude collect -o run/ -- python examples/train_gpt.py`."""
 
 import torch
 from torch import nn
-
-from etude.collect import torch as collect
 
 VOCABULARY, WIDTH, HEADS, LAYERS, SEQUENCE, BATCH = 1024, 256, 4, 2, 128, 8
 
@@ -26,22 +19,20 @@ class Gpt(nn.Module):
         return self.head(self.body(self.embed(tokens), mask=mask, is_causal=True))
 
 
-def main(folder: str) -> None:
+def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
     model = Gpt().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     tokens = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), device=device)
-    with collect.trace(folder, steps=2, warmup=3, name="gpt") as run:
-        for _ in range(6):
-            logits = model(tokens[:, :-1])
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            loss.item()
-            run.step()
+    for _ in range(8):
+        logits = model(tokens[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(f"loss {loss.item():.3f}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main()

@@ -1,0 +1,147 @@
+"""A report of every trace in the reference data: sums checked, sizes printed, pages opened in a browser.
+
+    python benchmarks/all_reports.py [--only TEXT] [--out FOLDER] [--shots]
+
+Profiler traces of one run are one job; jobs without times are simulated. `--shots` also opens each page in headless
+Chromium in both themes, which must log nothing, and keeps screenshots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import browser
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+RANK = re.compile(r"[._-]?(?:rank|device)[-_.]?(\d+)")
+SYSTEM = "dgx-h100"
+BROKEN = ("astra/et/semantics", "chakra_official/timeline", "chakra_official/text")
+"""Deadlocks and other cases made to be refused; a drawing, not a trace; several jobs in one folder."""
+
+
+@dataclass(frozen=True)
+class Input:
+    name: str
+    paths: tuple[Path, ...]
+    """One folder or file, or the profiler traces of the ranks of one run."""
+
+
+def shared() -> Path:
+    for place in (os.environ.get("ETUDE_SHARED"), Path(__file__).resolve().parents[2] / "shared"):
+        if place and Path(place).is_dir():
+            return Path(place)
+    sys.exit("needs the reference data folder ../shared")
+
+
+def inputs(root: Path) -> Iterator[Input]:
+    """Profiler traces by run, then jobs of `.et` files."""
+    from etude.opening import is_profile
+
+    runs: dict[str, list[Path]] = {}
+    for path in sorted(root.rglob("*.json*")):
+        if path.name.endswith((".json", ".json.gz", ".json.zst")) and is_profile(path):
+            stem = RANK.sub("", path.relative_to(root).as_posix())
+            if not any(part in stem for part in BROKEN):
+                runs.setdefault(re.sub(r"\.json(\.gz|\.zst)?$", "", stem), []).append(path)
+    for name, paths in runs.items():
+        yield Input(name, tuple(paths))
+    for folder in sorted({p.parent for p in root.rglob("*.0.et")}):
+        name = folder.relative_to(root).as_posix()
+        if not any(part in name for part in BROKEN):
+            yield Input(name, (folder,))
+
+
+def opened(source: Input) -> Any:
+    """The job of an input."""
+    import etude
+
+    if len(source.paths) == 1:
+        return etude.open(source.paths[0])
+    from etude.ingest import causal, reading
+
+    ranks = [int(m[1]) if (m := RANK.search(p.name)) else i for i, p in enumerate(source.paths)]
+    linked = [causal.convert(reading.load_device(p, None), rank=r) for r, p in zip(ranks, source.paths, strict=True)]
+    return causal.to_job(source.name.rpartition("/")[2], linked)
+
+
+def times(job: Any) -> Any:
+    if job.timing is not None:
+        return job.timing
+    from etude.cost import catalogue
+    from etude.simulate.run import simulate
+
+    machine = catalogue.system(SYSTEM)
+    return simulate(job, machine.resized(max(len(machine), -(-job.world_size // 8) * 8)))
+
+
+def checked(page: Any, html: str) -> None:
+    """What must hold of every page; the composer has checked the sums."""
+    assert len(html) < 5e6, f"{len(html)} bytes"
+    text = re.sub(r"<(script|style).*?</\1>", "", html, flags=re.DOTALL)
+    assert not re.search(r"\bnan\b|\binf\b|-?9223372036854775808", text, flags=re.IGNORECASE), "a figure is no number"
+    assert page.sections
+    assert page.verdict
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="inputs whose name holds this text")
+    parser.add_argument("--out", type=Path, default=Path("out/reports"))
+    parser.add_argument("--shots", action="store_true")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    program = browser.find() if options.shots else None
+    if options.shots and program is None:
+        print("no Chromium is here, so no screenshots", file=sys.stderr)
+    from etude.reporting.compose import report
+    from etude.reporting.device import device_of
+    from etude.view.page import render
+
+    failed = 0
+    print(f"{'trace':58} {'ranks':>5} {'nodes':>9} {'s':>6} {'MB':>5}  findings")
+    for source in inputs(shared()):
+        if options.only not in source.name:
+            continue
+        began = time.perf_counter()
+        try:
+            job = opened(source)
+            page = report(job, times(job), name=source.name.rpartition("/")[2], device=device_of(job))
+            html = render(page)
+            checked(page, html)
+            out = options.out / f"{source.name.replace('/', '__')}.html"
+            out.write_text(html, encoding="utf-8")
+            spent = time.perf_counter() - began
+            if program:
+                photograph(program, out)
+            told = "; ".join(t.what for t in page.told[:2])
+            print(
+                f"{source.name:58} {len(job):5} {job.nodes:9,} {spent:6.1f} {len(html) / 1e6:5.2f}  {told}", flush=True
+            )
+        except Exception as problem:
+            failed += 1
+            print(f"{source.name:58} FAILED {type(problem).__name__}: {str(problem)[:300]}", flush=True)
+            if os.environ.get("ETUDE_DEBUG"):
+                raise
+    print(f"{failed} failed")
+    return min(failed, 1)
+
+
+def photograph(program: str, page: Path) -> None:
+    with browser.Browser(program) as chromium:
+        for theme in ("light", "dark"):
+            chromium.open(page, theme=theme)
+            chromium.screenshot(page.with_suffix(f".{theme}.png"), whole=True)
+        assert chromium.problems == [], chromium.problems
+
+
+if __name__ == "__main__":
+    sys.exit(main())

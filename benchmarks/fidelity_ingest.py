@@ -1,0 +1,242 @@
+"""Is the graph that `etude link` makes the right one? Its dependencies and durations alone must give the recorded run.
+
+    python benchmarks/fidelity_ingest.py                                   # every capture of the reference data
+    python benchmarks/fidelity_ingest.py kineto.json.gz ...                # captures of your own, a rank each
+    python benchmarks/fidelity_ingest.py --pair HOST_BOUND GPU_BOUND       # two device traces of one program
+
+**Fidelity**: recorded starts are thrown away, the graph is simulated, and its span is compared with the recorded one;
+then again without the edges between lanes (launches, events, synchronisation, handovers, collectives), where the error
+must grow. `late` is the most by which a recorded node started before something that it waits for had ended.
+
+**Causality**: one program, once limited by its host and once by its device. The graph of one run, with the device time
+that each operator took in the other run, must give the time of the other run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost import catalogue
+from etude.ingest import causal, reading
+from etude.model.job import Job
+from etude.model.schema import Why
+from etude.model.trace import Trace
+from etude.simulate.result import Simulated
+from etude.simulate.run import simulate
+
+I64 = NDArray[np.int64]
+WITHIN_A_LANE = (Why.PROGRAM, Why.STREAM)
+
+
+def shared() -> Path:
+    return Path(os.environ.get("ETUDE_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+def captures(folder: Path, public: bool) -> dict[str, list[tuple[Path | None, Path]]]:
+    """Name -> (host, device) of each rank."""
+    found: dict[str, list[tuple[Path | None, Path]]] = {}
+    for device in sorted(folder.glob("traces/h200*/*_kineto.json.gz")):
+        name = device.name.removesuffix("_kineto.json.gz")
+        found[name] = [(device.with_name(f"{name}_et.json.gz"), device)]
+    if "ddp_rank0" in found and "ddp_rank1" in found:
+        found["ddp (2 ranks)"] = found["ddp_rank0"] + found["ddp_rank1"]
+    for run in ("sync", "fsdp", "coll"):
+        devices = sorted((folder / "oracle/chakra_official/h200_nccl" / run).glob("device.*.json.gz"))
+        pairs = [(d.with_name(d.name.replace("device", "host")), d) for d in devices]
+        found |= {f"{run}.{i}": [pair] for i, pair in enumerate(pairs)}
+        if len(pairs) > 1:
+            found[f"{run} ({len(pairs)} ranks)"] = list(pairs)
+    if public:
+        for device in sorted(folder.glob("traces/public/*.kineto.json.gz")):
+            found[device.name.removesuffix(".kineto.json.gz")] = [(None, device)]
+    return found
+
+
+def linked(ranks: list[tuple[Path | None, Path]], name: str) -> Job:
+    done = [
+        causal.convert(
+            reading.load_device(device), reading.load_host(host) if host else None, rank=i if len(ranks) > 1 else None
+        )
+        for i, (host, device) in enumerate(ranks)
+    ]
+    return causal.to_job("run", done)
+
+
+def run(job: Job) -> Simulated:
+    system = catalogue.system("dgx-h100").resized(max(job.world_size, 16))
+    return simulate(job.replace(timing=None), system, collective_times="recorded", fold=False)
+
+
+def without_cross_lane(trace: Trace) -> Trace:
+    keep = np.isin(trace.data_why, WITHIN_A_LANE)
+    kept = np.concatenate([[0], np.cumsum(keep)])
+    return trace.replace(
+        data_start=kept[trace.data_start], data=trace.data[keep].copy(), data_why=trace.data_why[keep].copy()
+    )
+
+
+def recorded_span_ns(job: Job) -> int:
+    """The longest rank's; clocks of ranks may differ."""
+    assert job.timing is not None
+    return max(int(end.max() - start.min()) for start, end in zip(job.timing.start_ns, job.timing.end_ns, strict=True))
+
+
+def latest_ns(job: Job) -> int:
+    """By how much the recorded times contradict an edge at most."""
+    assert job.timing is not None
+    worst = 0
+    for trace, start, end in zip(job.traces, job.timing.start_ns, job.timing.end_ns, strict=True):
+        node = np.repeat(np.arange(len(trace)), np.diff(trace.data_start))
+        worst = max(worst, int((end[trace.data] - start[node]).max(initial=0)))
+    return worst
+
+
+def kernel_errors_us(job: Job, simulated: Simulated) -> I64:
+    """Simulated less recorded start of each device activity, both from the start of their rank."""
+    assert job.timing is not None
+    parts = []
+    for i, trace in enumerate(job.traces):
+        start = job.timing.block(i)[0]
+        found = simulated.block(i)[0]
+        on_device = trace.cpu == 0
+        parts.append(((found - (start - start.min()))[on_device]) / 1000)
+    return np.concatenate(parts)
+
+
+def fidelity(name: str, ranks: list[tuple[Path | None, Path]]) -> dict[str, Any]:
+    job = linked(ranks, name)
+    whole = run(job)
+    cut = run(job.replace(traces=tuple(without_cross_lane(t) for t in job.traces)))
+    span = recorded_span_ns(job)
+    errors = kernel_errors_us(job, whole)
+    quantiles = np.percentile(errors, [5, 50, 95]) if len(errors) else np.zeros(3)
+    return {
+        "capture": name,
+        "nodes": job.nodes,
+        "recorded_ms": span / 1e6,
+        "simulated_ms": whole.makespan_ns / 1e6,
+        "error": whole.makespan_ns / span - 1,
+        "cut": cut.makespan_ns / span - 1,
+        "kernels": len(errors),
+        "p5": quantiles[0],
+        "p50": quantiles[1],
+        "p95": quantiles[2],
+        "late": latest_ns(job) / 1000,
+    }
+
+
+# -- causality ---------------------------------------------------------------------------------------------------------
+
+
+def operators(trace: Trace) -> tuple[I64, list[tuple[str, int]]]:
+    """(Operator of each device node; a name for each operator: its place in the call tree, and which of those)."""
+    codes, words = trace.coded("name")
+    path: list[str] = []
+    seen: dict[str, int] = {}
+    keys: list[tuple[str, int]] = []
+    order = np.lexsort((np.arange(len(trace)),))
+    by_row: dict[int, str] = {}
+    for row in order.tolist():
+        word = words[codes[row]]
+        parent = int(trace.parent[row])
+        text = f"{by_row.get(parent, '')}/{word}"
+        if trace.cpu[row] != 1 or word == "host":
+            text = word
+        by_row[row] = text
+        number = seen.get(text, 0)
+        seen[text] = number + 1
+        keys.append((text, number))
+    del path
+    return np.where(trace.cpu == 0, trace.parent, -1).astype(np.int64), keys
+
+
+def device_time(trace: Trace) -> dict[tuple[str, int], int]:
+    """Device time of each operator, by its name."""
+    operator, keys = operators(trace)
+    found: dict[tuple[str, int], int] = {}
+    for row in np.flatnonzero((trace.cpu == 0) & (operator >= 0)).tolist():
+        key = keys[operator[row]]
+        found[key] = found.get(key, 0) + int(trace.duration_ns[row])
+    return found
+
+
+def with_device_time(trace: Trace, other: dict[tuple[str, int], int]) -> tuple[Trace, int]:
+    """The trace with each operator's device time as in the other run, in the proportions of its own activities; and
+    the time of operators that this trace does not have on the device, which goes to the activity before."""
+    operator, keys = operators(trace)
+    duration = trace.duration_ns.copy()
+    own = device_time(trace)
+    nodes = np.flatnonzero((trace.cpu == 0) & (operator >= 0))
+    for row in nodes.tolist():
+        key = keys[operator[row]]
+        if key in other:
+            duration[row] = round(trace.duration_ns[row] / max(own[key], 1) * other[key])
+    left = sum(ns for key, ns in other.items() if key not in own)
+    if left and len(nodes):  # spread as device time is
+        duration[nodes] += (duration[nodes] * (left / duration[nodes].sum())).astype(np.int64)
+    return trace.replace(duration_ns=duration), left
+
+
+def causality(first: Path, second: Path) -> dict[str, Any]:
+    """The second run from the graph of the first."""
+    one, two = (linked([(None, path)], path.name) for path in (first, second))
+    trace, left = with_device_time(one.traces[0], device_time(two.traces[0]))
+    predicted = run(one.replace(traces=(trace,))).makespan_ns
+    span = recorded_span_ns(two)
+    return {
+        "graph of": reading.stem(first),
+        "device times of": reading.stem(second),
+        "own_ms": recorded_span_ns(one) / 1e6,
+        "predicted_ms": predicted / 1e6,
+        "recorded_ms": span / 1e6,
+        "error": predicted / span - 1,
+        "unplaced": left / max(sum(device_time(two.traces[0]).values()), 1),
+    }
+
+
+def show(rows: list[dict[str, Any]]) -> None:
+    print(f"{'capture':<30} {'nodes':>8} {'recorded ms':>12} {'simulated ms':>13} {'error':>8} {'cut lanes':>10}"
+          f" {'kernels':>8} {'start error, us: 5%':>20} {'50%':>9} {'95%':>9} {'late us':>8}")  # fmt: skip
+    for r in rows:
+        print(f"{r['capture']:<30} {r['nodes']:>8,} {r['recorded_ms']:>12.2f} {r['simulated_ms']:>13.2f}"
+              f" {r['error']:>+8.2%} {r['cut']:>+10.1%} {r['kernels']:>8,} {r['p5']:>20.1f} {r['p50']:>9.1f}"
+              f" {r['p95']:>9.1f} {r['late']:>8.2f}")  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("device", nargs="*", type=Path, help="device traces, a capture each")
+    parser.add_argument("--pair", nargs=2, type=Path, metavar=("HOST_BOUND", "GPU_BOUND"), action="append", default=[])
+    parser.add_argument("--quick", action="store_true", help="leave out the largest and the public captures")
+    args = parser.parse_args()
+    pairs = [tuple(pair) for pair in args.pair]
+    found: dict[str, list[tuple[Path | None, Path]]] = {reading.stem(d): [(None, d)] for d in args.device}
+    if not args.device and not args.pair:
+        if not shared().is_dir():
+            print("no reference data: set ETUDE_SHARED, or name captures", file=sys.stderr)
+            return 2
+        found = captures(shared(), public=not args.quick)
+        if args.quick:
+            found.pop("big", None)
+        folder = shared() / "traces/h200_pairs"
+        pairs = [(folder / "gpt8_b1_kineto.json.gz", folder / "gpt8_b96_kineto.json.gz")]
+    if found:
+        show([fidelity(name, ranks) for name, ranks in found.items()])
+    for first, second in pairs:
+        for a, b in ((first, second), (second, first)):
+            r = causality(a, b)
+            print(f"\ngraph of {r['graph of']} ({r['own_ms']:.2f} ms), device time of {r['device times of']}:"
+                  f" {r['predicted_ms']:.2f} ms, recorded {r['recorded_ms']:.2f} ms: {r['error']:+.2%}"
+                  f" ({r['unplaced']:.2%} of that device time is of operators without any in the graph)")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,259 @@
+"""The critical path: what the end of a run waited for, walked back to its beginning.
+
+From the node that ends last the walk goes, at each node's start, to what let it start last: a dependency, what held its
+lane before, the member of a collective that came last, the send behind a receive, the kernel that a host call waited
+for. Every step is a constraint that held, and pieces follow one another without a hole, so the path is as long as the
+run; what is not on it cannot shorten the run by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.analyse import path_kernels as k
+from etude.analyse.clocks import offsets
+from etude.analyse.operations import messages
+from etude.analyse.runs import Use, runs, uses
+from etude.errors import UsageError
+from etude.model.frames import frames
+from etude.model.graph import dependencies, topological_order
+from etude.model.job import Job
+from etude.model.match import Matching, match
+from etude.model.schema import UNKNOWN, Kind, Why
+from etude.model.timing import Origin, Timing
+from etude.model.trace import Trace
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+
+SYNC_CALLS: Final = re.compile(r"^(cuda|hip)(Device|Stream|Event)Synchronize|^(cuda|hip)Memcpy$|^cuStreamSynchronize")
+"""Host calls that return when the device is done, known by name where a profiler recorded no synchronisation."""
+KINDS: Final = {
+    Use.NONE: "other",
+    Use.COMPUTE: "compute",
+    Use.COMMUNICATION: "communication",
+    Use.MEMORY: "memory",
+    Use.HOST: "host",
+}
+
+
+def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -> pa.Table:
+    """The path from its beginning to its end: rank, node, name, kind, start_ns, end_ns; each row begins where the one
+    before it ends.
+
+    `kind` is compute, communication, memory, host, other, `launch` (from a launch to the start of what it launched) or
+    `gap` (nothing that was recorded explains the time before the node). `rendezvous` says whether a send waits for its
+    receive: by default as measured runs do and simulated ones do not.
+    """
+    if rendezvous is None:
+        rendezvous = timing.origin != Origin.SIMULATED
+    columns = _Columns(job, timing)
+    if columns.last is None:
+        raise UsageError("no node of this job has a start and an end", hint="etude simulate gives it times")
+    segments = k.walk(*columns.arguments(rendezvous))[::-1]
+    merged = segments[(segments[:, 3] < segments[:, 4]) | (segments[:, 2] == k.NODE)]
+    return columns.table(merged)
+
+
+def by_kind(path: pa.Table) -> dict[str, int]:
+    """Time on the path by kind, the longest first; they sum to its length."""
+    spent: dict[str, int] = {}
+    lasted = (path["end_ns"].to_numpy() - path["start_ns"].to_numpy()).tolist()
+    for kind, ns in zip(path["kind"].to_pylist(), lasted, strict=True):
+        spent[kind] = spent.get(kind, 0) + ns
+    return dict(sorted(spent.items(), key=lambda item: -item[1]))
+
+
+def length_ns(path: pa.Table) -> int:
+    return int(path["end_ns"][-1].as_py() - path["start_ns"][0].as_py())
+
+
+def by_name(path: pa.Table) -> pa.Table:
+    """What each second of the path is: kind, name, count, time_ns, share; the longest first. No op can buy more by
+    being faster than the time that it has here."""
+    spent: dict[tuple[str, str], list[int]] = {}
+    lasted = (path["end_ns"].to_numpy() - path["start_ns"].to_numpy()).tolist()
+    for kind, name, ns in zip(path["kind"].to_pylist(), path["name"].to_pylist(), lasted, strict=True):
+        entry = spent.setdefault((kind, name), [0, 0])
+        entry[0] += 1
+        entry[1] += ns
+    whole = max(length_ns(path), 1)
+    rows = [
+        {"kind": kind, "name": name, "count": count, "time_ns": ns, "share": ns / whole}
+        for (kind, name), (count, ns) in sorted(spent.items(), key=lambda item: -item[1][1])
+    ]
+    schema = {"kind": pa.string(), "name": pa.string(), "count": pa.int64(), "time_ns": pa.int64()}
+    return pa.Table.from_pylist(rows, pa.schema([*schema.items(), ("share", pa.float64())]))
+
+
+class _Columns:
+    """The runs of a job one after the other, as the walk needs them."""
+
+    def __init__(self, job: Job, timing: Timing) -> None:
+        self.job, self.matching = job, match(job)
+        self.shift = offsets(job, timing, matching=self.matching)
+        self.place = np.zeros(len(job.ranks), np.int64)
+        self.run_of = np.zeros(len(job.ranks), np.int64)
+        self.ended_of = np.zeros((len(job.ranks), 2), np.int64)
+        self.traces: list[Trace] = []
+        self.uses: list[U8] = []
+        parts: dict[str, list[NDArray[Any]]] = {}
+        self.last: tuple[int, int] | None = None
+        latest, first = UNKNOWN, np.iinfo(np.int64).max
+        base = edges = ended_base = 0
+        for run in runs(job, timing):
+            trace, timed = run.trace, run.timed
+            self.place[run.at], self.run_of[run.at] = base, len(self.traces)
+            self.traces.append(trace)
+            self.uses.append(uses(trace))
+            dep = dependencies(trace)
+            role = _roles(trace)
+            ended = np.flatnonzero(timed & (trace.cpu != 1) & (trace.kind != Kind.METADATA)).astype(np.int32)
+            ended = ended[np.argsort(run.end_ns[ended], kind="stable")]
+            self.ended_of[run.at] = ended_base, ended_base + len(ended)
+            columns: dict[str, NDArray[Any]] = {
+                "start": run.start_ns, "end": run.end_ns, "kind": trace.kind, "role": role, "cpu": trace.cpu,
+                "dep_start": dep.start[:-1] + edges, "dep": dep.rows, "why": _why(trace, dep.start),
+                "lane_prev": _lane_before(trace, run.start_ns, run.end_ns, timed, role), "ended": ended,
+                "slot": trace.group,
+            }  # fmt: skip
+            for name, values in columns.items():
+                parts.setdefault(name, []).append(values)
+            base, edges, ended_base = base + len(trace), edges + len(dep.rows), ended_base + len(ended)
+            if timed.any():
+                rows = np.flatnonzero(timed)
+                ends = rows[_counts(trace, rows)]
+                mine = run.at[int(np.argmax(self.shift[run.at]))]
+                end = int(run.end_ns[ends].max() + self.shift[mine])
+                first = min(first, int(run.start_ns[rows].min() + self.shift[run.at].min()))
+                if end > latest or self.last is None:
+                    latest = end
+                    self.last = int(mine), int(ends[np.argmax(run.end_ns[ends])])
+        self.first_ns = int(first)
+        flat = {name: np.concatenate(values) for name, values in parts.items()}
+        flat["dep_start"] = np.append(flat["dep_start"], edges).astype(np.int64)
+        self.flat = flat
+
+    def arguments(self, rendezvous: bool) -> list[Any]:
+        job, flat, matching = self.job, self.flat, self.matching
+        assert self.last is not None
+        columns = ("start", "end", "kind", "role", "cpu", "dep_start", "dep", "why", "lane_prev", "ended")
+        given = [*(flat[name] for name in columns), self.ended_of, flat["slot"]]
+        return [
+            *self.last, self.first_ns, self.place, self.shift, *given, job.group_start, job.group_of,
+            *_uses(job, matching), *_partners(job, matching), rendezvous, len(job.ranks), UNKNOWN,
+        ]  # fmt: skip
+
+    def table(self, segments: I64) -> pa.Table:
+        at, row, what = segments[:, 0], segments[:, 1], segments[:, 2]
+        names, kinds = [""] * len(at), np.zeros(len(at), np.uint8)
+        for number in np.unique(self.run_of[at]).tolist():
+            mine = np.flatnonzero(self.run_of[at] == number)
+            trace = self.traces[number]
+            codes, words = trace.coded("name")
+            owner = _named(trace, row[mine], codes, words)
+            for i, code in zip(mine.tolist(), codes[owner].tolist(), strict=True):
+                names[i] = words[code] if code >= 0 else ""
+            kinds[mine] = self.uses[number][row[mine]]
+        labels = [
+            "launch" if w == k.LAUNCHING else "gap" if w == k.GAP else KINDS[Use(int(u))]
+            for w, u in zip(what.tolist(), kinds.tolist(), strict=True)
+        ]
+        return pa.table(
+            {
+                "rank": pa.array(self.job.ranks[at], pa.int32()),
+                "node": pa.array(row, pa.int64()),
+                "name": pa.array(names, pa.string()),
+                "kind": pa.array(labels, pa.string()),
+                "start_ns": pa.array(segments[:, 3]),
+                "end_ns": pa.array(segments[:, 4]),
+            }
+        )
+
+
+def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
+    """Which of these rows may end a run. Where a device is used, threads that never launch anything may not: watchdogs
+    poll until the process ends."""
+    host = trace.cpu[rows] == 1
+    if not host.any() or host.all():
+        return np.ones(len(rows), bool)
+    launches = trace.data[trace.data_why == Why.LAUNCH]
+    launches = launches[launches >= 0]
+    if not len(launches):
+        return np.ones(len(rows), bool)
+    found: NDArray[np.bool_] = ~host | np.isin(trace.lane[rows], np.unique(trace.lane[launches]))
+    return found
+
+
+def _roles(trace: Trace) -> U8:
+    role = np.where(frames(trace), k.FRAME, 0).astype(np.uint8)
+    host = trace.cpu == 1
+    if host.any():
+        codes, words = trace.coded("name")
+        waits = np.array([bool(SYNC_CALLS.search(w)) for w in words] + [False])[codes]
+        role[host & waits & (role == 0)] = k.SYNC
+    return role
+
+
+def _named(trace: Trace, rows: I64, codes: I32, words: list[str]) -> I64:
+    """The node whose name a row goes by: a `host` segment is time of the operator around it."""
+    if "host" not in words:
+        return rows
+    segment = (codes[rows] == words.index("host")) & (trace.parent[rows] >= 0)
+    return np.where(segment, trace.parent[rows], rows)
+
+
+def _why(trace: Trace, dep_start: I64) -> U8:
+    """Why of each dependency, in the order of `dependencies(trace)`: a node's data, then its control ones."""
+    data, ctrl = np.diff(trace.data_start), np.diff(trace.ctrl_start)
+    why = np.empty(int(dep_start[-1]), np.uint8)
+    if not len(trace.ctrl):
+        return np.ascontiguousarray(trace.data_why)
+    node_of_data = np.repeat(np.arange(len(trace)), data)
+    why[dep_start[:-1][node_of_data] + np.arange(len(trace.data)) - trace.data_start[:-1][node_of_data]] = (
+        trace.data_why
+    )
+    node_of_ctrl = np.repeat(np.arange(len(trace)), ctrl)
+    at = dep_start[:-1][node_of_ctrl] + data[node_of_ctrl] + np.arange(len(trace.ctrl))
+    why[at - trace.ctrl_start[:-1][node_of_ctrl]] = trace.ctrl_why
+    return why
+
+
+def _lane_before(trace: Trace, start: I64, end: I64, timed: NDArray[np.bool_], role: U8) -> I32:
+    """The node that held a node's lane before it, -1 where there is none. Of those that start and end together, the
+    one that others wait for comes first."""
+    before = np.full(len(trace), -1, np.int32)
+    rows = np.flatnonzero(timed & (trace.lane >= 0) & (role != k.FRAME) & (trace.kind != Kind.METADATA))
+    lane = trace.lane[rows]
+    in_order = (lane[1:] == lane[:-1]) & (start[rows[1:]] > start[rows[:-1]]) | (lane[1:] > lane[:-1])
+    if not in_order.all():
+        depth = np.full(len(trace), len(trace), np.int64)
+        order = topological_order(trace)
+        depth[order] = np.arange(len(order))
+        rows = rows[np.lexsort((depth[rows], end[rows], start[rows], lane))]
+        lane = trace.lane[rows]
+    same = lane[1:] == lane[:-1]
+    before[rows[1:][same]] = rows[:-1][same]
+    return before
+
+
+def _uses(job: Job, matching: Matching) -> list[Any]:
+    uses, sides = matching.uses, matching.sides
+    key = (uses.group.astype(np.int64) + 1) * len(job.ranks) + uses.at
+    order = np.argsort(key, kind="stable")
+    return [key[order], order, uses.at, uses.side, uses.group, sides.start, sides.rows]
+
+
+def _partners(job: Job, matching: Matching) -> list[I64]:
+    """Sorted keys of sends with their receives, and of receives with their sends; a key is position << 32 | row."""
+    found = messages(job, matching)
+    send = found.src_at.astype(np.int64) << 32 | found.src_row
+    recv = found.dst_at.astype(np.int64) << 32 | found.dst_row
+    by_send, by_recv = np.argsort(send), np.argsort(recv)
+    return [send[by_send], recv[by_send], recv[by_recv], send[by_recv]]

@@ -1,0 +1,118 @@
+"""Why a device is idle: what the node that ends each gap was waiting for."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.analyse.grouping import table
+from etude.analyse.kernels import merged
+from etude.analyse.launches import launched
+from etude.analyse.runs import Run, Use, on_device, runs, uses
+from etude.model.graph import dependencies
+from etude.model.job import Job
+from etude.model.schema import Kind
+from etude.model.timing import Timing
+
+I64 = NDArray[np.int64]
+
+CAUSES: Final = ("host", "synchronisation", "launch", "communication", "dependency", "other")
+"""host: the launch came only after the gap had begun. synchronisation: so it did, and when the gap began its thread was
+waiting for the device. launch: it was launched before, and starting took until now. communication: it is a message or
+collective that starts when others are there, or waits for one. dependency: it waited for a node that ran on the host.
+other: nothing that was recorded says why."""
+_WAITS: Final = re.compile(r"Synchronize|^aten::item$|^aten::_local_scalar_dense$|^(cuda|hip)Memcpy$")
+
+
+def idle(job: Job, timing: Timing) -> pa.Table:
+    """A row a rank and cause: gaps, time_ns, share of the rank's idle time, longest_ns. The times sum to idle_ns of the
+    breakdown."""
+    rows: list[dict[str, Any]] = []
+    for run in runs(job, timing):
+        cause, lasted = _gaps(run)[2:]
+        whole = int(lasted.sum())
+        for number, name in enumerate(CAUSES):
+            mine = lasted[cause == number]
+            if len(mine):
+                row: dict[str, Any] = {
+                    "cause": name,
+                    "gaps": len(mine),
+                    "time_ns": int(mine.sum()),
+                    "longest_ns": int(mine.max()),
+                }
+                row["share"] = row["time_ns"] / whole if whole else 0.0
+                rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist()]
+    rows.sort(key=lambda row: (row["rank"], -row["time_ns"]))
+    names = {"rank": pa.int32(), "cause": pa.string(), "gaps": pa.int64(), "time_ns": pa.int64()}
+    return table(rows, names | {"share": pa.float64(), "longest_ns": pa.int64()})
+
+
+def gaps(job: Job, timing: Timing) -> pa.Table:
+    """Every gap: rank, start_ns, end_ns, cause, node (that ends it), on each rank's own clock."""
+    rows = []
+    for run in runs(job, timing):
+        begin, node, cause, lasted = _gaps(run)
+        for i in run.at.tolist():
+            for b, n, c, d in zip(begin.tolist(), node.tolist(), cause.tolist(), lasted.tolist(), strict=True):
+                rows.append({"rank": int(job.ranks[i]), "start_ns": b, "end_ns": b + d, "cause": CAUSES[c], "node": n})
+    names = {"rank": pa.int32(), "start_ns": pa.int64(), "end_ns": pa.int64(), "cause": pa.string()}
+    return table(rows, names | {"node": pa.int64()})
+
+
+def _gaps(run: Run) -> tuple[I64, I64, I64, I64]:
+    """(begin, node that ends it, cause, length) of each gap of the device."""
+    trace, use = run.trace, uses(run.trace)
+    rows = np.flatnonzero(on_device(run, use))
+    first, last = merged(run.start_ns[rows], run.end_ns[rows])
+    begin, until = last[:-1], first[1:]
+    rows = rows[np.argsort(run.start_ns[rows], kind="stable")]
+    node = rows[np.searchsorted(run.start_ns[rows], until)] if len(until) else rows[:0]
+    cause = np.full(len(node), CAUSES.index("other"), np.int64)
+    _by_dependency(run, use, node, begin, cause)
+    _by_launch(run, node, begin, cause)
+    waits_for_others = np.isin(trace.kind[node], (Kind.RECV, Kind.COLL, Kind.SEND)) & (cause == CAUSES.index("other"))
+    cause[waits_for_others] = CAUSES.index("communication")
+    return begin, node, cause, until - begin
+
+
+def _by_dependency(run: Run, use: NDArray[np.uint8], node: I64, begin: I64, cause: I64) -> None:
+    """A node that waited for one that ended within the gap: on the host, or in communication that holds no device."""
+    dep, timed = dependencies(run.trace), run.timed
+    for number, (n, b) in enumerate(zip(node.tolist(), begin.tolist(), strict=True)):
+        waited = dep.of(n)
+        waited = waited[waited >= 0]
+        waited = waited[timed[waited]]
+        if not len(waited):
+            continue
+        last = int(waited[np.argmax(run.end_ns[waited])])
+        if run.end_ns[last] > b:
+            talks = use[last] == Use.COMMUNICATION or run.trace.kind[last] in (Kind.SEND, Kind.RECV, Kind.COLL)
+            cause[number] = CAUSES.index("communication" if talks else "dependency")
+
+
+def _by_launch(run: Run, node: I64, begin: I64, cause: I64) -> None:
+    found = launched(run)
+    if not len(found.node) or not len(node):
+        return
+    call = np.full(len(run.trace), -1, np.int64)
+    call[found.node] = found.call
+    of = call[node]
+    known = of >= 0
+    late = known & (run.start_ns[np.maximum(of, 0)] > begin)
+    cause[known & ~late] = CAUSES.index("launch")
+    cause[late] = CAUSES.index("host")
+    codes, words = run.trace.coded("name")
+    waits = np.array([bool(_WAITS.search(w)) for w in words] + [False])[codes] & run.timed & (run.trace.cpu == 1)
+    for thread in np.unique(run.trace.thread[of[late]]).tolist():
+        calls = np.flatnonzero(waits & (run.trace.thread == thread))
+        if not len(calls):
+            continue
+        begins, ends = merged(run.start_ns[calls], run.end_ns[calls])
+        mine = np.flatnonzero(late & (run.trace.thread[np.maximum(of, 0)] == thread))
+        at = np.searchsorted(begins, begin[mine], "right") - 1
+        inside = (at >= 0) & (begin[mine] < ends[np.maximum(at, 0)])
+        cause[mine[inside]] = CAUSES.index("synchronisation")

@@ -1,0 +1,123 @@
+"""Memory: how fast copies go, and how much is in use over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.analyse.grouping import table
+from etude.analyse.runs import Run, Use, on_device, runs, uses
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Kind
+from etude.model.timing import Timing
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+
+def copies(job: Job, timing: Timing) -> pa.Table:
+    """A row a rank and kind of copy (`Memcpy HtoD`, `Memset`): count, size_bytes, time_ns, bytes_per_s over that time,
+    and the rate of copies under way at once: its mean over events (a copy begins or ends and one is under way) and its
+    most."""
+    rows: list[dict[str, Any]] = []
+    for run in runs(job, timing):
+        for row in _copies(run):
+            rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist()]
+    rows.sort(key=lambda row: (row["rank"], -row["time_ns"]))
+    names = {"rank": pa.int32(), "name": pa.string(), "count": pa.int64(), "size_bytes": pa.int64()}
+    names |= {"time_ns": pa.int64(), "bytes_per_s": pa.float64(), "events": pa.int64()}
+    return table(rows, names | {"mean_rate_bytes_per_s": pa.float64(), "most_rate_bytes_per_s": pa.float64()})
+
+
+def _copies(run: Run) -> list[dict[str, Any]]:
+    trace, use = run.trace, uses(run.trace)
+    copied = np.flatnonzero(on_device(run, use) & (use == Use.MEMORY))
+    codes, words = trace.coded("name")
+    kinds = sorted({word.partition(" (")[0] for word in words})
+    kind_of = np.array([kinds.index(word.partition(" (")[0]) for word in words] + [-1], np.int64)[codes]
+    found = []
+    for kind in np.unique(kind_of[copied]).tolist():
+        mine = copied[kind_of[copied] == kind]
+        time, size = run.end_ns[mine] - run.start_ns[mine], trace.tensor_bytes[mine]
+        known = (size != UNKNOWN) & (time > 0)
+        moved, lasted = int(size[known].sum()), int(time[known].sum())
+        rates = rate_series(run.start_ns[mine[known]], run.end_ns[mine[known]], size[known] / time[known] * 1e9)[1]
+        rates = rates[rates > 1]  # sums of rates that ended leave a rest of rounding
+        row: dict[str, Any] = {
+            "name": kinds[kind] if kind >= 0 else "",
+            "count": len(mine),
+            "size_bytes": moved if known.any() else None,
+            "time_ns": int(time.sum()),
+            "bytes_per_s": moved / lasted * 1e9 if lasted else None,
+            "events": len(rates),
+            "mean_rate_bytes_per_s": float(rates.mean()) if len(rates) else None,
+            "most_rate_bytes_per_s": float(rates.max()) if len(rates) else None,
+        }
+        found.append(row)
+    return found
+
+
+def rate_series(start: I64, end: I64, rate: F64) -> tuple[I64, F64]:
+    """(times, rate of all that are under way from then on)."""
+    time = np.concatenate([start, end])
+    change = np.concatenate([rate, -rate])
+    order = np.lexsort((np.arange(len(time)), time))
+    return time[order], np.cumsum(change[order])
+
+
+def levels(job: Job, timing: Timing) -> pa.Table:
+    """Bytes held over time, from memory nodes: rank, time_ns, held_bytes. A load adds its bytes when it ends, a store
+    takes them away."""
+    rows: list[tuple[I64, I64, I64]] = []
+    for run in runs(job, timing):
+        moves = np.isin(run.trace.kind, (Kind.MEM_LOAD, Kind.MEM_STORE)) & (run.trace.tensor_bytes != UNKNOWN)
+        mine = np.flatnonzero(moves & run.timed)
+        mine = mine[np.argsort(run.end_ns[mine], kind="stable")]
+        size = np.where(run.trace.kind[mine] == Kind.MEM_LOAD, 1, -1) * run.trace.tensor_bytes[mine]
+        held = np.cumsum(size)
+        rows += [(np.full(len(mine), job.ranks[i], np.int64), run.end_ns[mine], held) for i in run.at.tolist()]
+    columns = [np.concatenate([r[k] for r in rows]) if rows else np.zeros(0, np.int64) for k in range(3)]
+    order = np.lexsort((columns[1], columns[0]))
+    return pa.table(dict(zip(("rank", "time_ns", "held_bytes"), (c[order] for c in columns), strict=True)))
+
+
+def level_peaks(found: pa.Table) -> pa.Table:
+    """Of `levels` a row a rank: events, most_bytes and when."""
+    rank, held, time = (found[name].to_numpy() for name in ("rank", "held_bytes", "time_ns"))
+    rows = []
+    for r in np.unique(rank).tolist():
+        mine = np.flatnonzero(rank == r)
+        top = mine[int(np.argmax(held[mine]))]
+        rows.append({"rank": r, "events": len(mine), "most_bytes": int(held[top]), "at_ns": int(time[top])})
+    return table(rows, dict.fromkeys(("rank", "events", "most_bytes", "at_ns"), pa.int64()))
+
+
+def peaks(allocated: pa.Table) -> pa.Table:
+    """Of a table of allocations (time_ns, device, size_bytes, allocated_bytes, reserved_bytes) a row a device: events,
+    most_allocated_bytes and when, most_reserved_bytes, largest_bytes (of one allocation), and allocated_bytes at the
+    beginning and the end, of which the difference is what was kept."""
+    rows: list[dict[str, Any]] = []
+    devices = allocated["device"].to_pylist()
+    for device in dict.fromkeys(devices):
+        mine = allocated.filter(pa.array([d == device for d in devices]))
+        level = np.asarray(mine["allocated_bytes"].fill_null(0).to_numpy(), np.int64)
+        reserved = np.asarray(mine["reserved_bytes"].fill_null(0).to_numpy(), np.int64)
+        size = np.asarray(mine["size_bytes"].fill_null(0).to_numpy(), np.int64)
+        top = int(level.argmax())
+        rows.append(
+            {
+                "device": device,
+                "events": len(mine),
+                "most_allocated_bytes": int(level[top]),
+                "at_ns": int(mine["time_ns"][top].as_py()),
+                "most_reserved_bytes": int(reserved.max()),
+                "largest_bytes": int(size.max()),
+                "first_bytes": int(level[0] - size[0]),
+                "last_bytes": int(level[-1]),
+            }
+        )
+    names = ("events", "most_allocated_bytes", "at_ns", "most_reserved_bytes", "largest_bytes", "first_bytes")
+    return table(rows, {"device": pa.string()} | dict.fromkeys((*names, "last_bytes"), pa.int64()))

@@ -1,0 +1,73 @@
+"""Frequent patterns: sequences of kernels that come again and again on a stream, by the time they take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from etude.analyse.grouping import table
+from etude.analyse.runs import Run, on_device, runs, uses
+from etude.errors import UsageError
+from etude.model.job import Job
+from etude.model.timing import Timing
+
+I64 = NDArray[np.int64]
+
+LONGEST = 8
+
+
+def patterns(job: Job, timing: Timing, *, longest: int = LONGEST, top: int = 50) -> pa.Table:
+    """A row a sequence of 2 to `longest` kernels that follow one another on a stream and come at least twice: length,
+    count, time_ns (of the kernels in it, over all ranks), mean_ns, names. The most time first; a sequence that is only
+    ever part of a longer one is left out. Occurrences may overlap."""
+    if longest < 2:
+        raise UsageError(f"a sequence of {longest} is none", hint="2 or more")
+    found: dict[tuple[str, ...], list[int]] = {}
+    for run in runs(job, timing):
+        for names, count, time in _of_run(run, longest):
+            entry = found.setdefault(names, [0, 0])
+            entry[0] += count * len(run.at)
+            entry[1] += time * len(run.at)
+    kept = _maximal({names: (count, time) for names, (count, time) in found.items()})
+    rows: list[dict[str, Any]] = [
+        {"length": len(n), "count": c, "time_ns": t, "mean_ns": t / c, "names": list(n)} for n, (c, t) in kept.items()
+    ]
+    rows.sort(key=lambda row: (-row["time_ns"], -row["length"]))
+    kinds = {"length": pa.int64(), "count": pa.int64(), "time_ns": pa.int64(), "mean_ns": pa.float64()}
+    return table(rows[:top], kinds | {"names": pa.list_(pa.string())})
+
+
+def _of_run(run: Run, longest: int) -> list[tuple[tuple[str, ...], int, int]]:
+    rows = np.flatnonzero(on_device(run, uses(run.trace)))
+    rows = rows[np.lexsort((run.start_ns[rows], run.trace.lane[rows]))]
+    codes, words = run.trace.coded("name")
+    code, lane = codes[rows], run.trace.lane[rows]
+    time = np.concatenate([[0], np.cumsum(run.end_ns[rows] - run.start_ns[rows])])
+    found = []
+    for length in range(2, longest + 1):
+        if len(rows) < length:
+            break
+        inside = lane[length - 1 :] == lane[: len(lane) - length + 1]
+        windows = sliding_window_view(code, length)[inside]
+        lasted = (time[length:] - time[:-length])[inside]
+        if not len(windows):
+            break
+        unique, inverse, count = np.unique(windows, axis=0, return_inverse=True, return_counts=True)
+        total = np.zeros(len(unique), np.int64)
+        np.add.at(total, inverse.reshape(-1), lasted)
+        for i in np.flatnonzero(count > 1).tolist():
+            names = tuple(words[c] if c >= 0 else "" for c in unique[i].tolist())
+            found.append((names, int(count[i]), int(total[i])))
+    return found
+
+
+def _maximal(found: dict[tuple[str, ...], tuple[int, int]]) -> dict[tuple[str, ...], tuple[int, int]]:
+    """Without those that come no more often than a longer one of which they are the head or the tail."""
+    covered = set()
+    for names, (count, _) in found.items():
+        covered |= {part for part in (names[1:], names[:-1]) if part in found and found[part][0] <= count}
+    return {names: value for names, value in found.items() if names not in covered}

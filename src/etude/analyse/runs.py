@@ -1,0 +1,160 @@
+"""What every analysis starts from: programs with their times, and what each node is to a device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.errors import MismatchError
+from etude.model.frames import frames
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Kind, Why
+from etude.model.timing import Timing
+from etude.model.trace import Trace
+
+U8 = NDArray[np.uint8]
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+
+class Use(IntEnum):
+    """What a node is to the device of its rank. Where several run at once, the smallest number counts."""
+
+    NONE = 0
+    """Takes no time of its own there: metadata, frames, records of a wait."""
+    COMPUTE = 1
+    COMMUNICATION = 2
+    MEMORY = 3
+    """Copies and fills."""
+    HOST = 4
+    """Runs on the host beside a device that has work of its own."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One program with one set of times, and the ranks that have both in common."""
+
+    at: I64
+    """Positions of these ranks among those present."""
+    trace: Trace
+    start_ns: I64
+    end_ns: I64
+
+    @property
+    def timed(self) -> Bool:
+        """Nodes whose start and end are known."""
+        return (self.start_ns != UNKNOWN) & (self.end_ns != UNKNOWN)
+
+
+def runs(job: Job, timing: Timing) -> Iterator[Run]:
+    """The runs of a job, each once however many ranks share it."""
+    if len(timing.block_of) != len(job.ranks):
+        raise MismatchError(f"the timing has {len(timing.block_of)} ranks, the job {len(job.ranks)}")
+    own = np.full(len(job.ranks), -1, np.int64)
+    for rank in job.values:
+        own[job.index(rank)] = rank
+    keys = np.stack([job.trace_of.astype(np.int64), timing.block_of.astype(np.int64), own], 1)
+    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+    order = np.argsort(inverse.reshape(-1), kind="stable")
+    bounds = np.searchsorted(inverse.reshape(-1)[order], np.arange(len(unique) + 1))
+    for number, (t, block, rank) in enumerate(unique.tolist()):
+        trace = job.traces[t] if rank < 0 else job.trace(rank)
+        start, end = timing.start_ns[block], timing.end_ns[block]
+        if len(start) != len(trace):
+            raise MismatchError(f"times of {len(start)} nodes for a trace of {len(trace)}")
+        yield Run(order[bounds[number] : bounds[number + 1]], trace, start, end)
+
+
+_COMM: Final = re.compile(r"^nccl|^rccl|^hccl|ncclKernel|ncclDevKernel|rcclKernel|^gloo:")
+_MEMORY: Final = re.compile(r"^(hip)?Mem(cpy|set)|^dma|^__amd_rocclr_(copy|fill)|^CopyDevice|^FillBuffer")
+_WAIT: Final = re.compile(r"^(Stream Wait Event|Event Sync|Stream Sync|Context Sync|Device Sync)")
+_BY_KIND = np.zeros(256, np.uint8)
+_BY_KIND[Kind.COMP] = Use.COMPUTE
+_BY_KIND[[Kind.SEND, Kind.RECV, Kind.COLL]] = Use.COMMUNICATION
+_BY_KIND[[Kind.MEM_LOAD, Kind.MEM_STORE]] = Use.MEMORY
+
+
+def uses(trace: Trace) -> U8:
+    """Use of each node. Where nothing runs on a device, the host is the device.
+
+    A kernel's kind says what it is; kernels that a profiler recorded without one are known by their names, as NCCL's
+    and the driver's copies are.
+    """
+    use = _BY_KIND[trace.kind]
+    host = trace.cpu == 1
+    device = (use != Use.NONE) & ~host
+    # Messages that do not say where they run make no device: gloo's are the host's.
+    if (device & ((use != Use.COMMUNICATION) | (trace.cpu == 0))).any():
+        _by_name(trace, use, device & (use == Use.COMPUTE))
+        talks = device & (use == Use.COMMUNICATION)
+        beside = host & (use != Use.NONE) & ((use != Use.COMMUNICATION) | talks.any())
+        use[beside] = Use.HOST
+    use[frames(trace)] = Use.NONE
+    return use
+
+
+def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
+    codes, words = trace.coded("name")
+    of_word = np.full(len(words) + 1, Use.COMPUTE, np.uint8)  # the last is that of no name
+    for number, word in enumerate(words):
+        if _COMM.search(word):
+            of_word[number] = Use.COMMUNICATION
+        elif _MEMORY.search(word):
+            of_word[number] = Use.MEMORY
+        elif _WAIT.search(word):
+            of_word[number] = Use.NONE
+    use[unsure] = of_word[codes[unsure]]
+
+
+def on_device(run: Run, use: U8) -> Bool:
+    """Nodes with known times that occupy the device, without those left over from before the recording."""
+    return run.timed & (use != Use.NONE) & (use != Use.HOST) & ~left_over(run)
+
+
+def left_over(run: Run) -> Bool:
+    """Device work of an earlier step, launched before the recording began: nothing in the trace launched it, and on its
+    stream it starts before everything that something did.
+
+    It is told from work whose launch was merely not recorded by two signs, of which one must be there: the device was
+    at work before the host's first event, or several steps were recorded, so that this belongs to none of them.
+    """
+    trace = run.trace
+    found = np.zeros(len(trace), bool)
+    device = run.timed & (trace.cpu == 0)
+    if not device.any() or not (trace.cpu == 1).any():
+        return found
+    caused = trace.parent >= 0
+    edges = np.flatnonzero(trace.data_why == Why.LAUNCH)
+    caused[np.searchsorted(trace.data_start, edges, "right") - 1] = True
+    if not (device & caused).any():
+        return found
+    begins = np.full(len(trace.lane_kind) + 1, run.start_ns[device & caused].min(), np.int64)
+    stated = np.flatnonzero(device & caused)
+    used = np.unique(trace.lane[stated])
+    begins[used] = np.iinfo(np.int64).max
+    np.minimum.at(begins, trace.lane[stated], run.start_ns[stated])
+    found = device & ~caused & (run.start_ns < begins[trace.lane])
+    steps = np.unique(trace.step[trace.step != UNKNOWN])
+    host = run.timed & (trace.cpu == 1)
+    if not found.any() or (len(steps) < 2 and run.start_ns[found].min() >= run.start_ns[host].min(initial=2**62)):
+        return np.zeros(len(trace), bool)
+    return found
+
+
+def by_rank(job: Job, rows: list[tuple[I64, dict[str, Any]]], names: dict[str, Any]) -> pa.Table:
+    """A table with a row a rank: `rows` pairs positions of ranks with the values that they share."""
+    found: list[dict[str, Any]] = [{} for _ in range(len(job.ranks))]
+    for at, values in rows:
+        for i in at.tolist():
+            found[i] = values
+    columns = {"rank": pa.array(job.ranks, pa.int32())}
+    for name, kind in names.items():
+        columns[name] = pa.array([row.get(name) for row in found], kind)
+    return pa.table(columns)

@@ -1,0 +1,34 @@
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import ANALYSE, app
+from etude.cli.inputs import GroupFile, JobPath, Workers
+from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+
+
+@app.command(rich_help_panel=ANALYSE)
+def collectives(
+    path: JobPath,
+    each: Annotated[bool, typer.Option("--each", help="A row for each call instead of one for each kind.")] = False,
+    by_group: Annotated[bool, typer.Option("--by-group", help="Groups apart.")] = False,
+    system: OnSystem = "",
+    timing: TimesFile = None,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """Collectives matched across ranks: transfer apart from waiting, algorithm and bus bandwidth
+
+    etude collectives run/
+    etude collectives run/ --each --csv > calls.csv
+    """
+    from etude.analyse.collectives import collectives as table
+    from etude.analyse.collectives import summarised
+
+    job, times = open_timed(path, groups, workers, system, timing)
+    found = table(job, times)
+    show(found if each else summarised(found, by_group=by_group), json=json, csv=csv, md=md)

@@ -1,0 +1,70 @@
+"""The commands in the order in which `etude --help` shows them: name, panel, and the line that says what it does.
+
+A command is the file of this folder with its name (`_` for blanks and hyphens), and is loaded when it runs or its own
+help is asked for; `etude --help` and completion read this table alone, and stay quick however many commands there are.
+A test holds each line to the command's docstring.
+"""
+
+LOOK = "Look"
+CONVERT = "Convert"
+MAKE = "Make and change"
+RUN = "Run"
+ANALYSE = "Analyse"
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "info": (LOOK, "What is in a job: ranks, nodes by kind, bytes by collective, groups, span, who wrote it"),
+    "check": (LOOK, "Every way in which a job is broken; exit code 1 if there are errors"),
+    "diff": (LOOK, "The first rank, node and column in which two jobs differ, or `same`; exit code 1 if they differ"),
+    "likeness": (LOOK, "How much one job behaves like another: distances of distributions, sums, simulated times"),
+    "query": (LOOK, "SQL over a job: nodes, deps, attrs, groups, ranks. A Parquet job is not loaded for it"),
+    "report": (LOOK, "One HTML page about a run: what happened, why, and where the time goes; it opens offline"),
+    "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters"),
+    "graph": (
+        LOOK,
+        "The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools",
+    ),
+    "convert": (
+        CONVERT,
+        "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text",
+    ),
+    "collect": (MAKE, "Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"),
+    "link": (
+        CONVERT,
+        "A Chakra trace from what PyTorch recorded: operators, launches and kernels, and what each waits for",
+    ),
+    "generate": (MAKE, "The job of one training step, or of serving, from a model and a plan"),
+    "generate micro": (MAKE, "One collective or pattern of messages, with or without compute beside it"),
+    "generate learned": (MAKE, "A job of any size that behaves like those that were learned"),
+    "learn": (MAKE, "A small model of jobs, without names, shapes or exact sizes, to make others of"),
+    "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
+    "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
+    "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
+    "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
+    "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),
+    "breakdown": (ANALYSE, "Where each device's time goes: compute, exposed communication, exposed memory, idle"),
+    "idle": (ANALYSE, "Why devices are idle: the host, synchronisation, launches, communication; launches and queues"),
+    "kernels": (ANALYSE, "Kernels by time, or operators by their own time and that of what they launch"),
+    "collectives": (
+        ANALYSE,
+        "Collectives matched across ranks: transfer apart from waiting, algorithm and bus bandwidth",
+    ),
+    "critical-path": (
+        ANALYSE,
+        "What the end of the run waited for, over hosts, kernels, ranks and collectives; as long as the run",
+    ),
+    "stragglers": (
+        ANALYSE,
+        "Who holds the others up: slow ranks, slow links, late hosts, missing participants; since when, how sure",
+    ),
+    "compare": (
+        ANALYSE,
+        "Two runs side by side: where the difference comes from, operation by operation, and how alike they are",
+    ),
+    "roofline": (ANALYSE, "FLOP/s and bytes/s of operators, and how much of the device's roofline they reach"),
+    "memory": (ANALYSE, "Memory in use over time and its peaks; how fast copies go"),
+    "demo": (LOOK, "The main path end to end on an embedded recording: no GPU, no server, no download"),
+}
+
+
+def file_of(name: str) -> str:
+    return name.replace("-", "_").replace(" ", "_")

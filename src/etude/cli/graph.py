@@ -1,0 +1,49 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import LOOK, app
+from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.output import say
+
+ENDINGS = (".svg", ".dot", ".graphml")
+
+
+@app.command(rich_help_panel=LOOK)
+def graph(
+    path: JobPath,
+    out: Annotated[Path, typer.Option("--out", "-o", help="`g.svg`, `g.dot` or `g.graphml`.")],
+    around: Annotated[str, typer.Option(help="A node: its row, `id=N`, or its name.")] = "",
+    hops: Annotated[int, typer.Option(min=0, help="Dependencies from it, in both directions.")] = 3,
+    rank: Annotated[int | None, typer.Option(help="Whose graph; by default that of the first rank.")] = None,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    max_bytes: MaxBytes = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+) -> None:
+    """The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools
+
+    etude graph run/ --around 812 --hops 2 -o g.svg
+    etude graph run/ --rank 3 -o whole.graphml
+    """
+    from etude.errors import UsageError
+    from etude.files import writing
+    from etude.view.graph import find_node, part_of, write_dot, write_graphml
+    from etude.view.graph_svg import svg
+
+    if out.suffix not in ENDINGS:
+        raise UsageError(f"a graph is not written as `{out.suffix}`", where=str(out), hint=", ".join(ENDINGS))
+    job = open_job(path, groups, workers, max_bytes)
+    if not len(job):
+        raise UsageError("there is no rank in it", where=str(path))
+    who = int(job.ranks[0]) if rank is None else rank
+    trace = job.trace(who)
+    part = part_of(trace, find_node(trace, around) if around else None, hops)
+    picture = svg(part, f"rank {who}: {len(part)} nodes") if out.suffix == ".svg" else ""
+    with writing(out, force=force) as place, place.open("wb") as file:
+        if picture:
+            file.write(picture.encode())
+        else:
+            (write_dot if out.suffix == ".dot" else write_graphml)(part, file)
+    say(f"wrote {out}: {len(part):,} nodes and {len(part.before):,} dependencies of rank {who}")

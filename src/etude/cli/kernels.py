@@ -1,0 +1,41 @@
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import ANALYSE, app
+from etude.cli.inputs import GroupFile, JobPath, Workers
+from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+
+
+@app.command(rich_help_panel=ANALYSE)
+def kernels(
+    path: JobPath,
+    operators: Annotated[bool, typer.Option("--operators", help="Operators of the hosts instead.")] = False,
+    by: Annotated[
+        str, typer.Option("--by", help="name, kind, module, phase, shapes, types, step, stream, rank; with commas.")
+    ] = "",
+    top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
+    system: OnSystem = "",
+    timing: TimesFile = None,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """Kernels by time, or operators by their own time and that of what they launch
+
+    etude kernels run/ --top 20
+    etude kernels run/ --by kind,rank
+    etude kernels trace.json.gz --operators --by name,shapes
+    """
+    from etude.analyse import operators as analyse
+
+    keys = [name.strip() for name in by.split(",") if name.strip()]
+    job, times = open_timed(path, groups, workers, system, timing)
+    if operators:
+        found = analyse.operators(job, times, keys or ["name"])
+    else:
+        found = analyse.kernels(job, times, keys or ["name", "kind"])
+    show(found.slice(0, top) if top else found, json=json, csv=csv, md=md)

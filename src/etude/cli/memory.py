@@ -1,0 +1,61 @@
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from etude.cli.app import ANALYSE, app
+from etude.cli.inputs import GroupFile, JobPath, Workers
+from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@app.command(rich_help_panel=ANALYSE)
+def memory(
+    path: JobPath,
+    copies: Annotated[bool, typer.Option("--copies", help="How fast copies go, by direction.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="The level over time, event by event.")] = False,
+    system: OnSystem = "",
+    timing: TimesFile = None,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """Memory in use over time and its peaks; how fast copies go
+
+    etude memory trace.json.gz                 needs profile_memory=True
+    etude memory trace.json.gz --copies
+    """
+    from etude.errors import UsageError
+    from etude.opening import is_profile
+
+    if copies and each:
+        raise UsageError("only one of --copies and --each can be had at a time")
+    if not copies and is_profile(path) and not system and timing is None:
+        found = _allocated(path, each)
+    else:
+        from etude.analyse import memory as analyse
+
+        job, times = open_timed(path, groups, workers, system, timing)
+        found = analyse.copies(job, times) if copies else analyse.levels(job, times)
+        if not copies and not each:
+            found = analyse.level_peaks(found)
+    show(found, json=json, csv=csv, md=md)
+
+
+def _allocated(path: Path, each: bool) -> "pa.Table":
+    from etude.analyse.memory import peaks
+    from etude.errors import UsageError
+    from etude.ingest.allocations import allocations
+    from etude.ingest.reading import load_device
+
+    found = allocations(load_device(path))
+    if not len(found):
+        raise UsageError(
+            "no allocation was recorded", where=str(path), hint="profile(profile_memory=True) records them; --copies"
+        )
+    return found if each else peaks(found)

@@ -1,0 +1,50 @@
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import ANALYSE, app
+from etude.cli.inputs import GroupFile, JobPath, Workers
+from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+
+
+@app.command(rich_help_panel=ANALYSE)
+def roofline(
+    path: JobPath,
+    device: Annotated[
+        str, typer.Option("--device", help="Against this device: a name of the catalogue (`h200`), or of a system.")
+    ] = "",
+    utilisation: Annotated[bool, typer.Option("--utilisation", help="MFU and HFU of each rank instead.")] = False,
+    model_flops: Annotated[str, typer.Option("--model-flops", help="What the model needs on a rank, e.g. `12T`.")] = "",
+    top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
+    system: OnSystem = "",
+    timing: TimesFile = None,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """FLOP/s and bytes/s of operators, and how much of the device's roofline they reach
+
+    etude roofline trace.json.gz --device h200
+    etude roofline trace.json.gz --device h200 --utilisation
+    """
+    from etude.analyse import roofline as analyse
+    from etude.cost import catalogue
+    from etude.errors import UsageError
+    from etude.units import parse_count
+
+    name = device or system
+    on = None
+    if name:
+        on = catalogue.device(name) if name in catalogue.device_names() else catalogue.system(name).device
+    if utilisation and on is None:
+        raise UsageError("utilisation is of a device, and none is given", hint="--device h200")
+    job, times = open_timed(path, groups, workers, system, timing)
+    if utilisation and on is not None:
+        needed = parse_count(model_flops) if model_flops else None
+        found = analyse.utilisation(job, times, on, model_flops=needed)
+    else:
+        found = analyse.roofline(job, times, on)
+    show(found.slice(0, top) if top else found, json=json, csv=csv, md=md)

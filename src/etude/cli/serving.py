@@ -1,0 +1,121 @@
+"""`--serve` of `etude generate` and `etude predict`: its flags, and what it does."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.plan_flags import model_of, plan_of, with_fields
+from etude.errors import UsageError
+from etude.generate.serving_options import Serving
+from etude.model.reading import key_of
+
+if TYPE_CHECKING:
+    from etude.generate.serving import ServedJob
+
+PANEL = "Serving, with --serve"
+with_serving = with_fields(Serving, "serving", PANEL)
+
+Serve = Annotated[bool, typer.Option("--serve", help="Not training but inference.", rich_help_panel=PANEL)]
+Requests = Annotated[
+    Path | None,
+    typer.Option(help="CSV or JSON: arrival (s), prompt, output. With --system they wait.", rich_help_panel=PANEL),
+]
+Draft = Annotated[str, typer.Option(help="The model that proposes tokens.", rich_help_panel=PANEL)]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says of a job that serves."""
+
+    model: str
+    hf: Path | None
+    flags: dict[str, Any]
+    serving: dict[str, Any]
+    plan: Path | None
+    requests: Path | None
+    draft: str
+    system: str
+    memory: str
+    name: str
+
+
+def served(asked: Asked, *, check: bool = True) -> "ServedJob":
+    """The job. Without --gpus there are as many ranks as one instance needs, or all instances of a split."""
+    from etude.cost import catalogue
+    from etude.generate.requests import read_requests
+    from etude.generate.serving import check_memory, serve
+    from etude.units import parse_bytes
+
+    keys = {f.name: key_of(f) for f in fields(Serving)}
+    options = Serving.from_dict({keys[name]: value for name, value in asked.serving.items()})
+    flags = dict(asked.flags)
+    if asked.plan is None:
+        flags.setdefault("gpus", flags.get("tp", 1) * flags.get("pp", 1) * max(sum(options.split), 1))
+    device = catalogue.system(asked.system).device if asked.system else None
+    found = serve(
+        model_of(asked.model, asked.hf),
+        plan_of(flags, asked.plan),
+        options,
+        requests=read_requests(asked.requests) if asked.requests else None,
+        draft=model_of(asked.draft) if asked.draft else None,
+        device=device,
+        name=asked.name,
+    )
+    limit = parse_bytes(asked.memory) if asked.memory else device.memory_bytes if device else 0
+    if check:
+        check_memory(found, limit)
+    return found
+
+
+def predicted(asked: Asked, *, check: bool, json: bool) -> dict[str, Any]:
+    """Generated and simulated: everything, or what a reader wants to see first."""
+    from etude.cost import catalogue
+    from etude.sweep.serving import predict_serving
+    from etude.units import format_bytes, format_time
+
+    numbers = predict_serving(served(asked, check=check), catalogue.system(asked.system)).summary()
+    if json:
+        return numbers
+    names = {"ttft_ns": "first token", "tpot_ns": "each further token", "latency_ns": "whole answer"}
+    times = {
+        name: ", ".join(f"{k} {format_time(round(v))}" for k, v in numbers[key].items())
+        for key, name in names.items()
+        if key in numbers
+    }
+    return {
+        "all requests": format_time(numbers["makespan_ns"]),
+        **times,
+        "tokens/s": round(numbers["tokens_per_s"], 1),
+        "tokens/s on a GPU": round(numbers["tokens_per_s_per_gpu"], 1),
+        "passes": numbers["passes"],
+        "memory at most": format_bytes(numbers["memory_peak_bytes"]),
+    }
+
+
+def refuse(serving: dict[str, Any], requests: Path | None, draft: str) -> None:
+    """Flags of serving without --serve would do nothing."""
+    given = [f"--{name.replace('_', '-')}" for name in serving]
+    given += ["--requests"] if requests else []
+    given += ["--draft"] if draft else []
+    if given:
+        raise UsageError(f"{given[0]} is for serving", hint="add --serve")
+
+
+def shown(found: "ServedJob") -> dict[str, Any]:
+    from etude.units import format_bytes, format_count
+
+    numbers = found.summary()
+    return {
+        "model": f"{found.model.name}, {format_count(numbers['params'])} parameters",
+        "ranks": f"{numbers['ranks']:,}, {numbers['distinct_traces']} distinct programs",
+        "requests": f"{numbers['requests']:,}: {numbers['prompt_tokens']:,} tokens in, "
+        f"{numbers['output_tokens']:,} out",
+        "passes": numbers["passes"],
+        "nodes": f"{numbers['nodes']:,}",
+        "operations": format_count(numbers["flops"]),
+        "communication": {kind: format_bytes(size) for kind, size in numbers["comm_bytes_by_type"].items()},
+        "memory at most": f"{format_bytes(numbers['memory_peak_bytes'])} (weights "
+        f"{format_bytes(numbers['weights_bytes'])}, keys and values {format_bytes(numbers['kv_peak_bytes'])})",
+    }

@@ -1,0 +1,47 @@
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from etude.cli.app import LOOK, app
+from etude.cli.inputs import GroupFile, JobPath, Workers
+from etude.cli.output import progress, say
+from etude.cli.ranks import Ranks, ranks_of
+from etude.cli.timed import OnSystem, TimesFile, open_timed
+
+ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
+
+
+@app.command(rich_help_panel=LOOK)
+def timeline(
+    path: JobPath,
+    out: Annotated[Path, typer.Option("--out", "-o", help="`run.pftrace` (Perfetto) or `run.json[.gz]` (Chrome).")],
+    system: OnSystem = "",
+    timing: TimesFile = None,
+    ranks: Ranks = "",
+    flows: Annotated[bool, typer.Option("--flows/--no-flows", help="Arrows between lanes and ranks.")] = True,
+    counters: Annotated[bool, typer.Option("--counters/--no-counters", help="What runs at a time.")] = True,
+    groups: GroupFile = None,
+    workers: Workers = 1,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+) -> None:
+    """All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters
+
+    etude timeline run/ -o run.pftrace
+    etude timeline run/ --system dgx-h100 --ranks 0-3 -o run.json.gz
+    """
+    from etude.errors import UsageError
+    from etude.files import writing
+    from etude.view.timeline import write_timeline
+
+    if not out.name.endswith(ENDINGS):
+        raise UsageError(f"a timeline is not written as `{out.suffix}`", where=str(out), hint=", ".join(ENDINGS))
+    job, times = open_timed(path, groups, workers, system, timing)
+    with writing(out, force=force) as place, progress(f"writing {out}"):
+        written = write_timeline(job, times, place, ranks=ranks_of(ranks, job), flows=flows, counters=counters)
+    if not len(written):
+        say("note: no node has a time, so the timeline is empty")
+    elif written.untimed:
+        say(f"note: {written.untimed:,} nodes have no time and are not shown")
+    shown = len({lane.rank for lane in written.lanes})
+    say(f"wrote {out}: {len(written):,} slices of {shown:,} ranks; open it at ui.perfetto.dev or with any viewer")

@@ -1,0 +1,84 @@
+"""Trees that collectives go along, as parents: parent[m] is the member above m, -1 at the root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from etude.cost.schedule import I64
+
+
+def double_tree(n: int) -> list[I64]:
+    """Two binary trees: inner members of one are, but for one, leaves of the other."""
+    parent = np.full(n, -1, np.int64)
+    for m in range(1, n):
+        bit = m & -m
+        up = (m ^ bit) | (bit << 1)
+        parent[m] = up if up < n else m ^ bit
+    name = (n - 1 - np.arange(n)) if n % 2 == 0 else (np.arange(n) + 1) % n
+    other = np.full(n, -1, np.int64)
+    other[name] = np.where(parent >= 0, name[parent], -1)
+    return [parent, other]
+
+
+def below_root(n: int, root: int) -> list[I64]:
+    """Two binary trees of all members but the root, which stands above both: it sends each half of its data once."""
+    if n == 1:
+        return [np.full(1, -1, np.int64)]
+    member = (root + 1 + np.arange(n - 1)) % n
+    found = []
+    for tree in double_tree(n - 1):
+        parent = np.full(n, -1, np.int64)
+        parent[member] = np.where(tree >= 0, member[tree], root)
+        found.append(parent)
+    return found
+
+
+def nested(local: int, nodes: int, leader: int, root: int = -1) -> list[I64]:
+    """Two trees of nodes, with a chain inside each node of `local` members, that leave it through its `leader`.
+
+    With a root, its node stands above the others, and the root above the leader of its node.
+    """
+    at = (leader + np.arange(local)) % local
+    home = root // local if root >= 0 else -1
+    found = []
+    for tree in below_root(nodes, home) if root >= 0 else double_tree(nodes):
+        parent = np.full(local * nodes, -1, np.int64)
+        for node in range(nodes):
+            chain = node * local + at
+            if node == home:
+                chain = np.concatenate(([root], chain[chain != root]))
+            parent[chain[1:]] = chain[:-1]
+            if tree[node] >= 0:
+                parent[chain[0]] = tree[node] * local + leader
+        found.append(parent)
+    return found
+
+
+def binomial(n: int, root: int) -> I64:
+    """In ranks relative to the root, the parent of m is m without its lowest bit, which holds m..m+bit-1."""
+    parent = np.full(n, -1, np.int64)
+    for m in range(1, n):
+        parent[(m + root) % n] = ((m & (m - 1)) + root) % n
+    return parent
+
+
+def chain(order: Sequence[int], root: int) -> I64:
+    """Along the members in this order, from the root on."""
+    turned = np.roll(np.asarray(order, np.int64), -list(order).index(root))
+    parent = np.full(len(order), -1, np.int64)
+    parent[turned[1:]] = turned[:-1]
+    return parent
+
+
+def by_depth(parent: I64) -> list[int]:
+    """Members, the root first, parents before children."""
+    depth = np.full(len(parent), -1, np.int64)
+    depth[parent < 0] = 0
+    while (depth < 0).any():
+        known = (depth < 0) & (depth[parent] >= 0)
+        if not known.any():
+            raise AssertionError("a tree with a circle")
+        depth[known] = depth[parent[known]] + 1
+    return np.argsort(depth, kind="stable").tolist()

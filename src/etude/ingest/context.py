@@ -1,0 +1,130 @@
+"""Where in the model and in the step an operator runs: module path and phase, as far as a trace tells."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.link import tree_kernels as k
+from etude.link.device import DeviceTrace
+from etude.link.tree import Tree, call_tree, innermost
+from etude.model.schema import UNKNOWN
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+PHASES: Final = ("forward", "backward", "optimizer")
+_FORWARD, _BACKWARD, _OPTIMIZER = range(3)
+_MODULE: Final = "nn.Module: "
+_ENGINE: Final = "autograd::engine::evaluate_function"
+_SHARDED: Final = re.compile(r"FSDP::\w+ \((?P<module>[^()]+)\)")
+"""FSDP2's annotations name the module that they are about."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Context:
+    """One row a row of the device trace; -1 where not known, and on all but operators and annotations."""
+
+    phase: I32
+    phases: tuple[str, ...]
+    module: I32
+    modules: tuple[str, ...]
+
+
+def context(device: DeviceTrace) -> Context:
+    """Phase and module of every operator.
+
+    Phase: inside `Optimizer.step#`; on autograd's behalf; forward is what autograd later goes back over, and what runs
+    inside a module. Module: the `nn.Module` frames around it (recorded with stacks), FSDP's annotations, and of the
+    backward pass the module of its forward operator.
+    """
+    tree = call_tree(device, device.is_category("cpu_op", "user_annotation"))
+    names, words = _module_names(device, tree)
+    backward_of = _forward_operators(device, tree)
+    phase = _phases(device, tree, backward_of, names)
+    order = np.arange(len(tree.row))
+    k.inherit(order, tree.parent, names)
+    follows = (backward_of >= 0) & (names < 0)
+    names[follows] = names[backward_of[follows]]
+    k.inherit(order, tree.parent, names)
+    return Context(_spread(device, tree, phase), PHASES, _spread(device, tree, names), words)
+
+
+def _spread(device: DeviceTrace, tree: Tree, values: I64) -> I32:
+    column = np.full(len(device), -1, np.int32)
+    column[tree.row] = values
+    return column
+
+
+def _module_names(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]]:
+    """Module of each operator that is in a module's frame or is about one, and the paths in words."""
+    is_frame = np.array([name.startswith(_MODULE) for name in device.names] + [False])[device.name]
+    frames = call_tree(device, is_frame & device.is_category("python_function"))
+    paths: list[str] = []
+    for row, parent in zip(frames.row.tolist(), frames.parent.tolist(), strict=True):
+        own = device.names[device.name[row]].removeprefix(_MODULE)
+        paths.append(f"{paths[parent]}.{own}" if parent >= 0 else own)
+    words = list(dict.fromkeys(paths))
+    code = {path: i for i, path in enumerate(words)}
+    about = {name: found["module"] for name in device.names if (found := _SHARDED.fullmatch(name))}
+    for module in about.values():
+        code.setdefault(module, len(code))
+    of_name = np.array([code[about[n]] if n in about else -1 for n in device.names] + [-1], np.int64)
+    names = of_name[device.name[tree.row]]
+    if len(frames.row):
+        row = np.concatenate([frames.row, tree.row])
+        end = device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
+        is_outer = np.arange(len(row)) < len(frames.row)
+        # an operator may begin with its frame, so frames are a thread's outer intervals whatever the order of ties
+        around = innermost(device.tid[row], device.start_ns[row] + ~is_outer, end - ~is_outer, is_outer)
+        around = around[len(frames.row) :]
+        of_frame = np.array([code[path] for path in paths] + [-1], np.int64)
+        names = np.where(names < 0, of_frame[around], names)
+    return names, tuple(code)
+
+
+def _forward_operators(device: DeviceTrace, tree: Tree) -> I64:
+    """Of each operator of the backward pass the operator that it goes back over; -1 elsewhere.
+
+    Both carry one sequence number; those that are outermost with it were the ones that autograd saw.
+    """
+    number = device.sequence_number[tree.row]
+    behind = _is_backward(device, tree)
+    found = np.full(len(tree.row), -1, np.int64)
+    forward = np.flatnonzero(~behind & (number >= 0) & device.is_category("cpu_op")[tree.row])
+    # autograd counts up while it records, so that of several with one number the last outermost made the node
+    forward = forward[np.lexsort((-device.start_ns[tree.row[forward]], number[forward]))]
+    numbers = number[forward]
+    wanted = np.flatnonzero(behind & (number >= 0))
+    at = np.searchsorted(numbers, number[wanted])
+    there = np.append(numbers, UNKNOWN)[at] == number[wanted]
+    found[wanted[there]] = forward[at[there]]
+    return found
+
+
+def _is_backward(device: DeviceTrace, tree: Tree) -> NDArray[np.bool_]:
+    of_engine = np.array([name.startswith(_ENGINE) for name in device.names] + [False])[device.name[tree.row]]
+    rows, threads = device.rare["forward_thread"]
+    behind = np.zeros(len(device), bool)
+    behind[rows[threads > 0]] = True
+    inside = np.where(of_engine | behind[tree.row], 0, -1).astype(np.int64)
+    k.inherit(np.arange(len(inside)), tree.parent, inside)
+    return inside >= 0
+
+
+def _phases(device: DeviceTrace, tree: Tree, forward_of: I64, module: I64) -> I64:
+    steps = np.array([name.startswith("Optimizer.") for name in device.names] + [False])[device.name[tree.row]]
+    phase = np.full(len(tree.row), -1, np.int64)
+    phase[module >= 0] = _FORWARD
+    phase[forward_of[forward_of >= 0]] = _FORWARD
+    phase[_is_backward(device, tree)] = _BACKWARD
+    phase[steps] = _OPTIMIZER
+    order = np.arange(len(phase))
+    # an operator that is made of others is no node of autograd's; they are
+    k.lend(order, tree.parent, phase, _FORWARD, device.is_category("cpu_op")[tree.row])
+    k.inherit(order, tree.parent, phase)
+    return phase

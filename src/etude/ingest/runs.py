@@ -1,0 +1,185 @@
+"""A folder of what the ranks of a run recorded: which file is what, and all ranks linked into one job.
+
+`etude collect` writes `trace.rank0.et.json.gz` and its like. Other names that are understood, with any of `.json`,
+`.json.gz`, `.json.zst`: `ddp_rank0_et` and `ddp_rank0_kineto`, `host.0` and `device.0`, `dlrm.rank3`, `dlrm.3`. A file
+without a rank in its name has that of its content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from etude.errors import FormatError, UsageError
+from etude.ingest import causal, reading
+from etude.ingest.causal import Linked
+from etude.model.job import Job
+from etude.store import compressed
+
+HOST, DEVICE, FLIGHT, MANIFEST = "host", "device", "flight", "manifest"
+_ROLES: Final = {
+    "et": HOST,
+    "host": HOST,
+    "kineto": DEVICE,
+    "device": DEVICE,
+    "trace": DEVICE,
+    "fr": FLIGHT,
+    "manifest": MANIFEST,
+}
+_WORDS: Final = "|".join(_ROLES)
+_NAME: Final = re.compile(
+    rf"(?P<stem>.*?)(?:^|[._-])??(?:(?P<before>{_WORDS})(?=[._-]))?"
+    rf"(?:(?:^|[._-])rank[._-]?(?P<rank>\d+)|\.(?P<number>\d+))?(?:(?:^|[._-])(?P<behind>{_WORDS}))?"
+)
+_ENDINGS: Final = (".json", ".json.gz", ".json.zst")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFiles:
+    """The files of one rank. There is a device trace in all of them."""
+
+    rank: int | None
+    device: Path
+    host: Path | None = None
+    flight: Path | None = None
+    manifest: Path | None = None
+
+
+def find_run(path: Path) -> tuple[str, list[RankFiles]]:
+    """(name, ranks) of the run in a folder, or of the one that is called `folder/name`."""
+    folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
+    found: dict[str, dict[int | None, dict[str, Path]]] = {}
+    for file in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (entry := _place(file)) is None or (wanted is not None and entry[0] != wanted):
+            continue
+        stem, rank, role = entry
+        files = found.setdefault(stem, {}).setdefault(rank, {})
+        if role in files:
+            raise UsageError(f"two files are the {role} trace of rank {rank}: {files[role].name}, {file.name}",
+                             where=str(folder))  # fmt: skip
+        files[role] = file
+    runs: dict[str, list[RankFiles]] = {}
+    for stem, files_of in found.items():
+        numbers = sorted((rank for rank in files_of if DEVICE in files_of[rank]), key=lambda rank: rank or 0)
+        if numbers:
+            runs[stem] = [RankFiles(rank=rank, **files_of[rank]) for rank in numbers]
+    if not runs:
+        raise UsageError("no device trace of PyTorch's profiler is in it", where=str(path), hint="`*.kineto.json.gz`")
+    if len(runs) > 1:
+        shown = ", ".join(f"`{name or '*'}` ({len(ranks)} ranks)" for name, ranks in list(runs.items())[:8])
+        hint = f"name one: {path}/{next(iter(runs))}"
+        raise UsageError(f"several runs in one folder: {shown}", where=str(path), hint=hint)
+    name, ranks = next(iter(runs.items()))
+    return name or folder.resolve().name, ranks
+
+
+def _place(file: Path) -> tuple[str, int | None, str] | None:
+    """(stem, rank, role) of a file; None where it is none of a run."""
+    ending = next((e for e in sorted(_ENDINGS, key=len, reverse=True) if file.name.endswith(e)), "")
+    match = _NAME.fullmatch(file.name.removesuffix(ending)) if ending and file.is_file() else None
+    if match is None:
+        return None
+    number = match["rank"] or match["number"]
+    word = match["behind"] or match["before"]
+    role = _ROLES[word] if word else DEVICE
+    if role in (HOST, DEVICE) and not _holds(file, role):
+        return None
+    return match["stem"].rstrip("._-"), int(number) if number and len(number) < 8 else None, role
+
+
+def _holds(file: Path, role: str) -> bool:
+    head = compressed.head(file, 1 << 16)
+    events = b'"traceEvents"' in head or b'"schemaVersion"' in head
+    return events if role == DEVICE else not events
+
+
+# -- linking -----------------------------------------------------------------------------------------------------------
+
+
+def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
+    """One rank from its files."""
+    device = reading.load_device(files.device, max_bytes)
+    host = reading.load_host(files.host, max_bytes) if files.host else None
+    flight, manifest = _json(files.flight, max_bytes), _json(files.manifest, max_bytes)
+    entries, groups = flight.get("entries"), manifest.get("process_groups")
+    linked = causal.convert(
+        device,
+        host,
+        rank=files.rank,
+        flight=entries if isinstance(entries, list) else (),
+        groups=groups if isinstance(groups, list) else (),
+    )
+    world = manifest.get("world_size")
+    return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
+
+
+def _json(path: Path | None, max_bytes: int | None) -> Mapping[str, Any]:
+    if path is None:
+        return {}
+    heap, size = compressed.load(path, max_bytes)
+    try:
+        found = msgspec.json.decode(heap[:size].tobytes())
+    except msgspec.DecodeError as problem:
+        raise FormatError(f"not JSON: {problem}", path=path) from None
+    return found if isinstance(found, dict) else {}
+
+
+def link_run(
+    ranks: Sequence[RankFiles],
+    *,
+    workers: int = 1,
+    max_bytes: int | None = None,
+    advance: Callable[[int], None] = lambda amount: None,
+) -> list[Linked]:
+    """All ranks, in processes of their own where `workers` says so; `advance` is told of each that is done."""
+    done: list[Linked] = []
+    if workers <= 1 or len(ranks) == 1:
+        for files in ranks:
+            done.append(link_rank(files, max_bytes))
+            advance(1)
+        return _distinct(done)
+    with ProcessPoolExecutor(min(workers, len(ranks))) as pool:
+        jobs = [pool.submit(link_rank, files, max_bytes) for files in ranks]
+        try:
+            for job in as_completed(jobs):
+                one = job.result()
+                # arrays that come from another process can be written to; a trace is made anew, which seals them
+                done.append(replace(one, part=replace(one.part, trace=one.part.trace.replace())))
+                advance(1)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return _distinct(done)
+
+
+def _distinct(done: list[Linked]) -> list[Linked]:
+    done.sort(key=lambda one: one.part.rank)
+    for one, other in pairwise(done):
+        if one.part.rank == other.part.rank:
+            raise UsageError(
+                f"two traces say that they are rank {one.part.rank}",
+                hint="name the files `name.rank{N}.kineto.json.gz`",
+            )
+    return done
+
+
+def total_report(name: str, job: Job, done: Sequence[Linked]) -> dict[str, Any]:
+    """The coverage of all ranks together, and of each."""
+    summed = ("device_ops", "device_ops_linked", "host_ops", "host_ops_timed", "collectives", "p2p")
+    report: dict[str, Any] = {key: sum(one.report[key] for one in done) for key in summed}
+    reasons: dict[str, int] = {}
+    for one in done:
+        for entry in one.report["unmatched"]:
+            reasons[entry["reason"]] = reasons.get(entry["reason"], 0) + entry["count"]
+    report["unmatched"] = [{"reason": reason, "count": count} for reason, count in reasons.items()]
+    report["span_ns"] = max(one.report["span_ns"] for one in done)
+    report |= {key: sum(one.report[key] for one in done) for key in ("nodes", "dependencies")}
+    ranks = [{"rank": one.part.rank, **one.report} for one in done]
+    return {"job": name, "world_size": job.world_size, **report, "ranks": ranks}

@@ -1,0 +1,164 @@
+"""Order on the device: what a stream has been given by a moment, and which streams wait for which events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.ingest import stream_kernels as k
+from etude.ingest.events import DeviceEvents, HostEvents
+from etude.link.device import DeviceTrace
+from etude.model.schema import UNKNOWN
+
+I64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+NOISE_NS: Final = 2_000
+"""What the clocks of host and device, which the profiler brings together, may disagree."""
+NO_STREAM, ALL_STREAMS = -1, -2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queues:
+    """Per stream, when each activity was handed to it: the start of its call, or its own where no call was recorded;
+    never earlier than that of the one before it."""
+
+    device: DeviceEvents
+    given_ns: I64
+
+    @classmethod
+    def of(cls, host: HostEvents, device: DeviceEvents) -> Queues:
+        given = np.where(device.call >= 0, np.append(host.start_ns, 0)[device.call], device.start_ns)
+        given = np.minimum(given, device.start_ns)
+        for stream in range(len(device.stream_id)):
+            mine = slice(device.first[stream], device.first[stream + 1])
+            given[mine] = np.maximum.accumulate(given[mine])
+        return cls(device, given)
+
+    def last_before(self, stream: I64, time_ns: I64) -> I64:
+        """The last activity that each stream had been given before a moment; -1: none."""
+        return self._find(stream, time_ns, "left", -1)
+
+    def first_from(self, stream: I64, time_ns: I64) -> I64:
+        """The first activity that each stream was given from a moment on; -1: none."""
+        return self._find(stream, time_ns, "left", 0)
+
+    def _find(self, stream: I64, time_ns: I64, side: str, step: int) -> I64:
+        found = np.full(len(stream), -1, np.int64)
+        for s in np.unique(stream[stream >= 0]).tolist():
+            low, high = int(self.device.first[s]), int(self.device.first[s + 1])
+            mine = np.flatnonzero(stream == s)
+            at = low + np.searchsorted(self.given_ns[low:high], time_ns[mine], side) + step  # type: ignore[call-overload]
+            found[mine] = np.where((at >= low) & (at < high), at, -1)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marks:
+    """Events that were recorded in streams, and what waits for them, in order of time."""
+
+    source: I64
+    """The last activity before the record; -1: not known."""
+    waiter: I64
+    """The first activity behind a stream's wait; -1 where a host call waits."""
+    call: I64
+    """The host event that waits; -1 where a stream does."""
+
+
+def marks(trace: DeviceTrace, host: HostEvents, queues: Queues) -> Marks:
+    """Who waits for which event. Kineto names the event but not its record: an event is taken to be the latest record
+    before the wait that no other event has, made in another stream than the one that waits, whose work was over when
+    the waiting work began."""
+    names = np.array([_role(name) for name in trace.names] + [0], np.int64)
+    role = np.where(host.is_call, names[trace.name[host.row]], 0)
+    calls = np.flatnonzero(role > 0)
+    calls = calls[np.argsort(host.start_ns[calls], kind="stable")]
+    stream, event = _sync_streams(trace, host, queues.device, calls)
+    launches = _launches(host, queues.device)
+    before, after = _neighbours(host, launches, calls)
+    of_launch = np.append(launches[1], -1)
+    own, following = of_launch[before], of_launch[after]
+    is_record, is_wait = role[calls] == k.RECORD, role[calls] == k.WAIT
+    stream = np.where(is_record, own, np.where(is_wait & (stream == NO_STREAM), following, stream))
+    time = host.start_ns[calls]
+    given = queues.last_before(np.where(is_record, stream, -1), time)
+    waiter = queues.first_from(np.where(is_wait, stream, -1), time)
+    due = np.where(waiter >= 0, np.append(queues.device.start_ns, 0)[waiter], host.end_ns[calls])
+    chosen = np.full(len(calls), -1, np.int64)
+    k.match_marks(role[calls], host.thread[calls], stream, event, given, np.append(queues.device.end_ns, 0)[given], due,
+                  NOISE_NS, chosen)  # fmt: skip
+    return _through_streams(queues, role[calls], time, stream, given, chosen, waiter, calls)
+
+
+def _through_streams(
+    queues: Queues, role: I64, time_ns: I64, stream: I64, given: I64, chosen: I64, waiter: I64, calls: I64
+) -> Marks:
+    """A record stands behind the last activity of its stream, and behind what the stream has been told to wait for
+    since: a wait is handed on even where no activity lies between it and the record."""
+    behind: list[tuple[int, ...]] = []
+    told: dict[int, list[tuple[int, ...]]] = {}
+    rows: list[tuple[int, int, int]] = []
+    since = np.append(queues.given_ns, np.iinfo(np.int64).min)
+    last_told: dict[int, int] = {}
+    for i, (what, at, mark) in enumerate(zip(role.tolist(), stream.tolist(), chosen.tolist(), strict=True)):
+        if what == k.RECORD:
+            own = (int(given[i]),) if given[i] >= 0 else ()
+            if last_told.get(at, -1) < since[given[i]]:
+                told.pop(at, None)  # the last activity came later, and stands behind them itself
+            behind.append(tuple(dict.fromkeys((*own, *(s for waits in told.get(at, ()) for s in waits)))))
+            continue
+        found = behind[mark] if mark >= 0 else ()
+        behind.append(found)
+        if what == k.WAIT and found:
+            told.setdefault(at, []).append(found)
+            last_told[at] = int(time_ns[i])
+        rows += [(s, int(waiter[i]), -1) if what == k.WAIT else (s, -1, int(calls[i])) for s in found]
+    return Marks(*np.array(rows, np.int64).reshape(-1, 3).T)
+
+
+def _role(name: str) -> int:
+    if "EventRecord" in name or name == "recordEvent":
+        return k.RECORD
+    if "StreamWaitEvent" in name:
+        return k.WAIT
+    return k.SYNC if "EventSynchronize" in name else 0
+
+
+def _sync_streams(trace: DeviceTrace, host: HostEvents, device: DeviceEvents, calls: I64) -> tuple[I64, I64]:
+    """Stream and event of each call, as far as its `cuda_sync` twin says; NO_STREAM and UNKNOWN otherwise."""
+    stream, event = np.full(len(calls), NO_STREAM, np.int64), np.full(len(calls), UNKNOWN, np.int64)
+    at, rows = sync_rows(trace, host, calls)
+    recorded = trace.stream[rows]
+    position = np.searchsorted(device.stream_id, recorded)
+    known = np.append(device.stream_id, UNKNOWN)[position] == recorded
+    stream[at] = np.where(known, position, NO_STREAM)
+    event[at] = trace.spread("wait_on_event")[rows]
+    return stream, event
+
+
+def sync_rows(trace: DeviceTrace, host: HostEvents, calls: I64) -> tuple[I64, I64]:
+    """(positions among `calls`, rows of `cuda_sync` events with their correlation)."""
+    rows = np.flatnonzero(trace.is_category("cuda_sync") & (trace.correlation > 0))
+    rows = rows[np.argsort(trace.correlation[rows], kind="stable")]
+    wanted = trace.correlation[host.row[calls]]
+    at = np.searchsorted(trace.correlation[rows], wanted)
+    found = np.append(trace.correlation[rows], UNKNOWN)[at] == wanted
+    return np.flatnonzero(found), rows[at[found]]
+
+
+def _launches(host: HostEvents, device: DeviceEvents) -> tuple[I64, I64]:
+    """(calls that launch, by thread and start; the stream of the first activity of each)."""
+    known = np.flatnonzero(device.call >= 0)
+    call, first = np.unique(device.call[known], return_index=True)  # host events lie by thread and start
+    return call, device.stream[known[first]]
+
+
+def _neighbours(host: HostEvents, launches: tuple[I64, I64], calls: I64) -> tuple[I64, I64]:
+    """Positions of the launches before and behind each call on its thread; -1: none."""
+    at = np.searchsorted(launches[0], calls)
+    thread = np.append(host.thread[launches[0]], -1)
+    before = np.where((at > 0) & (thread[at - 1] == host.thread[calls]), at - 1, -1)
+    return before, np.where(thread[at] == host.thread[calls], at, -1)

@@ -1,0 +1,202 @@
+"""ASTRA-sim's text workloads: a kind of parallelism, a count, and one line a layer.
+
+    DATA
+    2
+    conv1  -1  130  NONE 0   120  NONE 0   320  ALLREDUCE 37632  32
+    conv2  -1   34  NONE 0    36  NONE 0    75  ALLREDUCE 65536   7
+
+The columns of a layer: name, a number that nothing reads, then of the forward pass, of the input's gradient and of the
+weights' gradient each the compute time in us, the collective and its bytes, then the time of the update, which nothing
+reads either. All ranks run the same layers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import FormatError, UsageError
+from etude.ingest.text_graphs import GRAPHS
+from etude.ingest.text_layers import Comm, Header, Layer
+from etude.model.build import TraceBuilder
+from etude.model.job import MAX_WORLD, Groups, Job
+from etude.model.schema import Collective
+from etude.model.text import varint
+
+SCHEMA: Final = "1.0.2-chakra.1.0.0"
+"""What Chakra's own converter says in its files."""
+MAX_BYTES: Final = 1 << 24
+COLLECTIVES: Final = {
+    "NONE": Collective.NONE,
+    "ALLREDUCE": Collective.ALL_REDUCE,
+    "ALLTOALL": Collective.ALL_TO_ALL,
+    "ALLGATHER": Collective.ALL_GATHER,
+    "REDUCESCATTER": Collective.REDUCE_SCATTER,
+}
+_COLUMNS: Final = 12
+_OWN: Final = ("DATA", "MODEL", "HYBRID_DATA_MODEL", "HYBRID_MODEL_DATA")
+"""What a layer of HYBRID_CUSTOMIZED may be by itself."""
+_LISTS: Final = {"checkpoints": "checkpoints", "checkpoint_initiates": "recomputing"}
+_TRANSFORMERS: Final = ("HYBRID_TRANSFORMER", "HYBRID_TRANSFORMER_FWD_IN_BCKWD")
+
+
+def read_text(path: Path, ranks: int, *, passes: int = 1) -> Job:
+    """A workload as a job of so many ranks and passes, which share one trace."""
+    if not 1 <= ranks <= MAX_WORLD:
+        raise UsageError(f"{ranks:,} ranks", hint=f"from 1 to {MAX_WORLD:,}")
+    if passes < 1:
+        raise UsageError(f"{passes} passes", hint="at least 1")
+    size = path.stat().st_size
+    if size > MAX_BYTES:
+        raise FormatError(f"{size:,} bytes are no text workload", path=path, hint=f"at most {MAX_BYTES:,} are read")
+    try:
+        text = path.read_bytes().decode().replace("\r\n", "\n").replace("\r", "\n")
+    except UnicodeDecodeError as problem:
+        raise FormatError("not a text", path=path, offset=problem.start) from None
+    header, layers = _Reader(path, text).read()
+    return _job(path.name.removesuffix(".txt"), text, header, layers, ranks, passes)
+
+
+@dataclass(slots=True)
+class _Reader:
+    path: Path
+    text: str
+    lines: list[tuple[int, list[str]]] = field(default_factory=list)
+
+    def read(self) -> tuple[Header, list[Layer]]:
+        self.lines = [(n, line.split()) for n, line in enumerate(self.text.split("\n"), 1) if line.strip()]
+        if not self.lines:
+            raise FormatError("is empty", path=self.path, hint=_SHAPE)
+        header = self._header(*self.lines[0])
+        if len(self.lines) < 2:
+            self._fail(self.lines[0][0], "no number of layers follows", _SHAPE)
+        number, words = self.lines[1]
+        count = self._number(number, "the number of layers", words[0])
+        if len(words) > 1:
+            self._fail(number, f"`{words[1]}` behind the number of layers", _SHAPE)
+        layers = [self._layer(number, words, header) for number, words in self.lines[2:]]
+        if count != len(layers) or not layers:
+            self._fail(number, f"says {count:,} layers, and {len(layers):,} follow", "one line a layer")
+        self._check(header, layers)
+        return header, layers
+
+    def _header(self, number: int, words: list[str]) -> Header:
+        policy, rest = words[0], words[1:]
+        if policy not in GRAPHS:
+            self._fail(number, f"unknown parallelism `{policy}`", f"known: {', '.join(GRAPHS)}")
+        header = Header(policy)
+        if policy in ("HYBRID_DLRM", "HYBRID_DLRM_ENHANCED"):
+            if not rest:
+                self._fail(number, "no last bottom layer is given", f"`{policy} 4`")
+            header.last_bottom = self._number(number, "the last bottom layer", rest.pop(0))
+        while rest and policy in _TRANSFORMERS:
+            key = rest.pop(0).rstrip(":")
+            if not rest:
+                self._fail(number, f"nothing follows `{key}`", "`model_parallel_NPU_group: 8`")
+            value = self._number(number, f"`{key}`", rest.pop(0))
+            if key in _LISTS:
+                if len(rest) < value:
+                    self._fail(number, f"`{key}` says {value}, and {len(rest)} follow", "a count, then the layers")
+                listed = [self._number(number, f"`{key}`", rest.pop(0)) for _ in range(value)]
+                setattr(header, _LISTS[key], listed)
+            elif key == "model_parallel_NPU_group":
+                header.model_parallel = value
+            else:
+                known = ", ".join(("model_parallel_NPU_group", *_LISTS))
+                self._fail(number, f"unknown key `{key}`", f"known: {known}")
+        if rest:
+            self._fail(number, f"`{rest[0]}` behind the parallelism", _SHAPE)
+        return header
+
+    def _layer(self, number: int, words: list[str], header: Header) -> Layer:
+        customized = header.policy == "HYBRID_CUSTOMIZED"
+        wanted = _COLUMNS + customized
+        if len(words) != wanted:
+            hint = f"{_LAYER} parallelism" if customized else _LAYER
+            self._fail(number, f"{len(words)} columns, expected {wanted}", hint)
+        comms = []
+        for at, of in ((2, "forward"), (5, "input gradient"), (8, "weight gradient")):
+            time = self._number(number, f"compute time, {of}", words[at])
+            size = self._number(number, f"bytes, {of}", words[at + 2])
+            if words[at + 1] not in COLLECTIVES:
+                known = ", ".join(COLLECTIVES)
+                self._fail(number, f"unknown collective `{words[at + 1]}`, {of}", f"known: {known}")
+            comms.append(Comm(time, words[at + 1], COLLECTIVES[words[at + 1]], size))
+        policy = words[12] if customized else ""
+        if customized and policy not in _OWN:
+            self._fail(number, f"a layer cannot be `{policy}`", f"known: {', '.join(_OWN)}")
+        forward, inputs, weights = comms
+        return Layer(words[0], forward, inputs, weights, policy)
+
+    def _check(self, header: Header, layers: list[Layer]) -> None:
+        named = [("last bottom layer", [header.last_bottom] if header.last_bottom is not None else [])]
+        named += [("checkpoint", header.checkpoints), ("recomputing layer", header.recomputing)]
+        for what, numbers in named:
+            for layer in numbers:
+                if not 0 <= layer < len(layers):
+                    self._fail(1, f"{what} {layer} is not one of the {len(layers)} layers", "they count from 0")
+        for layer in header.recomputing:
+            if not any(checkpoint < layer for checkpoint in header.checkpoints):
+                self._fail(1, f"layer {layer} recomputes, and no checkpoint is before it", "checkpoints: 1 0")
+
+    def _number(self, number: int, what: str, word: str) -> int:
+        if not re.fullmatch(r"\d{1,18}", word):
+            self._fail(number, f"{what} is `{word}`", "a whole number, not negative")
+        return int(word)
+
+    def _fail(self, number: int, problem: str, hint: str) -> NoReturn:
+        raise FormatError(problem, path=self.path, where=f"line {number}", hint=hint)
+
+
+_SHAPE: Final = "line 1: parallelism, line 2: number of layers, then one line a layer"
+_LAYER: Final = "name unused  time collective bytes (forward, input gradient, weight gradient)  update"
+
+
+def _job(name: str, text: str, header: Header, layers: list[Layer], ranks: int, passes: int) -> Job:
+    builder = TraceBuilder()
+    GRAPHS[header.policy](builder, header, layers, passes)
+    trace = builder.build()
+    groups, group_of = _groups(list(builder.groups), header.model_parallel, ranks)
+    return Job(
+        name=name,
+        traces=(trace,),
+        ranks=np.arange(ranks, dtype=np.int32),
+        trace_of=np.zeros(ranks, np.int32),
+        groups=groups,
+        group_start=np.arange(ranks + 1, dtype=np.int64) * len(builder.groups),
+        group_of=group_of.reshape(-1),
+        peer_start=np.zeros(ranks + 1, np.int64),
+        peer_of=np.zeros(0, np.int64),
+        id_base=np.arange(ranks, dtype=np.uint64) * np.uint64(len(trace)),
+        tag_base=np.zeros(ranks, np.int64),
+        world_size=ranks,
+        metadata=(_string("schema", SCHEMA) + _string("input_file", text),),
+        metadata_of=np.zeros(ranks, np.int32),
+        provenance={"source_format": "astra-sim text", "schema": SCHEMA},
+    )
+
+
+def _groups(slots: list[str], width: int, ranks: int) -> tuple[Groups, NDArray[np.int32]]:
+    """Model-parallel groups of `width` neighbours, data-parallel ones of those `width` apart; group of (rank, slot)."""
+    if not width:
+        return Groups.of([]), np.zeros((ranks, 0), np.int32)
+    if ranks % width:
+        raise UsageError(f"{ranks} ranks are not groups of {width}", hint="a multiple of model_parallel_NPU_group")
+    rank, models = np.arange(ranks), ranks // width
+    entries = [(f"model{m}", list(range(m * width, (m + 1) * width))) for m in range(models)]
+    entries += [(f"data{d}", list(range(d, ranks, width))) for d in range(width)]
+    number = {"model": rank // width, "data": models + rank % width}
+    found = [number[slot] for slot in slots]
+    return Groups.of(entries), np.stack(found, axis=1).astype(np.int32) if found else np.zeros((ranks, 0), np.int32)
+
+
+def _string(name: str, value: str) -> bytes:
+    """An attribute of the GlobalMetadata message: field 2, with its name (1) and a string (29)."""
+    inner = [(b"\x0a", name.encode()), (b"\xea\x01", value.encode())]
+    attribute = b"".join(tag + varint(len(raw)) + raw for tag, raw in inner)
+    return b"\x12" + varint(len(attribute)) + attribute

@@ -1,0 +1,103 @@
+"""Compiled reading of tensors out of recorded values: `[id, storage, offset, elements, element bytes, "device"]`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from etude.link.scan_kernels import skip_string
+
+_QUOTE, _COMMA, _LIST, _END_LIST = 34, 44, 91, 93
+
+
+@njit(cache=True)
+def _tensor(buf, p, five):
+    """Behind the fifth number of the list at p, and its comma, where a string follows; -1 where that is not so."""
+    p += 1
+    for i in range(5):
+        while buf[p] == 32:
+            p += 1
+        if not 48 <= buf[p] <= 57:
+            return -1
+        value = np.int64(0)
+        while 48 <= buf[p] <= 57:
+            value = value * 10 + np.int64(buf[p] - 48)
+            p += 1
+        five[i] = value
+        if buf[p] != _COMMA:
+            return -1
+        p += 1
+    while buf[p] == 32:
+        p += 1
+    return p if buf[p] == _QUOTE else -1
+
+
+@njit(cache=True)
+def read_tensors(buf, word, places, row, out, used):
+    """Writes (row, id, storage, offset, elements, element bytes) of every tensor of the values at places[row:], lists
+    of them included, from `used` on. Returns (the next row, used); a row that does not fit is not begun."""
+    five = np.empty(5, np.int64)
+    while row < len(places):
+        p = places[row]
+        first = used
+        depth = 0
+        while p >= 0:
+            c = buf[p]
+            if c == 0:
+                break
+            if c == _QUOTE:
+                p = skip_string(buf, word, p)
+                continue
+            if c == _LIST:
+                behind = _tensor(buf, p, five)
+                if behind >= 0:
+                    if used == out.shape[1]:
+                        return row, first
+                    out[0, used] = row
+                    for i in range(5):
+                        out[i + 1, used] = five[i]
+                    used += 1
+                    p = behind
+                else:
+                    p += 1
+                depth += 1
+                continue
+            if c == _END_LIST:
+                depth -= 1
+                if depth <= 0:
+                    break
+            elif depth == 0:
+                break  # not a list
+            p += 1
+        row += 1
+    return row, used
+
+
+@njit(cache=True)
+def flows(order, in_start, in_code, in_storage, out_start, out_code, out_storage, first, last, is_leaf, host_only,
+          codes, source, target):  # fmt: skip
+    """What each operator reads that another wrote: pairs of activities, or of leaf operators where nothing runs on a
+    device. `order`: operators by start; first, last: their activities or -1. Returns how many pairs."""
+    made = np.full(codes, -1, np.int64)  # who wrote a tensor last: an activity, or an operator
+    n = 0
+    for op in order:
+        works = is_leaf[op] if host_only else first[op] >= 0
+        if not works and not is_leaf[op]:
+            continue
+        begin = op if host_only else first[op]
+        if works:
+            for k in range(in_start[op], in_start[op + 1]):
+                writer = made[in_code[k]]
+                if writer >= 0 and writer != begin and not (not host_only and first[op] <= writer <= last[op]):
+                    source[n], target[n] = writer, begin
+                    n += 1
+        for k in range(out_start[op], out_start[op + 1]):
+            if works:
+                made[out_code[k]] = op if host_only else last[op]
+                continue
+            made[out_code[k]] = -1
+            for j in range(in_start[op], in_start[op + 1]):  # a view: whoever wrote the storage wrote it
+                if in_storage[j] == out_storage[k] and made[in_code[j]] >= 0:
+                    made[out_code[k]] = made[in_code[j]]
+                    break
+    return n

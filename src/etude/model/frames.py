@@ -1,0 +1,21 @@
+"""Frames: operators on the host that only call others."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import TraceError
+from etude.model.schema import Kind
+from etude.model.trace import Trace
+
+
+def frames(trace: Trace) -> NDArray[np.bool_]:
+    """Host operators that call others on the host: their time runs in those, so they take none of their own."""
+    mask = np.zeros(len(trace), bool)
+    parents = trace.parent[(trace.parent >= 0) & (trace.cpu == 1)] if trace.parent.strides != (0,) else trace.parent[:0]
+    if len(parents):
+        if int(parents.max()) >= len(trace):
+            raise TraceError(f"a node's parent is outside the trace's {len(trace)} nodes")
+        mask[parents] = True
+    return mask & (trace.cpu == 1) & (trace.kind == Kind.COMP)

@@ -1,0 +1,102 @@
+"""The critical path: what the end of the run waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.analyse.critical_path import by_kind, length_ns
+from etude.reporting import words
+from etude.reporting.study import Study
+from etude.view.charts import Bar, Column, Piece, Stretch, bars, legend, strip, table
+from etude.view.page import Section, Told
+from etude.view.slices import Slices
+
+SORT = {
+    "compute": "compute", "communication": "communication", "memory": "memory", "host": "host", "other": "other",
+    "launch": "host", "gap": "idle",
+}  # fmt: skip
+LABEL = {"host": "host", "launch": "launch", "gap": "unexplained", "other": "other"}
+UNNAMED = ("gap", "launch", "host")
+"""Kinds of which no single piece is worth a finding: what the host does is many small things."""
+LONG = 0.3
+STRETCHES = 900
+
+
+def told(study: Study) -> list[Told]:
+    path = study.path
+    whole = max(length_ns(path), 1)
+    kinds = by_kind(path)
+    host = kinds.get("host", 0) / whole
+    found = []
+    if host >= LONG:
+        tone = "bad" if host >= 2 * LONG else "warn"
+        found.append(Told(tone, f"The host sets the pace for {words.percent(host)} of the run.",
+                          "The critical path runs through code of the host; larger batches, CUDA graphs "
+                          "or torch.compile shorten it, faster devices do not.", "path"))  # fmt: skip
+    top = [row for row in study.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
+    if top and top[0]["share"] >= 0.1:
+        t = top[0]
+        found.append(Told("info", f"{words.short(t['name'])} holds {words.percent(t['share'])} of the critical path.",
+                          f"{words.plural(t['count'], 'time')}, {words.time(t['time_ns'])} in all; making it twice as "
+                          f"fast can shorten the run by at most {words.percent(t['share'] / 2)}.", "path"))  # fmt: skip
+    return found
+
+
+def section(study: Study) -> Section:
+    path = study.path
+    kinds = by_kind(path)
+    whole = length_ns(path)
+    assert sum(kinds.values()) == whole, f"the path's parts are {sum(kinds.values())} ns of {whole} ns"
+    pieces = tuple(Piece(SORT[k], LABEL.get(k, k), v, k == "launch") for k, v in kinds.items())
+    body = legend([(SORT[k], LABEL.get(k, k)) for k in kinds]) + bars([Bar("path", pieces)], words.time)
+    body += "<h3>Over time</h3>" + _strip(path, whole)
+    rows = study.path_by_name.slice(0, 300).to_pylist()
+    for row in rows:
+        row["buys"] = row["share"] / 2
+    columns = [
+        Column("name", "what", lambda v: v or "(no name)", number=False, code=True),
+        Column("kind", "kind", number=False),
+        Column("count", "times", words.number), Column("time_ns", "time on the path", words.time),
+        Column("share", "share", words.percent, meter=1.0),
+        Column("buys", "halved, saves up to", words.percent),
+    ]  # fmt: skip
+    body += "<h3>What is on it</h3>" + table("t-path", rows, columns)
+    lead = (
+        "Walked back from the last event to the first, always to what was waited for last. It is as long as the run, "
+        f"<b>{words.time(whole)}</b>; what is not on it cannot shorten the run by itself."
+    )
+    return Section("path", "Critical path", lead, body)
+
+
+def _strip(path: pa.Table, whole: int) -> str:
+    """Stretches of one kind and rank; those too short to see are joined to the one before."""
+    kind = path["kind"].combine_chunks().dictionary_encode()
+    code, rank = kind.indices.to_numpy(), path["rank"].to_numpy()
+    start, end = path["start_ns"].to_numpy(), path["end_ns"].to_numpy()
+    first = np.flatnonzero(np.append(True, (code[1:] != code[:-1]) | (rank[1:] != rank[:-1])))
+    last = np.append(first[1:], len(code)) - 1
+    merged: list[list[int]] = []
+    for i, j in zip(first.tolist(), last.tolist(), strict=True):
+        if merged and end[j] - start[i] < whole / STRETCHES:
+            merged[-1][1] = int(end[j])
+        elif end[j] > start[i]:
+            merged.append([int(start[i]), int(end[j]), int(code[i]), int(rank[i])])
+    names = kind.dictionary.to_pylist()
+    shown = [
+        Stretch(s, e, SORT[names[k]], f"{LABEL.get(names[k], names[k])}, rank {r}\n{words.time(e - s)}")
+        for s, e, k, r in merged
+    ]
+    low = float(start[0])
+    return strip("The critical path over time, by kind", shown, low, low + whole, words.time)
+
+
+def on_path(study: Study, slices: Slices) -> NDArray[np.bool_]:
+    """Beside each slice: is it on the path?"""
+    of = np.full(int(study.job.ranks.max()) + 1 if len(study.job) else 1, -1, np.int64)
+    of[study.job.ranks] = np.arange(len(study.job))
+    keys = of[study.path["rank"].to_numpy()] << 32 | study.path["node"].to_numpy()
+    mine = slices.at.astype(np.int64) << 32 | slices.node
+    kinds = np.array(study.path["kind"].to_pylist())
+    return np.isin(mine, keys[(kinds != "gap") & (kinds != "launch")])

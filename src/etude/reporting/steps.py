@@ -1,0 +1,62 @@
+"""Steps: how long each took, and how much they vary."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etude.analyse.steps import steps
+from etude.reporting import words
+from etude.reporting.study import Study
+from etude.view.charts import Bar, Column, Piece, bars, legend, table
+from etude.view.page import Section, Told
+
+UNSTEADY = 0.1
+"""Spread of step times, over their median, from which a report says so."""
+BARS = 24
+PIECES = (("compute", "compute", "compute_ns"), ("communication", "exposed communication", "exposed_comm_ns"),
+          ("other", "other", "other_ns"), ("idle", "idle", "idle_ns"))  # fmt: skip
+
+
+def _mean(study: Study) -> list[dict[str, float]]:
+    """A row a step: means over ranks."""
+    found: dict[int, list[dict[str, int]]] = {}
+    for row in steps(study.job, study.timing).to_pylist():
+        row["other_ns"] = row["span_ns"] - row["compute_ns"] - row["exposed_comm_ns"] - row["idle_ns"]
+        found.setdefault(row["step"], []).append(row)
+    keys = ("span_ns", "compute_ns", "exposed_comm_ns", "other_ns", "idle_ns")
+    return [
+        {"step": step, "ranks": len(rows)} | {k: sum(r[k] for r in rows) / len(rows) for k in keys}
+        for step, rows in sorted(found.items())
+    ]
+
+
+def told(study: Study) -> list[Told]:
+    spans = np.array([row["span_ns"] for row in _mean(study)])
+    if len(spans) < 3 or not np.median(spans):
+        return []
+    middle, slowest = float(np.median(spans)), int(spans.argmax())
+    if spans[slowest] < (1 + UNSTEADY) * middle:
+        return []
+    return [Told(
+        "info", f"Steps vary: the slowest of {len(spans)} takes {words.percent(spans[slowest] / middle - 1)} longer "
+        "than the middle one.", f"{words.time(spans[slowest])} against {words.time(middle)}.", "steps",
+    )]  # fmt: skip
+
+
+def section(study: Study) -> Section:
+    rows = _mean(study)
+    if not rows:
+        return Section("steps", "Steps", "", empty="No steps are marked in this run (ProfilerStep, or a `step`).")
+    drawn = [
+        Bar(f"step {row['step']:.0f}", tuple(Piece(s, label, row[key]) for s, label, key in PIECES))
+        for row in rows[:BARS]
+    ]
+    used = [(s, label) for s, label, key in PIECES if any(row[key] for row in rows)]
+    columns = [
+        Column("step", "step", words.number), Column("ranks", "ranks", words.number),
+        Column("span_ns", "time", words.time), Column("compute_ns", "compute", words.time),
+        Column("exposed_comm_ns", "exposed communication", words.time), Column("idle_ns", "idle", words.time),
+    ]  # fmt: skip
+    body = legend(used) + bars(drawn, words.time) + table("t-steps", rows[:512], columns)
+    lead = "Each step from the first to the last of its device work, mean over ranks."
+    return Section("steps", "Steps", lead, body)

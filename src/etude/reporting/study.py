@@ -1,0 +1,161 @@
+"""A run under study: its job, its times, and the tables that several sections look at, each made once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from etude.analyse.breakdown import breakdown
+from etude.analyse.clocks import offsets
+from etude.analyse.collectives import collectives
+from etude.analyse.critical_path import by_name, critical_path
+from etude.analyse.idle import idle
+from etude.analyse.operators import SEGMENT, kernels
+from etude.analyse.runs import Use, uses
+from etude.analyse.stragglers import stragglers
+from etude.errors import UsageError
+from etude.model.job import Job
+from etude.model.system import Device
+from etude.model.timing import Origin, Timing
+from etude.model.trace import Trace
+from etude.view.slices import Slices, Sort, slices_of
+
+U8 = NDArray[np.uint8]
+
+BETWEEN = "host code between operators"
+LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
+RANKS_DRAWN = 16
+"""Ranks of a timeline; where there are more, those drawn are chosen."""
+
+ORIGINS = {
+    Origin.NONE: "of unknown origin",
+    Origin.MEASURED: "measured",
+    Origin.SIMULATED: "simulated",
+    Origin.REPLAYED: "replayed",
+}
+
+_SORT = np.zeros(len(Use), np.uint8)
+_SORT[Use.NONE], _SORT[Use.COMPUTE], _SORT[Use.COMMUNICATION] = Sort.OTHER, Sort.COMPUTE, Sort.COMMUNICATION
+_SORT[Use.MEMORY], _SORT[Use.HOST] = Sort.MEMORY, Sort.HOST
+
+
+def sort_of(trace: Trace) -> U8:
+    """What the analyses take a node to be, for its colour; what takes no device time on the host is the host's."""
+    use = uses(trace)
+    return np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT[use])
+
+
+@dataclass(frozen=True)
+class Study:
+    job: Job
+    timing: Timing
+    name: str
+    label: str = ""
+    """How the run is called where there are two: `measured`, `simulated`, or the names of their folders."""
+    device: Device | None = None
+    """What the ranks run on, where that is known."""
+    marked: list[int] = field(default_factory=list)
+    """Ranks that a finding is about: they are drawn first."""
+
+    @property
+    def origin(self) -> str:
+        return ORIGINS[self.timing.origin]
+
+    @property
+    def whose(self) -> str:
+        return "the device's" if len(self.job) == 1 else "the devices'"
+
+    @cached_property
+    def aligned(self) -> Timing:
+        """The times on one clock."""
+        from dataclasses import replace
+
+        return replace(self.timing, clock_offset_ns=offsets(self.job, self.timing), aligned=True)
+
+    @cached_property
+    def span_ns(self) -> int:
+        span = self.aligned.span()
+        if span is None:
+            raise UsageError("no node of this job has a start and an end", hint="--system dgx-h100 simulates it first")
+        return span[1] - span[0]
+
+    @cached_property
+    def breakdown(self) -> pa.Table:
+        return breakdown(self.job, self.timing)
+
+    @cached_property
+    def collectives(self) -> pa.Table:
+        return collectives(self.job, self.timing)
+
+    @cached_property
+    def collective_times(self) -> tuple[int, int]:
+        """(transfer, mean waiting of a member) in ns over all collectives of which more than one member is here."""
+        calls = self.collectives.filter(pc.greater(self.collectives["ranks_seen"], 1))
+        return tuple(sum(v or 0 for v in calls[name].to_pylist()) for name in ("transfer_ns", "wait_ns"))  # type: ignore[return-value]
+
+    @cached_property
+    def kernels(self) -> pa.Table:
+        return kernels(self.job, self.timing)
+
+    @cached_property
+    def idle(self) -> pa.Table:
+        return idle(self.job, self.timing)
+
+    @cached_property
+    def stragglers(self) -> pa.Table:
+        return stragglers(self.job, self.timing)
+
+    @cached_property
+    def has_device(self) -> bool:
+        """Does anything run beside the host?"""
+        return any(bool((t.cpu != 1).any()) for t in self.job.traces)
+
+    @cached_property
+    def launches(self) -> int:
+        """Calls that launch kernels, on all ranks."""
+        found = 0
+        for t, ranks in zip(*np.unique(self.job.trace_of, return_counts=True), strict=True):
+            codes, words = self.job.traces[int(t)].coded("name")
+            which = np.array([bool(LAUNCH.match(w)) for w in words] + [False])
+            found += int(which[codes].sum()) * int(ranks)
+        return found
+
+    @cached_property
+    def path(self) -> pa.Table:
+        """The critical path; an operator's own time has its operator's name."""
+        found = critical_path(self.job, self.timing)
+        names = found["name"].to_pylist()
+        own = np.array([i for i, name in enumerate(names) if name == SEGMENT], np.int64)
+        ranks, nodes = found["rank"].to_numpy()[own], found["node"].to_numpy()[own]
+        for rank in np.unique(ranks).tolist():
+            trace = self.job.traces[int(self.job.trace_of[self.job.index(rank)])]
+            codes, words = trace.coded("name")
+            mine = own[ranks == rank]
+            callers = trace.parent[nodes[ranks == rank]]
+            for i, code in zip(mine.tolist(), np.where(callers >= 0, codes[callers], -1).tolist(), strict=True):
+                names[i] = f"{words[code]}, itself" if code >= 0 else BETWEEN
+        return found.set_column(found.column_names.index("name"), "name", pa.array(names, pa.string()))
+
+    @cached_property
+    def path_by_name(self) -> pa.Table:
+        return by_name(self.path)
+
+    def drawn(self) -> list[int]:
+        """Ranks of the timeline: all, or those that findings are about and others evenly between."""
+        ranks = self.job.ranks.tolist()
+        if len(ranks) <= RANKS_DRAWN:
+            return ranks
+        chosen = list(dict.fromkeys(r for r in self.marked if r in ranks))[: RANKS_DRAWN // 2]
+        for r in np.linspace(0, len(ranks) - 1, RANKS_DRAWN).round().astype(int).tolist():
+            if ranks[r] not in chosen and len(chosen) < RANKS_DRAWN:
+                chosen.append(ranks[r])
+        return sorted(chosen)
+
+    def slices(self) -> Slices:
+        return slices_of(self.job, self.aligned, self.drawn(), sort_of)

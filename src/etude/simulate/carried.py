@@ -1,0 +1,322 @@
+"""Operations of the engine as operations of a network with links: which algorithm, in how many chunks, at which costs.
+
+What closed forms add to the bytes is added here in the same way: the launch and the ramp of the protocol before the
+first transfers, the protocol's part of the bandwidth on all bytes, its step latency in place of the level's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.algorithms import ALGORITHMS
+from etude.cost.collectives import AUTO, choose, start_ns
+from etude.cost.groups import GroupShape
+from etude.cost.schedules import Schedule, chunked, known, message, schedule
+from etude.errors import ClusterError, UsageError
+from etude.model.fabrics import topology_of_system
+from etude.model.routes import Routes, common_switch
+from etude.model.schema import Collective
+from etude.model.system import LevelKind, System
+from etude.model.topology import Topology
+from etude.simulate.costs import jittered
+from etude.simulate.groups import members_of
+from etude.simulate.network.run import Operation, run_operations
+from etude.simulate.options import Network
+
+if TYPE_CHECKING:
+    from etude.simulate.operations import Operations, Run
+
+I64 = NDArray[np.int64]
+
+_PLAIN: Final = ("ring", "direct", "dissemination")
+"""Taken, the first that there is, where the algorithm has no schedule."""
+_LIKE: Final = {"torus": "hierarchical"}
+_NESTED: Final = ("hierarchical", "rail")
+_RINGS: Final = ("ring", "ring_both")
+_ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE)
+_MOST_CHUNKS: Final = 64
+_MOST_TRANSFERS: Final = 1 << 20
+"""Of one schedule, where there is a choice."""
+_WHOLE: Final = 1_000_000
+_MOST_WAYS: Final = 16
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Carried:
+    """A collective on a group, ready for the network."""
+
+    schedule: Schedule
+    launch_ns: int
+    wire_ppm: int
+    lags: I64 | None
+
+
+class Carrier:
+    """Makes operations of the network; what they have in common is made once.
+
+    `window` chunks of one transfer may be under way. Links take them one by one; where flows share a link, more than
+    two only make each other late.
+    """
+
+    def __init__(self, system: System, topology: Topology, *, window: int = 4) -> None:
+        self.system, self.topology, self.window = system, topology, window
+        self.routes = Routes(topology)
+        self.made: dict[tuple[Any, ...], Schedule] = {}
+        self.lags: dict[tuple[Any, ...], I64] = {}
+        self.ways_of: dict[tuple[int, int], int] = {}
+        self.replaced: dict[str, str] = {}
+
+    # -- collectives
+
+    def collective(self, what: Collective, size: int, members: I64, shape: GroupShape, algorithm: str) -> Carried:
+        """The algorithm that is asked for, or the one whose closed form is fastest."""
+        name, there = what.name.lower(), _known(what)
+        asked = algorithm != AUTO
+        if asked and algorithm not in there and algorithm not in ALGORITHMS[what]:
+            raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}")
+        if not asked:
+            algorithm = str(choose(self.system, what, [size], shape).algorithm[0])
+        dims = self._dims(shape, members)
+        plain = ("direct",) if what == Collective.ALL_TO_ALL else _PLAIN
+        take = self._schedulable(algorithm, there, dims, members, plain)
+        if not take:
+            raise UsageError(f"{name} has no algorithm that can be carried out", hint=f"known: {', '.join(there)}")
+        if take != algorithm and len(members) > 1:
+            self.replaced[f"`{algorithm}` of {name}"] = f"`{take}`"
+        protocol, start, chunks = start_ns(self.system, what, size, shape, take)
+        chunks = self._chunks(what, take, size, shape, protocol, chunks)
+        ways = self._ways(members)
+        more = self._layout(what, take, shape, members, dims)
+        chunks = max(chunks, ways)
+        key = (what, take, len(members), repr(more), chunks)
+        if key not in self.made:
+            self.made[key] = schedule(what, take, len(members), chunks=chunks, window=max(self.window, ways), **more)
+        plan = self.made[key]
+        lags = self._lags(key, plan, members, protocol, self._messages(plan, take, what))
+        return Carried(plan, start, self._wire(what, take, shape, protocol), lags)
+
+    def _layout(
+        self, what: Collective, take: str, shape: GroupShape, members: I64, dims: tuple[int, ...]
+    ) -> dict[str, Any]:
+        """Rings and trees so that every member's port carries its part of what leaves a unit."""
+        if take in _NESTED:
+            kinds = [self.system.levels[span.level].kind for span in shape.spans]
+            inner = ["ring_both" if kind == LevelKind.RING else "ring" for kind in kinds]
+            return {"dims": dims} if what == Collective.ALL_TO_ALL else {"dims": dims, "inner": inner}
+        if take == "tree" and len(dims) > 1 and what != Collective.GATHER and what != Collective.SCATTER:
+            return {"dims": (dims[0], len(members) // dims[0])}
+        if take in _RINGS and what != Collective.ALL_TO_ALL:
+            orders = self._orders(shape, len(members), dims)
+            if len(orders) > 1 and (what in _ROOTED or 2 * len(orders) * len(members) ** 2 <= _MOST_TRANSFERS):
+                return {"orders": orders}
+        return {}
+
+    def _orders(self, shape: GroupShape, n: int, dims: tuple[int, ...]) -> list[list[int]]:
+        """Rings that leave a unit through another member each, or that use other links of a full mesh each."""
+        if len(dims) > 1:
+            member, local = np.arange(n), dims[0]
+            return [((member + turn) % local + member // local * local).tolist() for turn in range(local)]
+        if len(shape.spans) == 1 and self.system.levels[shape.spans[0].level].kind == LevelKind.FULL:
+            return [[m * stride % n for m in range(n)] for stride in range(1, n) if math.gcd(stride, n) == 1]
+        return [list(range(n))]
+
+    def own(self, plan: Schedule, members: I64) -> Carried:
+        """An algorithm that the user brought: its transfers, with the launch and the steps of a protocol."""
+        protocols = self.system.collectives.used()
+        protocol = plan.protocol if plan.protocol in protocols else list(protocols)[-1]
+        costs = protocols[protocol]
+        wire = round(_WHOLE / costs.bandwidth_fraction)
+        lags = self._lags((id(plan),), plan, members, protocol, None)
+        return Carried(plan, round(costs.launch_ns), wire, lags)
+
+    def _schedulable(
+        self, algorithm: str, there: Sequence[str], dims: tuple[int, ...], members: I64, plain: Sequence[str]
+    ) -> str:
+        rings = any(level.kind == LevelKind.RING for level in self.system.levels)
+        plain = ("ring_both", *plain) if rings and "ring" in plain else plain
+        for take in (algorithm, _LIKE.get(algorithm, ""), *plain):
+            nested = take not in _NESTED or len(dims) > 1
+            if take in there and nested and (take != "in_switch" or self._switch(members)):
+                return take
+        return ""
+
+    def _dims(self, shape: GroupShape, members: I64) -> tuple[int, ...]:
+        """Members under each unit, level by level, where they are a product of levels in the order of devices."""
+        ordered = bool((np.diff(self.system.device_of(members)) > 0).all())
+        dims = tuple(span.units for span in shape.spans)
+        return dims if shape.regular and ordered and np.prod(dims) == len(members) else ()
+
+    def _switch(self, members: I64) -> bool:
+        try:
+            common_switch(self.topology, members)
+        except ClusterError:
+            return False
+        return True
+
+    def _chunks(self, what: Collective, take: str, size: int, shape: GroupShape, protocol: str, chunks: int) -> int:
+        """What passes the same bytes on and on is cut so that chunks that may be under way at once fill the wire for
+        about two steps: smaller ones would leave it idle. The rest as in closed form."""
+        passed_on = take in ("tree", "in_switch") or (take in _RINGS and what in _ROOTED)
+        if not passed_on or not shape.spans:
+            return chunks
+        level = self.system.levels[shape.spans[0].level]
+        step = max(level.step("in_switch" if take == "in_switch" else protocol), 1.0)
+        fraction = self.system.collectives.used()[protocol].bandwidth_fraction
+        most = size / (level.rate_bytes_per_ns * fraction * step * 2 / self.window)
+        return 1 << int(np.log2(np.clip(most, 1, _MOST_CHUNKS)))
+
+    def _messages(self, plan: Schedule, take: str, what: Collective) -> I64 | None:
+        """Where a member posts messages to many one by one: how long the posts before each take."""
+        each = self.system.collectives.message_ns
+        if not each or not (take in ("direct", "one_shot") or (take in _NESTED and what == Collective.ALL_TO_ALL)):
+            return None
+        one = len(plan) // plan.chunks
+        phase = (np.diff(plan.dep_start)[:one] > 0).astype(np.int64)
+        moves = plan.src[:one] != plan.dst[:one]
+        key = np.where(moves, plan.src[:one].astype(np.int64) * 2 + phase, -1)
+        order = np.argsort(key, kind="stable")
+        first = np.searchsorted(key[order], key[order])
+        before = np.empty(one, np.int64)
+        before[order] = np.arange(one) - first
+        return np.tile(np.where(moves, np.rint(before * each), 0), plan.chunks).astype(np.int64)
+
+    def _ways(self, members: I64) -> int:
+        """Equal ways between neighbours, which chunks take in turn as channels do."""
+        if self.topology.dimensions or len(members) < 2:
+            return 1
+        pair = (int(self.topology.device[members[0]]), int(self.topology.device[members[1]]))
+        if pair not in self.ways_of:
+            ends = [np.full(_MOST_WAYS, v, np.int64) for v in pair]
+            start, links = self.routes.paths(ends[0], ends[1], np.arange(_MOST_WAYS))
+            self.ways_of[pair] = len(np.unique(links[start[:-1]]))
+        return self.ways_of[pair]
+
+    def _wire(self, what: Collective, take: str, shape: GroupShape, protocol: str) -> int:
+        factor = 1 / self.system.collectives.used()[protocol].bandwidth_fraction
+        if take == "in_switch" and shape.spans:
+            level = self.system.levels[shape.spans[-1].level]
+            if level.in_switch_efficiency:
+                factor *= level.efficiency / level.in_switch_efficiency
+            if what in (Collective.ALL_REDUCE, Collective.BARRIER):
+                factor *= 1 + 1 / shape.size
+        return round(factor * _WHOLE)
+
+    def _lags(self, key: tuple[Any, ...], plan: Schedule, members: I64, protocol: str, more: I64 | None) -> I64 | None:
+        """The protocol's step in place of the latency of the outermost level that a transfer crosses, and `more`."""
+        levels = self.system.levels
+        step = np.array([level.step("in_switch" if plan.helpers else protocol) for level in levels])
+        latency = np.array([level.latency_ns for level in levels])
+        if plan.helpers:  # up and down is one step, or two where it reduces for all
+            twice = plan.collective in (Collective.ALL_REDUCE, Collective.BARRIER)
+            step, latency = step / (1 if twice else 2), latency / 2
+        if (step == latency).all() and more is None:
+            return None
+        unit, crossed = self.system.device_of(members), np.full(len(plan), -1)
+        for number, level in enumerate(levels):
+            if plan.helpers:
+                crossed[:] = number if len(np.unique(unit)) > 1 else crossed
+            else:
+                crossed = np.where(unit[plan.src] != unit[plan.dst], number, crossed)
+            unit = unit // level.size
+        full = (*key, protocol, crossed.tobytes())
+        if full not in self.lags:
+            lags = np.where(crossed >= 0, np.rint(step - latency)[crossed], 0).astype(np.int64)
+            self.lags[full] = lags if more is None else lags + more
+        return self.lags[full]
+
+    # -- messages
+
+    def message(self, src: int, dst: int, size: int) -> Operation:
+        launch, ways = round(self.system.collectives.p2p_launch_ns), self._ways(np.array([src, dst]))
+        if ways == 1:
+            return Operation.message(src, dst, size, launch_ns=launch)
+        key = ("message", ways)
+        if key not in self.made:
+            self.made[key] = replace(chunked(message(), ways, ways), algorithm="message over several ways")
+        return Operation(self.made[key], (src, dst), size, launch_ns=launch)
+
+
+def alone_ns(system: System, plan: Schedule, members: I64, sizes: I64) -> I64:
+    """Time of a user's algorithm on the links of a system that has nothing else to do, for each size."""
+    topology = topology_of_system(system)
+    c = Carrier(system, topology).own(plan, members)
+    times = np.zeros(len(sizes), np.int64)
+    for i, size in enumerate(sizes.tolist()):
+        if i and plan.fixed_bytes is not None:
+            times[i] = times[0]
+            continue
+        op = Operation(plan, members, size, launch_ns=c.launch_ns, wire_ppm=c.wire_ppm, lags=c.lags)
+        times[i] = run_operations(topology, [op], model="links").end_ns
+    return times
+
+
+def carried(run: Run, ops: Operations, topology: Topology, notes: list[str]) -> tuple[list[Operation], I64]:
+    """The operations that are carried out on links, and their numbers in the engine."""
+    carrier = Carrier(run.system, topology, window=2 if run.options.network == Network.FLOW else 4)
+    made: list[Operation] = []
+    number: list[int] = []
+    placed = np.ones(len(ops), bool)
+    placed[ops.of[ops.member < 0]] = False
+    members = [members_of(run.job, run.matching, run.groups, group) for group in range(len(run.groups.group))]
+    chosen: dict[tuple[int, int, int], Carried] = {}
+    for o in np.flatnonzero(placed[: ops.messages_from]).tolist():
+        group, what, size = int(ops.place[o]), Collective(int(ops.collective[o])), int(ops.size_bytes[o])
+        if run.groups.partial[group] or not _known(what):
+            continue
+        key = (group, int(what), size)
+        if key not in chosen:
+            own = run.options.own(what, len(members[group]))
+            shape = run.groups.shapes[run.groups.shape[group]]
+            chosen[key] = (
+                carrier.own(own, members[group])
+                if own is not None
+                else carrier.collective(what, size, members[group], shape, run.options.algorithm(what))
+            )
+        c = chosen[key]
+        made.append(
+            Operation(
+                c.schedule, members[group], size, launch_ns=c.launch_ns, wire_ppm=c.wire_ppm, lags=c.lags
+            )
+        )  # fmt: skip
+        number.append(o)
+    links = run.matching.links
+    for o in range(ops.messages_from, len(ops)):
+        src, dst = int(links.src[ops.place[o]]), int(links.dst[ops.place[o]])
+        if src != dst:
+            made.append(carrier.message(src, dst, int(ops.size_bytes[o])))
+            number.append(o)
+    if len(made) < len(ops):
+        which = "whose members are not all known and present, or that stay on their rank"
+        notes.append(f"{len(ops) - len(made):,} operations {which}, use no links and last a fixed time")
+    for asked, taken in carrier.replaced.items():
+        notes.append(f"{asked} has no schedule on some groups, where {taken} is carried out")
+    return _noisy(run, ops, made, number), np.array(number, np.int64)
+
+
+def _noisy(run: Run, ops: Operations, made: list[Operation], number: list[int]) -> list[Operation]:
+    """Jitter of an operation as a whole: on its launch and on the time of all its bytes."""
+    jitter = run.options.jitter
+    spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
+    if not spread.any():
+        return made
+    factor = jittered(np.full(len(ops), _WHOLE), spread, (run.options.seed, 1 << 40))[number] / _WHOLE
+    return [
+        replace(op, launch_ns=round(op.launch_ns * f), wire_ppm=max(round(op.wire_ppm * f), 1))
+        for op, f in zip(made, factor.tolist(), strict=True)
+    ]
+
+
+@cache
+def _known(what: Collective) -> list[str]:
+    table = known()
+    if what == Collective.REDUCE_SCATTER_BLOCK:
+        what = Collective.REDUCE_SCATTER
+    there = table.get(what.name.lower(), [])
+    return [*there, *table["all_reduce"]] if what == Collective.BARRIER else there

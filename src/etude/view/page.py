@@ -1,0 +1,175 @@
+"""One HTML file that needs nothing else: style, script and data are in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+
+from etude.view.embedded import Packed
+from etude.view.slices import Sort
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One figure of the summary."""
+
+    label: str
+    value: str
+    note: str = ""
+    sort: str = ""
+    """The colour beside the label: `compute`, `communication`, `memory`, `idle`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One finding in plain words, what it rests on, and the section that shows why."""
+
+    tone: str
+    """`bad`, `warn`, `good` or `info`."""
+    what: str
+    why: str = ""
+    section: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the page. `body` is HTML made by `charts`; where it is empty, `empty` says why."""
+
+    id: str
+    title: str
+    lead: str
+    body: str = ""
+    empty: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    title: str
+    subtitle: str
+    verdict: str
+    cards: tuple[Card, ...] = ()
+    told: tuple[Told, ...] = ()
+    sections: tuple[Section, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    """What is said about the input at the end."""
+    notes: tuple[str, ...] = field(default=())
+    made_by: str = "Etude"
+
+
+MARKS = {"bad": "▲", "warn": "◆", "good": "✓", "info": "●"}
+_SAID = {"bad": "Problem", "warn": "Worth a look", "good": "Good", "info": "Note"}
+_LOGO = (
+    '<svg viewBox="0 0 20 20" aria-hidden="true"><rect x="1" y="3" width="11" height="3.4" rx="1.7" class="f-compute"/>'
+    '<rect x="5" y="8.3" width="13" height="3.4" rx="1.7" class="f-communication"/>'
+    '<rect x="2" y="13.6" width="8" height="3.4" rx="1.7" class="f-memory"/></svg>'
+)
+
+
+def render(page: Page) -> str:
+    """The whole file."""
+    shown = [("findings", "Findings")] * bool(page.told) + [(s.id, s.title) for s in page.sections]
+    if page.facts or page.notes:
+        shown.append(("about", "About"))
+    links = "".join(f'<li><a href="#{i}">{escape(t)}</a></li>' for i, t in shown)
+    return f"""<!doctype html>
+<html lang="en" data-theme="light">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'unsafe-inline'; img-src data:">
+<title>{escape(page.title)} · Etude report</title>
+<style>{_asset("page.css")}</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the report</a>
+<header class="top"><div class="wrap">
+<div class="brand">{_LOGO}<span>Etude report</span><span class="tools">\
+<button id="theme" type="button">Light / dark</button><button id="print" type="button">Print</button></span></div>
+<h1>{escape(page.title)}</h1>
+<p class="sub">{escape(page.subtitle)}</p>
+<p class="verdict">{escape(page.verdict)}</p>
+<div class="cards">{"".join(map(_card, page.cards))}</div>
+</div></header>
+<nav class="sections" aria-label="Sections"><div class="wrap"><ul>{links}</ul></div></nav>
+<main class="wrap" id="main">
+<noscript><p>The timeline needs JavaScript; everything else is here without it.</p></noscript>
+{_told(page.told)}
+{"".join(map(_section, page.sections))}
+{_about(page)}
+</main>
+<footer><div class="wrap">Made by {escape(page.made_by)}. This page needs no network and sends nothing.</div></footer>
+<div id="tip" role="status" aria-live="polite"></div>
+<script>{_asset("page.js")}{_asset("timeline.js")}</script>
+</body>
+</html>
+"""
+
+
+def _asset(name: str) -> str:
+    return files("etude.view").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _card(card: Card) -> str:
+    dot = f'<i class="dot s-{card.sort}"></i>' if card.sort else ""
+    number, space, unit = card.value.partition(" ")
+    value = f"{escape(number)}<small>{escape(unit)}</small>" if space else escape(number)
+    note = f'<div class="note">{escape(card.note)}</div>' if card.note else ""
+    label = f'<div class="label">{dot}{escape(card.label)}</div>'
+    return f'<div class="card">{label}<div class="value">{value}</div>{note}</div>'
+
+
+def _told(told: tuple[Told, ...]) -> str:
+    if not told:
+        return ""
+    rows = []
+    for t in told:
+        why = f'<div class="why">{escape(t.why)}</div>' if t.why else ""
+        go = f'<a class="go" href="#{t.section}">see why</a>' if t.section else ""
+        mark = f'<span class="mark" role="img" aria-label="{_SAID[t.tone]}">{MARKS[t.tone]}</span>'
+        rows.append(f'<li class="tone-{t.tone}">{mark}<div class="what">{escape(t.what)}</div>{go}{why}</li>')
+    body = "".join(rows)
+    return f'<section class="bare" id="findings"><h2>Findings</h2><ul class="findings">{body}</ul></section>'
+
+
+def _section(section: Section) -> str:
+    body = section.body or f'<p class="empty">{escape(section.empty)}</p>'
+    lead = f'<p class="lead">{section.lead}</p>' if section.lead and section.body else ""
+    return f'<section id="{section.id}"><h2>{escape(section.title)}</h2>{lead}{body}</section>\n'
+
+
+def _about(page: Page) -> str:
+    if not page.facts and not page.notes:
+        return ""
+    facts = "".join(f"<dt>{escape(k)}</dt><dd>{escape(v)}</dd>" for k, v in page.facts)
+    notes = "".join(f"<li>{escape(n)}</li>" for n in page.notes)
+    said = f"<h3>Notes</h3><ul>{notes}</ul>" if notes else ""
+    return f'<section id="about"><h2>About this report</h2><dl class="facts">{facts}</dl>{said}</section>'
+
+
+def timeline(packed: Packed, label: str) -> str:
+    """The zoomable timeline: what its script draws on, its buttons, its data."""
+    if not packed.kept:
+        return ""
+    keys = "<kbd>W</kbd> <kbd>S</kbd> zoom, <kbd>A</kbd> <kbd>D</kbd> move, arrows walk, <kbd>Ctrl</kbd>+wheel zooms"
+    buttons = (("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("left", "←", "Move left"),
+               ("right", "→", "Move right"), ("fit", "Fit", "Show the whole run"))  # fmt: skip
+    bar = "".join(
+        f'<button type="button" data-do="{d}" aria-label="{a}" title="{a}">{t}</button>' for d, t, a in buttons
+    )
+    sorts = "".join(
+        f'<li><i class="dot s-{s.label}"></i>{s.label}</li>' for s in Sort if s not in (Sort.NONE, Sort.OTHER)
+    )
+    empty = "Point at a slice, or click it, to see what it is; double-click zooms to it."
+    return f"""<ul class="legend">{sorts}</ul><div class="timeline"><div class="bar">{bar}\
+<button type="button" data-do="host" aria-pressed="true">Host threads</button>\
+<button type="button" data-do="path" aria-pressed="false">Critical path</button>\
+<input type="search" placeholder="Find by name" aria-label="Find slices by name">\
+<span class="found" role="status"></span><span class="hint">{keys}</span></div>
+<canvas class="over" aria-hidden="true"></canvas>
+<div class="view"><canvas class="main" tabindex="0" role="application" aria-label="{escape(label)}"></canvas>\
+<div class="spacer"></div></div>
+<div class="picked" role="status" aria-live="polite" data-empty="{empty}">{empty}</div>
+<script type="application/octet-stream" class="packed">{packed.text}</script></div>"""

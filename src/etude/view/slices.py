@@ -1,0 +1,201 @@
+"""What ran where and when, as columns: the ground that timelines and reports are drawn on.
+
+A slice is one node that has a time. Slices lie in lanes; a lane has tracks, so that within a track any two slices are
+apart or one holds the other. All ranks are on one clock that starts at the first start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import UsageError
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind
+from etude.model.timing import Origin, Timing
+from etude.model.trace import Trace
+from etude.view.kernels import nest
+
+U8 = NDArray[np.uint8]
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+
+SEGMENT = "host"
+"""Name of nodes that are an operator's own time, between what it calls, or a thread's between operators."""
+
+
+class Sort(IntEnum):
+    """What a slice is, for colour and category."""
+
+    NONE = 0
+    COMPUTE = 1
+    COMMUNICATION = 2
+    MEMORY = 3
+    HOST = 4
+    OTHER = 5
+
+    @property
+    def label(self) -> str:
+        return self.name.lower()
+
+
+_SORT_OF_KIND = np.full(len(Kind), Sort.OTHER, np.uint8)
+_SORT_OF_KIND[Kind.COMP] = Sort.COMPUTE
+_SORT_OF_KIND[[Kind.SEND, Kind.RECV, Kind.COLL]] = Sort.COMMUNICATION
+_SORT_OF_KIND[[Kind.MEM_LOAD, Kind.MEM_STORE]] = Sort.MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One lane of one rank."""
+
+    rank: int
+    kind: LaneKind
+    id: int
+
+    @property
+    def label(self) -> str:
+        name = _LANE_NAME[self.kind]
+        return f"{name} {self.id}" if self.kind in (LaneKind.THREAD, LaneKind.STREAM) else name
+
+
+_LANE_NAME = {
+    LaneKind.NONE: "receives",
+    LaneKind.THREAD: "thread",
+    LaneKind.STREAM: "stream",
+    LaneKind.COMPUTE: "compute",
+    LaneKind.NETWORK: "network",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slices:
+    """A row per slice, ordered by (lane, track, start, longest first)."""
+
+    lanes: tuple[Lane, ...]
+    """Rank by rank; threads before streams."""
+    lane: I32
+    track: I32
+    depth: I32
+    """How many slices of its track hold it."""
+    start_ns: I64
+    end_ns: I64
+    sort: U8
+    name: I32
+    names: tuple[str, ...]
+    at: I32
+    """Position of its rank among those present."""
+    node: I32
+    origin_ns: int
+    """The time on the first rank's clock that is 0 here."""
+    untimed: int
+    """Nodes that have no start or no end, and are not here."""
+
+    def __len__(self) -> int:
+        return len(self.lane)
+
+    @property
+    def span_ns(self) -> int:
+        return int(self.end_ns.max(initial=0))
+
+
+def slices_of(
+    job: Job, timing: Timing, ranks: Sequence[int] | None = None, sort_of: Callable[[Trace], U8] | None = None
+) -> Slices:
+    """All that ran, on these ranks or on all that are present. `sort_of` may know better what the nodes are."""
+    where = [job.index(r) for r in (job.ranks.tolist() if ranks is None else ranks)]
+    if len(timing.block_of) != len(job.ranks):
+        raise UsageError(f"the timing is of {len(timing.block_of)} ranks, the job has {len(job.ranks)}")
+    names: dict[str, int] = {}
+    of_trace = {
+        t: _Program(job.traces[t], names, sort_of or sorts) for t in sorted({int(job.trace_of[i]) for i in where})
+    }
+    parts = []
+    lanes: list[Lane] = []
+    untimed = 0
+    for i in where:
+        program = of_trace[int(job.trace_of[i])]
+        start, end = timing.block(i)
+        if len(start) != len(program.name):
+            raise UsageError(f"rank {job.ranks[i]}: {len(start)} times for {len(program.name)} nodes")
+        timed = (start != UNKNOWN) & (end != UNKNOWN) & (end >= start) & program.shown
+        untimed += int(program.shown.sum() - timed.sum())
+        rows = np.flatnonzero(timed & ~program.inside_callers(start, end, timing.origin))
+        order, table = program.lanes_of(rows)
+        shift = int(timing.clock_offset_ns[i])
+        lane = order.astype(np.int32) + len(lanes)
+        lanes += [Lane(int(job.ranks[i]), kind, number) for kind, number in table]
+        parts.append((lane, start[rows] + shift, end[rows] + shift, rows.astype(np.int32),
+                      program.sort[rows], program.name[rows], np.full(len(rows), i, np.int32)))  # fmt: skip
+    return _ordered(parts, tuple(lanes), tuple(names), untimed)
+
+
+class _Program:
+    """What the ranks of one trace have in common."""
+
+    def __init__(self, trace: Trace, names: dict[str, int], sort_of: Callable[[Trace], U8]) -> None:
+        codes, words = trace.coded("name")
+        known = np.array([names.setdefault(w or "(no name)", len(names)) for w in words] + [-1], np.int64)
+        self.name = known[codes].astype(np.int32)
+        rows = np.flatnonzero(codes < 0)
+        key = trace.kind[rows].astype(np.int64) * 256 + trace.collective[rows]
+        for k in np.unique(key).tolist():
+            self.name[rows[key == k]] = names.setdefault(_unnamed(Kind(k // 256), Collective(k % 256)), len(names))
+        self.sort = sort_of(trace)
+        self.shown = (trace.kind != Kind.METADATA) & (trace.kind != Kind.INVALID) & (trace.kind != Kind.NONE)
+        self.lane = trace.lane
+        self.parent = trace.parent
+        own = words.index(SEGMENT) if SEGMENT in words else -2
+        self.segments = np.flatnonzero((codes == own) & (trace.cpu == 1))
+        kinds = [*trace.lane_kind.tolist(), int(LaneKind.NONE)]  # -1, no lane, is the last
+        self._table = [(LaneKind(k), n) for k, n in zip(kinds, [*trace.lane_id.tolist(), 0], strict=True)]
+
+    def inside_callers(self, start: I64, end: I64, origin: Origin) -> NDArray[np.bool_]:
+        """Segments that are an operator's own time, where the operator itself is drawn around them."""
+        hidden = np.zeros(len(start), bool)
+        rows = self.segments
+        callers = self.parent[rows]
+        within = (callers >= 0) & (start[callers] <= start[rows]) & (end[callers] >= end[rows])
+        hidden[rows] = within | ((callers < 0) & (origin == Origin.MEASURED))
+        return hidden
+
+    def lanes_of(self, rows: NDArray[np.intp]) -> tuple[I64, list[tuple[LaneKind, int]]]:
+        """For each row its place in a list of the lanes that are used, threads first, those without a lane last."""
+        lane = self.lane[rows].astype(np.int64) % len(self._table)
+        used = np.unique(lane).tolist()
+        used.sort(key=lambda k: (self._table[k][0] == LaneKind.NONE, *self._table[k]))
+        place = np.zeros(len(self._table), np.int64)
+        place[used] = np.arange(len(used))
+        return place[lane], [self._table[k] for k in used]
+
+
+def sorts(trace: Trace) -> U8:
+    """What each node is: on the host, compute is the host's."""
+    sort = _SORT_OF_KIND[trace.kind]
+    return np.where((trace.cpu == 1) & (sort == Sort.COMPUTE), np.uint8(Sort.HOST), sort)
+
+
+def _unnamed(kind: Kind, collective: Collective) -> str:
+    return collective.name.lower() if collective else kind.wire_name.removesuffix("_NODE").lower()
+
+
+def _ordered(parts: Sequence[tuple[NDArray[np.generic], ...]], lanes: tuple[Lane, ...], names: tuple[str, ...],
+             untimed: int) -> Slices:  # fmt: skip
+    kinds = (np.int32, np.int64, np.int64, np.int32, np.uint8, np.int32, np.int32)
+    columns = [np.concatenate([np.zeros(0, k), *(p[c] for p in parts)]) for c, k in enumerate(kinds)]
+    order = np.lexsort((-columns[2], columns[1], columns[0]))
+    lane, start, end, node, sort, name, at = (np.ascontiguousarray(c[order]) for c in columns)
+    track, depth = np.zeros(len(lane), np.int32), np.zeros(len(lane), np.int32)
+    nest(lane, start, end, track, depth)
+    if (track > 0).any():
+        order = np.lexsort((-end, start, track, lane))
+        lane, start, end, node, sort, name, at, track, depth = (
+            c[order] for c in (lane, start, end, node, sort, name, at, track, depth)
+        )
+    origin = int(start.min(initial=np.iinfo(np.int64).max)) if len(start) else 0
+    return Slices(lanes, lane, track, depth, start - origin, end - origin, sort, name, names, at, node, origin, untimed)

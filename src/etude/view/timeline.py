@@ -1,0 +1,34 @@
+"""A timeline file: Perfetto or Chrome JSON, by its name."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from etude.model.job import Job
+from etude.model.timing import Timing
+from etude.view import chrome, perfetto
+from etude.view.flows import Flows, flows_of, running
+from etude.view.slices import Slices, slices_of
+
+
+def write_timeline(
+    job: Job, timing: Timing, path: Path, *, ranks: Sequence[int] | None = None, flows: bool = True,
+    counters: bool = True,
+) -> Slices:  # fmt: skip
+    """Writes `.json`, `.json.gz` or, under any other name, a Perfetto trace; returns what was written."""
+    slices = slices_of(job, timing, ranks)
+    none = Flows(np.zeros(len(slices) + 1, np.int64), np.zeros(0, np.int64))
+    arrows = flows_of(job, slices) if flows else none
+    over_time = running(slices) if counters else []
+    if path.name.endswith(".json.gz"):
+        with gzip.GzipFile(path, "wb", compresslevel=5, mtime=0) as packed:
+            chrome.write(job, slices, arrows, over_time, packed)  # type: ignore[arg-type]
+    else:
+        form = chrome if path.suffix == ".json" else perfetto
+        with path.open("wb") as file:
+            form.write(job, slices, arrows, over_time, file)
+    return slices

@@ -1,0 +1,71 @@
+"""The commands on a job and on a profiler's raw trace."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etude.cli import main
+
+TRACE = Path(__file__).resolve().parents[2] / "examples" / "h200_gpt" / "gpt.rank0.kineto.json.gz"
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    assert main([str(a) for a in argv]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def test_breakdown_says_what_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = json.loads(run(capsys, "breakdown", str(TRACE), "--json"))
+    keys = {"rank", "span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "idle_ns", "overlap_pct"}
+    assert keys <= set(rows[0])
+    row = rows[0]
+    parts = row["compute_ns"] + row["exposed_comm_ns"] + row["exposed_memory_ns"] + row["idle_ns"]
+    assert parts == row["span_ns"] > 0
+
+
+def test_the_critical_path_says_what_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(capsys, "critical-path", str(TRACE), "--json"))
+    assert set(found) == {"length_ns", "by_kind", "path"}
+    assert sum(found["by_kind"].values()) == found["length_ns"] > 0
+    assert set(found["path"][0]) == {"rank", "node", "name", "kind", "start_ns", "end_ns"}
+
+
+def test_stragglers_say_what_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
+    assert json.loads(run(capsys, "stragglers", str(TRACE), "--json")) == {"findings": []}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["idle"], ["idle", "--launches"], ["idle", "--queues"], ["kernels", "--top", "3"], ["kernels", "--operators"],
+     ["collectives"], ["memory", "--copies"], ["roofline", "--device", "h200"],
+     ["roofline", "--device", "h200", "--utilisation"], ["breakdown", "--overlap", "compute", "--overlap", "memory"]],
+)  # fmt: skip
+def test_every_command_takes_a_raw_trace(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(capsys, argv[0], str(TRACE), *argv[1:], "--json"))
+    assert isinstance(found, list)
+    if argv[0] != "collectives":
+        assert found
+
+
+def test_compare_says_how_alike(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(capsys, "compare", str(TRACE), str(TRACE), "--json"))
+    assert found["similarity"]["score"] == 1.0
+    assert set(found) == {"similarity", "breakdown", "causes"}
+
+
+def test_a_job_without_times_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from etude.model.build import job_of
+    from etude.store import chakra
+    from tiny_jobs import GROUPS, ring
+
+    job = job_of("ring", [ring(r) for r in range(4)], GROUPS)
+    folder, times = tmp_path / "ring", tmp_path / "t.parquet"
+    folder.mkdir()
+    chakra.write_job(job, folder)
+    assert main(["breakdown", str(folder)]) == 2
+    assert "hint: --system dgx-h100" in capsys.readouterr().err
+    rows = json.loads(run(capsys, "breakdown", str(folder), "--system", "dgx-h100", "--json"))
+    assert len(rows) == 4
+    run(capsys, "simulate", str(folder), "--system", "dgx-h100", "--timing", str(times))
+    assert json.loads(run(capsys, "breakdown", str(folder), "--timing", str(times), "--json")) == rows

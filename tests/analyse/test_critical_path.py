@@ -1,0 +1,124 @@
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from etude.analyse.critical_path import by_kind, by_name, critical_path, length_ns
+from etude.errors import EtudeError, UsageError
+from etude.model.job import Job
+from etude.model.schema import Collective, Kind, Why
+from etude.simulate.options import Options, Overlap
+from etude.simulate.result import Simulated
+from etude.simulate.run import simulate
+from simulated_jobs import random_job, random_options, symmetric_job, system
+from timed_jobs import timed
+
+GEMM = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}
+
+
+def simulated(job: Job, options: Options) -> Simulated | None:
+    try:
+        return simulate(job, system(), options)
+    except EtudeError:
+        return None
+
+
+def runs(seeds: range, **fixed: object) -> list[tuple[Job, Options, Simulated]]:
+    found = []
+    for seed in seeds:
+        rng = random.Random(seed)
+        job = symmetric_job(rng) if seed % 3 == 0 else random_job(rng, broken=False, events=rng.randint(1, 30))
+        options = random_options(rng, job, **fixed)
+        timing = simulated(job, options)
+        if timing is not None and timing.makespan_ns > 0:
+            found.append((job, options, timing))
+    return found
+
+
+def test_on_random_jobs_the_path_is_as_long_as_the_run() -> None:
+    tried = runs(range(120))
+    assert len(tried) > 60
+    for job, options, timing in tried:
+        path = critical_path(job, timing, rendezvous=options.eager_bytes == 0)
+        rows = path.to_pylist()
+        assert length_ns(path) == timing.makespan_ns
+        assert sum(by_kind(path).values()) == timing.makespan_ns
+        assert all(a["end_ns"] == b["start_ns"] for a, b in pairwise(rows))
+        if options.eager_bytes != 20:  # then some messages wait for their receives and others do not
+            assert "gap" not in by_kind(path)
+
+
+def test_what_is_off_the_path_cannot_shorten_the_run() -> None:
+    """Lane order is frozen: the order of the first run is the rule of the next ones."""
+    shortened = on_path = 0
+    for job, _, timing in runs(range(90), overlap=Overlap(), eager_bytes=None, concurrent_network=False, slow_ranks={}):
+        job = job.replace(timing=timing)
+        frozen = simulated(job, Options(policy="recorded"))
+        if frozen is None:
+            continue
+        path = critical_path(job, frozen)
+        assert length_ns(path) == frozen.makespan_ns
+        taken = {(r["rank"], r["node"]) for r in path.to_pylist()}
+        for rank in job.ranks.tolist():
+            trace = job.trace(rank)
+            for node in np.flatnonzero((trace.kind == Kind.COMP) & (trace.duration_ns > 0)).tolist():
+                less = trace.duration_ns.copy()
+                less[node] = 0
+                own = {**job.values, rank: {**job.values.get(rank, {}), "duration_ns": less}}
+                again = simulated(job.replace(values=own), Options(policy="recorded", fold=False))
+                assert again is not None
+                if (rank, node) not in taken:
+                    assert again.makespan_ns >= frozen.makespan_ns
+                    shortened += 1
+                else:
+                    on_path += again.makespan_ns < frozen.makespan_ns
+    assert shortened > 50
+    assert on_path > 10
+
+
+def test_a_collective_is_reached_through_its_last_member() -> None:
+    total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
+    job, timing = timed(
+        [(GEMM, 0, 10), (total | {"data": [0]}, 10, 60)],
+        [(GEMM, 0, 40), (total | {"data": [0]}, 40, 60), (GEMM | {"data": [1]}, 60, 61)],
+        groups={"g": [0, 1]},
+    )
+    path = critical_path(job, timing).to_pylist()
+    assert [(r["rank"], r["name"], r["start_ns"], r["end_ns"]) for r in path] == [
+        (1, "gemm", 0, 40), (1, "sum", 40, 60), (1, "gemm", 60, 61),
+    ]  # fmt: skip
+
+
+def test_a_launch_a_kernel_and_a_synchronisation_that_no_edge_records() -> None:
+    call = {"kind": Kind.COMP, "name": "cudaLaunchKernel", "thread": 1, "cpu": 1}
+    wait = {"kind": Kind.COMP, "name": "cudaStreamSynchronize", "thread": 1, "cpu": 1}
+    op = {"kind": Kind.COMP, "name": "python", "thread": 1, "cpu": 1}
+    # launch 0..10, kernel 14..90, the host waits from 12 until 93 and goes on until 100
+    job, timing = timed([(call, 0, 10), (GEMM | {"data": [0]}, 14, 90), (wait, 12, 93), (op, 93, 100)])
+    trace = job.traces[0].replace(data_why=np.array([Why.LAUNCH], np.uint8))
+    path = critical_path(job.replace(traces=(trace,)), timing)
+    assert [(r["name"], r["kind"], r["start_ns"], r["end_ns"]) for r in path.to_pylist()] == [
+        ("cudaLaunchKernel", "host", 0, 10),
+        ("gemm", "launch", 10, 14),
+        ("gemm", "compute", 14, 90),
+        ("cudaStreamSynchronize", "host", 90, 93),
+        ("python", "host", 93, 100),
+    ]
+    assert by_kind(path) == {"compute": 76, "host": 20, "launch": 4}
+    assert by_name(path).to_pylist()[0] == {
+        "kind": "compute", "name": "gemm", "count": 1, "time_ns": 76, "share": pytest.approx(0.76)
+    }  # fmt: skip
+
+
+def test_a_kernel_may_start_before_its_launch_returns() -> None:
+    call = {"kind": Kind.COMP, "name": "cudaLaunchKernel", "thread": 1, "cpu": 1}
+    job, timing = timed([(call, 0, 10), (GEMM | {"data": [0]}, 7, 20)])
+    path = critical_path(job, timing).to_pylist()
+    assert [(r["start_ns"], r["end_ns"]) for r in path] == [(0, 7), (7, 20)]
+
+
+def test_without_times_there_is_no_path() -> None:
+    job, timing = timed([(GEMM, None, None)])
+    with pytest.raises(UsageError, match="no node of this job has a start"):
+        critical_path(job, timing)

@@ -1,0 +1,73 @@
+import numpy as np
+import pytest
+from straggling_jobs import straggling
+from validate_stragglers import named
+
+from etude.analyse.outliers import profile, slow_units
+from etude.analyse.stragglers import stragglers
+from etude.model.schema import Collective, Kind
+from timed_jobs import timed
+
+
+@pytest.mark.parametrize(
+    ("seed", "ranks", "kind", "factor"),
+    [(1, 16, "none", 1.0), (2, 8, "none", 1.0), (3, 16, "slow_rank", 1.1), (4, 8, "late_host", 1.1),
+     (5, 16, "slow_link", 1.2), (6, 16, "missing", 1.0)],
+)  # fmt: skip
+def test_injected_truth_is_found(seed: int, ranks: int, kind: str, factor: float) -> None:
+    job, timing, truth = straggling(seed, ranks, kind, factor)
+    found = stragglers(job, timing).to_pylist()
+    assert named(truth, found) == kind
+    if kind == "slow_rank":
+        assert found[0]["slowdown_pct"] == pytest.approx(10, abs=2.5)
+        assert found[0]["pattern"] == ("chronic" if truth.since == 0 else "acute")
+        assert found[0]["since"] == truth.since
+
+
+def test_a_rank_that_waits_is_not_slow() -> None:
+    """Rank 1 computes for long; rank 0 waits for it in the collective. Only different kernels are to blame for that."""
+    short, long = ({"kind": Kind.COMP, "name": n, "stream": 7, "cpu": 0} for n in ("short", "long"))
+    total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
+    ranks: list[list] = [[], []]
+    for i in range(20):
+        ranks[0] += [(short, 100 * i, 100 * i + 10), (total, 100 * i + 10, 100 * i + 90)]
+        ranks[1] += [(long, 100 * i, 100 * i + 80), (total, 100 * i + 80, 100 * i + 90)]
+    job, timing = timed(*ranks, groups={"g": [0, 1]})
+    assert len(stragglers(job, timing)) == 0
+
+
+def test_one_key_that_is_slow_makes_no_unit_slow() -> None:
+    rng = np.random.default_rng(0)
+    units, keys, segments, each = 8, 5, 4, 6
+    unit, key, segment, _ = (
+        i.ravel() for i in np.meshgrid(*map(np.arange, (units, keys, segments, each)), indexing="ij")
+    )
+    log = rng.normal(0, 0.03, len(unit)) + key
+    busy = log + 0.4 * ((unit == 3) & (key == 1))
+    assert slow_units(profile(unit, key, segment, busy, (units, keys, segments)), 0.06) == []
+    slow = slow_units(
+        profile(unit, key, segment, log + 0.15 * ((unit == 5) & (segment > 1)), (units, keys, segments)), 0.06
+    )
+    assert [(s.unit, s.first, s.last, s.whole) for s in slow] == [(5, 2, 3, False)]
+    assert slow[0].factor == pytest.approx(np.exp(0.15), abs=0.03)
+    assert slow[0].confidence > 0.9
+
+
+def test_one_rank_alone_is_compared_with_nobody() -> None:
+    job, timing = timed([({"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}, 0, 10)])
+    assert stragglers(job, timing).num_rows == 0
+
+
+def test_who_never_came_is_named_and_who_waits_is_not() -> None:
+    gemm = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}
+    total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
+    other = total | {"group": "h"}
+    job, timing = timed(
+        [(gemm, 0, 10), (total, 10, None), (other, None, None)],
+        [(gemm, 0, 10), (total, None, None)],  # the one
+        [(gemm, 0, 10), (other, 10, None)],  # waits for rank 0, which waits for rank 1
+        groups={"g": [0, 1], "h": [0, 2]},
+    )
+    found = stragglers(job, timing).to_pylist()
+    assert [(f["rank"], f["kind"]) for f in found] == [(1, "missing")]
+    assert "never came to all_reduce 1 of group `g`" in found[0]["evidence"]

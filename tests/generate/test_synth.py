@@ -1,0 +1,263 @@
+"""Learned synthesis: repeats found and given back, jobs made that are sound, alike and say nothing."""
+
+import json
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import etude
+from etude.cli import main
+from etude.cost.traces import timed
+from etude.errors import FormatError, UsageError
+from etude.generate.build import generate
+from etude.generate.micro import MicroOptions, micro
+from etude.generate.model import Model
+from etude.generate.plan import Plan
+from etude.generate.synth import COLUMNS, Learned, read, write
+from etude.generate.synth_grammar import folded, size, unfolded
+from etude.generate.synth_learn import learn, on_grid
+from etude.generate.synth_make import MakeOptions, make
+from etude.model.build import TraceBuilder, job_of
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.store import chakra
+from etude.sweep.likeness import likeness
+from toy_systems import one_level
+
+TINY = Model(name="tiny", layers=4, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)
+
+
+# --- repeats
+
+
+@given(st.lists(st.integers(0, 3), max_size=60))
+def test_folding_is_exact(sequence: list[int]):
+    found = folded(np.array(sequence, np.int64))
+    assert unfolded(found) == sequence
+    assert size(found) <= len(sequence)
+
+
+def test_repeats_are_found_inside_one_another():
+    layer = [1, 2, 2, 2, 2, 3]
+    assert folded(np.array([0, *layer * 5, 9], np.int64)) == [0, [5, [1, [4, [2]], 3]], 9]
+    assert len(unfolded([0, [5, [1, [4, [2]], 3]], 9], depth=2.0)) == 2 + 10 * 6
+
+
+# --- jobs
+
+
+def training(**plan: object) -> Job:
+    return generate(TINY, Plan(**plan)).job  # type: ignore[arg-type]
+
+
+PLANS = [
+    {"gpus": 4},
+    {"gpus": 8, "tp": 2},
+    {"gpus": 8, "zero": 3},
+    {"gpus": 8, "tp": 2, "pp": 2, "global_batch": 8},
+    {"gpus": 4, "pp": 4, "global_batch": 8, "schedule": "zb1p"},
+    {"gpus": 8, "tp": 2, "cp": 2, "seq": 32},
+]
+
+
+@pytest.mark.parametrize("plan", [{"seq": 64, **p} for p in PLANS], ids=str)
+def test_a_job_of_the_same_size_behaves_alike(plan: dict[str, object]):
+    job = training(**plan)
+    made = make(learn([job]))
+    assert etude.check(made) == []
+    assert (len(made), made.nodes) == (len(job), job.nodes)
+    found = {row["what"]: row["difference"] for row in likeness(job, made, one_level("switch", 8))}
+    assert found["kinds of nodes"] == found["kinds of collectives"] == 0
+    for what in ("compute FLOPs, a rank", "compute bytes, a rank", "collective bytes, a rank"):
+        assert abs(found.get(what, 0)) < 0.03, (what, found[what])
+    assert abs(found["simulated step, ns"]) < 0.08
+
+
+def test_times_stay_when_names_go():
+    """Products take other times than their FLOPs and bytes alone say; with times learned, the step is as long."""
+    job, system = training(gpus=4, seq=64), one_level("switch", 4)
+    found = {row["what"]: row["difference"] for row in likeness(job, make(learn([timed(job, system.device)])), system)}
+    assert abs(found["simulated step, ns"]) < 0.05
+
+
+def test_more_ranks_are_more_data_parallelism():
+    """Learned on 8 ranks, made for 32: like the job that the generator makes for 32."""
+    real = training(gpus=32, tp=2, seq=64)
+    made = make(learn([training(gpus=8, tp=2, seq=64)]), MakeOptions(ranks=32))
+    assert etude.check(made) == []
+    assert sorted(map(len, _groups(made))) == sorted(map(len, _groups(real)))
+    assert {tuple(g) for g in _groups(made)} == {tuple(g) for g in _groups(real)}
+    found = {row["what"]: row["difference"] for row in likeness(real, made, one_level("switch", 32))}
+    assert abs(found["simulated step, ns"]) < 0.05
+    less = make(learn([real]), MakeOptions(ranks=8))
+    assert {tuple(g) for g in _groups(less)} == {tuple(g) for g in _groups(training(gpus=8, tp=2, seq=64))}
+
+
+def _groups(job: Job) -> list[list[int]]:
+    used = np.unique(job.group_of)
+    return [job.groups.ranks(int(g)).tolist() for g in used]  # type: ignore[union-attr]
+
+
+def test_sharded_weights_are_as_many_in_all():
+    """FSDP on more ranks: each gives a smaller part to a gather, and gets one of a scatter."""
+    small, large = (training(gpus=n, zero=3, seq=64) for n in (4, 16))
+    made = make(learn([small]), MakeOptions(ranks=16))
+
+    def gathered(job: Job) -> int:
+        t = job.traces[0]
+        return int(t.in_bytes[t.collective == Collective.ALL_GATHER].sum())
+
+    assert gathered(made) == pytest.approx(gathered(large), rel=0.03)
+
+
+def test_steps_and_depth():
+    job = training(gpus=4, seq=64)
+    learned = learn([job])
+    twice = make(learned, MakeOptions(steps=2))
+    assert twice.nodes == 2 * job.nodes
+    system = one_level("switch", 4)
+    once, both = (etude.simulate(j, system, compute="roofline").makespan_ns for j in (make(learned), twice))
+    assert both == pytest.approx(2 * once, rel=0.1)
+    deeper = make(learned, MakeOptions(depth=3.0))
+    assert etude.check(deeper) == []
+    assert deeper.nodes > 1.5 * job.nodes
+    assert etude.simulate(deeper, system).makespan_ns > 0
+
+
+@pytest.mark.parametrize("depth", [0.5, 2.0])
+def test_pipelines_of_another_depth_still_meet(depth: float):
+    job = training(gpus=8, tp=2, pp=4, global_batch=8, seq=64)
+    made = make(learn([job]), MakeOptions(depth=depth))
+    assert etude.check(made) == []
+    assert etude.simulate(made, one_level("switch", 8)).makespan_ns > 0
+
+
+def test_factors():
+    learned = learn([training(gpus=4, seq=64)])
+    one, two = make(learned), make(learned, MakeOptions(compute=2.0, traffic=3.0))
+    flops = [int(j.traces[0].flops[j.traces[0].kind == Kind.COMP].sum()) for j in (one, two)]
+    sent = [int(j.traces[0].in_bytes[j.traces[0].kind == Kind.COLL].sum()) for j in (one, two)]
+    assert flops[1] == pytest.approx(2 * flops[0], rel=0.01)
+    assert sent[1] == pytest.approx(3 * sent[0], rel=0.01)
+
+
+def test_the_same_seed_the_same_job():
+    learned = learn([training(gpus=4, seq=64)])
+    a, b, c = (make(learned, MakeOptions(seed=s)) for s in (1, 1, 2))
+    assert etude.diff(a, b) is None
+    assert etude.diff(a, c) is not None
+
+
+def test_lanes_and_times_are_learned():
+    b = TraceBuilder()
+    last = -1
+    for i in range(20):
+        host = b.add(Kind.COMP, "launch", duration_ns=10 + i % 3, cpu=1, thread=77, ctrl=[last] if i else [])
+        b.add(Kind.COMP, "kernel", duration_ns=100 + i, cpu=0, stream=7, data=[host])
+        last = host
+    job = job_of("j", [b])
+    made = make(learn([job])).traces[0]
+    assert len(made.lane_kind) == 2
+    assert (made.cpu == 1).sum() == 20
+    assert int(made.duration_ns.sum()) == pytest.approx(int(b.build().duration_ns.sum()), rel=0.05)
+
+
+def test_many_jobs_are_one_model():
+    learned = learn([training(gpus=4, seq=64), training(gpus=8, tp=2, seq=64)])
+    assert [t.ranks for t in learned.templates] == [4, 8]
+    assert len(make(learned, MakeOptions(ranks=16))) == 16
+    assert learned.template(5).ranks == 4
+    assert learned.template(100).ranks == 8
+
+
+# --- what it says and does not say
+
+
+def test_nothing_of_the_original_is_in_the_model(tmp_path: Path, shared: Path):
+    job = etude.open(shared / "oracle" / "stg" / "moe_dp2_ep4")
+    learned = learn([job])
+    path = tmp_path / "model.json"
+    write(learned, path)
+    blob = path.read_bytes()
+    names = set().union(*(set(t.coded("name")[1]) for t in job.traces))
+    assert not [n for n in names if len(n) > 4 and n.encode() in blob]
+    exact = {int(v) for t in job.traces for c in COLUMNS for v in t.__getattribute__(c) if v != UNKNOWN and v > 1000}
+    assert not [v for v in exact if str(v).encode() in blob]
+    made = make(read(path))
+    (tmp_path / "out").mkdir()
+    chakra.write_job(made, tmp_path / "out")
+    out = b"".join(p.read_bytes() for p in (tmp_path / "out").iterdir())
+    assert not [n for n in names if len(n) > 4 and n.encode() in out]
+    assert len(blob) < 20_000
+    assert learned.hidden["names"] > 0
+
+
+def test_the_grid_has_no_power_of_two():
+    values = np.array([1 << k for k in range(10, 50)])
+    assert not set(on_grid(values).tolist()) & set(values.tolist())
+    assert np.abs(on_grid(values) / values - 1).max() < 0.006
+    assert on_grid(np.array([0, 1, 3])).tolist() == [0, 1, 3]
+
+
+# --- what cannot be
+
+
+def test_what_cannot_be_is_refused():
+    learned = learn([training(gpus=8, tp=2, seq=64)])
+    with pytest.raises(UsageError, match="no multiple of 8"):
+        make(learned, MakeOptions(ranks=12))
+    with pytest.raises(UsageError, match="cannot be cut"):
+        make(learned, MakeOptions(ranks=3))
+    with pytest.raises(UsageError, match="no job"):
+        learn([])
+    alone = micro("ring", MicroOptions(ranks=4))
+    assert etude.check(make(learn([alone]), MakeOptions(ranks=8))) == []
+
+
+@pytest.mark.parametrize("damage", ["{", "{}", "classes", "order", "groups", "runs"])
+def test_a_damaged_model_is_refused(damage: str, tmp_path: Path):
+    path = tmp_path / "m.json"
+    write(learn([training(gpus=4, tp=2, seq=64)]), path)
+    text = path.read_text()
+    if damage in ("{", "{}"):
+        text = damage
+    else:
+        raw = json.loads(text)
+        if damage == "classes":
+            raw["classes"] = raw["classes"][:1]
+        elif damage == "order":
+            raw["templates"][0]["roles"][0]["order"].append(10**6)
+        elif damage == "groups":
+            raw["templates"][0]["group_of"][0] = [[4, 99]]
+        else:
+            raw["templates"][0]["role_of"] = [[3, 0]]
+        text = json.dumps(raw)
+    path.write_text(text)
+    with pytest.raises(FormatError):
+        read(path)
+
+
+def test_the_model_comes_back(tmp_path: Path):
+    learned = learn([training(gpus=4, seq=64)])
+    write(learned, tmp_path / "m.json")
+    assert read(tmp_path / "m.json") == learned
+    assert isinstance(msgspec.json.decode((tmp_path / "m.json").read_bytes(), type=Learned), Learned)
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "in").mkdir()
+    chakra.write_job(micro("all_reduce", MicroOptions(ranks=4, repeat=8, compute_ns=1000)), tmp_path / "in")
+    model, out = tmp_path / "m.json", tmp_path / "job"
+    assert main(["learn", str(tmp_path / "in"), "-o", str(model), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["nodes"] == 64
+    assert main(["generate", "learned", str(model), "--ranks", "8", "-o", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"] == 8
+    assert main(["likeness", str(tmp_path / "in"), str(out), "--system", "dgx-h100", "--json"]) == 0
+    rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["kinds of nodes"]["difference"] == 0
+    assert abs(rows["collective bytes, a rank"]["difference"]) < 0.01
+    assert "simulated step, ns" in rows

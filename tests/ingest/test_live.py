@@ -1,0 +1,94 @@
+"""Runs of 1, 2 and 4 gloo processes, recorded by the test: linked, checked and simulated; their communications are
+those of the program (programs/parallel.py), worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import etude
+from collected import SCENARIOS
+from etude.cli import main
+from etude.model.check import check
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Collective, Kind
+
+pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+
+STEPS, WIDTH, FLOAT = 2, 16, 4
+LAYER = (WIDTH * WIDTH + WIDTH) * FLOAT
+"""Bytes of a block's weight and bias."""
+
+Row = tuple[Any, ...]
+
+
+def expected(scenario: str, rank: int, size: int) -> list[Row]:
+    """(type, input bytes, output bytes, source, destination) of every communication of the two steps."""
+    if size == 1 and scenario not in ("ddp", "moe"):  # the others do not speak to themselves
+        return []
+    if scenario == "ddp":  # all gradients fit one bucket
+        return [("ALL_REDUCE", 2 * LAYER, 2 * LAYER, -1, -1)] * STEPS
+    if scenario == "fsdp2":  # each block: gathered forward and again backward, its gradients scattered
+        gather, scatter = ("ALL_GATHER", LAYER // size, LAYER, -1, -1), ("REDUCE_SCATTER", LAYER, LAYER // size, -1, -1)
+        return [gather, gather, gather, gather, scatter, scatter] * STEPS
+    if scenario == "tensor_parallel":  # the second layer's partial sums, 4 rows
+        return [("ALL_REDUCE", 4 * WIDTH * FLOAT, 4 * WIDTH * FLOAT, -1, -1)] * STEPS
+    if scenario == "moe":  # 1 + e rows to expert e, so 1 + rank rows from everyone
+        rows = WIDTH * FLOAT
+        return [("ALL_TO_ALL", size * (size + 1) // 2 * rows, (1 + rank) * size * rows, -1, -1)] * STEPS
+    half = 2 * WIDTH * FLOAT  # pipeline: two micro-batches of two rows, forth and back
+    forth = [("SEND", half, half, rank, rank + 1), ("RECV", half, half, rank + 1, rank)] if rank + 1 < size else []
+    back = [("RECV", half, half, rank - 1, rank), ("SEND", half, half, rank, rank - 1)] if rank else []
+    return (forth + back) * 2 * STEPS
+
+
+def found(job: Job, rank: int) -> list[Row]:
+    trace, peers = job.trace(rank), np.append(job.peer_slots(rank), -1)
+    rows = np.flatnonzero(np.isin(trace.kind, (Kind.SEND, Kind.RECV, Kind.COLL)))
+    listed = []
+    for i in rows.tolist():
+        kind, collective = Kind(int(trace.kind[i])), Collective(int(trace.collective[i]))
+        if kind == Kind.COLL:
+            slot = int(trace.group[i])
+            assert slot >= 0
+            members = job.groups.ranks(int(job.group_slots(rank)[slot]))
+            assert members is not None
+            assert members.tolist() == list(range(job.world_size))
+        name = collective.name if kind == Kind.COLL else kind.name
+        ends = int(peers[trace.src[i]]), int(peers[trace.dst[i]])
+        listed.append((name, int(trace.in_bytes[i]), int(trace.out_bytes[i]), *ends))
+    return listed
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_recorded_linked_checked_simulated(
+    scenario: str, size: int, captures: Callable[[int], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "job"
+    assert main(["link", str(captures(size) / scenario), "-o", str(out), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    job = etude.open(out)
+    assert (len(job), job.world_size) == (size, size)
+    assert [f for f in check(job) if f.level == "error"] == []
+    for rank in range(size):
+        told = found(job, rank)
+        # DDP tells the others how it has sorted its gradients, once
+        assert sorted(row for row in told if row[0] != "BROADCAST") == sorted(expected(scenario, rank, size))
+        assert scenario == "ddp" or all(row[0] != "BROADCAST" for row in told)
+    messages = sum(row[0] in ("SEND", "RECV") for rank in range(size) for row in found(job, rank))
+    assert report["p2p"] == messages
+    assert report["collectives"] == sum(len(found(job, rank)) for rank in range(size)) - messages
+    assert main(["simulate", str(out), "--system", "dgx-h100", "--json"]) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    # the network is faster than gloo, the hosts are as they were, and waiting is nobody's own time
+    assert max(rank["compute_ns"] for rank in simulated["ranks"]) <= simulated["makespan_ns"]
+    assert job.timing is not None
+    start, end = (np.concatenate(times) for times in (job.timing.start_ns, job.timing.end_ns))
+    recorded = int(end[end != UNKNOWN].max() - start[start != UNKNOWN].min())
+    assert 0 < simulated["makespan_ns"] <= 1.1 * recorded

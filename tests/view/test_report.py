@@ -1,0 +1,259 @@
+"""The report: what it says is what the analyses say, and it works in a real browser."""
+
+import random
+import re
+import zlib
+from base64 import b64decode
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import browser
+import numpy as np
+import pytest
+
+from etude.cli import main
+from etude.errors import DeadlockError
+from etude.model.job import Job
+from etude.reporting.compose import report
+from etude.simulate.run import simulate
+from etude.store import chakra
+from etude.view.embedded import Shown, pack
+from etude.view.page import render
+from etude.view.slices import Slices, slices_of
+from simulated_jobs import random_job, symmetric_job, system
+from training_step import training_step
+
+VOID = {"meta", "input", "br"}
+
+
+class Balanced(HTMLParser):
+    """Every tag that opens is closed, and ids are unique."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if given.get("id"):
+            self.ids.append(str(given["id"]))
+        if tag == "a":
+            self.links.append(str(given.get("href")))
+        for name in ("src", "href", "action"):
+            assert not str(given.get(name) or "").startswith(("http", "//")), given
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(html: str) -> Balanced:
+    parser = Balanced()
+    parser.feed(html)
+    assert parser.open == []
+    assert len(parser.ids) == len(set(parser.ids))
+    assert {link[1:] for link in parser.links} <= set(parser.ids)
+    assert "nan" not in re.sub(r"<script.*?</script>|<style.*?</style>", "", html, flags=re.DOTALL).lower()
+    return parser
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_simulated_job_has_a_page(seed: int):
+    rng = random.Random(seed)
+    job = symmetric_job(rng) if seed % 2 else random_job(rng, broken=False)
+    try:
+        times = simulate(job, system(16))
+    except DeadlockError:
+        return
+    if times.span() is None:
+        return
+    checked(render(report(job, times)))
+
+
+# -- the packed timeline -----------------------------------------------------------------------------------------------
+
+
+def unpacked(text: str) -> tuple[dict[str, object], np.ndarray]:
+    """An independent reader of what `pack` writes: rows of row, start, end, name, bits, count, busy."""
+    import json
+
+    raw = zlib.decompress(b64decode(text))
+    length = int.from_bytes(raw[:4], "little")
+    head = json.loads(raw[4 : 4 + length])
+    at = 4 + length
+    total = sum(r["count"] for r in head["rows"])
+
+    def stream() -> list[int]:
+        nonlocal at
+        found = []
+        for _ in range(total):
+            value = shift = 0
+            while True:
+                byte = raw[at]
+                at += 1
+                value |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    break
+            found.append(value)
+        return found
+
+    gap, dur, name, bits, count, busy = (stream() for _ in range(6))
+    rows, i = [], 0
+    for number, row in enumerate(head["rows"]):
+        before = 0
+        for _ in range(row["count"]):
+            start = before + (-(gap[i] + 1) // 2 if gap[i] % 2 else gap[i] // 2)
+            before = start + dur[i]
+            rows.append((number, start, before, name[i] - 1, bits[i], count[i], busy[i] if count[i] > 1 else dur[i]))
+            i += 1
+    return head, np.array(rows, np.int64).reshape(-1, 7)
+
+
+def demo_slices() -> tuple[Job, Slices]:
+    job = training_step()
+    return job, slices_of(job, simulate(job, system(8)))
+
+
+def test_nothing_is_lost_where_all_fits():
+    _, s = demo_slices()
+    packed = pack([Shown(s)])
+    head, rows = unpacked(packed.text)
+    assert (packed.kept, packed.slices, packed.merged_below_ns) == (len(s), len(s), 0)
+    names = [head["names"][k] for k in rows[:, 3]]
+    found = sorted(zip(rows[:, 1].tolist(), rows[:, 2].tolist(), names, strict=True))
+    assert found == sorted(zip(s.start_ns.tolist(), s.end_ns.tolist(), [s.names[k] for k in s.name], strict=True))
+
+
+@pytest.mark.parametrize("most", [24, 60, 120])
+def test_merging_keeps_count_and_busy_time(most: int):
+    _, s = demo_slices()
+    packed = pack([Shown(s, critical=s.name == 0)], most)
+    _, rows = unpacked(packed.text)
+    assert packed.kept == len(rows) <= most
+    assert packed.merged_below_ns > 0
+    assert rows[:, 5].sum() == len(s)
+    assert rows[:, 6].sum() == (s.end_ns - s.start_ns).sum()
+    assert (rows[:, 6] <= rows[:, 2] - rows[:, 1]).all()
+    one = rows[:, 5] == 1
+    assert ((rows[:, 2] - rows[:, 1])[~one] <= 4 * packed.merged_below_ns).all()
+    assert (rows[:, 4] >> 3).any()
+
+
+# -- in a browser ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    chakra.write_job(training_step(), folder)
+    out = folder / "report.html"
+    assert main(["report", str(folder), "--system", "dgx-h100", "-o", str(out), "--title", "demo <&>"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[browser.Browser]:
+    program = browser.find()
+    if program is None:
+        pytest.skip("needs a headless Chromium (apt-get install chromium)")
+    with browser.Browser(program) as found:
+        yield found
+
+
+def test_the_page_is_one_sound_file(page: Path):
+    html = page.read_text()
+    parser = checked(html)
+    assert {"findings", "timeline", "time", "path", "communication", "about"} <= set(parser.ids)
+    assert "demo &lt;&amp;&gt;" in html
+    assert page.stat().st_size < 5e6
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_opens_without_a_word_and_without_a_network(page: Path, chromium: browser.Browser, theme: str, width: int):
+    chromium.problems.clear()
+    chromium.requests.clear()
+    chromium.open(page, width=width, theme=theme)
+    assert chromium.problems == []
+    assert [r for r in chromium.requests if not r.startswith("file:")] == []
+    assert chromium.evaluate("document.documentElement.dataset.theme") == theme
+    assert chromium.evaluate("document.documentElement.scrollWidth") <= width
+    drawn = "document.querySelector('canvas.main').getContext('2d').getImageData(160, 30, 800, 200).data"
+    assert chromium.evaluate(f"new Set({drawn}).size") > 8
+
+
+def test_old_browsers_unpack_too(page: Path, chromium: browser.Browser):
+    chromium.problems.clear()
+    chromium.open(page)
+    count = "document.querySelector('.timeline').timeline.start"
+    before = chromium.evaluate(f"[...{count}]")
+    chromium.open(page, before="delete window.DecompressionStream")
+    assert chromium.evaluate("typeof DecompressionStream") == "undefined"
+    assert chromium.evaluate(f"[...{count}]") == before
+    assert len(before) == 168
+    assert chromium.problems == []
+
+
+def view(chromium: browser.Browser) -> tuple[float, float]:
+    return tuple(chromium.evaluate("(t => [t.from, t.to])(document.querySelector('.timeline').timeline)"))
+
+
+def test_the_timeline_answers_keys_buttons_and_the_mouse(page: Path, chromium: browser.Browser):
+    chromium.problems.clear()
+    chromium.open(page)
+    chromium.evaluate("document.querySelector('#timeline').scrollIntoView({behavior: 'instant'})")
+    whole = view(chromium)
+    chromium.evaluate("document.querySelector('canvas.main').focus()")
+    chromium.key("w")
+    assert view(chromium)[1] - view(chromium)[0] == pytest.approx(0.7 * whole[1])
+    chromium.key("d")
+    assert view(chromium)[0] > 0.15 * whole[1]
+    chromium.key("Home")
+    assert view(chromium) == whole
+    chromium.key("ArrowRight")
+    chromium.key("ArrowRight")
+    assert "layer1.forward" in chromium.evaluate("document.querySelector('.picked').textContent")
+    chromium.key("ArrowDown")
+    assert ".sum" in chromium.evaluate("document.querySelector('.picked').textContent")
+    chromium.key("Enter")
+    assert view(chromium)[1] - view(chromium)[0] < 0.2 * whole[1]
+    chromium.click("[data-do=fit]")
+    assert view(chromium) == whole
+    box = chromium.evaluate("(b => [b.left, b.top])(document.querySelector('canvas.main').getBoundingClientRect())")
+    chromium.mouse("mouseMoved", box[0] + 170, box[1] + 24 + 22 + 10)
+    assert "layer0.forward" in chromium.evaluate("document.querySelector('#tip').textContent")
+    chromium.mouse("mouseWheel", box[0] + 500, box[1] + 60, deltaX=0, deltaY=-80, modifiers=2)
+    chromium.wait(f"document.querySelector('.timeline').timeline.from > {whole[0]}")
+    chromium.click("[data-do=path]")
+    assert chromium.evaluate("document.querySelector('[data-do=path]').getAttribute('aria-pressed')") == "true"
+    chromium.evaluate("(i => { i.value = 'gradients'; i.dispatchEvent(new Event('input')); })"
+                      "(document.querySelector('.timeline input'))")  # fmt: skip
+    assert chromium.evaluate("document.querySelector('.found').textContent").startswith("32 found")
+    assert chromium.problems == []
+
+
+def test_tables_sort_and_the_theme_turns(page: Path, chromium: browser.Browser):
+    chromium.open(page)
+    first = "document.querySelector('#t-path tbody tr').cells[0].textContent"
+    before = chromium.evaluate(first)
+    chromium.click("#t-path th:nth-child(4) button")
+    assert chromium.evaluate("document.querySelector('#t-path th:nth-child(4)').ariaSort") == "descending"
+    assert chromium.evaluate(first) == before
+    chromium.click("#t-path th:nth-child(4) button")
+    assert chromium.evaluate(first) != before
+    chromium.click("#theme")
+    assert chromium.evaluate("document.documentElement.dataset.theme") == "dark"
+    chromium.click("#theme")
+    assert chromium.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+def test_it_prints(page: Path, chromium: browser.Browser):
+    chromium.open(page, theme="dark")
+    paper = chromium.pdf()
+    assert paper.startswith(b"%PDF")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 12
