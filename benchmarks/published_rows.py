@@ -78,9 +78,12 @@ def key_of(row: Row) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def is_fitted(key: str) -> bool:
-    """Three rows of ten, by their key: those that constants may be fitted to."""
-    return int(key, 16) % 10 < 3
+def fitted_keys(cases: list[Case]) -> set[str]:
+    """Rows that constants may be fitted to: of each (GPU, stack) a third, rounded down, those with the least keys."""
+    groups: dict[tuple[str, str], set[str]] = {}
+    for case in cases:
+        groups.setdefault((case.gpu, case.stack), set()).add(case.key)
+    return {key for keys in groups.values() for key in sorted(keys)[: len(keys) // 3]}
 
 
 def _number(row: Row, name: str, usual: int = 0) -> int:
