@@ -211,7 +211,7 @@ def h200_cases(path: Path) -> list[tuple[Case, float]]:
 
 
 EAGER_HOST_NS = 60_000
-"""Host time of an op in eager PyTorch, forward and backward: an assumption, seen in the smallest model of h200_steps.csv,
+"""Host time of an op in eager PyTorch, forward and backward: an assumption, seen in the smallest model of that file,
 which waits for the host throughout."""
 
 
