@@ -78,9 +78,12 @@ def key_of(row: Row) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def is_fitted(key: str) -> bool:
-    """Three rows of ten, by their key: those that constants may be fitted to."""
-    return int(key, 16) % 10 < 3
+def fitted_keys(cases: list[Case]) -> set[str]:
+    """Rows that constants may be fitted to: of each (GPU, stack) a third, rounded down, those with the least keys."""
+    groups: dict[tuple[str, str], set[str]] = {}
+    for case in cases:
+        groups.setdefault((case.gpu, case.stack), set()).add(case.key)
+    return {key for keys in groups.values() for key in sorted(keys)[: len(keys) // 3]}
 
 
 def _number(row: Row, name: str, usual: int = 0) -> int:
@@ -165,8 +168,9 @@ def _by_stack(row: Row, stack: str, said: list[str]) -> dict[str, Any]:
     if stack in ("megatron-2021", "megatron-2022"):
         sp = "sequence parallel" in row["recompute"]
         said.append("attention not fused, gradients all-reduced in fp16 at the end, no sharded optimizer")
-        return {"attention": "unfused", "grad_dtype": "fp16", "sp": sp if _number(row, "tp") > 1 else None, "overlap_grads": False,
-                "bucket": 10**12, **({} if row["recompute"] else {"recompute": "full"})}  # fmt: skip
+        return {"attention": "unfused", "grad_dtype": "fp16", "sp": sp if _number(row, "tp") > 1 else None,
+                "overlap_grads": False, "bucket": 10**12,
+                **({} if row["recompute"] else {"recompute": "full"})}  # fmt: skip
     if stack in ("megatron-core", "megatron-bridge", "nemo"):
         if "FSDP" in notes:
             said.append("FSDP as ZeRO 3")

@@ -6,10 +6,11 @@
 
 Each row becomes a model and a plan (benchmarks/published_rows.py), is generated and simulated (analytic network) on
 the system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of
-products in 8 bits, of attention and of everything else, over what the catalogue's device says. They are fitted to three
-rows of ten, chosen by a hash of what the row says; every error that is reported is of the other rows. Few rows move a
-constant little. A stack without a fitted row takes the constants of its GPU's generation. No constant belongs to a row.
-A step is simulated with each constant moved by a quarter and is taken to be linear between.
+products in 8 bits, of attention and of everything else, over what the catalogue's device says. They are fitted to a
+third of the rows of each, chosen by a hash of what the row says; every error that is reported is of the other rows.
+Where fewer than two rows of a stack are fitted, the constants of like stacks on its GPU are taken, else those of the
+GPU's generation. No constant belongs to a row. A step is simulated with each constant moved by a quarter and is taken
+to be linear between.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from published_rows import Case, Row, case_of, is_fitted, key_of
+from published_rows import Case, Row, case_of, fitted_keys, key_of
 
 from etude.cost.catalogue import system
 from etude.generate.build import generate
 from etude.generate.model import Model
 from etude.generate.plan import Plan
+from etude.model.reading import plain
 from etude.model.system import Device, System
 from etude.simulate.run import simulate
 from etude.sweep.predict import grown
@@ -120,36 +122,49 @@ def near(outcome: Outcome, constants: Constants) -> float:
 
 
 def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
-    """Constants with the least squares of log errors, pulled towards 1 the less, the more rows; on a grid, in turn."""
-    best = list(NEUTRAL)
-    grid = np.exp(np.linspace(np.log(0.6), np.log(4.0), 191))
+    """Constants with the least log errors, large ones cut, pulled towards 1 the less, the more rows there are.
 
-    def loss(constants: list[float]) -> float:
-        errors = [np.log(max(near(o, tuple(constants)), 1e-9) / c.step_s) ** 2 for c, o in rows]
-        return float(np.mean(errors)) + 0.2 / len(rows) * sum(np.log(k) ** 2 for k in constants)
+    What all four have in common moves more easily than what sets them apart. On a grid, one after another.
+    """
+    grid = np.linspace(np.log(0.5), np.log(3.5), 131)
+    shift, apart = 0.0, [0.0] * len(KNOBS)
+
+    def values(shift: float, apart: list[float]) -> Constants:
+        return tuple(float(np.exp(shift + a)) for a in apart)
+
+    def loss(shift: float, apart: list[float]) -> float:
+        errors = [np.log(max(near(o, values(shift, apart)), 1e-9) / c.step_s) for c, o in rows]
+        cut = np.mean([np.sqrt(1 + (e / 0.1) ** 2) - 1 for e in errors])
+        return float(cut) + (2 * shift**2 + 10 * sum(a * a for a in apart)) / len(rows)
 
     for _ in range(8):
+        shift = float(min(grid, key=lambda k: loss(float(k), apart)))
         for i in range(len(KNOBS)):
-            best[i] = float(min(grid, key=lambda k: loss([*best[:i], float(k), *best[i + 1 :]])))
-    return tuple(best)
+            apart[i] = float(min(grid, key=lambda k: loss(shift, [*apart[:i], float(k), *apart[i + 1 :]])))
+    return values(shift, apart)
 
 
+ENOUGH = 2
+"""Rows of a pool whose constants are its own."""
 GENERATION = {"A100": "Ampere", "H100": "Hopper", "B200": "Blackwell", "GB20": "Blackwell", "GB30": "Blackwell"}
 
 
 def pools(case: Case) -> list[tuple[str, str]]:
-    """Whose constants a row takes: its GPU's and stack's, else those of its GPU's generation, dense or with experts."""
+    """Whose constants a row takes: those of its GPU and stack; else of its GPU and stacks of the family; else of its
+    GPU's generation. Dense models and mixtures of experts run other kernels, and are apart."""
     kind = "experts" if case.model.experts else "dense"
-    return [(case.gpu, case.stack), (GENERATION.get(case.gpu[:4], case.gpu), kind)]
+    family = f"Megatron family, {kind}" if case.megatron else f"others, {kind}"
+    return [(case.gpu, case.stack), (case.gpu, family), (GENERATION.get(case.gpu[:4], case.gpu), kind)]
 
 
 def constants_of(rows: list[tuple[Case, Outcome]]) -> dict[tuple[str, str], Constants]:
-    """Constants of each pool."""
+    """Constants of each pool with rows enough, and of each generation."""
     groups: dict[tuple[str, str], list[tuple[Case, Outcome]]] = defaultdict(list)
     for case, outcome in rows:
         for pool in pools(case):
             groups[pool].append((case, outcome))
-    return {key: fit(members) for key, members in groups.items()}
+    widest = {pools(case)[-1] for case, _ in rows}
+    return {key: fit(members) for key, members in groups.items() if len(members) >= ENOUGH or key in widest}
 
 
 def chosen(constants: dict[tuple[str, str], Constants], case: Case) -> Constants:
@@ -196,8 +211,8 @@ def h200_cases(path: Path) -> list[tuple[Case, float]]:
 
 
 EAGER_HOST_NS = 60_000
-"""Host time of an op in eager PyTorch: the step of the smallest model of h200_steps.csv, which waits for the host
-throughout, over its ops."""
+"""Host time of an op in eager PyTorch, forward and backward: an assumption, seen in the smallest model of that file,
+which waits for the host throughout."""
 
 
 def main() -> int:
@@ -217,13 +232,11 @@ def main() -> int:
         return 0
     cases = [case for case in found if isinstance(case, Case)]
     kept = Kept(options.outcomes)
-    fitted = [case for case in cases if is_fitted(case.key)]
-    if len(fitted) * 3 > len(cases):
-        raise SystemExit(f"{len(fitted)} of {len(cases)} rows would be fitted: more than a third")
+    fitted = fitted_keys(cases)
     times = kept.all(cases, quick=options.quick, workers=options.workers)
     pairs = [(case, Outcome(case.key, tuple(t))) for case, t in zip(cases, times, strict=True)]
-    constants = constants_of([pair for pair in pairs if is_fitted(pair[0].key)])
-    report(pairs, constants)
+    constants = constants_of([pair for pair in pairs if pair[0].key in fitted])
+    report(pairs, constants, fitted)
     steps = h200_cases(options.steps) if options.steps.exists() else []
     if steps:
         print("\nH200, PyTorch eager (h200_steps.csv); constants of the catalogue and the host's time")
@@ -245,7 +258,7 @@ class Kept:
         self.known: dict[str, list[float]] = json.loads(path.read_text()) if path and path.exists() else {}
 
     def all(self, cases: list[Case], *, quick: bool, workers: int) -> list[list[float]]:
-        keys = [f"{c.key} {c.plan} quick {quick}" for c in cases]
+        keys = [f"{c.key} {json.dumps(plain(c.plan), default=str)} quick {quick}" for c in cases]
         wanted = {k: c for k, c in zip(keys, cases, strict=True) if k not in self.known}
         small_first = sorted(wanted.items(), key=lambda item: item[1].plan.pp * item[1].plan.micro_batches)
         with ProcessPoolExecutor(workers) as pool:
@@ -257,15 +270,15 @@ class Kept:
         return [self.known[k] for k in keys]
 
 
-def report(pairs: list[tuple[Case, Outcome]], constants: dict[tuple[str, str], Constants]) -> None:
+def report(pairs: list[tuple[Case, Outcome]], constants: dict[tuple[str, str], Constants], fitted: set[str]) -> None:
     held: list[tuple[str, float]] = []
-    print(f"{len(pairs)} rows in, {sum(is_fitted(c.key) for c, _ in pairs)} of them fitted\n")
+    print(f"{len(pairs)} rows in, {sum(c.key in fitted for c, _ in pairs)} of them fitted\n")
     for key, values in sorted(constants.items()):
         print(f"{key[0]:24s} {key[1]:18s} " + "  ".join(f"{k} {v:.2f}" for k, v in zip(KNOBS, values, strict=True)))
     print()
     for case, outcome in sorted(pairs, key=lambda p: (p[0].stack, p[0].gpu, p[0].model.name)):
         raw, time = outcome.times[0], near(outcome, chosen(constants, case))
-        error, mark, p = time / case.step_s - 1, "fitted" if is_fitted(case.key) else "", case.plan
+        error, mark, p = time / case.step_s - 1, "fitted" if case.key in fitted else "", case.plan
         print(f"{case.stack:16s} {case.gpu[:10]:10s} {case.model.name:16s} {p.precision:4s} n{p.gpus:<5d} "
               f"tp{p.tp} pp{p.pp:<2d} cp{p.cp} ep{p.ep:<2d} {time:8.3f} s, published {case.step_s:8.3f} "
               f"({error:+6.1%}, without constants {raw / case.step_s - 1:+6.1%}) {mark}")  # fmt: skip
@@ -282,6 +295,7 @@ def report(pairs: list[tuple[Case, Outcome]], constants: dict[tuple[str, str], C
 
 def write_rows(rows: list[Row], found: list[Case | str]) -> None:
     path = HERE / "validation_rows.csv"
+    fitted = fitted_keys([c for c in found if isinstance(c, Case)])
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
@@ -307,7 +321,7 @@ def write_rows(rows: list[Row], found: list[Case | str]) -> None:
             p = case.plan
             plan = (f"tp{p.tp} pp{p.pp} cp{p.cp} ep{p.ep} dp{p.dp} zero{p.zero} {p.schedule} "
                     f"micro-batch {p.micro_batch} recompute {p.recompute} attention {p.attention}")  # fmt: skip
-            writer.writerow([*head, "in", case.assumed, case.stack, "yes" if is_fitted(case.key) else "no", plan])
+            writer.writerow([*head, "in", case.assumed, case.stack, "yes" if case.key in fitted else "no", plan])
     used = sum(isinstance(c, Case) for c in found)
     print(f"wrote {path}: {used} of {len(rows)} rows in")
 

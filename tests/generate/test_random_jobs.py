@@ -1,5 +1,4 @@
-"""Whatever is generated is sound and runs; whatever cannot be is refused with a reason. benchmarks/fuzz_generate.py
-does thousands of these."""
+"""Whatever is generated is sound and runs; what cannot be is refused. Thousands: benchmarks/validate_generated.py."""
 
 from random import Random
 

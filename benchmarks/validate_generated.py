@@ -1,6 +1,6 @@
 """Random models, plans and schedules: every job passes `check` and runs without deadlock, or the plan is refused.
 
-python benchmarks/fuzz_generate.py --count 2000 --seed 0
+python benchmarks/validate_generated.py --count 2000 --seed 0
 
 Prints how many were generated, how many refused and why, by the first words of the reason.
 """
