@@ -44,7 +44,7 @@ def convert(
     """A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text"""
     from etude.files import writing
     from etude.model.fold import fold as fold_job
-    from etude.store import chakra, columns
+    from etude.store import cards, chakra, columns
     from etude.store import json as json_store
 
     check_place(out, force, source=path)
@@ -60,4 +60,6 @@ def convert(
             json_store.write_job(job, folder, suffix=f".json{suffix}", advance=advance)
         else:
             columns.write_job(fold_job(job) if fold else job, folder)
+        if (card := cards.find(path)) is not None:
+            cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
