@@ -78,7 +78,7 @@ def test_a_card_is_made_of_what_a_job_says(tmp_path: Path, capsys: pytest.Captur
 def test_a_recorded_run_has_its_card_from_the_manifest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from shutil import copy
 
-    run_of = Path(__file__).parent.parent / "examples" / "h200_gpt"
+    run_of = Path(__file__).parent.parent / "src" / "etude" / "sample"
     out = tmp_path / "job"
     run(capsys, "link", str(run_of), "-o", str(out))
     card = cards.find(out)
@@ -87,7 +87,7 @@ def test_a_recorded_run_has_its_card_from_the_manifest(tmp_path: Path, capsys: p
     assert card.software.versions["torch"]
     given = tmp_path / "run"
     given.mkdir()
-    for file in run_of.iterdir():
+    for file in run_of.glob("*.json*"):
         copy(file, given)
     (given / "card.yaml").write_text("name: ours\n")
     run(capsys, "link", str(given), "-o", str(tmp_path / "again"))
