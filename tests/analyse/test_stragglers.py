@@ -83,14 +83,14 @@ def test_of_two_ranks_neither_is_called_slow() -> None:
 
 
 def test_samples_that_vary_more_than_units_differ_accuse_nobody() -> None:
-    rng = np.random.default_rng(1)
     unit, segment = (i.ravel() for i in np.meshgrid(np.arange(3), np.arange(8), indexing="ij"))
-    log = rng.normal(0, 2, len(unit))
-    log[unit == 2] += 3.0
-    assert slow_units(profile(unit, unit * 0, segment, log, (3, 1, 8)), 0.06) == []
-    assert [s.unit for s in slow_units(profile(unit, unit * 0, segment, log / 100 + (unit == 2), (3, 1, 8)), 0.06)] == [
-        2
-    ]
+    accused = 0
+    for seed in range(100):
+        log = np.random.default_rng(seed).normal(0, 2, len(unit))
+        accused += bool(slow_units(profile(unit, unit * 0, segment, log, (3, 1, 8)), 0.06))
+    assert accused <= 5
+    found = profile(unit, unit * 0, segment, log / 100 + (unit == 2), (3, 1, 8))
+    assert [s.unit for s in slow_units(found, 0.06)] == [2]
 
 
 def test_what_was_seen_once_says_nothing() -> None:
