@@ -21,10 +21,11 @@ from etude.model.timing import Timing
 I64 = NDArray[np.int64]
 
 CAUSES: Final = ("host", "synchronisation", "launch", "communication", "dependency", "other")
-"""host: the launch came only after the gap had begun; where the host is the device, it was between operators.
-synchronisation: so it did, and when the gap began its thread was waiting for the device. launch: it was launched
-before, and starting took until now. communication: it is a message or collective that starts when others are there, or
-waits for one. dependency: it waited for a node that ran on the host. other: nothing that was recorded says why."""
+"""host: the launch came only after the gap had begun, and waiting for that was the longer part of it; where the host is
+the device, it was between operators. synchronisation: so it did, and when the gap began its thread was
+waiting for the device. launch: it was launched before, or early in the gap, and starting took until now. communication:
+it is a message or collective that starts when others are there, or waits for one. dependency: it waited for a node that
+ran on the host. other: nothing that was recorded says why."""
 _WAITS: Final = re.compile(r"Synchronize|^aten::item$|^aten::_local_scalar_dense$|^(cuda|hip)Memcpy$")
 
 
@@ -104,7 +105,9 @@ def _by_launch(run: Run, node: I64, begin: I64, cause: I64) -> None:
     call[found.node] = found.call
     of = call[node]
     known = of >= 0
-    late = known & (run.start_ns[np.maximum(of, 0)] > begin)
+    starts, ends = run.start_ns[np.maximum(of, 0)], run.end_ns[np.maximum(of, 0)]
+    # of a gap that a launch divides the longer part counts: before it was made, or until it took effect
+    late = known & (starts > begin) & (starts - begin >= run.start_ns[node] - ends)
     cause[known & ~late] = CAUSES.index("launch")
     cause[late] = CAUSES.index("host")
     codes, words = run.trace.coded("name")

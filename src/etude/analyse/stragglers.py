@@ -243,7 +243,7 @@ class _Links:
         unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
         inside = segment >= 0
         unit, key, segment, log = unit[inside], key[inside], segment[inside], log[inside]
-        alone = shared(unit, key, len(self.keys)) < LIKES
+        alone = shared(unit, key, len(self.keys)) < 2  # of two alike the slower is named, and no more than likely
         shape = len(self.units), len(self.keys), self.segments.count
         for itself in (False, True):  # those that have likes are compared with them, others with themselves over time
             mine = alone[key] == itself

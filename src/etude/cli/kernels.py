@@ -12,6 +12,7 @@ from etude.cli.timed import OnSystem, TimesFile, open_timed, show
 def kernels(
     path: JobPath,
     operators: Annotated[bool, typer.Option("--operators", help="Operators of the hosts instead.")] = False,
+    graphs: Annotated[bool, typer.Option("--graphs", help="Replays of CUDA graphs, each with its launch.")] = False,
     by: Annotated[
         str, typer.Option("--by", help="name, kind, module, phase, shapes, types, step, stream, rank; with commas.")
     ] = "",
@@ -29,12 +30,17 @@ def kernels(
     etude kernels run/ --top 20
     etude kernels run/ --by kind,rank
     etude kernels trace.json.gz --operators --by name,shapes
+    etude kernels trace.json.gz --graphs
     """
     from etude.analyse import operators as analyse
 
     keys = [name.strip() for name in by.split(",") if name.strip()]
     job, times = open_timed(path, groups, workers, system, timing)
-    if operators:
+    if graphs:
+        from etude.analyse.graphs import graph_replays
+
+        found = graph_replays(job, times)
+    elif operators:
         found = analyse.operators(job, times, keys or ["name"])
     else:
         found = analyse.kernels(job, times, keys or ["name", "kind"])

@@ -24,6 +24,8 @@ TimesFile = Annotated[
 ]
 
 
+NOTES = 8
+"""Notes about a job that are said."""
 LONGEST = 80
 """Letters of a name that a reader is shown: those of kernels can have a thousand."""
 
@@ -62,6 +64,10 @@ def open_timed(
             where=str(path),
             hint="--system dgx-h100 analyses it as simulated there, --timing FILE takes times from a file",
         )
+    for note in job.notes[:NOTES]:
+        say(f"note: rank {note.rank}: {note.what}")
+    if len(job.notes) > NOTES:
+        say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` has all")
     return job, job.timing
 
 

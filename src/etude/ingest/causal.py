@@ -22,6 +22,7 @@ from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, group
 from etude.ingest.context import context
 from etude.ingest.copies import rate_cells
 from etude.ingest.coverage import coverage
+from etude.ingest.dropped import dropped
 from etude.ingest.events import OPERATORS, device_events, host_events
 from etude.ingest.graph import (
     ACTIVITY,
@@ -91,7 +92,7 @@ def convert(
     trace, peers = _trace(device, host, found, rows)
     world = device.distributed.get("world_size")
     return Linked(
-        part=Part(rank, trace, comm_groups(found.comms.table), peers),
+        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=tuple(dropped(device))),
         start_ns=found.start_ns + device.base_ns,
         end_ns=found.end_ns + device.base_ns,
         report=coverage(host, found, rows),

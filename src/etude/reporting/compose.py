@@ -73,7 +73,8 @@ def _verdict(study: Study) -> str:
     whose = f"the {study.noun} spends its time" if len(study.job) == 1 else f"the {study.noun}s spend their time"
     used = max(v or 0 for v in study.breakdown["span_ns"].to_pylist())
     if used < 0.95 * study.span_ns:
-        return f"{takes}. In the {words.time(used)} from its first to its last {study.noun} event {whose} {told}."
+        event = "event on the device" if study.has_device else "operator"
+        return f"{takes}. In the {words.time(used)} from its first to its last {event} {whose} {told}."
     return f"{takes}; {whose} {told}."
 
 
@@ -85,6 +86,9 @@ def _doubts(study: Study) -> list[Told]:
         found.append(Told("warn", "Kernels were launched, but none is recorded.",
                           f"{words.plural(study.launches, 'launch call')} are in the trace and no device activity: it "
                           "was dropped or not recorded, so what follows is about the host alone."))  # fmt: skip
+    lost = list(dict.fromkeys(n.what for n in job.notes))
+    if lost and timing.origin == Origin.MEASURED:
+        found.append(Told("warn", "Something is missing from the recording.", _sentence("; ".join(lost[:3]))))
     if timing.partial:
         found.append(Told("warn", "These times are not of the whole run.", "It was cut off; later events are missing."))
     if len(job) < job.world_size:
@@ -99,6 +103,10 @@ def _doubts(study: Study) -> list[Told]:
         found.append(Told("info", "The ranks' clocks were taken as they are.",
                           "No collectives were recorded from which their offsets could be told."))  # fmt: skip
     return found
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def timelines(studies: list[Study]) -> Section:

@@ -21,6 +21,7 @@ from etude.analyse.runs import Use, uses
 from etude.analyse.stragglers import stragglers
 from etude.errors import UsageError
 from etude.model.job import Job
+from etude.model.schema import Kind
 from etude.model.system import Device
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace
@@ -130,8 +131,9 @@ class Study:
 
     @cached_property
     def has_device(self) -> bool:
-        """Does anything run beside the host?"""
-        return any(bool((t.cpu != 1).any()) for t in self.job.traces)
+        """Does anything run beside the host? Messages that do not say where they run are no sign of it."""
+        talks = (Kind.SEND, Kind.RECV, Kind.COLL)
+        return any(bool(((t.cpu == 0) | ((t.cpu != 1) & ~np.isin(t.kind, talks))).any()) for t in self.job.traces)
 
     @cached_property
     def launches(self) -> int:

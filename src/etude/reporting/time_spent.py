@@ -89,7 +89,7 @@ def _advice(study: Study, s: Spent) -> str:
 def _uneven(study: Study) -> list[Told]:
     rank = study.breakdown["rank"].to_numpy()
     busy = np.array([v or 0 for v in study.breakdown["compute_ns"].to_pylist()], float)
-    if len(busy) < 2 or not np.median(busy):
+    if len(busy) < 3 or not np.median(busy):  # of two neither is the middle
         return []
     most, middle = int(busy.argmax()), float(np.median(busy))
     if busy[most] < (1 + UNEVEN) * middle or int(rank[most]) in study.marked:  # stragglers have been told

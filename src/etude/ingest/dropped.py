@@ -1,0 +1,91 @@
+"""What a recording says, or shows, that it lacks: the profiler drops records when its buffers are full.
+
+A kernel launch and what it launched have one correlation id. A launch without activity, or activity without launch, is
+a record that was dropped or lies outside of the recording; which of the two, the place of the gap tells.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.link.device import DeviceTrace
+from etude.model.schema import UNKNOWN
+
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+# Not copies and fills: those of some sizes leave no record on purpose.
+_LAUNCH: Final = re.compile(r"^(cuda|hip|cu)(Ext|Module|Cooperative)*(Launch|GraphLaunch)")
+_CAPTURE: Final = re.compile(r"StreamBeginCapture|StreamEndCapture")
+_LOST: Final = re.compile(r"drop|lost|out of memory|buffer|overflow|incomplete|truncat", re.IGNORECASE)
+_LOG: Final = re.compile(r"^(ERROR|WARNING):.*?\] ")
+_CALLS: Final = ("cuda_runtime", "cuda_driver")
+_ACTIVITIES: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+LONGEST: Final = 200
+
+
+def dropped(device: DeviceTrace) -> Iterator[str]:
+    """Notes for a reader, one each for launches without activity, activity without launch, and what Kineto said."""
+    whole = device.is_phase("X") & (device.correlation != UNKNOWN) & (device.correlation != 0)
+    calls, activity = whole & device.is_category(*_CALLS), whole & device.is_category(*_ACTIVITIES)
+    if calls.any() and activity.any():
+        launch = calls & _named(device, _LAUNCH)
+        yield from _launches(device, launch, device.correlation[activity])
+        yield from _activities(device, activity, device.correlation[calls])
+    for key in ("ERROR", "WARNING"):
+        said = device.members.get(key)
+        for text in said if isinstance(said, list) else [said]:
+            if isinstance(text, str) and _LOST.search(text):
+                yield f"the profiler said: {_LOG.sub('', text)[:LONGEST]}"
+
+
+def _named(device: DeviceTrace, pattern: re.Pattern[str]) -> Bool:
+    return np.array([bool(pattern.search(name)) for name in device.names] + [False])[device.name]
+
+
+def _launches(device: DeviceTrace, launch: Bool, answered: I64) -> Iterator[str]:
+    """Launches that nothing came of; those that are captured into a graph run when it is launched."""
+    rows = np.flatnonzero(launch)
+    rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
+    rows = rows[~_captured(device, device.start_ns[rows])]
+    empty = ~np.isin(device.correlation[rows], answered)
+    count = int(empty.sum())
+    if not count or count == len(rows):  # where there is none at all, kernels were not recorded
+        return
+    at_the_end = int(np.argmin(empty[::-1]))
+    if at_the_end:
+        yield f"the last {at_the_end:,} of {len(rows):,} launches have no device activity: the recording ends before it"
+    if count > at_the_end:
+        yield f"{count - at_the_end:,} of {len(rows):,} launches have no device activity: records were dropped"
+
+
+def _captured(device: DeviceTrace, when: I64) -> Bool:
+    marks = np.flatnonzero(_named(device, _CAPTURE) & device.is_category(*_CALLS))
+    marks = marks[np.argsort(device.start_ns[marks], kind="stable")]
+    if not len(marks):
+        return np.zeros(len(when), bool)
+    at = np.searchsorted(device.start_ns[marks], when, "right") - 1
+    begins = _named(device, re.compile("BeginCapture"))[marks]
+    return (at >= 0) & begins[np.maximum(at, 0)]
+
+
+def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[str]:
+    rows = np.flatnonzero(activity)
+    lost = rows[~np.isin(device.correlation[rows], launched)]
+    if not len(lost):
+        return
+    known = np.setdiff1d(rows, lost)
+    first = device.start_ns[known].min() if len(known) else 0
+    before = int((device.start_ns[lost] < first).sum())
+    if before:
+        yield f"{before:,} device activities run before any that was launched here: they belong to what went before"
+    if len(lost) > before:
+        yield (
+            f"{len(lost) - before:,} of {len(rows):,} device activities have no launch in the trace: it was dropped, "
+            "or made by what the profiler does not see"
+        )

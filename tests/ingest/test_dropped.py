@@ -1,0 +1,60 @@
+"""What a recording lacks is said: launches without activity, activity without launch, what Kineto logged."""
+
+from typing import Any
+
+from etude.ingest import causal
+from etude.ingest.dropped import dropped
+from etude.link.device import DeviceTrace
+from recorded import device_json, kernel, launch, op, read_device_json
+
+
+def recorded(*events: dict[str, Any], **members: Any) -> DeviceTrace:
+    return read_device_json(device_json(op("aten::mm", 0, 100, 1), *events, **members))
+
+
+def notes(*events: dict[str, Any], **members: Any) -> list[str]:
+    return list(dropped(recorded(*events, **members)))
+
+
+def pair(number: int, at: float) -> list[dict[str, Any]]:
+    return [launch(at, number), kernel(f"k{number}", at + 2, 1, number, 1)]
+
+
+WHOLE = [event for i in range(4) for event in pair(10 + i, 5.0 + 10 * i)]
+
+
+def test_a_whole_recording_has_no_notes() -> None:
+    assert notes(*WHOLE) == []
+
+
+def test_launches_at_the_end_without_activity_were_cut_off() -> None:
+    found = notes(*WHOLE, launch(60, 20), launch(61, 21))
+    assert found == ["the last 2 of 6 launches have no device activity: the recording ends before it"]
+
+
+def test_launches_in_between_without_activity_were_dropped() -> None:
+    assert notes(launch(1, 20), *WHOLE) == ["1 of 5 launches have no device activity: records were dropped"]
+
+
+def test_what_is_captured_into_a_graph_is_not_missing() -> None:
+    begin, end = (launch(at, 30 + at, f"cudaStream{w}Capture") for at, w in ((50, "Begin"), (60, "End")))
+    assert notes(*WHOLE, begin, launch(55, 20), end) == []
+
+
+def test_activity_that_nobody_launched_is_of_before_or_dropped() -> None:
+    [before] = notes(kernel("old", 1, 1, 99, 0), *WHOLE)
+    assert before.startswith("1 device activities run before any")
+    [lost] = notes(*WHOLE, kernel("lost", 90, 1, 99, 0))
+    assert lost.startswith("1 of 5 device activities have no launch in the trace")
+
+
+def test_what_the_profiler_said_of_lost_records_is_told_and_nothing_else() -> None:
+    said = ["WARNING:2026-01-08 08:51:59 865:3386 Cupti.cpp:47] Dropped 120 activity records", "WARNING: hello"]
+    assert notes(*WHOLE, WARNING=said) == ["the profiler said: Dropped 120 activity records"]
+
+
+def test_notes_go_with_the_job() -> None:
+    linked = causal.convert(recorded(*WHOLE, launch(60, 20)))
+    [note] = causal.to_job("run", [linked]).notes
+    assert note.rank == 0
+    assert "no device activity" in note.what
