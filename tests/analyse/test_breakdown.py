@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from etude.analyse.breakdown import breakdown, kernel_types, overlap
 from etude.analyse.idle import idle
+from etude.analyse.operators import kernels
 from etude.analyse.kernels import covered, merged, time_by_mask
 from etude.errors import EtudeError, TraceError, UsageError
 from etude.model.schema import Collective, Kind
@@ -131,6 +132,12 @@ def test_where_the_host_is_the_device_time_between_operators_is_no_compute() -> 
     row = breakdown(job, timing).to_pylist()[0]
     assert (row["span_ns"], row["compute_ns"], row["idle_ns"]) == (90, 70, 20)
     assert [(r["cause"], r["time_ns"]) for r in idle(job, timing).to_pylist()] == [("host", 20)]
+    spent = {r["name"]: (r["kind"], r["count"], r["total_ns"]) for r in kernels(job, timing).to_pylist()}
+    assert spent == {
+        "aten::addmm": ("compute", 1, 40),
+        "aten::relu": ("compute", 1, 20),
+        "aten::copy_": ("compute", 1, 10),
+    }
 
 
 def test_a_host_that_no_profiler_recorded_computes_all_along() -> None:

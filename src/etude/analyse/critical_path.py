@@ -21,8 +21,7 @@ from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
-from etude.analyse.operators import segments
-from etude.analyse.runs import Run, Use, runs, uses
+from etude.analyse.runs import Run, Use, runs, segments, uses
 from etude.errors import UsageError
 from etude.model.frames import frames
 from etude.model.graph import dependencies, topological_order

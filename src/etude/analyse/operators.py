@@ -10,16 +10,12 @@ from numpy.typing import NDArray
 
 from etude.analyse.grouping import Tally, key_kinds, table
 from etude.analyse.kernels import add_to_callers, outermost
-from etude.analyse.runs import Run, Use, on_device, runs, uses
+from etude.analyse.runs import Run, Use, on_device, runs, segments, uses
 from etude.model.job import Job
 from etude.model.timing import Timing
-from etude.model.trace import Trace
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
-
-SEGMENT = "host"
-"""Name of the nodes that are an operator's own time between what it calls."""
 
 
 def kernels(job: Job, timing: Timing, by: Sequence[str] = ("name", "kind")) -> pa.Table:
@@ -29,7 +25,8 @@ def kernels(job: Job, timing: Timing, by: Sequence[str] = ("name", "kind")) -> p
     for run in runs(job, timing):
         use = uses(run.trace)
         rows = np.flatnonzero(on_device(run, use))
-        lasted = run.end_ns[rows] - run.start_ns[rows]
+        rows, lasted = _own_time_to_operators(run, rows)
+        use[rows[use[rows] == Use.NONE]] = Use.COMPUTE  # operators on the host with what they do between others
         tally.add(run, rows, {"ns": lasted}, use, job.ranks[run.at].tolist())
     found = tally.rows()
     whole = sum(row["total_ns"] for row in found)
@@ -43,6 +40,18 @@ def kernels(job: Job, timing: Timing, by: Sequence[str] = ("name", "kind")) -> p
         "mean_ns": pa.float64(),
     }
     return table(found, kinds | {"min_ns": pa.int64(), "max_ns": pa.int64(), "std_ns": pa.float64()})
+
+
+def _own_time_to_operators(run: Run, rows: I64) -> tuple[I64, I64]:
+    """(rows, time): what an operator on the host does between those that it calls is time of the operator, once."""
+    lasted = run.end_ns[rows] - run.start_ns[rows]
+    own = segments(run.trace)[rows] & (run.trace.parent[rows] >= 0)
+    if not own.any():
+        return rows, lasted
+    operator, at = np.unique(run.trace.parent[rows[own]], return_inverse=True)
+    total = np.zeros(len(operator), np.int64)
+    np.add.at(total, at.reshape(-1), lasted[own])
+    return np.concatenate([rows[~own], operator.astype(np.int64)]), np.concatenate([lasted[~own], total])
 
 
 def operators(job: Job, timing: Timing, by: Sequence[str] = ("name",)) -> pa.Table:
@@ -70,14 +79,6 @@ def _operator_times(run: Run) -> tuple[I64, dict[str, I64]]:
     columns = {"self_ns": lasted - called.astype(np.int64), "total_ns": np.where(top, lasted, 0)}
     columns |= {"device_self_ns": direct, "device_total_ns": np.where(top, below, 0)}
     return rows, {name: column[rows] for name, column in columns.items()}
-
-
-def segments(trace: Trace) -> Bool:
-    """Nodes that are another's own time."""
-    codes, words = trace.coded("name")
-    if SEGMENT not in words:
-        return np.zeros(len(trace), bool)
-    return (codes == words.index(SEGMENT)) & (trace.cpu == 1)
 
 
 def device_times(run: Run) -> tuple[I64, I64]:

@@ -17,7 +17,7 @@ from etude.analyse.breakdown import breakdown
 from etude.analyse.grouping import table
 from etude.analyse.kernels import add_to_callers
 from etude.analyse.operators import device_times
-from etude.analyse.runs import Run, Use, by_rank, runs, uses
+from etude.analyse.runs import Run, Use, by_rank, runs, segments, uses
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.cost.traces import ops_of
 from etude.model.job import Job
@@ -92,7 +92,9 @@ def _unique(run: Run, rows: I64, time: I64, ops: OpTable) -> list[tuple[tuple[An
         return []
     names, words = run.trace.coded("name")
     shapes, texts = run.trace.coded("in_shapes")
-    columns: list[NDArray[Any]] = [names[rows], shapes[rows], ops.op_class, ops.dtype, ops.flops, ops.size_bytes]
+    own = segments(run.trace)[rows] & (run.trace.parent[rows] >= 0)
+    named = np.where(own, run.trace.parent[rows], rows)  # what an operator does between others is called by its name
+    columns: list[NDArray[Any]] = [names[named], shapes[named], ops.op_class, ops.dtype, ops.flops, ops.size_bytes]
     keys = np.stack([c.astype(np.int64) for c in columns], 1)
     unique, inverse = np.unique(keys, axis=0, return_inverse=True)
     count = np.bincount(inverse.reshape(-1))

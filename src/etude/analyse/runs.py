@@ -74,7 +74,7 @@ def runs(job: Job, timing: Timing) -> Iterator[Run]:
 
 _COMM: Final = re.compile(r"^nccl|^rccl|^hccl|ncclKernel|ncclDevKernel|rcclKernel|^gloo:")
 _MEMORY: Final = re.compile(r"^(hip)?Mem(cpy|set)|^dma|^__amd_rocclr_(copy|fill)|^CopyDevice|^FillBuffer")
-_WAIT: Final = re.compile(r"^(Stream Wait Event|Event Sync|Stream Sync|Context Sync|Device Sync)")
+_WAIT: Final = re.compile(r"^(Stream Wait Event|Event Sync|Stream Sync|Context Sync|Device Sync)|^event_(wait|record)$")
 _COMPUTES: Final = re.compile(
     r"^(?!autograd::|torch::autograd::|c10d::|_c10d|torch\.distributed)[\w.]+::|CompiledFxGraph"
 )
@@ -107,16 +107,22 @@ def uses(trace: Trace) -> U8:
     return use
 
 
+def segments(trace: Trace) -> Bool:
+    """Nodes that are host time between operators: of the operator around them, or of nobody."""
+    codes, words = trace.coded("name")
+    return (codes == words.index(SEGMENT)) & (trace.cpu == 1) if SEGMENT in words else np.zeros(len(trace), bool)
+
+
 def _on_the_host(trace: Trace, use: U8) -> None:
     """Where the host is the device: what a profiler recorded between operators computes if an operator that computes
     was at it, and else is the host's own, which the device has nothing of. Other traces have no such time in them."""
-    codes, words = trace.coded("name")
-    if SEGMENT not in words:
+    between = segments(trace)
+    if not between.any():
         return
+    codes, words = trace.coded("name")
     computes = np.array([bool(_COMPUTES.search(word)) for word in words] + [False])[codes]
-    segments = codes == words.index(SEGMENT)
-    inside = np.where(segments & (trace.parent >= 0), computes[trace.parent], computes)
-    use[(use == Use.COMPUTE) & ~np.where(segments & (trace.parent < 0), False, inside)] = Use.HOST
+    inside = np.where(between & (trace.parent >= 0), computes[trace.parent], computes & ~between)
+    use[(use == Use.COMPUTE) & ~inside] = Use.HOST
 
 
 def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:

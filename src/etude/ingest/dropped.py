@@ -27,6 +27,8 @@ _LOG: Final = re.compile(r"^(ERROR|WARNING):.*?\] ")
 _CALLS: Final = ("cuda_runtime", "cuda_driver")
 _ACTIVITIES: Final = ("kernel", "gpu_memcpy", "gpu_memset")
 LONGEST: Final = 200
+LATE_NS, LATE = 1_000_000, 0.1
+"""How late the device may start: in ns, and of the span."""
 
 
 def dropped(device: DeviceTrace) -> Iterator[str]:
@@ -37,6 +39,7 @@ def dropped(device: DeviceTrace) -> Iterator[str]:
         launch = calls & _named(device, _LAUNCH)
         yield from _launches(device, launch, device.correlation[activity])
         yield from _activities(device, activity, device.correlation[calls])
+        yield from _late_start(device, activity, calls)
     for key in ("ERROR", "WARNING"):
         said = device.members.get(key)
         for text in said if isinstance(said, list) else [said]:
@@ -72,6 +75,23 @@ def _captured(device: DeviceTrace, when: I64) -> Bool:
     at = np.searchsorted(device.start_ns[marks], when, "right") - 1
     begins = _named(device, re.compile("BeginCapture"))[marks]
     return (at >= 0) & begins[np.maximum(at, 0)]
+
+
+def _late_start(device: DeviceTrace, activity: Bool, calls: Bool) -> Iterator[str]:
+    """The first activity that was launched here should follow its launch; where it is far behind, something that was
+    not recorded held the device, or the two clocks differ."""
+    rows = np.flatnonzero(activity & np.isin(device.correlation, device.correlation[calls]))
+    if not len(rows):
+        return
+    first = rows[np.argmin(device.start_ns[rows])]
+    call = np.flatnonzero(calls & (device.correlation == device.correlation[first]))[0]
+    delay = int(device.start_ns[first] - device.start_ns[call] - device.duration_ns[call])
+    span = int((device.start_ns[rows] + device.duration_ns[rows]).max() - device.start_ns[call])
+    if delay > max(LATE_NS, LATE * span):
+        yield (
+            f"the device starts {delay / 1e6:,.0f} ms after its first launch: what held it was not recorded, or the "
+            "clocks of host and device differ"
+        )
 
 
 def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[str]:

@@ -15,6 +15,8 @@ CAUSE = {
     "dependency": ("compute", "waiting for work of the host"),
     "other": ("other", "nothing recorded says why"),
 }
+BETWEEN = "between operators: Python, autograd, hooks"
+"""The same of a run whose device is the host."""
 MUCH, MAIN = 0.25, 0.5
 RANKS = 16
 
@@ -38,13 +40,22 @@ def told(study: Study, share: float) -> list[Told]:
         "dependency": "Device work waits for work that runs on the host.",
         "other": "Nothing that was recorded says why.",
     }[cause]
+    if cause == "host" and not study.has_device:
+        advice = "Operators are small for what calling them takes: larger batches or torch.compile help."
     who = f"The {study.noun} is" if len(study.job) == 1 else f"The {study.noun}s are"
-    mainly = f" {words.percent(ns / whole)} of that is because {_because(cause)}." if ns >= MAIN * whole else ""
+    mainly = f" {words.percent(ns / whole)} of that is because {_because(study, cause)}." if ns >= MAIN * whole else ""
     tone = "bad" if share >= 2 * MUCH else "warn"
     return [Told(tone, f"{who} idle {words.percent(share)} of the time.{mainly}", advice, "time")]
 
 
-def _because(cause: str) -> str:
+def _cause(study: Study, cause: str) -> tuple[str, str]:
+    style, label = CAUSE[cause]
+    return style, BETWEEN if cause == "host" and not study.has_device else label
+
+
+def _because(study: Study, cause: str) -> str:
+    if cause == "host" and not study.has_device:
+        return "Python, autograd or hooks run between operators"
     return {
         "host": "the host had not launched the next kernel",
         "synchronisation": "the host was waiting for the device",
@@ -64,16 +75,16 @@ def figures(study: Study) -> str:
     for row in rows:
         by_rank.setdefault(row["rank"], {})[row["cause"]] = row["time_ns"]
     drawn = [
-        Bar(f"rank {rank}", tuple(Piece(CAUSE[c][0], CAUSE[c][1], causes.get(c, 0)) for c in CAUSE))
+        Bar(f"rank {rank}", tuple(Piece(*_cause(study, c), causes.get(c, 0)) for c in CAUSE))
         for rank, causes in list(by_rank.items())[:RANKS]
     ]
     used = [c for c in CAUSE if any(c in causes for causes in by_rank.values())]
     columns = [
-        Column("rank", "rank"), Column("cause", "cause", lambda c: CAUSE[c][1], number=False),
+        Column("rank", "rank"), Column("cause", "cause", lambda c: _cause(study, c)[1], number=False),
         Column("gaps", "gaps", words.number), Column("time_ns", "time", words.time),
         Column("share", "share of idle", words.percent, meter=1.0), Column("longest_ns", "longest", words.time),
     ]  # fmt: skip
     return (
-        "<h3>Why devices are idle</h3>" + legend([CAUSE[c] for c in used]) + bars(drawn, words.time)
+        f"<h3>Why {study.noun}s are idle</h3>" + legend([_cause(study, c) for c in used]) + bars(drawn, words.time)
         + table("t-idle", rows[:512], columns)
     )  # fmt: skip

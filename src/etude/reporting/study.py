@@ -15,11 +15,13 @@ from etude.analyse.breakdown import breakdown
 from etude.analyse.clocks import offsets
 from etude.analyse.collectives import collectives
 from etude.analyse.critical_path import by_name, critical_path
+from etude.analyse.graphs import graph_replays
 from etude.analyse.idle import idle
-from etude.analyse.operators import SEGMENT, kernels
+from etude.analyse.operators import kernels
 from etude.analyse.runs import Use, uses
 from etude.analyse.stragglers import stragglers
 from etude.errors import UsageError
+from etude.model.frames import SEGMENT
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.system import Device
@@ -30,7 +32,7 @@ from etude.view.slices import Slices, Sort, slices_of
 U8 = NDArray[np.uint8]
 
 BETWEEN = "host code between operators"
-OWN = "(operators' own time, and code between them)"
+OWN = "(code between operators)"
 LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
 RANKS_DRAWN = 16
 """Ranks of a timeline; where there are more, those drawn are chosen."""
@@ -134,6 +136,11 @@ class Study:
         """Does anything run beside the host? Messages that do not say where they run are no sign of it."""
         talks = (Kind.SEND, Kind.RECV, Kind.COLL)
         return any(bool(((t.cpu == 0) | ((t.cpu != 1) & ~np.isin(t.kind, talks))).any()) for t in self.job.traces)
+
+    @cached_property
+    def replayed_kernels(self) -> int:
+        """What CUDA graphs ran, on all ranks."""
+        return sum(graph_replays(self.job, self.timing)["kernels"].to_pylist())
 
     @cached_property
     def launches(self) -> int:

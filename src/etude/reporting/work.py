@@ -29,10 +29,16 @@ def told(study: Study) -> list[Told]:
     tiny = sum(r["count"] for r in compute if r["mean_ns"] < TINY_NS)
     found = []
     if count >= 100 and tiny >= MANY_TINY * count and study.has_device:
+        replayed = study.replayed_kernels >= MANY_TINY * count
+        advice = (
+            "Each costs about as much to launch as to run. Fusing them (torch.compile) or replaying them from a CUDA "
+            "graph saves launches."
+            if not replayed
+            else "CUDA graphs replay most of them, so that they cost no launch each; fusing them would save the gaps."
+        )
         found.append(Told(
             "info", f"{words.percent(tiny / count)} of the {words.number(count)} kernels are shorter than "
-            f"{words.time(TINY_NS)}.", "Each costs about as much to launch as to run. Fusing them (torch.compile) or "
-            "replaying them from a CUDA graph saves launches.", "work",
+            f"{words.time(TINY_NS)}.", advice, "work",
         ))  # fmt: skip
     return found
 
