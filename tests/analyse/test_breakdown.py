@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from etude.analyse.breakdown import breakdown, kernel_types, overlap
 from etude.analyse.idle import idle
-from etude.analyse.operators import kernels
 from etude.analyse.kernels import covered, merged, time_by_mask
+from etude.analyse.operators import kernels
 from etude.errors import EtudeError, TraceError, UsageError
 from etude.model.schema import Collective, Kind
 from etude.simulate.run import simulate
