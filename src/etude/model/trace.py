@@ -256,6 +256,7 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
         bits &= ~int(have_of[old])
         added = tuple(Attr(c.attr, c.attr_kind, column=c.name) for i, c in enumerate(OWNED) if bits >> i & 1)
         layouts.append(kept + added)
+    layout.flags.writeable = False  # as in a Trace: kernels are compiled for read-only columns, and once
     return tuple(layouts), layout
 
 

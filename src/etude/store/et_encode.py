@@ -88,6 +88,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
     layouts, layout = complete_layouts(trace, start_ns)
     program, names = _program(layouts)
     writer = text.HeapWriter()
+    writer.put(b"")  # words of a heap of one word are of another type, for which the kernel would be compiled again
     group_offset = writer.put_all(list(decoded.group_names))
     side, why_offset = writer.heap(), np.zeros(0, np.int64)
     if "dep_why" in names:
