@@ -56,7 +56,7 @@ browser:
 	@if command -v chromium chromium-browser google-chrome >/dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing chromium, for the tests of pages" >&2; \
-	  { apt-get update && apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
+	  { timeout 120 apt-get update && timeout 300 apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	  || echo "chromium could not be installed: tests of pages will be skipped" >&2; \
 	else echo "no Chromium here: tests of pages will be skipped" >&2; fi
 

@@ -49,7 +49,7 @@ def inputs(root: Path) -> Iterator[Input]:
     runs: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*.json*")):
         if path.name.endswith((".json", ".json.gz", ".json.zst")) and is_profile(path):
-            stem = RANK.sub("", path.relative_to(root).as_posix())
+            stem = RANK.sub("", path.relative_to(root).as_posix()).replace("/.", ".")
             if not any(part in stem for part in BROKEN):
                 runs.setdefault(re.sub(r"\.json(\.gz|\.zst)?$", "", stem), []).append(path)
     for name, paths in runs.items():

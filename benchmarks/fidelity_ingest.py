@@ -6,7 +6,8 @@
 
 **Fidelity**: recorded starts are thrown away, the graph is simulated, and its span is compared with the recorded one;
 then again without the edges between lanes (launches, events, synchronisation, handovers, collectives), where the error
-must grow. `late` is the most by which a recorded node started before something that it waits for had ended.
+must grow: that of the span or, where one thread alone sets the span, that of the kernels' starts (`50% cut`). `late` is
+the most by which a recorded node started before something that it waits for had ended.
 
 **Causality**: one program, once limited by its host and once by its device. The graph of one run, with the device time
 that each operator took in the other run, must give the time of the other run.
@@ -128,6 +129,7 @@ def fidelity(name: str, ranks: list[tuple[Path | None, Path]]) -> dict[str, Any]
         "p5": quantiles[0],
         "p50": quantiles[1],
         "p95": quantiles[2],
+        "cut_p50": float(np.median(kernel_errors_us(job, cut))) if len(errors) else 0.0,
         "late": latest_ns(job) / 1000,
     }
 
@@ -136,25 +138,28 @@ def fidelity(name: str, ranks: list[tuple[Path | None, Path]]) -> dict[str, Any]
 
 
 def operators(trace: Trace) -> tuple[I64, list[tuple[str, int]]]:
-    """(Operator of each device node; a name for each operator: its place in the call tree, and which of those)."""
+    """(Operator of each device node, -1 elsewhere; a name for each node: its place in the call tree, and which of those
+    that have it). Names tell the operators of two runs of one program apart, and which belong together."""
     codes, words = trace.coded("name")
-    path: list[str] = []
+    path: list[str] = [""] * (len(trace) + 1)
     seen: dict[str, int] = {}
-    keys: list[tuple[str, int]] = []
-    order = np.lexsort((np.arange(len(trace)),))
-    by_row: dict[int, str] = {}
-    for row in order.tolist():
-        word = words[codes[row]]
-        parent = int(trace.parent[row])
-        text = f"{by_row.get(parent, '')}/{word}"
-        if trace.cpu[row] != 1 or word == "host":
-            text = word
-        by_row[row] = text
-        number = seen.get(text, 0)
-        seen[text] = number + 1
-        keys.append((text, number))
-    del path
-    return np.where(trace.cpu == 0, trace.parent, -1).astype(np.int64), keys
+    names: list[tuple[str, int]] = []
+    callers_first = np.lexsort((np.arange(len(trace)), depths(trace.parent)))
+    for row in callers_first.tolist():
+        path[row] = f"{path[trace.parent[row]]}/{words[codes[row]]}"
+    for text in path[:-1]:
+        names.append((text, seen.get(text, 0)))
+        seen[text] = names[-1][1] + 1
+    return np.where(trace.cpu == 0, trace.parent, -1).astype(np.int64), names
+
+
+def depths(parent: NDArray[Any]) -> I64:
+    """How many callers each node has."""
+    depth, above = np.zeros(len(parent), np.int64), parent.astype(np.int64)
+    while (above >= 0).any():
+        depth += above >= 0
+        above = np.where(above >= 0, parent[above], -1)
+    return depth
 
 
 def device_time(trace: Trace) -> dict[tuple[str, int], int]:
@@ -203,11 +208,12 @@ def causality(first: Path, second: Path) -> dict[str, Any]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     print(f"{'capture':<30} {'nodes':>8} {'recorded ms':>12} {'simulated ms':>13} {'error':>8} {'cut lanes':>10}"
-          f" {'kernels':>8} {'start error, us: 5%':>20} {'50%':>9} {'95%':>9} {'late us':>8}")  # fmt: skip
+          f" {'kernels':>8} {'start error, us: 5%':>20} {'50%':>9} {'95%':>9} {'50% cut':>9}"
+          f" {'late us':>8}")  # fmt: skip
     for r in rows:
         print(f"{r['capture']:<30} {r['nodes']:>8,} {r['recorded_ms']:>12.2f} {r['simulated_ms']:>13.2f}"
               f" {r['error']:>+8.2%} {r['cut']:>+10.1%} {r['kernels']:>8,} {r['p5']:>20.1f} {r['p50']:>9.1f}"
-              f" {r['p95']:>9.1f} {r['late']:>8.2f}")  # fmt: skip
+              f" {r['p95']:>9.1f} {r['cut_p50']:>9.0f} {r['late']:>8.2f}")  # fmt: skip
 
 
 def main() -> int:

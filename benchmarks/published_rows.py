@@ -124,7 +124,9 @@ def stack_of(row: Row) -> tuple[str, bool]:
     source, year = row["source"], int(row["year"])
     if "MaxText" in source or "PaXML" in source:
         return "xla-fsdp", False
-    if source.startswith(("Narayanan", "Korthikanti")) or (source.startswith("Megatron-LM README") and year < 2024):
+    if source.startswith("Korthikanti"):
+        return "megatron-2022", True
+    if source.startswith("Narayanan") or (source.startswith("Megatron-LM README") and year < 2024):
         return "megatron-2021", True
     if source.startswith("Megatron-LM"):
         return "megatron-core", True
@@ -160,10 +162,10 @@ def plan_of(row: Row, m: Model) -> tuple[dict[str, Any], list[str]]:
 
 def _by_stack(row: Row, stack: str, said: list[str]) -> dict[str, Any]:
     notes = row["notes"]
-    if stack == "megatron-2021":
+    if stack in ("megatron-2021", "megatron-2022"):
         sp = "sequence parallel" in row["recompute"]
-        said.append("attention not fused, data-parallel all-reduce at the end, no sharded optimizer")
-        return {"attention": "unfused", "sp": sp if _number(row, "tp") > 1 else None, "overlap_grads": False,
+        said.append("attention not fused, gradients all-reduced in fp16 at the end, no sharded optimizer")
+        return {"attention": "unfused", "grad_dtype": "fp16", "sp": sp if _number(row, "tp") > 1 else None, "overlap_grads": False,
                 "bucket": 10**12, **({} if row["recompute"] else {"recompute": "full"})}  # fmt: skip
     if stack in ("megatron-core", "megatron-bridge", "nemo"):
         if "FSDP" in notes:
@@ -243,6 +245,7 @@ def case_of(row: Row) -> Case | str:
     given, said = plan_of(row, m)
     plan = Plan.from_dict(given)
     stack, megatron = stack_of(row)
+    stack += "-experts" if m.experts else ""
     return Case(
         model=m,
         plan=plan,

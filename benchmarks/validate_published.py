@@ -6,10 +6,10 @@
 
 Each row becomes a model and a plan (benchmarks/published_rows.py), is generated and simulated (analytic network) on
 the system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of
-products in 8 bits, of attention and of everything else, over what the catalogue's device says (one for all four where
-only one or two rows can be fitted). They are fitted to three rows of ten, chosen by a hash of what the row says; every
-error that is reported is of the other rows. A stack without a fitted row takes the constants of its GPU's other rows, a
-GPU without one takes 1. No constant belongs to a row.
+products in 8 bits, of attention and of everything else, over what the catalogue's device says. They are fitted to three
+rows of ten, chosen by a hash of what the row says; every error that is reported is of the other rows. Few rows move a
+constant little. A stack without a fitted row takes the constants of its GPU's generation. No constant belongs to a row.
+A step is simulated with each constant moved by a quarter and is taken to be linear between.
 """
 
 from __future__ import annotations
@@ -20,11 +20,9 @@ import json
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from published_rows import Case, Row, case_of, is_fitted, key_of
@@ -81,24 +79,38 @@ class Outcome:
     times: tuple[float, ...]
 
 
-def seconds(case: Case, *settings: Constants) -> list[float]:
-    """Simulated seconds of a step under each of these constants."""
-    job, made = generate(case.model, case.plan).job, machine(case)
-    return [simulate(job, made.replace(device=slowed(made.device, k))).makespan_ns / 1e9 for k in settings]
-
-
-def moved(case: Case) -> Outcome:
-    """What each constant does to a row. Without 8-bit products their constant does nothing."""
+def settings_of(case: Case) -> list[Constants]:
+    """The catalogue's constants, then each moved by STEP. Without 8-bit products their constant does nothing."""
     knobs = [k for k, name in enumerate(KNOBS) if name != "fp8" or case.plan.precision == "fp8"]
-    base, *found = seconds(case, NEUTRAL, *(tuple(1.0 + STEP * (i == k) for i in range(len(KNOBS))) for k in knobs))
-    times = dict(zip(knobs, found, strict=True))
-    return Outcome(case.key, (base, *(times.get(k, base) for k in range(len(KNOBS)))))
+    return [NEUTRAL, *(tuple(1.0 + STEP * (i == k) for i in range(len(KNOBS))) for k in knobs)]
 
 
-def final(case: Case, constants: Constants) -> tuple[float, float]:
-    """Seconds as the catalogue says, and with the constants of the row's stack."""
-    raw, fitted = seconds(case, NEUTRAL, constants)
-    return raw, fitted
+def seconds(case: Case, settings: list[Constants], *, quick: bool) -> list[float]:
+    """Simulated seconds of a step under each of these constants.
+
+    `quick`: with one and two micro-batches for each pipeline rank, and from there on a straight line, since each more
+    takes as long as the last.
+    """
+    p, made = case.plan, machine(case)
+    few = [p.micro_batches]
+    if quick and p.micro_batches > 3 * p.pp:
+        few = [p.pp, 2 * p.pp]
+    found = []
+    for count in few:
+        job = generate(case.model, p.replace(global_batch=p.dp * p.micro_batch * count)).job
+        found.append([simulate(job, made.replace(device=slowed(made.device, k))).makespan_ns / 1e9 for k in settings])
+    if len(few) == 1:
+        return found[0]
+    more = (p.micro_batches - few[1]) / (few[1] - few[0])
+    return [b + (b - a) * more for a, b in zip(*found, strict=True)]
+
+
+def moved(case: Case, quick: bool) -> Outcome:
+    """What each constant does to a row."""
+    base, *found = seconds(case, settings_of(case), quick=quick)
+    if case.plan.precision != "fp8":
+        found.insert(KNOBS.index("fp8"), base)
+    return Outcome(case.key, (base, *found))
 
 
 def near(outcome: Outcome, constants: Constants) -> float:
@@ -108,34 +120,40 @@ def near(outcome: Outcome, constants: Constants) -> float:
 
 
 def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
-    """Constants with the least sum of absolute log errors, and a light pull towards 1; one after another, on a grid."""
+    """Constants with the least squares of log errors, pulled towards 1 the less, the more rows; on a grid, in turn."""
     best = list(NEUTRAL)
     grid = np.exp(np.linspace(np.log(0.6), np.log(4.0), 191))
 
     def loss(constants: list[float]) -> float:
-        errors = [abs(np.log(max(near(o, tuple(constants)), 1e-9) / c.step_s)) for c, o in rows]
-        return float(np.mean(errors)) + 0.02 * sum(abs(np.log(k)) for k in constants)
+        errors = [np.log(max(near(o, tuple(constants)), 1e-9) / c.step_s) ** 2 for c, o in rows]
+        return float(np.mean(errors)) + 0.2 / len(rows) * sum(np.log(k) ** 2 for k in constants)
 
-    if len(rows) < 3:
-        k = float(min(grid, key=lambda k: loss([float(k)] * len(KNOBS))))
-        return (k,) * len(KNOBS)
     for _ in range(8):
         for i in range(len(KNOBS)):
             best[i] = float(min(grid, key=lambda k: loss([*best[:i], float(k), *best[i + 1 :]])))
     return tuple(best)
 
 
+GENERATION = {"A100": "Ampere", "H100": "Hopper", "B200": "Blackwell", "GB20": "Blackwell", "GB30": "Blackwell"}
+
+
+def pools(case: Case) -> list[tuple[str, str]]:
+    """Whose constants a row takes: its GPU's and stack's, else those of its GPU's generation, dense or with experts."""
+    kind = "experts" if case.model.experts else "dense"
+    return [(case.gpu, case.stack), (GENERATION.get(case.gpu[:4], case.gpu), kind)]
+
+
 def constants_of(rows: list[tuple[Case, Outcome]]) -> dict[tuple[str, str], Constants]:
-    """Constants of each (GPU, stack), and of each GPU as (GPU, "")."""
+    """Constants of each pool."""
     groups: dict[tuple[str, str], list[tuple[Case, Outcome]]] = defaultdict(list)
     for case, outcome in rows:
-        groups[case.gpu, case.stack].append((case, outcome))
-        groups[case.gpu, ""].append((case, outcome))
+        for pool in pools(case):
+            groups[pool].append((case, outcome))
     return {key: fit(members) for key, members in groups.items()}
 
 
 def chosen(constants: dict[tuple[str, str], Constants], case: Case) -> Constants:
-    return constants.get((case.gpu, case.stack)) or constants.get((case.gpu, ""), NEUTRAL)
+    return next((constants[pool] for pool in pools(case) if pool in constants), NEUTRAL)
 
 
 def table(errors: list[tuple[str, float]]) -> str:
@@ -188,8 +206,7 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, default=shared / "measured" / "published_train.csv")
     parser.add_argument("--steps", type=Path, default=shared / "measured" / "h200_steps.csv")
     parser.add_argument("--write-rows", action="store_true", help="write validation_rows.csv and stop")
-    parser.add_argument("--constants", type=Path, help="JSON of constants instead of a fit, as --save writes it")
-    parser.add_argument("--save", type=Path, help="write the constants that were fitted")
+    parser.add_argument("--quick", action="store_true", help="few micro-batches, and a straight line from there")
     parser.add_argument("--outcomes", type=Path, help="keep simulated times here, and take those that are there")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
@@ -203,16 +220,10 @@ def main() -> int:
     fitted = [case for case in cases if is_fitted(case.key)]
     if len(fitted) * 3 > len(cases):
         raise SystemExit(f"{len(fitted)} of {len(cases)} rows would be fitted: more than a third")
-    if options.constants:
-        constants = {tuple(k.split("|")): tuple(v) for k, v in json.loads(options.constants.read_text()).items()}
-    else:
-        times = kept.all("moved", fitted, [()] * len(fitted), moved, options.workers)
-        outcomes = [Outcome(case.key, tuple(t)) for case, t in zip(fitted, times, strict=True)]
-        constants = constants_of(list(zip(fitted, outcomes, strict=True)))
-    if options.save:
-        options.save.write_text(json.dumps({"|".join(k): v for k, v in constants.items()}, indent=1) + "\n")
-    given = [chosen(constants, case) for case in cases]
-    report(cases, kept.all("final", cases, given, final, options.workers), constants)
+    times = kept.all(cases, quick=options.quick, workers=options.workers)
+    pairs = [(case, Outcome(case.key, tuple(t))) for case, t in zip(cases, times, strict=True)]
+    constants = constants_of([pair for pair in pairs if is_fitted(pair[0].key)])
+    report(pairs, constants)
     steps = h200_cases(options.steps) if options.steps.exists() else []
     if steps:
         print("\nH200, PyTorch eager (h200_steps.csv); constants of the catalogue and the host's time")
@@ -233,29 +244,27 @@ class Kept:
         self.path = path
         self.known: dict[str, list[float]] = json.loads(path.read_text()) if path and path.exists() else {}
 
-    def all(self, what: str, cases: list[Case], more: list[Any], work: Callable[..., Any], workers: int) -> list[Any]:
-        keys = [f"{what} {c.key} {c.plan} {m}" for c, m in zip(cases, more, strict=True)]
-        wanted = {k: (c, m) for k, c, m in zip(keys, cases, more, strict=True) if k not in self.known}
+    def all(self, cases: list[Case], *, quick: bool, workers: int) -> list[list[float]]:
+        keys = [f"{c.key} {c.plan} quick {quick}" for c in cases]
+        wanted = {k: c for k, c in zip(keys, cases, strict=True) if k not in self.known}
+        small_first = sorted(wanted.items(), key=lambda item: item[1].plan.pp * item[1].plan.micro_batches)
         with ProcessPoolExecutor(workers) as pool:
-            futures = {pool.submit(work, c, *([m] if m else [])): k for k, (c, m) in wanted.items()}
+            futures = {pool.submit(moved, case, quick): key for key, case in small_first}
             for done in as_completed(futures):
-                result = done.result()
-                self.known[futures[done]] = list(result.times if isinstance(result, Outcome) else result)
+                self.known[futures[done]] = list(done.result().times)
                 if self.path:
                     self.path.write_text(json.dumps(self.known))
         return [self.known[k] for k in keys]
 
 
-def report(cases: list[Case], times: list[list[float]], constants: dict[tuple[str, str], Constants]) -> None:
+def report(pairs: list[tuple[Case, Outcome]], constants: dict[tuple[str, str], Constants]) -> None:
     held: list[tuple[str, float]] = []
-    print(f"{len(cases)} rows in, {sum(is_fitted(c.key) for c in cases)} of them fitted\n")
+    print(f"{len(pairs)} rows in, {sum(is_fitted(c.key) for c, _ in pairs)} of them fitted\n")
     for key, values in sorted(constants.items()):
-        if key[1]:
-            print(f"{key[0]:24s} {key[1]:18s} " + "  ".join(f"{k} {v:.2f}" for k, v in zip(KNOBS, values, strict=True)))
+        print(f"{key[0]:24s} {key[1]:18s} " + "  ".join(f"{k} {v:.2f}" for k, v in zip(KNOBS, values, strict=True)))
     print()
-    for case, (raw, time) in sorted(
-        zip(cases, times, strict=True), key=lambda p: (p[0].stack, p[0].gpu, p[0].model.name)
-    ):
+    for case, outcome in sorted(pairs, key=lambda p: (p[0].stack, p[0].gpu, p[0].model.name)):
+        raw, time = outcome.times[0], near(outcome, chosen(constants, case))
         error, mark, p = time / case.step_s - 1, "fitted" if is_fitted(case.key) else "", case.plan
         print(f"{case.stack:16s} {case.gpu[:10]:10s} {case.model.name:16s} {p.precision:4s} n{p.gpus:<5d} "
               f"tp{p.tp} pp{p.pp:<2d} cp{p.cp} ep{p.ep:<2d} {time:8.3f} s, published {case.step_s:8.3f} "

@@ -15,6 +15,10 @@ import msgspec
 
 import etude
 from etude.cost import catalogue
+from etude.cost.traces import timed
+from etude.generate.build import generate
+from etude.generate.model import model
+from etude.generate.plan import Plan
 from etude.generate.synth_learn import learn
 from etude.generate.synth_make import MakeOptions, make
 from etude.model.job import Job
@@ -30,9 +34,18 @@ LLM = (
     ("gpt8L_r64_dp16tp4", "gpt8L_r16_dp4tp4"),
 )
 """Learned from, compared with; where nothing is said, with itself."""
+GENERATED = (
+    ("llama3-8b, 16 ranks", {}),
+    ("llama3-8b, 64 ranks", {"gpus": 64, "global_batch": 64}),
+    ("llama3-8b, 16 ranks, without times", {}),
+)
+PLAN = {"gpus": 16, "tp": 2, "pp": 2, "global_batch": 16}
+"""Etude's own, learned with the times of the system, since their names and shapes say how long they take."""
 
 
 def opened(name: str, shared: Path, folder: Path) -> Job:
+    if name in dict(GENERATED):
+        return generate(model("llama3-8b"), Plan(**PLAN | dict(GENERATED)[name])).job
     stg = shared / "oracle" / "stg" / name
     if stg.is_dir():
         return etude.open(stg)
@@ -51,11 +64,11 @@ def main() -> None:
     print("| learned from | made for | model bytes | CPU s | largest distance of sizes | bytes sent | step | exposed |")
     print("|---|---|---:|---:|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
-        for name, other in [*((n, "") for n in STG), *LLM]:
+        for name, other in [*((n, "") for n in STG), *LLM, (GENERATED[0][0], GENERATED[1][0]), (GENERATED[2][0], "")]:
             source = opened(name, args.shared, Path(folder))
             real = opened(other, args.shared, Path(folder)) if other else source
             began = time.process_time()
-            learned = learn([source])
+            learned = learn([timed(source, system.device) if name == GENERATED[0][0] else source])
             made = make(learned, MakeOptions(ranks=len(real)))
             spent = time.process_time() - began
             if etude.check(made):

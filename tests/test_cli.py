@@ -138,7 +138,7 @@ def test_it_runs_in_any_thread():
 def test_help_teaches_and_is_light():
     code = "import sys; from etude.cli import main; main(['--help']); print(*sys.modules, file=sys.stderr)"
     done = shell(code=code)
-    for line in ("etude info run/", "etude query out/", *COMMANDS):
+    for line in ("etude info job/", "etude query out/", *COMMANDS):
         assert line in done.stdout
     heavy = {"numpy", "numba", "pyarrow", "duckdb", "msgspec", "torch", "pydantic", "markdown_it"}
     assert "typer" in done.stderr.split()

@@ -13,20 +13,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from etude.cost import catalogue
-from etude.cost.schedule import Schedule
-from etude.cost.schedule_files import from_job, from_msccl
 from etude.errors import ClusterError, EtudeError
-from etude.model.annotations import Cluster
-from etude.model.levels import levels_of
 from etude.model.schema import Collective
 from etude.model.system import Device, System
-from etude.opening import open as open_job
-from etude.store.infragraph import read_cluster
+
+if TYPE_CHECKING:
+    from etude.cost.schedule import Schedule
+    from etude.model.annotations import Cluster
 
 _FIGURES: Final = {
     "memory": "memory_bytes",
@@ -82,12 +80,16 @@ def _in_file(where: str) -> Iterator[None]:
 
 
 def _cluster(path: Path, annotations: Path | None) -> Cluster:
+    from etude.store.infragraph import read_cluster
+
     with _in_file(str(path)):
         return read_cluster(path, annotations)
 
 
 def _of_cluster(cluster: Cluster, given: Mapping[str, Any], where: str) -> System:
     """The system of a graph. `given` are the other keys of a system's file, over what the graph says by itself."""
+    from etude.model.levels import levels_of
+
     topology, count = cluster.topology, len(cluster.topology)
     own = {"device": {"name": "xpu"}, "levels": [{"name": "graph", "kind": "switch", "size": count, "bandwidth": 1}]}
     system = catalogue.read_system({**own, **given}, where)
@@ -133,6 +135,9 @@ def is_algorithm_file(text: str) -> bool:
 
 def open_algorithm(path: str | PathLike[str], collective: str | Collective = Collective.NONE) -> Schedule:
     """A collective algorithm of your own: MSCCL-style XML, or a Chakra job of sends and receives."""
+    from etude.cost.schedule_files import from_job, from_msccl
+    from etude.opening import open as open_job
+
     what = Collective.parse(collective) if isinstance(collective, str) else collective
     place = Path(path)
     with _in_file(str(place)):

@@ -160,6 +160,29 @@ def is_profile(path: Path) -> bool:
     return _EVENTS.search(head) is not None or (b'"schemaVersion"' in head and b'"workload_graph"' not in head)
 
 
+def is_run(path: Path) -> bool:
+    """A folder of what the ranks of a run recorded, or the name of one run in it."""
+    folder = path if path.is_dir() else path.parent
+    if path.is_file() or not folder.is_dir() or not any(_ends(entry.name, ".json") for entry in os.scandir(folder)):
+        return False
+    from etude.ingest import runs
+
+    try:
+        return bool(runs.find_run(path))
+    except UsageError as problem:
+        return "several runs" in problem.problem
+
+
+def _read_run(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import causal, runs
+
+    if options["groups"] is not None:
+        raise UsageError("a recorded run has its groups with it", where=str(path), hint="leave out --groups")
+    name, ranks = runs.find_run(path)
+    chosen = {key: options[key] for key in ("workers", "max_bytes", "advance")}
+    return causal.to_job(name, runs.link_run(ranks, **chosen))
+
+
 def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     from etude.ingest import causal, reading
 
@@ -170,33 +193,11 @@ def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     return causal.to_job(reading.stem(path), [linked])
 
 
-def is_run(path: Path) -> bool:
-    """A folder of what the profiler wrote, a file a rank, or `folder/name` of one run in it."""
-    if path.is_file() or not (path if path.is_dir() else path.parent).is_dir():
-        return False
-    from etude.ingest import runs
-
-    try:
-        return bool(runs.find_run(path)[1])
-    except UsageError:
-        return False
-
-
-def _read_run(path: Path, options: dict[str, Any]) -> Job:
-    from etude.ingest import causal, runs
-
-    if options["groups"] is not None:
-        raise UsageError("a profiler's trace has its groups with it", where=str(path), hint="leave out --groups")
-    name, ranks = runs.find_run(path)
-    chosen = {key: options[key] for key in ("workers", "max_bytes", "advance")}
-    return causal.to_job(name, runs.link_run(ranks, **chosen))
-
-
 TEXT = "ASTRA-sim text workloads (`.txt`)"
 FORMATS = (
     Format("an Etude Parquet folder", is_columns, _read_columns),
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
-    Format("a folder of such traces, a rank each (`name.rank0.json`)", is_run, _read_run),
+    Format("a folder of such traces, one a rank (`name.rank0.kineto.json.gz`)", is_run, _read_run),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )

@@ -132,6 +132,26 @@ def test_hybrid_shards_reduce_over_replicas_too():
     assert found["all_reduce"] * 2 == found["reduce_scatter"]
 
 
+def test_compute_runs_in_the_order_of_the_program():
+    """Every compute node waits for the one before it, by way of communication or at once: nothing slips ahead."""
+    for plan in (
+        {},
+        {"gpus": 2, "tp": 2, "sp": False},
+        {"gpus": 2, "zero": 3},
+        {"gpus": 2, "pp": 2, "schedule": "zb1p"},
+    ):
+        for trace in made(global_batch=4, **plan).job.traces:
+            rows = np.flatnonzero(trace.kind == int(Kind.COMP))
+            last = np.arange(len(trace))  # the latest compute row that each row has to wait for
+            for row in range(len(trace)):
+                waited = [*trace.data[slice(*trace.data_start[row : row + 2])],
+                          *trace.ctrl[slice(*trace.ctrl_start[row : row + 2])]]  # fmt: skip
+                before = max((last[w] for w in waited), default=-1)
+                last[row] = row if trace.kind[row] == int(Kind.COMP) else before
+                if row in rows[1:]:
+                    assert before == rows[np.searchsorted(rows, row) - 1]
+
+
 MIXTURE = MODEL.replace(name="moe", experts=8, top_k=2, expert_ffn=32, shared_ffn=64, dense_layers=2)
 
 

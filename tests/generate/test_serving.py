@@ -20,6 +20,7 @@ from etude.generate.requests import Request, read_requests
 from etude.generate.serving import Serving, serve
 from etude.generate.serving_ops import ATTENTION
 from etude.model.schema import Kind
+from etude.sweep.serving import predict_serving
 from toy_systems import one_level
 
 TINY = Model(name="tiny", layers=4, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)
@@ -250,7 +251,10 @@ def test_arrivals_hold_back_passes():
     ("change", "problem"),
     [
         ({"serving": Serving(speculate=2)}, "needs a draft model"),
-        ({"plan": Plan(gpus=2, cp=2)}, "context parallelism is for training"),
+        ({"plan": Plan(gpus=2, cp=2)}, "--cp is for training"),
+        ({"plan": Plan(zero=3)}, "--zero is for training"),
+        ({"plan": Plan(attention="unfused")}, "--attention is for training"),  # type: ignore[arg-type]
+        ({"plan": Plan(host_ns=1000.0)}, "--host is for training"),
         ({"serving": Serving(disaggregate="1:2")}, "1 . 2 instances, and the plan has 1"),
         ({"serving": Serving(disaggregate="x")}, "disaggregate `x`"),
         ({"serving": Serving(prefill=100, kv_memory_bytes=4096)}, "keys and values of 8 fit"),
@@ -262,6 +266,35 @@ def test_what_cannot_be_is_refused(change: dict[str, object], problem: str):
     given_ = {"model": TINY, "plan": Plan(), "serving": Serving(), **change}
     with pytest.raises(UsageError, match=problem):
         serve(given_["model"], given_["plan"], given_["serving"])  # type: ignore[arg-type]
+
+
+# --- when tokens come
+
+
+@pytest.mark.parametrize(("pp", "split"), [(1, ""), (2, ""), (1, "1:1")])
+def test_when_each_request_gets_its_tokens(pp: int, split: str):
+    """The first token ends the prompt, the others come pass by pass, the last ends it all."""
+    found = serve(
+        TINY, Plan(gpus=2 if split else pp, pp=pp), Serving(prefill=16, decode=4, batch=2, disaggregate=split)
+    )
+    run = predict_serving(found, one_level("switch", 4))
+    table = run.answers.to_pydict()
+    assert table["output"] == [5, 5]
+    for ttft, tpot, latency in zip(table["ttft_ns"], table["tpot_ns"], table["latency_ns"], strict=True):
+        assert 0 < ttft < latency <= run.simulated.makespan_ns
+        assert tpot == pytest.approx((latency - ttft) / 4)
+    assert max(table["latency_ns"]) == run.simulated.makespan_ns
+    said = run.summary()
+    assert said["tokens_per_s"] == pytest.approx(10 / run.simulated.makespan_ns * 1e9)
+    assert said["ttft_ns"]["p50"] <= said["ttft_ns"]["p99"]
+
+
+def test_waiting_begins_with_the_arrival():
+    rs = [Request(8, 2), Request(8, 1, arrival_ns=10**9)]
+    timed = serve(TINY, Plan(), Serving(), requests=rs, device=catalogue.system("dgx-h100").device)
+    table = predict_serving(timed, one_level("switch", 1)).answers.to_pydict()
+    assert table["ttft_ns"][1] < 10**8
+    assert table["tpot_ns"][1] is None
 
 
 # --- request traces
@@ -316,5 +349,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert etude.check(etude.open(out)) == []
     assert main([*args, "--prefill", "64", "--decode", "2", "--no-write"]) == 0
     assert json.loads(capsys.readouterr().out)["passes"] == {"prefill": 1, "decode": 2}
+    assert main(["predict", *args[1:], "--prefill", "64", "--decode", "2", "--system", "dgx-h100"]) == 0
+    assert json.loads(capsys.readouterr().out)["tpot_ns"]["mean"] > 0
     assert main(["generate", "llama3.2-1b", "--decode", "2", "--no-write"]) == 2
     assert "is for serving" in capsys.readouterr().err

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import etude
 from etude.cli import main
+from etude.cost.traces import timed
 from etude.errors import FormatError, UsageError
 from etude.generate.build import generate
 from etude.generate.micro import MicroOptions, micro
@@ -74,6 +75,13 @@ def test_a_job_of_the_same_size_behaves_alike(plan: dict[str, object]):
     for what in ("compute FLOPs, a rank", "compute bytes, a rank", "collective bytes, a rank"):
         assert abs(found.get(what, 0)) < 0.03, (what, found[what])
     assert abs(found["simulated step, ns"]) < 0.08
+
+
+def test_times_stay_when_names_go():
+    """Products take other times than their FLOPs and bytes alone say; with times learned, the step is as long."""
+    job, system = training(gpus=4, seq=64), one_level("switch", 4)
+    found = {row["what"]: row["difference"] for row in likeness(job, make(learn([timed(job, system.device)])), system)}
+    assert abs(found["simulated step, ns"]) < 0.05
 
 
 def test_more_ranks_are_more_data_parallelism():

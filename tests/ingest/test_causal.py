@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,50 @@ def test_a_stream_that_waits_for_an_event_waits_for_what_was_before_its_record()
         launch(2, 1), kernel("k7", 5, 40, 1, 1), record, wait, twin, launch(30, 4), kernel("k9", 46, 5, 4, 1, stream=9)
     )
     assert waits_for(linked, find(linked, "k9")) == {("cudaLaunchKernel", 30, "launch"), ("k7", 5, "event")}
+
+
+def test_without_records_a_stream_waits_for_what_ended_last_elsewhere() -> None:
+    wait = event("cuda_runtime", "hipStreamWaitEvent", 25, 1, correlation=3)
+    second = kernel("k9", 46, 5, 4, 1, stream=9)
+    linked = converted(launch(2, 1), kernel("k7", 5, 40, 1, 1), wait, launch(30, 4), second)
+    assert waits_for(linked, find(linked, "k9")) == {("cudaLaunchKernel", 30, "launch"), ("k7", 5, "event")}
+
+
+def test_a_wait_is_handed_on_through_a_stream_that_did_nothing() -> None:
+    def call(name: str, ts: float, correlation: int) -> dict[str, Any]:
+        return event("cuda_runtime", name, ts, 1, correlation=correlation)
+
+    def twin(ts: float, correlation: int, stream: int, number: int) -> dict[str, Any]:
+        more = {"correlation": correlation, "stream": stream, "wait_on_cuda_event_id": number}
+        return event("cuda_sync", "Stream Wait Event", ts, 1, stream, **more)
+
+    linked = converted(
+        launch(0, 1),
+        kernel("k7", 2, 2, 1, 1),
+        launch(5, 2),
+        kernel("k9", 8, 50, 2, 1, stream=9),
+        call("cudaEventRecord", 10, 3),
+        call("cudaStreamWaitEvent", 12, 4),
+        twin(12, 4, 7, 1),  # 7 waits for 9
+        launch(13, 5, tid=8),
+        kernel("other", 15, 1, 5, 1, stream=13),
+        call("cudaEventRecord", 14, 6),
+        call("cudaStreamWaitEvent", 16, 7),
+        twin(16, 7, 11, 2),
+        launch(20, 8),
+        kernel("k11", 60, 5, 8, 1, stream=11),
+    )
+    assert ("k9", 8, "event") in waits_for(linked, find(linked, "k11"))
+
+
+def test_the_device_takes_its_way_from_kernel_to_kernel() -> None:
+    ops = [op("a", 0, 100, 1)]
+    kernels = [kernel("k", 50 + 12 * i, 10, i + 1, 1) for i in range(8)]
+    linked = converted(*ops, *(launch(2 + 4 * i, i + 1) for i in range(8)), *kernels)
+    ways = [(s, d) for n, s, d in nodes(linked) if n == "dispatch"]
+    assert ways == [(60 + 12 * i, 2) for i in range(7)]
+    at = find(linked, "dispatch", 60)
+    assert linked.part.trace.cpu[at] == 1 and waits_for(linked, at) == {("k", 50, "stream")}
 
 
 def test_the_thread_that_asks_for_the_backward_pass_waits_for_it() -> None:
@@ -287,3 +332,39 @@ def test_every_lone_device_trace_becomes_a_job_that_passes_the_check() -> None:
         trace = linked.part.trace
         assert (trace.duration_ns != UNKNOWN).all()
         assert (edges_late_ns(trace, linked) <= 2_000).all(), path
+
+
+CALLS = (
+    "cudaLaunchKernel", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventRecord", "cudaStreamWaitEvent",
+    "cudaEventSynchronize", "cudaMemcpy",
+)  # fmt: skip
+OPERATORS = ("a", "autograd::engine::evaluate_function: X", "c10d::allreduce_", "gloo:all_reduce")
+
+
+def odd_event(rng: random.Random) -> dict[str, Any]:
+    ts, length, number = rng.randrange(300), rng.randrange(80), rng.randrange(1, 20)
+    stream = rng.choice([7, 9, "default"])
+    return rng.choice(
+        [
+            op(rng.choice(OPERATORS), ts, length, number, tid=rng.choice([7, 8, "pool"])),
+            event("cuda_runtime", rng.choice(CALLS), ts, length, rng.choice([7, 8]), correlation=number),
+            kernel(rng.choice(["k", "ncclDevKernel_AllReduce"]), ts, length, number, number, stream=7),
+            event("gpu_memcpy", "Memcpy DtoH (Device -> Pageable)", ts, length, 3, correlation=number, stream=stream),
+            event("cuda_sync", "Stream Wait Event", ts, 3, 9, correlation=number, stream=9, wait_on_cuda_event_id=1),
+            {"ph": rng.choice("sf"), "cat": "fwdbwd", "id": number, "name": "", "pid": 7, "tid": 7, "ts": ts},
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_the_events_the_graph_is_sound(seed: int) -> None:
+    rng = random.Random(seed)
+    linked = converted(op("first", 0, 1, 1), *(odd_event(rng) for _ in range(rng.randrange(80))))
+    trace = linked.part.trace
+    node = np.repeat(np.arange(len(trace)), np.diff(trace.data_start))
+    assert (trace.data < node).all()  # so there is no circle
+    assert (trace.duration_ns >= 0).all() and (trace.duration_ns <= linked.end_ns - linked.start_ns).all()
+    on_thread = (trace.cpu == 1) & (trace.duration_ns > 0)
+    for lane in np.unique(trace.lane[on_thread]).tolist():  # a thread does one thing at a time
+        mine = np.flatnonzero(on_thread & (trace.lane == lane))
+        assert (linked.start_ns[mine][1:] >= linked.end_ns[mine][:-1]).all()

@@ -53,6 +53,7 @@ def found(job: Job, rank: int) -> list[Row]:
     listed = []
     for i in rows.tolist():
         kind, collective = Kind(int(trace.kind[i])), Collective(int(trace.collective[i]))
+        assert trace.text("name", i).startswith("gloo:")
         if kind == Kind.COLL:
             slot = int(trace.group[i])
             assert slot >= 0

@@ -244,4 +244,25 @@ def test_a_system_of_rings_meshes_or_rails_is_a_product() -> None:
         "device.0", "switch0.0", "device.1", "switch1.1", "device.5",
     ]  # fmt: skip
     with pytest.raises(ClusterError, match="beside a switch for all"):
-        topology_of_system(system_of(level("x", LevelKind.RING, 4), level("net", LevelKind.SWITCH, 2)))
+        topology_of_system(
+            system_of(
+                level("node", LevelKind.SWITCH, 4),
+                level("net", LevelKind.SWITCH, 2),
+                level("rail", LevelKind.SWITCH, 2, rails=True),
+            )
+        )
+
+
+@pytest.mark.parametrize("kind", [LevelKind.FULL, LevelKind.RING])
+def test_groups_of_nodes_joined_each_to_each(kind: LevelKind) -> None:
+    """A dragonfly by levels: pairs, pairs of pairs on a switch, 3 such groups joined; and a ring under a switch."""
+    groups = level("node", LevelKind.SWITCH, 2), level("group", LevelKind.SWITCH, 2), level("far", kind, 3)
+    made = topology_of_system(system_of(*groups))
+    check_connected(made)
+    way = [made.vertex_name(v) for v in all_ways(made)[0, 5]]
+    assert way == ["device.0", "far leaf.0", "far leaf.1", "device.5"]
+    one, unit = groups[2].bandwidth_bytes_per_s, 4
+    between = [i for i in range(len(made.src)) if made.link_name(i).count("far leaf") == 2]
+    assert len(between) == 6
+    assert made.bytes_per_s[between].tolist() == pytest.approx([one * groups[2].efficiency * unit / 2] * 6)
+    check_connected(topology_of_system(system_of(level("x", kind, 4), level("net", LevelKind.SWITCH, 2))))

@@ -12,9 +12,13 @@ import browser
 import numpy as np
 import pytest
 
+from etude.analyse.breakdown import breakdown
 from etude.cli import main
 from etude.errors import DeadlockError
+from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
+from etude.model.schema import Kind
+from etude.reporting import words
 from etude.reporting.compose import report
 from etude.simulate.run import simulate
 from etude.store import chakra
@@ -257,3 +261,61 @@ def test_it_prints(page: Path, chromium: browser.Browser):
     paper = chromium.pdf()
     assert paper.startswith(b"%PDF")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 12
+
+
+def test_two_runs_are_held_against_each_other(page: Path, chromium: browser.Browser, tmp_path: Path):
+    folder, times, out = page.parent, tmp_path / "slow.parquet", tmp_path / "compare.html"
+    assert main(["simulate", str(folder), "--system", "dgx-h100", "--slow-rank", "3=1.5", "--timing", str(times)]) == 0
+    assert main(["report", str(folder), str(folder), "--system", "dgx-h100", "-o", str(out)]) == 0
+    parser = checked(out.read_text())
+    assert {"spent", "timeline", "path", "kernels"} <= set(parser.ids)
+    chromium.problems.clear()
+    chromium.open(out)
+    assert chromium.problems == []
+    assert chromium.evaluate("document.querySelector('.timeline').timeline.rows.length") == 2 * 8 * 3
+    assert main(["report", *[str(folder)] * 3, "-o", str(tmp_path / "three.html")]) == 2
+
+
+def test_a_slow_rank_is_the_first_finding(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder, times, out = page.parent, tmp_path / "slow.parquet", tmp_path / "slow.html"
+    assert main(["simulate", str(folder), "--system", "dgx-h100", "--slow-rank", "3=1.5", "--timing", str(times)]) == 0
+    capsys.readouterr()
+    assert main(["report", str(folder), "--timing", str(times), "-o", str(out)]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert told[1] == "▲ Rank 3 takes 50% longer than its likes, all along."
+    assert told[1][2:] in out.read_text()
+
+
+def test_the_cards_say_what_the_breakdown_says():
+    job = training_step()
+    times = simulate(job, system(8))
+    cards = {c.label: c.value for c in report(job, times).cards}
+    rows = breakdown(job, times).to_pylist()
+    share = sum(r["compute_ns"] for r in rows) / sum(r["span_ns"] for r in rows)
+    assert cards["Computing"] == words.percent(share)
+    assert cards["Time"] == words.time(times.makespan_ns)
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0, "0%"), (0.0004, "<0.1%"), (0.0123, "1.2%"), (0.5, "50%"), (0.99951, ">99.9%"), (0.995, "99.5%"), (1, "100%")],
+)
+def test_a_share_is_never_rounded_to_nothing_or_all(share: float, said: str):
+    assert words.percent(share) == said
+
+
+def test_hosts_can_be_hidden(tmp_path: Path, chromium: browser.Browser):
+    builders = []
+    for _ in range(3):
+        b = TraceBuilder()
+        op = b.add(Kind.COMP, "op", cpu=1, thread=1, duration_ns=50)
+        b.add(Kind.COMP, "gemm", cpu=0, stream=7, data=[op], duration_ns=100)
+        builders.append(b)
+    job = job_of("three", builders)
+    out = tmp_path / "hosts.html"
+    out.write_text(render(report(job, simulate(job, system(4)))))
+    chromium.open(out)
+    shown = "document.querySelector('.timeline').timeline.rows.filter(r => !r.hidden).length"
+    assert chromium.evaluate(shown) == 3
+    chromium.click("[data-do=host]")
+    assert chromium.evaluate(shown) == 6

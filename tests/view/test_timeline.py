@@ -182,3 +182,20 @@ def test_the_command_writes_by_name_and_refuses_others(tmp_path: Path, capsys: p
     assert main(["timeline", str(tmp_path), "-o", str(tmp_path / "x.json"), "--system", "dgx-h100",
                  "--ranks", "0,99"]) == 2  # fmt: skip
     assert not (tmp_path / "none.json").exists() and not (tmp_path / "x.json").exists()
+
+
+def test_time_without_events_is_not_drawn_around_its_operator():
+    b = TraceBuilder()
+    op = b.add(Kind.COMP, "op", cpu=1, thread=1)
+    b.add(Kind.COMP, "host", cpu=1, thread=1, parent=op)
+    b.add(Kind.COMP, "host", cpu=1, thread=1)
+    b.add(Kind.COMP, "dispatch", cpu=1, thread=9)
+    b.add(Kind.COMP, "gemm", cpu=0, stream=7)
+    job = job_of("one", [b])
+    times = timed(job, [(0, 10), (2, 8), (10, 20), (5, 6), (6, 9)])
+    assert [slices_of(job, times).node.tolist(), slices_of(job, times).untimed] == [[0, 4], 0]
+    predicted = Timing(
+        origin=Origin.SIMULATED, start_ns=times.start_ns, end_ns=times.end_ns, block_of=times.block_of,
+        clock_offset_ns=times.clock_offset_ns,
+    )  # fmt: skip
+    assert sorted(slices_of(job, predicted).node.tolist()) == [0, 2, 3, 4]

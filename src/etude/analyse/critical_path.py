@@ -13,10 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from etude.analyse import path_kernels as k
 from etude.analyse.clocks import offsets
+from etude.analyse.grouping import table
 from etude.analyse.operations import messages
 from etude.analyse.runs import Use, runs, uses
 from etude.errors import UsageError
@@ -63,11 +65,7 @@ def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -
 
 def by_kind(path: pa.Table) -> dict[str, int]:
     """Time on the path by kind, the longest first; they sum to its length."""
-    spent: dict[str, int] = {}
-    lasted = (path["end_ns"].to_numpy() - path["start_ns"].to_numpy()).tolist()
-    for kind, ns in zip(path["kind"].to_pylist(), lasted, strict=True):
-        spent[kind] = spent.get(kind, 0) + ns
-    return dict(sorted(spent.items(), key=lambda item: -item[1]))
+    return {row["kind"]: row["time_ns"] for row in _spent(path, ["kind"])}
 
 
 def length_ns(path: pa.Table) -> int:
@@ -77,19 +75,18 @@ def length_ns(path: pa.Table) -> int:
 def by_name(path: pa.Table) -> pa.Table:
     """What each second of the path is: kind, name, count, time_ns, share; the longest first. No op can buy more by
     being faster than the time that it has here."""
-    spent: dict[tuple[str, str], list[int]] = {}
-    lasted = (path["end_ns"].to_numpy() - path["start_ns"].to_numpy()).tolist()
-    for kind, name, ns in zip(path["kind"].to_pylist(), path["name"].to_pylist(), lasted, strict=True):
-        entry = spent.setdefault((kind, name), [0, 0])
-        entry[0] += 1
-        entry[1] += ns
     whole = max(length_ns(path), 1)
-    rows = [
-        {"kind": kind, "name": name, "count": count, "time_ns": ns, "share": ns / whole}
-        for (kind, name), (count, ns) in sorted(spent.items(), key=lambda item: -item[1][1])
-    ]
-    schema = {"kind": pa.string(), "name": pa.string(), "count": pa.int64(), "time_ns": pa.int64()}
-    return pa.Table.from_pylist(rows, pa.schema([*schema.items(), ("share", pa.float64())]))
+    rows = [row | {"share": row["time_ns"] / whole} for row in _spent(path, ["kind", "name"])]
+    kinds = {"kind": pa.string(), "name": pa.string(), "count": pa.int64(), "time_ns": pa.int64()}
+    return table(rows, kinds | {"share": pa.float64()})
+
+
+def _spent(path: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
+    """Pieces and time by key, the longest first."""
+    lasted = pc.subtract(path["end_ns"], path["start_ns"])
+    summed = path.select(keys).append_column("ns", lasted).group_by(keys).aggregate([("ns", "sum"), ("ns", "count")])
+    rows = summed.rename_columns({"ns_sum": "time_ns", "ns_count": "count"}).to_pylist()
+    return sorted(rows, key=lambda row: -row["time_ns"])
 
 
 class _Columns:
@@ -152,29 +149,32 @@ class _Columns:
 
     def table(self, segments: I64) -> pa.Table:
         at, row, what = segments[:, 0], segments[:, 1], segments[:, 2]
-        names, kinds = [""] * len(at), np.zeros(len(at), np.uint8)
+        words: list[str] = [""]
+        name, use = np.zeros(len(at), np.int64), np.zeros(len(at), np.uint8)
         for number in np.unique(self.run_of[at]).tolist():
             mine = np.flatnonzero(self.run_of[at] == number)
             trace = self.traces[number]
-            codes, words = trace.coded("name")
-            owner = _named(trace, row[mine], codes, words)
-            for i, code in zip(mine.tolist(), codes[owner].tolist(), strict=True):
-                names[i] = words[code] if code >= 0 else ""
-            kinds[mine] = self.uses[number][row[mine]]
-        labels = [
-            "launch" if w == k.LAUNCHING else "gap" if w == k.GAP else KINDS[Use(int(u))]
-            for w, u in zip(what.tolist(), kinds.tolist(), strict=True)
-        ]
+            codes, texts = trace.coded("name")
+            code = codes[_named(trace, row[mine], codes, texts)]
+            name[mine] = np.where(code >= 0, code + len(words), 0)
+            words += texts
+            use[mine] = self.uses[number][row[mine]]
+        labels = [*(KINDS[one] for one in Use), "launch", "gap"]
+        kind = np.where(what == k.LAUNCHING, len(Use), np.where(what == k.GAP, len(Use) + 1, use))
         return pa.table(
             {
                 "rank": pa.array(self.job.ranks[at], pa.int32()),
                 "node": pa.array(row, pa.int64()),
-                "name": pa.array(names, pa.string()),
-                "kind": pa.array(labels, pa.string()),
+                "name": _texts(name, words),
+                "kind": _texts(kind, labels),
                 "start_ns": pa.array(segments[:, 3]),
                 "end_ns": pa.array(segments[:, 4]),
             }
         )
+
+
+def _texts(code: I64, words: list[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), pa.array(words, pa.string())).cast(pa.string())
 
 
 def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from etude.analyse.grouping import table
 from etude.analyse.runs import Run, Use, on_device, runs, uses
 from etude.model.job import Job
-from etude.model.schema import UNKNOWN, Kind
+from etude.model.schema import UNKNOWN, Kind, ValueKind
 from etude.model.timing import Timing
 
 I64 = NDArray[np.int64]
@@ -21,7 +21,7 @@ F64 = NDArray[np.float64]
 def copies(job: Job, timing: Timing) -> pa.Table:
     """A row a rank and kind of copy (`Memcpy HtoD`, `Memset`): count, size_bytes, time_ns, bytes_per_s over that time,
     and the rate of copies under way at once: its mean over events (a copy begins or ends and one is under way) and its
-    most."""
+    most. A copy's rate is the one that the profiler wrote, else its bytes over its length."""
     rows: list[dict[str, Any]] = []
     for run in runs(job, timing):
         for row in _copies(run):
@@ -36,6 +36,7 @@ def _copies(run: Run) -> list[dict[str, Any]]:
     trace, use = run.trace, uses(run.trace)
     copied = np.flatnonzero(on_device(run, use) & (use == Use.MEMORY))
     codes, words = trace.coded("name")
+    rate = _recorded_rates(run)
     kinds = sorted({word.partition(" (")[0] for word in words})
     kind_of = np.array([kinds.index(word.partition(" (")[0]) for word in words] + [-1], np.int64)[codes]
     found = []
@@ -44,7 +45,10 @@ def _copies(run: Run) -> list[dict[str, Any]]:
         time, size = run.end_ns[mine] - run.start_ns[mine], trace.tensor_bytes[mine]
         known = (size != UNKNOWN) & (time > 0)
         moved, lasted = int(size[known].sum()), int(time[known].sum())
-        rates = rate_series(run.start_ns[mine[known]], run.end_ns[mine[known]], size[known] / time[known] * 1e9)[1]
+        by_length = np.where(known, size / np.maximum(time, 1) * 1e9, 0.0)
+        of_each = np.where(np.isnan(rate[mine]), by_length, rate[mine])
+        timed = of_each > 0
+        rates = rate_series(run.start_ns[mine[timed]], run.end_ns[mine[timed]], of_each[timed])[1]
         rates = rates[rates > 1]  # sums of rates that ended leave a rest of rounding
         row: dict[str, Any] = {
             "name": kinds[kind] if kind >= 0 else "",
@@ -58,6 +62,15 @@ def _copies(run: Run) -> list[dict[str, Any]]:
         }
         found.append(row)
     return found
+
+
+def _recorded_rates(run: Run) -> F64:
+    """Rate of each node as its profiler wrote it; NaN where it did not."""
+    rate = np.full(len(run.trace), np.nan)
+    nodes, cells = run.trace.attr_cells().get(("memory_bandwidth_gbyte_per_s", ValueKind.DOUBLE), (None, None))
+    if nodes is not None and cells is not None:
+        rate[nodes] = np.ascontiguousarray(cells).view(np.float64) * 1e9
+    return rate
 
 
 def rate_series(start: I64, end: I64, rate: F64) -> tuple[I64, F64]:

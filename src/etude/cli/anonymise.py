@@ -7,6 +7,7 @@ from etude.cli.app import MAKE, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.job_out import Force, Format, Out, To, check_place, write_job
 from etude.cli.output import AsJson, emit, say
+from etude.cli.times_on import TimesOn, with_times
 
 
 @app.command(rich_help_panel=MAKE)
@@ -19,6 +20,7 @@ def anonymise(
     work: Annotated[
         bool, typer.Option("--work", help="Fill in FLOPs and bytes that follow from names and shapes, before they go.")
     ] = False,
+    times_on: TimesOn = "",
     name: Annotated[str, typer.Option(help="Name of the copy.")] = "anonymous",
     key: Annotated[
         Path | None, typer.Option(help="Write what the tokens stand for, as JSON: keep it to yourself.")
@@ -38,7 +40,7 @@ def anonymise(
 
     if out is not None:
         check_place(out, force, source=path)
-    job = open_job(path, groups, workers, max_bytes)
+    job = with_times(open_job(path, groups, workers, max_bytes), times_on)
     options = AnonymiseOptions(keep_shapes=keep_shapes, keep_times=not drop_times, work=work, name=name)
     copy, hidden = anonymise(job, options)
     write_job(copy, out, to, force=force)

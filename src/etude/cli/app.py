@@ -26,14 +26,16 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
   etude demo                      see all of it on an embedded job
   etude collect -o run/ -- torchrun train.py
                                   record a PyTorch script as it is
-  etude info run/                 what is in it: a folder of name.{rank}.et
-  etude check run/                is it sound? exit code 1 if not
-  etude convert run/ out/ --to parquet
+  etude link run/ -o job/         what waits for what in it: a Chakra job
+  etude info job/                 what is in it: a folder of name.{rank}.et
+  etude check job/                is it sound? exit code 1 if not
+  etude convert job/ out/ --to parquet
                                   another format, nothing lost
   etude query out/ "select ..."   SQL over its nodes
-  etude diff run/ out/            first difference; exit code 1 if any
-  etude simulate run/ --system dgx-h100
+  etude diff job/ out/            first difference; exit code 1 if any
+  etude simulate job/ --system dgx-h100
                                   what it does on another machine
+  etude report run/               where the time goes, and why, on one page
 
 Results go to stdout, talk to stderr; --json makes results JSON.
 """

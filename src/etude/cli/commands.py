@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate learned": (MAKE, "A job of any size that behaves like those that were learned"),
     "learn": (MAKE, "A small model of jobs, without names, shapes or exact sizes, to make others of"),
     "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
-    "predict": (RUN, "How long a training step takes: generate and simulate in one"),
+    "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
     "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),

@@ -7,7 +7,7 @@ from etude.cli.app import MAKE, app
 from etude.cli.job_out import Force, Format, NoWrite, Out, To, write_job
 from etude.cli.output import AsJson, emit
 from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
-from etude.cli.serving import PANEL, Asked, refuse, served, shown, with_serving
+from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, shown, with_serving
 
 if TYPE_CHECKING:
     from etude.generate.build import Generated
@@ -39,14 +39,9 @@ def generate(
     name: Annotated[str, typer.Option(help="Name of the job; default: the model's.")] = "",
     system: Annotated[str, typer.Option("--system", "-s", help="Refuse what does not fit its memory.")] = "",
     memory: Annotated[str, typer.Option(help="Refuse what does not fit: `80GB`.")] = "",
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Inference instead of training.", rich_help_panel=PANEL)
-    ] = False,
-    requests: Annotated[
-        Path | None,
-        typer.Option(help="CSV or JSON: arrival (s), prompt, output. With --system they wait.", rich_help_panel=PANEL),
-    ] = None,
-    draft: Annotated[str, typer.Option(help="The model that proposes tokens.", rich_help_panel=PANEL)] = "",
+    serve: Serve = False,
+    requests: Requests = None,
+    draft: Draft = "",
     no_write: NoWrite = False,
     force: Force = False,
     json: AsJson = False,

@@ -6,12 +6,14 @@ import typer
 from etude.cli.app import MAKE, app
 from etude.cli.inputs import MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, say
+from etude.cli.times_on import TimesOn, with_times
 
 
 @app.command(rich_help_panel=MAKE)
 def learn(
     jobs: Annotated[list[Path], typer.Argument(help="Jobs to learn from.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The model to write: `.json`.")] = Path("model.json"),
+    times_on: TimesOn = "",
     workers: Workers = 1,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
@@ -27,7 +29,7 @@ def learn(
     from etude.generate.synth_grammar import size
     from etude.generate.synth_learn import learn as learn_from
 
-    opened = [open_job(path, None, workers, max_bytes) for path in jobs]
+    opened = [with_times(open_job(path, None, workers, max_bytes), times_on) for path in jobs]
     learned = learn_from(opened)
     with writing(out, force=force) as path:
         write(learned, path)

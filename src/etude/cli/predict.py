@@ -6,24 +6,31 @@ import typer
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
 from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
+from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
 
-EXAMPLE = """How long a training step takes: generate and simulate in one
+EXAMPLE = """How long a training step takes, or serving: generate and simulate in one
 
 [bold]Example[/bold]
 
   etude predict llama3-8b --gpus 64 --zero 3 --micro-batch 2 --system dgx-h100
+  etude predict qwen3-8b --serve --tp 2 --prefill 4096 --decode 256 --batch 32 --system dgx-h100
 """
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
+@with_serving
 @with_plan
 def predict(
     flags: dict[str, Any],
+    serving: dict[str, Any],
     model: ModelName = "",
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
+    serve: Serve = False,
+    requests: Requests = None,
+    draft: Draft = "",
     json: AsJson = False,
 ) -> int:
     from etude.cost import catalogue
@@ -35,6 +42,11 @@ def predict(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if not model and hf is None:
         raise UsageError("no model is given", hint="etude predict llama3-8b --system dgx-h100")
+    if serve:
+        asked = Asked(model, hf, flags, serving, plan, requests, draft, system, memory="", name="")
+        emit(predicted(asked, check=memory_check, json=json), json=json)
+        return 0
+    refuse(serving, requests, draft)
     found = run(model_of(model, hf), plan_of(flags, plan), catalogue.system(system), check=memory_check)
     if json:
         emit(found.summary(), json=True)

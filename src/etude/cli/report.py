@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,8 @@ from etude.cli.output import progress, say
 from etude.cli.timed import OnSystem, TimesFile, open_timed
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from etude.model.job import Job
     from etude.model.timing import Timing
 
@@ -51,12 +54,27 @@ def report(
             page = comparison(*named_apart(runs), title=title, made_by=by)
         else:
             job, times, name = runs[0]
-            page = compose(job, times, name=title or name, device=device_of(job, device, system), made_by=by)
+            on = device_of(job, device, system)
+            memory = allocated(paths[0]) if not system and timing is None else None
+            page = compose(job, times, name=title or name, device=on, allocated=memory, made_by=by)
         place.write_text(render(page), encoding="utf-8")
     say(page.verdict)
     for told in page.told:
         say(f"{MARKS[told.tone]} {told.what}")
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
+
+
+def allocated(path: Path) -> "pa.Table | None":
+    """What the allocator did, where the profiler recorded it."""
+    from etude.opening import is_profile
+    from etude.store import compressed
+
+    if not is_profile(path) or not re.search(rb'"profile_memory":\s*1', compressed.head(path, 1 << 16)):
+        return None
+    from etude.ingest.allocations import allocations
+    from etude.ingest.reading import load_device
+
+    return allocations(load_device(path))
 
 
 def plain(path: Path) -> str:

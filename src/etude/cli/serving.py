@@ -1,8 +1,10 @@
-"""`etude generate MODEL --serve`: its flags, and what it does."""
+"""`--serve` of `etude generate` and `etude predict`: its flags, and what it does."""
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from etude.cli.plan_flags import model_of, plan_of, with_fields
 from etude.errors import UsageError
@@ -14,6 +16,13 @@ if TYPE_CHECKING:
 
 PANEL = "Serving, with --serve"
 with_serving = with_fields(Serving, "serving", PANEL)
+
+Serve = Annotated[bool, typer.Option("--serve", help="Not training but inference.", rich_help_panel=PANEL)]
+Requests = Annotated[
+    Path | None,
+    typer.Option(help="CSV or JSON: arrival (s), prompt, output. With --system they wait.", rich_help_panel=PANEL),
+]
+Draft = Annotated[str, typer.Option(help="The model that proposes tokens.", rich_help_panel=PANEL)]
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Asked:
     name: str
 
 
-def served(asked: Asked) -> "ServedJob":
+def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     """The job. Without --gpus there are as many ranks as one instance needs, or all instances of a split."""
     from etude.cost import catalogue
     from etude.generate.requests import read_requests
@@ -55,8 +64,34 @@ def served(asked: Asked) -> "ServedJob":
         name=asked.name,
     )
     limit = parse_bytes(asked.memory) if asked.memory else device.memory_bytes if device else 0
-    check_memory(found, limit)
+    if check:
+        check_memory(found, limit)
     return found
+
+
+def predicted(asked: Asked, *, check: bool, json: bool) -> dict[str, Any]:
+    """Generated and simulated: everything, or what a reader wants to see first."""
+    from etude.cost import catalogue
+    from etude.sweep.serving import predict_serving
+    from etude.units import format_bytes, format_time
+
+    numbers = predict_serving(served(asked, check=check), catalogue.system(asked.system)).summary()
+    if json:
+        return numbers
+    names = {"ttft_ns": "first token", "tpot_ns": "each further token", "latency_ns": "whole answer"}
+    times = {
+        name: ", ".join(f"{k} {format_time(round(v))}" for k, v in numbers[key].items())
+        for key, name in names.items()
+        if key in numbers
+    }
+    return {
+        "all requests": format_time(numbers["makespan_ns"]),
+        **times,
+        "tokens/s": round(numbers["tokens_per_s"], 1),
+        "tokens/s on a GPU": round(numbers["tokens_per_s_per_gpu"], 1),
+        "passes": numbers["passes"],
+        "memory at most": format_bytes(numbers["memory_peak_bytes"]),
+    }
 
 
 def refuse(serving: dict[str, Any], requests: Path | None, draft: str) -> None:

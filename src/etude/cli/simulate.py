@@ -30,7 +30,10 @@ Pairs = list[str]
 ASTRA = "As ASTRA-sim, from its own files"
 
 
-@app.command(rich_help_panel=RUN)
+@app.command(
+    rich_help_panel=RUN,
+    epilog="etude simulate run/ --system dgx-h100 --network flow --collective all_reduce=tree --timing times.parquet",
+)
 def simulate(
     path: JobPath,
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a file.")] = "",

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 Shape = list[int]
 
 _TYPES: Final = {
@@ -59,16 +61,15 @@ def shapes_of(in_shapes: str) -> list[Shape]:
 
 
 def listed(text: str) -> list[Any]:
-    """The list that a text shows, as Python or JSON writes one; empty where it shows none."""
-    if not text:
-        return []
-    for shown in (text, re.sub(r"\btrue\b", "True", re.sub(r"\bfalse\b", "False", re.sub(r"\bnull\b", "None", text)))):
+    """The list that a text shows, as JSON or Python writes one; empty where it shows none."""
+    try:
+        given = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError):
         try:
-            given = ast.literal_eval(shown)
+            given = ast.literal_eval(text) if text else []
         except (ValueError, SyntaxError, MemoryError, RecursionError):
-            continue
-        return list(given) if isinstance(given, (list, tuple)) else []
-    return []
+            return []
+    return list(given) if isinstance(given, (list, tuple)) else []
 
 
 def _is_shape(given: Any) -> bool:

@@ -30,11 +30,22 @@ def _arrivals(build: ScheduleBuilder, group: Groups, ready: I64, ids: list[I64])
     return out
 
 
-def _pair(ready: I64, src: Groups, dst: Groups, more: I64 | None = None) -> I64 | None:
-    waits = [ready[src], ready[dst]] + ([more] if more is not None else [])
-    if more is None and (ready < 0).all():
+def _pair(ready: I64, src: Groups, dst: Groups, *more: I64) -> I64 | None:
+    if not more and (ready < 0).all():
         return None
-    return np.stack(waits, axis=-1)
+    return np.stack([ready[src], ready[dst], *more], axis=-1)
+
+
+IN_FLIGHT = 4
+"""Blocks that one connection of a ring has under way at most: what piles up before a slow link must not share it."""
+
+
+def _in_turn(ready: I64, src: Groups, dst: Groups, sent: list[I64], before: I64) -> I64 | None:
+    """What a step along a ring waits for: the block that came from `before`, and room on the connection."""
+    if not sent:
+        return _pair(ready, src, dst)
+    room = [sent[-IN_FLIGHT]] if len(sent) >= IN_FLIGHT else []
+    return _pair(ready, src, dst, sent[-1][:, before], *room)
 
 
 def ring_reduce_scatter(
@@ -44,13 +55,12 @@ def ring_reduce_scatter(
     n, sign = group.shape[1], -1 if back else 1
     at = np.arange(n)
     before, after = (at - sign) % n, (at + sign) % n
-    sent: I64 | None = None
+    sent: list[I64] = []
     for step in range(n - 1):
         block = (at - sign * (1 + step)) % n
-        came = None if sent is None else sent[:, before]
-        waits = _pair(ready, group, group[:, after], came)
-        sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE)
-    return ready if sent is None else _arrivals(build, group, ready, [sent[:, before]])
+        waits = _in_turn(ready, group, group[:, after], sent, before)
+        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE))
+    return _arrivals(build, group, ready, [sent[-1][:, before]]) if sent else ready
 
 
 def ring_all_gather(
@@ -59,13 +69,12 @@ def ring_all_gather(
     n, sign = group.shape[1], -1 if back else 1
     at = np.arange(n)
     before, after = (at - sign) % n, (at + sign) % n
-    came: list[I64] = []
+    sent: list[I64] = []
     for step in range(n - 1):
         block = (at - sign * step) % n
-        waits = _pair(ready, group, group[:, after], came[-1] if came else None)
-        sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits)
-        came.append(sent[:, before])
-    return _arrivals(build, group, ready, came)
+        waits = _in_turn(ready, group, group[:, after], sent, before)
+        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits))
+    return _arrivals(build, group, ready, [s[:, before] for s in sent])
 
 
 def _ways(n: int, mirrored: bool) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -82,13 +91,14 @@ def both_reduce_scatter(
     at = np.arange(n)
     for sign, steps in _ways(n, mirrored):
         before, after = (at - sign) % n, (at + sign) % n
-        sent: I64 | None = None
+        sent: list[I64] = []
         for step in range(steps):
             block = (at + sign * (steps - step)) % n
-            waits = _pair(ready, group, group[:, after], None if sent is None else sent[:, before])
-            sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE)
-        if sent is not None:
-            last.append(sent[:, before])
+            waits = _in_turn(ready, group, group[:, after], sent, before)
+            sent.append(
+                build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE)
+            )
+        last += [s[:, before] for s in sent[-1:]]
     return _arrivals(build, group, ready, last) if last else ready
 
 
@@ -99,12 +109,12 @@ def both_all_gather(
     at, came = np.arange(n), []
     for sign, steps in _ways(n, mirrored):
         before, after = (at - sign) % n, (at + sign) % n
-        sent: I64 | None = None
+        sent: list[I64] = []
         for step in range(steps):
             block = (at - sign * step) % n
-            waits = _pair(ready, group, group[:, after], None if sent is None else sent[:, before])
-            sent = build.add(group, group[:, after], first[:, block], count[:, block], after=waits)
-            came.append(sent[:, before])
+            waits = _in_turn(ready, group, group[:, after], sent, before)
+            sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits))
+        came += [s[:, before] for s in sent]
     return _arrivals(build, group, ready, came) if came else ready
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.generate.families import blocks_of
 from etude.generate.fragment import Book, is_layer
+from etude.generate.lengths import Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.local import Block, Local
 from etude.generate.memory import Memory, memory_of
 from etude.generate.model import Model
@@ -41,10 +42,12 @@ class Generated:
     """Products of the forward and backward passes, nothing twice: what utilisation is measured with."""
     memory: tuple[Memory, ...]
     """Of each pipeline rank."""
+    dealt: Dealt | None = None
+    """Where samples have lengths of their own: what each data-parallel rank has."""
 
     @property
     def tokens(self) -> int:
-        return self.plan.batch * self.plan.seq
+        return int(self.dealt.tokens.sum()) if self.dealt else self.plan.batch * self.plan.seq
 
     @property
     def memory_peak_bytes(self) -> int:
@@ -138,14 +141,41 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
         trace, groups, peers = walk.program.trace(plan.host_ns)
         traces.append(trace)
         slots.append((groups, peers))
-    return Generated(
+    job = _job(name or model.name, Grid.of(plan), traces, slots, model, plan)
+    found = Generated(
         model=model,
         plan=plan,
-        job=_job(name or model.name, Grid.of(plan), traces, slots, model, plan),
+        job=job,
         layout=layout,
         params=sum(b.params for b in blocks),
         model_flops=_model_flops(blocks, plan),
         memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
+    )
+    return _with_lengths(found) if plan.lengths else found
+
+
+def _with_lengths(found: Generated) -> Generated:
+    """The same with samples as long as they are. Model FLOPs and activations follow."""
+    plan = found.plan
+    dealt = deal(Lengths.parse(plan.lengths), plan, pair_cost=work_of(found.job.traces, plan))
+    usual = plan.micro_batch * plan.seq
+    pair = work_of(found.job.traces, plan)
+    whole = usual + pair * plan.micro_batch * (plan.seq * (plan.seq + 1) // 2)
+    done = float((dealt.tokens + pair * dealt.pairs).sum()) / (whole * dealt.tokens.size)
+    fullest = float(dealt.tokens.max()) / usual
+    return replace(
+        found,
+        job=with_lengths(found.job, plan, dealt),
+        dealt=dealt,
+        model_flops=round(found.model_flops * done),
+        memory=tuple(
+            replace(
+                m,
+                activations=np.ceil(m.activations * fullest).astype(np.int64),
+                working=np.ceil(m.working * fullest).astype(np.int64),
+            )
+            for m in found.memory
+        ),
     )
 
 

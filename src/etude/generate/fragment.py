@@ -108,7 +108,7 @@ class Emitter:
             self._wait(row, self.value, self.data, self.on_value)
         elif row == 0:
             self.on_value.append(row)
-        if turn != self.value or turn == BEFORE:
+        if op.side or turn != self.value or turn == BEFORE:
             self._wait(row, turn, self.ctrl, self.on_tip)
         if op.kind == Kind.COMP:
             self.tip = row

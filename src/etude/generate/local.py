@@ -127,11 +127,14 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     if local.tp == 1:
         return made
     one, full = made[-1], bytes_of(tokens * k, local.dtype)
+    gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
     *casts, dgrad, wgrad = one.backward
     if not local.sp:
         reduce = collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.INPUT)
         return [*made[:-1], one.replace(backward=(*casts, dgrad, reduce, wgrad))]
-    again = collective(Collective.ALL_GATHER, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.WEIGHT, start="x")
+    again = collective(
+        Collective.ALL_GATHER, "tp", local.tp, gathered, part, Stream.TENSOR, phase=Phase.WEIGHT, start="x"
+    )
     wgrad = wgrad.replace(waits=("x",))
     sizes = pieces(tokens, local.chunks)
     gathers, products, back = [], [], []
@@ -139,7 +142,8 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     for i, m in enumerate(sizes):
         key = f"gather{i}" if last else ""
         some = bytes_of(m * k, local.dtype)
-        gathers.append(collective(Collective.ALL_GATHER, "tp", local.tp, some, part, Stream.TENSOR, start=key))
+        cut = bytes_of(m * k, local.gemm_dtype)
+        gathers.append(collective(Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, start=key))
         products.append(_piece(gemm(m, n, k, part, dtype=one.dtype, waits=(key,) if key else ()), one, i == last))
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT))
         wait = tuple(f"scatter{j}" for j in range(last)) if i == last else ()
@@ -158,7 +162,7 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
             )
         )
     products[-1] = products[-1].replace(backward=(*casts, again, *back, wgrad), saved_bytes=one.saved_bytes // local.tp)
-    return [*gathers, *made[:-1], *products]
+    return [*cast(local, tokens * k // local.tp, part), *gathers, *products]
 
 
 def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
@@ -171,12 +175,12 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
     one, full = made[-1], bytes_of(tokens * n, local.dtype)
     if not local.sp:
         return [*made, collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR)]
-    *casts, _, wgrad = one.backward
+    wgrad = one.backward[-1]
     sizes = pieces(tokens, local.chunks)
     forward, gathers, back = [], [], []
     last = len(sizes) - 1
     for i, m in enumerate(sizes):
-        some = bytes_of(m * n, local.dtype)
+        some, cut = bytes_of(m * n, local.dtype), bytes_of(m * n, local.gemm_dtype)
         forward.append(_piece(gemm(m, n, k, part, dtype=one.dtype), one, i == last).replace(backward=()))
         wait = tuple(f"scatter{j}" for j in range(last)) if i == last else ()
         start = f"scatter{i}" if i < last else ""
@@ -185,10 +189,11 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
         )
         key = f"gather{i}" if last else ""
         gathers.append(
-            collective(Collective.ALL_GATHER, "tp", local.tp, some, part, Stream.TENSOR, phase=Phase.INPUT, start=key)
+            collective(Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, phase=Phase.INPUT, start=key)
         )
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, waits=(key,) if key else ()))
-    forward[-1] = forward[-1].replace(backward=(*gathers, *casts, *back, wgrad))
+    casts = list(_uncast(local, tokens * n // local.tp, part))
+    forward[-1] = forward[-1].replace(backward=(*casts, *gathers, *back, wgrad))
     return [*made[:-1], *forward]
 
 

@@ -40,6 +40,19 @@ class Attention(StrEnum):
     UNFUSED = "unfused"
 
 
+class Batching(StrEnum):
+    """How samples of different length are put into micro-batches."""
+
+    FIXED = "fixed"
+    """As many samples in each."""
+    TOKENS = "tokens"
+    """As many as the tokens of the usual micro-batch take."""
+    COMPUTE = "compute"
+    """As many as the work of the usual micro-batch takes."""
+    PACKED = "packed"
+    """Documents one behind the other in sequences of the usual length; attention within each alone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """How a step runs. `gpus` = tp · cp · dp · pp; experts live on the ranks of a stage as etp · ep · their copies."""
@@ -60,6 +73,9 @@ class Plan:
     micro_batch: int = figure("count", "samples of a micro-batch", 1)
     global_batch: int = figure("count", "samples of a step; 0: one micro-batch for each rank", 0, zero=True)
     seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
+    lengths: str = figure("text", "of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
+    batching: Batching = figure("choice", "how samples of --lengths are put together", Batching.FIXED, of=Batching)
+    length_seed: int = figure("count", "of the lengths that are drawn", 0, zero=True)
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
     dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
     reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
@@ -114,6 +130,10 @@ class Plan:
             raise ClusterError(f"skew {self.moe_skew}: the fullest rank has between 1 and 2 times the mean")
         if self.capacity and self.capacity < 1.0:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
+        if not self.lengths and self.batching != Batching.FIXED:
+            raise ClusterError(f"batching `{self.batching}` needs lengths", hint="--lengths 512:0.5,4096:0.5")
+        if self.lengths and self.etp > self.tp:
+            raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
         for name in ("grad_dtype", "state_dtype"):
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):
                 raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")

@@ -8,8 +8,8 @@ some instances read prompts and send keys and values to others, which make the t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from etude.generate.serving_ops import Passes, Served
 from etude.generate.serving_options import Serving
 from etude.generate.serving_program import Instance, Writer, stage_layers
 from etude.model.job import DEFAULT_METADATA, Job
+from etude.model.reading import key_of
 from etude.model.schema import Kind
 from etude.model.system import Device
 from etude.model.trace import Trace
@@ -41,9 +42,11 @@ class ServedJob:
     plan: Plan
     job: Job
     params: int
-    batches: tuple[tuple[Batched, ...], ...]
-    """Of each instance, one for each batch under way."""
+    instances: tuple[Instance, ...]
+    """What each data-parallel copy does; those alike are one object."""
     requests: tuple[Request, ...]
+    timed: bool
+    """Requests wait for their arrival."""
     weights_bytes: int
     kv_bytes: int
     """Keys and values at most on a rank."""
@@ -55,7 +58,7 @@ class ServedJob:
 
     def summary(self) -> dict[str, Any]:
         found = numbers(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
-        passes = [p for instance in self.batches for b in instance for p in b.passes]
+        passes = [p for instance in self.instances for b in instance.batches for p in b.passes]
         return found | {
             "requests": len(self.requests),
             "prompt_tokens": sum(r.prompt for r in self.requests),
@@ -134,8 +137,9 @@ def serve(
         plan=plan,
         job=job,
         params=sum(b.params for b in [*served[0].layers(1), served[0].head(1, 1)]),
-        batches=tuple(tuple(i.batches) for i in instances),
+        instances=tuple(instances),
         requests=given,
+        timed=device is not None,
         weights_bytes=sum(_weights(s, plan) for s in served),
         kv_bytes=held * sum(s.kv_bytes * -(-s.model.layers // plan.pp) for s in served),
         working_bytes=_working(served[0], tokens),
@@ -172,11 +176,17 @@ def _working(served: Served, tokens: int) -> int:
     return bytes_of(served.padded(tokens) * (2 * m.hidden + wide), local.dtype)
 
 
+SERVED: Final = ("gpus", "tp", "pp", "ep", "etp", "order", "precision", "capacity")
+"""What of a plan means something to serving."""
+
+
 def _check(model: Model, plan: Plan, serving: Serving, requests: Sequence[Request] | None, draft: Model | None) -> None:
     if model.family != Family.DECODER:
         raise UsageError(f"`{model.name}` is of family `{model.family}`, and decoders are served")
-    if plan.cp > 1:
-        raise UsageError("context parallelism is for training", hint="--tp splits attention by heads")
+    usual = Plan()
+    for f in fields(Plan):
+        if f.name not in SERVED and getattr(plan, f.name) != getattr(usual, f.name):
+            raise UsageError(f"--{key_of(f).replace('_', '-')} is for training", hint="leave it out, or --serve")
     if bool(draft) != bool(serving.speculate):
         raise UsageError(
             "speculation needs a draft model and a number of tokens", hint="--draft qwen3-0.6b --speculate 4"

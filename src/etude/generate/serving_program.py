@@ -38,6 +38,14 @@ class Instance:
     makes: bool = True
 
 
+def in_turn(batches: Sequence[Batched]) -> Iterator[tuple[int, int, Pass, bool]]:
+    """(batch, number of the pass in it, pass, whether more follow): batches take turns."""
+    for k in range(max((len(b.passes) for b in batches), default=0)):
+        for at, one in enumerate(batches):
+            if k < len(one.passes):
+                yield at, k, one.passes[k], k + 1 < len(one.passes)
+
+
 class Writer:
     """One program being written."""
 
@@ -67,7 +75,7 @@ class Writer:
         seen: set[int] = set()
         done: dict[int, int] = {}
         tip = BEFORE
-        for number, (at, k, one, more) in enumerate(self._in_turn()):
+        for number, (at, k, one, more) in enumerate(in_turn(self.instance.batches)):
             self.batch_of.append(at)
             fresh = [r for span in one.spans if (r := self.instance.requests[at][span.request]) not in seen]
             seen.update(fresh)
@@ -81,14 +89,6 @@ class Writer:
             done[at] = value
             self._outputs(one, at, k, number, value, more=more)
         return self._finished()
-
-    def _in_turn(self) -> Iterator[tuple[int, int, Pass, bool]]:
-        """(batch, number of the pass in it, pass, whether more follow): batches take turns."""
-        batches = [b.passes for b in self.instance.batches]
-        for k in range(max(map(len, batches), default=0)):
-            for at, passes in enumerate(batches):
-                if k < len(passes):
-                    yield at, k, passes[k], k + 1 < len(passes)
 
     # -- what comes in and goes out -------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ node waits for is in its edges, never in its `duration_ns`; when it was recorded
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,19 +20,32 @@ from etude.errors import TraceError
 from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
 from etude.ingest.context import context
+from etude.ingest.copies import rate_cells
+from etude.ingest.coverage import coverage
 from etude.ingest.events import OPERATORS, device_events, host_events
-from etude.ingest.graph import ACTIVITY, GROUPS, HOST_EVENT, SEGMENT, SEGMENT_NAME, Graph, graph
+from etude.ingest.graph import (
+    ACTIVITY,
+    DISPATCH,
+    DISPATCH_NAME,
+    GROUPS,
+    HOST_EVENT,
+    SEGMENT,
+    SEGMENT_NAME,
+    Graph,
+    graph,
+)
 from etude.ingest.host_rows import host_rows
+from etude.ingest.linked import Linked, to_job
 from etude.ingest.tensors import tensor_flows
 from etude.ingest.work import node_work, operator_work
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
-from etude.model.job import Job, Part, assemble
-from etude.model.match import match
+from etude.model.job import Part
 from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, UNKNOWN, Kind, ValueKind
-from etude.model.timing import Origin, Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
+
+__all__ = ["Linked", "convert", "to_job"]
 
 I64 = NDArray[np.int64]
 
@@ -47,19 +59,6 @@ _DEVICE_IO = {
 GROUPS_NAME = "## process_group:init ##"
 """What PyTorch's observer calls the node in which it writes down the process groups."""
 _CELLS = ("fw_parent", "seq_id", "scope", "fw_tid")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Linked:
-    """One rank: its trace and groups, its recorded times, and what could be tied together."""
-
-    part: Part
-    start_ns: I64
-    end_ns: I64
-    report: dict[str, Any]
-    world_size: int = 0
-    device: str = ""
-    """What it ran on, as the profiler names it."""
 
 
 def convert(
@@ -95,92 +94,10 @@ def convert(
         part=Part(rank, trace, comm_groups(found.comms.table), peers),
         start_ns=found.start_ns + device.base_ns,
         end_ns=found.end_ns + device.base_ns,
-        report=_report(device, host, found, rows),
+        report=coverage(host, found, rows),
         world_size=world if isinstance(world, int) else 0,
         device=_device_name(device),
     )
-
-
-def to_job(name: str, ranks: Sequence[Linked]) -> Job:
-    """The ranks of one run as a job, `job.timing` holding when everything was recorded to start and end."""
-    ranks = _one_beginning(_least_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
-    timing = Timing(
-        origin=Origin.MEASURED,
-        start_ns=tuple(one.start_ns for one in ranks),
-        end_ns=tuple(one.end_ns for one in ranks),
-        block_of=np.arange(len(ranks), dtype=np.int32),
-        clock_offset_ns=np.zeros(len(ranks), np.int64),
-    )
-    return assemble(
-        name,
-        [one.part for one in ranks],
-        world_size=max((one.world_size for one in ranks), default=0),
-        timing=timing,
-        provenance=_provenance(ranks),
-    )
-
-
-def _own_names(ranks: Sequence[Linked]) -> list[Linked]:
-    """Groups that have one name and other members on other ranks get names of their own: a name must tell."""
-    members: dict[str, set[tuple[int, ...] | None]] = {}
-    for one in ranks:
-        for name, group in one.part.groups:
-            members.setdefault(name, set()).add(None if group is None else tuple(group))
-    clear = {name for name, found in members.items() if len(found) == 1}
-    named = []
-    for one in ranks:
-        groups = [
-            (name if name in clear or group is None else f"{name}:{'-'.join(map(str, group))}", group)
-            for name, group in one.part.groups
-        ]
-        named.append(replace(one, part=replace(one.part, groups=groups)))
-    return named
-
-
-def _least_waiting(ranks: list[Linked]) -> list[Linked]:
-    """A collective is recorded as long as its member was in it, waiting for the others included. Its own time is the
-    least of its members', that of the one which came last; so all members get that."""
-    if len(ranks) < 2:
-        return ranks
-    matching = match(assemble("run", [one.part for one in ranks]))
-    sides, uses = matching.sides, matching.uses
-    duration = [one.part.trace.duration_ns.copy() for one in ranks]
-    for group in np.unique(uses.group).tolist():
-        mine = np.flatnonzero(uses.group == group)
-        rows = [(duration[uses.at[u]], sides.rows[sides.span(int(uses.side[u]))]) for u in mine.tolist()]
-        calls = min(len(r) for _, r in rows)
-        if len(rows) > 1 and calls:
-            least = np.min([own[r[:calls]] for own, r in rows], axis=0)
-            for own, r in rows:
-                own[r[:calls]] = least
-    return [
-        replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
-        for one, own in zip(ranks, duration, strict=True)
-    ]
-
-
-def _one_beginning(ranks: list[Linked]) -> list[Linked]:
-    """Ranks that were recorded at one time begin together: what is before a rank's first event becomes time of the
-    host, so that who came late is still late. Where the recorded times do not overlap, clocks cannot be compared."""
-    begins = [int(one.start_ns.min()) for one in ranks]
-    if len(ranks) < 2 or max(begins) >= min(int(one.end_ns.max()) for one in ranks):
-        return ranks
-    shifted = []
-    for one, begin in zip(ranks, begins, strict=True):
-        trace, early = one.part.trace, min(begins)
-        roots = np.flatnonzero((one.start_ns == begin) & (trace.parent < 0) & (np.diff(trace.data_start) == 0))
-        first = [i for i in roots.tolist() if trace.cpu[i] == 1 and trace.text("name", i) == SEGMENT_NAME]
-        duration, start = trace.duration_ns.copy(), one.start_ns.copy()
-        duration[first] += begin - early
-        start[first] = early
-        shifted.append(replace(one, part=replace(one.part, trace=trace.replace(duration_ns=duration)), start_ns=start))
-    return shifted
-
-
-def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
-    found = {"source_format": "pytorch profiler"}
-    devices = list(dict.fromkeys(one.device for one in ranks if one.device))
-    return found | ({"device": ", ".join(devices[:4])} if devices else {})
 
 
 def _device_name(device: DeviceTrace) -> str:
@@ -203,7 +120,7 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: 
     stream = np.full(n, UNKNOWN, np.int64)
     on_stream = found.what == ACTIVITY
     stream[on_stream] = found.device.stream_id[found.device.stream[found.index[on_stream]]]
-    named = (found.what != SEGMENT) & (found.what != GROUPS)
+    named = (found.what == HOST_EVENT) | on_device
     column: dict[str, Any] = {c.name: constant(c.name, n) for c in NODE}
     column |= _texts(texts, device, host, found, row, host_row)
     column |= {
@@ -263,7 +180,10 @@ def _threads(found: Graph) -> I64:
     thread[found.what == GROUPS] = 0 if len(tid) else -1
     segments = found.what == SEGMENT
     thread[segments] = found.line.thread[found.index[segments]]
-    return np.append(tid, UNKNOWN)[thread]
+    numbers = np.append(tid, UNKNOWN)[thread]
+    on_the_way = found.what == DISPATCH  # a lane for each stream, beside the threads
+    numbers[on_the_way] = tid.max(initial=0) + 1 + found.device.stream[found.index[on_the_way]]
+    return numbers
 
 
 def _parents(found: Graph) -> I64:
@@ -310,10 +230,15 @@ def _step(name: str) -> int:
 def _texts(
     texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: Graph, row: I64, host_row: I64
 ) -> dict[str, I64]:
-    words = np.array([texts.put(word.encode()) for word in (*device.names, GROUPS_NAME, SEGMENT_NAME)], np.int64)
-    name = np.where(found.what == SEGMENT, words[-1], words[device.name[row]])
+    given = {SEGMENT: SEGMENT_NAME, GROUPS: GROUPS_NAME, DISPATCH: DISPATCH_NAME}
+    words = np.array([texts.put(word.encode()) for word in (*device.names, *given.values())], np.int64)
+    name = words[device.name[row]]
+    for offset, what in zip(words[-len(given) :], given, strict=True):
+        name[found.what == what] = offset
+    done = found.row_of_comm >= 0  # also where its time is that of a segment
+    name[found.row_of_comm[done]] = words[device.name[found.comms.table.work[done]]]
     is_groups = found.what == GROUPS
-    column = {"name": np.where(is_groups, words[-2], name)}
+    column = {"name": name}
     events = found.what == HOST_EVENT
     source = (
         np.where(events, np.append(host_row, -1)[found.owner], -1) if host is not None else np.where(events, row, -1)
@@ -367,7 +292,9 @@ def _attributes(
     recorded = Attr(RECORDED_NS, integer)
     layouts |= {(recorded,): 2, (*own, recorded): 3}
     layout[apart] += 2
-    added = comm_cells(texts, found.comms.table, found.row_of_comm)
+    event = np.full(len(found), -1, np.int64)
+    event[found.what == ACTIVITY] = found.device.row[found.index[found.what == ACTIVITY]]
+    added = rate_cells(device, event) | comm_cells(texts, found.comms.table, found.row_of_comm)
     entries = list(layouts)
     for row, (attrs, _) in added.items():
         layout[row] = layouts.setdefault((*entries[layout[row]], *attrs), len(layouts))
@@ -382,60 +309,3 @@ def _attributes(
         end = int(start[row] + counts[row])
         cells[end - len(attrs) : end] = more
     return tuple(layouts), layout, cells
-
-
-# -- coverage ----------------------------------------------------------------------------------------------------------
-
-
-def _report(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: I64) -> dict[str, Any]:
-    """The coverage report: what was tied together, and what was not, with the reason."""
-    activities = found.device
-    operators = ~found.host.is_call
-    tied = activities.operator >= 0
-    unmatched: list[dict[str, Any]] = []
-    if host is not None:
-        is_known = np.append(host_row >= 0, False)
-        unmatched += _reasons(
-            (
-                "device activity: its operator is not in the host trace",
-                int((tied & ~is_known[activities.operator]).sum()),
-            ),
-        )
-        tied &= is_known[activities.operator]
-        is_timed = np.zeros(len(host) + 1, np.bool_)
-        is_timed[host_row] = True
-        timed = int(is_timed[:-1].sum())
-        roots = host.is_process_root | host.is_thread_root
-        group = np.array(["process_group:init" in name for name in host.names] + [False])[host.name]
-        rest = len(host) - timed - int(roots.sum()) - int(group.sum())
-        unmatched += _reasons(
-            ("host operator: the observer's own node of a process or thread, which has no time", int(roots.sum())),
-            ("host operator: names process groups, which takes no time", int(group.sum())),
-            ("host operator: no event of the device trace has its record-function id", rest),
-        )
-    no_call = (activities.call < 0) & (activities.operator < 0)
-    no_operator = (activities.call >= 0) & (activities.operator < 0)
-    unmatched += _reasons(
-        ("device activity: neither its launch nor its operator is in the trace", int(no_call.sum())),
-        ("device activity: launched outside of any operator", int(no_operator.sum())),
-        ("dependency: contradicted by the recorded times", found.contradicted),
-    )
-    table = found.comms.table
-    kinds = table.kind[found.row_of_comm >= 0]
-    unmatched += _reasons(("communication: nothing in the trace carried it out", len(table) - len(kinds)))
-    return {
-        "device_ops": len(activities),
-        "device_ops_linked": int(tied.sum()),
-        "host_ops": len(host) if host is not None else int(operators.sum()),
-        "host_ops_timed": timed if host is not None else int(operators.sum()),
-        "collectives": int((kinds == Kind.COLL).sum()),
-        "p2p": int((kinds != Kind.COLL).sum()),
-        "unmatched": unmatched,
-        "span_ns": int(found.end_ns.max() - found.start_ns.min()),
-        "nodes": len(found),
-        "dependencies": len(found.edge),
-    }
-
-
-def _reasons(*counted: tuple[str, int]) -> list[dict[str, Any]]:
-    return [{"reason": reason, "count": count} for reason, count in counted if count]

@@ -8,7 +8,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import TraceError
 from etude.ingest import timeline_kernels as k
 from etude.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN
@@ -115,11 +114,12 @@ def device_events(device: DeviceTrace, host: HostEvents) -> DeviceEvents:
 
 
 def _stream_keys(device: DeviceTrace, row: I64) -> I64:
-    """One number a stream. It is the file's own where one device is in the file; a second device counts on."""
+    """One number a stream. It is the file's own where one device is in the file; a second device, and streams that have
+    names instead, count on."""
     stream = device.stream[row].copy()
     stream[stream < 0] = device.tid[row][stream < 0]  # the track that the event is drawn on
-    if (stream < 0).any():
-        raise TraceError("a device activity has neither a stream nor a track", where=device.json.path)
+    named = stream < 0  # by a text, or not at all
+    stream[named] = stream.max(initial=0) + 1 + np.unique(stream[named], return_inverse=True)[1].reshape(-1)
     number = np.unique(device.device[row], return_inverse=True)[1].reshape(-1)
     room = int(stream.max(initial=0)) + 1
     return stream + number * room

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from etude.ingest import timeline_kernels as k
 from etude.ingest.collectives import Communications
 from etude.ingest.comm_nodes import CommWork, comm_work
+from etude.ingest.dispatch import dispatches
 from etude.ingest.events import DeviceEvents, HostEvents
 from etude.ingest.streams import NOISE_NS, Marks, Queues, marks
 from etude.ingest.timeline import Timeline, timeline
@@ -40,9 +41,11 @@ Bools = NDArray[np.bool_]
 Edge = tuple[I64, I64, Why]
 Edges = list[Edge]
 
-HOST_EVENT, SEGMENT, GROUPS, ACTIVITY, SHARED = 0, 1, 2, 3, 4
-"""GROUPS names the process groups and does nothing. SHARED is one more communication of a kernel that did several."""
+HOST_EVENT, SEGMENT, GROUPS, DISPATCH, ACTIVITY, SHARED = 0, 1, 2, 3, 4, 5
+"""GROUPS names the process groups and does nothing. DISPATCH is the device's way from one activity to the next. SHARED
+is one more communication of a kernel that did several."""
 SEGMENT_NAME: Final = "host"
+DISPATCH_NAME: Final = "dispatch"
 LATE: Final = np.iinfo(np.int64).max
 
 
@@ -55,9 +58,9 @@ class Graph:
     line: Timeline
     comms: CommWork
     what: U8
-    """HOST_EVENT, SEGMENT, GROUPS, ACTIVITY or SHARED."""
+    """HOST_EVENT, SEGMENT, GROUPS, DISPATCH, ACTIVITY or SHARED."""
     index: I64
-    """Position in `host`, in `line`, or in `device`."""
+    """Position in `host`, in `line`, or in `device`; of a DISPATCH that of the activity behind it."""
     owner: I64
     """The host event that a node is, whose time it is, or whose operator launched it; -1: none."""
     start_ns: I64
@@ -96,11 +99,12 @@ def graph(
         work_handovers(trace, host, comms.asked[on_host], comms.event[on_host]),
     ]
     line = timeline(host, [pauses_of_calls(host, device, waits), *(h.pauses for h in handovers)])
-    made = _Nodes(host, device, line, comms)
+    made = _Nodes(host, device, line, comms, dispatches(host, device, found))
     edges: Edges = [
         *made.program(),
         made.launches(),
         made.streams(),
+        *made.dispatches(),
         made.events(found),
         made.syncs(waits),
         *(edge for h in handovers for edge in made.handovers(h)),
@@ -113,28 +117,37 @@ def graph(
 class _Nodes:
     """Nodes in order of making (events, segments, activities, communications that share one), and their edges."""
 
-    def __init__(self, host: HostEvents, device: DeviceEvents, line: Timeline, comms: CommWork) -> None:
+    def __init__(
+        self, host: HostEvents, device: DeviceEvents, line: Timeline, comms: CommWork, dispatch: tuple[I64, I64]
+    ) -> None:
         self.host, self.device, self.line, self.comms = host, device, line, comms
         segments = np.flatnonzero(~line.whole)
         self.extra = np.flatnonzero(~comms.first & (comms.activity >= 0))
         share = comms.activity[self.extra]
         named = int(any(members for _, members in comms.table.groups))
-        counts = (len(host), len(segments), named, len(device), len(share))
-        self.first_activity, self.first_shared = sum(counts[:3]), sum(counts[:4])
+        self.dispatched, way_ns = dispatch
+        counts = (len(host), len(segments), named, len(way_ns), len(device), len(share))
+        self.first_dispatch, self.first_activity, self.first_shared = (sum(counts[:i]) for i in (3, 4, 5))
         self.of_piece = np.where(line.whole, line.owner, 0)
         self.of_piece[segments] = len(host) + np.arange(len(segments))
-        self.what = np.repeat(np.array([HOST_EVENT, SEGMENT, GROUPS, ACTIVITY, SHARED], np.uint8), counts)
+        self.what = np.repeat(np.array([HOST_EVENT, SEGMENT, GROUPS, DISPATCH, ACTIVITY, SHARED], np.uint8), counts)
         nothing = np.full(named, -1, np.int64)
         events, activities = np.arange(len(host)), np.concatenate([np.arange(len(device)), share])
-        self.index = np.concatenate([events, segments, nothing, activities])
-        self.owner = np.concatenate([events, line.owner[segments], nothing, device.operator[activities]])
+        way_start = device.end_ns[self.dispatched - 1]
+        self.index = np.concatenate([events, segments, nothing, self.dispatched, activities])
+        nobody = np.full(len(way_ns), -1, np.int64)
+        self.owner = np.concatenate([events, line.owner[segments], nothing, nobody, device.operator[activities]])
         first = np.full(named, min(host.start_ns.min(initial=LATE), device.start_ns.min(initial=LATE)))
-        self.start = np.concatenate([host.start_ns, line.start_ns[segments], first, device.start_ns[activities]])
-        self.end = np.concatenate([host.end_ns, line.end_ns[segments], first, device.end_ns[activities]])
+        self.start = np.concatenate(
+            [host.start_ns, line.start_ns[segments], first, way_start, device.start_ns[activities]]
+        )
+        self.end = np.concatenate(
+            [host.end_ns, line.end_ns[segments], first, way_start + way_ns, device.end_ns[activities]]
+        )
         own = np.zeros(len(host), np.int64)
         own[line.owner[line.whole]] = (line.end_ns - line.start_ns)[line.whole]
         length = device.end_ns - device.start_ns
-        shares = np.concatenate([np.zeros(named, np.int64), length, self._shares(share, length)])
+        shares = np.concatenate([np.zeros(named, np.int64), way_ns, length, self._shares(share, length)])
         self.own = np.concatenate([own, (line.end_ns - line.start_ns)[segments], shares])
         self.of_comm = self._comm_nodes(segments)
 
@@ -189,6 +202,10 @@ class _Nodes:
         apart = device.end_ns[:-1] <= device.start_ns[1:] + NOISE_NS
         rows = np.flatnonzero((device.stream[1:] == device.stream[:-1]) & apart) + self.first_activity
         return rows, rows + 1, Why.STREAM
+
+    def dispatches(self) -> Edges:
+        nodes, activity = self.first_dispatch + np.arange(len(self.dispatched)), self.first_activity + self.dispatched
+        return [(activity - 1, nodes, Why.STREAM), (nodes, activity, Why.STREAM)]
 
     def events(self, found: Marks) -> Edge:
         known = found.waiter >= 0

@@ -78,9 +78,7 @@ def marks(trace: DeviceTrace, host: HostEvents, queues: Queues) -> Marks:
     calls = calls[np.argsort(host.start_ns[calls], kind="stable")]
     stream, event = _sync_streams(trace, host, queues.device, calls)
     launches = _launches(host, queues.device)
-    before, after = _neighbours(host, launches, calls)
-    of_launch = np.append(launches[1], -1)
-    own, following = of_launch[before], of_launch[after]
+    own, following = _last_launched(host, launches, calls), _next_launched(host, launches, calls)
     is_record, is_wait = role[calls] == k.RECORD, role[calls] == k.WAIT
     stream = np.where(is_record, own, np.where(is_wait & (stream == NO_STREAM), following, stream))
     time = host.start_ns[calls]
@@ -90,7 +88,24 @@ def marks(trace: DeviceTrace, host: HostEvents, queues: Queues) -> Marks:
     chosen = np.full(len(calls), -1, np.int64)
     k.match_marks(role[calls], host.thread[calls], stream, event, given, np.append(queues.device.end_ns, 0)[given], due,
                   NOISE_NS, chosen)  # fmt: skip
+    if not is_record.any():
+        waits = np.flatnonzero(is_wait & (waiter >= 0))
+        source = _last_elsewhere(queues, stream[waits], time[waits], due[waits])
+        waits, source = waits[source >= 0], source[source >= 0]
+        return Marks(source, waiter[waits], np.full(len(waits), -1, np.int64))
     return _through_streams(queues, role[calls], time, stream, given, chosen, waiter, calls)
+
+
+def _last_elsewhere(queues: Queues, stream: I64, time_ns: I64, due_ns: I64) -> I64:
+    """Some profilers do not show records at all. Then a stream that waits is taken to wait for the work of another
+    stream, launched before the wait, that ended last before its own began; -1: there is none."""
+    best, best_ns = np.full(len(stream), -1, np.int64), np.full(len(stream), np.iinfo(np.int64).min)
+    end_ns = np.append(queues.device.end_ns, np.iinfo(np.int64).max)
+    for other in range(len(queues.device.stream_id)):
+        last = queues.last_before(np.where(stream == other, -1, other), time_ns)
+        better = (last >= 0) & (end_ns[last] <= due_ns + NOISE_NS) & (end_ns[last] > best_ns)
+        best[better], best_ns[better] = last[better], end_ns[last[better]]
+    return best
 
 
 def _through_streams(
@@ -156,9 +171,16 @@ def _launches(host: HostEvents, device: DeviceEvents) -> tuple[I64, I64]:
     return call, device.stream[known[first]]
 
 
-def _neighbours(host: HostEvents, launches: tuple[I64, I64], calls: I64) -> tuple[I64, I64]:
-    """Positions of the launches before and behind each call on its thread; -1: none."""
-    at = np.searchsorted(launches[0], calls)
-    thread = np.append(host.thread[launches[0]], -1)
-    before = np.where((at > 0) & (thread[at - 1] == host.thread[calls]), at - 1, -1)
-    return before, np.where(thread[at] == host.thread[calls], at, -1)
+def _last_launched(host: HostEvents, launches: tuple[I64, I64], calls: I64) -> I64:
+    """The stream that each call's thread launched into before it; -1: none."""
+    at = np.searchsorted(launches[0], calls) - 1
+    same = (at >= 0) & (np.append(host.thread[launches[0]], -1)[at] == host.thread[calls])
+    return np.where(same, np.append(launches[1], -1)[at], -1)
+
+
+def _next_launched(host: HostEvents, launches: tuple[I64, I64], calls: I64) -> I64:
+    """The stream that is launched into next, by any thread: the backward pass waits for streams that the thread which
+    asked for it goes on to use; -1: none."""
+    order = np.argsort(host.start_ns[launches[0]], kind="stable")
+    at = np.searchsorted(host.start_ns[launches[0]][order], host.end_ns[calls])
+    return np.append(launches[1][order], -1)[at]

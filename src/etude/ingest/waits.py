@@ -6,6 +6,7 @@ A wait is no work. It becomes a pause of its thread, which no node covers, and a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -182,6 +183,8 @@ def work_handovers(trace: DeviceTrace, host: HostEvents, asked: I64, work: I64) 
     rows: list[tuple[int, int, int, int, int, int]] = []
     pauses: list[tuple[int, int, int]] = []
     begin = int(host.start_ns.min(initial=np.iinfo(np.int64).max))
+    known: dict[int, _Moments] = {}
+    over = _ended_before(host) if len(work) else host.end_ns
     for call, event in zip(asked.tolist(), work.tolist(), strict=True):
         thread, start, end = int(host.thread[event]), int(host.start_ns[event]), int(host.end_ns[event])
         apart = bool(host.apart[event])
@@ -193,28 +196,46 @@ def work_handovers(trace: DeviceTrace, host: HostEvents, asked: I64, work: I64) 
             given = min(int(host.end_ns[call]), start)
             rows.append((asker, given, thread, start, Why.COLLECTIVE, -1))
             if host.parent[event] < 0 and not apart:
-                before = int(host.end_ns[host.first[thread] : event].max(initial=begin))
+                before = int(over[event - 1]) if event > host.first[thread] else begin
                 pauses.append((thread, min(before, start), start))
         pauses.append((asker, given, given))
-        still = _standstill(trace, host, asker, end)
+        if asker not in known:
+            known[asker] = _Moments(trace, host, asker)
+        still = known[asker].still_since(end)
         if still is not None and still < end:
             rows.append((thread, end, asker, end, Why.SYNC, event if apart else -1))
             pauses.append((asker, max(still, given), end))
     return Handovers.of(rows, pauses)
 
 
-def _standstill(trace: DeviceTrace, host: HostEvents, thread: int, time_ns: int) -> int | None:
-    """Since when a thread has been waiting at a moment: in a call that waits, or between any events for long."""
-    mine = np.arange(host.first[thread], host.first[thread + 1])
-    mine = mine[~host.apart[mine]]
-    start, end = host.start_ns[mine], host.end_ns[mine]
-    since = max(int(start[start < time_ns].max(initial=0)), int(end[end < time_ns].max(initial=0)))
-    inside = np.flatnonzero((start == since) & (end >= time_ns))
-    if len(inside):
-        name = trace.names[trace.name[host.row[mine[inside[-1]]]]]
-        return since if "wait" in name or name.startswith("c10d::") else None
-    until = min(int(start[start >= time_ns].min(initial=1 << 62)), int(end[end >= time_ns].min(initial=1 << 62)))
-    return since if until - since >= LONG_GAP_NS else None
+def _ended_before(host: HostEvents) -> I64:
+    """The latest end of each event and those before it on its thread."""
+    over = host.end_ns.copy()
+    for low, high in pairwise(host.first.tolist()):
+        over[low:high] = np.maximum.accumulate(over[low:high])
+    return over
+
+
+class _Moments:
+    """When a thread begins and ends anything."""
+
+    def __init__(self, trace: DeviceTrace, host: HostEvents, thread: int) -> None:
+        mine = np.arange(host.first[thread], host.first[thread + 1])
+        mine = mine[~host.apart[mine]]
+        self.start, self.end, self.last = host.start_ns[mine], host.end_ns[mine], np.sort(host.end_ns[mine])
+        self.waits = np.array(["wait" in n or n.startswith("c10d::") for n in trace.names] + [False])
+        self.waits = self.waits[trace.name[host.row[mine]]]
+
+    def still_since(self, time_ns: int) -> int | None:
+        """Since when the thread has been waiting: in a call that waits, or between any events for long."""
+        begun, ended = np.searchsorted(self.start, time_ns), np.searchsorted(self.last, time_ns)
+        since = max(int(self.start[begun - 1]) if begun else 0, int(self.last[ended - 1]) if ended else 0)
+        first = np.searchsorted(self.start, since)
+        inside = np.flatnonzero(self.end[first:begun] >= time_ns)  # those that began then and go on
+        if len(inside):
+            return since if self.waits[first + inside[-1]] else None
+        later = [int(times[at]) for times, at in ((self.start, begun), (self.last, ended)) if at < len(times)]
+        return since if min(later, default=1 << 62) - since >= LONG_GAP_NS else None
 
 
 def _backward_threads(trace: DeviceTrace, host: HostEvents) -> list[tuple[int, int]]:

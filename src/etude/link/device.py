@@ -63,6 +63,7 @@ RARE_TEXT: Final = {
     "kernel_backend": "kernel_backend",
     "kernel_file": "kernel_file",
     "kind": "copy_kind",
+    "memory bandwidth (GB/s)": "copy_rate",
     "grid": "grid",
     "block": "block",
     "name": "label",

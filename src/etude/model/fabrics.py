@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.errors import ClusterError
 from etude.model.system import Level, LevelKind, System
@@ -143,22 +144,20 @@ def topology_of_system(system: System) -> Topology:
     A level's bandwidth is that of one device, all its links together.
 
     Rings share it between both ways, full meshes between all peers. Where every switch but the innermost is a level of
-    rails (or there is none), the levels are the dimensions of a product. Where all levels are switches, each device has
-    a port to the switch of every level; an oversubscribed level has a leaf for each unit, with that much less above it.
+    rails (or there is none), the levels are the dimensions of a product. Else each device has a port to every level: to
+    a switch, or to its unit's leaf, which is joined to those of the other units, or to less above it if oversubscribed.
     """
     if system.topology is not None:
         return system.topology
     levels = system.levels
     if all(level.kind != LevelKind.SWITCH or level.rails or at == 0 for at, level in enumerate(levels)):
         made = product([_dimension(level) for level in levels])
-    elif all(level.kind == LevelKind.SWITCH and not level.rails for level in levels):
-        made = _switched(system)
-    else:
+    elif any(level.rails for level in levels):
         raise ClusterError(
-            "levels: rings, meshes or rails beside a switch for all",
-            where=f"system `{system.name}`",
-            hint="`rails: true`",
+            "levels: rails beside a switch for all", where=f"system `{system.name}`", hint="`rails: true` on both"
         )
+    else:
+        made = _joined(system)
     seats = np.array(system.placement or range(len(system)), np.int32)
     return replace(made, name=system.name, device=seats)
 
@@ -174,23 +173,43 @@ def _dimension(level: Level) -> tuple[Shape, int, Wire]:
     return "switch", level.size, Wire(bytes_per_s=rate, latency_ns=latency // 2)
 
 
-def _switched(system: System) -> Topology:
+def _joined(system: System) -> Topology:
+    """Each device has a port to every level: to the switch of its unit, or, where units are joined to one another or
+    the level is oversubscribed, to a router of its unit."""
     links, count = Links(), len(system)
     device, below = np.arange(count), 1
     runs, vertices = [("device", VertexKind.DEVICE, count)], count
     for level in system.levels:
         rate = level.bandwidth_bytes_per_s * level.efficiency
         groups, units = count // (below * level.size), count // below
-        split = level.oversubscription > 1 and below > 1
+        direct = level.kind != LevelKind.SWITCH
+        split = direct or (level.oversubscription > 1 and below > 1)
         wire = Wire(bytes_per_s=rate, latency_ns=round(level.latency_ns / (4 if split else 2)))
         links.add_both(device, vertices + device // (below if split else below * level.size), wire, level.name)
         runs.append((f"{level.name} leaf" if split else level.name, VertexKind.SWITCH, units if split else groups))
+        first = vertices
         vertices += runs[-1][2]
-        if split:
+        if direct:
+            _join_units(links, level, first + np.arange(units).reshape(groups, level.size), rate * below)
+        elif split:
             up = replace(wire, bytes_per_s=rate * below / level.oversubscription)
             unit = np.arange(units)
-            links.add_both(vertices - units + unit, vertices + unit // level.size, up, level.name)
+            links.add_both(first + unit, vertices + unit // level.size, up, level.name)
             runs.append((level.name, VertexKind.SWITCH, groups))
             vertices += groups
         below *= level.size
     return _fabric(system.name, links, runs)
+
+
+def _join_units(links: Links, level: Level, unit: NDArray[np.int64], rate: float) -> None:
+    """Units of each row joined to one another, in a ring or each to each; all links of one carry `rate`."""
+    rate, latency = rate / level.oversubscription, round(level.latency_ns / 2)
+    n = level.size
+    if level.kind == LevelKind.RING:
+        wire = Wire(bytes_per_s=rate / (2 if n > 2 else 1), latency_ns=latency)
+        ends = np.arange(n if n > 2 else n - 1)
+        links.add_both(unit[:, ends], unit[:, (ends + 1) % n], wire, level.name)
+        return
+    i, j = np.triu_indices(n, 1)
+    wire = Wire(bytes_per_s=rate / max(n - 1, 1), latency_ns=latency)
+    links.add_both(unit[:, i], unit[:, j], wire, level.name)

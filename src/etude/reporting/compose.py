@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
+import pyarrow as pa
+
 from etude.model.job import Job
 from etude.model.system import Device
 from etude.model.timing import Origin, Timing
@@ -15,9 +17,12 @@ from etude.view.page import Card, Page, Section, Told, timeline
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
-def report(job: Job, timing: Timing, *, name: str = "", device: Device | None = None, made_by: str = "Etude") -> Page:
-    """What a run did, in words and pictures."""
-    study = Study(job, timing, name or job.name, device=device)
+def report(
+    job: Job, timing: Timing, *, name: str = "", device: Device | None = None, allocated: pa.Table | None = None,
+    made_by: str = "Etude",
+) -> Page:  # fmt: skip
+    """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded."""
+    study = Study(job, timing, name or job.name, device=device, allocated=allocated)
     told = [t for part in (late, time_spent, path, steps, work, communication) for t in part.told(study)] + _doubts(
         study
     )
@@ -65,10 +70,10 @@ def _verdict(study: Study) -> str:
     takes = f"The run takes {words.time(study.span_ns)}"
     if not parts:
         return f"{takes}."
-    whose = "the device spends its time" if len(study.job) == 1 else "the devices spend their time"
+    whose = f"the {study.noun} spends its time" if len(study.job) == 1 else f"the {study.noun}s spend their time"
     used = max(v or 0 for v in study.breakdown["span_ns"].to_pylist())
     if used < 0.95 * study.span_ns:
-        return f"{takes}. In the {words.time(used)} from its first to its last device event {whose} {told}."
+        return f"{takes}. In the {words.time(used)} from its first to its last {study.noun} event {whose} {told}."
     return f"{takes}; {whose} {told}."
 
 

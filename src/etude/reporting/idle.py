@@ -38,7 +38,7 @@ def told(study: Study, share: float) -> list[Told]:
         "dependency": "Device work waits for work that runs on the host.",
         "other": "Nothing that was recorded says why.",
     }[cause]
-    who = "The device is" if len(study.job) == 1 else "The devices are"
+    who = f"The {study.noun} is" if len(study.job) == 1 else f"The {study.noun}s are"
     mainly = f" {words.percent(ns / whole)} of that is because {_because(cause)}." if ns >= MAIN * whole else ""
     tone = "bad" if share >= 2 * MUCH else "warn"
     return [Told(tone, f"{who} idle {words.percent(share)} of the time.{mainly}", advice, "time")]

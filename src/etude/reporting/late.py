@@ -22,15 +22,23 @@ def told(study: Study) -> list[Told]:
     for row in rows[:MOST]:
         sure = f"{words.percent(row['confidence'])} sure"
         study.marked.append(row["rank"])
-        found.append(Told("bad", _headline(row), f"{row['evidence']} ({sure})", "late"))
+        found.append(
+            Told("bad", _headline(row), f"{row['evidence'][:1].upper()}{row['evidence'][1:]} ({sure})", "late")
+        )
     if len(rows) > MOST:
         found.append(Told("warn", f"{words.plural(len(rows) - MOST, 'more straggler')} found.", "", "late"))
     return found
 
 
 def _headline(row: dict[str, Any]) -> str:
-    many = row["ranks"] or [row["rank"]]
-    ranks = f"rank {many[0]}" if len(many) == 1 else f"ranks {words.named([str(r) for r in many], 4)}"
+    many = row["ranks"] or ([row["rank"]] if row["rank"] >= 0 else [])
+    ranks = (
+        "all ranks"
+        if not many
+        else f"rank {many[0]}"
+        if len(many) == 1
+        else f"ranks {words.named([str(r) for r in many], 4)}"
+    )
     if row["kind"] == "missing":
         return f"{ranks.capitalize()} did not come to a collective."
     who = {"slow_rank": ranks.capitalize(), "slow_link": f"The link of {ranks}", "late_host": f"The host of {ranks}"}

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.critical_path import by_kind, length_ns
 from etude.reporting import words
-from etude.reporting.study import Study
+from etude.reporting.study import BETWEEN, Study
 from etude.view.charts import Bar, Column, Piece, Stretch, bars, legend, strip, table
 from etude.view.page import Section, Told
 from etude.view.slices import Slices
@@ -36,6 +36,7 @@ def told(study: Study) -> list[Told]:
                           "The critical path runs through code of the host; larger batches, CUDA graphs "
                           "or torch.compile shorten it, faster devices do not.", "path"))  # fmt: skip
     top = [row for row in study.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
+    top = [row for row in top if row["name"] != BETWEEN and not row["name"].startswith("ProfilerStep")]
     if top and top[0]["share"] >= 0.1:
         t = top[0]
         found.append(Told("info", f"{words.short(t['name'])} holds {words.percent(t['share'])} of the critical path.",

@@ -29,6 +29,7 @@ from etude.view.slices import Slices, Sort, slices_of
 U8 = NDArray[np.uint8]
 
 BETWEEN = "host code between operators"
+OWN = "(operators' own time, and code between them)"
 LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
 RANKS_DRAWN = 16
 """Ranks of a timeline; where there are more, those drawn are chosen."""
@@ -48,7 +49,16 @@ _SORT[Use.MEMORY], _SORT[Use.HOST] = Sort.MEMORY, Sort.HOST
 def sort_of(trace: Trace) -> U8:
     """What the analyses take a node to be, for its colour; what takes no device time on the host is the host's."""
     use = uses(trace)
-    return np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT[use])
+    sort = np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT[use])
+    codes, words = trace.coded("name")
+    talks = np.array([word.startswith("gloo:") for word in words] + [False])[codes]
+    return np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads do nothing else
+
+
+def with_own_time(found: pa.Table) -> pa.Table:
+    """Segments under a name that says what they are."""
+    names = pc.if_else(pc.equal(found["name"], SEGMENT), OWN, found["name"])
+    return found.set_column(found.column_names.index("name"), "name", names)
 
 
 @dataclass(frozen=True)
@@ -60,6 +70,8 @@ class Study:
     """How the run is called where there are two: `measured`, `simulated`, or the names of their folders."""
     device: Device | None = None
     """What the ranks run on, where that is known."""
+    allocated: pa.Table | None = None
+    """What the allocator did, where that was recorded."""
     marked: list[int] = field(default_factory=list)
     """Ranks that a finding is about: they are drawn first."""
 
@@ -69,7 +81,12 @@ class Study:
 
     @property
     def whose(self) -> str:
-        return "the device's" if len(self.job) == 1 else "the devices'"
+        """`the device's`, `the hosts'`: the host is the device where nothing else is."""
+        return f"the {self.noun}'s" if len(self.job) == 1 else f"the {self.noun}s'"
+
+    @property
+    def noun(self) -> str:
+        return "device" if self.has_device else "host"
 
     @cached_property
     def aligned(self) -> Timing:
@@ -101,7 +118,7 @@ class Study:
 
     @cached_property
     def kernels(self) -> pa.Table:
-        return kernels(self.job, self.timing)
+        return with_own_time(kernels(self.job, self.timing))
 
     @cached_property
     def idle(self) -> pa.Table:
@@ -147,11 +164,15 @@ class Study:
         return by_name(self.path)
 
     def drawn(self) -> list[int]:
-        """Ranks of the timeline: all, or those that findings are about and others evenly between."""
+        """Ranks of the timeline: all, or those that findings are about, one of each kind, and others between."""
         ranks = self.job.ranks.tolist()
         if len(ranks) <= RANKS_DRAWN:
             return ranks
         chosen = list(dict.fromkeys(r for r in self.marked if r in ranks))[: RANKS_DRAWN // 2]
+        classes = np.stack([self.job.trace_of, self.timing.block_of], 1)
+        first = np.unique(classes, axis=0, return_index=True)[1].tolist()
+        if len(first) <= RANKS_DRAWN - len(chosen):  # one of each kind, where there are few kinds
+            chosen = list(dict.fromkeys([*chosen, *(ranks[i] for i in first)]))
         for r in np.linspace(0, len(ranks) - 1, RANKS_DRAWN).round().astype(int).tolist():
             if ranks[r] not in chosen and len(chosen) < RANKS_DRAWN:
                 chosen.append(ranks[r])

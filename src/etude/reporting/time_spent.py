@@ -56,7 +56,7 @@ def cards(study: Study) -> list[Card]:
         found.append(Card("Waiting for communication", words.percent(s.exposed_comm), note, "communication"))
     if s.memory >= 0.001:
         found.append(Card("Copying memory", words.percent(s.memory), "with nothing else running", "memory"))
-    found.append(Card("Idle", words.percent(s.idle), "nothing runs on the device", "idle"))
+    found.append(Card("Idle", words.percent(s.idle), f"nothing runs on the {study.noun}", "idle"))
     return found
 
 
@@ -92,7 +92,7 @@ def _uneven(study: Study) -> list[Told]:
     if len(busy) < 2 or not np.median(busy):
         return []
     most, middle = int(busy.argmax()), float(np.median(busy))
-    if busy[most] < (1 + UNEVEN) * middle:
+    if busy[most] < (1 + UNEVEN) * middle or int(rank[most]) in study.marked:  # stragglers have been told
         return []
     more = words.percent(busy[most] / middle - 1)
     return [Told("warn", f"Rank {rank[most]} computes {more} longer than the middle rank.",

@@ -18,7 +18,8 @@ def rate(bytes_per_s: float) -> str:
 
 
 def flops(per_s: float) -> str:
-    return f"{format_count(round(per_s))}FLOP/s"
+    number, _, unit = format_count(round(per_s)).partition(" ")
+    return f"{number} {unit}FLOP/s"
 
 
 def percent(share: float) -> str:

@@ -9,7 +9,7 @@ from etude.analyse.operators import kernels, operators
 from etude.analyse.roofline import roofline
 from etude.model.system import Device
 from etude.reporting import words
-from etude.reporting.study import Study
+from etude.reporting.study import Study, with_own_time
 from etude.view.charts import Axis, Bar, Column, Line, Mark, Piece, bars, fitted, legend, plot, table
 from etude.view.page import Section, Told
 
@@ -88,7 +88,7 @@ def _by_text(study: Study, by: str) -> str:
 
 def roofs(study: Study) -> Section:
     device = study.device
-    found = roofline(study.job, study.timing, device).to_pylist()
+    found = with_own_time(roofline(study.job, study.timing, device)).to_pylist()
     known = [r for r in found if r["flop_per_s"] and r["intensity"]]
     if not known:
         empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."

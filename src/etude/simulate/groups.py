@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.groups import GroupShape, group_shape
-from etude.errors import ClusterError
+from etude.errors import ClusterError, UsageError
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
 from etude.model.system import LevelKind, System
@@ -56,11 +56,18 @@ def used_groups(job: Job, matching: Matching, system: System, options: Options) 
             members = np.unique(known)
             here = int((positions(job, members.astype(np.int64)) >= 0).sum())
             lacks[g], partial[g] = here > users[g], here < len(members)
-        shape[g] = number.setdefault(group_shape(system, members), len(number))
+        shape[g] = number.setdefault(_shape(system, members, _name(job, name)), len(number))
         factor[g] = _slowest(members, options, f"group `{_name(job, name)}`")
     return UsedGroups(
         group.astype(np.int32), of_use.reshape(-1).astype(np.int32), shape, factor, lacks, partial, tuple(number)
     )
+
+
+def _shape(system: System, members: I32, name: str) -> GroupShape:
+    try:
+        return group_shape(system, members)
+    except UsageError as problem:
+        raise UsageError(problem.problem, where=f"group `{name}`", hint=problem.hint) from None
 
 
 def members_of(job: Job, matching: Matching, groups: UsedGroups, row: int) -> I64:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import AUTO
-from etude.cost.schedule import Schedule
+from etude.cost.schedules import Schedule, known
 from etude.errors import UsageError
 from etude.model.schema import Collective
 from etude.model.system import System
@@ -142,7 +143,9 @@ class Options:
             object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
         for name, given in self.collective.items():
             what = Collective.parse(name)
-            if not isinstance(given, str):
+            if isinstance(given, str):
+                _check_name(name, what, given)
+            else:
                 _check_own(name, what, [given] if isinstance(given, Schedule) else list(given))
         _factor("scale", self.scale)
         for name, spread in self.jitter.items():
@@ -202,6 +205,14 @@ class Options:
                 f"the ranks cannot be folded: with network `{self.network}` they share links, and no two are alike",
                 hint="leave --fold away: all ranks are simulated",
             )
+
+
+def _check_name(name: str, what: Collective, algorithm: str) -> None:
+    """Refuses what no network has; what the one asked for lacks is said by that."""
+    formulas, carried = ALGORITHMS.get(what, {}), known().get(what.name.lower(), [])
+    if algorithm not in (AUTO, *formulas, *carried):
+        both = ", ".join(dict.fromkeys((AUTO, *formulas, *carried)))
+        raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {both}; or a file: .xml, .et")
 
 
 def _check_own(name: str, what: Collective, plans: list[Schedule]) -> None:

@@ -100,15 +100,10 @@ def _waited(trace: Any) -> I64:
 
 
 def _simulated(a: Job, b: Job, system: System) -> list[dict[str, Any]]:
-    compute = "recorded" if all(_timed(job) for job in (a, b)) else "roofline"
-    runs = [simulate(job, grown(system, len(job)), compute=compute) for job in (a, b)]
+    runs = [simulate(job, grown(system, len(job))) for job in (a, b)]
     rows = [_error("simulated step, ns", *(float(run.makespan_ns) for run in runs))]
     tables = [run.ranks.table() for run in runs]
     for column in ("compute_ns", "comm_ns", "exposed_comm_ns"):
         means = (float(np.mean(table[column].to_numpy())) for table in tables)
         rows += [_error(f"simulated {column}, a rank", *means)]
     return rows
-
-
-def _timed(job: Job) -> bool:
-    return any((t.duration_ns[t.kind == Kind.COMP] != UNKNOWN).any() for t in job.traces)

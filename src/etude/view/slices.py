@@ -25,8 +25,9 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
 
-SEGMENT = "host"
-"""Name of nodes that are an operator's own time, between what it calls, or a thread's between operators."""
+UNRECORDED = ("host", "dispatch")
+"""Names of nodes that stand for time in which no event was recorded: an operator's own, between what it calls, or a
+thread's between operators; the device's way from one activity to the next."""
 
 
 class Sort(IntEnum):
@@ -150,13 +151,13 @@ class _Program:
         self.shown = (trace.kind != Kind.METADATA) & (trace.kind != Kind.INVALID) & (trace.kind != Kind.NONE)
         self.lane = trace.lane
         self.parent = trace.parent
-        own = words.index(SEGMENT) if SEGMENT in words else -2
-        self.segments = np.flatnonzero((codes == own) & (trace.cpu == 1))
+        own = [words.index(name) for name in UNRECORDED if name in words]
+        self.segments = np.flatnonzero(np.isin(codes, own) & (trace.cpu == 1))
         kinds = [*trace.lane_kind.tolist(), int(LaneKind.NONE)]  # -1, no lane, is the last
         self._table = [(LaneKind(k), n) for k, n in zip(kinds, [*trace.lane_id.tolist(), 0], strict=True)]
 
     def inside_callers(self, start: I64, end: I64, origin: Origin) -> NDArray[np.bool_]:
-        """Segments that are an operator's own time, where the operator itself is drawn around them."""
+        """Time without events: where the operator itself is drawn around it, and between operators as measured."""
         hidden = np.zeros(len(start), bool)
         rows = self.segments
         callers = self.parent[rows]

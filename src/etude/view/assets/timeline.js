@@ -82,15 +82,20 @@ class Timeline {
   colours() {
     const style = getComputedStyle(root);
     const get = (n) => style.getPropertyValue(`--${n}`).trim();
-    this.c = Object.fromEntries(["ink", "soft", "faint", "line", "card", "track", "critical", "on-sort", "idle", "focus"].map((n) => [n, get(n)]));
+    this.c = Object.fromEntries(["ink", "soft", "faint", "line", "card", "track", "critical"].map((n) => [n, get(n)]));
     const towards = root.dataset.theme === "dark" ? "#000" : "#fff";
     const probe = document.createElement("i");
     document.body.append(probe);
-    this.fill = SORTS.map((s) => [0, 9, 18, 27, 36].map((p) => {
+    this.fill = SORTS.map((s) => [0, 8, 16, 24, 32].map((p) => {
       probe.style.color = `color-mix(in srgb, ${get(s)} ${100 - p}%, ${towards})`;
       return getComputedStyle(probe).color;
     }));
     probe.remove();
+    // Words in a slice are black or white, whichever is easier to read on its colour.
+    this.word = this.fill.map((tones) => tones.map((colour) => {
+      const [r, g, b] = colour.match(/[\d.]+/g).map(Number).map((v) => { const s = v > 1 || !colour.startsWith("color") ? v / 255 : v; return s <= .03928 ? s / 12.92 : ((s + .055) / 1.055) ** 2.4; });
+      return .2126 * r + .7152 * g + .0722 * b > .3 ? "#10151c" : "#ffffff";
+    }));
   }
 
   resize(whole = false) {
@@ -206,7 +211,7 @@ class Timeline {
       if (mark) { g.fillStyle = this.c.critical; g.fillRect(a, y + row.h - 4, Math.max(drawn, 1.5), 4); }
       if (i === this.pick) { g.strokeStyle = this.c.ink; g.lineWidth = 2; g.strokeRect(a + 1, y + 1, Math.max(2, drawn - 2), row.h - 2); g.lineWidth = 1; }
       if (width > 34 && row.h > 12 && name[i] >= 0) {
-        g.fillStyle = this.c["on-sort"];
+        g.fillStyle = this.word[sort[i]][tone];
         g.fillText(this.cut(g, this.names[name[i]], width - 9), a + 4, y + row.h / 2 + .5);
       }
     }

@@ -1,0 +1,22 @@
+"""`--times-on SYSTEM`: times of compute written down while names and shapes still say what it is."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from etude.model.job import Job
+
+TimesOn = Annotated[
+    str, typer.Option("--times-on", help="Where compute has no time, that on this system: a name, or a YAML file.")
+]
+
+
+def with_times(job: "Job", system: str) -> "Job":
+    """The job with the times that its compute takes on a system, where none were recorded."""
+    if not system:
+        return job
+    from etude.cost import catalogue
+    from etude.cost.traces import timed
+
+    return timed(job, catalogue.system(system).device)

@@ -1,0 +1,123 @@
+"""Ranks that were linked one by one, as the job that they ran together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.ingest.graph import SEGMENT_NAME
+from etude.model.job import Job, Part, assemble
+from etude.model.match import Matching, match
+from etude.model.timing import Origin, Timing
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linked:
+    """One rank: its trace and groups, its recorded times, and what could be tied together."""
+
+    part: Part
+    start_ns: I64
+    end_ns: I64
+    report: dict[str, Any]
+    world_size: int = 0
+    device: str = ""
+    """What it ran on, as the profiler names it."""
+
+
+def to_job(name: str, ranks: Sequence[Linked]) -> Job:
+    """The ranks of one run as a job, `job.timing` holding when everything was recorded to start and end."""
+    ranks = _one_beginning(_least_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
+    timing = Timing(
+        origin=Origin.MEASURED,
+        start_ns=tuple(one.start_ns for one in ranks),
+        end_ns=tuple(one.end_ns for one in ranks),
+        block_of=np.arange(len(ranks), dtype=np.int32),
+        clock_offset_ns=np.zeros(len(ranks), np.int64),
+    )
+    return assemble(
+        name,
+        [one.part for one in ranks],
+        world_size=max((one.world_size for one in ranks), default=0),
+        timing=timing,
+        provenance=_provenance(ranks),
+    )
+
+
+def _own_names(ranks: Sequence[Linked]) -> list[Linked]:
+    """Groups that have one name and other members on other ranks get names of their own: a name must tell."""
+    members: dict[str, set[tuple[int, ...] | None]] = {}
+    for one in ranks:
+        for name, group in one.part.groups:
+            members.setdefault(name, set()).add(None if group is None else tuple(group))
+    clear = {name for name, found in members.items() if len(found) == 1}
+    named = []
+    for one in ranks:
+        groups = [
+            (name if name in clear or group is None else f"{name}:{'-'.join(map(str, group))}", group)
+            for name, group in one.part.groups
+        ]
+        named.append(replace(one, part=replace(one.part, groups=groups)))
+    return named
+
+
+def _least_waiting(ranks: list[Linked]) -> list[Linked]:
+    """A collective is recorded as long as its member was in it, waiting for the others included. Its own time is the
+    least of its members', that of the one which came last; so all members get that."""
+    if len(ranks) < 2:
+        return ranks
+    matching = match(assemble("run", [one.part for one in ranks]))
+    sides, uses = matching.sides, matching.uses
+    duration = [one.part.trace.duration_ns.copy() for one in ranks]
+    for group in np.unique(uses.group).tolist():
+        mine = np.flatnonzero(uses.group == group)
+        rows = [(duration[uses.at[u]], sides.rows[sides.span(int(uses.side[u]))]) for u in mine.tolist()]
+        calls = min(len(r) for _, r in rows)
+        if len(rows) > 1 and calls:
+            least = np.min([own[r[:calls]] for own, r in rows], axis=0)
+            for own, r in rows:
+                own[r[:calls]] = least
+    _least_of_pairs(matching, duration)
+    return [
+        replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
+        for one, own in zip(ranks, duration, strict=True)
+    ]
+
+
+def _least_of_pairs(matching: Matching, duration: list[I64]) -> None:
+    """A send and its receive: the one that was asked for last did not wait for the other."""
+    links, pairs, rows = matching.links, matching.pairings, matching.sides.rows
+    for link in np.flatnonzero(links.pairing >= 0).tolist():
+        sender, receiver = duration[links.src_at[link]], duration[links.dst_at[link]]
+        span = slice(pairs.start[links.pairing[link]], pairs.start[links.pairing[link] + 1])
+        sent, received = rows[pairs.send_at[span]], rows[pairs.recv_at[span]]
+        sender[sent] = receiver[received] = np.minimum(sender[sent], receiver[received])
+
+
+def _one_beginning(ranks: list[Linked]) -> list[Linked]:
+    """Ranks that were recorded at one time begin together: what is before a rank's first event becomes time of the
+    host, so that who came late is still late. Where the recorded times do not overlap, clocks cannot be compared."""
+    begins = [int(one.start_ns.min()) for one in ranks]
+    if len(ranks) < 2 or max(begins) >= min(int(one.end_ns.max()) for one in ranks):
+        return ranks
+    shifted = []
+    for one, begin in zip(ranks, begins, strict=True):
+        trace, early = one.part.trace, min(begins)
+        roots = np.flatnonzero((one.start_ns == begin) & (trace.parent < 0) & (np.diff(trace.data_start) == 0))
+        first = [i for i in roots.tolist() if trace.cpu[i] == 1 and trace.text("name", i) == SEGMENT_NAME]
+        duration, start = trace.duration_ns.copy(), one.start_ns.copy()
+        duration[first] += begin - early
+        start[first] = early
+        shifted.append(replace(one, part=replace(one.part, trace=trace.replace(duration_ns=duration)), start_ns=start))
+    return shifted
+
+
+def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
+    found = {"source_format": "pytorch profiler"}
+    devices = list(dict.fromkeys(one.device for one in ranks if one.device))
+    return found | ({"device": ", ".join(devices[:4])} if devices else {})

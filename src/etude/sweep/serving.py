@@ -1,0 +1,111 @@
+"""predict_serving(found, system): a serving job simulated, and when each request got its tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.generate.batching import TARGET
+from etude.generate.ranks import Grid
+from etude.generate.serving import ServedJob
+from etude.generate.serving_program import Instance, in_turn
+from etude.model.schema import UNKNOWN
+from etude.model.system import System
+from etude.model.timing import Timing
+from etude.simulate.result import Simulated
+from etude.simulate.run import simulate
+from etude.sweep.predict import grown
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServingPrediction:
+    """`answers` has a row for each request."""
+
+    served: ServedJob
+    simulated: Simulated
+    answers: pa.Table
+
+    def summary(self) -> dict[str, Any]:
+        """Times are in ns; tokens per second are tokens out, of all ranks and of one."""
+        makespan = self.simulated.makespan_ns
+        out = sum(r.output for r in self.served.requests)
+        rate = out / (makespan / 1e9) if makespan else 0.0
+        found: dict[str, Any] = {
+            "makespan_ns": makespan,
+            "tokens_per_s": rate,
+            "tokens_per_s_per_gpu": rate / len(self.served.job),
+        }
+        for name in ("ttft_ns", "tpot_ns", "latency_ns"):
+            values = self.answers[name].drop_null().to_numpy()
+            if len(values):
+                found[name] = {
+                    "mean": float(values.mean()),
+                    "p50": float(np.quantile(values, 0.5)),
+                    "p99": float(np.quantile(values, 0.99)),
+                }
+        return self.served.summary() | found
+
+
+def predict_serving(served: ServedJob, system: System, **options: Any) -> ServingPrediction:
+    """Simulated by roofline. `options` are those of the simulation."""
+    run = simulate(served.job, grown(system, len(served.job)), **{"compute": "roofline", **options})
+    return ServingPrediction(served, run, answers(served, run))
+
+
+def answers(served: ServedJob, timing: Timing) -> pa.Table:
+    """When each request got its first and its last token. A request that arrives has waited since then; where arrivals
+    were left out, since the start."""
+    count = len(served.requests)
+    first, last = np.full(count, UNKNOWN, np.int64), np.full(count, UNKNOWN, np.int64)
+    alike = len({id(instance) for instance in served.instances}) == 1
+    for copy, instance in enumerate(served.instances):
+        ends = _ends(served, timing, copy, instance)
+        shift = copy if alike else 0  # requests are dealt out in turn
+        for number, (at, _, one, _) in enumerate(in_turn(instance.batches)):
+            if one.which != TARGET:
+                continue
+            for span in one.spans:
+                request = instance.requests[at][span.request] + shift
+                if span.last:
+                    first[request] = ends[number]
+                if span.last or not span.prompt:
+                    last[request] = max(last[request], ends[number])
+    prompt, output, arrival = (
+        np.array([getattr(r, name) for r in served.requests], np.int64) for name in ("prompt", "output", "arrival_ns")
+    )
+    arrival = np.where(served.timed, arrival, 0)
+    several = output > 1
+    pace = (last - first) / np.maximum(output - 1, 1)
+    return pa.table(
+        {
+            "request": np.arange(count),
+            "arrival_ns": arrival,
+            "prompt": prompt,
+            "output": output,
+            "ttft_ns": first - arrival,
+            "tpot_ns": pa.array(pace, mask=~several),
+            "latency_ns": last - arrival,
+        }
+    )
+
+
+def _ends(served: ServedJob, timing: Timing, copy: int, instance: Instance) -> I64:
+    """End of each pass: of its last node on the last stage."""
+    grid = Grid.of(served.plan)
+    here = (grid.at["dp"] == copy) & (grid.at["pp"] == served.plan.pp - 1) & (grid.at["tp"] == 0)
+    index = int(np.flatnonzero(here)[0])
+    trace = served.job.traces[int(served.job.trace_of[index])]
+    end = timing.block(index)[1]
+    known = trace.micro_batch != UNKNOWN
+    passes = sum(len(b.passes) for b in instance.batches)
+    found = np.zeros(passes, np.int64)
+    codes, words = trace.coded("name")
+    chosen = known & np.isin(codes, [i for i, w in enumerate(words) if w not in ("nccl:send", "nccl:recv")])
+    np.maximum.at(found, trace.step[chosen], end[chosen])
+    return found

@@ -1,0 +1,123 @@
+"""`etude generate`, `predict` and `plan` as scripts use them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.cli import main
+
+TINY = "{layers: 4, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq: 32, gated: true, tied: true}\n"
+PLAN = ["--gpus", "8", "--tp", "2", "--pp", "2", "--global-batch", "8", "--zero", "1"]
+NUMBERS = ["ranks", "distinct_traces", "nodes", "flops", "params", "comm_bytes_by_type", "memory_peak_bytes"]
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> str:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY)
+    return str(path)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *args: str) -> dict:
+    assert main([*args, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_generate_says_its_numbers_and_writes_a_folded_job(tiny: str, tmp_path: Path, capsys):
+    out = tmp_path / "job"
+    found = printed(capsys, "generate", tiny, *PLAN, "-o", str(out))
+    assert list(found) == NUMBERS
+    assert (found["ranks"], found["distinct_traces"]) == (8, 2)
+    job = etude.open(out)
+    assert (len(job), len(job.traces), job.nodes) == (8, 2, found["nodes"])
+    assert main(["check", str(out)]) == 0
+
+
+def test_files_are_the_same_every_time_and_hold_what_the_folded_job_does(tiny: str, tmp_path: Path):
+    for name in ("a", "b"):
+        assert main(["generate", tiny, *PLAN, "--to", "et", "-o", str(tmp_path / name)]) == 0
+    files = sorted(p.name for p in (tmp_path / "a").iterdir())
+    assert len(files) == 9  # and the groups
+    assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
+    groups = json.loads((tmp_path / "a" / "tiny.json").read_text())
+    assert all(int(name) > 0 and len(members) > 1 for name, members in groups.items())
+
+
+def test_attributes_have_the_types_that_readers_expect(tiny: str, tmp_path: Path):
+    """As the C++ feeder reads them: another type reads as zero."""
+    import chakra_pb
+
+    assert main(["generate", tiny, *PLAN, "--to", "et", "-o", str(tmp_path / "job")]) == 0
+    expected = {
+        "is_cpu_op": "bool_val", "num_ops": "int64_val", "tensor_size": "uint64_val", "comm_type": "int64_val",
+        "comm_size": "int64_val", "comm_src": "int32_val", "comm_dst": "int32_val", "comm_tag": "int32_val",
+        "pg_name": "string_val",
+    }  # fmt: skip
+    _, nodes = chakra_pb.read_messages((tmp_path / "job" / "tiny.0.et").read_bytes())
+    seen = {a.name: a.WhichOneof("value") for node in nodes for a in node.attr if a.name in expected}
+    assert seen == {name: kind for name, kind in expected.items() if name in seen}
+    assert {"num_ops", "tensor_size", "comm_type", "comm_size", "comm_tag", "pg_name"} <= set(seen)
+    flops = [a.int64_val for node in nodes for a in node.attr if a.name == "num_ops"]
+    assert min(flops) > 0
+
+
+def test_nothing_is_written_if_numbers_are_all_that_is_asked_for(tiny: str, tmp_path: Path, capsys):
+    before = sorted(tmp_path.iterdir())
+    assert printed(capsys, "generate", tiny, *PLAN, "--no-write")["ranks"] == 8
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_plan_file_under_flags(tiny: str, tmp_path: Path, capsys):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text("{gpus: 4, tp: 2, recompute: full}\n")
+    one = printed(capsys, "generate", tiny, "--plan", str(plan), "--no-write")
+    two = printed(capsys, "generate", tiny, "--plan", str(plan), "--recompute", "none", "--no-write")
+    assert one["ranks"] == two["ranks"] == 4
+    assert one["flops"] > two["flops"]
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        (["--gpus", "6", "--tp", "4"], "no multiple of tp 4"),
+        (["--gpus", "8", "--tp", "8"], "4 attention heads cannot be split over 8"),
+        (["--gpus", "8", "--pp", "8"], "4 layers cannot fill 8"),
+        (["--gpus", "2", "--global-batch", "3"], "no multiple of dp 2"),
+        (["--gpus", "4", "--pp", "4", "--schedule", "spiral"], "unknown pipeline schedule"),
+        (["--gpus", "4", "--ep", "3"], "no multiple of ep 3"),
+        (["--zero", "4"], "no ZeRO stage 4"),
+        (["--sp"], "goes with tensor parallelism"),
+        (["--order", "tp-dp"], "does not name each"),
+        (["--gpus", "2", "--cp", "2", "--seq", "30"], "no 4 equal pieces"),
+        (["--memory", "1MB"], "does not fit"),
+        (["--gpus", "4", "--pp", "4", "--stages", "1,1,1"], "4 stages"),
+        (["--moe-skew", "3"], "between 1 and 2"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(tiny: str, tmp_path: Path, capsys, args: list[str], problem: str):
+    assert main(["generate", tiny, *args, "-o", str(tmp_path / "job")]) == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "job").exists()
+
+
+def test_predict_adds_time_tokens_and_utilisation(tiny: str, tmp_path: Path, capsys):
+    found = printed(capsys, "predict", tiny, *PLAN, "--system", "dgx-h100")
+    assert list(found) == [*NUMBERS, "step_time_ns", "tokens_per_s_per_gpu", "mfu"]
+    assert found["tokens_per_s_per_gpu"] == pytest.approx(8 * 32 / 8 / found["step_time_ns"] * 1e9)
+    assert 0 < found["mfu"] < 1
+    printed(capsys, "generate", tiny, *PLAN, "-o", str(tmp_path / "job"))
+    simulated = printed(capsys, "simulate", str(tmp_path / "job"), "--system", "dgx-h100")
+    assert simulated["makespan_ns"] == found["step_time_ns"]
+
+
+def test_plan_ranks_what_fits(tiny: str, capsys):
+    assert (
+        main(["plan", tiny, "--gpus", "4", "--global-batch", "16", "--system", "dgx-h100", "--tries", "3", "--json"])
+        == 0
+    )
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 3
+    assert [r["step_time_ns"] for r in rows] == sorted(r["step_time_ns"] for r in rows)
+    assert all(r["tp"] * r["pp"] * r["cp"] * r["dp"] == 4 for r in rows)

@@ -1,0 +1,114 @@
+"""A folder of ranks: which file is what, and what becomes of them together."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import etude
+from etude.cli import main
+from etude.errors import EtudeError, UsageError
+from etude.ingest import causal, runs
+from etude.model.check import check
+from etude.model.schema import Collective, Kind
+from recorded import device_json, kernel, launch, op
+
+WORLD = {"backend": "nccl", "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+ARGS = {
+    "Collective name": "allreduce", "dtype": "Float", "In msg nelems": 256, "Out msg nelems": 256, "Group size": 2,
+    "Process Group Name": "0", "Process Group Ranks": "[0, 1]",
+}  # fmt: skip
+
+
+def rank_json(rank: int, start: float, nccl_us: float) -> dict[str, Any]:
+    """One all-reduce of 1 KiB that this rank sees for so long."""
+    return device_json(
+        op("aten::mm", start, 10, 1),
+        op("record_param_comms", start + 10, 10, 2) | {"args": {"External id": 1002, **ARGS}},
+        launch(start + 12, 2),
+        kernel("ncclDevKernel_AllReduce", start + 20, nccl_us, 2, 2, stream=9, **ARGS),
+        distributedInfo={"rank": rank, **WORLD},
+    )
+
+
+def put(path: Path, content: dict[str, Any]) -> None:
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+
+
+@pytest.mark.parametrize(
+    "name", ["t.rank{}.kineto.json.gz", "t_rank{}_kineto.json.gz", "device.{}.json.gz", "t.{}.json.gz"]
+)
+def test_ranks_are_found_by_common_names(tmp_path: Path, name: str) -> None:
+    for rank in (0, 1):
+        put(tmp_path / name.format(rank), rank_json(rank, 0, 50))
+    (tmp_path / "t.rank0.manifest.json").write_text("{}")
+    (tmp_path / "notes.txt").write_text("")
+    _, found = runs.find_run(tmp_path)
+    assert [(f.rank, f.device.name) for f in found] == [(r, name.format(r)) for r in (0, 1)]
+
+
+def test_several_runs_in_one_folder_must_be_told_apart(tmp_path: Path) -> None:
+    for run in ("a", "b"):
+        put(tmp_path / f"{run}.rank0.kineto.json.gz", rank_json(0, 0, 50))
+    with pytest.raises(UsageError, match="several runs"):
+        runs.find_run(tmp_path)
+    assert runs.find_run(tmp_path / "b")[0] == "b"
+    with pytest.raises(UsageError, match="no device trace"):
+        runs.find_run(tmp_path / "c")
+
+
+def test_the_ranks_of_a_run_become_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out = tmp_path / "run", tmp_path / "job"
+    folder.mkdir()
+    put(folder / "t.rank0.kineto.json.gz", rank_json(0, 100, 80))  # waits 60 us for the other
+    put(folder / "t.rank1.kineto.json.gz", rank_json(1, 160, 20))
+    assert main(["link", str(folder), "-o", str(out), "--json", "-j", "1"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["collectives"] == 2 and report["device_ops_linked"] == 2 and len(report["ranks"]) == 2
+    raw, job = etude.open(folder), etude.open(out)
+    assert raw.timing is not None and job.timing is not None
+    for a, b in zip(raw.timing.end_ns, job.timing.end_ns, strict=True):
+        assert a.tolist() == b.tolist()
+    assert [f for f in check(job) if f.severity == "error"] == []
+    for i, trace in enumerate(job.traces):
+        at = int(np.flatnonzero(trace.kind == Kind.COLL)[0])
+        assert (trace.collective[at], trace.in_bytes[at]) == (Collective.ALL_REDUCE, 1024)
+        assert trace.duration_ns[at] == 20_000  # what it took the rank that came last
+        start, end = job.timing.block(i)
+        assert end[at] - start[at] == (80_000, 20_000)[i]  # as it was recorded
+        assert job.groups.ranks(int(job.group_slots(i)[trace.group[at]])).tolist() == [0, 1]  # type: ignore[union-attr]
+    late = job.traces[1]
+    first = int(np.argmin(job.timing.start_ns[1]))
+    assert late.text("name", first) == "host" and late.duration_ns[first] == 60_000  # it is late in the graph, too
+
+
+def test_ranks_in_processes_of_their_own_give_the_same_job(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        put(tmp_path / f"t.rank{rank}.kineto.json.gz", rank_json(rank, 10 * rank, 50))
+    name, found = runs.find_run(tmp_path)
+    jobs = [causal.to_job(name, runs.link_run(found, workers=workers)) for workers in (1, 2)]
+    assert etude.diff(*jobs) is None
+
+
+def test_a_damaged_rank_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    put(folder / "t.rank0.kineto.json.gz", rank_json(0, 0, 50))
+    (folder / "t.rank1.kineto.json.gz").write_bytes(gzip.compress(b'{"schemaVersion": 1, "traceEvents": [{"ph"'))
+    with pytest.raises(EtudeError):
+        runs.link_run(runs.find_run(folder)[1])
+    assert main(["link", str(folder), "-o", str(tmp_path / "job"), "-j", "1"]) == 2
+    assert not (tmp_path / "job").exists()
+
+
+def test_every_run_of_the_reference_data_is_linked(shared: Path) -> None:
+    for name in ("colls_2p", "ddp_2p", "pp_1f1b_2p", "moe_2p"):
+        name, found = runs.find_run(shared / "traces/torch_cpu" / name)
+        job = causal.to_job(name, runs.link_run(found))
+        assert len(job.ranks) == 2
+        assert [f.what for f in check(job) if f.severity == "error"] == [], name
