@@ -37,3 +37,9 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
         return done[size]
 
     return captured
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Several processes (`-n`): a folder of tests stays in one, so that its kernels are compiled once."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(str(item.path.parent)))
