@@ -183,6 +183,12 @@ def _read_run(path: Path, options: dict[str, Any]) -> Job:
     return causal.to_job(name, runs.link_run(ranks, **chosen))
 
 
+def recorded(path: Path, *, workers: int = 1) -> Job:
+    """The run that was recorded in a folder, whatever else lies there."""
+    nothing: dict[str, Any] = {"groups": None, "max_bytes": None, "advance": lambda amount: None}
+    return _read_run(path, nothing | {"workers": workers})
+
+
 def _read_profile(path: Path, options: dict[str, Any]) -> Job:
     from etude.ingest import causal, reading
 

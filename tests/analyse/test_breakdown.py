@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.analyse.breakdown import breakdown, kernel_types, overlap
+from etude.analyse.idle import idle
 from etude.analyse.kernels import covered, merged, time_by_mask
 from etude.errors import EtudeError, TraceError, UsageError
 from etude.model.schema import Collective, Kind
@@ -103,3 +104,35 @@ def test_random_simulated_jobs_agree_with_the_simulator(seed: int) -> None:
         if not host_only and not (job.trace(row["rank"]).cpu == 1).any():
             assert row["compute_ns"] == rank["compute_ns"]
             assert row["exposed_comm_ns"] == rank["exposed_comm_ns"]
+
+
+def test_where_the_host_is_the_device_time_between_operators_is_no_compute() -> None:
+    def op(name: str, parent: int | None = None) -> dict[str, object]:
+        return {
+            "kind": Kind.COMP,
+            "name": name,
+            "cpu": 1,
+            "thread": 1,
+            **({} if parent is None else {"parent": parent}),
+        }
+
+    job, timing = timed(
+        [
+            (op("## step ##"), 0, 100),
+            (op("host", 0), 0, 10),  # Python
+            (op("aten::addmm", 0), 10, 60),
+            (op("host", 2), 10, 30),  # its product
+            (op("aten::copy_", 2), 30, 40),
+            (op("host", 2), 40, 60),
+            (op("host", 0), 60, 80),
+            (op("aten::relu", 0), 80, 100),
+        ]
+    )
+    row = breakdown(job, timing).to_pylist()[0]
+    assert (row["span_ns"], row["compute_ns"], row["idle_ns"]) == (90, 70, 20)
+    assert [(r["cause"], r["time_ns"]) for r in idle(job, timing).to_pylist()] == [("host", 20)]
+
+
+def test_a_host_that_no_profiler_recorded_computes_all_along() -> None:
+    job, timing = timed([({"kind": Kind.COMP, "name": n, "cpu": 1}, i * 10, i * 10 + 10) for i, n in enumerate("ab")])
+    assert breakdown(job, timing)["compute_ns"].to_pylist() == [20]

@@ -7,7 +7,7 @@ import pytest
 
 from etude.cli import main
 
-TRACE = Path(__file__).resolve().parents[2] / "examples" / "h200_gpt" / "gpt.rank0.kineto.json.gz"
+TRACE = Path(__file__).resolve().parents[2] / "src" / "etude" / "sample" / "gpt.rank0.kineto.json.gz"
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

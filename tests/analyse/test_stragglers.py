@@ -71,3 +71,40 @@ def test_who_never_came_is_named_and_who_waits_is_not() -> None:
     found = stragglers(job, timing).to_pylist()
     assert [(f["rank"], f["kind"]) for f in found] == [(1, "missing")]
     assert "never came to all_reduce 1 of group `g`" in found[0]["evidence"]
+
+
+def test_of_two_ranks_neither_is_called_slow() -> None:
+    gemm = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}
+    rows = [[(gemm, 1000 * i, 1000 * i + (100 + i % 3) * slow // 10) for i in range(64)] for slow in (10, 20, 10, 10)]
+    assert stragglers(*timed(*rows[:2])).num_rows == 0
+    found = stragglers(*timed(*rows)).to_pylist()
+    assert [(f["rank"], f["kind"]) for f in found] == [(1, "slow_rank")]
+    assert found[0]["confidence"] == pytest.approx(1 - 1 / 8)  # three others agree, which may be chance
+
+
+def test_samples_that_vary_more_than_units_differ_accuse_nobody() -> None:
+    unit, segment = (i.ravel() for i in np.meshgrid(np.arange(3), np.arange(8), indexing="ij"))
+    accused = 0
+    for seed in range(100):
+        log = np.random.default_rng(seed).normal(0, 2, len(unit))
+        accused += bool(slow_units(profile(unit, unit * 0, segment, log, (3, 1, 8)), 0.06))
+    assert accused <= 5
+    found = profile(unit, unit * 0, segment, log / 100 + (unit == 2), (3, 1, 8))
+    assert [s.unit for s in slow_units(found, 0.06)] == [2]
+
+
+def test_what_was_seen_once_says_nothing() -> None:
+    unit, key = (i.ravel() for i in np.meshgrid(np.arange(4), np.arange(16), indexing="ij"))
+    assert slow_units(profile(unit, key, key % 8, 1.0 * (unit == 3), (4, 16, 8)), 0.06) == []
+
+
+def test_a_slow_group_is_named_by_its_ranks_even_if_nobody_said_who_is_in_it() -> None:
+    sums = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "in_bytes": 8}
+    ranks: list[list] = []
+    for rank in range(8):
+        each = 100 if rank // 2 != 2 else 200
+        ranks.append([(sums | {"group": f"g{rank // 2}"}, 1000 * i, 1000 * i + each + i % 3) for i in range(64)])
+    job, timing = timed(*ranks, groups={f"g{i}": None for i in range(4)})
+    found = stragglers(job, timing).to_pylist()
+    assert [(f["rank"], f["kind"], f["ranks"]) for f in found] == [(4, "slow_link", [4, 5])]
+    assert "group `g2`" in found[0]["evidence"]

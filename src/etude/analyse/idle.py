@@ -21,10 +21,10 @@ from etude.model.timing import Timing
 I64 = NDArray[np.int64]
 
 CAUSES: Final = ("host", "synchronisation", "launch", "communication", "dependency", "other")
-"""host: the launch came only after the gap had begun. synchronisation: so it did, and when the gap began its thread was
-waiting for the device. launch: it was launched before, and starting took until now. communication: it is a message or
-collective that starts when others are there, or waits for one. dependency: it waited for a node that ran on the host.
-other: nothing that was recorded says why."""
+"""host: the launch came only after the gap had begun; where the host is the device, it was between operators.
+synchronisation: so it did, and when the gap began its thread was waiting for the device. launch: it was launched
+before, and starting took until now. communication: it is a message or collective that starts when others are there, or
+waits for one. dependency: it waited for a node that ran on the host. other: nothing that was recorded says why."""
 _WAITS: Final = re.compile(r"Synchronize|^aten::item$|^aten::_local_scalar_dense$|^(cuda|hip)Memcpy$")
 
 
@@ -76,6 +76,8 @@ def _gaps(run: Run) -> tuple[I64, I64, I64, I64]:
     _by_launch(run, node, begin, cause)
     waits_for_others = np.isin(trace.kind[node], (Kind.RECV, Kind.COLL, Kind.SEND)) & (cause == CAUSES.index("other"))
     cause[waits_for_others] = CAUSES.index("communication")
+    on_host = (trace.cpu[node] == 1) & (trace.kind[node] == Kind.COMP)
+    cause[on_host & np.isin(cause, (CAUSES.index("dependency"), CAUSES.index("other")))] = CAUSES.index("host")
     return begin, node, cause, until - begin
 
 

@@ -1,56 +1,161 @@
-"""The figures that trace benchmarks publish of a run, each as one number."""
+"""The figures that trace benchmarks publish of a run, each as one number; docs/analyse/metrics.md has the formulas."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from etude.analyse.breakdown import breakdown
 from etude.analyse.collectives import collectives, summarised
 from etude.analyse.grouping import table
+from etude.analyse.peaks import peak_bus_bandwidth
+from etude.analyse.roofline import utilisation
+from etude.analyse.serving import served
 from etude.analyse.steps import step_times
+from etude.analyse.traffic import traffic_matrix
+from etude.model.card import Card
 from etude.model.job import Job
-from etude.model.timing import Timing
+from etude.model.match import WORLD
+from etude.model.schema import Collective
+from etude.model.system import Device, System
+from etude.model.timing import Origin, Timing
+
+Row = tuple[str, float, str]
 
 
-def metrics(job: Job, timing: Timing) -> pa.Table:
-    """Rows of metric, value, unit:
+def metrics(
+    job: Job,
+    timing: Timing,
+    *,
+    card: Card | None = None,
+    system: System | None = None,
+    device: Device | None = None,
+) -> pa.Table:
+    """Rows of metric, value, unit. What a run does not have is left out.
 
-    avg_step_time (mean over ranks of the time from step to step), communication_fraction (communication over span),
-    exposed_communication_fraction, compute_comm_overlap (communication that compute hides, of all), idle_fraction,
-    load_imbalance_ratio (most compute time of a rank over the mean), coll_call_num, and of each collective
-    bus_bandwidth_NAME (mean over sizes of their medians, by calls). What a run does not have is left out.
+    With a `card` that says how much the model computes, model-FLOP utilisation; with a `system`, what collectives reach
+    of its links; with a device (given, or the system's), what the ranks reach of its peak.
     """
-    spent = {name: column.to_numpy(zero_copy_only=False) for name, column in _columns(breakdown(job, timing)).items()}
-    span, comm, compute = (spent[name].astype(np.float64) for name in ("span_ns", "comm_ns", "compute_ns"))
-    hidden = comm - spent["exposed_comm_ns"]
-    rows: list[dict[str, Any]] = []
+    device = device or (system.device if system else None)
+    rows = [
+        *_times(job, timing, card),
+        *_parts(job, timing),
+        *_used(job, timing, card, device),
+        *_calls(job, timing, system),
+        *_traffic(job),
+        *served(job, timing, card),
+    ]
+    found = [{"metric": metric, "value": float(value), "unit": unit} for metric, value, unit in rows]
+    return table(found, {"metric": pa.string(), "value": pa.float64(), "unit": pa.string()})
 
-    def add(metric: str, value: float, unit: str = "") -> None:
-        rows.append({"metric": metric, "value": float(value), "unit": unit})
 
+def step_time_ns(job: Job, timing: Timing) -> float | None:
+    """Mean over ranks of the time from step to step; of a simulated step all of its time."""
     steps = step_times(job, timing)
     if len(steps):
-        add("avg_step_time", float(np.mean(steps["mean_ns"].to_numpy())) / 1e9, "s")
-    if span.sum() > 0:
-        add("communication_fraction", comm.sum() / span.sum())
-        add("exposed_communication_fraction", spent["exposed_comm_ns"].sum() / span.sum())
-        add("idle_fraction", spent["idle_ns"].sum() / span.sum())
-    if comm.sum() > 0:
-        add("compute_comm_overlap", hidden.sum() / comm.sum())
-    if compute.sum() > 0:
-        add("load_imbalance_ratio", compute.max() / compute.mean())
-    found = summarised(collectives(job, timing)).to_pylist()
-    add("coll_call_num", sum(row["calls"] for row in found))
+        return float(np.mean(steps["mean_ns"].to_numpy()))
+    span = timing.span() if timing.origin == Origin.SIMULATED else None
+    return float(span[1] - span[0]) if span else None
+
+
+def _times(job: Job, timing: Timing, card: Card | None) -> Iterator[Row]:
+    step = step_time_ns(job, timing)
+    if not step or (card is not None and card.plan.workload == "serving"):
+        return
+    yield "avg_step_time", step / 1e9, "s"
+    if card is not None and card.plan.tokens_per_step:
+        yield "tokens_per_second", card.plan.tokens_per_step / (step / 1e9), "1/s"
+        yield "tokens_per_second_per_device", card.plan.tokens_per_step / (step / 1e9) / job.world_size, "1/s"
+
+
+def _parts(job: Job, timing: Timing) -> Iterator[Row]:
+    spent = breakdown(job, timing)
+    total = {name: float(pc.sum(spent[name]).as_py() or 0) for name in spent.column_names if name.endswith("_ns")}
+    if total["span_ns"] > 0:
+        yield "communication_fraction", total["comm_ns"] / total["span_ns"], ""
+        yield "exposed_communication_fraction", total["exposed_comm_ns"] / total["span_ns"], ""
+        yield "idle_fraction", total["idle_ns"] / total["span_ns"], ""
+    if total["comm_ns"] > 0:
+        yield "compute_comm_overlap", 1 - total["exposed_comm_ns"] / total["comm_ns"], ""
+    if total["compute_ns"] > 0:
+        compute = spent["compute_ns"].drop_null().to_numpy()
+        yield "load_imbalance_ratio", float(compute.max() / compute.mean()), ""
+
+
+def _used(job: Job, timing: Timing, card: Card | None, device: Device | None) -> Iterator[Row]:
+    """Utilisation of the devices: of what the model needs (MFU), and of what was executed (HFU)."""
+    if device is None:
+        return
+    step = step_time_ns(job, timing)
+    peak = device.peak((card.plan.precision if card else "") or "bf16")
+    if card is not None and card.plan.model_flops_per_step and step and peak:
+        needed = card.plan.model_flops_per_step
+        yield "mfu", needed / (step / 1e9) / (peak * (card.plan.ranks or job.world_size)), ""
+    done = pc.mean(utilisation(job, timing, device)["hfu"]).as_py()
+    if done:
+        yield "hfu", done, ""
+
+
+def _calls(job: Job, timing: Timing, system: System | None) -> Iterator[Row]:
+    calls = collectives(job, timing)
+    found = summarised(calls).to_pylist()
+    yield "coll_call_num", sum(row["calls"] for row in found), ""
     for name in sorted({row["collective"] for row in found}):
         known = [(row["busbw_bytes_per_s"], row["calls"]) for row in found if row["collective"] == name]
-        known = [(rate, calls) for rate, calls in known if rate is not None]
+        known = [(rate, count) for rate, count in known if rate is not None]
         if known:
-            add(f"bus_bandwidth_{name}", np.average([k[0] for k in known], weights=[k[1] for k in known]), "B/s")
-    return table(rows, {"metric": pa.string(), "value": pa.float64(), "unit": pa.string()})
+            mean = np.average([k[0] for k in known], weights=[k[1] for k in known])
+            yield f"bus_bandwidth_{name}", float(mean), "B/s"
+    if system is None:
+        return
+    for name, reached, possible in reached_of_links(job, calls, system):
+        yield f"bandwidth_utilisation_{name}", reached / possible, ""
 
 
-def _columns(found: pa.Table) -> dict[str, pa.ChunkedArray]:
-    return {name: found[name] for name in found.column_names}
+def reached_of_links(job: Job, calls: pa.Table, system: System) -> Iterator[tuple[str, float, float]]:
+    """(collective, bytes over its links, bytes that they could have carried in that time), over all calls with both."""
+    peaks: dict[tuple[int, str], float | None] = {}
+    total: dict[str, list[float]] = {}
+    names = ("group", "collective", "transfer_ns", "busbw_bytes_per_s")
+    for group, name, lasted, rate in zip(*(calls[n].to_pylist() for n in names), strict=True):
+        if (group, name) not in peaks:
+            members = np.arange(job.world_size) if group == WORLD else job.groups.ranks(group)
+            kind = Collective[name.upper()]
+            peaks[group, name] = None if members is None else peak_bus_bandwidth(system, members, kind)
+        peak = peaks[group, name]
+        if peak and rate is not None:
+            both = total.setdefault(name, [0.0, 0.0])
+            both[0] += rate * lasted
+            both[1] += peak * lasted
+    for name in sorted(total):
+        yield name, total[name][0], total[name][1]
+
+
+def _traffic(job: Job) -> Iterator[Row]:
+    matrix, _ = traffic_matrix(job)
+    if matrix.sum() > 0:
+        yield "traffic_bytes", float(matrix.sum()), "B"
+        sent = matrix.sum(axis=1)
+        yield "traffic_imbalance_ratio", float(sent.max() / sent.mean()), ""
+
+
+def shown(found: pa.Table) -> list[dict[str, Any]]:
+    """The rows for a reader: figures with their units, fractions as percentages."""
+    from etude.units import format_bandwidth, format_bytes, format_time
+
+    def one(metric: str, value: float, unit: str) -> str:
+        if unit == "s":
+            return format_time(round(value * 1e9))
+        if unit == "B/s":
+            return format_bandwidth(round(value))
+        if unit == "B":
+            return format_bytes(round(value))
+        if "_fraction" in metric or "utilisation" in metric or metric in ("mfu", "hfu", "compute_comm_overlap"):
+            return f"{100 * value:.1f} %"
+        return f"{value:.4g}" + (f" {unit}" if unit else "") if value != round(value) else f"{value:,.0f}"
+
+    return [{"metric": r["metric"], "value": one(r["metric"], r["value"], r["unit"])} for r in found.to_pylist()]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.errors import MismatchError
-from etude.model.frames import frames
+from etude.model.frames import SEGMENT, frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.timing import Timing
@@ -34,7 +34,7 @@ class Use(IntEnum):
     MEMORY = 3
     """Copies and fills."""
     HOST = 4
-    """Runs on the host beside a device that has work of its own."""
+    """Runs on the host and is no work of a device: beside one that has work of its own, or between operators."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +75,11 @@ def runs(job: Job, timing: Timing) -> Iterator[Run]:
 _COMM: Final = re.compile(r"^nccl|^rccl|^hccl|ncclKernel|ncclDevKernel|rcclKernel|^gloo:")
 _MEMORY: Final = re.compile(r"^(hip)?Mem(cpy|set)|^dma|^__amd_rocclr_(copy|fill)|^CopyDevice|^FillBuffer")
 _WAIT: Final = re.compile(r"^(Stream Wait Event|Event Sync|Stream Sync|Context Sync|Device Sync)")
+_COMPUTES: Final = re.compile(
+    r"^(?!autograd::|torch::autograd::|c10d::|_c10d|torch\.distributed)[\w.]+::|CompiledFxGraph"
+)
+"""Operators on the host that compute: of a library (`aten::mm`), or what the compiler fused; not those of the engine
+that calls them, of communication, or a name that somebody gave to a part of the program."""
 _BY_KIND = np.zeros(256, np.uint8)
 _BY_KIND[Kind.COMP] = Use.COMPUTE
 _BY_KIND[[Kind.SEND, Kind.RECV, Kind.COLL]] = Use.COMMUNICATION
@@ -82,7 +87,7 @@ _BY_KIND[[Kind.MEM_LOAD, Kind.MEM_STORE]] = Use.MEMORY
 
 
 def uses(trace: Trace) -> U8:
-    """Use of each node. Where nothing runs on a device, the host is the device.
+    """Use of each node. Where nothing runs on a device, the host is the device, with what its operators compute.
 
     A kernel's kind says what it is; kernels that a profiler recorded without one are known by their names, as NCCL's
     and the driver's copies are.
@@ -96,8 +101,22 @@ def uses(trace: Trace) -> U8:
         talks = device & (use == Use.COMMUNICATION)
         beside = host & (use != Use.NONE) & ((use != Use.COMMUNICATION) | talks.any())
         use[beside] = Use.HOST
+    else:
+        _on_the_host(trace, use)
     use[frames(trace)] = Use.NONE
     return use
+
+
+def _on_the_host(trace: Trace, use: U8) -> None:
+    """Where the host is the device: what a profiler recorded between operators computes if an operator that computes
+    was at it, and else is the host's own, which the device has nothing of. Other traces have no such time in them."""
+    codes, words = trace.coded("name")
+    if SEGMENT not in words:
+        return
+    computes = np.array([bool(_COMPUTES.search(word)) for word in words] + [False])[codes]
+    segments = codes == words.index(SEGMENT)
+    inside = np.where(segments & (trace.parent >= 0), computes[trace.parent], computes)
+    use[(use == Use.COMPUTE) & ~np.where(segments & (trace.parent < 0), False, inside)] = Use.HOST
 
 
 def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:

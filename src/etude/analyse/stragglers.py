@@ -20,7 +20,7 @@ from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
 from etude.analyse.missing import missing
 from etude.analyse.operations import Calls, calls, group_name, messages, times_of
-from etude.analyse.outliers import Slow, profile, slow_units
+from etude.analyse.outliers import LIKES, Slow, profile, shared, slow_units
 from etude.analyse.runs import Use, runs, uses
 from etude.errors import UsageError
 from etude.model.job import Job, ranges
@@ -169,6 +169,10 @@ def _slow_ranks(job: Job, timing: Timing, segments: _Segments, use: Use, least: 
     if not parts or not sum(len(p[0]) for p in parts):
         return []
     unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
+    enough = (shared(unit, key, len(keys.numbers)) >= LIKES)[key]
+    if not enough.any():
+        return []
+    unit, key, segment, log = unit[enough], key[enough], segment[enough], log[enough]
     shape = len(job.ranks), len(keys.numbers), segments.count
     return slow_units(profile(unit, key, segment, log, shape), least)
 
@@ -239,8 +243,7 @@ class _Links:
         unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
         inside = segment >= 0
         unit, key, segment, log = unit[inside], key[inside], segment[inside], log[inside]
-        pairs = np.unique(np.stack([key, unit], 1), axis=0)
-        alone = np.bincount(pairs[:, 0], minlength=len(self.keys)) < 2
+        alone = shared(unit, key, len(self.keys)) < LIKES
         shape = len(self.units), len(self.keys), self.segments.count
         for itself in (False, True):  # those that have likes are compared with them, others with themselves over time
             mine = alone[key] == itself
@@ -266,12 +269,11 @@ class _Links:
         unit, key = np.full(len(found), -1, np.int64), np.zeros(len(found), np.int64)
         for group in np.unique(found.group[good]).tolist():
             mine = np.flatnonzero(good & (found.group == group))
-            known = None if group == WORLD else self.job.groups.ranks(group)
-            members = self.job.ranks if group == WORLD else known if known is not None else self.job.ranks[:0]
+            members = self._members(found, group, mine)
             unit[mine] = len(self.units)
             self.units.append(tuple(members.tolist()))
             self.labels.append(f"collectives of group `{group_name(self.job, group)}` ({ranges(members)})")
-            place = self._place(members) if len(members) else (group,)
+            place = self._place(members)
             for i in mine.tolist():
                 what = (int(found.collective[i]), int(found.size_bytes[i]), place)
                 key[i] = self.keys.setdefault(what, len(self.keys))
@@ -279,6 +281,16 @@ class _Links:
         first = found.first[rows]
         segment = _segment_of(self.job, self.segments, found.at[first], found.row[first])
         return unit[rows], key[rows], segment, np.log(transfer[rows].astype(np.float64))
+
+    def _members(self, found: Calls, group: int, rows: I64) -> NDArray[np.int32]:
+        """Who is in a group: as the job says, else who was seen in its calls."""
+        if group == WORLD:
+            return self.job.ranks
+        known = self.job.groups.ranks(group)
+        if known is not None and len(known):
+            return known
+        seen = np.concatenate([found.at[found.first[i] : found.first[i + 1]] for i in rows.tolist()])
+        return self.job.ranks[np.unique(seen)]
 
     def _sent(self) -> Samples | None:
         """Transfers of messages: of a simulated one its send, of a measured one the shorter of send and receive."""
@@ -310,8 +322,7 @@ class _Links:
         when = "all along" if one.whole else f"since {self.segments.name(one.first)}"
         evidence = f"{self.labels[one.unit]} take {pct:.1f}% longer than those of their likes, waiting apart, {when}"
         pattern, since = "chronic" if one.whole else "acute", self.segments.first_step(one.first)
-        rank = members[0] if members else -1
-        return Finding(rank, "slow_link", one.confidence, evidence, members, pct, pattern, since)
+        return Finding(members[0], "slow_link", one.confidence, evidence, members, pct, pattern, since)
 
 
 def _segment_of(job: Job, segments: _Segments, at: NDArray[np.signedinteger], row: NDArray[np.signedinteger]) -> I64:

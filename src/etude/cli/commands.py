@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         LOOK,
         "The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools",
     ),
+    "card": (LOOK, "The workload card of a job, as YAML: its model, plan, hardware and software"),
     "convert": (
         CONVERT,
         "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text",
@@ -59,6 +60,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": (
         ANALYSE,
         "Two runs side by side: where the difference comes from, operation by operation, and how alike they are",
+    ),
+    "metrics": (
+        ANALYSE,
+        "What benchmarks publish of a run: step time, MFU, communication, overlap, bandwidth, balance, TTFT and TPOT",
     ),
     "roofline": (ANALYSE, "FLOP/s and bytes/s of operators, and how much of the device's roofline they reach"),
     "memory": (ANALYSE, "Memory in use over time and its peaks; how fast copies go"),

@@ -48,7 +48,7 @@ def convert(
     """
     from etude.files import writing
     from etude.model.fold import fold as fold_job
-    from etude.store import chakra, columns
+    from etude.store import cards, chakra, columns
     from etude.store import json as json_store
 
     check_place(out, force, source=path)
@@ -64,6 +64,8 @@ def convert(
             json_store.write_job(job, folder, suffix=f".json{suffix}", advance=advance)
         else:
             columns.write_job(fold_job(job) if fold else job, folder)
+        if (card := cards.find(path)) is not None:
+            cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
     if to != To.PARQUET and (behind := chakra.left_behind(job)):
         say(f"left behind, since {to.value} has no place for it: {'; '.join(behind)}")

@@ -46,17 +46,20 @@ def generate(
     force: Force = False,
     json: AsJson = False,
 ) -> int:
+    from etude import __version__
     from etude.errors import UsageError
     from etude.generate.build import generate as make
+    from etude.generate.card import card_of
     from etude.generate.model import names
     from etude.sweep.predict import check_memory
     from etude.units import parse_bytes
 
     if not model and hf is None:
         raise UsageError("no model is given", hint=f"etude generate llama3-8b; known: {', '.join(names())}")
+    by = f"etude {__version__}"
     if serve:
         answered = served(Asked(model, hf, flags, serving, plan, requests, draft, system, memory, name))
-        write_job(answered.job, out, to, force=force, no_write=no_write)
+        write_job(answered.job, out, to, force=force, no_write=no_write, card=card_of(answered, made_by=by))
         emit(answered.summary() if json else shown(answered), json=json)
         return 0
     refuse(serving, requests, draft)
@@ -67,7 +70,7 @@ def generate(
         check_memory(found, catalogue.system(system).device.memory_bytes, f"{found.model.name} on {system}")
     if memory:
         check_memory(found, parse_bytes(memory), found.model.name)
-    write_job(found.job, out, to, force=force, no_write=no_write)
+    write_job(found.job, out, to, force=force, no_write=no_write, card=card_of(found, made_by=by))
     emit(found.summary() if json else _shown(found), json=json)
     return 0
 

@@ -10,6 +10,7 @@ from etude.cli.output import progress, say
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
+    from etude.model.card import Card
     from etude.model.job import Job
 
 
@@ -25,15 +26,17 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Replace what is ther
 NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
 
 
-def write_job(job: "Job", out: Path | None, to: To, *, force: bool, no_write: bool = False) -> None:
-    """Writes a job that was made, in full or not at all."""
+def write_job(
+    job: "Job", out: Path | None, to: To, *, force: bool, no_write: bool = False, card: "Card | None" = None
+) -> None:
+    """Writes a job that was made, with its card if it has one, in full or not at all."""
     if no_write:
         return
     if out is None:
         raise UsageError("no folder to write is given", hint="-o job/, or --no-write")
     from etude.files import writing
     from etude.model.fold import fold
-    from etude.store import chakra, columns
+    from etude.store import cards, chakra, columns
     from etude.store import json as json_store
 
     check_place(out, force)
@@ -45,10 +48,12 @@ def write_job(job: "Job", out: Path | None, to: To, *, force: bool, no_write: bo
             json_store.write_job(job, folder, advance=advance)
         else:
             columns.write_job(fold(job), folder)
+        if card is not None:
+            cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
 
 
-OURS = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet")
+OURS = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")
 
 
 def check_place(out: Path, force: bool, source: Path | None = None) -> None:

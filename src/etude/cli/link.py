@@ -77,7 +77,8 @@ def _run(path: Path, out: Path, limit: int | None, workers: int, force: bool, js
 
     from etude.files import writing
     from etude.ingest import causal, runs
-    from etude.store import chakra
+    from etude.ingest.card import card_of_run
+    from etude.store import cards, chakra
 
     name, ranks = runs.find_run(path)
     with writing(out, force=force) as folder:
@@ -86,6 +87,7 @@ def _run(path: Path, out: Path, limit: int | None, workers: int, force: bool, js
         job = causal.to_job(name, done)
         folder.mkdir()
         chakra.write_job(job, folder)
+        cards.write(cards.find(path) or card_of_run(job, ranks), folder / cards.NAME)
     report = runs.total_report(name, job, done)
     if json:
         emit(report, json=True)

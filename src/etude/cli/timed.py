@@ -55,12 +55,27 @@ def open_timed(
     if system:
         return job, _simulated(job, system)
     if job.timing is None:
+        job = _recorded_beside(path, workers) or job
+    if job.timing is None:
         raise UsageError(
             "no times were recorded in this job",
             where=str(path),
             hint="--system dgx-h100 analyses it as simulated there, --timing FILE takes times from a file",
         )
     return job, job.timing
+
+
+def _recorded_beside(path: Path, workers: int) -> "Job | None":
+    """What the profiler recorded, where it lies in one folder with a job that has lost the times."""
+    from etude.opening import is_run, recorded
+
+    try:
+        job = recorded(path, workers=workers) if path.is_dir() and is_run(path) else None
+    except UsageError:  # several runs: which one is meant is not ours to say
+        return None
+    if job is not None:
+        say(f"note: the job in {path} has no times; analysed is what the profiler recorded, beside it")
+    return job
 
 
 def _read(job: "Job", path: Path) -> "Timing":

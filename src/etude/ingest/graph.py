@@ -32,6 +32,7 @@ from etude.ingest.streams import NOISE_NS, Marks, Queues, marks
 from etude.ingest.timeline import Timeline, timeline
 from etude.ingest.waits import DeviceWaits, Handovers, backward_handovers, device_waits, pauses_of_calls, work_handovers
 from etude.link.device import DeviceTrace
+from etude.model import frames
 from etude.model.schema import Kind, Why
 
 U8 = NDArray[np.uint8]
@@ -44,7 +45,7 @@ Edges = list[Edge]
 HOST_EVENT, SEGMENT, GROUPS, DISPATCH, ACTIVITY, SHARED = 0, 1, 2, 3, 4, 5
 """GROUPS names the process groups and does nothing. DISPATCH is the device's way from one activity to the next. SHARED
 is one more communication of a kernel that did several."""
-SEGMENT_NAME: Final = "host"
+SEGMENT_NAME: Final = frames.SEGMENT
 DISPATCH_NAME: Final = "dispatch"
 LATE: Final = np.iinfo(np.int64).max
 

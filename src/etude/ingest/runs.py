@@ -120,6 +120,11 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
 
 
+def manifest_of(files: RankFiles) -> Mapping[str, Any]:
+    """What `etude collect` says of a rank; empty where it was not what recorded it."""
+    return _json(files.manifest, None)
+
+
 def _json(path: Path | None, max_bytes: int | None) -> Mapping[str, Any]:
     if path is None:
         return {}

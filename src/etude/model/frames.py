@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model.schema import Kind
 from etude.model.trace import Trace
+
+SEGMENT: Final = "host"
+"""Name of the node that is host time between operators: an operator's own beside what it calls, or Python."""
 
 
 def frames(trace: Trace) -> NDArray[np.bool_]:

@@ -1,0 +1,51 @@
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from etude.cli.app import LOOK, app
+from etude.cli.inputs import JobPath, open_job
+from etude.cli.output import AsJson, emit, say
+
+if TYPE_CHECKING:
+    from etude.model.card import Card
+
+
+@app.command(rich_help_panel=LOOK)
+def card(
+    path: JobPath,
+    write: Annotated[bool, typer.Option("--write", "-w", help="Put it with the job, to be completed by hand.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace the card that is there.")] = False,
+    json: AsJson = False,
+) -> None:
+    """The workload card of a job, as YAML: its model, plan, hardware and software
+
+    etude card job/
+    etude card run/ --write
+    """
+    from etude.store import cards
+
+    place = path if path.name.endswith(cards.NAME) else cards.place(path)
+    found = cards.read(place) if place.is_file() and not (write and force) else None
+    if found is None:
+        say(f"note: no card lies with this job: this is what {'its files say' if path.is_dir() else 'it says itself'}")
+        found = made(path)
+    if write:
+        cards.write(found, place, force=force)
+        say(f"wrote {place}")
+    if json:
+        emit(found.to_dict(), json=True)
+    else:
+        print(cards.text(found), end="")
+
+
+def made(path: Path) -> "Card":
+    """A card from what a job or the files of a run say."""
+    from etude.ingest import runs
+    from etude.ingest.card import card_of_job, card_of_run
+    from etude.opening import is_run, sniff
+
+    job = open_job(path)
+    if sniff(path).holds is is_run:
+        return card_of_run(job, runs.find_run(path)[1])
+    return card_of_job(job)

@@ -1,0 +1,67 @@
+"""The card of a generated job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from etude.generate.build import Generated
+from etude.generate.model import Model
+from etude.generate.plan import Plan, Recompute
+from etude.generate.serving import ServedJob
+from etude.model.card import Card, ModelCard, PlanCard, SoftwareCard, Workload
+
+
+def card_of(found: Generated | ServedJob, *, made_by: str = "") -> Card:
+    plan = found.plan
+    done = _spread(plan)
+    if isinstance(found, ServedJob):
+        done = replace(
+            done,
+            workload=Workload.SERVING,
+            requests=len(found.requests),
+            tokens_per_step=sum(r.output for r in found.requests),
+        )
+    else:
+        done = replace(
+            done,
+            workload=Workload.TRAINING,
+            zero=plan.zero,
+            schedule=plan.schedule if plan.pp > 1 else "",
+            micro_batch=plan.micro_batch,
+            global_batch=plan.batch,
+            seq=plan.seq,
+            recompute=str(plan.recompute) if plan.recompute != Recompute.NONE else "",
+            tokens_per_step=found.tokens,
+            model_flops_per_step=found.model_flops,
+        )
+    return Card(
+        name=found.job.name,
+        model=_model(found.model, found.params),
+        plan=done,
+        software=SoftwareCard(tool=made_by),
+    )
+
+
+def _spread(plan: Plan) -> PlanCard:
+    return PlanCard(
+        ranks=plan.gpus,
+        tp=plan.tp,
+        cp=plan.cp,
+        dp=plan.dp,
+        pp=plan.pp,
+        ep=plan.ep,
+        precision=str(plan.precision),
+    )
+
+
+def _model(model: Model, params: int) -> ModelCard:
+    return ModelCard(
+        name=model.name,
+        family=str(model.family),
+        params=params,
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=model.heads,
+        experts=model.experts,
+        vocab=model.vocab,
+    )

@@ -1,0 +1,107 @@
+"""Card: what a run was of, in a few lines that people read and scripts compare: model, plan, hardware, software.
+
+It lies with a job as `card.yaml`. What is not known is left out; a key that is not known is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from etude.errors import ClusterError, UsageError
+from etude.model.reading import figure, plain, read
+
+FORMAT: Final = 1
+
+
+class Workload(StrEnum):
+    NONE = ""
+    TRAINING = "training"
+    SERVING = "serving"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """The network. Counts are of the whole model."""
+
+    name: str = figure("text", "what it is called", "")
+    family: str = figure("text", "what it is made of: decoder, encoder, dlrm, ...", "")
+    params: int = figure("count", "parameters", 0, zero=True)
+    layers: int = figure("count", "layers", 0, zero=True)
+    hidden: int = figure("count", "width of the residual stream", 0, zero=True)
+    heads: int = figure("count", "attention heads", 0, zero=True)
+    experts: int = figure("count", "routed experts; 0: dense", 0, zero=True)
+    vocab: int = figure("count", "rows of the embedding", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCard:
+    """What was done with it, and how it was spread."""
+
+    workload: Workload = figure("choice", "training or serving", Workload.NONE, of=Workload)
+    ranks: int = figure("count", "ranks of the run", 0, zero=True)
+    tp: int = figure("count", "tensor parallel", 1)
+    cp: int = figure("count", "context parallel", 1)
+    dp: int = figure("count", "data parallel", 1)
+    pp: int = figure("count", "pipeline parallel", 1)
+    ep: int = figure("count", "expert parallel", 1)
+    zero: int = figure("count", "ZeRO stage", 0, zero=True)
+    schedule: str = figure("text", "of the pipeline", "")
+    micro_batch: int = figure("count", "samples of a micro-batch", 0, zero=True)
+    global_batch: int = figure("count", "samples of a step", 0, zero=True)
+    seq: int = figure("count", "sequence length", 0, zero=True)
+    requests: int = figure("count", "requests that are served", 0, zero=True)
+    precision: str = figure("text", "of activations and products", "")
+    recompute: str = figure("text", "what is computed twice", "")
+    tokens_per_step: int = figure("count", "tokens of a step on all ranks; serving: that come out", 0, zero=True)
+    model_flops_per_step: int = figure("count", "FLOPs that the model needs for a step, on all ranks", 0, zero=True)
+    more: Mapping[str, str] = figure("map of text", "whatever else a plan says", {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareCard:
+    system: str = figure("text", "a name of `etude systems`", "")
+    device: str = figure("text", "what the ranks ran on, as it calls itself", "")
+    devices: int = figure("count", "how many", 0, zero=True)
+    memory_bytes: int = figure("bytes", "of one", 0, zero=True)
+    network: str = figure("text", "what joins them", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareCard:
+    tool: str = figure("text", "what made or recorded the job", "")
+    backend: str = figure("text", "of communication: nccl, gloo, ...", "")
+    versions: Mapping[str, str] = figure("map of text", "by name: torch, cuda, nccl, ...", {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    card: int = figure("count", "version of this format", FORMAT)
+    name: str = figure("text", "what the run is called", "")
+    doc: str = figure("text", "what a reader should know of it", "")
+    model: ModelCard = figure("one", "the network", ModelCard(), of=ModelCard)
+    plan: PlanCard = figure("one", "what was done with it", PlanCard(), of=PlanCard)
+    hardware: HardwareCard = figure("one", "on what", HardwareCard(), of=HardwareCard)
+    software: SoftwareCard = figure("one", "with what", SoftwareCard(), of=SoftwareCard)
+
+    def __post_init__(self) -> None:
+        if self.card != FORMAT:
+            raise ClusterError(f"card: version {self.card} is not known", hint=f"card: {FORMAT}")
+        split = self.plan.tp * self.plan.cp * self.plan.dp * self.plan.pp
+        if self.plan.ranks and split > 1 and split != self.plan.ranks:
+            raise ClusterError(
+                f"plan: tp x cp x dp x pp is {split:,}, ranks are {self.plan.ranks:,}", hint=f"ranks: {split}"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_dict` makes an equal card of; what is not known is left out."""
+        return {"card": self.card, **{key: value for key, value in plain(self).items() if value not in ({}, "")}}
+
+    @classmethod
+    def from_dict(cls, given: Any, where: str = "card") -> Card:
+        try:
+            return read(cls, given, where)
+        except ClusterError as problem:
+            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
