@@ -39,6 +39,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     return captured
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Several processes (`-n`): a folder of tests stays in one, so that its kernels are compiled once."""
     for item in items:

@@ -75,7 +75,7 @@ def _equal(w, pattern):
 
 @compiled
 def _skip_container(buf, word, p):
-    """Eight bytes at a time: the depth behind each is a byte of one sum, and the end is where one becomes zero first."""
+    """Eight bytes at a time: the depth behind each is a byte of one sum; the end is where one first becomes zero."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
     depth = np.uint64(0)
     while True:
