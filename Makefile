@@ -62,7 +62,7 @@ browser:
 
 # -rs: what was skipped, and why; -n: up to four processes, a folder of tests stays in one
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
