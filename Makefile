@@ -60,9 +60,9 @@ browser:
 	  || echo "chromium could not be installed: tests of pages will be skipped" >&2; \
 	else echo "no Chromium here: tests of pages will be skipped" >&2; fi
 
-# -rs: what was skipped, and why; -n: up to four processes, a test file stays in one
+# -rs: what was skipped, and why; -n: up to four processes, a folder of tests stays in one
 test: $(DEV_STAMP)
-	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .

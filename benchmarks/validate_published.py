@@ -8,9 +8,9 @@ Each row becomes a model and a plan (benchmarks/published_rows.py), is generated
 the system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of
 products in 8 bits, of attention and of everything else, over what the catalogue's device says. They are fitted to a
 third of the rows of each, chosen by a hash of what the row says; every error that is reported is of the other rows.
-Where fewer than two rows of a stack are fitted, the constants of like stacks on its GPU are taken, else those of the
-GPU's generation. No constant belongs to a row. A step is simulated with each constant moved by a quarter and is taken
-to be linear between.
+Those of a stack start from those of like stacks on its GPU, these from those of the GPU's generation, and are pulled
+back to them; a stack without a fitted row takes them as they are. No constant belongs to a row. A step is simulated
+with each constant moved by a quarter and is taken to be linear between.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ def near(outcome: Outcome, constants: Constants) -> float:
     return base + sum((c - 1.0) * (t - base) / STEP for c, t in zip(constants, others, strict=True))
 
 
-def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
-    """Constants with the least log errors, large ones cut, pulled towards 1 the less, the more rows there are.
+def fit(rows: list[tuple[Case, Outcome]], prior: Constants) -> Constants:
+    """Constants with the least log errors, large ones cut, pulled towards those of the wider pool: the less, the more
+    rows there are.
 
     What all four have in common moves more easily than what sets them apart. On a grid, one after another.
     """
@@ -130,7 +131,7 @@ def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
     shift, apart = 0.0, [0.0] * len(KNOBS)
 
     def values(shift: float, apart: list[float]) -> Constants:
-        return tuple(float(np.exp(shift + a)) for a in apart)
+        return tuple(float(p * np.exp(shift + a)) for p, a in zip(prior, apart, strict=True))
 
     def loss(shift: float, apart: list[float]) -> float:
         errors = [np.log(max(near(o, values(shift, apart)), 1e-9) / c.step_s) for c, o in rows]
@@ -144,31 +145,39 @@ def fit(rows: list[tuple[Case, Outcome]]) -> Constants:
     return values(shift, apart)
 
 
-ENOUGH = 2
-"""Rows of a pool whose constants are its own."""
 GENERATION = {"A100": "Ampere", "H100": "Hopper", "B200": "Blackwell", "GB20": "Blackwell", "GB30": "Blackwell"}
 
 
 def pools(case: Case) -> list[tuple[str, str]]:
-    """Whose constants a row takes: those of its GPU and stack; else of its GPU and stacks of the family; else of its
-    GPU's generation. Dense models and mixtures of experts run other kernels, and are apart."""
-    kind = "experts" if case.model.experts else "dense"
-    family = f"Megatron family, {kind}" if case.megatron else f"others, {kind}"
-    return [(case.gpu, case.stack), (case.gpu, family), (GENERATION.get(case.gpu[:4], case.gpu), kind)]
+    """Whose constants a row takes, from the widest pool to its own GPU and stack. Each pool starts from the one before
+    it. Mixtures of experts run most of the kernels of dense models, and start from theirs."""
+    generation = GENERATION.get(case.gpu[:4], case.gpu)
+    family = "Megatron family" if case.megatron else "others"
+    wide = [(generation, "dense"), (generation, f"{family}, dense")]
+    if not case.model.experts:
+        return [*wide, (case.gpu, f"{family}, dense"), (case.gpu, case.stack)]
+    return [*wide, (generation, f"{family}, experts"), (case.gpu, f"{family}, experts"), (case.gpu, case.stack)]
 
 
 def constants_of(rows: list[tuple[Case, Outcome]]) -> dict[tuple[str, str], Constants]:
-    """Constants of each pool with rows enough, and of each generation."""
+    """Constants of each pool that has rows to fit to. A dense pool has the dense rows alone."""
     groups: dict[tuple[str, str], list[tuple[Case, Outcome]]] = defaultdict(list)
+    above: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for case, outcome in rows:
-        for pool in pools(case):
-            groups[pool].append((case, outcome))
-    widest = {pools(case)[-1] for case, _ in rows}
-    return {key: fit(members) for key, members in groups.items() if len(members) >= ENOUGH or key in widest}
+        chain = pools(case)
+        for depth, pool in enumerate(chain):
+            if not (case.model.experts and depth < 2):
+                groups[pool].append((case, outcome))
+                above[pool] = chain[:depth]
+    found: dict[tuple[str, str], Constants] = {}
+    for pool in sorted(groups, key=lambda p: len(above[p])):
+        prior = next((found[p] for p in reversed(above[pool]) if p in found), NEUTRAL)
+        found[pool] = fit(groups[pool], prior)
+    return found
 
 
 def chosen(constants: dict[tuple[str, str], Constants], case: Case) -> Constants:
-    return next((constants[pool] for pool in pools(case) if pool in constants), NEUTRAL)
+    return next((constants[pool] for pool in reversed(pools(case)) if pool in constants), NEUTRAL)
 
 
 def table(errors: list[tuple[str, float]]) -> str:

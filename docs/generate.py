@@ -34,7 +34,7 @@ Row *i* is node *i*. Text columns hold offsets of length-prefixed slices in the 
 EDGES = """
 ## Dependencies
 
-Two CSR tables, data and control apart: node *i* waits for `data[data_start[i]:data_start[i+1]]` and for `ctrl[ctrl_start[i]:ctrl_start[i+1]]`. Order and duplicates are those of the file. An entry `>= 0` is a row; an entry `< 0` is `~k` into `missing`, the ids that no node of the file has. `data_why` and `ctrl_why` say in one byte an edge why it is there:
+Two CSR tables, data and control apart: node *i* waits for `data[data_start[i]:data_start[i+1]]` and for `ctrl[ctrl_start[i]:ctrl_start[i+1]]`. Order and duplicates are those of the file. An entry `>= 0` is a row; an entry `< 0` is `~k` into `missing`, the ids that no node of the file has. `data_why` and `ctrl_why` say in one byte an edge why it is there. In `.et` and JSON this is the attribute `dep_why` (string_val) of a node of which some reason is known: a letter for each data dependency, then for each control dependency, so that `ltp` is a launch, a tensor and program order. An attribute of that name that does not fit the node's edges (another kind, another length, a letter newer than the schema, no reason at all) stays an attribute. The reasons:
 
 """
 
@@ -61,7 +61,10 @@ Times are int64 ns. In `.et` the exact ns travel as attributes `start_ns` and `d
 | `values` | rank -> column -> values of its own, for {values} |
 | `metadata`, `metadata_of` | distinct GlobalMetadata messages, and which one each rank has |
 | `timing` | recorded times, if any |
+| `provenance` | what wrote it and from what: tool, model, device, ... |
 | `notes` | what a reader noticed and did not refuse |
+
+Parquet keeps all of this. `.et` and JSON keep what nodes and ranks say, the groups and the measured times. They have no place for `provenance` and `notes`, for how ranks share traces (`fold` finds that again), for the origin of times and the offsets of clocks, and for an end that is not start + duration (or start + `recorded_ns`, an attribute of linked traces); `etude convert` tells what it leaves behind.
 
 """
 
@@ -88,8 +91,12 @@ def members(enum: type[IntEnum], wire: dict[IntEnum, int] | None = None) -> str:
     )
 
 
+def reasons() -> str:
+    return table(("value", "name", "in `dep_why`"), ((str(int(w)), f"`{w.name}`", f"`{w.letter}`") for w in schema.Why))
+
+
 def page() -> str:
-    parts = [HEAD, columns(), EDGES, members(schema.Why), ATTRIBUTES.replace("{values}", _values())]
+    parts = [HEAD, columns(), EDGES, reasons(), ATTRIBUTES.replace("{values}", _values())]
     parts += ["## Enums\n\nInternal numbers start at NONE = 0 and are never those of the wire.\n"]
     parts += ["\n### Kind\n\n", members(schema.Kind, dict(schema.KIND_TO_WIRE))]
     parts += ["\n### Collective\n\n", members(schema.Collective, dict(schema.COLLECTIVE_TO_WIRE))]

@@ -311,6 +311,7 @@ TOOL_KINDS: dict[str, tuple[str, ...]] = {
     "outputs": ("string_list", ""),
     "start_ns": ("int64", "uint64"),
     "duration_ns": ("int64", "uint64", "sint64"),
+    "dep_why": ("string", "string_list", "bytes", ""),
 }
 small = st.integers(-1, 12)
 
@@ -328,6 +329,8 @@ def tool_attributes(draw: DrawFn, micros: tuple[int, int]) -> bytes:
         return attribute(name, "", None)
     if kind.endswith("_list"):
         return attribute(name, kind, draw(st.lists(VALUES[kind[:-5]], max_size=3)))
+    if name == "dep_why" and kind == "string":  # letters that may fit the edges
+        return attribute(name, kind, draw(st.text("-ltp?", max_size=3)))
     plain = kind in ("int32", "int64", "sint64") and draw(st.booleans())
     return attribute(name, kind, draw(small if plain else VALUES[kind]))
 

@@ -9,11 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import closed_forms as forms
+from etude.cost.catalogue import system
 from etude.errors import UsageError
 from etude.generate.build import Generated, generate, is_product
 from etude.generate.model import Model
 from etude.generate.plan import Plan
-from etude.model.schema import Kind
+from etude.model.schema import Collective, Kind
+from etude.simulate.run import simulate
 
 MODEL = Model(name="tiny", layers=8, hidden=64, heads=8, kv_heads=4, ffn=192, vocab=512, seq=64, gated=True)
 WHOLE = 10**12
@@ -175,6 +177,41 @@ def test_skew_moves_work_between_expert_ranks_and_keeps_its_sum():
     own = [int(skewed.job.trace(r).flops.clip(0).sum()) for r in range(4)]
     assert own == sorted(own) and own[0] < own[3]
     assert abs(sum(own) - 4 * int(even.job.trace(0).flops.clip(0).sum())) <= 4 * len(even.job.traces[0])
+
+
+@pytest.mark.parametrize(
+    "plan", [{"gpus": 4, "ep": 4}, {"gpus": 8, "ep": 4, "etp": 2}, {"gpus": 4, "ep": 4, "capacity": 1.25}]
+)
+def test_skew_says_what_each_expert_rank_receives(plan: dict[str, Any]):
+    """A rank with load l receives l times what each sends, and sends as much back; so do gradients. Over etp ranks l
+    times as much is gathered and scattered. What is over the capacity is not sent at all."""
+    job = made(MIXTURE, moe_skew=1.5, **plan).job
+    load = [min(x, plan.get("capacity", 2.0)) for x in (0.5, 0.5 + 1 / 3, 0.5 + 2 / 3, 1.5)]
+    size, etp = 64 * 2 * 64 * 2, plan.get("etp", 1)
+    for rank in range(plan["gpus"]):
+        trace, mine = job.trace(rank), load[rank // etp]
+        slots = np.array([*trace.group_slots, ""])[trace.group]
+        here, away = round(size * sum(load) / 4), round(size * mine)
+        pairs = Counter(
+            zip(trace.in_bytes[slots == "ep"].tolist(), trace.out_bytes[slots == "ep"].tolist(), strict=True)
+        )
+        assert pairs == Counter({(here, away): 2 * 6}) + Counter({(away, here): 2 * 6})
+        gathers = np.isin(trace.collective, (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)) & (slots == "etp")
+        sides = np.stack([trace.in_bytes[gathers], trace.out_bytes[gathers]])
+        assert gathers.sum() == (4 * 6 if etp > 1 else 0)
+        assert (sides.min(axis=0) == away).all() and (abs(sides.max(axis=0) - etp * size * mine) <= 1).all()
+
+
+def test_an_uneven_exchange_lasts_as_long_as_the_fullest_rank_receives():
+    """Half as much again on the fullest rank is as long as half as much again on all."""
+    thin = MIXTURE.replace(expert_ffn=2)
+    times = []
+    for plan in ({"micro_batch": 64}, {"micro_batch": 64, "moe_skew": 1.5}, {"micro_batch": 96}):
+        job = made(thin, gpus=4, ep=4, **plan).job
+        done, trace = simulate(job, system("dgx-h100")), job.trace(3)
+        exchanges = trace.collective == Collective.ALL_TO_ALL
+        times.append(int((done.end_ns[done.block_of[3]] - done.start_ns[done.block_of[3]])[exchanges].sum()))
+    assert times[0] < times[1] and times[1] == pytest.approx(times[2], rel=0.02)
 
 
 def test_memory_of_weights_gradients_and_state():

@@ -176,9 +176,25 @@ def test_the_device_takes_its_way_from_kernel_to_kernel() -> None:
     kernels = [kernel("k", 50 + 12 * i, 10, i + 1, 1) for i in range(8)]
     linked = converted(*ops, *(launch(2 + 4 * i, i + 1) for i in range(8)), *kernels)
     ways = [(s, d) for n, s, d in nodes(linked) if n == "dispatch"]
-    assert ways == [(60 + 12 * i, 2) for i in range(7)]
+    assert ways[1:] == [(60 + 12 * i, 2) for i in range(7)]  # before the first, the device was elsewhere
     at = find(linked, "dispatch", 60)
     assert linked.part.trace.cpu[at] == 1 and waits_for(linked, at) == {("k", 50, "stream")}
+
+
+def test_a_device_that_is_elsewhere_takes_its_time() -> None:
+    first, second = kernel("k7", 5, 10, 1, 1), kernel("late", 215, 5, 2, 1)
+    linked = converted(op("a", 0, 100, 1), launch(2, 1), launch(20, 2), first, second)
+    ways = [(s, d) for n, s, d in nodes(linked) if n == "dispatch"]
+    end = next(s + d for n, s, d in nodes(linked) if n == "cudaLaunchKernel" and s == 20)
+    assert ways == [(end, 215 - end)]
+    at = find(linked, "dispatch", end)
+    assert waits_for(linked, at) == {("k7", 5, "stream"), ("cudaLaunchKernel", 20, "launch")}
+
+
+def test_a_kernel_that_may_wait_for_another_stream_is_not_kept_by_a_device_elsewhere() -> None:
+    other = kernel("k9", 30, 150, 2, 1, stream=9)
+    linked = converted(op("a", 0, 100, 1), launch(2, 1), launch(20, 2), other, kernel("late", 215, 5, 1, 1))
+    assert [n for n, _, _ in nodes(linked) if n == "dispatch"] == []
 
 
 def test_the_thread_that_asks_for_the_backward_pass_waits_for_it() -> None:

@@ -18,7 +18,7 @@ from recorded import device_json, event, kernel, launch, op, read_device_json
 
 
 def ns(text: str) -> int:
-    return int(k.parse_time(pad(text.encode()), 0))
+    return int(k.parse_time(pad(text.encode()), 0)[0])
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_below_a_nanosecond_halves_go_up(whole: int, fraction: str) -> None:
     ],
 )
 def test_numbers_and_what_only_looks_like_one(text: str, expected: int) -> None:
-    assert int(k.parse_int(pad(text.encode()), 0)) == expected
+    assert int(k.parse_int(pad(text.encode()), 0)[0]) == expected
 
 
 def test_events_are_rows() -> None:

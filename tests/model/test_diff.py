@@ -60,3 +60,29 @@ def test_times() -> None:
     later = [s.copy() for s in starts]
     later[2][3] = 41
     assert found(timed, b.replace(timing=measured(later, durations))) == (2, 4, "start_ns", 40, 41)
+
+
+def test_how_slots_are_numbered_does_not_count() -> None:
+    """A file has one slot for a peer, a program that suits many ranks may have two: the one before, the one behind."""
+    a, b = jobs()
+    split = tuple(
+        t.replace(
+            group=np.where(t.group < 0, t.group, 1 - t.group),
+            peer_slots=3,
+            src=np.where(t.src < 0, -1, 2).astype(np.int32),
+        )
+        for t in a.traces
+    )
+    peers = np.stack([a.peer_of.reshape(4, 2)[:, 0], a.peer_of.reshape(4, 2)[:, 1], a.peer_of.reshape(4, 2)[:, 1]], 1)
+    other = a.replace(
+        traces=split,
+        peer_start=np.arange(5) * 3,
+        peer_of=peers.ravel(),
+        group_of=a.group_of.reshape(4, 2)[:, ::-1].ravel(),
+    )
+    assert diff(a, other) is None
+    assert diff(other, b) is None
+    peers[2, 2] = 3
+    assert found(a, other.replace(peer_of=peers.ravel())) == (2, 5, "peer", 1, 3)
+    unsaid = tuple(t.replace(group=np.full(len(t), -1, np.int32)) for t in split)
+    assert found(a, other.replace(traces=unsaid)) == (0, 1, "group", "a", None)

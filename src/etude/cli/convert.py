@@ -41,7 +41,11 @@ def convert(
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
 ) -> None:
-    """A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text"""
+    """A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text
+
+    Nodes, edges, attributes, groups and recorded times are the same in each. Parquet also says where a job came from
+    and how its times were made; what `.et` and JSON leave of that is told.
+    """
     from etude.files import writing
     from etude.model.fold import fold as fold_job
     from etude.store import cards, chakra, columns
@@ -63,3 +67,5 @@ def convert(
         if (card := cards.find(path)) is not None:
             cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
+    if to != To.PARQUET and (behind := chakra.left_behind(job)):
+        say(f"left behind, since {to.value} has no place for it: {'; '.join(behind)}")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.generate.families import blocks_of
@@ -21,10 +19,11 @@ from etude.generate.ops import bytes_of
 from etude.generate.plan import Attention, Plan, Precision
 from etude.generate.program import Program
 from etude.generate.ranks import Grid, bind
+from etude.generate.routing import skewed
 from etude.generate.schedules import schedule
 from etude.generate.stage import Layout, Walk
 from etude.model.job import DEFAULT_METADATA, Job
-from etude.model.schema import UNKNOWN, Kind
+from etude.model.schema import Kind
 from etude.model.trace import Trace
 
 
@@ -234,37 +233,6 @@ def _job(
         world_size=n,
         metadata=(DEFAULT_METADATA,),
         metadata_of=np.zeros(n, np.int32),
-        values=_skewed(grid, traces, plan),
+        values=skewed(grid, traces, plan),
         provenance={"tool": "etude generate", "model": model.name, "schedule": plan.schedule},
     )
-
-
-def _skewed(grid: Grid, traces: list[Trace], plan: Plan) -> Mapping[int, Mapping[str, NDArray[Any]]]:
-    """Expert work by load: from 2 - skew on the emptiest expert rank to skew on the fullest, one mean."""
-    if plan.moe_skew == 1.0 or plan.ep == 1:
-        return {}
-    load = np.linspace(2.0 - plan.moe_skew, plan.moe_skew, plan.ep)
-    if plan.capacity:
-        load = np.minimum(load, plan.capacity)
-    shared: dict[tuple[int, int], dict[str, NDArray[Any]]] = {}
-    values: dict[int, dict[str, NDArray[Any]]] = {}
-    routed = [_routed(trace) for trace in traces]
-    for rank, (stage, expert) in enumerate(zip(grid.at["pp"].tolist(), grid.at["ep"].tolist(), strict=True)):
-        if (stage, expert) not in shared:
-            found = {}
-            for column in ("flops", "tensor_bytes"):
-                own = getattr(traces[stage], column).copy()
-                own[routed[stage]] = np.rint(own[routed[stage]] * load[expert]).astype(np.int64)
-                found[column] = own
-            shared[stage, expert] = found
-        values[rank] = shared[stage, expert]
-    return values
-
-
-def _routed(trace: Trace) -> NDArray[np.bool_]:
-    """Nodes of experts: compute that depends on routing."""
-    codes, words = trace.coded("module")
-    expert = np.array(
-        [".experts.up" in w or ".experts.down" in w or ".experts.activation" in w for w in words] + [False]
-    )
-    return expert[codes] & (trace.kind == int(Kind.COMP)) & (trace.flops != UNKNOWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from etude.generate.local import Block
 from etude.generate.ops import bytes_of
 from etude.generate.pipeline import Action
 from etude.generate.plan import Plan, Recompute
+from etude.generate.routing import fullest
 from etude.generate.sharing import copies, owned
 from etude.generate.stage import Layout, bytes_per_state
 
@@ -47,16 +49,18 @@ class Memory:
         return self.static_bytes + self.activations + self.working
 
 
-def saved(block: Block, recompute: Recompute) -> int:
-    """Bytes kept for the backward pass of a block."""
+def saved(block: Block, recompute: Recompute, load: float = 1.0) -> int:
+    """Bytes kept for the backward pass of a block; `load`: of the fullest experts."""
     if recompute == Recompute.FULL and is_layer(block):
         return block.out_bytes  # as large as what comes in
-    return sum(op.saved_bytes for op in block.ops if not (op.core and recompute == Recompute.SELECTIVE))
+    kept = [op for op in block.ops if not (op.core and recompute == Recompute.SELECTIVE)]
+    routed = sum(op.saved_bytes for op in kept if op.load)
+    return sum(op.saved_bytes for op in kept if not op.load) + ceil(routed * load)
 
 
-def again(block: Block, recompute: Recompute) -> int:
+def again(block: Block, recompute: Recompute, load: float = 1.0) -> int:
     """Bytes that recomputation brings back while a block goes backward."""
-    return sum(op.saved_bytes for op in block.ops) - saved(block, recompute) if recompute != Recompute.NONE else 0
+    return saved(block, Recompute.NONE, load) - saved(block, recompute, load)
 
 
 def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
@@ -79,15 +83,15 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
 
 def _activations(plan: Plan, layout: Layout, rank: int) -> tuple[I64, I64]:
     schedule = layout.schedule
-    rows = schedule.rows(rank)
+    rows, load = schedule.rows(rank), fullest(plan)
     action, stage = schedule.action[rows], schedule.stage[rows]
     kept = np.zeros(schedule.stages, np.int64)
     beside = np.zeros((5, schedule.stages), np.int64)
     for s in schedule.held[rank]:
         blocks = layout.stages[s]
-        kept[s] = sum(saved(b, plan.recompute) for b in blocks)
+        kept[s] = sum(saved(b, plan.recompute, load) for b in blocks)
         beside[Action.FORWARD, s] = _temporary(blocks)
-        back = max((again(b, plan.recompute) for b in blocks), default=0)
+        back = max((again(b, plan.recompute, load) for b in blocks), default=0)
         beside[Action.BACKWARD, s] = beside[Action.INPUT, s] = max(back, _temporary(blocks))
     change = np.where(action == Action.FORWARD, kept[stage], 0)
     change -= np.where((action == Action.BACKWARD) | (action == Action.WEIGHT), kept[stage], 0)

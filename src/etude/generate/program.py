@@ -100,7 +100,8 @@ class Program:
         columns["step"] = np.zeros(self.rows, np.int64)
         message = (columns["kind"] == int(Kind.SEND)) | (columns["kind"] == int(Kind.RECV))
         columns["tag"] = np.where(message, np.maximum(tag, 0), -1)
-        data, ctrl = self._edges("data", self._data), self._edges("ctrl", self._ctrl)
+        queued = _in_turn(columns["kind"], columns["stream"])
+        data, ctrl = self._edges("data", self._data), self._edges("ctrl", [*self._ctrl, *queued])
         if host_ns:
             columns, data, ctrl = _with_host(columns, data, ctrl, int(host_ns))
         trace = build_trace(
@@ -113,6 +114,17 @@ class Program:
             peer_slots=len(peers),
         )
         return trace, groups, peers
+
+
+def _in_turn(kind: NDArray[np.uint8], stream: I64) -> list[tuple[int, int]]:
+    """Collectives of a stream one after another, as issued: members that took them in another order would wait for
+    one another for ever."""
+    found: list[tuple[int, int]] = []
+    calls = kind == int(Kind.COLL)
+    for one in np.unique(stream[calls]).tolist():
+        rows = np.flatnonzero(calls & (stream == one)).tolist()
+        found += zip(rows[1:], rows[:-1], strict=True)
+    return found
 
 
 def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str]]:

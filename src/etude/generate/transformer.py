@@ -191,7 +191,7 @@ def mixture(model: Model, local: Local) -> list[Op]:
         raise UsageError(f"experts of width {ffn} cannot be split over {local.etp} ranks")
     mine, ways, held = e // local.ep, 2 if model.gated else 1, ffn // local.etp
     params = h * e + (e if model.expert_bias else 0) + (e if model.router_bias else 0)
-    ops = plain(local, local.rows, h, e, "experts.router", params=params)
+    ops = plain(_unquantised(local), local.rows, h, e, "experts.router", params=params)
     ops.append(_gate(local, e))
     sent = local.rows * model.top_k
     if local.capacity:
@@ -200,6 +200,9 @@ def mixture(model: Model, local: Local) -> list[Op]:
     ops.append(permute(sent * h, "experts.dispatch", dtype=local.dtype))
     ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.dispatch", Stream.EXPERT)
     ops += exchanged(Collective.ALL_GATHER, "etp", local.etp, size * local.etp, "experts.dispatch", Stream.EXPERT)
+    # What comes in is ordered by the rank that sent it, and the experts want their own together.
+    sort = permute(sent * local.etp * h, "experts.sort", dtype=local.dtype) if local.ep > 1 and mine > 1 else None
+    ops += [sort] if sort else []
     rows = -(-sent * local.etp // mine)
     up, down = ways * ffn * h + model.expert_bias * ways * ffn, ffn * h + model.expert_bias * h
     ops += plain(
@@ -227,6 +230,7 @@ def mixture(model: Model, local: Local) -> list[Op]:
         load=True,
         local_params=mine * down // local.etp,
     )
+    ops += [sort] if sort else []
     ops += exchanged(Collective.REDUCE_SCATTER, "etp", local.etp, size * local.etp, "experts.combine", Stream.EXPERT)
     ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.combine", Stream.EXPERT)
     ops.append(permute(sent * h, "experts.combine", dtype=local.dtype))
@@ -260,7 +264,7 @@ def head(model: Model, local: Local) -> list[Op]:
 
 
 def _unquantised(local: Local) -> Local:
-    """Logits stay in 16 bits in 8-bit training, and in one piece."""
+    """Logits and routers stay in 16 bits in 8-bit training, and in one piece."""
     from dataclasses import replace
 
     return replace(local, gemm_dtype=local.dtype, chunks=1)

@@ -1,38 +1,79 @@
-"""What a device takes from the end of one activity to the start of the next, where nothing else holds that up.
+"""What a device takes to come to an activity, where nothing of this trace holds that up.
 
-It is a µs or some, and adds up where a device has many short kernels to do. It can be seen where the next activity had
-been launched before the one before it ended; elsewhere the median of what was seen is what it would take.
+From one activity to the next it is a µs or some, which adds up where a device has many short kernels to do. It can be
+seen where the next activity had been launched before the one before it ended; elsewhere the median of what was seen is
+what it would take.
+
+It may be much longer: everything that an activity waits for is over, nothing of this process runs on the device, and
+still it does not begin. Then the device is elsewhere: with another process that shares it, or with work from before
+the recording. Nothing in the graph can explain that time, so it is a node of its own.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.ingest.events import DeviceEvents, HostEvents
-from etude.ingest.streams import Marks
+from etude.ingest.streams import NOISE_NS, Marks
 
 I64 = NDArray[np.int64]
 
 _LONGEST_NS: Final = 20_000
-"""A longer gap has a reason that is not in the trace: the device was with another process, say."""
+"""A longer gap has a reason: the device is elsewhere, or an edge is missing."""
 _SEEN: Final = 5
 """Gaps that must be seen before their median means something."""
+_NEVER: Final = np.iinfo(np.int64).min
 
 
-def dispatches(host: HostEvents, device: DeviceEvents, marks: Marks) -> tuple[I64, I64]:
-    """(activities, ns that the device took to come to each from the one before it in its stream)."""
-    second = np.flatnonzero(device.stream[1:] == device.stream[:-1]) + 1
-    before_ns, gap = device.end_ns[second - 1], device.start_ns[second] - device.end_ns[second - 1]
-    launched_ns = np.append(host.end_ns, np.iinfo(np.int64).max)[device.call]  # -1, no launch: the last entry
-    free_ns = launched_ns[second]
+@dataclass(frozen=True, slots=True, eq=False)
+class Dispatches:
+    """The device's way to activities, by activity."""
+
+    activity: I64
+    start_ns: I64
+    own_ns: I64
+    follows: I64
+    """The activity before it in its stream; -1: none."""
+    elsewhere: NDArray[np.bool_]
+    """It begins when all that the activity waits for is over; else it begins when the activity before it ends."""
+
+
+def dispatches(host: HostEvents, device: DeviceEvents, marks: Marks) -> Dispatches:
+    """`marks` are the events that activities wait for."""
+    before = np.arange(-1, len(device) - 1)
+    if len(device):
+        before[device.first[:-1][np.diff(device.first) > 0]] = -1
+    before_ns = np.where(before >= 0, device.end_ns[before], _NEVER)
+    launched = device.call >= 0
+    call_end = np.append(host.end_ns, np.iinfo(np.int64).max)[device.call]  # -1, no launch: the last entry
     held = marks.waiter >= 0
-    last_event = np.full(len(device), np.iinfo(np.int64).min, np.int64)
-    np.maximum.at(last_event, marks.waiter[held], device.end_ns[marks.source[held]])
-    free_ns = np.maximum(free_ns, last_event[second])
-    seen = (free_ns <= before_ns) & (gap >= 0) & (gap <= _LONGEST_NS)
+    event_ns = np.full(len(device), _NEVER, np.int64)
+    np.maximum.at(event_ns, marks.waiter[held], device.end_ns[marks.source[held]])
+    gap = np.where(before >= 0, device.start_ns - before_ns, -1)
+    seen = (np.maximum(call_end, event_ns) <= before_ns) & (gap >= 0) & (gap <= _LONGEST_NS)
     typical = int(np.median(gap[seen])) if seen.sum() >= _SEEN else 0
     own = np.where(seen, gap, np.clip(gap, 0, typical))
-    return second[own > 0], own[own > 0]
+    free_ns = np.maximum(np.maximum(before_ns, event_ns), np.minimum(call_end, device.start_ns))
+    away = launched & (device.start_ns - free_ns > _LONGEST_NS)
+    away[away] = _busy_ns(device, free_ns[away], device.start_ns[away]) <= NOISE_NS
+    own = np.where(away, device.start_ns - free_ns, own)
+    rows = np.flatnonzero(own > 0)
+    return Dispatches(rows, np.where(away, free_ns, before_ns)[rows], own[rows], before[rows], away[rows])
+
+
+def _busy_ns(device: DeviceEvents, low: I64, high: I64) -> I64:
+    """How long anything of this process ran between two times."""
+    order = np.argsort(device.start_ns, kind="stable")
+    start, end = device.start_ns[order], np.maximum.accumulate(device.end_ns[order])
+    begin = np.maximum(start, np.append(start[:1], end[:-1]))  # of what no earlier activity covers
+    done = np.append(0, np.cumsum(np.maximum(end - begin, 0)))
+
+    def until(time: I64) -> I64:
+        k = np.searchsorted(begin, time, "right")
+        return np.where(k > 0, done[k] - np.maximum(end[k - 1] - np.maximum(time, begin[k - 1]), 0), 0)
+
+    return until(high) - until(low)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from etude.ingest import timeline_kernels as k
 from etude.ingest.collectives import Communications
 from etude.ingest.comm_nodes import CommWork, comm_work
-from etude.ingest.dispatch import dispatches
+from etude.ingest.dispatch import Dispatches, dispatches
 from etude.ingest.events import DeviceEvents, HostEvents
 from etude.ingest.streams import NOISE_NS, Marks, Queues, marks
 from etude.ingest.timeline import Timeline, timeline
@@ -101,12 +101,13 @@ def graph(
     ]
     line = timeline(host, [pauses_of_calls(host, device, waits), *(h.pauses for h in handovers)])
     made = _Nodes(host, device, line, comms, dispatches(host, device, found))
+    launches, events = made.launches(), made.events(found)
     edges: Edges = [
         *made.program(),
-        made.launches(),
+        launches,
         made.streams(),
-        *made.dispatches(),
-        made.events(found),
+        events,
+        *made.dispatches(launches, events),
         made.syncs(waits),
         *(edge for h in handovers for edge in made.handovers(h)),
     ]
@@ -119,36 +120,35 @@ class _Nodes:
     """Nodes in order of making (events, segments, activities, communications that share one), and their edges."""
 
     def __init__(
-        self, host: HostEvents, device: DeviceEvents, line: Timeline, comms: CommWork, dispatch: tuple[I64, I64]
+        self, host: HostEvents, device: DeviceEvents, line: Timeline, comms: CommWork, ways: Dispatches
     ) -> None:
         self.host, self.device, self.line, self.comms = host, device, line, comms
         segments = np.flatnonzero(~line.whole)
         self.extra = np.flatnonzero(~comms.first & (comms.activity >= 0))
         share = comms.activity[self.extra]
         named = int(any(members for _, members in comms.table.groups))
-        self.dispatched, way_ns = dispatch
-        counts = (len(host), len(segments), named, len(way_ns), len(device), len(share))
+        self.ways = ways
+        counts = (len(host), len(segments), named, len(ways.activity), len(device), len(share))
         self.first_dispatch, self.first_activity, self.first_shared = (sum(counts[:i]) for i in (3, 4, 5))
         self.of_piece = np.where(line.whole, line.owner, 0)
         self.of_piece[segments] = len(host) + np.arange(len(segments))
         self.what = np.repeat(np.array([HOST_EVENT, SEGMENT, GROUPS, DISPATCH, ACTIVITY, SHARED], np.uint8), counts)
         nothing = np.full(named, -1, np.int64)
         events, activities = np.arange(len(host)), np.concatenate([np.arange(len(device)), share])
-        way_start = device.end_ns[self.dispatched - 1]
-        self.index = np.concatenate([events, segments, nothing, self.dispatched, activities])
-        nobody = np.full(len(way_ns), -1, np.int64)
+        self.index = np.concatenate([events, segments, nothing, ways.activity, activities])
+        nobody = np.full(len(ways.activity), -1, np.int64)
         self.owner = np.concatenate([events, line.owner[segments], nothing, nobody, device.operator[activities]])
         first = np.full(named, min(host.start_ns.min(initial=LATE), device.start_ns.min(initial=LATE)))
         self.start = np.concatenate(
-            [host.start_ns, line.start_ns[segments], first, way_start, device.start_ns[activities]]
+            [host.start_ns, line.start_ns[segments], first, ways.start_ns, device.start_ns[activities]]
         )
         self.end = np.concatenate(
-            [host.end_ns, line.end_ns[segments], first, way_start + way_ns, device.end_ns[activities]]
+            [host.end_ns, line.end_ns[segments], first, ways.start_ns + ways.own_ns, device.end_ns[activities]]
         )
         own = np.zeros(len(host), np.int64)
         own[line.owner[line.whole]] = (line.end_ns - line.start_ns)[line.whole]
         length = device.end_ns - device.start_ns
-        shares = np.concatenate([np.zeros(named, np.int64), way_ns, length, self._shares(share, length)])
+        shares = np.concatenate([np.zeros(named, np.int64), ways.own_ns, length, self._shares(share, length)])
         self.own = np.concatenate([own, (line.end_ns - line.start_ns)[segments], shares])
         self.of_comm = self._comm_nodes(segments)
 
@@ -204,9 +204,16 @@ class _Nodes:
         rows = np.flatnonzero((device.stream[1:] == device.stream[:-1]) & apart) + self.first_activity
         return rows, rows + 1, Why.STREAM
 
-    def dispatches(self) -> Edges:
-        nodes, activity = self.first_dispatch + np.arange(len(self.dispatched)), self.first_activity + self.dispatched
-        return [(activity - 1, nodes, Why.STREAM), (nodes, activity, Why.STREAM)]
+    def dispatches(self, launches: Edge, events: Edge) -> Edges:
+        """The device's way to an activity, behind the one before; where it was elsewhere, behind all it waits for."""
+        nodes, ways = self.first_dispatch + np.arange(len(self.ways.activity)), self.ways
+        found = [
+            (np.where(ways.follows >= 0, ways.follows + self.first_activity, -1), nodes, Why.STREAM),
+            (nodes, ways.activity + self.first_activity, Why.STREAM),
+        ]
+        way_of = np.full(self.first_shared, -1, np.int64)
+        way_of[ways.activity[ways.elsewhere] + self.first_activity] = nodes[ways.elsewhere]
+        return [*found, *((source, way_of[target], why) for source, target, why in (launches, events))]
 
     def events(self, found: Marks) -> Edge:
         known = found.waiter >= 0

@@ -57,9 +57,10 @@ def _tensors(host: HostTrace, column: str, rows: I64) -> I64:
     """(position in `rows`, id, storage, offset, elements, element bytes) of all tensors of a column, by position."""
     places = np.where(rows >= 0, host.places[column][np.maximum(rows, 0)], -1)
     out = np.empty((6, 4 * len(rows) + 1024), np.int64)
+    five = np.empty(5, np.int64)
     row = used = 0
     while row < len(rows):
-        row, used = k.read_tensors(host.json.heap, host.json.word, places, row, out, used)
+        row, used = k.read_tensors(host.json.heap, host.json.word, places, row, out, used, five)
         if row < len(rows):
             out = np.concatenate([out, np.empty_like(out)], axis=1)
     out = out[:, :used]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from etude.link.scan_kernels import hash_word, skip_value
+from etude.link.scan_kernels import compiled, hash_word, same, skip_value
 
 
-@njit(cache=True)
+@compiled
 def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begin, used):
     """Codes for the values at `places` (-1 where UNKNOWN) by their bytes, until the table is 60% full.
     Returns (next row, distinct values so far)."""
@@ -40,19 +39,14 @@ def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begi
                 codes[i] = used
                 used += 1
                 break
-            if hashes[code] == h and lengths[code] == length:
-                same, n, other = True, 0, unique[code]
-                while n < length and same:
-                    same = buf[p + n] == buf[other + n]
-                    n += 1
-                if same:
-                    codes[i] = code
-                    break
+            if hashes[code] == h and lengths[code] == length and same(word, p, unique[code], length):
+                codes[i] = code
+                break
             slot = (slot + np.uint64(1)) & mask
     return len(places), used
 
 
-@njit(cache=True)
+@compiled
 def fill_table(table, hashes):
     mask = np.uint64(len(table) - 1)
     for code in range(len(hashes)):

@@ -172,6 +172,7 @@ class Json:
         room = max(min((self.size - p) // 64, _BLOCK_ROWS), 64)
         dense = np.full((len(scanner.columns), room), UNKNOWN, np.int64)
         sparse = np.empty((3, 1024), np.int64)
+        found, next_key = np.zeros((5, 64), np.int64), np.zeros((4, scanner.fields.shape[1] + 2), np.int64)
         row, used, status = 0, 0, k.FULL
         first = p = int(k.skip_space(self.heap, p))
         while status == k.FULL:
@@ -179,7 +180,7 @@ class Json:
             before = row
             status, p, row, used = k.scan_rows(
                 self.heap, self.word, p, scanner.slots, scanner.numbers, scanner.fields, scanner.names,
-                row, stop, dense, sparse, used,
+                row, stop, dense, sparse, used, found, next_key,
             )  # fmt: skip
             if status == k.BAD:
                 raise self.error(p)

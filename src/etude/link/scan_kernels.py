@@ -9,6 +9,11 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+compiled = njit(cache=True, _nrt=False)
+"""Counting references to arrays around every call takes longer than most of the calls: these functions make no arrays,
+and so need none of it."""
+inlined = njit(cache=True, inline="always", _nrt=False)
+
 UNKNOWN = np.int64(np.iinfo(np.int64).min)
 
 # why a scan stopped
@@ -20,14 +25,14 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _DOT = 34, 92, 44, 58, 45, 46
 _OPEN, _CLOSE, _LIST, _END_LIST = 123, 125, 91, 93
 
 
-@njit(cache=True, inline="always")
+@inlined
 def skip_space(buf, p):
     while buf[p] <= 32 and buf[p] != 0:
         p += 1
     return p
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _marks(w):
     """The high bit of each byte that is a quote, a backslash or zero; bits above the first may be set in error."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
@@ -35,14 +40,14 @@ def _marks(w):
     return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((w - ones) & ~w)) & high
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _first(marks):
     """Number of the first marked byte."""
     lowest = (marks & (~marks + np.uint64(1))) >> np.uint64(7)
     return np.int64((lowest * np.uint64(0x0001020304050607)) >> np.uint64(56))
 
 
-@njit(cache=True)
+@compiled
 def skip_string(buf, word, p):
     """Behind the string whose opening quote is at p; ~place where it breaks off."""
     p += 1
@@ -60,9 +65,54 @@ def skip_string(buf, word, p):
         p += 2
 
 
-@njit(cache=True)
+@inlined
+def _equal(w, pattern):
+    """1 in each byte that is that of the pattern, 0 in the others."""
+    low = np.uint64(0x7F7F7F7F7F7F7F7F)
+    w ^= pattern
+    return (~(((w & low) + low) | w | low)) >> np.uint64(7)
+
+
+@compiled
 def _skip_container(buf, word, p):
-    depth = 0
+    """Eight bytes at a time: the depth behind each is a byte of one sum; the end is where one first becomes zero."""
+    ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
+    depth = np.uint64(0)
+    while True:
+        w = word[p]
+        quote = w ^ np.uint64(0x2222222222222222)
+        stops = (((quote - ones) & ~quote) | ((w - ones) & ~w)) & high
+        folded = w | np.uint64(0x2020202020202020)  # [ and { become one, ] and } too
+        opens, closes = _equal(folded, np.uint64(0x7B7B7B7B7B7B7B7B)), _equal(folded, np.uint64(0x7D7D7D7D7D7D7D7D))
+        depths = (depth + opens - closes) * ones
+        ends = (depths - ones) & ~depths & high
+        if ends and (not stops or _first(ends) < _first(stops)):
+            return p + _first(ends) + 1
+        if not stops:
+            depth = depths >> np.uint64(56)
+            if depth > np.uint64(100):
+                return _skip_deep(buf, word, p + 8, np.int64(depth))
+            p += 8
+            continue
+        size = _first(stops)
+        if size:
+            depth = (depths >> np.uint64(8 * (size - 1))) & np.uint64(255)
+        p += size
+        while buf[p] == _QUOTE:
+            p = skip_string(buf, word, p)
+            if p < 0:
+                return p
+            if buf[p] == _COMMA:
+                p += 1
+            if buf[p] == 32:
+                p += 1
+        if buf[p] == 0:
+            return ~p
+
+
+@compiled
+def _skip_deep(buf, word, p, depth):
+    """Byte by byte, for what is nested deeper than a byte can count."""
     while True:
         c = buf[p]
         if c == _QUOTE:
@@ -81,7 +131,7 @@ def _skip_container(buf, word, p):
         p += 1
 
 
-@njit(cache=True)
+@compiled
 def skip_value(buf, word, p):
     """Behind the value at p (no space before it); ~place where it breaks off."""
     c = buf[p]
@@ -95,17 +145,18 @@ def skip_value(buf, word, p):
     return p if p > first else ~p
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _in_word(c):
     """Bytes of numbers and of true, false, null, NaN, Infinity."""
     return 48 <= c <= 57 or c == _MINUS or c == _DOT or 97 <= c <= 122 or 65 <= c <= 90 or c == 43
 
 
-@njit(cache=True)
+@compiled
 def parse_int(buf, p):
-    """The integer at p, also inside quotes; UNKNOWN where there is none. Wraps at 64 bits, as unsigned ids do."""
+    """(The integer at p, also inside quotes, and the place behind its digits); UNKNOWN where there is none. Wraps at 64
+    bits, as unsigned ids do."""
     if buf[p] == 116 or buf[p] == 102:  # true, false
-        return np.int64(buf[p] == 116)
+        return np.int64(buf[p] == 116), p
     quoted = buf[p] == _QUOTE
     if quoted:
         p += 1
@@ -113,27 +164,28 @@ def parse_int(buf, p):
     if negative:
         p += 1
     if not 48 <= buf[p] <= 57:
-        return UNKNOWN
+        return UNKNOWN, p
     value = np.uint64(0)
     while 48 <= buf[p] <= 57:
         value = value * np.uint64(10) + np.uint64(buf[p] - 48)
         p += 1
     if buf[p] != _DOT and (_in_word(buf[p]) or (quoted and buf[p] != _QUOTE)):
-        return UNKNOWN  # digits and more: a name
+        return UNKNOWN, p  # digits and more: a name
     found = np.int64(value)
-    return -found if negative else found
+    return -found if negative else found, p
 
 
-@njit(cache=True)
+@compiled
 def parse_time(buf, p):
-    """Decimal µs at p as whole ns, halves up; digits are counted, never made a float. UNKNOWN where there is none."""
+    """(Decimal µs at p as whole ns, halves up, and the place behind); digits are counted, never made a float. UNKNOWN
+    where there is none."""
     if buf[p] == _QUOTE:
         p += 1
     negative = buf[p] == _MINUS
     if negative or buf[p] == 43:
         p += 1
     if not 48 <= buf[p] <= 57:
-        return UNKNOWN
+        return UNKNOWN, p
     digits, scale, seen_dot, half = np.int64(0), np.int64(3), False, False
     while True:
         c = buf[p]
@@ -142,7 +194,7 @@ def parse_time(buf, p):
                 digits = digits * 10 + np.int64(c - 48)
                 scale -= np.int64(seen_dot)
             elif not seen_dot:
-                return UNKNOWN
+                return UNKNOWN, p
         elif c == _DOT and not seen_dot:
             seen_dot = True
         else:
@@ -160,7 +212,7 @@ def parse_time(buf, p):
         scale += -power if down else power
     while scale > 0 and digits:
         if digits > np.int64(922337203685477580):
-            return UNKNOWN
+            return UNKNOWN, p
         digits *= 10
         scale -= 1
     while scale < 0 and (digits or half):
@@ -168,21 +220,21 @@ def parse_time(buf, p):
         digits //= 10
         scale += 1
     digits += np.int64(half)
-    return -digits if negative else digits
+    return -digits if negative else digits, p
 
 
-@njit(cache=True, inline="always")
+@inlined
 def hash_start(context):
     return np.uint64(0xCBF29CE484222325) ^ np.uint64(context)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def hash_word(h, w):
     h = (h ^ w) * np.uint64(0x9E3779B97F4A7C15)
     return h ^ (h >> np.uint64(29))
 
 
-@njit(cache=True, inline="always")
+@inlined
 def find(slots, numbers, h):
     """The field of a hashed key, -1 where none is known."""
     mask = np.uint64(len(slots) - 1)
@@ -194,7 +246,7 @@ def find(slots, numbers, h):
     return np.int64(-1)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _hashed(buf, word, p, context):
     """(behind the string whose opening quote is at p, hash); a string with escapes has the hash of none."""
     h = hash_start(context)
@@ -213,7 +265,7 @@ def _hashed(buf, word, p, context):
     return p + size + 1, hash_word(h, w)
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _key(buf, word, p, context):
     """(behind the key and its colon and space, hash); p is at the opening quote."""
     p, h = _hashed(buf, word, p, context)
@@ -225,22 +277,19 @@ def _key(buf, word, p, context):
     return skip_space(buf, p + 1), h
 
 
-@njit(cache=True, inline="always")
-def _same(buf, word, a, b, length):
-    """Are the `length` bytes at a and b equal?"""
+@inlined
+def same(word, a, b, length):
+    """Are the `length` bytes at a and b, both before the end of the text, equal?"""
     n = 0
     while n + 8 <= length:
         if word[a + n] != word[b + n]:
             return False
         n += 8
-    while n < length:
-        if buf[a + n] != buf[b + n]:
-            return False
-        n += 1
-    return True
+    rest = (np.uint64(1) << np.uint64(8 * (length - n))) - np.uint64(1)
+    return ((word[a + n] ^ word[b + n]) & rest) == 0
 
 
-@njit(cache=True)
+@compiled
 def _attribute(buf, word, p, context, names):
     """One {"name":, "type":, "value":} at p: (behind, name's hash, value's place or -1, does it end with the value)."""
     p = skip_space(buf, p + 1)
@@ -268,7 +317,7 @@ def _attribute(buf, word, p, context, names):
     return p + 1, name, value, last
 
 
-@njit(cache=True)
+@compiled
 def _attributes(buf, word, p, context, names, slots, numbers, found):
     """(behind, entries) of a list of attributes. found[0]: field, found[1]: the value's place, one column each.
 
@@ -282,7 +331,7 @@ def _attributes(buf, word, p, context, names, slots, numbers, found):
             return ~p, count
         k = min(count, found.shape[1] - 1)
         value, behind = p + found[4, k], np.int64(-1)
-        if found[4, k] and value < len(word) and _same(buf, word, p, found[3, k], found[4, k]):
+        if found[4, k] and value < len(word) and same(word, p, found[3, k], found[4, k]):
             behind = skip_value(buf, word, value)
             behind = behind + 1 if behind > 0 and buf[behind] == _CLOSE else np.int64(-1)
             found[0, k] = found[2, k]
@@ -302,80 +351,98 @@ def _attributes(buf, word, p, context, names, slots, numbers, found):
     return p + 1, count
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _store(buf, p, kind):
-    """The number that stands for the value at p in its column."""
-    if kind == INT:
-        return parse_int(buf, p)
+    """(The number that stands for the value at p in its column, a place that is behind the value or in it)."""
     if kind == TIME:
         return parse_time(buf, p)
-    if kind == IDENTITY:
-        number = parse_int(buf, p)
-        return number if number != UNKNOWN else UNKNOWN + 1 + p
-    return p
+    if kind == TEXT:
+        return p, p
+    number, behind = parse_int(buf, p)
+    if kind == IDENTITY and number == UNKNOWN:
+        number = UNKNOWN + 1 + p
+    return number, behind
 
 
-@njit(cache=True)
-def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, used, found):
-    """(behind the object at p, sparse entries used). fields: kind, column or context, is sparse; one column each."""
+@compiled
+def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, used, found, next_key):
+    """(behind the object at p, sparse entries used). fields: kind, column or context, is sparse; one column each.
+
+    next_key: of each field (and, first, of the start) the field whose key came next when it was last seen, its context,
+    and where its text lies from there up to the value, and how long it is: as in `_attributes`, equal bytes need not be
+    parsed again.
+    """
     context, outer, outermost, depth = np.int64(0), np.int64(0), np.int64(0), 0
-    p = skip_space(buf, p + 1)
+    p, last = p + 1, np.int64(0)
     while True:
-        if buf[p] == _CLOSE:
+        size, field = next_key[3, last], next_key[0, last]
+        if size and next_key[1, last] == context and p + size < len(word) and same(word, p, next_key[2, last], size):
+            p = skip_space(buf, p + size)
+        else:
+            first = p
+            p = skip_space(buf, p)
+            field = np.int64(-2)
+            if buf[p] != _CLOSE:
+                if buf[p] != _QUOTE:
+                    return ~p, used
+                p, h = _key(buf, word, p, context)
+                if p < 0:
+                    return p, used
+                field = find(slots, numbers, h)
+                next_key[0, last], next_key[1, last] = field, context
+                next_key[2, last], next_key[3, last] = first, p - first
+        if field == -2:
             p += 1
             if depth == 0:
                 return p, used
             context, outer, depth = outer, outermost, depth - 1
         else:
-            if buf[p] != _QUOTE:
-                return ~p, used
-            p, h = _key(buf, word, p, context)
-            if p < 0:
-                return p, used
-            field = find(slots, numbers, h)
+            last = field + 2
             kind = fields[0, field] if field >= 0 else 0
             if kind == ENTER and buf[p] == _OPEN and depth < 2:
                 outermost, outer, context, depth = outer, context, fields[1, field], depth + 1
-                p = skip_space(buf, p + 1)
+                p += 1
                 continue
             if kind == ATTRIBUTES and buf[p] == _LIST:
                 p, count = _attributes(buf, word, p, fields[1, field], names, slots, numbers, found)
                 for k in range(count):
                     if found[0, k] >= 0:
-                        used = _keep(buf, found[1, k], fields, found[0, k], row, dense, sparse, used)
+                        used, _ = _keep(buf, found[1, k], fields, found[0, k], row, dense, sparse, used)
             else:
+                behind = p
                 if field >= 0 and kind != ENTER and kind != ATTRIBUTES:
-                    used = _keep(buf, p, fields, field, row, dense, sparse, used)
-                p = skip_value(buf, word, p)
+                    used, behind = _keep(buf, p, fields, field, row, dense, sparse, used)
+                # behind a number there is no more of it; anything else is looked at
+                p = skip_value(buf, word, p) if behind == p or _in_word(buf[behind]) or buf[p] == _QUOTE else behind
             if p < 0 or used < 0:
                 return p, used
         p = skip_space(buf, p)
         if buf[p] == _COMMA:
-            p = skip_space(buf, p + 1)
+            p += 1
         elif buf[p] != _CLOSE:
             return ~p, used
 
 
-@njit(cache=True, inline="always")
+@inlined
 def _keep(buf, p, fields, field, row, dense, sparse, used):
-    """Sparse entries used, -1 if there is no room."""
+    """(Sparse entries used, -1 if there is no room; a place that is behind the value at p or in it)."""
     if used < 0:
-        return used
-    if fields[2, field]:
-        if used >= sparse.shape[1]:
-            return np.int64(-1)
-        sparse[0, used], sparse[1, used] = row, fields[1, field]
-        sparse[2, used] = _store(buf, p, fields[0, field])
-        return used + 1
-    dense[fields[1, field], row] = _store(buf, p, fields[0, field])
-    return used
+        return used, p
+    number, behind = _store(buf, p, fields[0, field])
+    if not fields[2, field]:
+        dense[fields[1, field], row] = number
+        return used, behind
+    if used >= sparse.shape[1]:
+        return np.int64(-1), p
+    sparse[0, used], sparse[1, used], sparse[2, used] = row, fields[1, field], number
+    return used + 1, behind
 
 
-@njit(cache=True)
-def scan_rows(buf, word, p, slots, numbers, fields, names, row, stop_row, dense, sparse, used):
+@compiled
+def scan_rows(buf, word, p, slots, numbers, fields, names, row, stop_row, dense, sparse, used, found, next_key):
     """Objects of the array whose next element (or end) is at p, until `stop_row` or an array is full.
-    Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN."""
-    found = np.zeros((5, 64), np.int64)
+    Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN. `found` and
+    `next_key` are what `_attributes` and `_object` remember; zeros at first."""
     while True:
         p = skip_space(buf, p)
         if buf[p] == _END_LIST:
@@ -384,11 +451,12 @@ def scan_rows(buf, word, p, slots, numbers, fields, names, row, stop_row, dense,
             return BAD, p, row, used
         if row >= stop_row:
             return FULL, p, row, used
-        behind, now = _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, used, found)
+        behind, now = _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, used, found, next_key)
         if behind < 0:
             return BAD, ~behind, row, used
         if now < 0:
-            dense[:, row] = UNKNOWN
+            for column in range(len(dense)):
+                dense[column, row] = UNKNOWN
             return FULL, p, row, used
         p, used, row = skip_space(buf, behind), now, row + 1
         if buf[p] == _COMMA:

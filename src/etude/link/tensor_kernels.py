@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from etude.link.scan_kernels import skip_string
+from etude.link.scan_kernels import compiled, skip_string
 
 _QUOTE, _COMMA, _LIST, _END_LIST = 34, 44, 91, 93
 
 
-@njit(cache=True)
+@compiled
 def _tensor(buf, p, five):
     """Behind the fifth number of the list at p, and its comma, where a string follows; -1 where that is not so."""
     p += 1
@@ -32,11 +32,11 @@ def _tensor(buf, p, five):
     return p if buf[p] == _QUOTE else -1
 
 
-@njit(cache=True)
-def read_tensors(buf, word, places, row, out, used):
+@compiled
+def read_tensors(buf, word, places, row, out, used, five):
     """Writes (row, id, storage, offset, elements, element bytes) of every tensor of the values at places[row:], lists
-    of them included, from `used` on. Returns (the next row, used); a row that does not fit is not begun."""
-    five = np.empty(5, np.int64)
+    of them included, from `used` on. Returns (the next row, used); a row that does not fit is not begun.
+    `five` is room for five numbers."""
     while row < len(places):
         p = places[row]
         first = used

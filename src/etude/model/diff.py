@@ -10,7 +10,11 @@ import numpy as np
 from etude.model.fold import fold
 from etude.model.job import VALUE_COLUMNS, Job, ranges
 from etude.model.schema import UNKNOWN
-from etude.model.trace import Difference, first_difference
+from etude.model.trace import Difference, Trace, first_difference
+
+SLOT_COLUMNS = ("group", "src", "dst")
+Slots = dict[str, list[tuple[int, int, int]]]
+"""Column -> (first node, slot in one trace, slot in the other) of each two slots that stand at one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +37,13 @@ def diff(a: Job, b: Job) -> JobDifference | None:
         return JobDifference(None, None, "ranks", ranges(a.ranks), ranges(b.ranks))
     a, b = fold(a), fold(b)
     known: dict[tuple[int, int], Difference | None] = {}
+    slots: dict[tuple[int, int], Slots] = {}
     for i, rank in enumerate(a.ranks.tolist()):
         pair = int(a.trace_of[i]), int(b.trace_of[i])
         if pair not in known:
-            known[pair] = first_difference(*_without_values(a, b, *pair))
-        found = known[pair] or _values(a, b, rank) or _bindings(a, b, i, rank) or _times(a, b, i)
+            known[pair] = first_difference(*_programs(a, b, *pair))
+            slots[pair] = _slots(a.traces[pair[0]], b.traces[pair[1]])
+        found = known[pair] or _values(a, b, rank) or _bindings(a, b, i, rank, slots[pair]) or _times(a, b, i)
         if found:
             node = None
             if found.node is not None:
@@ -48,12 +54,13 @@ def diff(a: Job, b: Job) -> JobDifference | None:
     return None
 
 
-def _without_values(a: Job, b: Job, x: int, y: int) -> tuple[Any, Any]:
-    """The two traces with the values of the first, since ranks may replace them; values are compared rank by rank."""
+def _programs(a: Job, b: Job, x: int, y: int) -> tuple[Trace, Trace]:
+    """The two traces with the values and slots of the first, since ranks may replace and bind them: these are compared
+    rank by rank."""
     first, second = a.traces[x], b.traces[y]
     if len(first) != len(second):
         return first, second
-    return first, second.replace(**{c: getattr(first, c) for c in VALUE_COLUMNS})
+    return first, second.replace(**{c: getattr(first, c) for c in (*VALUE_COLUMNS, *SLOT_COLUMNS)})
 
 
 def _values(a: Job, b: Job, rank: int) -> Difference | None:
@@ -73,25 +80,44 @@ def _value(value: Any) -> int | None:
     return None if value == UNKNOWN else int(value)
 
 
-def _bindings(a: Job, b: Job, i: int, rank: int) -> Difference | None:
+def _slots(a: Trace, b: Trace) -> Slots:
+    """Which slot of one trace stands where which of the other does. What a slot's number is says nothing: readers
+    number slots by first use, and give one to peers or groups that happen to be the same on a rank."""
+    found: Slots = {}
+    for column in SLOT_COLUMNS if len(a) == len(b) else ():
+        x, y = getattr(a, column), getattr(b, column)
+        if x.strides == y.strides == (0,):
+            x, y = x[:1], y[:1]
+        at = np.sort(np.unique(x.astype(np.int64) << 32 | y.astype(np.uint32), return_index=True)[1])
+        found[column] = list(zip(at.tolist(), x[at].tolist(), y[at].tolist(), strict=True))
+    return found
+
+
+def _behind(job: Job, rank: int, column: str, slot: int) -> Any:
+    """The rank behind a peer slot, (name, members) behind a group slot; None where there is no slot."""
+    if slot < 0:
+        return None
+    if column != "group":
+        return int(job.peer_slots(rank)[slot])
+    group = int(job.group_slots(rank)[slot])
+    members = job.groups.ranks(group)
+    return job.groups.names[group], None if members is None else members.tolist()
+
+
+def _bindings(a: Job, b: Job, i: int, rank: int, slots: Slots) -> Difference | None:
     if a.id_base[i] != b.id_base[i]:
         return Difference(0, "source_id", int(a.id_base[i]), int(b.id_base[i]))
     if a.tag_base[i] != b.tag_base[i]:
         return Difference(None, "first tag", int(a.tag_base[i]), int(b.tag_base[i]))
-    x, y = a.peer_slots(rank), b.peer_slots(rank)
-    if not np.array_equal(x, y):
-        slot = int(np.flatnonzero(x != y)[0])
-        trace = a.trace(rank)
-        node = int(np.flatnonzero((trace.src == slot) | (trace.dst == slot))[0])
-        return Difference(node, "peer", int(x[slot]), int(y[slot]))
-    for slot, (g, h) in enumerate(zip(a.group_slots(rank).tolist(), b.group_slots(rank).tolist(), strict=True)):
-        names = a.groups.names[g], b.groups.names[h]
-        members = [None if m is None else m.tolist() for m in (a.groups.ranks(g), b.groups.ranks(h))]
-        if names[0] != names[1] or members[0] != members[1]:
-            node = int(np.flatnonzero(a.trace(rank).group == slot)[0])
-            column = "group" if names[0] != names[1] else f"members of group {names[0]}"
-            shown = names if names[0] != names[1] else tuple(members)
-            return Difference(node, column, *shown)
+    for column, met in slots.items():
+        for node, x, y in met:
+            first, second = _behind(a, rank, column, x), _behind(b, rank, column, y)
+            if first != second:
+                if column != "group":
+                    return Difference(node, "peer", first, second)
+                if first and second and first[0] == second[0]:
+                    return Difference(node, f"members of group {first[0]}", first[1], second[1])
+                return Difference(node, "group", first and first[0], second and second[0])
     if a.metadata[int(a.metadata_of[i])] != b.metadata[int(b.metadata_of[i])]:
         return Difference(None, "metadata", a.metadata[int(a.metadata_of[i])], b.metadata[int(b.metadata_of[i])])
     return None

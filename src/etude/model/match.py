@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model.job import Job
-from etude.model.schema import UNKNOWN, Kind
+from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 
 U8 = NDArray[np.uint8]
@@ -56,7 +56,8 @@ class Sides:
     collective: U8
     """Beside each row: what the collective does; NONE on sends and receives."""
     size_bytes: I64
-    """Beside each row: input bytes, or output bytes where only those were recorded, or UNKNOWN."""
+    """Beside each row: input bytes, or output bytes where only those were recorded, or UNKNOWN; of an all-to-all, in
+    which they may differ, the larger."""
     tag: I64
     """Beside each row: the trace's tag, to which a rank adds its base where it is not negative."""
 
@@ -217,8 +218,9 @@ def _sides(job: Job, classes: Classes, klass: I32, start: I64, rows: I32) -> Sid
             continue
         mine, trace = rows[a:b], job.traces[int(classes.trace[c])]
         collective[a:b], tag[a:b] = trace.collective[mine], trace.tag[mine]
-        sent = classes.in_bytes[c][mine]
-        size[a:b] = np.where(sent == UNKNOWN, classes.out_bytes[c][mine], sent)
+        sent, got = classes.in_bytes[c][mine], classes.out_bytes[c][mine]
+        uneven = trace.collective[mine] == Collective.ALL_TO_ALL  # as long as the larger of what goes and what comes
+        size[a:b] = np.where(sent == UNKNOWN, got, np.where(uneven, np.maximum(sent, got), sent))
     return Sides(klass, start.astype(np.int64), rows, collective, size, tag)
 
 

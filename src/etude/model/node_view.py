@@ -8,7 +8,7 @@ from typing import Any, Protocol, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.model import text
+from etude.model import reasons, text
 from etude.model.attrs import decode_value
 from etude.model.job import Groups
 from etude.model.schema import COLLECTIVE_TO_WIRE, UNKNOWN, Collective, Kind, LaneKind, ValueKind
@@ -225,6 +225,13 @@ class NodeView:
         found = (trace.data if edges == "data" else trace.ctrl)[start[row] : start[row + 1]].tolist()
         ids = (int(trace.source_id[d]) if d >= 0 else int(trace.missing[~d]) for d in found)
         return [(i + bound.id_base) % 2**64 for i in ids]
+
+    @property
+    def dep_why(self) -> str:
+        """Why the node waits for each of its data and control dependencies, a letter each (`Why.letter`); "" if no
+        reason is known."""
+        bound, row = self._locate()
+        return reasons.spelled(bound.trace, row)
 
     def attr(self, name: str, default: Any = None) -> Any:
         """The value of an attribute by its name in the file (the first, should there be several); `default` if the node

@@ -97,6 +97,11 @@ class Why(IntEnum):
     COLLECTIVE = 7
     PROGRAM = 8
 
+    @property
+    def letter(self) -> str:
+        """How the attribute `dep_why` says it."""
+        return "-lseytacp"[self]
+
 
 class LaneKind(IntEnum):
     """What executes in order."""
@@ -235,6 +240,10 @@ RECORDED_NS: Final = "recorded_ns"
 """An attribute (int64): from the recorded start of a node to its recorded end. Only on nodes whose own time, which is
 `duration_ns`, is another: those that waited, and those that are made of others."""
 
-OWNED: Final = (*(c for c in NODE if c.attr), START_NS)
+DEP_WHY: Final = Column("dep_why", "int64", "text", "why the node waits for each", NO_TEXT, "dep_why", ValueKind.STRING)
+"""Not a column either (reasons are a byte an edge, `data_why` and `ctrl_why`), but an attribute that Etude owns: a
+letter for each data dependency, then for each control dependency, on nodes of which some reason is known."""
+
+OWNED: Final = (*(c for c in NODE if c.attr), START_NS, DEP_WHY)
 """Columns that travel as attributes; an attribute list refers to them by position in this tuple."""
 OWNED_INDEX: Final = {c.name: i for i, c in enumerate(OWNED)}

@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
-from etude.model import text
+from etude.model import reasons, text
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, LaneKind, ValueKind
 
 U8 = NDArray[np.uint8]
@@ -207,6 +207,9 @@ class Trace:
         for attr in self.layouts[self.layout[node]]:
             if attr.column:
                 column = COLUMN.get(attr.column)
+                if attr.column == "dep_why":
+                    out.append((attr, reasons.spelled(self, node)))
+                    continue
                 raw: Any = getattr(self, attr.column)[node] if column else None
                 out.append((attr, text.string(self.heap, int(raw)) if column and column.is_text else raw))
             elif attr.kind == ValueKind.NONE:
@@ -253,6 +256,7 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
         bits &= ~int(have_of[old])
         added = tuple(Attr(c.attr, c.attr_kind, column=c.name) for i, c in enumerate(OWNED) if bits >> i & 1)
         layouts.append(kept + added)
+    layout.flags.writeable = False  # as in a Trace: kernels are compiled for read-only columns, and once
     return tuple(layouts), layout
 
 
@@ -276,6 +280,8 @@ def _needed(trace: Trace, start_ns: I64 | None, name: str) -> NDArray[np.bool_]:
         if ns is None:  # not known here: what the layout says stands
             return _holds(trace, name)
         return (ns != UNKNOWN) & ((ns % 1000 != 0) | (ns == 0) | _holds(trace, name))
+    if name == "dep_why":
+        return reasons.explained(trace)
     value: NDArray[Any] = getattr(trace, name)
     if name == "collective":
         return (value != Collective.NONE) & (value != Collective.OTHER)
@@ -454,12 +460,13 @@ def _extra_difference(a: Trace, b: Trace) -> Difference | None:
 
 
 def _said(layout: Layout) -> Layout:
-    """Without exact times: these are compared as times, and travel as attributes only where µs do not say them."""
-    return tuple(a for a in layout if a.column not in ("duration_ns", "start_ns"))
+    """Without exact times, which travel as attributes only where µs do not say them, and without reasons of edges:
+    these are compared as times and as edges."""
+    return tuple(a for a in layout if a.column not in ("duration_ns", "start_ns", "dep_why"))
 
 
 def _names(layout: Layout) -> str:
     return ", ".join(f"{a.name}:{a.kind.wire_name if a.kind else 'none'}" for a in layout) or "none"
 
 
-assert {c.name for c in OWNED} - {"start_ns"} <= set(COLUMN_NAMES)
+assert {c.name for c in OWNED} - {"start_ns", "dep_why"} <= set(COLUMN_NAMES)

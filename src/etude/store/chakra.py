@@ -35,6 +35,7 @@ __all__ = [
     "encode_parts",
     "find_ranks",
     "for_rank",
+    "left_behind",
     "read_job",
     "write_job",
     "written_by",
@@ -332,6 +333,40 @@ def write_job(
             raise TraceError(problem.problem, where=f"rank {rank}", hint=problem.hint) from None
         advance(1)
     write_groups(job, folder / f"{name}.json")
+
+
+def left_behind(job: Job) -> list[str]:
+    """What a job has that neither `.et` nor JSON can say, in words."""
+    found = (
+        [f"where it came from ({', '.join(told)})"] if (told := sorted({*job.provenance} - {"source_format"})) else []
+    )
+    if job.notes and not job.provenance.get("source_format", "").startswith("chakra"):  # those are noticed again
+        found.append(f"what its reader noticed ({len(job.notes)})")
+    timing = job.timing
+    if timing is None:
+        return found
+    if timing.origin != timings.Origin.MEASURED:
+        found.append(f"that its times are {timing.origin.name.lower()}")
+    if timing.aligned or timing.clock_offset_ns.any():
+        found.append("how the clocks of its ranks differ")
+    if not _ends_follow(job, timing):
+        found.append("ends of nodes that are not start + duration")
+    return found
+
+
+def _ends_follow(job: Job, timing: timings.Timing) -> bool:
+    """Are recorded ends those that a reader makes of starts and durations?"""
+    seen: set[tuple[int, int]] = set()
+    for i, rank in enumerate(job.ranks.tolist()):
+        pair = int(job.trace_of[i]), int(timing.block_of[i])
+        if pair in seen and rank not in job.values:
+            continue
+        seen.add(pair)
+        start, end = timing.block(i)
+        read = timings.measured([start], [recorded_durations(job.trace(rank))])
+        if not np.array_equal(read.end_ns[0] if read else np.full(len(end), UNKNOWN), end):
+            return False
+    return True
 
 
 def write_groups(job: Job, path: Path) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from etude.errors import FormatError
 from etude.model import text
-from etude.model.schema import COLUMN, NODE, OWNED_INDEX, LaneKind, ValueKind
+from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, LaneKind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant
 from etude.store import columns_schema as schema
 from etude.store.columns_attrs import Flat, flat_layouts
@@ -26,7 +26,7 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
-_OWNED_TEXT = ("group", "phase", "module")
+_OWNED_TEXT = {c.name for c in OWNED if c.attr_kind == ValueKind.STRING}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -363,7 +363,7 @@ class _Run:
 
     def _check_held(self) -> None:
         """A column of text that a layout refers to has a value there."""
-        for column in _OWNED_TEXT:
+        for column in sorted(_OWNED_TEXT & set(COLUMN)):
             values = self.columns[column]
             if not len(values) or (values.strides != (0,) and int(values.min()) >= 0):
                 continue

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, TraceError
-from etude.model import text
+from etude.model import reasons, text
 from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
@@ -356,8 +356,9 @@ def _finish(
     columns["duration_ns"], wrong = _times(raw, attributes, "duration_ns", k.DURATION_US)
     start_ns, wrong_start = _times(raw, attributes, "start_ns", k.START_US)
     columns["lane"], lane_kind, lane_id = lanes(out.kind, columns["cpu"], columns["thread"], columns["stream"])
-    columns["layout"] = attributes.layout
     data, ctrl, missing = _edges(raw, rank, rank_start)
+    data_why, ctrl_why = _reasons(heap, raw, attributes)
+    columns["layout"] = attributes.layout
     cell_start = attributes.cell_start()
     warned = _warnings(out.source_id, rank_start, zero_length, np.concatenate([wrong, wrong_start]))
     decoded = []
@@ -370,10 +371,10 @@ def _finish(
             **{name: column[a:b] for name, column in columns.items()},
             data_start=out.data_start[a : b + 1] - d0 if d0 else out.data_start[a : b + 1],
             data=data[d0:d1],
-            data_why=np.broadcast_to(np.uint8(0), (d1 - d0,)),
+            data_why=data_why[d0:d1],
             ctrl_start=out.ctrl_start[a : b + 1] - c0 if c0 else out.ctrl_start[a : b + 1],
             ctrl=ctrl[c0:c1],
-            ctrl_why=np.broadcast_to(np.uint8(0), (c1 - c0,)),
+            ctrl_why=ctrl_why[c0:c1],
             missing=missing[r],
             layouts=attributes.layouts,
             cells=attributes.cells[cell_start[a] : cell_start[b]],
@@ -575,3 +576,15 @@ def _edges(
         for (targets, edge_start), rows in zip(pools, found, strict=True):
             k.number_missing(rank_start, edge_start, targets, rows, missing, bound)
     return found[0], found[1], [missing[a:b] for a, b in zip(bound[:-1].tolist(), bound[1:].tolist(), strict=True)]
+
+
+def _reasons(heap: U8, raw: _Raw, attributes: Attributes) -> tuple[U8, U8]:
+    """Why each edge is there. Text that does not fit the edges stays an attribute."""
+    if not raw.seen("dep_why"):
+        edges = (raw.cursor[k.DATA], raw.cursor[k.CTRL])
+        return np.broadcast_to(np.uint8(0), edges[:1]), np.broadcast_to(np.uint8(0), edges[1:])
+    offset = raw.column("dep_why")
+    data_why, ctrl_why, strange = reasons.read(heap, offset, raw.out.data_start, raw.out.ctrl_start)
+    if len(strange):
+        attributes.disown(strange, "dep_why", offset[strange])
+    return data_why, ctrl_why

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
-from etude.model import text
+from etude.model import reasons, text
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Layout, Trace, complete_layouts
 from etude.store.et_decode import Decoded
@@ -46,10 +46,13 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
 class Owned:
     """Values of the columns that travel as attributes, as they go on the wire, a block of rows at a time."""
 
-    def __init__(self, decoded: Decoded, names: list[str], group_offset: I64, id_base: int, tag_base: int) -> None:
-        self._d, self._names, self._group_offset = decoded, names, group_offset
+    def __init__(
+        self, decoded: Decoded, names: list[str], group_offset: I64, why_offset: I64, id_base: int, tag_base: int
+    ) -> None:
+        self._d, self._names, self._group_offset, self._why_offset = decoded, names, group_offset, why_offset
         self._id_base, self._tag_base = id_base, tag_base
-        self.is_group = np.array([n == "group" for n in names] + [False])
+        self.in_side = np.array([n in ("group", "dep_why") for n in names] + [False])
+        """Columns whose text is not in the trace's heap: what the job binds, and what is spelled out for the file."""
 
     def block(self, a: int, b: int) -> I64:
         out = np.empty((len(self._names) + 1, b - a), np.int64)
@@ -60,6 +63,8 @@ class Owned:
     def column(self, name: str, a: int, b: int) -> NDArray[np.generic]:
         if name == "start_ns":
             return self._d.start_ns[a:b]
+        if name == "dep_why":
+            return self._why_offset[a:b]
         value = getattr(self._d.trace, name)[a:b]
         if name == "parent":
             ids = self._d.trace.source_id + np.uint64(self._id_base)
@@ -83,9 +88,12 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
     layouts, layout = complete_layouts(trace, start_ns)
     program, names = _program(layouts)
     writer = text.HeapWriter()
+    writer.put(b"")  # words of a heap of one word are of another type, for which the kernel would be compiled again
     group_offset = writer.put_all(list(decoded.group_names))
-    side = writer.heap()
-    owned = Owned(decoded, names, group_offset, id_base, tag_base)
+    side, why_offset = writer.heap(), np.zeros(0, np.int64)
+    if "dep_why" in names:
+        side, why_offset = reasons.spell(trace, side)
+    owned = Owned(decoded, names, group_offset, why_offset, id_base, tag_base)
     counts = np.array([sum(a.in_cell for a in entry) for entry in layouts], np.int64)
     edges = Edges(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
                   np.uint64(id_base))  # fmt: skip
@@ -101,7 +109,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
         values = owned.block(first, stop)
         while row < stop:
             row, x, size, status = write_rows(
-                trace.heap, word, side, side_word, rows, edges, program, values, owned.is_group,
+                trace.heap, word, side, side_word, rows, edges, program, values, owned.in_side,
                 trace.cells, trace.extra_row, trace.extra, first, row, x, out, text.words(out),
             )  # fmt: skip
             if status == OUT_OF_RANGE:

@@ -77,7 +77,7 @@ def _wire_value(kind, value):
 
 
 @njit(cache=True, nogil=True)
-def write_rows(heap, word, side, side_word, rows, edges, program, owned, is_group, cells, extra_row, extra,
+def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side, cells, extra_row, extra,
                first, row, x, out, out_word):  # fmt: skip
     """Nodes from `row` (rows.* begin at node `first`) until the block ends or `out` is full.
 
@@ -177,7 +177,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, is_grou
                 continue
             wire = VALUE_WIRE[value_kind]
             if wire == 2:
-                from_side = column >= 0 and is_group[column]
+                from_side = column >= 0 and in_side[column]
                 a, length = prefix(side, value) if from_side else prefix(heap, value)
                 size = a + length - value
                 if p + n + size + 64 > room:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.model import text
+from etude.model import reasons, text
 from etude.model.attrs import decode_list, element, encode_list
 from etude.model.schema import COLUMN, Kind, ValueKind
 from etude.model.trace import Attr, Layout, complete_layouts
@@ -150,7 +150,8 @@ class _Writer:
         self._groups = [quoted(g) for g in decoded.group_names]
         slots = np.arange(len(self._groups))
         self._layouts, self._layout = complete_layouts(decoded.trace, decoded.start_ns)
-        self._owned = Owned(decoded, [], slots, id_base, tag_base)
+        self._why_heap, why_offset = reasons.spell(decoded.trace, text.HeapWriter().heap())
+        self._owned = Owned(decoded, [], slots, why_offset, id_base, tag_base)
         self._templates = [_template(layout) for layout in self._layouts]
         counts = np.array([sum(a.in_cell for a in layout) for layout in self._layouts], np.int64)
         self._cell_start = np.concatenate([[0], np.cumsum(counts[self._layout])]) if len(self._trace) else counts
@@ -177,12 +178,13 @@ class _Writer:
                 rows[row - a] = _with_extra(rows[row - a], self._extra[row])
         return rows
 
-    def _texts(self, offsets: I64, form: Callable[[bytes], str]) -> list[str]:
-        """Slices of the heap as JSON, each distinct one formed once; "" where there is none."""
+    def _texts(self, offsets: I64, form: Callable[[bytes], str], heap: NDArray[np.uint8] | None = None) -> list[str]:
+        """Slices of the (trace's) heap as JSON, each distinct one formed once; "" where there is none."""
+        heap = self._trace.heap if heap is None else heap
         if offsets.strides == (0,) and len(offsets) and offsets[0] < 0:
             return [""] * len(offsets)
-        codes, unique = text.intern(self._trace.heap, offsets)
-        words = [form(text.slice_bytes(self._trace.heap, o)) for o in unique.tolist()]
+        codes, unique = text.intern(heap, offsets)
+        words = [form(text.slice_bytes(heap, o)) for o in unique.tolist()]
         words.append("")
         return [words[c] for c in codes.tolist()]
 
@@ -247,6 +249,8 @@ class _Writer:
         values = np.asarray(self._owned.column(attr.column, first, stop))[rows - first]
         if attr.column == "group":
             return [self._groups[slot] for slot in values.tolist()]
+        if attr.column == "dep_why":
+            return self._texts(values.astype(np.int64), lambda raw: quoted(raw.decode()), self._why_heap)
         if attr.column in COLUMN and COLUMN[attr.column].is_text:
             return self._texts(values.astype(np.int64), lambda raw: quoted(raw.decode()))
         return self._cells(attr.kind, values.astype(np.int64))
