@@ -26,11 +26,12 @@ NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
 
 
 def write_job(job: "Job", out: Path | None, to: To, *, force: bool, no_write: bool = False) -> None:
-    """Writes a job that was made, in full or not at all."""
+    """Writes a job that was made, in full or not at all; without a folder its numbers are all there is."""
     if no_write:
         return
     if out is None:
-        raise UsageError("no folder to write is given", hint="-o job/, or --no-write")
+        say("nothing written: `-o job/` writes the job")
+        return
     from etude.files import writing
     from etude.model.fold import fold
     from etude.store import chakra, columns
