@@ -295,11 +295,13 @@ def report(pairs: list[tuple[Case, Outcome]], constants: dict[tuple[str, str], C
             held.append(("all rows", error))
             if case.megatron:
                 held.append(("Megatron family", error))
+            if case.model.experts:
+                held.append(("Mixtures of experts", error))
             held.append((f"{case.stack} on {case.gpu}", error))
             if case.source.startswith("Narayanan"):
                 held.append(("Narayanan et al. 2021, A100", error))
     print("\nrows that no constant was fitted to:")
-    print(table(sorted(held, key=lambda e: (e[0] not in ("all rows", "Megatron family"), e[0]))))
+    print(table(sorted(held, key=lambda e: (e[0] not in ("all rows", "Megatron family", "Mixtures of experts"), e[0]))))
 
 
 def write_rows(rows: list[Row], found: list[Case | str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 
 from etude.generate.model import Model
+from etude.generate.pipeline import Action
 from etude.generate.plan import Plan
 from etude.generate.schedules import schedule
 
@@ -142,3 +143,68 @@ def data_bytes(m: Model, plan: Plan) -> Counter[str]:
     if m.tied and plan.pp > 1 and not v_shaped:
         found["all_reduce"] += 2 * -(-m.vocab // plan.tp) * m.hidden * grad * plan.stage_ranks
     return found
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+
+def layer_bytes(m: Model, plan: Plan) -> tuple[int, int]:
+    """(what a layer keeps of a micro-batch without recomputation, what of it the core of attention keeps)."""
+    tokens = plan.micro_batch * plan.seq // plan.cp
+    rows = tokens // plan.tp if plan.sequence_parallel else tokens
+    heads, kv, ffn = m.heads // plan.tp, max(m.kv // plan.tp, 1), m.ffn // plan.tp
+    core = 2 * tokens * m.head * (heads + 2 * kv) + 4 * tokens * heads
+    around = 4 * 2 * rows * m.hidden  # two norms, and into the first product of each half
+    return core + around + 2 * tokens * (heads * m.head + (3 if m.gated else 2) * ffn), core
+
+
+def kept_bytes(m: Model, plan: Plan, layers: int, *, first: bool, last: bool) -> int:
+    """What a stage keeps of a micro-batch until its backward pass."""
+    tokens = plan.micro_batch * plan.seq // plan.cp
+    rows = tokens // plan.tp if plan.sequence_parallel else tokens
+    whole, core = layer_bytes(m, plan)
+    each = {"none": whole, "selective": whole - core, "full": 2 * rows * m.hidden}[str(plan.recompute)]
+    head = 2 * 2 * rows * m.hidden + 4 * tokens * -(-m.vocab // plan.tp)
+    return layers * each + (8 * tokens if first else 0) + (head if last else 0)
+
+
+def memory_peaks(m: Model, plan: Plan) -> list[int]:
+    """Of each pipeline rank of ZeRO 0 to 2: weights, gradients, optimizer, and the fullest moment of its schedule."""
+    from etude.generate.build import split
+
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    sizes, n = split(m.layers, made.stages), plan.replicas
+    tokens = plan.micro_batch * plan.seq // plan.cp
+    whole, core = layer_bytes(m, plan)
+    again = {"none": 0, "selective": core, "full": whole - kept_bytes(m, plan, 1, first=False, last=False)}
+    gathered = plan.seq * plan.micro_batch * max(m.kv // plan.tp, 1) * 2 * m.head * 2
+    found = []
+    for rank in range(plan.pp):
+        mine = [(s, sizes[s], s == 0, s == made.stages - 1) for s in made.held[rank]]
+        params = [stage_params(m, plan, count, first=first, last=last) for _, count, first, last in mine]
+        kept = {s: kept_bytes(m, plan, count, first=first, last=last) for s, count, first, last in mine}
+        logits = {s: 4 * tokens * -(-m.vocab // plan.tp) * last for s, _, _, last in mine}
+        keys = gathered if plan.cp > 1 and plan.cp_kind == "all_gather" else 0
+        held = peak = 0
+        rows = made.rows(rank)
+        for action, s in zip(made.action[rows].tolist(), made.stage[rows].tolist(), strict=True):
+            held += kept[s] if action == Action.FORWARD else 0
+            beside = 0 if action == Action.WEIGHT else max(logits[s], keys)
+            if action in (Action.BACKWARD, Action.INPUT):
+                beside = max(beside, again[str(plan.recompute)])
+            peak = max(peak, held + beside)
+            held -= kept[s] if action in (Action.BACKWARD, Action.WEIGHT) else 0
+        found.append(_state_bytes(m, plan, params, mine, n) + peak)
+    return found
+
+
+def _state_bytes(m: Model, plan: Plan, params: list[int], mine: list[tuple[int, int, bool, bool]], n: int) -> int:
+    """2 bytes a weight, a gradient, 12 for the optimizer. ZeRO 2 has a block's gradients whole beside its share."""
+    total, grad = sum(params), GRAD[plan.grad_dtype]
+    state = 12 * sum(-(-p // n) if plan.zero else p for p in params)
+    if plan.zero < 2 or n == 1:
+        return 2 * total + grad * total + state
+    layer = stage_params(m, plan, 1, first=False, last=False)
+    ends = [stage_params(m, plan, 0, first=first, last=False) for _, _, first, _ in mine if first]
+    ends += [stage_params(m, plan, 0, first=False, last=last) for *_, last in mine if last]
+    return 2 * total + grad * (-(-total // n) + max(layer, *ends, 0)) + state

@@ -71,6 +71,7 @@ def check_against_forms(m: Model, found: Generated) -> None:
     assert product_flops(found, again=False) == forms.product_flops(m, plan)
     assert product_flops(found, again=True) == forms.recomputed_flops(m, plan)
     assert bytes_by_type(found) == forms.comm_bytes(m, plan)
+    assert [rank.peak_bytes for rank in found.memory] == forms.memory_peaks(m, plan)
 
 
 @pytest.mark.parametrize("axis", AXES, ids=str)
@@ -245,6 +246,22 @@ def test_a_layer_keeps_34_bytes_less_masks_for_each_element():
     bare = made(m.replace(layers=7))
     kept = found.memory[0].activation_bytes - bare.memory[0].activation_bytes
     assert kept == 32 * 64 * 64 + 4 * 8 * 64
+
+
+def test_experts_keep_what_they_are_sent():
+    """Of a layer with experts: what the routed tokens bring into its two products and its activation, on the fullest
+    rank; a shared expert and the router keep theirs of a rank's own tokens."""
+    kept = []
+    for layers in (3, 4):
+        m = MIXTURE.replace(layers=layers)
+        kept.append([made(m, gpus=4, ep=4, moe_skew=s).memory[0].activation_bytes for s in (1.0, 1.5)])
+    tokens, h = 64, 64
+    routed = 2 * 2 * tokens * (h + 2 * 32 + 32)
+    dense, _ = forms.layer_bytes(MODEL, Plan(seq=64))
+    attention = dense - 2 * tokens * (h + 3 * 192)
+    shared = 2 * tokens * (h + 3 * 64)
+    assert kept[1][0] - kept[0][0] == attention + 2 * tokens * h + shared + routed
+    assert kept[1][1] - kept[0][1] - (kept[1][0] - kept[0][0]) == routed // 2
 
 
 def test_full_recomputation_keeps_the_input_of_a_layer():

@@ -7,6 +7,7 @@ import pytest
 
 import etude
 from etude.cli import main
+from etude.sweep.plans import usual_batch
 
 TINY = "{layers: 4, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq: 32, gated: true, tied: true}\n"
 PLAN = ["--gpus", "8", "--tp", "2", "--pp", "2", "--global-batch", "8", "--zero", "1"]
@@ -121,3 +122,24 @@ def test_plan_ranks_what_fits(tiny: str, capsys):
     assert len(rows) == 3
     assert [r["step_time_ns"] for r in rows] == sorted(r["step_time_ns"] for r in rows)
     assert all(r["tp"] * r["pp"] * r["cp"] * r["dp"] == 4 for r in rows)
+
+
+def test_plans_are_ranked_over_one_batch(tiny: str, capsys):
+    assert main(["plan", tiny, "--gpus", "4", "--system", "dgx-h100", "--tries", "4", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 4 and {r["global_batch"] for r in rows} == {4}
+    assert len({r["dp"] for r in rows}) > 1
+    assert usual_batch(16384, 8192) == 2048  # 16 Mi tokens
+
+
+@pytest.mark.parametrize(
+    ("axes", "ranks", "sends"),
+    [("--tp 2 --ep 4", 4, 0), ("--pp 2 --micro-batch 2", 2, 2 * 4), ("--pp 4 --tp 2 --ep 4", 16, 2 * 3 * 8 * 4)],
+)
+def test_ranks_and_micro_batches_that_are_left_out(tiny: str, capsys, axes: str, ranks: int, sends: int):
+    """The fewest ranks that the axes fill; two micro-batches for each pipeline rank. Every one of them crosses every
+    border both ways."""
+    found = printed(capsys, "generate", tiny, *axes.split(), "--no-write")
+    assert found["ranks"] == ranks
+    rows = 32 * 2 if "--micro-batch" in axes else 32 // 2  # sequence parallel with tensor parallelism
+    assert found["comm_bytes_by_type"].get("send", 0) == sends * rows * 64 * 2

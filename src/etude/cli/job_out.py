@@ -29,11 +29,12 @@ NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
 def write_job(
     job: "Job", out: Path | None, to: To, *, force: bool, no_write: bool = False, card: "Card | None" = None
 ) -> None:
-    """Writes a job that was made, with its card if it has one, in full or not at all."""
+    """Writes a job that was made, with its card if it has one, in full or not at all; without a folder, numbers are all."""
     if no_write:
         return
     if out is None:
-        raise UsageError("no folder to write is given", hint="-o job/, or --no-write")
+        say("nothing written: `-o job/` writes the job")
+        return
     from etude.files import writing
     from etude.model.fold import fold
     from etude.store import cards, chakra, columns

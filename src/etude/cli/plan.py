@@ -14,7 +14,8 @@ EXAMPLE = """The plans of a model that fit a cluster, ranked by simulated step t
   etude plan llama3-405b --gpus 16384 --global-batch 2048 --system dgx-h100
   etude plan llama3-70b --gpus 64 --global-batch 128 --system dgx-h100 --tp 8
 
-What a flag says is kept; the rest is searched.
+What a flag says is kept; the rest is searched. Without `--global-batch` a step has a sample for each
+GPU, 16 Mi tokens at most.
 """
 
 
@@ -47,7 +48,8 @@ def plan(
         for row in rows:
             row["step"] = format_time(row.pop("step_time_ns"))
             row["memory"] = format_bytes(row.pop("memory_peak_bytes"))
+            del row["global_batch"]
         rows = [{"step": row.pop("step"), "memory": row.pop("memory"), **row} for row in rows]
     emit(rows, json=json)
-    say(f"{len(rows)} plans simulated, the best first")
+    say(f"{len(rows)} plans simulated, the best first; a step has {found[0].plan.batch:,} samples")
     return 0

@@ -153,7 +153,9 @@ def _gathered(local: Local, h: Heads, part: str) -> list[Op]:
     scatter = collective(Collective.REDUCE_SCATTER, "cp", local.cp, size, part, Stream.CONTEXT, phase=Phase.INPUT)
     one = _fused(local, h, h.pairs // local.cp, h.queries // local.cp, h.keys, part)
     again = gather.replace(phase=Phase.INPUT, core=False)
-    return [gather, one.replace(backward=(again, *one.backward, scatter))]
+    others = size - size // local.cp  # kept are a rank's own
+    kept = one.saved_bytes - others
+    return [gather, one.replace(backward=(again, *one.backward, scatter), saved_bytes=kept, temp_bytes=size)]
 
 
 def _ulysses(local: Local, h: Heads, part: str) -> list[Op]:

@@ -57,7 +57,7 @@ class Batching(StrEnum):
 class Plan:
     """How a step runs. `gpus` = tp · cp · dp · pp; experts live on the ranks of a stage as etp · ep · their copies."""
 
-    gpus: int = figure("count", "ranks", 1)
+    gpus: int = figure("count", "ranks; on the command line the fewest that the axes fill", 1)
     tp: int = figure("count", "tensor parallel", 1)
     cp: int = figure("count", "context parallel", 1)
     pp: int = figure("count", "pipeline parallel", 1)
@@ -71,7 +71,12 @@ class Plan:
     schedule: str = figure("text", "of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
     stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
     micro_batch: int = figure("count", "samples of a micro-batch", 1)
-    global_batch: int = figure("count", "samples of a step; 0: one micro-batch for each rank", 0, zero=True)
+    global_batch: int = figure(
+        "count",
+        "samples of a step; default: a micro-batch for each rank that has its own data, 2 pp with a pipeline",
+        0,
+        zero=True,
+    )
     seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
     lengths: str = figure("text", "of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
     batching: Batching = figure("choice", "how samples of --lengths are put together", Batching.FIXED, of=Batching)

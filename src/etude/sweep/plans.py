@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from etude.errors import EtudeError, UsageError
-from etude.generate.build import memory
+from etude.generate.build import memory, sequence_of
 from etude.generate.model import Family, Model
 from etude.generate.plan import Plan
 from etude.model.system import System
@@ -28,10 +28,20 @@ class Ranked:
         p = self.plan
         return {
             "step_time_ns": self.step_time_ns, "tokens_per_s_per_gpu": round(self.tokens_per_s_per_gpu, 1),
-            "mfu": round(self.mfu, 4), "memory_peak_bytes": self.memory_peak_bytes, "tp": p.tp, "pp": p.pp, "cp": p.cp,
+            "mfu": round(self.mfu, 4), "memory_peak_bytes": self.memory_peak_bytes,
+            "global_batch": p.batch, "tp": p.tp, "pp": p.pp, "cp": p.cp,
             "dp": p.dp, "ep": p.ep, "zero": p.zero, "schedule": p.schedule, "micro_batch": p.micro_batch,
             "recompute": str(p.recompute),
         }  # fmt: skip
+
+
+TOKENS: Final = 1 << 24
+"""Of a step at most, where nobody says: about what the largest models are trained with."""
+
+
+def usual_batch(gpus: int, seq: int) -> int:
+    """Samples of a step where nobody says: one for each GPU, as long as they are not too many tokens."""
+    return min(gpus, max(1 << (max(TOKENS // max(seq, 1), 1).bit_length() - 1), 1))
 
 
 def _powers(limit: int) -> list[int]:
@@ -93,7 +103,8 @@ def search(
     model: Model, gpus: int, system: System, *, tries: int = 24, advance: Callable[[int], None] = lambda n: None,
     **base: Any,
 ) -> list[Ranked]:  # fmt: skip
-    """The plans that fit, best first; `tries` of them, the most promising, are simulated."""
+    """The plans that fit, best first; `tries` of them, the most promising, are simulated. All have one batch."""
+    base.setdefault("global_batch", usual_batch(gpus, int(base.get("seq") or sequence_of(model))))
     fitting = feasible(model, gpus, system, base)
     if not fitting:
         raise UsageError(f"no plan of `{model.name}` on {gpus:,} GPUs fits {system.device.memory_bytes:,} B of memory",
