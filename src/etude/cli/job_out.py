@@ -29,7 +29,7 @@ NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
 def write_job(
     job: "Job", out: Path | None, to: To, *, force: bool, no_write: bool = False, card: "Card | None" = None
 ) -> None:
-    """Writes a job that was made, with its card if it has one, in full or not at all; without a folder, numbers are all."""
+    """Writes a job that was made, with its card if it has one, in full or not at all."""
     if no_write:
         return
     if out is None:
