@@ -63,10 +63,10 @@ def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
 def _text_column(trace: HostTrace | DeviceTrace, column: str, rows: I64) -> tuple[NDArray[np.int32], list[str]]:
     """Codes and words of a column at these rows. Values differ everywhere and few operators need them: convolutions."""
     places = trace.places.get(column if isinstance(trace, HostTrace) else _DEVICE[column])
-    wanted = np.full(len(rows), UNKNOWN, np.int64) if places is None else places[rows]
+    wanted = np.full(len(rows), -1, np.int64) if places is None else places[rows]
     if column == "in_values":
         needs = np.array(["convolution" in name for name in trace.names] + [False])[trace.name[rows]]
-        wanted = np.where(needs, wanted, UNKNOWN)
+        wanted = np.where(needs, wanted, -1)
     codes, unique = trace.json.intern(wanted)
     return codes, [trace.json.slice(int(place)).decode("utf-8", "replace") for place in unique]
 
