@@ -81,9 +81,9 @@ def node_work(work: OperatorWork, parent: I64, operator: I64, length_ns: I64) ->
     claim = np.empty(len(parent), np.int64)
     k.claims(np.arange(len(parent)), parent, known, work.made_of_others, claim)
     owner = np.where(operator >= 0, np.append(claim, -1)[operator], -1)
-    order = np.lexsort((-length_ns, owner))
+    order = np.flatnonzero(owner >= 0)
+    order = order[np.lexsort((-length_ns[order], owner[order]))]
     first = order[np.flatnonzero(np.diff(owner[order], prepend=-1) != 0)]
-    first = first[owner[first] >= 0]
     flops, size_bytes = np.full(len(operator), UNKNOWN, np.int64), np.full(len(operator), UNKNOWN, np.int64)
     flops[first], size_bytes[first] = work.flops[owner[first]], work.size_bytes[owner[first]]
     return flops, size_bytes
