@@ -60,6 +60,7 @@ def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -
     if columns.last is None:
         raise UsageError("no node of this job has a start and an end", hint="etude simulate gives it times")
     pieces = k.walk(*columns.arguments(rendezvous))[::-1]
+    columns.flat.clear()  # copies of all ranks; the table needs none
     return columns.table(pieces[(pieces[:, 3] < pieces[:, 4]) | (pieces[:, 2] == k.NODE)])
 
 
@@ -134,7 +135,7 @@ class _Columns:
                     latest = end
                     self.last = int(mine), int(ends[np.argmax(run.end_ns[ends])])
         self.first_ns = int(first)
-        flat = {name: np.concatenate(values) for name, values in parts.items()}
+        flat = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
         flat["dep_start"] = np.append(flat["dep_start"], edges).astype(np.int64)
         self.flat = flat
 

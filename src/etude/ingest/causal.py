@@ -250,13 +250,17 @@ def _texts(
         if places is None or not (places >= 0).any():
             continue
         if host is None:  # most events are no operators
-            places = np.where(is_operator, places, UNKNOWN)
-        put = texts.put_all if key.endswith("values") else texts.put_distinct
+            places = np.where(is_operator, places, -1)
+        # values of the host trace name tensors, which differ everywhere
+        put = texts.put_all if host is not None and key.endswith("values") else texts.put_distinct
         column[key] = np.append(put(places), NO_TEXT)[source]
     around = context(device)
     operator = np.append(found.host.row, -1)[np.append(found.host.operator, -1)[found.owner]]
     for key in ("phase", "module"):
-        offsets = np.array([texts.put(word.encode()) for word in getattr(around, f"{key}s")] + [NO_TEXT], np.int64)
+        words_of = getattr(around, f"{key}s")
+        if not words_of:
+            continue
+        offsets = np.array([texts.put(word.encode()) for word in words_of] + [NO_TEXT], np.int64)
         column[key] = offsets[np.append(getattr(around, key), -1)[operator]]
     if is_groups.any():
         column.setdefault("in_values", np.full(len(found), NO_TEXT, np.int64))

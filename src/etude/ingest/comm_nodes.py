@@ -72,6 +72,8 @@ def comm_columns(work: CommWork, row: I64, apart: NDArray[np.bool_], column: dic
     table = work.table
     known = np.flatnonzero(row >= 0)
     at = row[known]
+    if not len(known):
+        return np.empty(0, np.int64)
     for name in ("kind", "collective", "in_bytes", "out_bytes", "group", "src", "dst", "tag"):
         if not column[name].flags.writeable:
             column[name] = column[name].copy()

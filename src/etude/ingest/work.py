@@ -63,10 +63,10 @@ def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
 def _text_column(trace: HostTrace | DeviceTrace, column: str, rows: I64) -> tuple[NDArray[np.int32], list[str]]:
     """Codes and words of a column at these rows. Values differ everywhere and few operators need them: convolutions."""
     places = trace.places.get(column if isinstance(trace, HostTrace) else _DEVICE[column])
-    wanted = np.full(len(rows), UNKNOWN, np.int64) if places is None else places[rows]
+    wanted = np.full(len(rows), -1, np.int64) if places is None else places[rows]
     if column == "in_values":
         needs = np.array(["convolution" in name for name in trace.names] + [False])[trace.name[rows]]
-        wanted = np.where(needs, wanted, UNKNOWN)
+        wanted = np.where(needs, wanted, -1)
     codes, unique = trace.json.intern(wanted)
     return codes, [trace.json.slice(int(place)).decode("utf-8", "replace") for place in unique]
 
@@ -81,9 +81,9 @@ def node_work(work: OperatorWork, parent: I64, operator: I64, length_ns: I64) ->
     claim = np.empty(len(parent), np.int64)
     k.claims(np.arange(len(parent)), parent, known, work.made_of_others, claim)
     owner = np.where(operator >= 0, np.append(claim, -1)[operator], -1)
-    order = np.lexsort((-length_ns, owner))
+    order = np.flatnonzero(owner >= 0)
+    order = order[np.lexsort((-length_ns[order], owner[order]))]
     first = order[np.flatnonzero(np.diff(owner[order], prepend=-1) != 0)]
-    first = first[owner[first] >= 0]
     flops, size_bytes = np.full(len(operator), UNKNOWN, np.int64), np.full(len(operator), UNKNOWN, np.int64)
     flops[first], size_bytes[first] = work.flops[owner[first]], work.size_bytes[owner[first]]
     return flops, size_bytes

@@ -8,12 +8,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.link.scan import ENTER, IDENTITY, INT, TEXT, TIME, Field, Json, Rows, Scanner
+from etude.link.scan import ENTER, IDENTITY, INT, TEXT, TIME, WORD, Field, Json, Rows, Scanner
 from etude.model.schema import UNKNOWN
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+Ints = NDArray[np.signedinteger[Any]]
 
 _ARGS = 1
 _TEXTS_END = UNKNOWN + (1 << 48)
@@ -75,11 +76,12 @@ _PLACES: Final = {
     "Input type": "input_types",
     "Concrete Inputs": "concrete_inputs",
 }
+_IDENTITIES: Final = ("pid", "tid", "id", "stream")
 _SCANNER = Scanner(
     (
-        Field("ph", TEXT),
-        Field("cat", TEXT),
-        Field("name", TEXT),
+        Field("ph", WORD),
+        Field("cat", WORD),
+        Field("name", WORD),
         Field("pid", IDENTITY),
         Field("tid", IDENTITY),
         Field("ts", TIME),
@@ -92,7 +94,7 @@ _SCANNER = Scanner(
         Field("stream", IDENTITY, "stream", _ARGS),
         Field("device", INT, "device", _ARGS),
         Field("Sequence number", INT, "sequence_number", _ARGS),
-        *(Field(key, TEXT, column, _ARGS) for key, column in _PLACES.items()),
+        *(Field(key, WORD, column, _ARGS) for key, column in _PLACES.items()),
         *(Field(key, INT, column, _ARGS, rare=True) for key, column in RARE_INT.items()),
         *(Field(key, TEXT, column, _ARGS, rare=True) for key, column in RARE_TEXT.items()),
     )
@@ -104,6 +106,7 @@ class DeviceTrace:
     """One rank's events; row i is the i-th event of the file. UNKNOWN where a number was not recorded."""
 
     json: Json
+    """Not the file, but those of its values that columns have places of."""
     members: dict[str, Any]
     """The rest of the file's top: deviceProperties, distributedInfo, ..."""
     base_ns: int
@@ -127,9 +130,9 @@ class DeviceTrace:
     stream: I64
     device: I64
     sequence_number: I64
-    places: dict[str, I64]
-    """input_dims, input_strides, input_types, concrete_inputs: where the JSON text lies; UNKNOWN: nowhere."""
-    rare: dict[str, tuple[I64, I64]]
+    places: dict[str, Ints]
+    """input_dims, input_strides, input_types, concrete_inputs: where in `json` the text lies; -1: nowhere."""
+    rare: dict[str, tuple[I64, Ints]]
     """Other arguments, as RARE_INT and RARE_TEXT name them: (rows ascending, numbers or places of text)."""
 
     def __len__(self) -> int:
@@ -171,13 +174,14 @@ class DeviceTrace:
 
 def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
     """A device trace from its text: `heap` holds `size` bytes and zeros behind them (etude.store.compressed.load)."""
-    json = Json(heap, size, path)
-    members, rows = json.top("traceEvents", _SCANNER)
-    column = rows.dense
+    whole = Json(heap, size, path)
+    members, rows = whole.top("traceEvents", _SCANNER)
     base = members.get("baseTimeNanoseconds")
-    phase, phases = json.coded(column["ph"])
-    category, categories = json.coded(column["cat"])
-    name, names = json.coded(column["name"])
+    (phase, phases), (category, categories), (name, names) = (
+        (codes, whole.texts(first)) for codes, first in (rows.words[key] for key in ("ph", "cat", "name"))
+    )
+    json, places = _kept_texts(whole, rows)
+    column = rows.dense
     return DeviceTrace(
         json=json,
         members=members,
@@ -190,24 +194,34 @@ def read_device(heap: U8, size: int, path: str = "") -> DeviceTrace:
         names=names,
         start_ns=column["ts"],
         duration_ns=column["dur"],
-        pid=_one_handle(json, column["pid"]),
-        tid=_one_handle(json, column["tid"]),
-        flow=_one_handle(json, column["id"]),
-        stream=_one_handle(json, column["stream"]),
+        pid=column["pid"],
+        tid=column["tid"],
+        flow=column["id"],
+        stream=column["stream"],
         **{key: column[key] for key in ("external_id", "rf_id", "correlation", "device", "sequence_number")},
-        places={key: column[key] for key in _PLACES.values()},
-        rare=_rare(rows),
+        places={key: places[key] for key in _PLACES.values()},
+        rare={key: rows.rare[key] for key in RARE_INT.values()}
+        | {key: (rows.rare[key][0], places[key]) for key in RARE_TEXT.values()},
     )
 
 
-def _rare(rows: Rows) -> dict[str, tuple[I64, I64]]:
-    return {key: rows.rare[key] for key in (*RARE_INT.values(), *RARE_TEXT.values())}
-
-
-def _one_handle(json: Json, values: I64) -> I64:
-    """Equal texts get the handle of the first of them."""
-    texts = np.flatnonzero((values > UNKNOWN) & (values < _TEXTS_END))
-    if texts.size:
-        codes, first = json.intern(values[texts] - (UNKNOWN + 1))
-        values[texts] = first[codes] + (UNKNOWN + 1)
-    return values
+def _kept_texts(json: Json, rows: Rows) -> tuple[Json, dict[str, Ints]]:
+    """The texts that may be asked for later, equal ones of a column once, as a text of their own, in the order of the
+    file; and for every column where they lie in it. They are a small part of the file, which need not be held for them.
+    Identities that are texts become handles of it."""
+    named = {key: np.flatnonzero((rows.dense[key] > UNKNOWN) & (rows.dense[key] < _TEXTS_END)) for key in _IDENTITIES}
+    coded = {key: rows.words[key] for key in _PLACES.values()}
+    coded |= {key: json.intern(rows.rare[key][1]) for key in RARE_TEXT.values()}
+    coded |= {key: json.intern(rows.dense[key][at] - (UNKNOWN + 1)) for key, at in named.items()}
+    first = np.concatenate([first for _, first in coded.values()])
+    order = np.argsort(first)
+    kept, places = json.only(first[order])
+    place = np.empty(len(order), np.int32 if kept.size < 1 << 31 else np.int64)
+    place[order] = places
+    found, used = {}, 0
+    for key, (codes, first) in coded.items():
+        found[key] = np.append(place[used : used + len(first)], place.dtype.type(-1))[codes]
+        used += len(first)
+    for key, at in named.items():
+        rows.dense[key][at] = found[key].astype(np.int64) + (UNKNOWN + 1)
+    return kept, found

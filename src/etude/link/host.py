@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError
-from etude.link.scan import ATTRIBUTES, ENTER, INT, TEXT, Field, Json, Rows, Scanner
+from etude.link.scan import ATTRIBUTES, ENTER, INT, TEXT, WORD, Field, Json, Rows, Scanner
 from etude.model.schema import UNKNOWN
 
 U8 = NDArray[np.uint8]
@@ -32,15 +32,15 @@ _COMM_INT = ("in_msg_nelems", "out_msg_nelems", "global_rank_start", "global_ran
 _CHAKRA = Scanner(
     (
         Field("id", INT),
-        Field("name", TEXT),
+        Field("name", WORD),
         Field("ctrl_deps", INT, "caller"),
         Field("inputs", ENTER, into=_IN),
         Field("outputs", ENTER, into=_OUT),
         Field("attrs", ATTRIBUTES, into=_ATTR),
-        *(Field(key, TEXT, f"in_{key}", _IN) for key in _IO),
-        *(Field(key, TEXT, f"out_{key}", _OUT) for key in _IO),
+        *(Field(key, TEXT if key == "values" else WORD, f"in_{key}", _IN) for key in _IO),
+        *(Field(key, TEXT if key == "values" else WORD, f"out_{key}", _OUT) for key in _IO),
         *(Field(key, INT, context=_ATTR) for key in _NUMBERS),
-        Field("op_schema", TEXT, context=_ATTR),
+        Field("op_schema", WORD, context=_ATTR),
         *(Field(key, TEXT, context=_ATTR, rare=True) for key in ("kernel_backend", "kernel_file", "tensor_range")),
         *(Field(key, TEXT, context=_ATTR, rare=True) for key in _COMM_TEXT),
         *(Field(key, INT, context=_ATTR, rare=True) for key in _COMM_INT),
@@ -50,16 +50,16 @@ _CHAKRA = Scanner(
 _FLAT = Scanner(
     (
         Field("id", INT),
-        Field("name", TEXT),
+        Field("name", WORD),
         Field("parent", INT, "caller"),
         Field("inputs", TEXT, "in_values"),
-        Field("input_shapes", TEXT, "in_shapes"),
-        Field("input_types", TEXT, "in_types"),
+        Field("input_shapes", WORD, "in_shapes"),
+        Field("input_types", WORD, "in_types"),
         Field("outputs", TEXT, "out_values"),
-        Field("output_shapes", TEXT, "out_shapes"),
-        Field("output_types", TEXT, "out_types"),
+        Field("output_shapes", WORD, "out_shapes"),
+        Field("output_types", WORD, "out_types"),
         *(Field(key, INT) for key in _NUMBERS),
-        Field("op_schema", TEXT),
+        Field("op_schema", WORD),
     )
 )
 
@@ -142,11 +142,13 @@ def read_host(heap: U8, size: int, path: str = "") -> HostTrace:
     schema = _schema(json)
     members, rows = json.top("nodes", _CHAKRA if "-chakra" in schema else _FLAT)
     column = rows.dense
-    for needed in ("id", "name"):
-        if (bad := np.flatnonzero(column[needed] == UNKNOWN)).size:
+    for needed, there in (("id", column["id"] != UNKNOWN), ("name", rows.words["name"][0] >= 0)):
+        if (bad := np.flatnonzero(~there)).size:
             raise FormatError(f"node {bad[0]} of the list has no `{needed}`", path=path, hint="is it a host trace?")
-    name, names = json.coded(column["name"])
-    op_schema, op_schemas = json.coded(column["op_schema"])
+    (name, names), (op_schema, op_schemas) = (
+        (codes, json.texts(first)) for codes, first in (rows.words[key] for key in ("name", "op_schema"))
+    )
+    places = [f"{side}_{part}" for side in ("in", "out") for part in _IO]
     return HostTrace(
         json=json,
         schema=schema,
@@ -158,7 +160,8 @@ def read_host(heap: U8, size: int, path: str = "") -> HostTrace:
         **{key: column[key] for key in _NUMBERS},
         op_schema=op_schema,
         op_schemas=op_schemas,
-        places={key: column[key] for side in ("in", "out") for part in _IO if (key := f"{side}_{part}") in column},
+        places={key: column[key] for key in places if key in column}
+        | {key: rows.places(key) for key in places if key in rows.words},
         kernel={key: _not_empty(json, *rows.rare[key]) for key in rows.rare if key not in _COMM_TEXT + _COMM_INT},
         comms=_comms(json, rows),
         groups=_groups(json, name, names, column["in_values"]),

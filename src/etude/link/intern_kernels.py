@@ -1,4 +1,4 @@
-"""Compiled dictionary-encoding of JSON values by their bytes."""
+"""Compiled dictionary-encoding of JSON values by their bytes, and copies of those values alone."""
 
 from __future__ import annotations
 
@@ -54,3 +54,18 @@ def fill_table(table, hashes):
         while table[slot] >= 0:
             slot = (slot + np.uint64(1)) & mask
         table[slot] = code
+
+
+@compiled
+def measure(buf, word, places, lengths):
+    """The length of the value at each place."""
+    for i in range(len(places)):
+        lengths[i] = skip_value(buf, word, places[i]) - places[i]
+
+
+@compiled
+def copy(buf, places, lengths, to, out):
+    """The values, each to its place in another text."""
+    for i in range(len(places)):
+        for n in range(lengths[i]):
+            out[to[i] + n] = buf[places[i] + n]

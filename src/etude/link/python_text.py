@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,7 +36,7 @@ class PythonTexts:
                 row += 1
         return offsets
 
-    def put_distinct(self, places: I64) -> I64:
+    def put_distinct(self, places: NDArray[np.signedinteger[Any]]) -> I64:
         """The same for columns with few distinct values."""
         codes, unique = self._json.intern(places)
         return np.append(self.put_all(unique), -1)[codes]

@@ -17,18 +17,32 @@ from numpy.typing import NDArray
 from etude.errors import FormatError
 from etude.link import intern_kernels
 from etude.link import scan_kernels as k
-from etude.link.scan_kernels import ATTRIBUTES, ENTER, IDENTITY, INT, TEXT, TIME
+from etude.link.scan_kernels import ATTRIBUTES, ENTER, IDENTITY, INT, TEXT, TIME, WORD
 from etude.model.schema import UNKNOWN
 from etude.model.text import PAD, words
 
-__all__ = ["ATTRIBUTES", "ENTER", "IDENTITY", "INT", "TEXT", "TIME", "Field", "Json", "Rows", "Scanner", "padded"]
+__all__ = [
+    "ATTRIBUTES",
+    "ENTER",
+    "IDENTITY",
+    "INT",
+    "TEXT",
+    "TIME",
+    "WORD",
+    "Field",
+    "Json",
+    "Rows",
+    "Scanner",
+    "padded",
+]
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
-_BLOCK_ROWS = 1 << 16
-"""Rows between two looks at signals: compiled code cannot be interrupted."""
+_BLOCK_ROWS = 1 << 12
+"""Rows that are scanned at a time. Their texts are coded while the processor still has them at hand; and compiled code
+cannot be interrupted, so signals are looked at between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +80,18 @@ def _hash(context: int, key: bytes) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """What a scan found: dense columns, and rare fields as (rows ascending, values)."""
+    """What a scan found: dense columns, texts as (codes, -1 where there is none; place of the first use per code), and
+    rare fields as (rows ascending, values)."""
 
     count: int
     dense: dict[str, I64]
+    words: dict[str, tuple[I32, I64]]
     rare: dict[str, tuple[I64, I64]]
+
+    def places(self, column: str) -> I64:
+        """Where the texts of a column lie, equal ones at one place; UNKNOWN: nowhere."""
+        codes, first = self.words[column]
+        return np.append(first, UNKNOWN)[codes]
 
 
 class Scanner:
@@ -80,6 +101,7 @@ class Scanner:
         columns = dict.fromkeys(f.column or f.key for f in fields if f.kind not in (ENTER, ATTRIBUTES) and not f.rare)
         rare = dict.fromkeys(f.column or f.key for f in fields if f.rare)
         self.columns, self.rare = list(columns), list(rare)
+        self.words = [f.column or f.key for f in fields if f.kind == WORD]
         size = 64
         while size < 4 * len(fields):
             size *= 2
@@ -104,6 +126,8 @@ class Json:
     heap: U8
     size: int
     path: str
+    whole: bool = True
+    """It is the file, so that places in it can be told; not only some of its values."""
     word: NDArray[np.uint64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -114,7 +138,7 @@ class Json:
         if not problem:
             shown = self.heap[place : place + 1].tobytes().decode("latin-1")
             problem = f"not JSON: unexpected {shown!r}" if place < self.size else "not JSON: cut short"
-        return FormatError(problem, path=self.path, offset=min(place, self.size))
+        return FormatError(problem, path=self.path, offset=min(place, self.size) if self.whole else None)
 
     # -- the top of the file ----------------------------------------------------------------------------------------
 
@@ -169,34 +193,38 @@ class Json:
         return self.value(p), end
 
     def _rows(self, p: int, scanner: Scanner) -> tuple[Rows, int]:
-        room = max(min((self.size - p) // 64, _BLOCK_ROWS), 64)
-        dense = np.full((len(scanner.columns), room), UNKNOWN, np.int64)
+        block = np.empty((len(scanner.columns), _BLOCK_ROWS), np.int64)
         sparse = np.empty((3, 1024), np.int64)
         found, next_key = np.zeros((5, 64), np.int64), np.zeros((4, scanner.fields.shape[1] + 2), np.int64)
-        row, used, status = 0, 0, k.FULL
-        first = p = int(k.skip_space(self.heap, p))
+        coders = {name: Coder(self) for name in scanner.words}
+        parts: dict[str, list[NDArray[Any]]] = {name: [] for name in scanner.columns}
+        rows, used, status = 0, 0, k.FULL
+        p = int(k.skip_space(self.heap, p))
         while status == k.FULL:
-            stop = min(row + _BLOCK_ROWS, room)
-            before = row
-            status, p, row, used = k.scan_rows(
-                self.heap, self.word, p, scanner.slots, scanner.numbers, scanner.fields, scanner.names,
-                row, stop, dense, sparse, used, found, next_key,
-            )  # fmt: skip
-            if status == k.BAD:
-                raise self.error(p)
-            if row == room:
-                # as many as the rest will have if it is like what was read, and some
-                room += max((self.size - p) * row // (p - first) * 9 // 8, row // 4, 64)
-                dense = _grown_rows(dense, room)
-            elif row < stop or row == before:
-                sparse = np.concatenate([sparse, np.empty_like(sparse)], axis=1)
+            block.fill(UNKNOWN)
+            row, stop = 0, False
+            while not stop:
+                before = row
+                status, p, row, used = k.scan_rows(
+                    self.heap, self.word, p, scanner.slots, scanner.numbers, scanner.fields, scanner.names,
+                    rows, row, _BLOCK_ROWS, block, sparse, used, found, next_key,
+                )  # fmt: skip
+                if status == k.BAD:
+                    raise self.error(p)
+                stop = status == k.DONE or row == _BLOCK_ROWS
+                if not stop or row == before:
+                    sparse = np.concatenate([sparse, np.empty_like(sparse)], axis=1)
+            for values, (name, part) in zip(block[:, :row], parts.items(), strict=True):
+                part.append(coders[name].code(values) if name in coders else values.copy())
+            rows += row
         pairs = sparse[:, :used]
         rare = {}
         for number, name in enumerate(scanner.rare):
             mine = np.flatnonzero(pairs[1] == number)
             rare[name] = pairs[0, mine], pairs[2, mine]
-        columns = {name: dense[i, :row] for i, name in enumerate(scanner.columns)}
-        return Rows(row, columns, rare), p
+        columns = {name: np.concatenate(parts.pop(name)) for name in scanner.columns}
+        words = {name: (columns.pop(name), coders[name].first) for name in coders}
+        return Rows(rows, columns, words, rare), p
 
     # -- values -----------------------------------------------------------------------------------------------------
 
@@ -226,39 +254,64 @@ class Json:
         found = self.value(place) if self.heap[place] == ord('"') else None
         return found if isinstance(found, str) else self.slice(place).decode("utf-8", "replace")
 
-    def intern(self, places: I64) -> tuple[I32, I64]:
+    def intern(self, places: NDArray[np.signedinteger[Any]]) -> tuple[I32, I64]:
         """(code per row, -1 where there is none; place of the first use per code), equal bytes having equal codes."""
-        places = np.ascontiguousarray(places)
-        codes = np.empty(len(places), np.int32)
-        size, row, used = 1 << 12, 0, 0
-        unique, lengths, hashes = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64)
-        while True:
-            room = size * 6 // 10 + 1
-            unique, lengths, hashes = _grown(unique, room), _grown(lengths, room), _grown(hashes, room)
-            table = _table(hashes[:used], size)
-            row, used = intern_kernels.intern_values(
-                self.heap, self.word, places, codes, table, hashes, unique, lengths, row, used
-            )
-            if row == len(places):
-                return codes, unique[:used].copy()
-            size *= 4
+        coder = Coder(self)
+        return coder.code(np.ascontiguousarray(places).astype(np.int64, copy=False)), coder.first
 
-    def coded(self, places: I64) -> tuple[I32, tuple[str, ...]]:
+    def only(self, places: I64) -> tuple[Json, I64]:
+        """A text of nothing but the values at these places, and where they lie in it."""
+        lengths = np.empty(len(places), np.int64)
+        intern_kernels.measure(self.heap, self.word, places, lengths)
+        to = np.cumsum(lengths + 1) - lengths - 1
+        size = int(lengths.sum()) + len(lengths)
+        heap = np.full(size + PAD, ord(" "), np.uint8)
+        heap[size:] = 0
+        intern_kernels.copy(self.heap, places, lengths, to, heap)
+        return Json(heap, size, self.path, whole=False), to
+
+    def coded(self, places: NDArray[np.signedinteger[Any]]) -> tuple[I32, tuple[str, ...]]:
         """A text column as codes and words."""
-        codes, unique = self.intern(places)
-        return codes, tuple(self.text(int(p)) for p in unique)
+        codes, first = self.intern(places)
+        return codes, self.texts(first)
+
+    def texts(self, places: I64) -> tuple[str, ...]:
+        return tuple(self.text(int(p)) for p in places)
 
 
-def _table(hashes: NDArray[np.uint64], size: int) -> I32:
-    table = np.full(size, -1, np.int32)
-    intern_kernels.fill_table(table, hashes)
-    return table
+class Coder:
+    """Gives values of a text codes by their bytes, in order of their first use."""
 
+    def __init__(self, json: Json) -> None:
+        self._json, self._used = json, 0
+        self._table = np.full(1 << 12, -1, np.int32)
+        self._first, self._lengths = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._hashes = np.empty(0, np.uint64)
+        self._make_room()
 
-def _grown_rows(dense: I64, room: int) -> I64:
-    bigger = np.full((len(dense), room), UNKNOWN, np.int64)
-    bigger[:, : dense.shape[1]] = dense
-    return bigger
+    @property
+    def first(self) -> I64:
+        """The place of the first use of each code."""
+        return self._first[: self._used].copy()
+
+    def code(self, places: I64) -> I32:
+        """The codes of the values at these places; -1 where there is none."""
+        codes, row = np.empty(len(places), np.int32), 0
+        while True:
+            row, self._used = intern_kernels.intern_values(
+                self._json.heap, self._json.word, places, codes, self._table, self._hashes, self._first, self._lengths,
+                row, self._used,
+            )  # fmt: skip
+            if row == len(places):
+                return codes
+            self._table = np.full(4 * len(self._table), -1, np.int32)
+            intern_kernels.fill_table(self._table, self._hashes[: self._used])
+            self._make_room()
+
+    def _make_room(self) -> None:
+        room = len(self._table) * 6 // 10 + 1
+        self._first, self._lengths = _grown(self._first, room), _grown(self._lengths, room)
+        self._hashes = _grown(self._hashes, room)
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:

@@ -19,7 +19,7 @@ UNKNOWN = np.int64(np.iinfo(np.int64).min)
 # why a scan stopped
 DONE, FULL, BAD = 0, 1, 2
 # what becomes of a value
-INT, TIME, TEXT, IDENTITY, ENTER, ATTRIBUTES = 1, 2, 3, 4, 5, 6
+INT, TIME, TEXT, IDENTITY, ENTER, ATTRIBUTES, WORD = 1, 2, 3, 4, 5, 6, 7
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _DOT = 34, 92, 44, 58, 45, 46
 _OPEN, _CLOSE, _LIST, _END_LIST = 123, 125, 91, 93
@@ -75,7 +75,7 @@ def _equal(w, pattern):
 
 @compiled
 def _skip_container(buf, word, p):
-    """Eight bytes at a time: the depth behind each is a byte of one sum; the end is where one first becomes zero."""
+    """Eight bytes at a time: the depth behind each is a byte of one sum, and the first that is zero is the end."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
     depth = np.uint64(0)
     while True:
@@ -356,7 +356,7 @@ def _store(buf, p, kind):
     """(The number that stands for the value at p in its column, a place that is behind the value or in it)."""
     if kind == TIME:
         return parse_time(buf, p)
-    if kind == TEXT:
+    if kind == TEXT or kind == WORD:
         return p, p
     number, behind = parse_int(buf, p)
     if kind == IDENTITY and number == UNKNOWN:
@@ -365,7 +365,7 @@ def _store(buf, p, kind):
 
 
 @compiled
-def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, used, found, next_key):
+def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, sparse, used, found, next_key):
     """(behind the object at p, sparse entries used). fields: kind, column or context, is sparse; one column each.
 
     next_key: of each field (and, first, of the start) the field whose key came next when it was last seen, its context,
@@ -379,7 +379,7 @@ def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, use
         if size and next_key[1, last] == context and p + size < len(word) and same(word, p, next_key[2, last], size):
             p = skip_space(buf, p + size)
         else:
-            first = p
+            begin = p
             p = skip_space(buf, p)
             field = np.int64(-2)
             if buf[p] != _CLOSE:
@@ -390,7 +390,7 @@ def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, use
                     return p, used
                 field = find(slots, numbers, h)
                 next_key[0, last], next_key[1, last] = field, context
-                next_key[2, last], next_key[3, last] = first, p - first
+                next_key[2, last], next_key[3, last] = begin, p - begin
         if field == -2:
             p += 1
             if depth == 0:
@@ -407,11 +407,11 @@ def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, use
                 p, count = _attributes(buf, word, p, fields[1, field], names, slots, numbers, found)
                 for k in range(count):
                     if found[0, k] >= 0:
-                        used, _ = _keep(buf, found[1, k], fields, found[0, k], row, dense, sparse, used)
+                        used, _ = _keep(buf, found[1, k], fields, found[0, k], first, row, dense, sparse, used)
             else:
                 behind = p
                 if field >= 0 and kind != ENTER and kind != ATTRIBUTES:
-                    used, behind = _keep(buf, p, fields, field, row, dense, sparse, used)
+                    used, behind = _keep(buf, p, fields, field, first, row, dense, sparse, used)
                 # behind a number there is no more of it; anything else is looked at
                 p = skip_value(buf, word, p) if behind == p or _in_word(buf[behind]) or buf[p] == _QUOTE else behind
             if p < 0 or used < 0:
@@ -424,7 +424,7 @@ def _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, use
 
 
 @inlined
-def _keep(buf, p, fields, field, row, dense, sparse, used):
+def _keep(buf, p, fields, field, first, row, dense, sparse, used):
     """(Sparse entries used, -1 if there is no room; a place that is behind the value at p or in it)."""
     if used < 0:
         return used, p
@@ -434,15 +434,16 @@ def _keep(buf, p, fields, field, row, dense, sparse, used):
         return used, behind
     if used >= sparse.shape[1]:
         return np.int64(-1), p
-    sparse[0, used], sparse[1, used], sparse[2, used] = row, fields[1, field], number
+    sparse[0, used], sparse[1, used], sparse[2, used] = first + row, fields[1, field], number
     return used + 1, behind
 
 
 @compiled
-def scan_rows(buf, word, p, slots, numbers, fields, names, row, stop_row, dense, sparse, used, found, next_key):
+def scan_rows(buf, word, p, slots, numbers, fields, names, first, row, stop_row, dense, sparse, used, found, next_key):
     """Objects of the array whose next element (or end) is at p, until `stop_row` or an array is full.
-    Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN. `found` and
-    `next_key` are what `_attributes` and `_object` remember; zeros at first."""
+    Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN. Row 0 of
+    `dense` is row `first` of the array. `found` and `next_key` are what `_attributes` and `_object` remember; zeros at
+    the start."""
     while True:
         p = skip_space(buf, p)
         if buf[p] == _END_LIST:
@@ -451,7 +452,9 @@ def scan_rows(buf, word, p, slots, numbers, fields, names, row, stop_row, dense,
             return BAD, p, row, used
         if row >= stop_row:
             return FULL, p, row, used
-        behind, now = _object(buf, word, p, slots, numbers, fields, names, row, dense, sparse, used, found, next_key)
+        behind, now = _object(
+            buf, word, p, slots, numbers, fields, names, first, row, dense, sparse, used, found, next_key
+        )
         if behind < 0:
             return BAD, ~behind, row, used
         if now < 0:

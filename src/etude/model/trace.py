@@ -239,6 +239,8 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
     )
     need = np.zeros(n, np.int64)
     for index, c in enumerate(OWNED):
+        if c.name not in ("duration_ns", "start_ns") and n and _is_constant(getattr(trace, c.name), c.default):
+            continue
         need |= _needed(trace, start_ns, c.name).astype(np.int64) << index
     have = have_of[trace.layout] if n else need
     changed = (need & ~have) | (have & ~need & _CLEARED)
@@ -267,6 +269,11 @@ _CLEARED: Final = sum(
     for i, c in enumerate(OWNED)
     if (c.default != UNKNOWN and c.name != "tag") or c.name in ("duration_ns", "start_ns")
 )
+
+
+def _is_constant(column: NDArray[Any], value: Any) -> bool:
+    """Is it a column in which nothing was recorded, as `constant` makes it?"""
+    return bool(column.strides == (0,) and column[0] == value)
 
 
 def _holds(trace: Trace, column: str) -> NDArray[np.bool_]:
