@@ -239,7 +239,8 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
     )
     need = np.zeros(n, np.int64)
     for index, c in enumerate(OWNED):
-        if c.name not in ("duration_ns", "start_ns") and n and _is_constant(getattr(trace, c.name), c.default):
+        plain = n > 0 and c.name in COLUMN_NAMES and c.name != "duration_ns"
+        if plain and _is_constant(getattr(trace, c.name), c.default):
             continue
         need |= _needed(trace, start_ns, c.name).astype(np.int64) << index
     have = have_of[trace.layout] if n else need
