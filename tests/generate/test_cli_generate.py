@@ -40,7 +40,7 @@ def test_files_are_the_same_every_time_and_hold_what_the_folded_job_does(tiny: s
     for name in ("a", "b"):
         assert main(["generate", tiny, *PLAN, "--to", "et", "-o", str(tmp_path / name)]) == 0
     files = sorted(p.name for p in (tmp_path / "a").iterdir())
-    assert len(files) == 9  # and the groups
+    assert len(files) == 10  # the groups and the card too
     assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
     groups = json.loads((tmp_path / "a" / "tiny.json").read_text())
     assert all(int(name) > 0 and len(members) > 1 for name, members in groups.items())

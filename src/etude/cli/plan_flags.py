@@ -59,12 +59,12 @@ def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
 with_plan = with_fields(Plan, "flags", PANEL)
 
 
-def plan_of(flags: dict[str, Any], path: Path | None) -> Plan:
+def plan_of(flags: dict[str, Any], path: Path | None, *, training: bool = True) -> Plan:
     """The plan of a file with these flags over it."""
-    return Plan.from_dict(completed(given_of(flags, path)), str(path or "plan"))
+    return Plan.from_dict(completed(given_of(flags, path), training=training), str(path or "plan"))
 
 
-def completed(given: dict[str, Any]) -> dict[str, Any]:
+def completed(given: dict[str, Any], *, training: bool = True) -> dict[str, Any]:
     """What a step needs beside what is said: the fewest ranks that the axes fill, and micro-batches for a pipeline."""
     sizes = {name: given.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "micro_batch")}
     if not all(isinstance(n, int) and n > 0 for n in sizes.values()):
@@ -72,7 +72,7 @@ def completed(given: dict[str, Any]) -> dict[str, Any]:
     copy = sizes["tp"] * sizes["cp"]
     gpus = given.get("gpus", sizes["pp"] * math.lcm(copy, sizes["ep"] * sizes["etp"]))
     more = {"gpus": gpus}
-    if sizes["pp"] > 1 and not given.get("global_batch") and isinstance(gpus, int):
+    if training and sizes["pp"] > 1 and not given.get("global_batch") and isinstance(gpus, int):
         more["global_batch"] = max(gpus // copy, 1) * 2 * sizes["micro_batch"]  # two for each pipeline rank
     return more | {k: v for k, v in given.items() if v or k not in more}
 
