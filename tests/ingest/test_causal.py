@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import random
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from etude.model.check import check
 from etude.model.schema import UNKNOWN, Why
 from etude.model.trace import Trace
 from recorded import device_json, event, host_json, kernel, launch, node, op, read_device_json, read_host_json
-
-SHARED = Path(os.environ.get("ETUDE_SHARED", "/nowhere"))
 
 
 def converted(*events: dict[str, Any], **top: Any) -> causal.Linked:
@@ -325,8 +322,8 @@ def test_a_file_without_events_is_refused(tmp_path: Path) -> None:
         etude.open(raw)
 
 
-def lone_files() -> list[Path]:
-    return sorted([*SHARED.glob("traces/public/*.kineto.json.gz"), *SHARED.glob("oracle/hta/inputs/*.json.gz")])
+def lone_files(shared: Path) -> list[Path]:
+    return sorted([*shared.glob("traces/public/*.kineto.json.gz"), *shared.glob("oracle/hta/inputs/*.json.gz")])
 
 
 def edges_late_ns(trace: Trace, linked: causal.Linked) -> np.ndarray[Any, Any]:
@@ -335,11 +332,10 @@ def edges_late_ns(trace: Trace, linked: causal.Linked) -> np.ndarray[Any, Any]:
     return linked.end_ns[trace.data] - linked.start_ns[target]
 
 
-@pytest.mark.skipif(not SHARED.is_dir(), reason="needs the recorded traces of ETUDE_SHARED")
-def test_every_lone_device_trace_becomes_a_job_that_passes_the_check() -> None:
+def test_every_lone_device_trace_becomes_a_job_that_passes_the_check(shared: Path) -> None:
     from etude.ingest import reading
 
-    files = [f for f in lone_files() if f.stat().st_size < 500_000]
+    files = [f for f in lone_files(shared) if f.stat().st_size < 500_000]
     assert len(files) > 15
     for path in files:
         linked = causal.convert(reading.load_device(path))

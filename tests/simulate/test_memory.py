@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -134,12 +133,8 @@ def test_words_and_what_cannot_be():
         simulate(memory_job(Kind.MEM_LOAD, 9), TOY)
 
 
-@pytest.mark.skipif("ETUDE_SHARED" not in os.environ, reason="needs the reference data: $ETUDE_SHARED")
-def test_a_generated_trace_names_its_tensors():
-    path = Path(os.environ["ETUDE_SHARED"]) / "oracle" / "stg" / "gpt_pp4_mb8"
-    if not path.is_dir():
-        pytest.skip("no reference data")
-    job = etude.open(path / "trace.0.et")
+def test_a_generated_trace_names_its_tensors(shared: Path):
+    job = etude.open(shared / "oracle" / "stg" / "gpt_pp4_mb8" / "trace.0.et")
     tensors = tensors_of(job.traces[0])
     sizes = {}
     for row in range(len(job.traces[0])):
