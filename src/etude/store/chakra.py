@@ -321,13 +321,24 @@ def write_job(
     """`name.{rank}.et` for every rank, and `name.json` with the groups if there are any, into an existing folder."""
     if suffix not in SUFFIXES:
         raise UsageError(f"`{suffix}` is not a kind of `.et` file", hint=f"known: {', '.join(SUFFIXES)}")
-    name = name or job.name
+    write_ranks(job, folder, name or job.name, suffix, encode_parts, advance)
+
+
+def write_ranks(
+    job: Job,
+    folder: Path,
+    name: str,
+    suffix: str,
+    encoded: Callable[..., Iterator[NDArray[np.uint8]]],
+    advance: Callable[[int], None],
+) -> None:
+    """A file for every rank, of the pieces that `encoded(decoded, id_base=, tag_base=)` gives, and the groups."""
     for rank in job.ranks.tolist():
         found, id_base, tag_base = for_rank(job, rank)
         try:
-            parts = encode_parts(found, id_base=id_base, tag_base=tag_base)
+            pieces = encoded(found, id_base=id_base, tag_base=tag_base)
             with open(folder / f"{name}.{rank}{suffix}", "wb") as out:
-                for piece in compressed.packed(parts, os.path.splitext(suffix)[1]):
+                for piece in compressed.packed(pieces, os.path.splitext(suffix)[1]):
                     out.write(piece)
         except TraceError as problem:
             raise TraceError(problem.problem, where=f"rank {rank}", hint=problem.hint) from None

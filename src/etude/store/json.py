@@ -16,14 +16,14 @@ exchange: this is the one store that makes Python objects of single nodes.
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from etude.errors import FormatError, TraceError, UsageError
+from etude.errors import FormatError, UsageError
 from etude.model.job import Job
 from etude.store import chakra, compressed
 from etude.store.et_decode import Decoded, decode
@@ -44,18 +44,11 @@ def write_job(
     """`name.{rank}.json` for every rank, and `name.json` with the groups if there are any, into an existing folder."""
     if suffix not in SUFFIXES:
         raise UsageError(f"`{suffix}` is not a kind of JSON file", hint=f"known: {', '.join(SUFFIXES)}")
-    name = name or job.name
-    for rank in job.ranks.tolist():
-        found, id_base, tag_base = chakra.for_rank(job, rank)
-        try:
-            pieces = (np.frombuffer(p.encode(), np.uint8) for p in lines(found, id_base=id_base, tag_base=tag_base))
-            with open(folder / f"{name}.{rank}{suffix}", "wb") as out:
-                for piece in compressed.packed(pieces, os.path.splitext(suffix)[1]):
-                    out.write(piece)
-        except TraceError as problem:
-            raise TraceError(problem.problem, where=f"rank {rank}", hint=problem.hint) from None
-        advance(1)
-    chakra.write_groups(job, folder / f"{name}.json")
+    chakra.write_ranks(job, folder, name or job.name, suffix, _pieces, advance)
+
+
+def _pieces(found: Decoded, *, id_base: int, tag_base: int) -> Iterator[NDArray[np.uint8]]:
+    return (np.frombuffer(p.encode(), np.uint8) for p in lines(found, id_base=id_base, tag_base=tag_base))
 
 
 def read_job(
