@@ -220,8 +220,8 @@ def _roles(trace: Trace) -> U8:
 
 
 def _copies(run: Run) -> tuple[I32, I32]:
-    """Copy calls, ascending, and the copy that each launched. A call that outlasts its copy was waiting for it, whatever
-    it is called: copies from and to pageable memory are."""
+    """Copy calls, ascending, and the copy that each launched. A call that outlasts its copy was waiting for it,
+    whatever it is called: copies from and to pageable memory are."""
     trace = run.trace
     found = launched(run, "Memcpy")
     if not len(found.call):

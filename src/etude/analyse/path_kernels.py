@@ -1,8 +1,8 @@
 """The walk back along the critical path. Arrays only; every index was checked before.
 
 A node is (at, row): a rank's position among those present, and a row of its program. Ranks of one run share its
-columns. Those of all runs are not put one behind the other, which would be a copy of the whole job: `columns` says where
-in memory each of them lies, and the caller keeps them alive. Times are on one clock.
+columns. Those of all runs are not put one behind the other, which would be a copy of the whole job: `columns` says
+where in memory each of them lies, and the caller keeps them alive. Times are on one clock.
 """
 
 import numpy as np
@@ -18,8 +18,8 @@ LAUNCH = 1
 NODE, GAP, LAUNCHING = 0, 1, 2
 """What a segment is: a node that runs, time before a node that nothing explains, the way from a launch to a kernel."""
 NODES, START, END, ROLE, DEP_START, DEP, WHY, LANE_PREV, SLOT, ENDED, NUM_ENDED, CALL, COPY, NUM_COPIES = range(14)
-"""Of each run in `columns`: its nodes; addresses; and lengths of what is not as long as it has nodes. No SLOT is that of
-the world."""
+"""Of each run in `columns`: its nodes; addresses; and lengths of what is not as long as it has nodes. No SLOT is that
+of the world."""
 
 
 @intrinsic
