@@ -3,9 +3,9 @@
     python benchmarks/bench_run.py FOLDER                      # 64 ranks; makes them there first
     python benchmarks/bench_run.py FOLDER --ranks 8 -j 2 --only report
 
-Each rank is `traces/h200/big_kineto` with two thirds of its steps once more behind it, gradients reduced over all ranks (one
-rank comes late to it), a rank and groups, and a clock of its own. What ranks have in common is packed once: a gzip file
-is members one after the other. Memory is that of all processes of a command, pages that they share counted once;
+Each rank is `traces/h200/big_kineto` with two thirds of its steps once more behind it, gradients reduced over all ranks
+(one rank comes late to it), a rank and groups, and a clock of its own. What ranks have in common is packed once: a gzip
+file is members one after the other. Memory is that of all processes of a command, pages that they share counted once;
 `anonymous` is the part that the system cannot take back, the rest lies in files.
 """
 
