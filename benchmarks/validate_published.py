@@ -225,7 +225,7 @@ def eager_steps(path: Path, grid: Path) -> None:
             error = time / case.step_s - 1
             if not of_host:
                 errors.append((file.name, error))
-            print(f"    {case.model.name:10s} batch {case.plan.micro_batch:2d} x {case.plan.seq:4d} {time * 1e3:7.1f} ms;"
+            print(f"    {case.model.name:10s} {case.plan.micro_batch:2d} x {case.plan.seq:4d} {time * 1e3:7.1f} ms;"
                   f" measured {case.step_s * 1e3:7.1f} ({error:+6.1%}, without constants {raw / case.step_s - 1:+6.1%})"
                   f"{' the host' if of_host else ''}")  # fmt: skip
     print(table(errors))
