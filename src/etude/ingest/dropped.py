@@ -104,7 +104,7 @@ def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[
     first = device.start_ns[known].min() if len(known) else 0
     before = int((device.start_ns[lost] < first).sum())
     if before:
-        yield f"{_counted(before)} {'runs' if before == 1 else 'run'} before any that was launched here: {BEFORE}"
+        yield f"{_counted(before)} {'was' if before == 1 else 'were'} {BEFORE}"
     if len(lost) > before:
         yield (
             f"{len(lost) - before:,} of {_counted(len(rows))} have no launch in the trace: it was dropped, or made by "

@@ -62,7 +62,7 @@ class Note:
         return self.what.endswith((BEFORE, AFTER))
 
 
-BEFORE, AFTER = "they belong to what went before", "the recording ends before it"
+BEFORE, AFTER = "launched before the recording began", "the recording ends before it"
 """How notes about the edges of a recording end."""
 
 

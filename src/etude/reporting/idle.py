@@ -19,6 +19,8 @@ CAUSE = {
 BETWEEN = "between operators: Python, autograd, hooks"
 """The same of a run whose device is the host."""
 MUCH, MAIN = 0.25, 0.5
+OF_HOST = ("host", "dependency")
+"""Causes that lie with the host."""
 RANKS = 16
 
 
@@ -44,10 +46,11 @@ def told(study: Study, share: float) -> list[Told]:
         "launch": "Kernels were launched in time and started late: something that was not recorded held the device, or "
         "the clocks of host and device differ.",
         "communication": "The devices wait for other ranks.",
-        "dependency": "Device work waits for work that runs on the host.",
+        "dependency": "Device work waits for work of the host: larger batches, torch.compile, CUDA graphs or fewer "
+        "small operators help.",
         "other": "Nothing that was recorded says why.",
     }[cause]
-    if cause == "host":
+    if cause in OF_HOST:
         advice = _of_the_host(study, advice)
     who = f"The {study.noun} is" if len(study.job) == 1 else f"The {study.noun}s are"
     mainly = ""

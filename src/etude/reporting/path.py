@@ -21,7 +21,6 @@ SORT = {
 LABEL = {"host": "host", "launch": "launch", "gap": "unexplained", "other": "other"}
 UNNAMED = ("gap", "launch", "host")
 """Kinds of which no single piece is worth a finding: what the host does is many small things."""
-WORK = ("compute", "communication", "memory")
 LONG, MUCH_ONCE = 0.3, 0.1
 STRETCHES = 900
 
@@ -33,7 +32,7 @@ def told(study: Study) -> list[Told]:
     host = kinds.get("host", 0) / whole
     found = _first_use(study, whole)
     if host >= LONG and not found and not _told_as_idle(study):
-        found.append(_host(path, host, whole))
+        found.append(_host(study, host, whole))
     top = [row for row in study.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
     top = [row for row in top if row["name"] != BETWEEN and not row["name"].startswith("ProfilerStep")]
     if top and top[0]["share"] >= 0.1:
@@ -45,11 +44,13 @@ def told(study: Study) -> list[Told]:
     return found
 
 
-def _host(path: pa.Table, share: float, whole: int) -> Told:
+def _host(study: Study, share: float, whole: int) -> Told:
     """The host sets the pace: all along, or until the device has its first work."""
-    working = np.flatnonzero(np.isin(path["kind"].to_numpy(zero_copy_only=False), WORK))
-    first = int(path["start_ns"][int(working[0])].as_py() - path["start_ns"][0].as_py()) if len(working) else 0
-    tone = "bad" if share >= 2 * LONG else "warn"
+    tone, first = "bad" if share >= 2 * LONG else "warn", study.first_work_ns
+    if not study.has_device:
+        return Told(tone, f"{words.percent(share)} of the critical path lies between operators.",
+                    "Python, autograd and hooks set the pace there; larger batches or torch.compile shorten it.",
+                    "path")  # fmt: skip
     if 2 * first >= share * whole:
         return Told("info", f"The first {words.percent(first / whole)} of the run pass before the device has work.",
                     f"For {words.time(first)} the critical path runs through the host; record from the first kernel "
@@ -73,7 +74,7 @@ def _first_use(study: Study, whole: int) -> list[Told]:
 def _told_as_idle(study: Study) -> bool:
     """A finding about idle devices says already that the host sets the pace."""
     s = spent(study)
-    return s.idle >= idle.MUCH and idle.main_cause(study)[0] == "host"
+    return s.idle >= idle.MUCH and idle.main_cause(study)[0] in idle.OF_HOST
 
 
 def section(study: Study) -> Section:

@@ -24,7 +24,7 @@ MOSTLY_KNOWN = 0.5
 
 def cards(study: Study) -> list[Card]:
     """What of the device's peak the run uses, where enough of its work is known."""
-    if study.device is None or _known_share(study) < MOSTLY_KNOWN:
+    if study.device is None or not study.has_device or _known_share(study) < MOSTLY_KNOWN:
         return []
     used = pc.mean(utilisation(study.job, study.timing, study.device)["hfu"]).as_py()
     if not used:
@@ -41,12 +41,12 @@ def _known_share(study: Study) -> float:
 
 def told(study: Study) -> list[Told]:
     """The operator that loses most by staying below its roof."""
-    if study.device is None:
+    if study.device is None or not study.has_device:
         return []
     whole = sum(r["total_ns"] for r in study.kernels.to_pylist() if r["kind"] == "compute") or 1
     low = [
         r for r in study.roofline.to_pylist()
-        if r["roofline_pct"] and r["roofline_pct"] < FAR_BELOW and r["time_ns"] >= MUCH_TIME * whole
+        if r["flops"] and r["roofline_pct"] and r["roofline_pct"] < FAR_BELOW and r["time_ns"] >= MUCH_TIME * whole
         and r["time_ns"] >= NOT_TINY_NS * r["count"]
     ]  # fmt: skip
     if not low:

@@ -19,7 +19,7 @@ from etude.analyse.graphs import graph_replays
 from etude.analyse.idle import idle
 from etude.analyse.operators import kernels
 from etude.analyse.roofline import roofline
-from etude.analyse.runs import Use, uses
+from etude.analyse.runs import Use, on_device, runs, uses
 from etude.analyse.stragglers import stragglers
 from etude.errors import UsageError
 from etude.model.frames import SEGMENT
@@ -120,6 +120,17 @@ class Study:
         return span[1] - span[0]
 
     @cached_property
+    def first_work_ns(self) -> int:
+        """From the first event of the run to the first on a device."""
+        first = self.span_ns
+        span = self.aligned.span()
+        for run in runs(self.job, self.timing):
+            start = run.start_ns[on_device(run, uses(run.trace))]
+            if len(start) and span:
+                first = min(first, int(start.min() + self.aligned.clock_offset_ns[run.at].min()) - span[0])
+        return first
+
+    @cached_property
     def breakdown(self) -> pa.Table:
         return breakdown(self.job, self.timing)
 
@@ -158,6 +169,8 @@ class Study:
     @cached_property
     def has_device(self) -> bool:
         """Does anything run beside the host? Messages that do not say where they run are no sign of it."""
+        if not any(bool((t.cpu == 1).any()) for t in self.job.traces):
+            return True
         talks = (Kind.SEND, Kind.RECV, Kind.COLL)
         return any(bool(((t.cpu == 0) | ((t.cpu != 1) & ~np.isin(t.kind, talks))).any()) for t in self.job.traces)
 

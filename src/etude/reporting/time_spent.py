@@ -79,7 +79,7 @@ def told(study: Study) -> list[Told]:
         well = s.hidden >= LITTLE_HIDDEN
         found.append(Told(
             "good" if well else "info",
-            f"{'' if well else 'Only '}{words.percent(s.hidden)} of communication is hidden behind compute.",
+            f"{_part(s.hidden, well)} of communication is hidden behind compute.",
             f"What is not hidden takes {words.percent(s.exposed_comm)} of the time.", "time",
         ))  # fmt: skip
     found += idle.told(study, s.idle)
@@ -91,10 +91,15 @@ def _advice(study: Study, s: Spent) -> str:
     if (waiting := communication.waiting(study)) and waiting.share > 0.5:
         return f"{waiting.said} Balance the ranks before buying links."
     if (s.hidden or 0) < LITTLE_HIDDEN:
-        hidden = words.percent(s.hidden or 0)
-        only = "Hardly any" if (s.hidden or 0) < 0.001 else f"Only {hidden}"
-        return f"{only} of all communication overlaps compute. Overlap more, send less, or use faster links."
+        some = _part(s.hidden or 0)
+        return f"{some} of all communication overlaps compute. Overlap more, send less, or use faster links."
     return f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help."
+
+
+def _part(hidden: float, well: bool = False) -> str:
+    if hidden < 0.001:
+        return "Hardly any"
+    return words.percent(hidden) if well else f"Only {words.percent(hidden)}"
 
 
 def _uneven(study: Study) -> list[Told]:
