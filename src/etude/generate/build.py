@@ -77,7 +77,6 @@ def local_of(model: Model, plan: Plan) -> Local:
         gemm_dtype="fp8" if plan.precision == Precision.FP8 else plan.dtype,
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
-        capacity=plan.capacity,
     )
 
 

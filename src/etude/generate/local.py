@@ -28,8 +28,6 @@ class Local:
     flash: bool = True
     chunks: int = 1
     """Pieces that a split layer and its collective are cut into, so that they overlap."""
-    capacity: float = 0.0
-    """Tokens that an expert takes at most, over the mean; 0: all."""
     training: bool = True
 
     @property
