@@ -98,7 +98,7 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
             hint=f"{made.stages} numbers that add up to {layers}",
         )
-    if layers < made.stages and made.stages > 1:
+    if not plan.stages and layers < made.stages and made.stages > 1:
         raise UsageError(f"{layers} layers cannot fill {made.stages} pipeline stages", hint="fewer stages or chunks")
     sizes = list(plan.stages) or split(layers, made.stages)
     stages, at = [], 0
@@ -113,6 +113,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
                 break
             taken.append(blocks[at])
             at += 1
+        if not taken:
+            raise UsageError(f"stages {list(plan.stages)}: stage {number} has nothing to do", hint="a layer for it")
         stages.append(tuple(taken))
     home: dict[tuple[int, int], int] = {}
     for rank in range(made.ranks):

@@ -131,8 +131,11 @@ class Plan:
                 f"a batch of {self.global_batch:,} is no multiple of dp {self.dp} x micro-batch {self.micro_batch}",
                 hint=f"--global-batch {-(-self.global_batch // step) * step}",
             )
-        if not 1.0 <= self.moe_skew <= 2.0:
-            raise ClusterError(f"skew {self.moe_skew}: the fullest rank has between 1 and 2 times the mean")
+        if not 1.0 <= self.moe_skew <= max(2.0, self.ep):
+            raise ClusterError(
+                f"skew {self.moe_skew}: the fullest of {self.ep} expert ranks has between 1 and {max(2, self.ep)} "
+                "times the mean"
+            )
         if self.capacity and self.capacity < 1.0:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
         if not self.lengths and self.batching != Batching.FIXED:
