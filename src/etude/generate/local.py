@@ -67,6 +67,11 @@ class Block:
     def local_params(self, *, expert: bool) -> int:
         return sum(op.local_params for op in self.ops if op.expert == expert)
 
+    @property
+    def cast_params(self) -> int:
+        """Of one rank, those that are cast to 8 bits for their products."""
+        return sum(op.local_params for op in self.ops if op.dtype == "fp8")
+
 
 def cast(local: Local, elements: int, part: str, *, load: bool = False) -> list[Op]:
     """To 8 bits, both layouts; on the way back the gradient."""

@@ -34,7 +34,7 @@ def loads(plan: Plan) -> F64:
 
 
 def _steep(skew: float, ranks: int) -> F64:
-    """A straight line cannot be steeper than from 0 to 2: skew (e / n)^a for e of 1 to n, with the a whose mean is 1."""
+    """Steeper than a line from 0 to 2: skew (e / n)^a for e of 1 to n, with the a whose mean is 1."""
     place = np.arange(1, ranks + 1) / ranks
     low, high = 0.0, 64.0 * ranks
     for _ in range(200):

@@ -1,8 +1,8 @@
 """A pipeline schedule as CSV, in the form that PyTorch and torchtitan read and write.
 
 A line is a rank, a cell an action: `2F0` is stage 2, forward, micro-batch 0; B is the whole backward, I and W are its
-parts. Empty cells are left out. `(0F5;3B1)OVERLAP_F_B` is a forward and a backward that overlap. Communication is passed
-over, since it follows from who holds which stage: messages (`0SEND_F1`), and what FSDP does (`0UNSHARD`).
+parts. Empty cells are left out. `(0F5;3B1)OVERLAP_F_B` is a forward and a backward that overlap. Communication
+is passed over, since it follows from who holds which stage: messages (`0SEND_F1`), and what FSDP does (`0UNSHARD`).
 """
 
 from __future__ import annotations

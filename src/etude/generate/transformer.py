@@ -92,11 +92,11 @@ def layer(model: Model, local: Local, *, experts: bool, window: int = 0, causal:
     residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
     attend = latent_attention if model.kv_rank else self_attention
     ops = [normed(model, local, "attention_norm"), *attend(model, local, window=window, causal=causal)]
-    ops += [normed(model, local, "attention_after")] if model.norms == 4 else []
+    ops += [normed(model, local, "attention_after").replace(unit="")] if model.norms == 4 else []
     ops.append(residual)
     ops += [normed(model, local, "ffn_norm")] if model.norms > 1 else []
     ops += mixture(model, local) if experts else feed_forward(model, local)
-    ops += [normed(model, local, "ffn_after")] if model.norms == 4 else []
+    ops += [normed(model, local, "ffn_after").replace(unit="")] if model.norms == 4 else []
     return [*ops, residual]
 
 
@@ -116,7 +116,7 @@ def self_attention(
         params = (model.heads + model.kv) * d if model.qk_norm_wide else 2 * d
         held = (heads + kv) * d if model.qk_norm_wide else params
         one = norm(local.tokens * (heads + kv), d, f"{part}.qk_norm", dtype=local.dtype, kind=model.norm, params=params)
-        ops.append(one.replace(local_params=held))
+        ops.append(one.replace(local_params=held, unit=""))
     if model.positions == Positions.ROTARY:
         turned = local.tokens * (heads + kv) * d
         ops.append(pointwise(turned, f"{part}.rotary", dtype=local.dtype))
