@@ -139,9 +139,30 @@ def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
     use[rows] = of_word[codes]
 
 
-def on_device(run: Run, use: U8) -> Bool:
-    """Nodes with known times that occupy the device, without those left over from before the recording."""
-    return run.timed & (use != Use.NONE) & (use != Use.HOST) & ~left_over(run)
+def on_device(run: Run, use: U8, *, with_left_over: bool = False) -> Bool:
+    """Nodes with known times that occupy the device, each kernel once; without those left over from before the
+    recording, unless they are wanted."""
+    found = run.timed & (use != Use.NONE) & (use != Use.HOST) & ~carried_along(run)
+    return found if with_left_over else found & ~left_over(run)
+
+
+def carried_along(run: Run) -> Bool:
+    """Messages that a kernel carried beside its first. Several tensors or messages that were put together go in one
+    kernel; each is a node with the kernel's times, and only the first has its stream."""
+    trace = run.trace
+    found = np.zeros(len(trace), bool)
+    own = run.timed & (trace.cpu == 0) & (trace.correlation != UNKNOWN)
+    more = np.flatnonzero(own & (trace.stream == UNKNOWN))
+    if not len(more):
+        return found
+    first = np.flatnonzero(own & (trace.stream != UNKNOWN) & np.isin(trace.correlation, trace.correlation[more]))
+    seen = {_kernel(run, i) for i in first.tolist()}
+    found[[i for i in more.tolist() if _kernel(run, i) in seen]] = True
+    return found
+
+
+def _kernel(run: Run, node: int) -> tuple[int, int, int]:
+    return int(run.trace.correlation[node]), int(run.start_ns[node]), int(run.end_ns[node])
 
 
 def left_over(run: Run) -> Bool:
