@@ -93,7 +93,8 @@ def _lead(study: Study, known: list[dict[str, Any]]) -> str:
         lead += f"The roof is what the peak rates of {study.device.name} allow at that many FLOPs a byte."
         above = sum((r["roofline_pct"] or 0) > 100 for r in known)
         if above:
-            lead += f" {above} {words.verb(above, 'lies', 'lie')} above it: their bytes came out of a cache."
+            lead += f" {above} {words.verb(above, 'lies', 'lie')} above it: what "
+            lead += f"{words.verb(above, 'it reads', 'they read')} came out of a cache."
         return lead
     named = study.job.provenance.get("device", "")
     what = f"No peak rates of {named} are known" if named else "Nothing says which device this is"
