@@ -111,9 +111,11 @@ def section(study: Study) -> Section:
         Column("buys", "halved, saves up to", words.percent),
     ]  # fmt: skip
     body += "<h3>What is on it</h3>" + table("t-path", rows, columns)
+    took = f"<b>{words.time(whole)}</b>"
     lead = (
-        "Walked back from the last event to the first, always to what was waited for last. It is as long as the run, "
-        f"<b>{words.time(whole)}</b>; what is not on it cannot shorten the run by itself."
+        "Walked back from the last event to the first, always to what was waited for last. It is "
+        f"{f'as long as the run, {took}' if whole == study.span_ns else f'{took} long'}; what is not on it cannot "
+        "shorten the run by itself."
     )
     return Section("path", "Critical path", lead, body)
 

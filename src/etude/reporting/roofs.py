@@ -77,7 +77,7 @@ def section(study: Study) -> Section:
         Column("name", "operator", number=False, code=True), Column("shapes", "shapes", number=False, code=True),
         Column("dtype", "type", number=False), Column("count", "calls", words.number),
         Column("time_ns", "time", words.time), Column("flop_per_s", "FLOP/s", lambda v: words.flops(v) if v else "–"),
-        Column("bytes_per_s", "bytes/s", words.rate), Column("intensity", "FLOPs a byte", lambda v: f"{v:.3g}"),
+        Column("bytes_per_s", "bytes/s", words.rate), Column("intensity", "FLOPs/byte", lambda v: f"{v:.3g}"),
     ]  # fmt: skip
     if device is not None:
         columns.append(Column("roofline_pct", "of its roof", lambda v: words.percent(v / 100), meter=100.0))
