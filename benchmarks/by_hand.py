@@ -8,6 +8,7 @@ The mistakes that can be asked for:
     pieces    each piece of time in which the same classes run is cut to whole µs before it is added up
     sums      of more than ten kernels, mean and largest are those of the sums, of which each kernel has one
     waits     MTIA's `event_wait` and `event_record` compute
+    first     what nothing in the trace launched was launched by the first event of the file
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ MISTAKES = {
     "pieces": "HTA cuts each piece of time to whole µs before it adds them up",
     "sums": "HTA gives the sum of all kernels of the name as mean and largest, if there are more than ten names",
     "waits": "HTA takes MTIA's `event_wait` and `event_record` for compute",
+    "first": "HTA takes kernels that nothing in the trace launched for launched by the file's first event",
 }
 
 
@@ -181,6 +183,24 @@ def kernels(work: list[Event], mistakes: Iterable[str] = ()) -> dict[str, dict[s
             "total": sum(times) / 1000, "mean": sum(times) / len(times) / 1000, "max": max(times) / 1000
         }  # fmt: skip
     return found
+
+
+def gaps(events: list[Event], work: list[Event], mistakes: Iterable[str] = ()) -> dict[tuple[int, str], float]:
+    """By stream and cause: µs between one thing on the stream and the next."""
+    calls = {
+        e.correlation: e.start for e in events if not e.on_device and e.stream is None and e.correlation is not None
+    }
+    found = defaultdict[tuple[int, str], float](float)
+    last: dict[int, int] = {}
+    for e in sorted(work, key=lambda e: e.start):
+        if e.on_device and e.stream is not None:
+            begin = last.get(e.stream)
+            last[e.stream] = e.end
+            if begin is not None:
+                called = calls.get(e.correlation, events[0].start if "first" in mistakes else begin)
+                cause = "host_wait" if called > begin else "kernel_wait" if e.start - begin < 30_000 else "other"
+                found[e.stream, cause] += (e.start - begin) / 1000
+    return dict(found)
 
 
 def queues(events: list[Event], work: list[Event]) -> dict[int, list[tuple[int, float, int]]]:

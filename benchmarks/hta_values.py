@@ -25,6 +25,7 @@ TABLES = {
     "kernel_breakdown_top10": lambda t, ranks: t.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)[
         1
     ],
+    "idle_time_breakdown": lambda t, ranks: gaps(t, ranks),
     "queue_length_summary": lambda t, ranks: described(t.get_queue_length_summary(ranks=ranks), "queue_length"),
     "memory_bw_summary": lambda t, ranks: described(t.get_memory_bw_summary(ranks=ranks), "memory_bw_gbps"),
     "launch_stats_summary": lambda t, ranks: launches(t.get_cuda_kernel_launch_stats(ranks=ranks, visualize=False)),
@@ -33,6 +34,12 @@ TABLES = {
 
 def kernels(t: Any) -> Any:
     return t.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)
+
+
+def gaps(t: Any, ranks: list[int]) -> Any:
+    import pandas as pd
+
+    return pd.concat([t.get_idle_time_breakdown(ranks=[rank], visualize=False)[0] for rank in ranks])
 
 
 def described(table: Any, name: str) -> Any:

@@ -34,6 +34,7 @@ import by_hand
 import etude
 from etude.analyse.breakdown import breakdown, kernel_types
 from etude.analyse.counting import counting_of
+from etude.analyse.idle import stream_gaps
 from etude.analyse.launches import launches, queue_depth
 from etude.analyse.memory import copies
 from etude.analyse.operators import kernels, operators
@@ -172,6 +173,7 @@ def compare_hta(hta: Path, name: str, ranks: list[int] | None = None) -> Iterato
             yield from compare_times(hta, name, rank, job, hand, where)
             yield from compare_kernels(hta, name, rank, job, hand, where)
             yield from compare_launches(hta, name, rank, job, where)
+            yield from compare_gaps(hta, name, rank, job, hand, where)
             yield from compare_queues(described(hta / "queue_length_summary.csv", name), job, hand, where)
             yield from compare_rates(described(hta / "memory_bw_summary.csv", name), job, hand, where)
         if ranks is None:
@@ -254,6 +256,17 @@ def compare_launches(hta: Path, name: str, rank: int, job: Any, where: str) -> I
         if int(row["rank"]) == rank:
             for theirs, (mine, scale) in names.items():
                 yield Compared(f"{where} {mine}", float(row[theirs] or 0), (ours[mine] or 0) / scale)
+
+
+def compare_gaps(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: str) -> Iterator[Compared]:
+    ours = {(row["stream"], row["cause"]): row["time_ns"] for row in stream_gaps(job, job.timing, HTA).to_pylist()}
+    for row in rows(hta / "idle_time_breakdown.csv", name):
+        if int(row["rank"]) == rank:
+            key = int(row["stream"]), row["idle_category"]
+            yield compared(
+                f"{where} stream {key[0]} {key[1]}", float(row["idle_time"]), ours.get(key, 0) / 1e3,
+                lambda made, key=key: by_hand.gaps(hand.events, hand.work(), made).get(key, 0.0), "first",
+            )  # fmt: skip
 
 
 def compare_queues(theirs: list[list[float]], job: Any, hand: Hand, where: str) -> Iterator[Compared]:

@@ -13,6 +13,7 @@ def idle(
     path: JobPath,
     launches: Annotated[bool, typer.Option("--launches", help="How long launches take and delay.")] = False,
     queues: Annotated[bool, typer.Option("--queues", help="How deep the streams' queues are.")] = False,
+    streams: Annotated[bool, typer.Option("--streams", help="Gaps of each stream by itself.")] = False,
     each: Annotated[bool, typer.Option("--each", help="Every gap.")] = False,
     calls: Annotated[
         str, typer.Option("--calls", help="Launches and queues of the calls whose names have this pattern alone.")
@@ -38,8 +39,8 @@ def idle(
     from etude.analyse.launches import queue_depth
     from etude.errors import UsageError
 
-    if launches + queues + each > 1:
-        raise UsageError("only one of --launches, --queues and --each can be had at a time")
+    if launches + queues + streams + each > 1:
+        raise UsageError("only one of --launches, --queues, --streams and --each can be had at a time")
     if calls and not launches and not queues:
         raise UsageError("--calls is for launches and queues", hint="--launches or --queues")
     counting = counting_of(counted)
@@ -48,6 +49,8 @@ def idle(
         found = launch_table(job, times, calls or counting.launches)
     elif queues:
         found = queue_depth(job, times, calls or counting.enqueues)
+    elif streams:
+        found = analyse.stream_gaps(job, times, counting)
     else:
         found = (analyse.gaps if each else analyse.idle)(job, times)
     show(found, json=json, csv=csv, md=md)
