@@ -260,13 +260,18 @@ def compare_launches(hta: Path, name: str, rank: int, job: Any, where: str) -> I
 
 def compare_gaps(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: str) -> Iterator[Compared]:
     ours = {(row["stream"], row["cause"]): row["time_ns"] for row in stream_gaps(job, job.timing, HTA).to_pylist()}
+
+    @cache
+    def apart(*made: str) -> dict[tuple[int, str], float]:
+        return by_hand.gaps(hand.events, hand.work(*(m for m in made if m != "first")), made)
+
     for row in rows(hta / "idle_time_breakdown.csv", name):
         if int(row["rank"]) == rank:
             key = int(row["stream"]), row["idle_category"]
-            yield compared(
-                f"{where} stream {key[0]} {key[1]}", float(row["idle_time"]), ours.get(key, 0) / 1e3,
-                lambda made, key=key: by_hand.gaps(hand.events, hand.work(), made).get(key, 0.0), "first",
-            )  # fmt: skip
+            mine = round(ours.get(key, 0) / 1e3, 2)  # as HTA rounds it
+            label = f"{where} stream {key[0]} {key[1]}"
+            why = lambda made, key=key: apart(*made).get(key, 0.0)  # noqa: E731
+            yield compared(label, float(row["idle_time"]), mine, why, "first", "waits")
 
 
 def compare_queues(theirs: list[list[float]], job: Any, hand: Hand, where: str) -> Iterator[Compared]:
