@@ -12,7 +12,7 @@ from timed_jobs import timed
 @pytest.mark.parametrize(
     ("seed", "ranks", "kind", "factor"),
     [(1, 16, "none", 1.0), (2, 8, "none", 1.0), (3, 16, "slow_rank", 1.1), (4, 8, "late_host", 1.1),
-     (5, 16, "slow_link", 1.2), (6, 16, "missing", 1.0)],
+     (5, 16, "slow_link", 1.2), (6, 16, "missing_participant", 1.0)],
 )  # fmt: skip
 def test_injected_truth_is_found(seed: int, ranks: int, kind: str, factor: float) -> None:
     job, timing, truth = straggling(seed, ranks, kind, factor)
@@ -42,7 +42,7 @@ def test_one_key_that_is_slow_makes_no_unit_slow() -> None:
     unit, key, segment, _ = (
         i.ravel() for i in np.meshgrid(*map(np.arange, (units, keys, segments, each)), indexing="ij")
     )
-    log = rng.normal(0, 0.03, len(unit)) + key
+    log = rng.normal(10, 0.03, len(unit)) + key
     busy = log + 0.4 * ((unit == 3) & (key == 1))
     assert slow_units(profile(unit, key, segment, busy, (units, keys, segments)), 0.06) == []
     slow = slow_units(
@@ -69,7 +69,7 @@ def test_who_never_came_is_named_and_who_waits_is_not() -> None:
         groups={"g": [0, 1], "h": [0, 2]},
     )
     found = stragglers(job, timing).to_pylist()
-    assert [(f["rank"], f["kind"]) for f in found] == [(1, "missing")]
+    assert [(f["rank"], f["kind"]) for f in found] == [(1, "missing_participant")]
     assert "never came to all_reduce 1 of group `g`" in found[0]["evidence"]
 
 
@@ -86,16 +86,16 @@ def test_samples_that_vary_more_than_units_differ_accuse_nobody() -> None:
     unit, segment = (i.ravel() for i in np.meshgrid(np.arange(3), np.arange(8), indexing="ij"))
     accused = 0
     for seed in range(100):
-        log = np.random.default_rng(seed).normal(0, 2, len(unit))
+        log = np.random.default_rng(seed).normal(10, 2, len(unit))
         accused += bool(slow_units(profile(unit, unit * 0, segment, log, (3, 1, 8)), 0.06))
     assert accused <= 5
-    found = profile(unit, unit * 0, segment, log / 100 + (unit == 2), (3, 1, 8))
+    found = profile(unit, unit * 0, segment, 10 + log / 100 + (unit == 2), (3, 1, 8))
     assert [s.unit for s in slow_units(found, 0.06)] == [2]
 
 
 def test_what_was_seen_once_says_nothing() -> None:
     unit, key = (i.ravel() for i in np.meshgrid(np.arange(4), np.arange(16), indexing="ij"))
-    assert slow_units(profile(unit, key, key % 8, 1.0 * (unit == 3), (4, 16, 8)), 0.06) == []
+    assert slow_units(profile(unit, key, key % 8, 10.0 + (unit == 3), (4, 16, 8)), 0.06) == []
 
 
 def test_a_slow_group_is_named_by_its_ranks_even_if_nobody_said_who_is_in_it() -> None:

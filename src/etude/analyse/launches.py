@@ -53,9 +53,9 @@ def launched(run: Run, calls: str = "") -> Launched:
     node = device[(call[device] >= 0)]
     node = node[run.timed[call[node]]]
     if calls:
-        codes, words = trace.coded("name")
+        codes, words = trace.coded("name", call[node])
         pattern = pattern_of(calls)
-        node = node[np.array([bool(pattern.search(w)) for w in words] + [False])[codes[call[node]]]]
+        node = node[np.array([bool(pattern.search(w)) for w in words] + [False])[codes]]
     return Launched(call[node], node)
 
 

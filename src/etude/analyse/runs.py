@@ -96,9 +96,9 @@ def uses(trace: Trace, counting: Counting = OURS) -> U8:
     """
     use = _uses(trace)
     if counting.fills_compute:
-        codes, words = trace.coded("name")
-        fills = np.array([bool(_FILL.search(word)) for word in words] + [False])[codes]
-        use[fills & (use == Use.MEMORY)] = Use.COMPUTE
+        rows = np.flatnonzero(use == Use.MEMORY)
+        codes, words = trace.coded("name", rows)
+        use[rows[np.array([bool(_FILL.search(word)) for word in words] + [False])[codes]]] = Use.COMPUTE
     return use
 
 
@@ -145,7 +145,8 @@ def _on_the_host(trace: Trace, use: U8) -> None:
 
 
 def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
-    codes, words = trace.coded("name")
+    rows = np.flatnonzero(unsure)
+    codes, words = trace.coded("name", rows)
     of_word = np.full(len(words) + 1, Use.COMPUTE, np.uint8)  # the last is that of no name
     for number, word in enumerate(words):
         if _COMM.search(word):
@@ -154,7 +155,7 @@ def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
             of_word[number] = Use.MEMORY
         elif _WAIT.search(word):
             of_word[number] = Use.NONE
-    use[unsure] = of_word[codes[unsure]]
+    use[rows] = of_word[codes]
 
 
 def on_device(run: Run, use: U8, counting: Counting = OURS) -> Bool:
@@ -194,27 +195,26 @@ def left_over(run: Run, rule: str = OURS.earlier) -> Bool:
     `Counting.earlier` says, and go by the missing launch alone.
     """
     trace = run.trace
-    none = np.zeros(len(trace), bool)
+    nothing = np.zeros(len(trace), bool)
     device = run.timed & (trace.cpu == 0)
-    if rule == "never" or not device.any() or not (trace.cpu == 1).any():
-        return none
+    host = trace.cpu == 1
     caused = trace.parent >= 0
+    if rule == "never" or not host.any() or not (device & ~caused).any():
+        return nothing
     edges = np.flatnonzero(trace.data_why == Why.LAUNCH)
     caused[np.searchsorted(trace.data_start, edges, "right") - 1] = True
-    if not (device & caused).any():
-        return none
+    stated = np.flatnonzero(device & caused)
+    if not len(stated) or len(stated) == np.count_nonzero(device):
+        return nothing
     several = len(np.unique(trace.step[trace.step != UNKNOWN])) > 1
     if rule == "always" or (rule == "steps" and several):
         return device & ~caused
-    begins = np.full(len(trace.lane_kind) + 1, run.start_ns[device & caused].min(), np.int64)
-    stated = np.flatnonzero(device & caused)
-    used = np.unique(trace.lane[stated])
-    begins[used] = np.iinfo(np.int64).max
+    begins = np.full(len(trace.lane_kind) + 1, run.start_ns[stated].min(), np.int64)
+    begins[np.unique(trace.lane[stated])] = np.iinfo(np.int64).max
     np.minimum.at(begins, trace.lane[stated], run.start_ns[stated])
     found = device & ~caused & (run.start_ns < begins[trace.lane])
-    host = run.timed & (trace.cpu == 1)
-    cut = found.any() and run.start_ns[found].min() < run.start_ns[host].min(initial=2**62)
-    return found if rule == "cut" and (several or cut) else none
+    cut = found.any() and run.start_ns[found].min() < run.start_ns[host & run.timed].min(initial=2**62)
+    return found if rule == "cut" and (several or cut) else nothing
 
 
 def by_rank(job: Job, rows: list[tuple[I64, dict[str, Any]]], names: dict[str, Any]) -> pa.Table:
