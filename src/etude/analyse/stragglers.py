@@ -76,13 +76,14 @@ def finding_table(found: Iterator[Finding]) -> pa.Table:
 def findings(job: Job, timing: Timing, *, least: float = LEAST, ranks_per_node: int = NODE) -> Iterator[Finding]:
     found = calls(job, timing, match(job))
     gone = list(missing(job, timing, found))
-    for one in gone:
-        yield Finding(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
+    for absent in gone:
+        told = absent.rank, "missing_participant", absent.confidence, absent.evidence, (absent.rank,)
+        yield Finding(*told, since=absent.since)
     if len(job.ranks) < 2:
         return
     stretches = Segments(job)
     late = _Lateness(job, timing, found)
-    named = {one.rank for one in gone}
+    named = {absent.rank for absent in gone}
     ways = (
         ("slow_rank", "kernels take {:.1f}% longer than the same ones of other ranks",
          slow_ranks(job, timing, stretches, Use.COMPUTE, least)),
@@ -136,10 +137,8 @@ def _link_finding(link: SlowLink, stretches: Segments) -> Finding:
     pct = 100 * (one.factor - 1)
     evidence = f"{link.label} take {pct:.1f}% longer than those of their likes, waiting apart, {_when(one, stretches)}"
     if link.units > 1:
-        shared = (
-            f"rank {ranges(np.array(link.ranks))}" if len(link.ranks) == 1 else f"ranks {ranges(np.array(link.ranks))}"
-        )
-        evidence += f"; so do {link.units - 1} more groups or pairs that have {shared} in common"
+        common = f"rank{'s' if len(link.ranks) > 1 else ''} {ranges(np.array(link.ranks))}"
+        evidence += f"; so do {link.units - 1} more groups or pairs that have {common} in common"
     since = stretches.first_step(one.first)
     return Finding(link.ranks[0], "slow_link", one.confidence, evidence, link.ranks, pct, _pattern(one), since)
 
