@@ -94,6 +94,7 @@ def test_a_plan_file_under_flags(tiny: str, tmp_path: Path, capsys):
         (["--gpus", "2", "--cp", "2", "--seq", "30"], "no 4 equal pieces"),
         (["--memory", "1MB"], "does not fit"),
         (["--gpus", "4", "--pp", "4", "--stages", "1,1,1"], "4 stages"),
+        (["--gpus", "3", "--pp", "3", "--stages", "2,0,2"], "stage 1 has nothing to do"),
         (["--moe-skew", "3"], "between 1 and 2"),
     ],
 )

@@ -54,8 +54,8 @@ def launched(run: Run, calls: str = "") -> Launched:
     node = device[(call[device] >= 0)]
     node = node[run.timed[call[node]]]
     if calls:
-        codes, words = trace.coded("name")
-        node = node[np.array([bool(re.search(calls, w)) for w in words] + [False])[codes[call[node]]]]
+        codes, words = trace.coded("name", call[node])
+        node = node[np.array([bool(re.search(calls, w)) for w in words] + [False])[codes]]
     return Launched(call[node], node)
 
 

@@ -74,10 +74,12 @@ def _recorded_rates(run: Run) -> F64:
 
 
 def rate_series(start: I64, end: I64, rate: F64) -> tuple[I64, F64]:
-    """(times, rate of all that are under way from then on)."""
+    """(times, rate of all that are under way from then on). Of what happens at one time ends come before starts, or
+    copies that follow one another would run at once; a copy without length ends after it has started."""
     time = np.concatenate([start, end])
     change = np.concatenate([rate, -rate])
-    order = np.lexsort((np.arange(len(time)), time))
+    turn = np.concatenate([np.ones(len(start), np.int8), np.where(end > start, 0, 2).astype(np.int8)])
+    order = np.lexsort((turn, time))
     return time[order], np.cumsum(change[order])
 
 

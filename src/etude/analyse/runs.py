@@ -126,7 +126,8 @@ def _on_the_host(trace: Trace, use: U8) -> None:
 
 
 def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
-    codes, words = trace.coded("name")
+    rows = np.flatnonzero(unsure)
+    codes, words = trace.coded("name", rows)
     of_word = np.full(len(words) + 1, Use.COMPUTE, np.uint8)  # the last is that of no name
     for number, word in enumerate(words):
         if _COMM.search(word):
@@ -135,12 +136,33 @@ def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
             of_word[number] = Use.MEMORY
         elif _WAIT.search(word):
             of_word[number] = Use.NONE
-    use[unsure] = of_word[codes[unsure]]
+    use[rows] = of_word[codes]
 
 
-def on_device(run: Run, use: U8) -> Bool:
-    """Nodes with known times that occupy the device, without those left over from before the recording."""
-    return run.timed & (use != Use.NONE) & (use != Use.HOST) & ~left_over(run)
+def on_device(run: Run, use: U8, *, with_left_over: bool = False) -> Bool:
+    """Nodes with known times that occupy the device, each kernel once; without those left over from before the
+    recording, unless they are wanted."""
+    found = run.timed & (use != Use.NONE) & (use != Use.HOST) & ~carried_along(run)
+    return found if with_left_over else found & ~left_over(run)
+
+
+def carried_along(run: Run) -> Bool:
+    """Messages that a kernel carried beside its first. Several tensors or messages that were put together go in one
+    kernel; each is a node with the kernel's times, and only the first has its stream."""
+    trace = run.trace
+    found = np.zeros(len(trace), bool)
+    own = run.timed & (trace.cpu == 0) & (trace.correlation != UNKNOWN)
+    more = np.flatnonzero(own & (trace.stream == UNKNOWN))
+    if not len(more):
+        return found
+    first = np.flatnonzero(own & (trace.stream != UNKNOWN) & np.isin(trace.correlation, trace.correlation[more]))
+    seen = {_kernel(run, i) for i in first.tolist()}
+    found[[i for i in more.tolist() if _kernel(run, i) in seen]] = True
+    return found
+
+
+def _kernel(run: Run, node: int) -> tuple[int, int, int]:
+    return int(run.trace.correlation[node]), int(run.start_ns[node]), int(run.end_ns[node])
 
 
 def left_over(run: Run) -> Bool:
@@ -151,26 +173,25 @@ def left_over(run: Run) -> Bool:
     at work before the host's first event, or several steps were recorded, so that this belongs to none of them.
     """
     trace = run.trace
-    found = np.zeros(len(trace), bool)
+    nothing = np.zeros(len(trace), bool)
     device = run.timed & (trace.cpu == 0)
-    if not device.any() or not (trace.cpu == 1).any():
-        return found
+    host = trace.cpu == 1
     caused = trace.parent >= 0
+    if not host.any() or not (device & ~caused).any():
+        return nothing
     edges = np.flatnonzero(trace.data_why == Why.LAUNCH)
     caused[np.searchsorted(trace.data_start, edges, "right") - 1] = True
-    if not (device & caused).any():
-        return found
-    begins = np.full(len(trace.lane_kind) + 1, run.start_ns[device & caused].min(), np.int64)
     stated = np.flatnonzero(device & caused)
-    used = np.unique(trace.lane[stated])
-    begins[used] = np.iinfo(np.int64).max
+    if not len(stated) or len(stated) == np.count_nonzero(device):
+        return nothing
+    begins = np.full(len(trace.lane_kind) + 1, run.start_ns[stated].min(), np.int64)
+    begins[np.unique(trace.lane[stated])] = np.iinfo(np.int64).max
     np.minimum.at(begins, trace.lane[stated], run.start_ns[stated])
     found = device & ~caused & (run.start_ns < begins[trace.lane])
-    steps = np.unique(trace.step[trace.step != UNKNOWN])
-    host = run.timed & (trace.cpu == 1)
-    if not found.any() or (len(steps) < 2 and run.start_ns[found].min() >= run.start_ns[host].min(initial=2**62)):
-        return np.zeros(len(trace), bool)
-    return found
+    if not found.any():
+        return nothing
+    before_the_host = run.start_ns[found].min() < run.start_ns[host & run.timed].min(initial=2**62)
+    return found if before_the_host or len(np.unique(trace.step[trace.step != UNKNOWN])) > 1 else nothing
 
 
 def by_rank(job: Job, rows: list[tuple[I64, dict[str, Any]]], names: dict[str, Any]) -> pa.Table:

@@ -22,6 +22,8 @@ EXAMPLE = """The job of one training step, or of serving, from a model and a pla
   etude simulate job/ --system dgx-h100
 
 The job is written folded, as a Parquet folder; `--to et` writes a Chakra file for each rank.
+Numbers are sums over ranks: flops of all nodes, input bytes of communication (an all-gather's are what a rank
+gives, a message counts once, at its sender); memory is that of the fullest rank.
 """
 
 

@@ -147,9 +147,10 @@ class Trace:
             raise TraceError(f"column `{column}` is not text")
         return text.string(self.heap, int(getattr(self, column)[node]))
 
-    def coded(self, column: str) -> tuple[I32, list[str]]:
-        """A text column dictionary-encoded: a code per node (-1: none) and the strings."""
-        codes, unique = text.intern(self.heap, getattr(self, column))
+    def coded(self, column: str, rows: NDArray[np.signedinteger[Any]] | None = None) -> tuple[I32, list[str]]:
+        """A text column dictionary-encoded, or these rows of it: a code for each (-1: none) and the strings."""
+        offsets = getattr(self, column)
+        codes, unique = text.intern(self.heap, offsets if rows is None else offsets[rows])
         return codes, text.strings(self.heap, unique)
 
     def intern(self) -> dict[str | tuple[str, ValueKind], tuple[I32, I64]]:

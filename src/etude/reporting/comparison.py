@@ -135,7 +135,7 @@ def _paths(a: Study, b: Study) -> Section:
 def _changes(a: Study, b: Study) -> Section:
     rows = compare(a.job, a.timing, b.job, b.timing).slice(0, ROWS).to_pylist()
     columns = [
-        Column("name", "name", lambda v: v or "(no name)", number=False, code=True),
+        Column("name", "name", words.title, number=False, code=True),
         Column("change", "change", number=False), Column("count_a", f"calls, {a.name}", _count),
         Column("count_b", f"calls, {b.name}", _count), Column("time_a_ns", a.name, words.time),
         Column("time_b_ns", b.name, words.time), Column("delta_ns", "difference", _signed),
