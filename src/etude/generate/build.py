@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from etude.cost.ops import width
 from etude.errors import UsageError
 from etude.generate.families import blocks_of
 from etude.generate.fragment import Book, is_layer
@@ -78,7 +79,15 @@ def local_of(model: Model, plan: Plan) -> Local:
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
+        grad_bytes=_grad_bytes(plan),
     )
+
+
+def _grad_bytes(plan: Plan) -> float:
+    """Moved for each weight when its gradient is made: read and written where those of micro-batches are summed."""
+    if plan.zero >= 2:  # reduced after each micro-batch
+        return width(plan.dtype)
+    return width(plan.grad_dtype) * (2 if plan.micro_batches > 1 else 1)
 
 
 def split(count: int, stages: int) -> list[int]:
@@ -99,7 +108,7 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
             hint=f"{made.stages} numbers that add up to {layers}",
         )
-    if layers < made.stages and made.stages > 1:
+    if layers < made.stages and made.stages > 1 and not (plan.stages and all(plan.stages[1:-1])):
         raise UsageError(f"{layers} layers cannot fill {made.stages} pipeline stages", hint="fewer stages or chunks")
     sizes = list(plan.stages) or split(layers, made.stages)
     stages, at = [], 0
@@ -137,7 +146,7 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.trace(plan.host_ns)
+        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
         traces.append(trace)
         slots.append((groups, peers))
     job = _job(name or model.name, Grid.of(plan), traces, slots, model, plan)
