@@ -124,6 +124,11 @@ class Op:
     """What recomputation knows it by: attention (its core), norm, activation."""
     load: bool = False
     """Work that depends on routing: a rank's share of tokens."""
+    # the host
+    calls: float = 1.0
+    """What the host does to issue it, over a usual op; 0 where the call of another op issues it too."""
+    read: bool = False
+    """The host needs its result before it issues more: how many tokens each expert has."""
 
     @property
     def core(self) -> bool:
@@ -187,13 +192,18 @@ def linear(
     local: int,
     batch: int = 1,
     saved_bytes: int | None = None,
+    grad_bytes: float = 0.0,
     **more: Any,
 ) -> Op:
-    """A layer with weights: its backward is a product for the input and one for the weights."""
-    backward = (
-        gemm(m, k, n, part, dtype=dtype, batch=batch, phase=Phase.INPUT, load=more.get("load", False)),
-        gemm(k, n, m, part, dtype=dtype, batch=batch, phase=Phase.WEIGHT, side=True, load=more.get("load", False)),
-    )
+    """A layer with weights: its backward is a product for the input and one for the weights.
+
+    `grad_bytes` moved for each weight where its gradient is added to what is there; 0: written in `dtype`.
+    """
+    both = {"dtype": dtype, "batch": batch, "load": more.get("load", False), "calls": more.get("calls", 1.0)}
+    wgrad = gemm(k, n, m, part, phase=Phase.WEIGHT, side=True, **both)
+    if grad_bytes:
+        wgrad = wgrad.replace(size_bytes=wgrad.size_bytes + int(batch * k * n * (grad_bytes - width(dtype))))
+    backward = (gemm(m, k, n, part, phase=Phase.INPUT, **both), wgrad)
     keep = bytes_of(batch * m * k, dtype) if saved_bytes is None else saved_bytes
     return gemm(
         m,
@@ -270,7 +280,7 @@ def pointwise(elements: int, part: str, *, dtype: str, name: str = "aten::mul", 
 def permute(elements: int, part: str, *, dtype: str) -> Op:
     """Rows in another order, both ways: tokens to experts and back."""
     w = work.copy(elements, dtype=dtype)
-    one = compute("aten::index_select", part, w, shapes((elements,)), shapes((elements,)), load=True)
+    one = compute("aten::index_select", part, w, shapes((elements,)), shapes((elements,)), load=True, calls=2.0)
     return one.replace(backward=(one.replace(phase=Phase.INPUT),))
 
 
