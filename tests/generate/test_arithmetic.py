@@ -307,3 +307,10 @@ def test_a_checkpoint_is_written_once(plan: dict[str, Any]):
     assert trace.tensor_bytes[store].sum() * 4 == 14 * (found.params + norms)
     trace, load = rows_of(found, "data")
     assert trace.tensor_bytes[load].tolist() == [16 * 64]
+
+
+@pytest.mark.parametrize("kind", ["ring", "all_gather", "ulysses"])
+def test_context_parallel_ranks_share_the_work_of_a_window(kind: str):
+    m = MODEL.replace(window=24)
+    whole = made(m).model_flops
+    assert made(m, gpus=4, cp=4, cp_kind=kind).model_flops == whole < made().model_flops

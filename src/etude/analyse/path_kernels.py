@@ -145,9 +145,10 @@ def _waited_inside(at, row, cursor, run_of, shift, columns, unknown):
     which = _index(_i32(columns, run, CALL, copies), row)
     if which >= 0:
         c = _i32(columns, run, COPY, copies)[which]
-        # A copy call that returned when its copy was done; clocks of host and device differ by a little.
+        # A copy call that returned when its copy was done; clocks of host and device differ by a little. A copy that
+        # starts when the call has returned was not waited for, however short it is.
         slack = (end[row] - begin) // 20
-        if start[c] > begin and end[c] > begin and end[c] + shift[at] <= cursor + slack:
+        if begin < start[c] < end[row] and end[c] > begin and end[c] + shift[at] <= cursor + slack:
             return c
     if role[row] & SYNC:
         last, ended = _last_ended(at, cursor, run_of, shift, columns)

@@ -132,10 +132,11 @@ def _ring(local: Local, h: Heads, part: str) -> list[Op]:
     piece = mine // 2
     first = piece * (piece + 1) + piece * piece if h.causal else mine * keys
     later = 2 * piece * piece if h.causal else mine * keys
+    pairs = _shared(h.pairs // cp, [first, *[later] * (cp - 1)])
     size = bytes_of(h.samples * keys * h.kv_heads * (h.key_size + h.value_size), local.dtype)
     ops: list[Op] = []
     for step in range(cp):
-        one = _fused(local, h, later if step else first, mine, keys, part)
+        one = _fused(local, h, pairs[step], mine, keys, part)
         (grad,) = one.backward
         moves: list[Op] = []
         back: list[Op] = []
@@ -147,6 +148,12 @@ def _ring(local: Local, h: Heads, part: str) -> list[Op]:
         one = one.replace(waits=(f"kv{step}",) if step else (), backward=(*back, grad))
         ops += [*moves, one if step == 0 else one.replace(saved_bytes=0, inner_bytes=0)]
     return ops
+
+
+def _shared(total: int, parts: list[int]) -> list[int]:
+    """A number in parts like these, to the last one; they are as they were where they add up to it (no window)."""
+    ends = [total * sum(parts[: i + 1]) // sum(parts) for i in range(len(parts))]
+    return [end - before for end, before in zip(ends, [0, *ends], strict=False)]
 
 
 def _hop(size: int, part: str, *, wait: str, start: str, phase: Phase) -> list[Op]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.critical_path import by_kind, length_ns
 from etude.reporting import idle, words
-from etude.reporting.study import BETWEEN, Study
+from etude.reporting.study import BETWEEN, RUNTIME, Study
 from etude.reporting.time_spent import spent
 from etude.view.charts import Bar, Column, Piece, Stretch, bars, legend, strip, table
 from etude.view.page import Section, Told
@@ -21,7 +21,7 @@ SORT = {
 LABEL = {"host": "host", "launch": "launch", "gap": "unexplained", "other": "other"}
 UNNAMED = ("gap", "launch", "host")
 """Kinds of which no single piece is worth a finding: what the host does is many small things."""
-LONG, MUCH_ONCE = 0.3, 0.1
+LONG, MUCH_ONCE, FEW_CALLS = 0.3, 0.1, 3
 STRETCHES = 900
 
 
@@ -33,6 +33,7 @@ def told(study: Study) -> list[Told]:
     found = _first_use(study, whole)
     if host >= LONG and not found and not _told_as_idle(study):
         found.append(_host(study, host, whole))
+    found += _at_once(study)
     top = [row for row in study.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
     top = [row for row in top if row["name"] != BETWEEN and not row["name"].startswith("ProfilerStep")]
     if top and top[0]["share"] >= 0.1:
@@ -42,6 +43,20 @@ def told(study: Study) -> list[Told]:
                           f"{words.plural(t['count'], 'time')}, {words.time(t['time_ns'])} in all; making it twice as "
                           f"fast can shorten the run by at most {words.percent(t['share'] / 2)}.", "path"))  # fmt: skip
     return found
+
+
+def _at_once(study: Study) -> list[Told]:
+    """One call of the host that takes much of the run, as one does that waits for the device."""
+    loads = {name for name, _, _ in study.first_use}
+    for row in study.path_by_name.slice(0, 3).to_pylist():
+        name = (row["name"] or "").removesuffix(", itself")
+        if row["kind"] == "host" and row["count"] <= FEW_CALLS and row["share"] >= LONG and RUNTIME.match(name):
+            if name in loads:
+                continue
+            return [Told("warn", f"{name} takes {words.percent(row['share'])} of the run at once.",
+                         f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}, in which the host does "
+                         "nothing else: it waits for the device, or for what was not recorded.", "path")]  # fmt: skip
+    return []
 
 
 def _host(study: Study, share: float, whole: int) -> Told:
@@ -96,9 +111,11 @@ def section(study: Study) -> Section:
         Column("buys", "halved, saves up to", words.percent),
     ]  # fmt: skip
     body += "<h3>What is on it</h3>" + table("t-path", rows, columns)
+    took = f"<b>{words.time(whole)}</b>"
     lead = (
-        "Walked back from the last event to the first, always to what was waited for last. It is as long as the run, "
-        f"<b>{words.time(whole)}</b>; what is not on it cannot shorten the run by itself."
+        "Walked back from the last event to the first, always to what was waited for last. It is "
+        f"{f'as long as the run, {took}' if whole == study.span_ns else f'{took} long'}; what is not on it cannot "
+        "shorten the run by itself."
     )
     return Section("path", "Critical path", lead, body)
 

@@ -66,6 +66,7 @@ def section(study: Study) -> Section:
         Column("span_ns", "time", words.time), Column("compute_ns", "compute", words.time),
         Column("exposed_comm_ns", "exposed communication", words.time), Column("idle_ns", "idle", words.time),
     ]  # fmt: skip
+    columns = [c for c in columns if c.key != "exposed_comm_ns" or any(row["exposed_comm_ns"] for row in rows)]
     body = legend(used) + bars(drawn, words.time) + table("t-steps", rows[:512], columns)
     lead = "Each step from the first to the last of its device work, mean over ranks."
     return Section("steps", "Steps", lead, body)

@@ -28,11 +28,13 @@ from etude.model.schema import Kind
 from etude.model.system import Device
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace
-from etude.view.slices import Slices, Sort, slices_of
+from etude.view.slices import UNRECORDED, Slices, Sort, slices_of
 
 U8 = NDArray[np.uint8]
 
 BETWEEN = "host code between operators"
+UNSEEN, ON_THE_WAY = "(nothing recorded)", "from one activity of the device to the next"
+DISPATCH = UNRECORDED[1]
 OWN = "(code between operators)"
 LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
 RUNTIME = re.compile(r"(cuda|hip)[A-Z]|cu[A-Z]")
@@ -203,6 +205,8 @@ class Study:
             callers = trace.parent[nodes[ranks == rank]]
             for i, code in zip(mine.tolist(), np.where(callers >= 0, codes[callers], -1).tolist(), strict=True):
                 names[i] = f"{words[code]}, itself" if code >= 0 else BETWEEN
+        for i, kind in enumerate(found["kind"].to_pylist()):
+            names[i] = UNSEEN if kind == "gap" else ON_THE_WAY if names[i] == DISPATCH else names[i]
         return found.set_column(found.column_names.index("name"), "name", pa.array(names, pa.string()))
 
     @cached_property

@@ -59,7 +59,9 @@ def section(study: Study) -> Section:
             Column("total_ns", "host, in all", words.time), Column("device_self_ns", "device, itself", words.time),
             Column("device_total_ns", "device, in all", words.time),
         ]  # fmt: skip
-        body += "<h3>The operators that launch them</h3>" + table("t-operators", host, columns)
+        launch = any(r["device_total_ns"] for r in host)
+        head = "The operators that launch them" if launch else "The operators of the host"
+        body += f"<h3>{head}</h3>" + table("t-operators", host, columns)
     lead = f"All {what} of all ranks by name. Times of {what} that overlap are added, so they may exceed the run."
     return Section("work", "What runs", lead, body)
 
