@@ -32,7 +32,7 @@ def critical_path(
     found = analyse.critical_path(job, times)
     length, kinds = analyse.length_ns(found), analyse.by_kind(found)
     if json:
-        emit({"length_ns": length, "by_kind": kinds, "path": found.to_pylist()}, json=True)
+        emit({"length_ns": length, "by_kind": kinds, "path": found}, json=True)
         return
     show(found if each else analyse.by_name(found), csv=csv, md=md)
     parts = ", ".join(f"{kind} {100 * ns / max(length, 1):.1f}%" for kind, ns in kinds.items())
