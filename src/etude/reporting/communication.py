@@ -71,17 +71,19 @@ def section(study: Study) -> Section:
         empty = "No collectives are recorded in this run."
         return Section("communication", "Communication", "", _matrix(study), empty)
     kinds = summarised(calls).to_pylist()
-    body = _split(kinds)
+    body = _split(kinds, [("communication", "transfer"), ("idle", "waiting for the last member")])
     body += f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(study)}</div></div>'
     columns = [
         Column("collective", "collective", _name, number=False), Column("group_size", "ranks", words.number),
         Column("size_bytes", "size", words.size), Column("calls", "calls", words.number),
         Column("total_transfer_ns", "transfer in all", words.time), Column("median_transfer_ns", "median", words.time),
         Column("total_wait_ns", "waiting in all", words.time), Column("median_skew_ns", "skew", words.time),
-        Column("busbw_bytes_per_s", "bus bandwidth", words.rate),
+        Column("busbw_bytes_per_s", "bus bandwidth", lambda v: words.rate(v) if v else "–"),
     ]  # fmt: skip
-    body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns)
     alone = not any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
+    if alone:
+        columns = [c for c in columns if c.key not in ("total_wait_ns", "median_skew_ns")]
+    body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns)
     lead = (
         "Only one member of each collective is here, so waiting for others cannot be told from the transfer itself."
         if alone
@@ -108,7 +110,7 @@ def _matrix(study: Study) -> str:
     return f"<h3>Who sends to whom</h3>{lead}{drawn}"
 
 
-def _split(kinds: list[dict[str, int]]) -> str:
+def _split(kinds: list[dict[str, int]], entries: list[tuple[str, str]]) -> str:
     by: dict[str, list[int]] = {}
     for row in kinds:
         entry = by.setdefault(str(row["collective"]), [0, 0])
@@ -118,7 +120,8 @@ def _split(kinds: list[dict[str, int]]) -> str:
         Bar(_name(name), (Piece("communication", "transfer", t), Piece("idle", "waiting", w)))
         for name, (t, w) in sorted(by.items(), key=lambda item: -sum(item[1]))
     ]
-    return legend([("communication", "transfer"), ("idle", "waiting for the last member")]) + bars(drawn, words.time)
+    waits = any(wait for _, wait in by.values())
+    return legend(entries if waits else entries[:1]) + bars(drawn, words.time)
 
 
 def _rates(calls: list[dict[str, float]]) -> str:

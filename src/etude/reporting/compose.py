@@ -32,7 +32,7 @@ def report(
     """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded."""
     study = Study(job, timing, name or job.name, device=device, allocated=allocated)
     told = [
-        t for part in (late, time_spent, path, steps, work, communication, roofs) for t in part.told(study)
+        t for part in (late, path, time_spent, steps, work, communication, roofs) for t in part.told(study)
     ] + _doubts(study)
     sections = [
         timelines([study]),

@@ -76,6 +76,8 @@ def _of_the_host(study: Study, advice: str) -> str:
 
 def _cause(study: Study, cause: str) -> tuple[str, str]:
     style, label = CAUSE[cause]
+    if cause == "host" and not study.has_device and study.launches:
+        return style, f"{ON_HOST[cause]}, calls of the device's runtime"
     return style, label if study.has_device else ON_HOST.get(cause, label)
 
 

@@ -19,7 +19,7 @@ from etude.analyse.graphs import graph_replays
 from etude.analyse.idle import idle
 from etude.analyse.operators import kernels
 from etude.analyse.roofline import roofline
-from etude.analyse.runs import Use, on_device, runs, uses
+from etude.analyse.runs import Use, runs, uses
 from etude.analyse.stragglers import stragglers
 from etude.errors import UsageError
 from etude.model.frames import SEGMENT
@@ -127,7 +127,8 @@ class Study:
         first = self.span_ns
         span = self.aligned.span()
         for run in runs(self.job, self.timing):
-            start = run.start_ns[on_device(run, uses(run.trace))]
+            use = uses(run.trace)  # also what was launched before the recording began
+            start = run.start_ns[run.timed & (use != Use.NONE) & (use != Use.HOST)]
             if len(start) and span:
                 first = min(first, int(start.min() + self.aligned.clock_offset_ns[run.at].min()) - span[0])
         return first
@@ -205,8 +206,13 @@ class Study:
             callers = trace.parent[nodes[ranks == rank]]
             for i, code in zip(mine.tolist(), np.where(callers >= 0, codes[callers], -1).tolist(), strict=True):
                 names[i] = f"{words[code]}, itself" if code >= 0 else BETWEEN
-        for i, kind in enumerate(found["kind"].to_pylist()):
-            names[i] = UNSEEN if kind == "gap" else ON_THE_WAY if names[i] == DISPATCH else names[i]
+        kinds = found["kind"].to_pylist()
+        for i, kind in enumerate(kinds):
+            if kind == "gap":
+                names[i] = UNSEEN
+            elif names[i] == DISPATCH:  # no work of the host: what it launched is on its way
+                names[i], kinds[i] = ON_THE_WAY, "launch"
+        found = found.set_column(found.column_names.index("kind"), "kind", pa.array(kinds, pa.string()))
         return found.set_column(found.column_names.index("name"), "name", pa.array(names, pa.string()))
 
     @cached_property
