@@ -30,7 +30,7 @@ def told(study: Study) -> list[Told]:
     whole = max(length_ns(path), 1)
     kinds = by_kind(path)
     host = kinds.get("host", 0) / whole
-    found = _first_use(study, whole)
+    found = _first_use(study, whole) + _loading(study, whole)
     waits, at_once = _at_once(study)
     if host - at_once >= LONG and not found and not _told_as_idle(study):
         found.append(_host(study, host, whole))
@@ -75,6 +75,15 @@ def _host(study: Study, share: float, whole: int) -> Told:
     return Told(tone, f"The host sets the pace for {words.percent(share)} of the run.",
                 "The critical path runs through code of the host; larger batches, CUDA graphs or torch.compile shorten "
                 "it, faster devices do not.", "path")  # fmt: skip
+
+
+def _loading(study: Study, whole: int) -> list[Told]:
+    share = study.loading_ns / whole
+    if share < MUCH_ONCE:
+        return []
+    return [Told("bad" if share >= LONG else "warn", f"The run waits for its data loader {words.percent(share)} of the "
+                 "time.", f"{words.time(study.loading_ns)} of the critical path are the next batch being fetched: more "
+                 "workers, prefetching, or less work on each sample help.", "path")]  # fmt: skip
 
 
 def _first_use(study: Study, whole: int) -> list[Told]:

@@ -21,6 +21,7 @@ from etude.analyse.operators import kernels
 from etude.analyse.roofline import roofline
 from etude.analyse.runs import Use, runs, uses
 from etude.analyse.stragglers import stragglers
+from etude.cost.aten_families import FAMILIES
 from etude.errors import UsageError
 from etude.model.frames import SEGMENT
 from etude.model.job import Job
@@ -38,6 +39,7 @@ DISPATCH = UNRECORDED[1]
 OWN = "(code between operators)"
 LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
 RUNTIME = re.compile(r"(cuda|hip)[A-Z]|cu[A-Z]")
+LOADER = "enumerate(DataLoader)"
 WAITS = re.compile(r"Synchronize|Memcpy")
 LONG_CALL_NS, LONG_CALL = 1_000_000, 0.005
 """Calls of the runtime take microseconds; one of this length, in ns and of the run, does something once."""
@@ -159,7 +161,12 @@ class Study:
 
     @cached_property
     def roofline(self) -> pa.Table:
-        return with_own_time(roofline(self.job, self.timing, self.device))
+        found = with_own_time(roofline(self.job, self.timing, self.device))
+        if self.has_device:
+            return found
+        # On a host an operator's work lies with the longest of its pieces: not with an `aten::empty` that it calls.
+        own = pc.or_(pc.not_equal(found["op_class"], "other"), pc.is_in(found["name"], pa.array(list(FAMILIES))))
+        return found.filter(own)
 
     @cached_property
     def idle(self) -> pa.Table:
@@ -218,6 +225,11 @@ class Study:
     @cached_property
     def path_by_name(self) -> pa.Table:
         return by_name(self.path)
+
+    @cached_property
+    def loading_ns(self) -> int:
+        """Time on the critical path in which the next batch was fetched."""
+        return sum(r["time_ns"] for r in self.path_by_name.to_pylist() if r["kind"] == "host" and LOADER in r["name"])
 
     @cached_property
     def first_use(self) -> list[tuple[str, int, int]]:
