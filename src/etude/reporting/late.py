@@ -12,7 +12,8 @@ from etude.view.charts import Column, table
 from etude.view.page import Section, Told
 
 SAID = {
-    "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host", "missing": "missing participant",
+    "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host",
+    "missing_participant": "missing participant",
 }  # fmt: skip
 MOST = 4
 """Findings of the summary; the section has all."""
@@ -55,7 +56,7 @@ def _headline(row: dict[str, Any]) -> str:
         if len(many) == 1
         else f"ranks {words.named([str(r) for r in many], 4)}"
     )
-    if row["kind"] == "missing":
+    if row["kind"] == "missing_participant":
         return f"{ranks.capitalize()} did not come to a collective."
     who = {"slow_rank": ranks.capitalize(), "slow_link": f"The link of {ranks}", "late_host": f"The host of {ranks}"}
     slower = row["slowdown_pct"] or 0
