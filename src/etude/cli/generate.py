@@ -84,9 +84,9 @@ def _as_read(job: "Job", to: To) -> "Job":
     """For readers of files by rank, collectives have one size on all members."""
     if to == To.PARQUET:
         return job
-    from etude.generate.evened import evened
+    from etude.generate.evened import by_rank
 
-    return evened(job)
+    return by_rank(job)
 
 
 def _shown(found: "Generated") -> dict[str, Any]:
