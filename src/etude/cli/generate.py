@@ -11,6 +11,7 @@ from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, sho
 
 if TYPE_CHECKING:
     from etude.generate.build import Generated
+    from etude.generate.serving import ServedJob
     from etude.model.job import Job
 
 EXAMPLE = """The job of one training step, or of serving, from a model and a plan
@@ -42,6 +43,9 @@ def generate(
     name: Annotated[str, typer.Option(help="Name of the job; default: the model's.")] = "",
     system: Annotated[str, typer.Option("--system", "-s", help="Refuse what does not fit its memory.")] = "",
     memory: Annotated[str, typer.Option(help="Refuse what does not fit: `80GB`.")] = "",
+    memory_out: Annotated[
+        Path | None, typer.Option(help="Write memory over time: `.csv` or `.parquet`.", dir_okay=False)
+    ] = None,
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
@@ -62,6 +66,7 @@ def generate(
     by = f"etude {__version__}"
     if serve:
         answered = served(Asked(model, hf, flags, serving, plan, requests, draft, system, memory, name))
+        _memory_over_time(answered, memory_out, force=force)
         write_job(
             _as_read(answered.job, to), out, to, force=force, no_write=no_write, card=card_of(answered, made_by=by)
         )
@@ -75,9 +80,23 @@ def generate(
         check_memory(found, catalogue.system(system).device.memory_bytes, f"{found.model.name} on {system}")
     if memory:
         check_memory(found, parse_bytes(memory), found.model.name)
+    _memory_over_time(found, memory_out, force=force)
     write_job(_as_read(found.job, to), out, to, force=force, no_write=no_write, card=card_of(found, made_by=by))
     emit(found.summary() if json else _shown(found), json=json)
     return 0
+
+
+def _memory_over_time(found: "Generated | ServedJob", path: Path | None, *, force: bool) -> None:
+    if path is None:
+        return
+    from etude.files import writing
+    from etude.generate import memory_table
+    from etude.generate.build import Generated
+
+    memory_table.check_name(path)
+    table = memory_table.of_training(found) if isinstance(found, Generated) else memory_table.of_serving(found)
+    with writing(path, force=force) as file:
+        memory_table.write(table, file)
 
 
 def _as_read(job: "Job", to: To) -> "Job":
