@@ -1,5 +1,6 @@
 """Generated jobs against the closed forms: each axis alone, then random products of them."""
 
+import ast
 from collections import Counter
 from typing import Any
 
@@ -314,3 +315,20 @@ def test_context_parallel_ranks_share_the_work_of_a_window(kind: str):
     m = MODEL.replace(window=24)
     whole = made(m).model_flops
     assert made(m, gpus=4, cp=4, cp_kind=kind).model_flops == whole < made().model_flops
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "fp8"])
+def test_every_node_says_what_it_works_on(precision: str):
+    """Kind, bytes, shapes, data type, module and phase; shapes of communication are its bytes."""
+    width = {"Float": 4, "BFloat16": 2, "Float8_e4m3fn": 1}
+    plan = {"gpus": 16, "tp": 2, "cp": 2, "pp": 2, "zero": 1, "global_batch": 8, "precision": precision}
+    trace = made(**plan).job.trace(0)
+    texts = {name: trace.coded(name) for name in ("module", "phase", "in_shapes", "in_types")}
+    for row in range(len(trace)):
+        module, phase, shape, kind = (words[codes[row]] if codes[row] >= 0 else "" for codes, words in texts.values())
+        assert module and phase
+        if trace.kind[row] == int(Kind.RECV) or trace.kind[row] in (int(Kind.SEND), int(Kind.COLL)):
+            (count,) = ast.literal_eval(shape)[0]
+            assert count * width[kind.partition("::")[2].rstrip(")']")] == trace.in_bytes[row]
+        else:
+            assert shape and kind and trace.flops[row] > 0 and trace.tensor_bytes[row] > 0

@@ -133,10 +133,20 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
     *casts, dgrad, wgrad = one.backward
     if not local.sp:
-        reduce = collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.INPUT)
+        reduce = collective(
+            Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.INPUT, dtype=local.dtype
+        )
         return [*made[:-1], one.replace(backward=(*casts, dgrad, reduce, wgrad))]
     again = collective(
-        Collective.ALL_GATHER, "tp", local.tp, gathered, part, Stream.TENSOR, phase=Phase.WEIGHT, start="x"
+        Collective.ALL_GATHER,
+        "tp",
+        local.tp,
+        gathered,
+        part,
+        Stream.TENSOR,
+        phase=Phase.WEIGHT,
+        start="x",
+        dtype=one.dtype,
     )
     wgrad = wgrad.replace(waits=("x",))
     sizes = pieces(tokens, local.chunks)
@@ -146,7 +156,9 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
         key = f"gather{i}" if last else ""
         some = bytes_of(m * k, local.dtype)
         cut = bytes_of(m * k, local.gemm_dtype)
-        gathers.append(collective(Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, start=key))
+        gathers.append(
+            collective(Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, start=key, dtype=one.dtype)
+        )
         products.append(_piece(gemm(m, n, k, part, dtype=one.dtype, waits=(key,) if key else ()), one, i == last))
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT))
         wait = tuple(f"scatter{j}" for j in range(last)) if i == last else ()
@@ -162,6 +174,7 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
                 phase=Phase.INPUT,
                 start=start,
                 waits=wait,
+                dtype=local.dtype,
             )
         )
     products[-1] = products[-1].replace(backward=(*casts, again, *back, wgrad), saved_bytes=one.saved_bytes // local.tp)
@@ -177,7 +190,7 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
         return made
     one, full = made[-1], bytes_of(tokens * n, local.dtype)
     if not local.sp:
-        return [*made, collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR)]
+        return [*made, collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)]
     wgrad = one.backward[-1]
     sizes = pieces(tokens, local.chunks)
     forward, gathers, back = [], [], []
@@ -188,11 +201,31 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
         wait = tuple(f"scatter{j}" for j in range(last)) if i == last else ()
         start = f"scatter{i}" if i < last else ""
         forward.append(
-            collective(Collective.REDUCE_SCATTER, "tp", local.tp, some, part, Stream.TENSOR, start=start, waits=wait)
+            collective(
+                Collective.REDUCE_SCATTER,
+                "tp",
+                local.tp,
+                some,
+                part,
+                Stream.TENSOR,
+                start=start,
+                waits=wait,
+                dtype=local.dtype,
+            )
         )
         key = f"gather{i}" if last else ""
         gathers.append(
-            collective(Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, phase=Phase.INPUT, start=key)
+            collective(
+                Collective.ALL_GATHER,
+                "tp",
+                local.tp,
+                cut,
+                part,
+                Stream.TENSOR,
+                phase=Phase.INPUT,
+                start=key,
+                dtype=one.dtype,
+            )
         )
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, waits=(key,) if key else ()))
     casts = list(_uncast(local, tokens * n // local.tp, part))
