@@ -14,6 +14,7 @@ from etude.cost.catalogue import system
 from etude.errors import UsageError
 from etude.generate.build import Generated, generate, is_product
 from etude.generate.model import Model
+from etude.generate.numbers import by_group
 from etude.generate.plan import Plan
 from etude.model.schema import Collective, Kind
 from etude.simulate.run import simulate
@@ -73,7 +74,9 @@ def check_against_forms(m: Model, found: Generated) -> None:
     assert found.model_flops == forms.model_flops(m, plan)
     assert product_flops(found, again=False) == forms.product_flops(m, plan)
     assert product_flops(found, again=True) == forms.recomputed_flops(m, plan)
-    assert bytes_by_type(found) == forms.comm_bytes(m, plan)
+    groups = forms.comm_bytes(m, plan)
+    assert by_group(found.job) == groups
+    assert bytes_by_type(found) == sum((Counter(kinds) for kinds in groups.values()), Counter())
     assert [rank.peak_bytes for rank in found.memory] == forms.memory_peaks(m, plan)
 
 

@@ -109,17 +109,21 @@ def _as_read(job: "Job", to: To) -> "Job":
 
 
 def _shown(found: "Generated") -> dict[str, Any]:
+    from etude.generate.numbers import by_group
     from etude.units import format_bytes, format_count
 
     numbers = found.summary()
     worst = max(found.memory, key=lambda m: m.peak_bytes)
-    moved = {kind: format_bytes(size) for kind, size in numbers["comm_bytes_by_type"].items()}
+    moved = {
+        label: ", ".join(f"{kind} {format_bytes(size)}" for kind, size in kinds.items())
+        for label, kinds in by_group(found.job).items()
+    }
     return {
         "model": f"{found.model.name}, {format_count(numbers['params'])} parameters",
         "ranks": f"{numbers['ranks']:,}, {numbers['distinct_traces']} distinct programs",
         "nodes": f"{numbers['nodes']:,}",
         "operations": format_count(numbers["flops"]),
-        "communication": moved,
+        **{f"moved by {label}": told for label, told in moved.items()},
         "memory at most": f"{format_bytes(worst.peak_bytes)} (weights {format_bytes(worst.weights)}, gradients "
         f"{format_bytes(worst.gradients)}, optimizer {format_bytes(worst.optimizer)}, activations "
         f"{format_bytes(worst.peak_bytes - worst.static_bytes)})",
