@@ -140,10 +140,21 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
     *casts, dgrad, wgrad = one.backward
     if not local.sp:
-        reduce = collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.INPUT)
+        reduce = collective(
+            Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.INPUT, dtype=local.dtype
+        )
         return [*made[:-1], one.replace(backward=(*casts, dgrad, reduce, wgrad))]
     again = collective(
-        Collective.ALL_GATHER, "tp", local.tp, gathered, part, Stream.TENSOR, phase=Phase.WEIGHT, start="x", calls=0.0
+        Collective.ALL_GATHER,
+        "tp",
+        local.tp,
+        gathered,
+        part,
+        Stream.TENSOR,
+        phase=Phase.WEIGHT,
+        start="x",
+        calls=0.0,
+        dtype=one.dtype,
     )
     wgrad = wgrad.replace(waits=("x",))
     sizes = pieces(tokens, local.chunks)
@@ -154,7 +165,9 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
         some = bytes_of(m * k, local.dtype)
         cut = bytes_of(m * k, local.gemm_dtype)
         gathers.append(
-            collective(Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, start=key, calls=0.0)
+            collective(
+                Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, start=key, calls=0.0, dtype=one.dtype
+            )
         )
         products.append(_piece(gemm(m, n, k, part, dtype=one.dtype, waits=(key,) if key else ()), one, i == last))
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, calls=float(i == last)))
@@ -172,6 +185,7 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
                 start=start,
                 waits=wait,
                 calls=0.0,
+                dtype=local.dtype,
             )
         )
     products[-1] = products[-1].replace(backward=(*casts, again, *back, wgrad), saved_bytes=one.saved_bytes // local.tp)
@@ -187,7 +201,7 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
         return made
     one, full = made[-1], bytes_of(tokens * n, local.dtype)
     if not local.sp:
-        return [*made, collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR)]
+        return [*made, collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)]
     wgrad = one.backward[-1]
     sizes = pieces(tokens, local.chunks)
     forward, gathers, back = [], [], []
@@ -208,6 +222,7 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
                 start=start,
                 waits=wait,
                 calls=0.0,
+                dtype=local.dtype,
             )
         )
         key = f"gather{i}" if last else ""
@@ -222,6 +237,7 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
                 phase=Phase.INPUT,
                 start=key,
                 calls=0.0,
+                dtype=one.dtype,
             )
         )
         waits = (key,) if key else ()

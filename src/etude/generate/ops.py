@@ -148,6 +148,19 @@ def types(dtype: str, count: int) -> str:
     return "[" + ", ".join([one] * count) + "]"
 
 
+def moved_shapes(op: Op) -> Op:
+    """What communication moves as tensors of one dimension."""
+    size = WIDTH.get(op.dtype) or width(op.dtype)
+
+    def flat(moved: int) -> str:
+        return shapes((int(moved / size),)) if moved != UNKNOWN and moved % size == 0 else ""
+
+    return op.replace(in_shapes=flat(op.in_bytes), out_shapes=flat(op.out_bytes))
+
+
+WIDTH: Final = {"int64": 8}
+
+
 def count_of(shape_list: str) -> int:
     """Tensors in a list of shapes."""
     return max(shape_list.count("[") - 1, 0)
@@ -342,7 +355,8 @@ def exchanged(
     """A collective whose backward is its opposite; nothing in a group of one."""
     if size == 1:
         return []
-    back = collective(OPPOSITE[kind], group, size, full_bytes, part, stream, phase=Phase.INPUT)
+    dtype = more.get("dtype", "bf16")
+    back = collective(OPPOSITE[kind], group, size, full_bytes, part, stream, phase=Phase.INPUT, dtype=dtype)
     return [collective(kind, group, size, full_bytes, part, stream, backward=(back,), **more)]
 
 

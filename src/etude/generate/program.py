@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.generate.fragment import BEFORE, Book, Fragment
-from etude.generate.ops import Op, count_of, types
+from etude.generate.ops import Op, count_of, moved_shapes, types
 from etude.model.build import build_trace
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
@@ -135,6 +135,7 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
     seen = np.bincount(op, minlength=len(book.ops)) > 0
     at = (np.cumsum(seen) - 1)[op]
     ops = [book.ops[u] for u in np.flatnonzero(seen)]
+    ops = [moved_shapes(o) if o.kind in (Kind.COLL, Kind.SEND, Kind.RECV) else o for o in ops]
     groups = list(dict.fromkeys(o.group for o in ops if o.kind == Kind.COLL))
     peers = list(dict.fromkeys(o.group for o in ops if o.kind in (Kind.SEND, Kind.RECV)))
 

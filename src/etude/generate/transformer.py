@@ -71,9 +71,9 @@ def embed(model: Model, local: Local) -> list[Op]:
     ]
     full = bytes_of(local.tokens * model.hidden, local.dtype)
     if local.sp:
-        ops += exchanged(Collective.REDUCE_SCATTER, "tp", local.tp, full, "tokens", Stream.TENSOR)
+        ops += exchanged(Collective.REDUCE_SCATTER, "tp", local.tp, full, "tokens", Stream.TENSOR, dtype=local.dtype)
     elif local.tp > 1:
-        ops += [collective(Collective.ALL_REDUCE, "tp", local.tp, full, "tokens", Stream.TENSOR)]
+        ops += [collective(Collective.ALL_REDUCE, "tp", local.tp, full, "tokens", Stream.TENSOR, dtype=local.dtype)]
     if model.positions == Positions.LEARNED:
         table = (model.max_positions or local.seq) * model.hidden
         ops.append(
@@ -204,8 +204,10 @@ def mixture(model: Model, local: Local) -> list[Op]:
     sent = local.rows * model.top_k
     size = bytes_of(sent * h, local.dtype)
     ops.append(permute(sent * h, "experts.dispatch", dtype=local.dtype))
-    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.dispatch", Stream.EXPERT)
-    ops += exchanged(Collective.ALL_GATHER, "etp", local.etp, size * local.etp, "experts.dispatch", Stream.EXPERT)
+    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.dispatch", Stream.EXPERT, dtype=local.dtype)
+    ops += exchanged(
+        Collective.ALL_GATHER, "etp", local.etp, size * local.etp, "experts.dispatch", Stream.EXPERT, dtype=local.dtype
+    )
     # What comes in is ordered by the rank that sent it, and the experts want their own together.
     sort = permute(sent * local.etp * h, "experts.sort", dtype=local.dtype) if local.ep > 1 and mine > 1 else None
     ops += [sort] if sort else []
@@ -241,8 +243,16 @@ def mixture(model: Model, local: Local) -> list[Op]:
         local_params=mine * down // local.etp,
     )
     ops += [sort] if sort else []
-    ops += exchanged(Collective.REDUCE_SCATTER, "etp", local.etp, size * local.etp, "experts.combine", Stream.EXPERT)
-    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.combine", Stream.EXPERT)
+    ops += exchanged(
+        Collective.REDUCE_SCATTER,
+        "etp",
+        local.etp,
+        size * local.etp,
+        "experts.combine",
+        Stream.EXPERT,
+        dtype=local.dtype,
+    )
+    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.combine", Stream.EXPERT, dtype=local.dtype)
     ops.append(permute(sent * h, "experts.combine", dtype=local.dtype))
     if model.shared_ffn:
         ops += feed_forward(model, local, ffn=model.shared_ffn, part="shared", bias=False)
@@ -322,6 +332,6 @@ def loss(model: Model, local: Local, vocab: int) -> list[Op]:
         )
     ]
     if local.tp > 1:
-        small = collective(Collective.ALL_REDUCE, "tp", local.tp, 4 * tokens, "loss", Stream.TENSOR)
+        small = collective(Collective.ALL_REDUCE, "tp", local.tp, 4 * tokens, "loss", Stream.TENSOR, dtype="fp32")
         ops = [small, ops[0], small]
     return [*casts, *ops]
