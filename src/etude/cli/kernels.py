@@ -14,7 +14,11 @@ def kernels(
     operators: Annotated[bool, typer.Option("--operators", help="Operators of the hosts instead.")] = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Replays of CUDA graphs, each with its launch.")] = False,
     by: Annotated[
-        str, typer.Option("--by", help="name, kind, module, phase, shapes, types, step, stream, rank; with commas.")
+        str,
+        typer.Option(
+            "--by",
+            help="name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; with commas.",
+        ),
     ] = "",
     top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
     system: OnSystem = "",
@@ -30,6 +34,7 @@ def kernels(
     etude kernels run/ --top 20
     etude kernels run/ --by kind,rank
     etude kernels trace.json.gz --operators --by name,shapes
+    etude kernels trace.json.gz --by stack:2
     etude kernels trace.json.gz --graphs
     """
     from etude.analyse import operators as analyse
