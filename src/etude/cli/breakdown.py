@@ -4,7 +4,7 @@ import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
-from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.output import AsCsv, AsJson, AsMarkdown, say
 from etude.cli.timed import OnSystem, TimesFile, open_timed, show
 
 
@@ -19,6 +19,8 @@ def breakdown(
             "`name:REGEX`, `module:REGEX`, `phase:REGEX`, `stream:7`, or several with `|` between them.",
         ),
     ] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank instead.")] = False,
+    variation: Annotated[bool, typer.Option("--variation", help="How much each rank's steps vary instead.")] = False,
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
@@ -32,6 +34,7 @@ def breakdown(
     etude breakdown run/
     etude breakdown trace.json.gz --json
     etude breakdown run/ --overlap compute --overlap all_to_all
+    etude breakdown run/ --steps
     """
     from etude.analyse import breakdown as analyse
     from etude.errors import UsageError
@@ -40,6 +43,15 @@ def breakdown(
         raise UsageError(
             f"an overlap is of two groups, not of {len(overlap)}", hint="--overlap compute --overlap memory"
         )
+    if steps + variation + (overlap is not None) > 1:
+        raise UsageError("only one of --steps, --variation and --overlap can be had at a time")
     job, times = open_timed(path, groups, workers, system, timing)
-    found = analyse.overlap(job, times, *overlap) if overlap else analyse.breakdown(job, times)
+    if steps or variation:
+        from etude.analyse import steps as by_step
+
+        found = by_step.steps(job, times) if steps else by_step.step_times(job, times)
+        if not len(found):
+            say("note: no steps were recorded")
+    else:
+        found = analyse.overlap(job, times, *overlap) if overlap else analyse.breakdown(job, times)
     show(found, json=json, csv=csv, md=md)

@@ -13,14 +13,22 @@ if TYPE_CHECKING:
     from etude.model.job import Job
     from etude.model.timing import Timing
 
+DEFAULT = 10
+
 
 @app.command(name="critical-path", rich_help_panel=ANALYSE)
 def critical_path(
     path: JobPath,
     each: Annotated[bool, typer.Option("--each", help="Every piece of the path, in order.")] = False,
     buys: Annotated[
-        int, typer.Option("--buys", min=0, help="So many of the longest are told what making them faster would buy.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--buys",
+            min=0,
+            help="So many of the longest are told what making them faster would buy; by default 10, in JSON none.",
+            show_default=False,
+        ),
+    ] = None,
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
@@ -43,13 +51,15 @@ def critical_path(
     job, times = open_timed(path, groups, workers, system, timing)
     found = analyse.critical_path(job, times)
     length, kinds = analyse.length_ns(found), analyse.by_kind(found)
-    names = analyse.by_name(found)
-    if json or not each:
-        names = _with_buys(job, times, names, buys)
     if json:
-        top = names.slice(0, buys).to_pylist()
-        emit({"length_ns": length, "by_kind": kinds, "path": found.to_pylist(), "what_if": top}, json=True)
+        record = {"length_ns": length, "by_kind": kinds, "path": found.to_pylist()}
+        if buys is not None:
+            record["what_if"] = _with_buys(job, times, analyse.by_name(found), buys).slice(0, buys).to_pylist()
+        emit(record, json=True)
         return
+    names = analyse.by_name(found)
+    if not each:
+        names = _with_buys(job, times, names, DEFAULT if buys is None else buys)
     show(found if each else names, csv=csv, md=md)
     parts = ", ".join(f"{kind} {100 * ns / max(length, 1):.1f}%" for kind, ns in kinds.items())
     say(f"{format_time(length)} over {len(found):,} pieces: {parts}")

@@ -116,7 +116,8 @@ def _stacks(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]]:
     words: dict[str, int] = {}
     of_frame = np.full(len(frames.row) + 1, -1, np.int64)
     for frame in np.unique(around[around >= 0]).tolist():
-        lines, at = [], frame
+        lines: list[str] = []
+        at = frame
         while at >= 0 and len(lines) < DEEPEST:
             lines.append(device.names[device.name[frames.row[at]]])
             at = int(frames.parent[at])
