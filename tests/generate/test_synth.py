@@ -18,11 +18,11 @@ from etude.generate.micro import MicroOptions, micro
 from etude.generate.model import Model
 from etude.generate.plan import Plan
 from etude.generate.synth import COLUMNS, Learned, read, write
-from etude.generate.synth_classes import on_grid
 from etude.generate.synth_grammar import folded, size, unfolded
 from etude.generate.synth_learn import hidden, learn
 from etude.generate.synth_make import MakeOptions, make
 from etude.model.build import TraceBuilder, job_of
+from etude.model.grid import on_grid
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.store import chakra
@@ -285,9 +285,9 @@ def test_nothing_of_the_original_is_in_the_model(tmp_path: Path, shared: Path):
 
 def test_the_grid_has_no_power_of_two():
     values = np.array([1 << k for k in range(10, 50)])
-    assert not set(on_grid(values).tolist()) & set(values.tolist())
-    assert np.abs(on_grid(values) / values - 1).max() < 0.006
-    assert on_grid(np.array([0, 1, 3])).tolist() == [0, 1, 3]
+    assert not set(on_grid(values, 64).tolist()) & set(values.tolist())
+    assert np.abs(on_grid(values, 64) / values - 1).max() < 0.006
+    assert on_grid(np.array([0, 1, 3]), 64).tolist() == [0, 1, 3]
 
 
 # --- what cannot be
@@ -317,7 +317,7 @@ def test_a_damaged_model_is_refused(damage: str, tmp_path: Path):
         if damage == "classes":
             raw["classes"] = raw["classes"][:1]
         elif damage == "order":
-            raw["templates"][0]["roles"][0]["order"].append(10**6)
+            raw["templates"][0]["roles"][0]["order"][0][1].append(10**6)
         elif damage == "knots":
             raw["host"] = {"rank": [[0, 1], [-1, 2]]}
         elif damage == "step":

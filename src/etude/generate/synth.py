@@ -66,7 +66,8 @@ class Symbol(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
 class LearnedRole(msgspec.Struct, frozen=True, omit_defaults=True):
     """One program: its symbols in order, repeats folded. `groups` and `peers` count its slots."""
 
-    order: list[Any]
+    order: list[tuple[int, list[Any]]]
+    """Its steps: (times, symbols), one after another."""
     groups: int = 0
     peers: int = 0
     late_ns: Knots = ()
@@ -74,7 +75,7 @@ class LearnedRole(msgspec.Struct, frozen=True, omit_defaults=True):
     level: tuple[float, float] = (1.0, 1.0)
     """Time of its ranks over that of ranks alike, on the host and on the device: who is slow stays slow."""
     step: int = -1
-    """Which item of `order` is one step, as often as there were steps; -1: the program has no steps inside."""
+    """Which of `order` stands for more than one step, and can come as often as wanted; -1: none does."""
 
 
 class Template(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,9 +181,9 @@ def _whole(template: Template, symbols: int) -> bool:
     known = all(0 <= role < roles for _, role in template.role_of)
     slots = len(template.group_of) == sum(r.groups for r in template.roles)
     slots &= len(template.peer_of) == sum(r.peers for r in template.roles)
-    inside = all(_symbols(role.order, symbols) for role in template.roles)
+    inside = all(times > 0 and _symbols(o, symbols) for role in template.roles for times, o in role.order)
     inside &= all(all(ns >= 0 for _, ns in r.late_ns) and _ascending(r.late_ns) for r in template.roles)
-    inside &= all(r.step < len(r.order) and (r.step < 0 or isinstance(r.order[r.step], list)) for r in template.roles)
+    inside &= all(r.order and r.step < len(r.order) for r in template.roles)
     grown = all(0 <= g < len(template.groups) for g in template.grows)
     bound = all(0 <= g < len(template.groups) for slot in template.group_of for _, g in slot)
     along = template.axis is None or (
