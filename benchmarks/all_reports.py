@@ -24,8 +24,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
 RANK = re.compile(r"[._-]?(?:rank|device)[-_.]?(\d+)")
 SYSTEM = "dgx-h100"
-BROKEN = ("astra/et/semantics", "chakra_official/timeline", "chakra_official/text")
-"""Deadlocks and other cases made to be refused; a drawing, not a trace; several jobs in one folder."""
+ET = re.compile(r"(?:\.\d+)?\.et(?:\.gz|\.zst)?$")
+DRAWN = "chakra_official/timeline"
+"""A drawing of a run, not a trace."""
+REFUSED = ("astra/et/semantics", "official_tests/chakra")
+"""Among these are cases made to be refused, and a file with circles: an error with a reason is an answer there."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +46,24 @@ def shared() -> Path:
 
 
 def inputs(root: Path) -> Iterator[Input]:
-    """Profiler traces by run, then jobs of `.et` files."""
+    """Profiler traces by run, then jobs of `.et` files, each by its prefix."""
     from etude.opening import is_profile
 
     runs: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*.json*")):
         if path.name.endswith((".json", ".json.gz", ".json.zst")) and is_profile(path):
             stem = RANK.sub("", path.relative_to(root).as_posix()).replace("/.", ".")
-            if not any(part in stem for part in BROKEN):
+            if DRAWN not in stem:
                 runs.setdefault(re.sub(r"\.json(\.gz|\.zst)?$", "", stem), []).append(path)
     for name, paths in runs.items():
         yield Input(name, tuple(paths))
-    for folder in sorted({p.parent for p in root.rglob("*.0.et")}):
-        name = folder.relative_to(root).as_posix()
-        if not any(part in name for part in BROKEN):
-            yield Input(name, (folder,))
+    jobs: dict[str, Path] = {}
+    for path in sorted(p for p in root.rglob("*.et*") if ET.search(p.name)):
+        stem = ET.sub("", path.name)
+        ranked = path.name != stem + re.sub(r"^\.\d+", "", path.name[len(stem) :])
+        jobs.setdefault((path.parent / stem).relative_to(root).as_posix(), path.parent / stem if ranked else path)
+    for name, path in jobs.items():
+        yield Input(name, (path,))
 
 
 def opened(source: Input) -> Any:
@@ -102,6 +108,9 @@ def main() -> int:
     program = browser.find() if options.shots else None
     if options.shots and program is None:
         print("no Chromium is here, so no screenshots", file=sys.stderr)
+    from etude.cli.report import allocated
+    from etude.errors import EtudeError
+    from etude.model.timing import Origin
     from etude.reporting.compose import report
     from etude.reporting.device import device_of
     from etude.view.page import render
@@ -114,7 +123,13 @@ def main() -> int:
         began = time.perf_counter()
         try:
             job = opened(source)
-            page = report(job, times(job), name=source.name.rpartition("/")[2], device=device_of(job))
+            one = source.paths[0] if len(source.paths) == 1 and source.paths[0].is_file() else None
+            timing = times(job)
+            simulated = timing.origin == Origin.SIMULATED
+            page = report(
+                job, timing, name=source.name.rpartition("/")[2], allocated=allocated(one) if one else None,
+                device=device_of(job, system=SYSTEM if simulated else ""),
+            )  # fmt: skip
             html = render(page)
             checked(page, html)
             out = options.out / f"{source.name.replace('/', '__')}.html"
@@ -126,6 +141,11 @@ def main() -> int:
             print(
                 f"{source.name:58} {len(job):5} {job.nodes:9,} {spent:6.1f} {len(html) / 1e6:5.2f}  {told}", flush=True
             )
+        except EtudeError as problem:
+            meant = any(part in source.name for part in REFUSED)
+            failed += not meant
+            said = str(problem).splitlines()[0]
+            print(f"{source.name:58} {'refused' if meant else 'FAILED'}: {said[:200]}", flush=True)
         except Exception as problem:
             failed += 1
             print(f"{source.name:58} FAILED {type(problem).__name__}: {str(problem)[:300]}", flush=True)

@@ -27,7 +27,7 @@ from etude.simulate.run import simulate
 I64 = NDArray[np.int64]
 
 SIZES = (8, 16, 32, 64, 128, 256)
-KINDS = ("none", "slow_rank", "slow_link", "late_host", "missing")
+KINDS = ("none", "slow_rank", "slow_link", "late_host", "missing_participant")
 FACTORS = (1.05, 1.1, 1.2, 1.5)
 STEPS = 6
 SKEW_NS = 1_000_000
@@ -198,9 +198,9 @@ def draw_truth(rng: random.Random, plan: Plan, kind: str, factor: float) -> Trut
             return None
         a, b = rng.choice(pairs)
         return Truth(kind, factor, (min(a, b), max(a, b)))
-    if kind == "missing" and plan.tp == 1 and plan.dp == 1:
+    if kind == "missing_participant" and plan.tp == 1 and plan.dp == 1:
         return None
-    return Truth(kind, factor, (rng.randrange(plan.ranks),), since if kind != "missing" else STEPS // 2)
+    return Truth(kind, factor, (rng.randrange(plan.ranks),), since if kind != "missing_participant" else STEPS // 2)
 
 
 def straggling(seed: int, ranks: int, kind: str, factor: float) -> tuple[Job, Timing, Truth]:
@@ -217,7 +217,7 @@ def straggling(seed: int, ranks: int, kind: str, factor: float) -> tuple[Job, Ti
     timing = simulate(job, system("dgx-h100").resized(max(ranks, 8)), jitter=dict.fromkeys(JITTER, NOISE), seed=seed,
                       slow_links=slow)  # fmt: skip
     starts, ends = [s.copy() for s in timing.start_ns], [e.copy() for e in timing.end_ns]
-    if kind == "missing":
+    if kind == "missing_participant":
         starts, ends = hung(job, starts, ends, truth)
     for start, end in zip(starts, ends, strict=True):
         skew = rng.randrange(-SKEW_NS, SKEW_NS)

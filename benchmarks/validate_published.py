@@ -26,12 +26,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from eager_steps import HOST_NS, cases_of
 from published_rows import Case, Row, case_of, fitted_keys, key_of
 
 from etude.cost.catalogue import system
 from etude.generate.build import generate
-from etude.generate.model import Model
-from etude.generate.plan import Plan
 from etude.model.reading import plain
 from etude.model.system import Device, System
 from etude.simulate.run import simulate
@@ -192,36 +191,44 @@ def table(errors: list[tuple[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def h200_cases(path: Path) -> list[tuple[Case, float]]:
-    """Single-GPU steps: PyTorch eager, everything in bf16, fused AdamW, no norms of gradients."""
-    found = []
-    for row in csv.DictReader(path.open()):
-        if row["kind"] != "train":
-            continue
-        shape = {k: int(row[k]) for k in ("layers", "hidden", "heads", "ffn", "vocab", "seq")}
-        m = Model(name="h200", **shape, gated=row["act"] == "swiglu", norm=row["norm"].replace("ln", "layer"),  # type: ignore[arg-type]
-                  positions="none")  # type: ignore[arg-type]  # fmt: skip
-        plan = Plan(micro_batch=int(row["batch"]), seq=shape["seq"], grad_dtype="bf16", state_dtype="bf16",
-                    master=False, clip=False, host_ns=EAGER_HOST_NS)  # fmt: skip
-        case = Case(
-            model=m,
-            plan=plan,
-            system="dgx-h200",
-            gpu="H200",
-            stack="pytorch-eager",
-            megatron=False,
-            step_s=float(row["train_step_ms_median"]) / 1e3,
-            assumed="",
-            source="h200_steps.csv",
-            key="0",
-        )
-        found.append((case, float(row["train_step_ms_median"]) / 1e3))
-    return found
+def host_time(cases: list[Case]) -> tuple[Case, int]:
+    """The row of a file that waits for the host the most, and the host's time for an op with which it comes out right.
+
+    Between no host and a slow one a step that waits for it throughout grows in a straight line.
+    """
+
+    def step_s(case: Case, host_ns: int) -> float:
+        return simulate(generate(case.model, case.plan.replace(host_ns=host_ns)).job, machine(case)).makespan_ns / 1e9
+
+    case = min(cases, key=lambda c: step_s(c, 0) / c.step_s)
+    low, high = HOST_NS, 4 * HOST_NS
+    a, b = step_s(case, low), step_s(case, high)
+    return case, round(low + (case.step_s - a) / (b - a) * (high - low))
 
 
-EAGER_HOST_NS = 60_000
-"""Host time of an op in eager PyTorch, forward and backward: an assumption, seen in the smallest model of that file,
-which waits for the host throughout."""
+def eager_steps(path: Path, grid: Path) -> None:
+    """Our own single-GPU steps: constants from the steps that we measured, the host's time from one row of each."""
+    print(f"\nH200, PyTorch eager: constants fitted to {grid.name}, none to {path.name} but the time of its host")
+    fitted: list[tuple[Case, Outcome]] = []
+    errors: list[tuple[str, float]] = []
+    for file in (grid, path):
+        cases = cases_of(file)
+        slowest, host_ns = host_time(cases)
+        pairs = [(c, moved(c, False)) for c in (replace(c, plan=c.plan.replace(host_ns=host_ns)) for c in cases)]
+        if file is grid:
+            fitted = pairs
+            constants = fit(fitted, NEUTRAL)
+            print("  " + "  ".join(f"{k} {v:.2f}" for k, v in zip(KNOBS, constants, strict=True)))
+        print(f"  {file.name}: {host_ns / 1e3:.0f} us of the host for an op")
+        for case, outcome in pairs:
+            time, raw, of_host = near(outcome, constants), outcome.times[0], case.key == slowest.key
+            error = time / case.step_s - 1
+            if not of_host:
+                errors.append((file.name, error))
+            print(f"    {case.model.name:10s} {case.plan.micro_batch:2d} x {case.plan.seq:4d} {time * 1e3:7.1f} ms;"
+                  f" measured {case.step_s * 1e3:7.1f} ({error:+6.1%}, without constants {raw / case.step_s - 1:+6.1%})"
+                  f"{' the host' if of_host else ''}")  # fmt: skip
+    print(table(errors))
 
 
 def main() -> int:
@@ -246,16 +253,8 @@ def main() -> int:
     pairs = [(case, Outcome(case.key, tuple(t))) for case, t in zip(cases, times, strict=True)]
     constants = constants_of([pair for pair in pairs if pair[0].key in fitted])
     report(pairs, constants, fitted)
-    steps = h200_cases(options.steps) if options.steps.exists() else []
-    if steps:
-        print("\nH200, PyTorch eager (h200_steps.csv); constants of the catalogue and the host's time")
-        errors = []
-        for case, seconds in steps:
-            time = simulate(generate(case.model, case.plan).job, machine(case)).makespan_ns / 1e9
-            errors.append(("h200_steps", time / seconds - 1))
-            print(f"  {case.model.layers} x {case.model.hidden:5d} {time * 1e3:7.1f} ms; measured {seconds * 1e3:.1f}"
-                  f" ({errors[-1][1]:+.1%})")  # fmt: skip
-        print(table(errors))
+    if options.steps.exists():
+        eager_steps(options.steps, HERE / "h200_steps_grid.csv")
     return 0
 
 

@@ -33,7 +33,7 @@ def cases(jobs: int, seed: int) -> list[tuple[int, int, str, float]]:
         ranks = SIZES[i % len(SIZES)]
         number = i // len(SIZES)
         kind = KINDS[number % len(KINDS)]
-        factor = FACTORS[number // len(KINDS) % len(FACTORS)] if kind not in ("none", "missing") else 1.0
+        factor = FACTORS[number // len(KINDS) % len(FACTORS)] if kind not in ("none", "missing_participant") else 1.0
         found.append((seed + i, ranks, kind, factor))
     return found
 
@@ -61,7 +61,9 @@ def main() -> int:
                 answers = {a: n for (r, k, f, a), n in table.items() if (r, k, f) == (ranks, kind, factor)}
                 label = kind if factor == 1 else f"{kind} +{100 * (factor - 1):.0f}%"
                 print(f"  {label:16} -> " + ", ".join(f"{a}: {n}" for a, n in sorted(answers.items())))
-    wrong = {key: n for key, n in table.items() if key[1] != "none" and (key[2] >= 1.1 or key[1] == "missing")}
+    wrong = {
+        key: n for key, n in table.items() if key[1] != "none" and (key[2] >= 1.1 or key[1] == "missing_participant")
+    }
     right, whole = sum(n for key, n in wrong.items() if key[3] == key[1]), sum(wrong.values())
     clean = {key: n for key, n in table.items() if key[1] == "none"}
     quiet, clean_jobs = sum(n for key, n in clean.items() if key[3] == "none"), sum(clean.values())

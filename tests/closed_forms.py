@@ -28,8 +28,15 @@ def product_flops(m: Model, plan: Plan) -> int:
     return 6 * tokens * (weights + m.hidden * m.vocab) + 14 * plan.batch * m.layers * m.heads * m.head * pairs(plan.seq)
 
 
+def model_flops(m: Model, plan: Plan) -> int:
+    """The same without the scores that fused attention makes again on its way back."""
+    return product_flops(m, plan) - 2 * plan.batch * m.layers * m.heads * m.head * pairs(plan.seq)
+
+
 def recomputed_flops(m: Model, plan: Plan) -> int:
     """Products that are done a second time."""
+    if plan.recompute == "selective:norm,activation":
+        return 0
     attention = 4 * plan.batch * m.layers * m.heads * m.head * pairs(plan.seq)
     if plan.recompute == "selective":
         return attention
@@ -64,7 +71,7 @@ def tensor_bytes(m: Model, plan: Plan) -> Counter[str]:
     if t == 1:
         return found
     full = plan.micro_batch * plan.seq // plan.cp * m.hidden * 2
-    again = {"none": 0, "selective": 0, "full": 1}[str(plan.recompute)]
+    again = plan.recompute == "full"
     if plan.sequence_parallel:
         # Layers gather twice and scatter twice forward; backward they gather gradients and inputs, and scatter.
         found["all_gather"] = (m.layers * (6 + 2 * again) + 1 + 2) * (full // t)  # the embedding's, the head's
@@ -80,7 +87,7 @@ def context_bytes(m: Model, plan: Plan) -> Counter[str]:
     c = plan.cp
     if c == 1:
         return found
-    times = {"none": 1, "selective": 2, "full": 2}[str(plan.recompute)]
+    times = 2 if plan.recompute in ("selective", "full") else 1
     kv = max(m.kv // plan.tp, 1)
     mine = plan.micro_batch * plan.seq // c * kv * 2 * m.head * 2
     if plan.cp_kind == "ring":
@@ -149,23 +156,29 @@ def data_bytes(m: Model, plan: Plan) -> Counter[str]:
 
 
 def layer_bytes(m: Model, plan: Plan) -> tuple[int, int]:
-    """(what a layer keeps of a micro-batch without recomputation, what of it the core of attention keeps)."""
+    """(what a layer keeps of a micro-batch without recomputation, what of it need not be kept with the plan's)."""
     tokens = plan.micro_batch * plan.seq // plan.cp
     rows = tokens // plan.tp if plan.sequence_parallel else tokens
     heads, kv, ffn = m.heads // plan.tp, max(m.kv // plan.tp, 1), m.ffn // plan.tp
     core = 2 * tokens * m.head * (heads + 2 * kv) + 4 * tokens * heads
     around = 4 * 2 * rows * m.hidden  # two norms, and into the first product of each half
-    return core + around + 2 * tokens * (heads * m.head + (3 if m.gated else 2) * ffn), core
+    whole = core + around + 2 * tokens * (heads * m.head + (3 if m.gated else 2) * ffn)
+    less = {
+        "none": 0,
+        "selective": 4 * tokens * heads,
+        "selective:norm,activation": 2 * 2 * rows * m.hidden + 2 * tokens * ffn,
+        "full": whole - 2 * rows * m.hidden,
+    }
+    return whole, less[plan.recompute]
 
 
 def kept_bytes(m: Model, plan: Plan, layers: int, *, first: bool, last: bool) -> int:
     """What a stage keeps of a micro-batch until its backward pass."""
     tokens = plan.micro_batch * plan.seq // plan.cp
     rows = tokens // plan.tp if plan.sequence_parallel else tokens
-    whole, core = layer_bytes(m, plan)
-    each = {"none": whole, "selective": whole - core, "full": 2 * rows * m.hidden}[str(plan.recompute)]
+    whole, less = layer_bytes(m, plan)
     head = 2 * 2 * rows * m.hidden + 4 * tokens * -(-m.vocab // plan.tp)
-    return layers * each + (8 * tokens if first else 0) + (head if last else 0)
+    return layers * (whole - less) + (8 * tokens if first else 0) + (head if last else 0)
 
 
 def memory_peaks(m: Model, plan: Plan) -> list[int]:
@@ -175,8 +188,7 @@ def memory_peaks(m: Model, plan: Plan) -> list[int]:
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
     sizes, n = split(m.layers, made.stages), plan.replicas
     tokens = plan.micro_batch * plan.seq // plan.cp
-    whole, core = layer_bytes(m, plan)
-    again = {"none": 0, "selective": core, "full": whole - kept_bytes(m, plan, 1, first=False, last=False)}
+    again = layer_bytes(m, plan)[1]
     gathered = plan.seq * plan.micro_batch * max(m.kv // plan.tp, 1) * 2 * m.head * 2
     found = []
     for rank in range(plan.pp):
@@ -191,7 +203,7 @@ def memory_peaks(m: Model, plan: Plan) -> list[int]:
             held += kept[s] if action == Action.FORWARD else 0
             beside = 0 if action == Action.WEIGHT else max(logits[s], keys)
             if action in (Action.BACKWARD, Action.INPUT):
-                beside = max(beside, again[str(plan.recompute)])
+                beside = max(beside, again)
             peak = max(peak, held + beside)
             held -= kept[s] if action in (Action.BACKWARD, Action.WEIGHT) else 0
         found.append(_state_bytes(m, plan, params, mine, n) + peak)

@@ -7,6 +7,7 @@ from typing import Any
 
 from etude.generate.model import Model
 
+RECOMPUTE = ["none", "selective", "selective:norm,activation", "full"]
 SCHEDULES = ("1f1b", "gpipe", "interleaved:2", "interleaved:3", "looped_bfs:2", "zb1p", "zb2p", "zbv", "vhalf", "vmin",
              "dualpipe", "dualpipev")  # fmt: skip
 
@@ -56,7 +57,7 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
         "gpus": stage * pp, "tp": tp, "cp": cp, "pp": pp, "ep": random.choice(ways), "micro_batch": micro,
         "global_batch": dp * micro * random.choice([1, 2, 4, 8, 16]), "schedule": random.choice(SCHEDULES),
         "zero": zero, "reshard": random.random() < 0.7, "cp_kind": random.choice(["ring", "all_gather", "ulysses"]),
-        "recompute": random.choice(["none", "selective", "full"]), "tp_chunks": random.choice([1, 1, 2, 4]),
+        "recompute": random.choice(RECOMPUTE), "tp_chunks": random.choice([1, 1, 2, 4]),
         "precision": random.choice(["bf16", "fp16", "fp8", "fp32"]), "grad_dtype": random.choice(["fp32", "bf16"]),
         "attention": random.choice(["flash", "flash", "unfused"]), "clip": random.random() < 0.7,
         "overlap_grads": random.random() < 0.7, "overlap_params": random.random() < 0.7,

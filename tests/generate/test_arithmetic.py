@@ -54,6 +54,8 @@ AXES: list[dict[str, Any]] = [
     {"gpus": 4, "cp": 4, "cp_kind": "all_gather"},
     {"gpus": 4, "cp": 4, "cp_kind": "ulysses"},
     {"gpus": 4, "cp": 4, "recompute": "selective"},
+    {"gpus": 4, "tp": 4, "tp_chunks": 2, "recompute": "selective:norm,activation"},
+    {"recompute": "selective:norm,activation"},
     {"gpus": 4, "pp": 4, "global_batch": 8},
     {"gpus": 4, "pp": 4, "global_batch": 8, "schedule": "interleaved:2"},
     {"gpus": 4, "pp": 4, "global_batch": 8, "schedule": "zb1p"},
@@ -67,7 +69,7 @@ AXES: list[dict[str, Any]] = [
 def check_against_forms(m: Model, found: Generated) -> None:
     plan = found.plan
     assert found.params == forms.params(m)
-    assert found.model_flops == forms.product_flops(m, plan)
+    assert found.model_flops == forms.model_flops(m, plan)
     assert product_flops(found, again=False) == forms.product_flops(m, plan)
     assert product_flops(found, again=True) == forms.recomputed_flops(m, plan)
     assert bytes_by_type(found) == forms.comm_bytes(m, plan)
@@ -77,6 +79,9 @@ def check_against_forms(m: Model, found: Generated) -> None:
 @pytest.mark.parametrize("axis", AXES, ids=str)
 def test_each_axis_alone(axis: dict[str, Any]):
     check_against_forms(MODEL, made(**axis))
+
+
+RECOMPUTE = ["none", "selective", "selective:norm,activation", "full"]
 
 
 @st.composite
@@ -94,7 +99,7 @@ def products(draw: st.DrawFn) -> tuple[Model, dict[str, Any]]:
         "global_batch": dp * micro * draw(st.sampled_from([8, 16])), "sp": draw(st.booleans()) if tp > 1 else None,
         "cp_kind": draw(st.sampled_from(["ring", "all_gather", "ulysses"])), "schedule": draw(st.sampled_from(names)),
         "zero": draw(st.integers(0, 2)), "grad_dtype": draw(st.sampled_from(["fp32", "bf16"])),
-        "recompute": draw(st.sampled_from(["none", "selective", "full"])), "clip": draw(st.booleans()),
+        "recompute": draw(st.sampled_from(RECOMPUTE)), "clip": draw(st.booleans()),
         "tp_chunks": draw(st.sampled_from([1, 2])), "overlap_params": draw(st.booleans()),
         "overlap_grads": draw(st.booleans()), "order": draw(st.sampled_from(["tp-cp-dp-pp", "tp-pp-cp-dp"])),
     }  # fmt: skip
@@ -168,7 +173,7 @@ def test_experts(plan: dict[str, Any]):
     tokens, h = p.batch * 64, 64
     attention = h * 8 * (2 * 8 + 2 * 4)
     weights = 8 * attention + 2 * 3 * h * 192 + 6 * (8 * h + 2 * 3 * h * 32 + 3 * h * 64) + h * 512
-    assert found.model_flops == 6 * tokens * weights + 14 * p.batch * 8 * 8 * 8 * forms.pairs(64)
+    assert found.model_flops == 6 * tokens * weights + 12 * p.batch * 8 * 8 * 8 * forms.pairs(64)
     moved = bytes_by_type(found)
     assert moved.get("all_to_all", 0) == (6 * 4 * tokens * 2 * h * 2 if p.ep > 1 else 0)
 
@@ -268,3 +273,44 @@ def test_full_recomputation_keeps_the_input_of_a_layer():
     m = MODEL
     diff = [made(m.replace(layers=n), recompute="full").memory[0].activation_bytes for n in (7, 8)]
     assert diff[1] - diff[0] == 64 * 64 * 2
+
+
+def rows_of(found: Generated, module: str) -> tuple[Any, np.ndarray]:
+    trace = found.job.trace(0)
+    codes, words = trace.coded("module")
+    return trace, np.array([w.endswith(module) for w in words])[codes]
+
+
+def test_weights_are_cast_once_a_step_and_when_they_were_gathered():
+    products = 8 * (64 * 8 * (2 * 8 + 2 * 4) + 3 * 64 * 192)  # not the head's
+    for plan, times in (({"global_batch": 4}, 1), ({"gpus": 2, "zero": 3, "global_batch": 4}, 2 * 2)):
+        trace, cast = rows_of(made(precision="fp8", **plan), "quantise")
+        assert trace.flops[cast].sum() == products * times
+        assert trace.tensor_bytes[cast].sum() == 4 * products * times
+
+
+def test_sharded_weights_are_whole_for_the_blocks_at_work():
+    layer = 64 * 8 * (2 * 8 + 2 * 4) + 3 * 64 * 192 + 2 * 64
+    table = 512 * 64
+    biggest, total = max(layer, table + 64), 8 * layer + 2 * table + 64
+    for plan, whole in (({}, 2 * biggest), ({"prefetch": 0}, biggest), ({"reshard": False}, total)):
+        found = made(gpus=4, zero=3, **plan)
+        assert found.memory[0].weights == 2 * -(-total // 4) + 2 * whole
+
+
+@pytest.mark.parametrize("plan", [{"gpus": 4}, {"gpus": 4, "zero": 1}, {"gpus": 4, "tp": 2}])
+def test_a_checkpoint_is_written_once(plan: dict[str, Any]):
+    found = made(checkpoint=True, data_loading=True, **plan)
+    trace, store = rows_of(found, "checkpoint")
+    assert store.sum() == 1 and trace.kind[store][0] == int(Kind.MEM_STORE)
+    norms = 17 * 64 * (found.plan.tp - 1)  # on every tensor-parallel rank
+    assert trace.tensor_bytes[store].sum() * 4 == 14 * (found.params + norms)
+    trace, load = rows_of(found, "data")
+    assert trace.tensor_bytes[load].tolist() == [16 * 64]
+
+
+@pytest.mark.parametrize("kind", ["ring", "all_gather", "ulysses"])
+def test_context_parallel_ranks_share_the_work_of_a_window(kind: str):
+    m = MODEL.replace(window=24)
+    whole = made(m).model_flops
+    assert made(m, gpus=4, cp=4, cp_kind=kind).model_flops == whole < made().model_flops

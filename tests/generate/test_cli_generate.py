@@ -7,6 +7,9 @@ import pytest
 
 import etude
 from etude.cli import main
+from etude.cost.catalogue import system
+from etude.model.schema import Collective
+from etude.simulate.run import simulate
 from etude.sweep.plans import usual_batch
 
 TINY = "{layers: 4, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq: 32, gated: true, tied: true}\n"
@@ -94,6 +97,7 @@ def test_a_plan_file_under_flags(tiny: str, tmp_path: Path, capsys):
         (["--gpus", "2", "--cp", "2", "--seq", "30"], "no 4 equal pieces"),
         (["--memory", "1MB"], "does not fit"),
         (["--gpus", "4", "--pp", "4", "--stages", "1,1,1"], "4 stages"),
+        (["--gpus", "3", "--pp", "3", "--stages", "2,0,2"], "stage 1 has nothing to do"),
         (["--moe-skew", "3"], "between 1 and 2"),
     ],
 )
@@ -143,3 +147,23 @@ def test_ranks_and_micro_batches_that_are_left_out(tiny: str, capsys, axes: str,
     assert found["ranks"] == ranks
     rows = 32 * 2 if "--micro-batch" in axes else 32 // 2  # sequence parallel with tensor parallelism
     assert found["comm_bytes_by_type"].get("send", 0) == sends * rows * 64 * 2
+
+
+def test_members_of_a_collective_say_one_size_in_files_by_rank(tmp_path: Path, capsys):
+    """What the fullest of them moves; in the folded job each says its own."""
+    path = tmp_path / "moe.yaml"
+    path.write_text(
+        "{layers: 2, hidden: 64, heads: 4, ffn: 64, vocab: 256, seq: 32, gated: true, experts: 8, top_k: 2}\n"
+    )
+    args = ("generate", str(path), "--ep", "4", "--gpus", "8", "--moe-skew", "1.5")
+    printed(capsys, *args, "--to", "et", "-o", str(tmp_path / "et"))
+    printed(capsys, *args, "-o", str(tmp_path / "folded"))
+    even, own = etude.open(tmp_path / "et"), etude.open(tmp_path / "folded")
+    exchange = even.trace(0).collective == Collective.ALL_TO_ALL
+    assert exchange.sum() == 2 * 4
+    for rank in range(8):
+        assert set(even.trace(rank).in_bytes[exchange].tolist()) == {32 * 2 * 64 * 2 * 3 // 2}
+        sent = own.trace(rank).in_bytes[exchange]
+        assert sent.min() == round(min(1.0, 0.5 + rank % 4 / 3) * 32 * 2 * 64 * 2)
+        assert even.trace(rank).flops.clip(1).min() == 1
+    assert simulate(even, system("dgx-h100")).makespan_ns == simulate(own, system("dgx-h100")).makespan_ns

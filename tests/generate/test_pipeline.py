@@ -258,7 +258,7 @@ def test_csv_comes_back(name: str, tmp_path: Path):
 
 def test_csv_as_pytorch_writes_it(tmp_path: Path):
     path = tmp_path / "order.csv"
-    path.write_text("0F0,0F1,,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n")
+    path.write_text("0F0,0F1,0SEND_F1,,0RECV_B0,0B0,,0B1\n1UNSHARD,1F0,1B0,1F1,1B1\n")
     s = read(path)
     assert (s.ranks, s.stages, s.micro_batches) == (2, 2, 2)
     assert s.order(1) == ["1F0", "1B0", "1F1", "1B1"]
@@ -268,7 +268,8 @@ def test_csv_as_pytorch_writes_it(tmp_path: Path):
     ("content", "problem"),
     [
         ("", "no action in it"),
-        ("0F0,0SEND_F0\n", "line 1, cell 2: `0SEND_F0` is no action"),
+        ("0F0,0SEND_G0\n", "line 1, cell 2: `0SEND_G0` is no action"),
+        ("0F0,0B0\n\n1F0,1B0\n", "line 2: rank 1 has nothing to do"),
         ("0F0,0B0\n1X0\n", "line 2, cell 1"),
         ("(0F0;0B0\n", "is no action"),
         ("0F0,999999999F0\n", "is no action"),

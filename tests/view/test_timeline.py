@@ -157,7 +157,7 @@ def test_perfetto_holds_every_slice(seed: int, tmp_path: Path):
             open_on.setdefault(e.track_uuid, []).append((names[e.name_iid], packet.timestamp))
         elif e.type == e.TYPE_SLICE_END:
             name, start = open_on[e.track_uuid].pop()
-            found.append((pid[parent[e.track_uuid]] - 1, name, start, packet.timestamp))
+            found.append((pid[parent[e.track_uuid]], name, start, packet.timestamp))
         else:
             counters += 1
             assert e.type == e.TYPE_COUNTER

@@ -21,9 +21,9 @@ from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
-from etude.analyse.runs import Run, Use, runs, segments, uses
+from etude.analyse.runs import Run, Use, runs, uses
 from etude.errors import UsageError
-from etude.model.frames import frames
+from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order
 from etude.model.job import Job
 from etude.model.match import Matching, match
@@ -59,9 +59,7 @@ def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -
     columns = _Columns(job, timing)
     if columns.last is None:
         raise UsageError("no node of this job has a start and an end", hint="etude simulate gives it times")
-    pieces = k.walk(*columns.arguments(rendezvous))[::-1]
-    columns.flat.clear()  # copies of all ranks; the table needs none
-    return columns.table(pieces[(pieces[:, 3] < pieces[:, 4]) | (pieces[:, 2] == k.NODE)])
+    return columns.table(k.walk(*columns.arguments(rendezvous))[::-1])
 
 
 def by_kind(path: pa.Table) -> dict[str, int]:
@@ -91,42 +89,31 @@ def _spent(path: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
 
 
 class _Columns:
-    """The runs of a job one after the other, as the walk needs them."""
+    """The runs of a job as the walk needs them: where their columns lie, and those that are made for it."""
 
     def __init__(self, job: Job, timing: Timing) -> None:
         self.job, self.matching = job, match(job)
         self.shift = offsets(job, timing, matching=self.matching)
-        self.place = np.zeros(len(job.ranks), np.int64)
         self.run_of = np.zeros(len(job.ranks), np.int64)
-        self.ended_of = np.zeros((len(job.ranks), 2), np.int64)
         self.traces: list[Trace] = []
         self.uses: list[U8] = []
-        parts: dict[str, list[NDArray[Any]]] = {}
+        self.kept: list[dict[int, NDArray[Any]]] = []
+        places = []
         self.last: tuple[int, int] | None = None
         latest, first = UNKNOWN, np.iinfo(np.int64).max
-        base = edges = ended_base = 0
         for run in runs(job, timing):
             trace, timed = run.trace, run.timed
-            self.place[run.at], self.run_of[run.at] = base, len(self.traces)
+            self.run_of[run.at] = len(self.traces)
             self.traces.append(trace)
             self.uses.append(uses(trace))
-            dep = dependencies(trace)
             role = _roles(trace)
-            ended = np.flatnonzero(timed & (trace.cpu != 1) & (trace.kind != Kind.METADATA)).astype(np.int32)
-            ended = ended[np.argsort(run.end_ns[ended], kind="stable")]
-            self.ended_of[run.at] = ended_base, ended_base + len(ended)
-            columns: dict[str, NDArray[Any]] = {
-                "start": run.start_ns, "end": run.end_ns, "kind": trace.kind, "role": role, "cpu": trace.cpu,
-                "dep_start": dep.start[:-1] + edges, "dep": dep.rows, "why": _why(trace, dep.start),
-                "lane_prev": _lane_before(trace, run.start_ns, run.end_ns, timed, role), "ended": ended,
-                "slot": trace.group, "copied": _copied(run),
-            }  # fmt: skip
-            for name, values in columns.items():
-                parts.setdefault(name, []).append(values)
-            base, edges, ended_base = base + len(trace), edges + len(dep.rows), ended_base + len(ended)
+            columns = _columns(run, timed, role)
+            self.kept.append(columns)
+            places.append(_places(columns, len(trace)))
             if timed.any():
                 rows = np.flatnonzero(timed)
-                own = rows[role[rows] != k.FRAME] if (role[rows] != k.FRAME).any() else rows
+                work = (role[rows] & k.FRAME) == 0
+                own = rows[work] if work.any() else rows
                 ends = own[_counts(trace, own)]
                 mine = run.at[int(np.argmax(self.shift[run.at]))]
                 end = int(run.end_ns[ends].max() + self.shift[mine])
@@ -135,17 +122,13 @@ class _Columns:
                     latest = end
                     self.last = int(mine), int(ends[np.argmax(run.end_ns[ends])])
         self.first_ns = int(first)
-        flat = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
-        flat["dep_start"] = np.append(flat["dep_start"], edges).astype(np.int64)
-        self.flat = flat
+        self.places = np.array(places, np.int64).reshape(len(places), k.NUM_COPIES + 1)
 
     def arguments(self, rendezvous: bool) -> list[Any]:
-        job, flat, matching = self.job, self.flat, self.matching
+        job, matching = self.job, self.matching
         assert self.last is not None
-        columns = ("start", "end", "kind", "role", "cpu", "dep_start", "dep", "why", "lane_prev", "ended")
-        given = [*(flat[name] for name in columns), self.ended_of, flat["copied"], flat["slot"]]
         return [
-            *self.last, self.first_ns, self.place, self.shift, *given, job.group_start, job.group_of,
+            *self.last, self.first_ns, self.run_of, self.shift, self.places, job.group_start, job.group_of,
             *_uses(job, matching), *_partners(job, matching), rendezvous, len(job.ranks), UNKNOWN,
         ]  # fmt: skip
 
@@ -156,9 +139,8 @@ class _Columns:
         for number in np.unique(self.run_of[at]).tolist():
             mine = np.flatnonzero(self.run_of[at] == number)
             trace = self.traces[number]
-            codes, texts = trace.coded("name")
-            code = codes[_named(trace, row[mine], codes, texts)]
-            name[mine] = np.where(code >= 0, code + len(words), 0)
+            codes, texts = _names(trace, row[mine])
+            name[mine] = np.where(codes >= 0, codes + len(words), 0)
             words += texts
             use[mine] = self.uses[number][row[mine]]
         labels = [*(KINDS[one] for one in Use), "launch", "gap"]
@@ -193,33 +175,72 @@ def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
     return found
 
 
+def _columns(run: Run, timed: NDArray[np.bool_], role: U8) -> dict[int, NDArray[Any]]:
+    """The columns of a run by their places in the kernel's table; those of its trace as they are, not copied."""
+    trace, dep = run.trace, dependencies(run.trace)
+    ended = np.flatnonzero(timed & (trace.cpu != 1) & (trace.kind != Kind.METADATA)).astype(np.int32)
+    call, copy = _copies(run)
+    columns = {
+        k.START: run.start_ns, k.END: run.end_ns, k.ROLE: role,
+        k.DEP_START: dep.start, k.DEP: dep.rows, k.WHY: _why(trace, dep.start),
+        k.LANE_PREV: _lane_before(trace, run.start_ns, run.end_ns, timed, role),
+        k.ENDED: ended[np.argsort(run.end_ns[ended], kind="stable")],
+        k.CALL: call, k.COPY: copy,
+    }  # fmt: skip
+    if trace.group.strides != (0,):
+        columns[k.SLOT] = trace.group
+    return {which: np.ascontiguousarray(column) for which, column in columns.items()}
+
+
+def _places(columns: dict[int, NDArray[Any]], nodes: int) -> list[int]:
+    """A row of the kernel's table. The columns must live for as long as it is used."""
+    found = {which: column.ctypes.data for which, column in columns.items()}
+    found |= {k.NODES: nodes, k.NUM_ENDED: len(columns[k.ENDED]), k.NUM_COPIES: len(columns[k.COPY])}
+    return [found.get(which, 0) for which in range(k.NUM_COPIES + 1)]
+
+
+_TO_OTHERS: Final = {Kind.SEND: k.SEND, Kind.RECV: k.RECV, Kind.COLL: k.COLL}
+
+
 def _roles(trace: Trace) -> U8:
-    role = np.where(frames(trace), k.FRAME, 0).astype(np.uint8)
-    host = trace.cpu == 1
+    of_kind = np.zeros(256, np.uint8)
+    for kind, bit in _TO_OTHERS.items():
+        of_kind[kind] = bit
+    role = of_kind[trace.kind]
+    frame, host = frames(trace), trace.cpu == 1
+    role[frame] |= k.FRAME
+    role[host] |= k.HOST
     if host.any():
-        codes, words = trace.coded("name")
-        waits = np.array([bool(SYNC_CALLS.search(w)) for w in words] + [False])[codes]
-        role[host & waits & (role == 0)] = k.SYNC
+        rows = np.flatnonzero(host & ~frame)
+        codes, words = trace.coded("name", rows)
+        waits = np.array([bool(SYNC_CALLS.search(w)) for w in words] + [False])
+        role[rows[waits[codes]]] |= k.SYNC
     return role
 
 
-def _copied(run: Run) -> I32:
-    """The copy that each copy call launched, -1 elsewhere. A call that outlasts its copy was waiting for it, whatever
-    it is called: copies from and to pageable memory are."""
-    found = np.full(len(run.trace), -1, np.int32)
-    calls = launched(run, "Memcpy")
-    found[calls.call] = calls.node
-    own = np.flatnonzero(segments(run.trace) & (run.trace.parent >= 0))  # time of a call that is in pieces
-    found[own] = found[run.trace.parent[own]]
-    return found
+def _copies(run: Run) -> tuple[I32, I32]:
+    """Copy calls, ascending, and the copy that each launched. A call that outlasts its copy was waiting for it,
+    whatever it is called: copies from and to pageable memory are."""
+    trace = run.trace
+    found = launched(run, "Memcpy")
+    if not len(found.call):
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
+    copy = np.full(len(trace), -1, np.int32)
+    copy[found.call] = found.node
+    inside = np.flatnonzero((trace.cpu == 1) & (trace.parent >= 0))
+    inside = inside[copy[trace.parent[inside]] >= 0]
+    codes, words = trace.coded("name", inside)
+    own = inside[np.array([word == SEGMENT for word in words] + [False])[codes]]  # time of a call that is in pieces
+    copy[own] = copy[trace.parent[own]]
+    call = np.flatnonzero(copy >= 0).astype(np.int32)
+    return call, copy[call]
 
 
-def _named(trace: Trace, rows: I64, codes: I32, words: list[str]) -> I64:
-    """The node whose name a row goes by: a `host` segment is time of the operator around it."""
-    if "host" not in words:
-        return rows
-    segment = (codes[rows] == words.index("host")) & (trace.parent[rows] >= 0)
-    return np.where(segment, trace.parent[rows], rows)
+def _names(trace: Trace, rows: I64) -> tuple[I32, list[str]]:
+    """The names that rows go by, as codes (-1: none) and words: a `host` segment is time of the operator around it."""
+    codes, words = trace.coded("name", rows)
+    segment = np.array([word == SEGMENT for word in words] + [False])[codes] & (trace.parent[rows] >= 0)
+    return trace.coded("name", np.where(segment, trace.parent[rows], rows)) if segment.any() else (codes, words)
 
 
 def _why(trace: Trace, dep_start: I64) -> U8:
@@ -242,9 +263,12 @@ def _lane_before(trace: Trace, start: I64, end: I64, timed: NDArray[np.bool_], r
     """The node that held a node's lane before it, -1 where there is none. Of those that start and end together, the
     one that others wait for comes first."""
     before = np.full(len(trace), -1, np.int32)
-    rows = np.flatnonzero(timed & (trace.lane >= 0) & (role != k.FRAME) & (trace.kind != Kind.METADATA))
+    rows = np.flatnonzero(timed & (trace.lane >= 0) & ((role & k.FRAME) == 0) & (trace.kind != Kind.METADATA))
     lane = trace.lane[rows]
-    in_order = (lane[1:] == lane[:-1]) & (start[rows[1:]] > start[rows[:-1]]) | (lane[1:] > lane[:-1])
+    by_lane = np.argsort(lane.astype(np.uint16) if len(trace.lane_kind) <= 1 << 16 else lane, kind="stable")
+    rows, lane = rows[by_lane], lane[by_lane]
+    later, ends_later = np.diff(start[rows]), np.diff(end[rows])
+    in_order = (lane[1:] > lane[:-1]) | (later > 0) | (later == 0) & (ends_later > 0)
     if not in_order.all():
         depth = np.full(len(trace), len(trace), np.int64)
         order = topological_order(trace)

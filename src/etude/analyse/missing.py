@@ -1,68 +1,202 @@
-"""Participants that never came: who the others wait for when a run stands still."""
+"""Participants that never came: who the others wait for when a run stands still, and who stopped before the others.
+
+A rank is missing where others stand in a collective that it never came to while it waits for nobody; where its part of
+a group's collectives, or of the messages with another rank, ends before that of the others; and where a run has a place
+for it and nothing of it was recorded.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.analyse.operations import Calls, group_name, group_size
+from etude.analyse.launches import launched
+from etude.analyse.operations import Calls, group_name
+from etude.analyse.runs import runs
 from etude.model.job import Job, ranges
-from etude.model.match import WORLD
+from etude.model.match import WORLD, Matching, match
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.timing import Timing
 
 Bool = NDArray[np.bool_]
+I64 = NDArray[np.int64]
+
+STOPPED: Final = 0.95
+"""Confidence where a rank stopped a good while before the others, or others stand and wait."""
+CUT: Final = 0.6
+"""Where it lacks no more than what a recording may have cut off, or its recording alone may be missing."""
+GONE: Final = 0.9
+"""Where nothing of a few ranks was recorded."""
+FEW: Final = 0.05
+"""Part of the world up to which those that were not recorded are few."""
+ALONE: Final = 0.8
+"""Where all others asked for a communication that never ran."""
+LACKS: Final = 0.02
+"""Part of a group's calls that a recording may have cut off."""
+_ASKS: Final = re.compile(r"^c10d::(?!.*wait)|^record_param_comms|^nccl:")
 
 
-def missing(job: Job, timing: Timing, found: Calls) -> Iterator[tuple[int, str]]:
-    """(rank, why) of each rank that others wait for in a collective that began and never ended, while it waits for
-    nobody itself. A rank that is not in the job at all counts if the others stand in a call that it belongs to."""
+@dataclass(frozen=True, slots=True)
+class Missing:
+    rank: int
+    confidence: float
+    evidence: str
+    since: int | None = None
+    """First step in which it is missed, where steps are known."""
+
+
+def missing(job: Job, timing: Timing | None, found: Calls, matching: Matching | None = None) -> Iterator[Missing]:
+    """Every rank once, for the strongest reason. Without times only what the ranks' programs lack is told."""
+    told: set[int] = set()
+    asked = _asked(job, timing)
+    waits = _waiting(job, timing) | asked
+    ways = (_stood_up(job, timing, found, waits), _never_asked(job, asked), _stopped(job, found, waits),
+            _unanswered(job, matching or match(job), waits), _absent(job))  # fmt: skip
+    for way in ways:
+        for one in way:
+            if one.rank not in told:
+                told.add(one.rank)
+                yield one
+
+
+def _stood_up(job: Job, timing: Timing | None, found: Calls, waits: Bool) -> Iterator[Missing]:
+    """Who others wait for in a call that began and never ended, while it waits for nobody itself."""
+    if timing is None:
+        return
     started = found.start_ns != UNKNOWN
     open_ = started & (found.end_ns == UNKNOWN)
-    if not open_.any():
-        return
-    waits = _waiting(job, timing)
-    stuck = np.unique(found.of[open_])
-    told = set()
-    for call in stuck.tolist():
+    for call in np.unique(found.of[open_]).tolist():
         span = slice(int(found.first[call]), int(found.first[call + 1]))
-        group = int(found.group[call])
         here = job.ranks[found.at[span]]
-        not_come = here[~started[span]].tolist()
-        members = _members(job, group)
-        not_come += [r for r in members if r not in set(job.ranks.tolist())]
-        for rank in not_come:
-            at = int(np.searchsorted(job.ranks, rank))
-            absent = at == len(job.ranks) or job.ranks[at] != rank
-            if rank in told or (not absent and waits[at]):
+        group = int(found.group[call])
+        members = _members(job, found, group)
+        came = here[started[span]].tolist()
+        for rank in [r for r in members.tolist() if r not in came]:
+            at = _at(job, rank)
+            if at >= 0 and waits[at]:
                 continue
-            told.add(rank)
             kind = Collective(int(found.collective[call])).name.lower()
-            waiting = ranges(here[open_[span]])
-            size = int(group_size(job, found.group[call : call + 1])[0])
-            yield (
-                rank,
-                (
-                    f"never came to {kind} {int(found.number[call]) + 1} of group `{group_name(job, group)}` of {size} "
-                    f"ranks, in which rank {waiting} waits" + _last_seen(job, timing, at if not absent else -1)
-                ),
+            evidence = (
+                f"never came to {kind} {int(found.number[call]) + 1} of group `{group_name(job, group)}` of "
+                f"{len(members)} ranks, in which rank {ranges(here[open_[span]])} waits"
+            )
+            yield Missing(rank, 1.0, evidence + _last_seen(job, timing, at), _step(job, found, call))
+
+
+def _never_asked(job: Job, asked: Bool) -> Iterator[Missing]:
+    """Who alone did not ask for what all others have asked for in vain."""
+    others = np.flatnonzero(~asked)
+    if len(job.ranks) > 2 and len(others) == 1:
+        evidence = f"rank {ranges(job.ranks[asked])} asked for a communication that never ran, and it did not"
+        yield Missing(int(job.ranks[others[0]]), ALONE, evidence)
+
+
+def _asked(job: Job, timing: Timing | None) -> Bool:
+    """Ranks whose hosts asked for a communication after the last one that a device ran. A profiler records what a
+    device has done, so one that hangs is not there."""
+    found = np.zeros(len(job.ranks), bool)
+    for run in runs(job, timing) if timing is not None else ():
+        trace = run.trace
+        host = np.flatnonzero(run.timed & (trace.cpu == 1))
+        done = launched(run)
+        done_at = run.start_ns[done.call[np.isin(trace.kind[done.node], (Kind.COLL, Kind.SEND, Kind.RECV))]]
+        if not len(host) or not len(done_at):
+            continue
+        codes, words = trace.coded("name")
+        talks = np.array([bool(_ASKS.search(word)) for word in words] + [False])[codes[host]]
+        found[run.at] = bool((run.start_ns[host[talks]] > done_at.max()).any())
+    return found
+
+
+def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
+    """Who has fewer calls on a group than most of its members."""
+    if not len(found):
+        return
+    for group in np.unique(found.group).tolist():
+        mine = np.flatnonzero(found.group == group)
+        members = _members(job, found, group)
+        done = np.zeros(len(job.ranks), np.int64)
+        np.add.at(done, found.at[np.isin(found.of, mine)], 1)
+        at = np.array([a for a in (_at(job, r) for r in members.tolist()) if a >= 0], np.int64)
+        if (done[at] == 0).sum() > 1:
+            at = at[done[at] > 0]  # several that never call: who is in a group is told by convention only
+        if len(at) < 2:
+            continue
+        most = int(done[at].max())
+        behind = at[done[at] < most]
+        if 2 * len(behind) >= len(at) and len(at) > 2:
+            continue  # half of them have fewer: there is no telling who is right
+        for one in behind[~waits[behind]].tolist():
+            lacks, first = most - int(done[one]), int(mine[done[one]])
+            kind = Collective(int(found.collective[first])).name.lower()
+            sure = STOPPED if lacks > max(LACKS * most, 1) else CUT
+            yield Missing(
+                int(job.ranks[one]),
+                sure,
+                f"came to {int(done[one])} of {most} collectives of group `{group_name(job, group)}` of {len(members)} "
+                f"ranks; the first that it is missed in is {kind} {int(done[one]) + 1}",
+                _step(job, found, first),
             )
 
 
-def _members(job: Job, group: int) -> list[int]:
+def _unanswered(job: Job, matching: Matching, waits: Bool) -> Iterator[Missing]:
+    """Who has fewer messages with another rank than that one has with it."""
+    links, sides = matching.links, matching.sides
+    length = np.append(np.diff(sides.start), 0)  # -1, no side, is the last
+    sent, got = length[links.send_side], length[links.recv_side]
+    lacks: dict[int, list[int]] = {}
+    for i in np.flatnonzero((sent != got) & (links.src_at >= 0) & (links.dst_at >= 0)).tolist():
+        behind, partner = (links.dst_at[i], links.src[i]) if got[i] < sent[i] else (links.src_at[i], links.dst[i])
+        lacks.setdefault(int(behind), []).append(int(partner))
+    for at, partners in sorted(lacks.items(), key=lambda item: -len(item[1])):
+        if not waits[at] and not any(len(lacks.get(_at(job, p), ())) > len(partners) for p in partners):
+            with_whom = ranges(np.unique(partners))
+            evidence = f"has fewer sends and receives than rank {with_whom} has for it: it stopped before"
+            yield Missing(int(job.ranks[at]), STOPPED if len(partners) > 1 else CUT, evidence)
+
+
+def _absent(job: Job) -> Iterator[Missing]:
+    """Ranks of the world, fewer than those that are there, of which nothing was recorded."""
+    gone = np.setdiff1d(np.arange(job.world_size), job.ranks)
+    if 2 * len(gone) < job.world_size:
+        for rank in gone.tolist():
+            evidence = f"nothing of it was recorded, and {len(job.ranks)} of the {job.world_size} ranks were"
+            yield Missing(rank, GONE if len(gone) <= max(1, FEW * job.world_size) else CUT, evidence)
+
+
+def _at(job: Job, rank: int) -> int:
+    """Position of a rank among those present, -1 where it is not."""
+    at = int(np.searchsorted(job.ranks, rank))
+    return at if at < len(job.ranks) and job.ranks[at] == rank else -1
+
+
+def _members(job: Job, found: Calls, group: int) -> NDArray[np.signedinteger]:
+    """Who is in a group: as the job says, else who was seen in its calls."""
     if group == WORLD:
-        return list(range(job.world_size)) if job.world_size > len(job.ranks) else []
-    members = job.groups.ranks(group)
-    return [] if members is None else members.tolist()
+        return np.arange(job.world_size)
+    known = job.groups.ranks(group)
+    if known is not None and len(known):
+        return known
+    return job.ranks[np.unique(found.at[np.isin(found.of, np.flatnonzero(found.group == group))])]
 
 
-def _waiting(job: Job, timing: Timing) -> Bool:
+def _step(job: Job, found: Calls, call: int) -> int | None:
+    first = int(found.first[call])
+    trace = job.traces[int(job.trace_of[found.at[first]])]
+    step = int(trace.step[found.row[first]])
+    return None if step == UNKNOWN else step
+
+
+def _waiting(job: Job, timing: Timing | None) -> Bool:
     """Ranks that stand in a communication."""
     found = np.zeros(len(job.ranks), bool)
-    for at in range(len(job.ranks)):
-        start, end = timing.block(at)
+    for at in range(len(job.ranks) if timing is not None else 0):
+        start, end = timing.block(at)  # type: ignore[union-attr]
         kind = job.traces[int(job.trace_of[at])].kind
         found[at] = ((start != UNKNOWN) & (end == UNKNOWN) & np.isin(kind, (Kind.COLL, Kind.SEND, Kind.RECV))).any()
     return found

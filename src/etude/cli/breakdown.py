@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -19,6 +19,8 @@ def breakdown(
             "`name:REGEX`, `module:REGEX`, `phase:REGEX`, `stream:7`, or several with `|` between them.",
         ),
     ] = None,
+    types: Annotated[bool, typer.Option("--types", help="Time in which exactly these classes run, instead.")] = False,
+    counted: CountedAs = "etude",
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
@@ -32,14 +34,22 @@ def breakdown(
     etude breakdown run/
     etude breakdown trace.json.gz --json
     etude breakdown run/ --overlap compute --overlap all_to_all
+    etude breakdown trace.json.gz --as hta     the numbers that HolisticTraceAnalysis gives
     """
     from etude.analyse import breakdown as analyse
+    from etude.analyse.counting import counting_of
     from etude.errors import UsageError
 
     if overlap is not None and len(overlap) != 2:
         raise UsageError(
             f"an overlap is of two groups, not of {len(overlap)}", hint="--overlap compute --overlap memory"
         )
+    if overlap and types:
+        raise UsageError("only one of --overlap and --types can be had at a time")
+    counting = counting_of(counted)
     job, times = open_timed(path, groups, workers, system, timing)
-    found = analyse.overlap(job, times, *overlap) if overlap else analyse.breakdown(job, times)
+    if overlap:
+        found = analyse.overlap(job, times, overlap[0], overlap[1], counting)
+    else:
+        found = (analyse.kernel_types if types else analyse.breakdown)(job, times, counting)
     show(found, json=json, csv=csv, md=md)

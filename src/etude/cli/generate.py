@@ -11,6 +11,7 @@ from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, sho
 
 if TYPE_CHECKING:
     from etude.generate.build import Generated
+    from etude.model.job import Job
 
 EXAMPLE = """The job of one training step, or of serving, from a model and a plan
 
@@ -22,6 +23,8 @@ EXAMPLE = """The job of one training step, or of serving, from a model and a pla
   etude simulate job/ --system dgx-h100
 
 The job is written folded, as a Parquet folder; `--to et` writes a Chakra file for each rank.
+Numbers are sums over ranks: flops of all nodes, input bytes of communication (an all-gather's are what a rank
+gives, a message counts once, at its sender); memory is that of the fullest rank.
 """
 
 
@@ -59,7 +62,9 @@ def generate(
     by = f"etude {__version__}"
     if serve:
         answered = served(Asked(model, hf, flags, serving, plan, requests, draft, system, memory, name))
-        write_job(answered.job, out, to, force=force, no_write=no_write, card=card_of(answered, made_by=by))
+        write_job(
+            _as_read(answered.job, to), out, to, force=force, no_write=no_write, card=card_of(answered, made_by=by)
+        )
         emit(answered.summary() if json else shown(answered), json=json)
         return 0
     refuse(serving, requests, draft)
@@ -70,9 +75,18 @@ def generate(
         check_memory(found, catalogue.system(system).device.memory_bytes, f"{found.model.name} on {system}")
     if memory:
         check_memory(found, parse_bytes(memory), found.model.name)
-    write_job(found.job, out, to, force=force, no_write=no_write, card=card_of(found, made_by=by))
+    write_job(_as_read(found.job, to), out, to, force=force, no_write=no_write, card=card_of(found, made_by=by))
     emit(found.summary() if json else _shown(found), json=json)
     return 0
+
+
+def _as_read(job: "Job", to: To) -> "Job":
+    """For readers of files by rank, collectives have one size on all members."""
+    if to == To.PARQUET:
+        return job
+    from etude.generate.evened import evened
+
+    return evened(job)
 
 
 def _shown(found: "Generated") -> dict[str, Any]:

@@ -43,5 +43,6 @@ def timeline(
         say("note: no node has a time, so the timeline is empty")
     elif written.untimed:
         say(f"note: {written.untimed:,} nodes have no time and are not shown")
-    shown = len({lane.rank for lane in written.lanes})
-    say(f"wrote {out}: {len(written):,} slices of {shown:,} ranks; open it at ui.perfetto.dev or with any viewer")
+    ranks_shown = len(written.ranks)
+    counted = f"{len(written):,} slices of {ranks_shown:,} rank{'s' if ranks_shown != 1 else ''}"
+    say(f"wrote {out}: {counted}; open it at ui.perfetto.dev or with any viewer")

@@ -225,6 +225,12 @@ def _reduction(i: Inputs) -> Work:
     return Work(op_class=OpClass.REDUCTION, flops=made, size_bytes=made * i.width(0), dtype=i.dtype)
 
 
+def _picked(i: Inputs) -> Work:
+    """The loss of a classifier reads of each row the one element that its 8-byte target names."""
+    rows = prod(i.shape(1))
+    return Work(op_class=OpClass.REDUCTION, flops=rows, size_bytes=rows * (i.width(0) + 8), dtype=i.dtype)
+
+
 # -- tables and optimizers ---------------------------------------------------------------------------------------------
 
 
@@ -268,7 +274,7 @@ _CURVES: Final = ("gelu", "silu", "sigmoid", "tanh", "exp", "log", "erf", "sin",
                   "elu", "leaky_relu", "softplus", "gelu_backward", "silu_backward", "sigmoid_backward",
                   "tanh_backward")  # fmt: skip
 _REDUCTIONS: Final = ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "norm", "linalg_vector_norm",
-                      "prod", "all", "any", "var", "std", "cumsum", "nll_loss_forward", "mse_loss")  # fmt: skip
+                      "prod", "all", "any", "var", "std", "cumsum", "mse_loss")  # fmt: skip
 
 
 def _each(names: Sequence[str], family: Family) -> dict[str, Family]:
@@ -330,6 +336,7 @@ FAMILIES: Final[dict[str, Family]] = {
     **_each(_TERNARY, _pointwise(3)),
     **_each(_CURVES, _pointwise(ops.ACTIVATION_FLOPS, OpClass.ACTIVATION)),
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
+    "aten::nll_loss_forward": _picked,
     **{f"aten::_foreach_{name}{ending}": _foreach()
        for name in ("add", "sub", "mul", "div", "sqrt", "neg", "reciprocal") for ending in ("", "_")},
     "aten::_foreach_copy_": _foreach(0),

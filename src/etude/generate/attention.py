@@ -72,9 +72,18 @@ def _fused(local: Local, h: Heads, pairs: int, queries: int, keys: int, part: st
     forward = Work(op_class=OpClass.ATTENTION, flops=h.flops(pairs, backward=False), size_bytes=read, dtype=dtype)
     back = replace(forward, flops=h.flops(pairs, backward=True), size_bytes=2 * read)
     backward = compute(f"{FLASH}_backward", part, back, shapes(out, q, k, v), shapes(q, k, v), phase=Phase.INPUT)
-    kept = bytes_of(elements - h.samples * queries * h.heads * h.value_size, dtype) + 4 * h.samples * h.heads * queries
+    sums = 4 * h.samples * h.heads * queries  # of each row of scores
+    kept = bytes_of(elements - h.samples * queries * h.heads * h.value_size, dtype) + sums
     return compute(
-        FLASH, part, forward, shapes(q, k, v), shapes(out), backward=(backward,), saved_bytes=kept, core=True
+        FLASH,
+        part,
+        forward,
+        shapes(q, k, v),
+        shapes(out),
+        backward=(backward,),
+        saved_bytes=kept,
+        inner_bytes=sums,
+        unit="attention",
     )
 
 
@@ -87,24 +96,26 @@ def _unfused(local: Local, h: Heads, part: str) -> list[Op]:
         return compute("aten::bmm", part, w, shapes((b, m, depth), (b, depth, n)), shapes((b, m, n)), phase=phase)
 
     scores = product(q, k, h.key_size).replace(
-        core=True,
+        unit="attention",
         saved_bytes=bytes_of(h.samples * (q * h.heads + k * h.kv_heads) * h.key_size, local.dtype),
         backward=(product(q, h.key_size, k, Phase.INPUT), product(k, h.key_size, q, Phase.INPUT)),
     )
     w = work.softmax(b * q, k, dtype=local.dtype)
     soft = compute("aten::_softmax", part, w, shapes((b * q, k)), shapes((b * q, k)))
     soft = soft.replace(
-        core=True,
+        unit="attention",
         saved_bytes=bytes_of(b * q * k, local.dtype),
+        inner_bytes=bytes_of(b * q * k, local.dtype),
         backward=(
             soft.replace(name="aten::_softmax_backward_data", size_bytes=soft.size_bytes * 3 // 2, phase=Phase.INPUT),
         ),
     )
+    masked = b * q * k + bytes_of(b * q * k, local.dtype)
     drop = pointwise(b * q * k, part, dtype=local.dtype, name="aten::native_dropout").replace(
-        core=True, saved_bytes=b * q * k + bytes_of(b * q * k, local.dtype)
+        unit="attention", saved_bytes=masked, inner_bytes=masked
     )
     context = product(q, h.value_size, k).replace(
-        core=True,
+        unit="attention",
         saved_bytes=bytes_of(h.samples * k * h.kv_heads * h.value_size, local.dtype),
         backward=(product(q, k, h.value_size, Phase.INPUT), product(k, h.value_size, q, Phase.INPUT)),
     )
@@ -121,10 +132,11 @@ def _ring(local: Local, h: Heads, part: str) -> list[Op]:
     piece = mine // 2
     first = piece * (piece + 1) + piece * piece if h.causal else mine * keys
     later = 2 * piece * piece if h.causal else mine * keys
+    pairs = _shared(h.pairs // cp, [first, *[later] * (cp - 1)])
     size = bytes_of(h.samples * keys * h.kv_heads * (h.key_size + h.value_size), local.dtype)
     ops: list[Op] = []
     for step in range(cp):
-        one = _fused(local, h, later if step else first, mine, keys, part)
+        one = _fused(local, h, pairs[step], mine, keys, part)
         (grad,) = one.backward
         moves: list[Op] = []
         back: list[Op] = []
@@ -134,25 +146,31 @@ def _ring(local: Local, h: Heads, part: str) -> list[Op]:
         if step:
             back = _hop(2 * size, part, wait="", start=f"dkv{step}", phase=Phase.INPUT)
         one = one.replace(waits=(f"kv{step}",) if step else (), backward=(*back, grad))
-        ops += [*moves, one if step == 0 else one.replace(saved_bytes=0)]
+        ops += [*moves, one if step == 0 else one.replace(saved_bytes=0, inner_bytes=0)]
     return ops
+
+
+def _shared(total: int, parts: list[int]) -> list[int]:
+    """A number in parts like these, to the last one; they are as they were where they add up to it (no window)."""
+    ends = [total * sum(parts[: i + 1]) // sum(parts) for i in range(len(parts))]
+    return [end - before for end, before in zip(ends, [0, *ends], strict=False)]
 
 
 def _hop(size: int, part: str, *, wait: str, start: str, phase: Phase) -> list[Op]:
     """One step of the ring, under way while the rank attends to what it has."""
     send = message(Kind.SEND, "cp_next", size, part, Stream.CONTEXT, start="sent", phase=phase)
     recv = message(Kind.RECV, "cp_prev", size, part, Stream.NONE, start=start, phase=phase)
-    core = phase == Phase.FORWARD
-    return [send.replace(waits=(wait,) if wait else (), core=core), recv.replace(core=core)]
+    unit = "attention" if phase == Phase.FORWARD else ""
+    return [send.replace(waits=(wait,) if wait else (), unit=unit), recv.replace(unit=unit)]
 
 
 def _gathered(local: Local, h: Heads, part: str) -> list[Op]:
     """All keys and values are gathered before; backward gathers them again and scatters their gradients."""
     size = bytes_of(h.samples * h.keys * h.kv_heads * (h.key_size + h.value_size), local.dtype)
-    gather = collective(Collective.ALL_GATHER, "cp", local.cp, size, part, Stream.CONTEXT, core=True)
+    gather = collective(Collective.ALL_GATHER, "cp", local.cp, size, part, Stream.CONTEXT, unit="attention")
     scatter = collective(Collective.REDUCE_SCATTER, "cp", local.cp, size, part, Stream.CONTEXT, phase=Phase.INPUT)
     one = _fused(local, h, h.pairs // local.cp, h.queries // local.cp, h.keys, part)
-    again = gather.replace(phase=Phase.INPUT, core=False)
+    again = gather.replace(phase=Phase.INPUT, unit="")
     others = size - size // local.cp  # kept are a rank's own
     kept = one.saved_bytes - others
     return [gather, one.replace(backward=(again, *one.backward, scatter), saved_bytes=kept, temp_bytes=size)]
@@ -172,7 +190,7 @@ def _ulysses(local: Local, h: Heads, part: str) -> list[Op]:
     )
     out = bytes_of(h.samples * queries * h.heads * h.value_size, local.dtype)
     return [
-        *exchanged(Collective.ALL_TO_ALL, "cp", local.cp, into, part, Stream.CONTEXT, core=True),
+        *exchanged(Collective.ALL_TO_ALL, "cp", local.cp, into, part, Stream.CONTEXT, unit="attention"),
         _fused(local, mine, mine.pairs, mine.queries, mine.keys, part),
-        *exchanged(Collective.ALL_TO_ALL, "cp", local.cp, out, part, Stream.CONTEXT, core=True),
+        *exchanged(Collective.ALL_TO_ALL, "cp", local.cp, out, part, Stream.CONTEXT, unit="attention"),
     ]

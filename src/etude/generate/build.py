@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.errors import UsageError
 from etude.generate.families import blocks_of
-from etude.generate.fragment import Book, is_layer
+from etude.generate.fragment import Book
 from etude.generate.lengths import Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.local import Block, Local
 from etude.generate.memory import Memory, memory_of
@@ -19,6 +19,7 @@ from etude.generate.ops import bytes_of
 from etude.generate.plan import Attention, Plan, Precision
 from etude.generate.program import Program
 from etude.generate.ranks import Grid, bind
+from etude.generate.recompute import is_layer
 from etude.generate.routing import skewed
 from etude.generate.schedules import schedule
 from etude.generate.stage import Layout, Walk
@@ -77,7 +78,6 @@ def local_of(model: Model, plan: Plan) -> Local:
         gemm_dtype="fp8" if plan.precision == Precision.FP8 else plan.dtype,
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
-        capacity=plan.capacity,
     )
 
 
@@ -99,7 +99,7 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
             hint=f"{made.stages} numbers that add up to {layers}",
         )
-    if layers < made.stages and made.stages > 1:
+    if not plan.stages and layers < made.stages and made.stages > 1:
         raise UsageError(f"{layers} layers cannot fill {made.stages} pipeline stages", hint="fewer stages or chunks")
     sizes = list(plan.stages) or split(layers, made.stages)
     stages, at = [], 0
@@ -114,6 +114,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
                 break
             taken.append(blocks[at])
             at += 1
+        if not taken:
+            raise UsageError(f"stages {list(plan.stages)}: stage {number} has nothing to do", hint="a layer for it")
         stages.append(tuple(taken))
     home: dict[tuple[int, int], int] = {}
     for rank in range(made.ranks):
@@ -199,13 +201,14 @@ def sequence_of(model: Model) -> int:
 
 def _model_flops(blocks: list[Block], plan: Plan) -> int:
     """Products of one step on all ranks. Every rank of a stage does the same."""
-    one = sum(
-        op.flops
-        for block in blocks
-        for forward in block.ops
-        for op in (forward, *forward.backward)
-        if op.kind == Kind.COMP and is_product(op.name)
-    )
+    one = 0
+    for block in blocks:
+        for forward in block.ops:
+            back = sum(op.flops for op in forward.backward if op.kind == Kind.COMP and is_product(op.name))
+            one += back
+            if forward.kind == Kind.COMP and is_product(forward.name):
+                # Fused attention makes its scores again on the way back: the model needs them once.
+                one += forward.flops - (max(back - 2 * forward.flops, 0) if forward.core else 0)
     return one * plan.stage_ranks * plan.micro_batches
 
 

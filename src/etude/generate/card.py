@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from etude.generate.build import Generated
 from etude.generate.model import Model
-from etude.generate.plan import Plan, Recompute
+from etude.generate.plan import Plan
 from etude.generate.serving import ServedJob
 from etude.model.card import Card, ModelCard, PlanCard, SoftwareCard, Workload
 
@@ -30,7 +30,7 @@ def card_of(found: Generated | ServedJob, *, made_by: str = "") -> Card:
             micro_batch=plan.micro_batch,
             global_batch=plan.batch,
             seq=plan.seq,
-            recompute=str(plan.recompute) if plan.recompute != Recompute.NONE else "",
+            recompute=plan.recompute if plan.twice else "",
             tokens_per_step=found.tokens,
             model_flops_per_step=found.model_flops,
         )

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from etude.generate.local import Block
 from etude.generate.ops import Op, Phase
-from etude.generate.plan import Recompute
+from etude.generate.recompute import redone
 from etude.model.schema import Kind
 
 I32 = NDArray[np.int32]
@@ -165,7 +165,7 @@ def forward(book: Book, blocks: Sequence[Block]) -> Fragment:
 BOTH = (Phase.INPUT, Phase.WEIGHT)
 
 
-def backward(book: Book, blocks: Sequence[Block], recompute: Recompute, phases: Sequence[Phase] = BOTH) -> Fragment:
+def backward(book: Book, blocks: Sequence[Block], twice: frozenset[str], phases: Sequence[Phase] = BOTH) -> Fragment:
     """A stage's backward pass, or the part of it that `phases` names; blocks and their ops from last to first."""
     emitter = Emitter(book)
     first, last = [], []
@@ -173,26 +173,12 @@ def backward(book: Book, blocks: Sequence[Block], recompute: Recompute, phases: 
     for number in order:
         block = blocks[number]
         first.append(len(emitter.op))
-        if Phase.INPUT in phases:
-            _again(emitter, block, recompute)
-        cores = [i for i, op in enumerate(block.ops) if op.core]
+        again = redone(block, twice) if Phase.INPUT in phases else {}
         for i in reversed(range(len(block.ops))):
-            if cores and i == cores[-1] and recompute == Recompute.SELECTIVE and Phase.INPUT in phases:
-                for j in cores:
-                    emitter.add(block.ops[j], block.name, Phase.RECOMPUTE)
+            for op in again.get(i, []):
+                emitter.add(op, block.name, Phase.RECOMPUTE)
             for op in block.ops[i].backward:
                 if op.phase in phases:
                     emitter.add(op, block.name)
         last.append(emitter.tip)
     return emitter.done(first, last, order)
-
-
-def _again(emitter: Emitter, block: Block, recompute: Recompute) -> None:
-    """Whole layers are computed again; what comes before and after them is not."""
-    if recompute == Recompute.FULL and is_layer(block):
-        for op in block.ops:
-            emitter.add(op, block.name, Phase.RECOMPUTE)
-
-
-def is_layer(block: Block) -> bool:
-    return "." in block.name

@@ -28,8 +28,6 @@ class Local:
     flash: bool = True
     chunks: int = 1
     """Pieces that a split layer and its collective are cut into, so that they overlap."""
-    capacity: float = 0.0
-    """Tokens that an expert takes at most, over the mean; 0: all."""
     training: bool = True
 
     @property
@@ -68,6 +66,11 @@ class Block:
 
     def local_params(self, *, expert: bool) -> int:
         return sum(op.local_params for op in self.ops if op.expert == expert)
+
+    @property
+    def cast_params(self) -> int:
+        """Of one rank, those that are cast to 8 bits for their products."""
+        return sum(op.local_params for op in self.ops if op.dtype == "fp8")
 
 
 def cast(local: Local, elements: int, part: str, *, load: bool = False) -> list[Op]:

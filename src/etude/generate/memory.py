@@ -9,11 +9,11 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.generate.fragment import is_layer
 from etude.generate.local import Block
 from etude.generate.ops import bytes_of
 from etude.generate.pipeline import Action
-from etude.generate.plan import Plan, Recompute
+from etude.generate.plan import Plan
+from etude.generate.recompute import LAYER, NOTHING, is_layer, kept
 from etude.generate.routing import fullest
 from etude.generate.sharing import copies, owned
 from etude.generate.stage import Layout, bytes_per_state
@@ -49,18 +49,18 @@ class Memory:
         return self.static_bytes + self.activations + self.working
 
 
-def saved(block: Block, recompute: Recompute, load: float = 1.0) -> int:
+def saved(block: Block, twice: frozenset[str], load: float = 1.0) -> int:
     """Bytes kept for the backward pass of a block; `load`: of the fullest experts."""
-    if recompute == Recompute.FULL and is_layer(block):
+    if LAYER in twice and is_layer(block):
         return block.out_bytes  # as large as what comes in
-    kept = [op for op in block.ops if not (op.core and recompute == Recompute.SELECTIVE)]
-    routed = sum(op.saved_bytes for op in kept if op.load)
-    return sum(op.saved_bytes for op in kept if not op.load) + ceil(routed * load)
+    sizes = list(zip(block.ops, kept(block, twice), strict=True))
+    routed = sum(size for op, size in sizes if op.load)
+    return sum(size for op, size in sizes if not op.load) + ceil(routed * load)
 
 
-def again(block: Block, recompute: Recompute, load: float = 1.0) -> int:
+def again(block: Block, twice: frozenset[str], load: float = 1.0) -> int:
     """Bytes that recomputation brings back while a block goes backward."""
-    return saved(block, Recompute.NONE, load) - saved(block, recompute, load)
+    return saved(block, NOTHING, load) - saved(block, twice, load)
 
 
 def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
@@ -72,29 +72,39 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
         params = sum(b.local_params(expert=expert) for b in blocks)
         largest = max((b.local_params(expert=expert) for b in blocks), default=0)
         part = -(-params // shards)
-        # Sharded weights come back for two blocks at a time.
+        # Sharded weights come back for the block at work and those ahead of it; without resharding all stay.
         weights += bytes_of(part if plan.zero == 3 else params, plan.dtype)
-        weights += bytes_of(min(2 * largest, params), plan.dtype) if plan.zero == 3 and shards > 1 else 0
+        whole = (plan.prefetch + 1) * largest if plan.reshard else params
+        weights += bytes_of(min(whole, params), plan.dtype) if plan.zero == 3 and shards > 1 else 0
         gradients += bytes_of(part if plan.zero >= 2 else params, plan.grad_dtype)
         gradients += bytes_of(min(largest, params), plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
+    weights += 2 * _cast(plan, blocks)  # both layouts
     state = sum(owned(plan, layout.stages[s]) for s in held) * bytes_per_state(plan)
     return Memory(weights, gradients, state, *_activations(plan, layout, rank))
+
+
+def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
+    """Weights that are held in 8 bits beside: all, or those of the blocks that ZeRO 3 has whole."""
+    sizes = [b.cast_params for b in blocks]
+    if plan.zero < 3 or not plan.reshard:
+        return sum(sizes)
+    return min((plan.prefetch + 1) * max(sizes, default=0), sum(sizes))
 
 
 def _activations(plan: Plan, layout: Layout, rank: int) -> tuple[I64, I64]:
     schedule = layout.schedule
     rows, load = schedule.rows(rank), fullest(plan)
     action, stage = schedule.action[rows], schedule.stage[rows]
-    kept = np.zeros(schedule.stages, np.int64)
+    held = np.zeros(schedule.stages, np.int64)
     beside = np.zeros((5, schedule.stages), np.int64)
     for s in schedule.held[rank]:
         blocks = layout.stages[s]
-        kept[s] = sum(saved(b, plan.recompute, load) for b in blocks)
+        held[s] = sum(saved(b, plan.twice, load) for b in blocks)
         beside[Action.FORWARD, s] = _temporary(blocks)
-        back = max((again(b, plan.recompute, load) for b in blocks), default=0)
+        back = max((again(b, plan.twice, load) for b in blocks), default=0)
         beside[Action.BACKWARD, s] = beside[Action.INPUT, s] = max(back, _temporary(blocks))
-    change = np.where(action == Action.FORWARD, kept[stage], 0)
-    change -= np.where((action == Action.BACKWARD) | (action == Action.WEIGHT), kept[stage], 0)
+    change = np.where(action == Action.FORWARD, held[stage], 0)
+    change -= np.where((action == Action.BACKWARD) | (action == Action.WEIGHT), held[stage], 0)
     after = np.cumsum(change)
     during = np.maximum(after, after - change)  # a backward holds what it is about to free
     return during, beside[action, stage]

@@ -59,12 +59,18 @@ class Model:
     gated: bool = figure("flag", "feed-forward with a gate (SwiGLU): three matrices", False)
     norm: Norm = figure("choice", "which normalisation", Norm.RMS, of=Norm)
     norm_bias: bool = figure("flag", "layer norm has a bias", True)
+    norm_weights: bool = figure("flag", "norms have weights", True)
+    norms: int = figure("count", "norms of a layer: 1 for attention and feed-forward, 2, or 4 (after each too)", 2)
     positions: Positions = figure("choice", "how positions enter", Positions.ROTARY, of=Positions)
     max_positions: int = figure("count", "rows of a learned position table; 0: the sequence", 0, zero=True)
     token_types: int = figure("count", "rows of a token-type table", 0, zero=True)
     bias: bool = figure("flag", "linear layers have a bias", False)
     qkv_bias: bool = figure("flag", "the projections to queries, keys and values have a bias", False)
+    out_bias: bool = figure("flag", "the projection out of attention has a bias", False)
+    ffn_bias: bool = figure("flag", "the feed-forward layer has biases", False)
+    head_bias: bool = figure("flag", "the head has a bias", False)
     qk_norm: bool = figure("flag", "queries and keys are normalised", False)
+    qk_norm_wide: bool = figure("flag", "... over all heads at once", False)
     tied: bool = figure("flag", "the head is the embedding", False)
     pooler: bool = figure("flag", "an encoder ends with a pooler, hidden x hidden", False)
     embedding_norm: bool = figure("flag", "the embedding is normalised", False)
@@ -72,6 +78,7 @@ class Model:
     sinks: bool = figure("flag", "attention has a learned sink for each head", False)
     window: int = figure("count", "attention window; 0: all", 0, zero=True)
     window_every: int = figure("count", "every n-th layer has the window", 1)
+    full_every: int = figure("count", "every n-th layer sees all in spite of it; 0: none", 0, zero=True)
     relative_buckets: int = figure("count", "rows of a relative position table (T5)", 0, zero=True)
     # latent attention (MLA)
     q_rank: int = figure("count", "rank of compressed queries; 0: not compressed", 0, zero=True)
@@ -119,6 +126,8 @@ class Model:
             raise ClusterError(f"hidden {self.hidden} is not a multiple of {self.heads} heads", hint="say head_size")
         if self.heads and self.heads % self.kv:
             raise ClusterError(f"{self.heads} heads are not a multiple of {self.kv} heads of keys and values")
+        if self.norms not in (1, 2, 4):
+            raise ClusterError(f"a layer has no {self.norms} norms", hint="norms: 1, 2 or 4")
         if self.experts and not 0 < self.top_k <= self.experts:
             raise ClusterError(f"top_k {self.top_k} of {self.experts} experts", hint="top_k: 2")
 
@@ -136,7 +145,8 @@ class Model:
         return bool(self.experts) and layer >= self.dense_layers and (layer + 1) % self.moe_every == 0
 
     def window_of(self, layer: int) -> int:
-        return self.window if self.window and layer % self.window_every == 0 else 0
+        full = self.full_every and (layer + 1) % self.full_every == 0
+        return self.window if layer % self.window_every == 0 and not full else 0
 
     def replace(self, **changes: Any) -> Model:
         return replace(self, **changes)

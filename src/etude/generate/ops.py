@@ -118,10 +118,17 @@ class Op:
     """Kept from the forward to the backward pass."""
     temp_bytes: int = 0
     """Needed beside, while it runs."""
-    core: bool = False
-    """Part of attention that selective recomputation does again."""
+    inner_bytes: int = 0
+    """Of those, what comes back if the op is done again from what goes into it."""
+    unit: str = ""
+    """What recomputation knows it by: attention (its core), norm, activation."""
     load: bool = False
     """Work that depends on routing: a rank's share of tokens."""
+
+    @property
+    def core(self) -> bool:
+        """Part of the core of attention."""
+        return self.unit == "attention"
 
     def replace(self, **changes: Any) -> Op:
         return replace(self, **changes)
@@ -220,6 +227,7 @@ def norm(rows: int, size: int, part: str, *, dtype: str, kind: str, params: int,
         local_params=params,
         backward=(back,),
         saved_bytes=bytes_of(rows * size, dtype),
+        unit="norm",
         **more,
     )
 
@@ -241,6 +249,7 @@ def activation(elements: int, part: str, *, gated: bool, dtype: str, load: bool 
         backward=(back,),
         load=load,
         saved_bytes=bytes_of(ins * elements, dtype),
+        unit="activation",
     )
 
 
@@ -269,7 +278,7 @@ def embedding(tokens: int, size: int, part: str, *, dtype: str, params: int, loc
     w = work.embedding(tokens, size, dtype=dtype)
     b = work.embedding(tokens, size, dtype=dtype, backward=True)
     ins, out = shapes((local // max(size, 1), size), (tokens,)), shapes((tokens, size))
-    back = compute("aten::embedding_dense_backward", part, b, out, ins, phase=Phase.WEIGHT, side=True)
+    back = compute("aten::embedding_dense_backward", part, b, out, ins, phase=Phase.WEIGHT)
     return compute(
         "aten::embedding",
         part,

@@ -8,17 +8,10 @@ from enum import StrEnum
 from typing import Any, Final
 
 from etude.errors import ClusterError, UsageError
+from etude.generate import recompute
 from etude.model.reading import figure, read
 
 AXES: Final = ("tp", "cp", "dp", "pp")
-
-
-class Recompute(StrEnum):
-    NONE = "none"
-    SELECTIVE = "selective"
-    """The core of attention."""
-    FULL = "full"
-    """Whole layers."""
 
 
 class ContextKind(StrEnum):
@@ -84,11 +77,14 @@ class Plan:
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
     dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
     reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
+    prefetch: int = figure("count", "blocks whose weights FSDP gathers ahead of the one at work", 1, zero=True)
     bucket: int = figure("count", "parameters whose gradients are reduced at once", 40_000_000)
     overlap_grads: bool = figure("flag", "gradients are reduced while the backward pass goes on", True)
     overlap_params: bool = figure("flag", "updated weights are gathered while the forward pass goes on", True)
     tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
-    recompute: Recompute = figure("choice", "what is computed twice", Recompute.NONE, of=Recompute)
+    recompute: str = figure(
+        "text", "done twice: none, selective (attention), selective:attention,norm,activation, full (layers)", "none"
+    )
     precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
     grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
     state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
@@ -103,6 +99,7 @@ class Plan:
     step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True)
 
     def __post_init__(self) -> None:
+        recompute.parse(self.recompute)
         axes = self.order.split("-")
         if sorted(axes) != sorted(AXES):
             raise ClusterError(f"order `{self.order}` does not name each of {', '.join(AXES)} once", hint="tp-cp-dp-pp")
@@ -131,8 +128,11 @@ class Plan:
                 f"a batch of {self.global_batch:,} is no multiple of dp {self.dp} x micro-batch {self.micro_batch}",
                 hint=f"--global-batch {-(-self.global_batch // step) * step}",
             )
-        if not 1.0 <= self.moe_skew <= 2.0:
-            raise ClusterError(f"skew {self.moe_skew}: the fullest rank has between 1 and 2 times the mean")
+        if not 1.0 <= self.moe_skew <= max(2.0, self.ep):
+            raise ClusterError(
+                f"skew {self.moe_skew}: the fullest of {self.ep} expert ranks has between 1 and {max(2, self.ep)} "
+                "times the mean"
+            )
         if self.capacity and self.capacity < 1.0:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
         if not self.lengths and self.batching != Batching.FIXED:
@@ -178,6 +178,11 @@ class Plan:
     @property
     def sequence_parallel(self) -> bool:
         return self.tp > 1 if self.sp is None else self.sp
+
+    @property
+    def twice(self) -> frozenset[str]:
+        """Parts that are computed twice."""
+        return recompute.parse(self.recompute)
 
     @property
     def dtype(self) -> str:

@@ -24,8 +24,23 @@ Bool = NDArray[np.bool_]
 
 def loads(plan: Plan) -> F64:
     """Tokens of each expert-parallel rank over the mean: evenly from 2 - skew to skew, no more than the capacity."""
-    load = np.linspace(2.0 - plan.moe_skew, plan.moe_skew, plan.ep) if plan.ep > 1 else np.ones(1)
+    if plan.ep == 1:
+        load = np.ones(1)
+    elif plan.moe_skew <= 2.0:
+        load = np.linspace(2.0 - plan.moe_skew, plan.moe_skew, plan.ep)
+    else:
+        load = _steep(plan.moe_skew, plan.ep)
     return np.minimum(load, plan.capacity) if plan.capacity else load
+
+
+def _steep(skew: float, ranks: int) -> F64:
+    """Steeper than a line from 0 to 2: skew (e / n)^a for e of 1 to n, with the a whose mean is 1."""
+    place = np.arange(1, ranks + 1) / ranks
+    low, high = 0.0, 64.0 * ranks
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (skew * place**middle).mean() > 1.0 else (low, middle)
+    return np.asarray(skew * place**low, np.float64)
 
 
 def fullest(plan: Plan) -> float:
@@ -75,6 +90,7 @@ def _named(trace: Trace, column: str, wanted: Any) -> Bool:
 
 
 def _times(column: I64, rows: Bool, factor: float) -> I64:
+    """No less than 1: readers divide by operations."""
     out = column.copy()
-    out[rows] = np.rint(column[rows] * factor).astype(np.int64)
+    out[rows] = np.maximum(np.rint(column[rows] * factor), 1).astype(np.int64)
     return out

@@ -1,7 +1,8 @@
 """A pipeline schedule as CSV, in the form that PyTorch and torchtitan read and write.
 
 A line is a rank, a cell an action: `2F0` is stage 2, forward, micro-batch 0; B is the whole backward, I and W are its
-parts. Empty cells are left out. `(0F5;3B1)OVERLAP_F_B` is a forward and a backward that overlap.
+parts. Empty cells are left out. `(0F5;3B1)OVERLAP_F_B` is a forward and a backward that overlap. Communication
+is passed over, since it follows from who holds which stage: messages (`0SEND_F1`), and what FSDP does (`0UNSHARD`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from etude.generate.pipeline import Action, PipelineSchedule, Step, build
 MAX_BYTES = 64 << 20
 _CELL = re.compile(r"(\d{1,6})([FBIW])(\d{1,6})")
 _PAIR = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
+_COMMUNICATION = re.compile(r"\d{1,6}((SEND|RECV)_[FB]\d{1,6}|UNSHARD|RESHARD|REDUCE_GRAD)")
 _LETTER = {a.letter: a for a in Action if a}
 
 
@@ -33,6 +35,9 @@ def read(path: str | Path, *, ranks: int | None = None, micro_batches: int | Non
         orders.pop()
     if not orders:
         raise FormatError("no action in it", path=path)
+    for rank, order in enumerate(orders):
+        if not order:
+            raise FormatError(f"rank {rank} has nothing to do", path=path, where=f"line {rank + 1}")
     stages = 1 + max(step[1] for order in orders for step in order)
     found = 1 + max(step[2] for order in orders for step in order)
     for what, given, here in (("pipeline ranks", ranks, len(orders)), ("micro-batches", micro_batches, found)):
@@ -46,7 +51,7 @@ def _row(cells: list[str], rank: int, path: Path) -> list[Step]:
     order: list[Step] = []
     for column, cell in enumerate(cells):
         text = cell.strip()
-        if not text:
+        if not text or _COMMUNICATION.fullmatch(text):
             continue
         pair = _PAIR.fullmatch(text)
         parts = [_CELL.fullmatch(part.strip()) for part in (pair.groups() if pair else (text,))]
@@ -56,7 +61,7 @@ def _row(cells: list[str], rank: int, path: Path) -> list[Step]:
                     f"`{text[:40]}` is no action",
                     path=path,
                     where=f"line {rank + 1}, cell {column + 1}",
-                    hint="2F0 is stage 2, forward, micro-batch 0; B, I and W are backwards; leave out communication",
+                    hint="2F0 is stage 2, forward, micro-batch 0; B, I and W are backwards",
                 )
             order.append((_LETTER[part[2]], int(part[1]), int(part[3]), bool(pair) and place == 0))
     return order

@@ -64,6 +64,7 @@ class ServedJob:
             "prompt_tokens": sum(r.prompt for r in self.requests),
             "output_tokens": sum(r.output for r in self.requests),
             "passes": {k: sum(p.phase == k for p in passes) for k in dict.fromkeys(p.phase for p in passes)},
+            "preemptions": sum(b.stopped for instance in self.instances for b in instance.batches),
             "weights_bytes": self.weights_bytes,
             "kv_peak_bytes": self.kv_bytes,
         }
@@ -93,7 +94,9 @@ def serve(
         max_batch=serving.max_batch or 1 << 30,
         token_budget=serving.token_budget or 1 << 40,
         chunked=serving.chunked,
-        kv_tokens=serving.kv_memory_bytes // max(per_layer, 1) if serving.kv_memory_bytes else 1 << 50,
+        # As many batches as stages are under way, each with its part of the room.
+        kv_tokens=serving.kv_memory_bytes // max(per_layer, 1) // plan.pp if serving.kv_memory_bytes else 1 << 50,
+        preempt=serving.preempt,
         speculate=serving.speculate,
         accept=serving.accept,
         seed=serving.seed,
@@ -176,7 +179,7 @@ def _working(served: Served, tokens: int) -> int:
     return bytes_of(served.padded(tokens) * (2 * m.hidden + wide), local.dtype)
 
 
-SERVED: Final = ("gpus", "tp", "pp", "ep", "etp", "order", "precision", "capacity")
+SERVED: Final = ("gpus", "tp", "pp", "ep", "etp", "order", "precision")
 """What of a plan means something to serving."""
 
 

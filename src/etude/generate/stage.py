@@ -52,6 +52,7 @@ class Walk:
     reduced: list[int] = field(default_factory=list)
     """Rows that the optimizer waits for."""
     messages: dict[tuple[Kind, int, int, Phase], Op] = field(default_factory=dict)
+    casts: dict[int, Op] = field(default_factory=dict)
 
     # -- pieces ------------------------------------------------------------------------------------------
 
@@ -63,7 +64,7 @@ class Walk:
             if action == Action.FORWARD:
                 self.fragments[key] = forward(book, blocks)
             else:
-                self.fragments[key] = backward(book, blocks, self.plan.recompute, PHASES[action])
+                self.fragments[key] = backward(book, blocks, self.plan.twice, PHASES[action])
         return self.fragments[key]
 
     @property
@@ -90,8 +91,9 @@ class Walk:
         together = False
         for i, (action, stage, micro, pair) in enumerate(actions):
             tips = self.tips
-            weights = gathered.get(stage, {}) if first.get(stage) == i else {}
-            tip = self._action(action, stage, micro, weights, final=last[stage] == i)
+            begins = first.get(stage) == i
+            weights = gathered.get(stage, {}) if begins else {}
+            tip = self._action(action, stage, micro, weights, begins=begins, final=last[stage] == i)
             if pair:
                 paired, together = [tip], True
                 self.tips = tips  # the other one begins where this one did
@@ -113,12 +115,15 @@ class Walk:
 
     # -- actions ------------------------------------------------------------------------------------------
 
-    def _action(self, action: Action, stage: int, micro: int, weights: dict[int, list[int]], *, final: bool) -> int:
+    def _action(
+        self, action: Action, stage: int, micro: int, weights: dict[int, list[int]], *, begins: bool, final: bool
+    ) -> int:
         fragment = self.fragment(action, stage)
         values = self._inputs(action, stage, micro)
         pulled = self._pull(action, stage, fragment)
+        cast = self._cast(stage, fragment, weights | pulled) if begins or pulled else {}
         base = self.program.place(fragment, micro, values, self.tips)
-        for position, rows in [*weights.items(), *pulled.items()]:
+        for position, rows in (weights | pulled | cast).items():
             if fragment.first[position] < len(fragment):
                 self.program.join(base + int(fragment.first[position]), data=rows)
         self._order_pulls(base, fragment, pulled)
@@ -215,12 +220,26 @@ class Walk:
                     found.setdefault(position, []).append(row)
         return found
 
+    def _cast(self, stage: int, fragment: Fragment, come: dict[int, list[int]]) -> dict[int, list[int]]:
+        """Weights of 8-bit products are cast once a step, and with ZeRO 3 whenever they were gathered."""
+        blocks = self.layout.stages[stage]
+        found: dict[int, list[int]] = {}
+        for position, number in enumerate(fragment.blocks.tolist()):
+            params = blocks[number].cast_params
+            if params:
+                op = self.casts.setdefault(params, quantise(self.plan, params))
+                row = self.program.add(op, blocks[number].name, data=come.get(position, []), ctrl=self.tips)
+                found[position] = [row]
+        return found
+
     def _order_pulls(self, base: int, fragment: Fragment, pulled: dict[int, list[int]]) -> None:
-        """A block's weights come while the block before it is at work: when the one before that is done."""
+        """A block's weights come while those before it are at work, as many as the plan says: when the one before
+        these is done."""
+        ahead = self.plan.prefetch + 1
         for position in range(len(fragment.blocks)):
-            if position in pulled and len(self.units) >= 2:
+            if position in pulled and len(self.units) >= ahead:
                 for row in pulled[position]:
-                    self.program.join(row, ctrl=[self.units[-2]])
+                    self.program.join(row, ctrl=[self.units[-ahead]])
             tip = int(fragment.last[position])
             self.units.append(base + tip if tip != BEFORE else (self.units[-1] if self.units else BEFORE))
 
@@ -266,11 +285,18 @@ class Walk:
         if plan.zero in (1, 2) and not plan.overlap_params:
             row = self._gather_after(row)
         if plan.checkpoint:
-            size = params * (bytes_per_state(plan)) + bytes_of(params, plan.dtype)
-            op = Op(
-                name="checkpoint", kind=Kind.MEM_STORE, size_bytes=size, stream=Stream.MEMORY, phase=Phase.OPTIMIZER
-            )
-            program.add(op, "checkpoint", data=[row])
+            op = Op(name="checkpoint", kind=Kind.MEM_STORE, stream=Stream.MEMORY, phase=Phase.OPTIMIZER)
+            program.add(op.replace(size_bytes=self._written_bytes()), "checkpoint", data=[row])
+
+    def _written_bytes(self) -> int:
+        """Of a checkpoint: weights and optimizer, of which each copy writes its part."""
+        total = 0
+        for expert in (False, True):
+            n = self.plan.expert_replicas if expert else self.plan.replicas
+            held = (b for s in self.held for b in self.layout.stages[s])
+            params = -(-sum(b.local_params(expert=expert) for b in held) // n)
+            total += params * bytes_per_state(self.plan) + bytes_of(params, self.plan.dtype)
+        return total
 
     def _mirror(self, waits: list[int]) -> list[int]:
         """Stages that two pipeline ranks hold (DualPipe): their gradients are summed."""
@@ -296,6 +322,13 @@ class Walk:
 def bytes_per_state(plan: Plan) -> int:
     """Of the optimizer, for a parameter: two moments, and the weight in 32 bits if one is kept."""
     return int(2 * width(plan.state_dtype)) + (4 if plan.master and plan.dtype != "fp32" else 0)
+
+
+def quantise(plan: Plan, params: int) -> Op:
+    """Weights to 8 bits: read once, written in both layouts, for the product forward and those backward."""
+    size = bytes_of(params, plan.dtype) + 2 * params
+    w = Work(op_class=OpClass.ELEMENTWISE, flops=params, size_bytes=size, dtype=plan.dtype)
+    return compute("aten::_to_copy", "quantise", w, shapes((params,)), shapes((params,)))
 
 
 def update(plan: Plan, params: int) -> Op:

@@ -43,6 +43,8 @@ def blocks(model: Model, local: Local) -> list[Block]:
 
 
 def norm_params(model: Model) -> int:
+    if not model.norm_weights:
+        return 0
     return model.hidden * (2 if model.norm == "layer" and model.norm_bias else 1)
 
 
@@ -86,11 +88,15 @@ def embed(model: Model, local: Local) -> list[Op]:
 
 
 def layer(model: Model, local: Local, *, experts: bool, window: int = 0, causal: bool = True) -> list[Op]:
+    """Attention and feed-forward, one after the other also where a model adds both to the same residual."""
     residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
     attend = latent_attention if model.kv_rank else self_attention
-    ops = [normed(model, local, "attention_norm"), *attend(model, local, window=window, causal=causal), residual]
-    ops.append(normed(model, local, "ffn_norm"))
+    ops = [normed(model, local, "attention_norm"), *attend(model, local, window=window, causal=causal)]
+    ops += [normed(model, local, "attention_after").replace(unit="")] if model.norms == 4 else []
+    ops.append(residual)
+    ops += [normed(model, local, "ffn_norm")] if model.norms > 1 else []
     ops += mixture(model, local) if experts else feed_forward(model, local)
+    ops += [normed(model, local, "ffn_after").replace(unit="")] if model.norms == 4 else []
     return [*ops, residual]
 
 
@@ -107,8 +113,10 @@ def self_attention(
     bias = model.bias or model.qkv_bias
     ops = column(local, h, out, f"{part}.qkv", params=h * wide + (wide if bias else 0))
     if model.qk_norm:
-        one = norm(local.tokens * (heads + kv), d, f"{part}.qk_norm", dtype=local.dtype, kind=model.norm, params=2 * d)
-        ops.append(one)
+        params = (model.heads + model.kv) * d if model.qk_norm_wide else 2 * d
+        held = (heads + kv) * d if model.qk_norm_wide else params
+        one = norm(local.tokens * (heads + kv), d, f"{part}.qk_norm", dtype=local.dtype, kind=model.norm, params=params)
+        ops.append(one.replace(local_params=held, unit=""))
     if model.positions == Positions.ROTARY:
         turned = local.tokens * (heads + kv) * d
         ops.append(pointwise(turned, f"{part}.rotary", dtype=local.dtype))
@@ -127,7 +135,7 @@ def self_attention(
     if model.sinks:
         inner[-1] = inner[-1].replace(params=model.heads, local_params=heads)
     size = model.heads * d
-    params = size * h + (h if model.bias else 0)
+    params = size * h + (h if model.bias or model.out_bias else 0)
     return [*ops, *inner, *row(local, heads * d, h, f"{part}.out", params=params)]
 
 
@@ -172,7 +180,7 @@ def _rank_norm(local: Local, size: int, part: str, model: Model) -> Op:
 
 def feed_forward(model: Model, local: Local, *, ffn: int = 0, part: str = "ffn", bias: bool | None = None) -> list[Op]:
     ffn = ffn or model.ffn
-    bias = model.bias if bias is None else bias
+    bias = (model.bias or model.ffn_bias) if bias is None else bias
     mine, ways = local.split(ffn, "feed-forward columns"), 2 if model.gated else 1
     h = model.hidden
     ops = column(local, h, ways * mine, f"{part}.up", params=ways * ffn * h + (ways * ffn if bias else 0))
@@ -194,8 +202,6 @@ def mixture(model: Model, local: Local) -> list[Op]:
     ops = plain(_unquantised(local), local.rows, h, e, "experts.router", params=params)
     ops.append(_gate(local, e))
     sent = local.rows * model.top_k
-    if local.capacity:
-        sent = min(sent, -(-int(local.rows * model.top_k * local.capacity * 1000) // 1000))
     size = bytes_of(sent * h, local.dtype)
     ops.append(permute(sent * h, "experts.dispatch", dtype=local.dtype))
     ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.dispatch", Stream.EXPERT)
@@ -256,10 +262,10 @@ def head(model: Model, local: Local) -> list[Op]:
         size = model.hidden * model.hidden + model.hidden
         ops += plain(local, local.samples, model.hidden, model.hidden, "pooler", params=size)
     rows = vocab_of(model, local)
-    params = 0 if model.tied else model.vocab * model.hidden
+    params = (0 if model.tied else model.vocab * model.hidden) + model.head_bias * model.vocab
     wide = column(_unquantised(local), model.hidden, rows, "logits", params=params)
     if model.tied:
-        wide[-1] = wide[-1].replace(local_params=0)
+        wide[-1] = wide[-1].replace(local_params=model.head_bias * rows)
     return [*ops, *wide, *loss(model, local, rows)]
 
 

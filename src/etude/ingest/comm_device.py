@@ -279,8 +279,13 @@ def _bind_kernels(device: DeviceTrace, calls: list[Call], args: _Args) -> None:
         owners = launches.owners(row)
         for call in owners:
             call.work.append(row)
-        if not owners and (own := _from_kernel(device, row, args)):
+        if owners and (len(owners) > 1 or owners[0].recorded):
+            continue
+        own = _from_kernel(device, row, args)
+        if own and not owners:
             alone.append(own)
+        elif own and (own.kind, own.collective) == (owners[0].kind, owners[0].collective):
+            owners[0].fill(own)  # a call without a record: its kernel knows group and sizes
     calls += alone
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.link.device import DeviceTrace
+from etude.model.job import AFTER, BEFORE
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -62,7 +63,7 @@ def _launches(device: DeviceTrace, launch: Bool, answered: I64) -> Iterator[str]
         return
     at_the_end = int(np.argmin(empty[::-1]))
     if at_the_end:
-        yield f"the last {at_the_end:,} of {len(rows):,} launches have no device activity: the recording ends before it"
+        yield f"the last {at_the_end:,} of {len(rows):,} launches have no device activity: {AFTER}"
     if count > at_the_end:
         yield f"{count - at_the_end:,} of {len(rows):,} launches have no device activity: records were dropped"
 
@@ -103,9 +104,13 @@ def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[
     first = device.start_ns[known].min() if len(known) else 0
     before = int((device.start_ns[lost] < first).sum())
     if before:
-        yield f"{before:,} device activities run before any that was launched here: they belong to what went before"
+        yield f"{_counted(before)} {'was' if before == 1 else 'were'} {BEFORE}"
     if len(lost) > before:
         yield (
-            f"{len(lost) - before:,} of {len(rows):,} device activities have no launch in the trace: it was dropped, "
-            "or made by what the profiler does not see"
+            f"{len(lost) - before:,} of {_counted(len(rows))} have no launch in the trace: it was dropped, or made by "
+            "what the profiler does not see"
         )
+
+
+def _counted(count: int) -> str:
+    return f"{count:,} device {'activity' if count == 1 else 'activities'}"

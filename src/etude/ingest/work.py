@@ -45,19 +45,26 @@ def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
     flops, size_bytes = np.full(len(trace.name), UNKNOWN, np.int64), np.full(len(trace.name), UNKNOWN, np.int64)
     if len(rows):
         texts = [_text_column(trace, column, rows) for column in ("in_shapes", "in_types", "in_values")]
-        codes = np.stack([trace.name[rows].astype(np.int64), *(codes for codes, _ in texts)], axis=1)
-        unique, which = np.unique(codes, axis=0, return_inverse=True)
+        columns, which = _distinct([trace.name[rows], *(codes for codes, _ in texts)])
         works = [
             aten_work(
                 trace.names[name], *(words[c] if c >= 0 else "" for c, (_, words) in zip(rest, texts, strict=True))
             )
-            for name, *rest in unique.tolist()
+            for name, *rest in columns
         ]
-        which = np.asarray(which).ravel()
         flops[rows] = np.array([work.flops for work in works], np.int64)[which]
         size_bytes[rows] = np.array([work.size_bytes for work in works], np.int64)[which]
     made_of_others = np.array([name in MADE_OF_OTHERS for name in trace.names] + [False])[trace.name]
     return OperatorWork(flops, size_bytes, made_of_others)
+
+
+def _distinct(columns: list[NDArray[np.int32]]) -> tuple[list[list[int]], I64]:
+    """Rows of some columns that differ, and which of them each row is."""
+    which = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        key = which * (int(column.max()) + 2) + (column + 1)
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return np.stack([column[first] for column in columns], axis=1).tolist(), which
 
 
 def _text_column(trace: HostTrace | DeviceTrace, column: str, rows: I64) -> tuple[NDArray[np.int32], list[str]]:

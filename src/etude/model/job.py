@@ -56,6 +56,15 @@ class Note:
     rank: int
     what: str
 
+    @property
+    def of_the_edges(self) -> bool:
+        """It is about what began before a recording, or ended after it, as something always does."""
+        return self.what.endswith((BEFORE, AFTER))
+
+
+BEFORE, AFTER = "launched before the recording began", "the recording ends before it"
+"""How notes about the edges of a recording end."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Job:

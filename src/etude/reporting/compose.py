@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from html import escape
 
 import pyarrow as pa
 
-from etude.model.job import Job
+from etude.model.job import Job, Note
 from etude.model.system import Device
 from etude.model.timing import Origin, Timing
-from etude.reporting import communication, late, memory, path, steps, time_spent, words, work
+from etude.reporting import communication, late, memory, path, roofs, steps, time_spent, words, work
 from etude.reporting.study import Study
 from etude.view.embedded import Packed, Shown, pack
 from etude.view.page import Card, Page, Section, Told, timeline
 
+NOTHING = Told(
+    "good",
+    "Nothing stands out.",
+    "No part of the time, no rank and no single operation passes the limit from which it is told of; the sections "
+    "below have the figures.",
+)
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
@@ -23,9 +31,9 @@ def report(
 ) -> Page:  # fmt: skip
     """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded."""
     study = Study(job, timing, name or job.name, device=device, allocated=allocated)
-    told = [t for part in (late, time_spent, path, steps, work, communication) for t in part.told(study)] + _doubts(
-        study
-    )
+    told = [
+        t for part in (late, time_spent, path, steps, work, communication, roofs) for t in part.told(study)
+    ] + _doubts(study)
     sections = [
         timelines([study]),
         time_spent.section(study),
@@ -34,7 +42,7 @@ def report(
         late.section(study),
         work.section(study),
         communication.section(study),
-        work.roofs(study),
+        roofs.section(study),
         memory.section(study),
     ]
     return Page(
@@ -43,12 +51,14 @@ def report(
         verdict=_verdict(study),
         cards=(
             Card("Time", words.time(study.span_ns), f"{study.origin}, first to last event"),
+            *steps.cards(study),
             *time_spent.cards(study),
+            *roofs.cards(study),
         ),
-        told=tuple(sorted(told, key=lambda t: WEIGHT[t.tone])),
+        told=tuple(sorted(told or [NOTHING], key=lambda t: WEIGHT[t.tone])),
         sections=tuple(sections),
         facts=facts(study),
-        notes=tuple(dict.fromkeys(n.what for n in job.notes)),
+        notes=tuple(said_once(job.notes)),
         made_by=made_by,
     )
 
@@ -63,8 +73,8 @@ def _subtitle(study: Study) -> str:
 
 def _verdict(study: Study) -> str:
     s = time_spent.spent(study)
-    parts = [("computing", s.compute), ("waiting for communication", s.exposed_comm), ("copying memory", s.memory),
-             ("idle", s.idle)]  # fmt: skip
+    parts = [(study.computing, s.compute), ("waiting for communication", s.exposed_comm), ("copying memory", s.memory),
+             (study.idling, s.idle)]  # fmt: skip
     parts = sorted((p for p in parts if p[1] >= 0.005), key=lambda p: -p[1])
     told = words.named([f"{words.percent(share)} {what}" for what, share in parts], 4)
     takes = f"The run takes {words.time(study.span_ns)}"
@@ -73,8 +83,9 @@ def _verdict(study: Study) -> str:
     whose = f"the {study.noun} spends its time" if len(study.job) == 1 else f"the {study.noun}s spend their time"
     used = max(v or 0 for v in study.breakdown["span_ns"].to_pylist())
     if used < 0.95 * study.span_ns:
-        event = "event on the device" if study.has_device else "operator"
-        return f"{takes}. In the {words.time(used)} from its first to its last {event} {whose} {told}."
+        what = "Work on the device spans" if study.has_device else "Operators span"
+        what = what if len(study.job) == 1 or not study.has_device else "Work on the devices spans"
+        return f"{takes}. {what} {words.time(used)} of that: {told}."
     return f"{takes}; {whose} {told}."
 
 
@@ -82,18 +93,27 @@ def _doubts(study: Study) -> list[Told]:
     """What a reader should know before believing the rest."""
     found = []
     job, timing = study.job, study.timing
+    if not study.span_ns:
+        found.append(
+            Told(
+                "warn",
+                "Nothing in this run takes time.",
+                "A collective of one rank has nobody to talk to, "
+                "and work without FLOPs, bytes or a duration takes none: give all ranks, or what work costs.",
+            )
+        )
     if not study.has_device and study.launches:
         found.append(Told("warn", "Kernels were launched, but none is recorded.",
                           f"{words.plural(study.launches, 'launch call')} are in the trace and no device activity: it "
                           "was dropped or not recorded, so what follows is about the host alone."))  # fmt: skip
-    lost = list(dict.fromkeys(n.what for n in job.notes))
-    if lost and timing.origin == Origin.MEASURED:
-        found.append(Told("warn", "Something is missing from the recording.", _sentence("; ".join(lost[:3]))))
+    if job.notes and timing.origin == Origin.MEASURED:
+        found.append(_lost(job))
     if timing.partial:
         found.append(Told("warn", "These times are not of the whole run.", "It was cut off; later events are missing."))
     if len(job) < job.world_size:
-        found.append(Told("info", f"{len(job):,} of {job.world_size:,} ranks are here.",
-                          "What the others did can only be seen where they meet these."))  # fmt: skip
+        found.append(Told("info", f"{len(job):,} of {job.world_size:,} ranks {words.verb(len(job))} here.",
+                          "What the others did can only be seen where they meet "
+                          f"{words.verb(len(job), 'it', 'these')}."))  # fmt: skip
     if (
         timing.origin == Origin.MEASURED
         and len(job) > 1
@@ -103,6 +123,30 @@ def _doubts(study: Study) -> list[Told]:
         found.append(Told("info", "The ranks' clocks were taken as they are.",
                           "No collectives were recorded from which their offsets could be told."))  # fmt: skip
     return found
+
+
+def _lost(job: Job) -> Told:
+    """What is not in the recording; what begins before it or ends after it is no news."""
+    inside = [n for n in job.notes if not n.of_the_edges]
+    said = said_once(inside or list(job.notes))
+    if inside:
+        return Told("warn", "Something is missing from the recording.", _sentence("; ".join(said[:3])))
+    return Told("info", "The recording begins or ends in the middle of work.", _sentence("; ".join(said[:3])))
+
+
+def said_once(notes: Sequence[Note]) -> list[str]:
+    """Notes that differ in their figures only are said once, with where they come from."""
+    ranks: dict[str, list[int]] = {}
+    first: dict[str, str] = {}
+    for note in notes:
+        alike = re.sub(r"[\d,]+", "#", note.what)
+        ranks.setdefault(alike, []).append(note.rank)
+        first.setdefault(alike, note.what)
+    return [
+        what if len(of) < 2 else f"{what} (rank {of[0]}; alike on {words.plural(len(of) - 1, 'other')})"
+        for alike, what in first.items()
+        for of in [sorted(set(ranks[alike]))]
+    ]
 
 
 def _sentence(text: str) -> str:

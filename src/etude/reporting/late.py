@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow.compute as pc
+
 from etude.reporting import words
 from etude.reporting.study import Study
 from etude.view.charts import Column, table
 from etude.view.page import Section, Told
 
 SAID = {
-    "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host", "missing": "missing participant",
+    "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host",
+    "missing_participant": "missing participant",
 }  # fmt: skip
 MOST = 4
 """Findings of the summary; the section has all."""
+MATTERS = 0.01
+"""Share of a rank's time from which a slow device is a problem."""
 
 
 def told(study: Study) -> list[Told]:
@@ -22,12 +27,24 @@ def told(study: Study) -> list[Told]:
     for row in rows[:MOST]:
         sure = f"{words.percent(row['confidence'])} sure"
         study.marked.append(row["rank"])
-        found.append(
-            Told("bad", _headline(row), f"{row['evidence'][:1].upper()}{row['evidence'][1:]} ({sure})", "late")
-        )
+        evidence = f"{row['evidence'][:1].upper()}{row['evidence'][1:]} ({sure})."
+        costs = _costs(study, row)
+        tone = "bad" if costs is None or costs >= MATTERS else "info"
+        little = "" if tone == "bad" else f" That is {words.percent(costs or 0)} of its time."
+        found.append(Told(tone, _headline(row), evidence + little, "late"))
     if len(rows) > MOST:
         found.append(Told("warn", f"{words.plural(len(rows) - MOST, 'more straggler')} found.", "", "late"))
     return found
+
+
+def _costs(study: Study, row: dict[str, Any]) -> float | None:
+    """Share of the rank's time by which a slow device is too long; None where that does not say what it costs."""
+    if row["kind"] != "slow_rank" or row["slowdown_pct"] is None:
+        return None
+    mine = study.breakdown.filter(pc.equal(study.breakdown["rank"], row["rank"])).to_pylist()
+    if not mine or not mine[0]["span_ns"]:
+        return None
+    return float((1 - 1 / (1 + row["slowdown_pct"] / 100)) * mine[0]["compute_ns"] / mine[0]["span_ns"])
 
 
 def _headline(row: dict[str, Any]) -> str:
@@ -39,7 +56,7 @@ def _headline(row: dict[str, Any]) -> str:
         if len(many) == 1
         else f"ranks {words.named([str(r) for r in many], 4)}"
     )
-    if row["kind"] == "missing":
+    if row["kind"] == "missing_participant":
         return f"{ranks.capitalize()} did not come to a collective."
     who = {"slow_rank": ranks.capitalize(), "slow_link": f"The link of {ranks}", "late_host": f"The host of {ranks}"}
     slower = row["slowdown_pct"] or 0

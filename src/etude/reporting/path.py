@@ -7,8 +7,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.critical_path import by_kind, length_ns
-from etude.reporting import words
-from etude.reporting.study import BETWEEN, Study
+from etude.reporting import idle, words
+from etude.reporting.study import BETWEEN, RUNTIME, Study
+from etude.reporting.time_spent import spent
 from etude.view.charts import Bar, Column, Piece, Stretch, bars, legend, strip, table
 from etude.view.page import Section, Told
 from etude.view.slices import Slices
@@ -20,7 +21,7 @@ SORT = {
 LABEL = {"host": "host", "launch": "launch", "gap": "unexplained", "other": "other"}
 UNNAMED = ("gap", "launch", "host")
 """Kinds of which no single piece is worth a finding: what the host does is many small things."""
-LONG = 0.3
+LONG, MUCH_ONCE, FEW_CALLS = 0.3, 0.1, 3
 STRETCHES = 900
 
 
@@ -29,20 +30,66 @@ def told(study: Study) -> list[Told]:
     whole = max(length_ns(path), 1)
     kinds = by_kind(path)
     host = kinds.get("host", 0) / whole
-    found = []
-    if host >= LONG:
-        tone = "bad" if host >= 2 * LONG else "warn"
-        found.append(Told(tone, f"The host sets the pace for {words.percent(host)} of the run.",
-                          "The critical path runs through code of the host; larger batches, CUDA graphs "
-                          "or torch.compile shorten it, faster devices do not.", "path"))  # fmt: skip
+    found = _first_use(study, whole)
+    if host >= LONG and not found and not _told_as_idle(study):
+        found.append(_host(study, host, whole))
+    found += _at_once(study)
     top = [row for row in study.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
     top = [row for row in top if row["name"] != BETWEEN and not row["name"].startswith("ProfilerStep")]
     if top and top[0]["share"] >= 0.1:
         t = top[0]
-        found.append(Told("info", f"{words.short(t['name'])} holds {words.percent(t['share'])} of the critical path.",
+        name = words.short(words.kernel(t["name"]))
+        found.append(Told("info", f"{name} holds {words.percent(t['share'])} of the critical path.",
                           f"{words.plural(t['count'], 'time')}, {words.time(t['time_ns'])} in all; making it twice as "
                           f"fast can shorten the run by at most {words.percent(t['share'] / 2)}.", "path"))  # fmt: skip
     return found
+
+
+def _at_once(study: Study) -> list[Told]:
+    """One call of the host that takes much of the run, as one does that waits for the device."""
+    loads = {name for name, _, _ in study.first_use}
+    for row in study.path_by_name.slice(0, 3).to_pylist():
+        name = (row["name"] or "").removesuffix(", itself")
+        if row["kind"] == "host" and row["count"] <= FEW_CALLS and row["share"] >= LONG and RUNTIME.match(name):
+            if name in loads:
+                continue
+            return [Told("warn", f"{name} takes {words.percent(row['share'])} of the run at once.",
+                         f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}, in which the host does "
+                         "nothing else: it waits for the device, or for what was not recorded.", "path")]  # fmt: skip
+    return []
+
+
+def _host(study: Study, share: float, whole: int) -> Told:
+    """The host sets the pace: all along, or until the device has its first work."""
+    tone, first = "bad" if share >= 2 * LONG else "warn", study.first_work_ns
+    if not study.has_device:
+        return Told(tone, f"{words.percent(share)} of the critical path lies between operators.",
+                    "Python, autograd and hooks set the pace there; larger batches or torch.compile shorten it.",
+                    "path")  # fmt: skip
+    if 2 * first >= share * whole:
+        return Told("info", f"The first {words.percent(first / whole)} of the run pass before the device has work.",
+                    f"For {words.time(first)} the critical path runs through the host; record from the first kernel "
+                    "on, or look there for what takes so long.", "path")  # fmt: skip
+    return Told(tone, f"The host sets the pace for {words.percent(share)} of the run.",
+                "The critical path runs through code of the host; larger batches, CUDA graphs or torch.compile shorten "
+                "it, faster devices do not.", "path")  # fmt: skip
+
+
+def _first_use(study: Study, whole: int) -> list[Told]:
+    calls = study.first_use
+    ns = sum(t for _, _, t in calls)
+    if ns < MUCH_ONCE * whole:
+        return []
+    said = words.named([f"{name} {words.time(t)}" + (f" in {n} calls" if n > 1 else "") for name, n, t in calls], 3)
+    return [Told("warn", f"{words.percent(ns / whole)} of the run is first use of the device, not work.",
+                 f"Calls of the runtime that load its libraries, kernels and memory: {said}. Warm up before recording, "
+                 "or take what follows as the story of a cold start.", "path")]  # fmt: skip
+
+
+def _told_as_idle(study: Study) -> bool:
+    """A finding about idle devices says already that the host sets the pace."""
+    s = spent(study)
+    return s.idle >= idle.MUCH and idle.main_cause(study)[0] in idle.OF_HOST
 
 
 def section(study: Study) -> Section:
@@ -57,16 +104,18 @@ def section(study: Study) -> Section:
     for row in rows:
         row["buys"] = row["share"] / 2
     columns = [
-        Column("name", "what", lambda v: v or "(no name)", number=False, code=True),
+        Column("name", "what", words.title, number=False, code=True),
         Column("kind", "kind", number=False),
         Column("count", "times", words.number), Column("time_ns", "time on the path", words.time),
         Column("share", "share", words.percent, meter=1.0),
         Column("buys", "halved, saves up to", words.percent),
     ]  # fmt: skip
     body += "<h3>What is on it</h3>" + table("t-path", rows, columns)
+    took = f"<b>{words.time(whole)}</b>"
     lead = (
-        "Walked back from the last event to the first, always to what was waited for last. It is as long as the run, "
-        f"<b>{words.time(whole)}</b>; what is not on it cannot shorten the run by itself."
+        "Walked back from the last event to the first, always to what was waited for last. It is "
+        f"{f'as long as the run, {took}' if whole == study.span_ns else f'{took} long'}; what is not on it cannot "
+        "shorten the run by itself."
     )
     return Section("path", "Critical path", lead, body)
 

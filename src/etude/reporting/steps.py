@@ -8,13 +8,13 @@ from etude.analyse.steps import steps
 from etude.reporting import words
 from etude.reporting.study import Study
 from etude.view.charts import Bar, Column, Piece, bars, legend, table
-from etude.view.page import Section, Told
+from etude.view.page import Card, Section, Told
 
 UNSTEADY = 0.1
 """Spread of step times, over their median, from which a report says so."""
 BARS = 24
 PIECES = (("compute", "compute", "compute_ns"), ("communication", "exposed communication", "exposed_comm_ns"),
-          ("other", "other", "other_ns"), ("idle", "idle", "idle_ns"))  # fmt: skip
+          ("memory", "memory", "other_ns"), ("idle", "idle", "idle_ns"))  # fmt: skip
 
 
 def _mean(study: Study) -> list[dict[str, float]]:
@@ -28,6 +28,15 @@ def _mean(study: Study) -> list[dict[str, float]]:
         {"step": step, "ranks": len(rows)} | {k: sum(r[k] for r in rows) / len(rows) for k in keys}
         for step, rows in sorted(found.items())
     ]
+
+
+def cards(study: Study) -> list[Card]:
+    """The time of a step, where several are marked."""
+    rows = _mean(study)
+    if len(rows) < 2:
+        return []
+    spans = [row["span_ns"] for row in rows]
+    return [Card("Step", words.time(float(np.median(spans))), f"the middle one of {len(spans)}")]
 
 
 def told(study: Study) -> list[Told]:
@@ -57,6 +66,7 @@ def section(study: Study) -> Section:
         Column("span_ns", "time", words.time), Column("compute_ns", "compute", words.time),
         Column("exposed_comm_ns", "exposed communication", words.time), Column("idle_ns", "idle", words.time),
     ]  # fmt: skip
+    columns = [c for c in columns if c.key != "exposed_comm_ns" or any(row["exposed_comm_ns"] for row in rows)]
     body = legend(used) + bars(drawn, words.time) + table("t-steps", rows[:512], columns)
     lead = "Each step from the first to the last of its device work, mean over ranks."
     return Section("steps", "Steps", lead, body)

@@ -18,7 +18,8 @@ from etude.analyse.critical_path import by_name, critical_path
 from etude.analyse.graphs import graph_replays
 from etude.analyse.idle import idle
 from etude.analyse.operators import kernels
-from etude.analyse.runs import Use, uses
+from etude.analyse.roofline import roofline
+from etude.analyse.runs import Use, on_device, runs, uses
 from etude.analyse.stragglers import stragglers
 from etude.errors import UsageError
 from etude.model.frames import SEGMENT
@@ -27,13 +28,19 @@ from etude.model.schema import Kind
 from etude.model.system import Device
 from etude.model.timing import Origin, Timing
 from etude.model.trace import Trace
-from etude.view.slices import Slices, Sort, slices_of
+from etude.view.slices import UNRECORDED, Slices, Sort, slices_of
 
 U8 = NDArray[np.uint8]
 
 BETWEEN = "host code between operators"
+UNSEEN, ON_THE_WAY = "(nothing recorded)", "from one activity of the device to the next"
+DISPATCH = UNRECORDED[1]
 OWN = "(code between operators)"
 LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
+RUNTIME = re.compile(r"(cuda|hip)[A-Z]|cu[A-Z]")
+WAITS = re.compile(r"Synchronize|Memcpy")
+LONG_CALL_NS, LONG_CALL = 1_000_000, 0.005
+"""Calls of the runtime take microseconds; one of this length, in ns and of the run, does something once."""
 RANKS_DRAWN = 16
 """Ranks of a timeline; where there are more, those drawn are chosen."""
 
@@ -91,6 +98,15 @@ class Study:
     def noun(self) -> str:
         return "device" if self.has_device else "host"
 
+    @property
+    def computing(self) -> str:
+        return "computing" if self.has_device else "in operators"
+
+    @property
+    def idling(self) -> str:
+        """What a host does between operators is not recorded, but it is not idle."""
+        return "idle" if self.has_device else "between operators"
+
     @cached_property
     def aligned(self) -> Timing:
         """The times on one clock."""
@@ -106,8 +122,25 @@ class Study:
         return span[1] - span[0]
 
     @cached_property
+    def first_work_ns(self) -> int:
+        """From the first event of the run to the first on a device."""
+        first = self.span_ns
+        span = self.aligned.span()
+        for run in runs(self.job, self.timing):
+            start = run.start_ns[on_device(run, uses(run.trace))]
+            if len(start) and span:
+                first = min(first, int(start.min() + self.aligned.clock_offset_ns[run.at].min()) - span[0])
+        return first
+
+    @cached_property
     def breakdown(self) -> pa.Table:
         return breakdown(self.job, self.timing)
+
+    @cached_property
+    def exposed_share(self) -> float:
+        """Share of the devices' time in communication that no compute hides."""
+        whole, exposed = (sum(v or 0 for v in self.breakdown[n].to_pylist()) for n in ("span_ns", "exposed_comm_ns"))
+        return exposed / whole if whole else 0.0
 
     @cached_property
     def collectives(self) -> pa.Table:
@@ -124,6 +157,10 @@ class Study:
         return with_own_time(kernels(self.job, self.timing))
 
     @cached_property
+    def roofline(self) -> pa.Table:
+        return with_own_time(roofline(self.job, self.timing, self.device))
+
+    @cached_property
     def idle(self) -> pa.Table:
         return idle(self.job, self.timing)
 
@@ -134,6 +171,8 @@ class Study:
     @cached_property
     def has_device(self) -> bool:
         """Does anything run beside the host? Messages that do not say where they run are no sign of it."""
+        if not any(bool((t.cpu == 1).any()) for t in self.job.traces):
+            return True
         talks = (Kind.SEND, Kind.RECV, Kind.COLL)
         return any(bool(((t.cpu == 0) | ((t.cpu != 1) & ~np.isin(t.kind, talks))).any()) for t in self.job.traces)
 
@@ -166,11 +205,29 @@ class Study:
             callers = trace.parent[nodes[ranks == rank]]
             for i, code in zip(mine.tolist(), np.where(callers >= 0, codes[callers], -1).tolist(), strict=True):
                 names[i] = f"{words[code]}, itself" if code >= 0 else BETWEEN
+        for i, kind in enumerate(found["kind"].to_pylist()):
+            names[i] = UNSEEN if kind == "gap" else ON_THE_WAY if names[i] == DISPATCH else names[i]
         return found.set_column(found.column_names.index("name"), "name", pa.array(names, pa.string()))
 
     @cached_property
     def path_by_name(self) -> pa.Table:
         return by_name(self.path)
+
+    @cached_property
+    def first_use(self) -> list[tuple[str, int, int]]:
+        """(call, times, ns on the critical path) of calls of the device's runtime that take so long that they must be
+        loading it, or its kernels; the longest first. Waiting for the device is something else."""
+        found: dict[str, list[int]] = {}
+        whole = max(self.span_ns, 1)
+        path = self.path.filter(pc.equal(self.path["kind"], "host"))
+        lasted = pc.subtract(path["end_ns"], path["start_ns"]).to_numpy()
+        names = path["name"].to_pylist()
+        for i in np.flatnonzero(lasted >= max(LONG_CALL_NS, LONG_CALL * whole)).tolist():
+            if RUNTIME.match(names[i]) and not WAITS.search(names[i]):
+                entry = found.setdefault(names[i].removesuffix(", itself"), [0, 0])
+                entry[0] += 1
+                entry[1] += int(lasted[i])
+        return sorted(((name, n, ns) for name, (n, ns) in found.items()), key=lambda e: -e[2])
 
     def drawn(self) -> list[int]:
         """Ranks of the timeline: all, or those that findings are about, one of each kind, and others between."""

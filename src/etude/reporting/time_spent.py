@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etude.reporting import idle, words
+from etude.reporting import communication, idle, words
 from etude.reporting.study import Study
 from etude.view.charts import Bar, Column, Piece, bars, legend, table
 from etude.view.page import Card, Section, Told
 
-MUCH_COMMUNICATION, LITTLE_HIDDEN, UNEVEN = 0.15, 0.5, 0.1
-"""Shares from which a report says something: exposed communication, hidden communication, slowest rank."""
+MUCH_COMMUNICATION, SOME_COMMUNICATION, LITTLE_HIDDEN, UNEVEN = 0.15, 0.05, 0.5, 0.1
+"""Shares from which a report says something: exposed communication, all of it, hidden communication, slowest rank."""
 BARS = 32
 """Ranks that get a bar of their own."""
 
@@ -22,6 +22,8 @@ PIECES = (
     ("memory", "exposed memory", "exposed_memory_ns"),
     ("idle", "idle", "idle_ns"),
 )
+OF_COMMUNICATION = ("comm_ns", "exposed_comm_ns", "overlap_pct")
+"""Columns that a run without communication does not need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,22 @@ def spent(study: Study) -> Spent:
                  sums["idle_ns"] / whole, hidden, sums["comm_ns"] / whole)  # fmt: skip
 
 
+def pieces(study: Study) -> tuple[tuple[str, str, str], ...]:
+    """The parts with their colours and names; on a host they are called by what a host does."""
+    on_host = {"compute": "in operators", "idle": study.idling}
+    return PIECES if study.has_device else tuple((s, on_host.get(label, label), key) for s, label, key in PIECES)
+
+
 def cards(study: Study) -> list[Card]:
     s = spent(study)
-    found = [Card("Computing", words.percent(s.compute), f"of {study.whose} time", "compute")]
+    found = [Card(study.computing.capitalize(), words.percent(s.compute), f"of {study.whose} time", "compute")]
     if s.hidden is not None:
         note = f"{words.percent(s.hidden)} of communication is hidden"
         found.append(Card("Waiting for communication", words.percent(s.exposed_comm), note, "communication"))
     if s.memory >= 0.001:
         found.append(Card("Copying memory", words.percent(s.memory), "with nothing else running", "memory"))
-    found.append(Card("Idle", words.percent(s.idle), f"nothing runs on the {study.noun}", "idle"))
+    note = "nothing runs on the device" if study.has_device else "Python, autograd, hooks"
+    found.append(Card(study.idling.capitalize(), words.percent(s.idle), note, "idle"))
     return found
 
 
@@ -66,9 +75,11 @@ def told(study: Study) -> list[Told]:
         tone = "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn"
         what = f"{words.percent(s.exposed_comm)} of {study.whose} time goes to communication that no compute hides."
         found.append(Told(tone, what, _advice(study, s), "time"))
-    elif s.hidden is not None and s.comm >= 0.05:
+    elif s.hidden is not None and s.comm >= SOME_COMMUNICATION:
+        well = s.hidden >= LITTLE_HIDDEN
         found.append(Told(
-            "good", f"{words.percent(s.hidden)} of communication is hidden behind compute.",
+            "good" if well else "info",
+            f"{_part(s.hidden, well)} of communication is hidden behind compute.",
             f"What is not hidden takes {words.percent(s.exposed_comm)} of the time.", "time",
         ))  # fmt: skip
     found += idle.told(study, s.idle)
@@ -77,13 +88,18 @@ def told(study: Study) -> list[Told]:
 
 
 def _advice(study: Study, s: Spent) -> str:
-    transfer, wait = study.collective_times
-    if wait > transfer:
-        return "Most of it is waiting for ranks that come late, not transfer: balance the ranks before buying links."
+    if (waiting := communication.waiting(study)) and waiting.share > 0.5:
+        return f"{waiting.said} Balance the ranks before buying links."
     if (s.hidden or 0) < LITTLE_HIDDEN:
-        hidden = words.percent(s.hidden or 0)
-        return f"Only {hidden} of all communication overlaps compute. Overlap more, send less, or use faster links."
+        some = _part(s.hidden or 0)
+        return f"{some} of all communication overlaps compute. Overlap more, send less, or use faster links."
     return f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help."
+
+
+def _part(hidden: float, well: bool = False) -> str:
+    if hidden < 0.001:
+        return "Hardly any"
+    return words.percent(hidden) if well else f"Only {words.percent(hidden)}"
 
 
 def _uneven(study: Study) -> list[Told]:
@@ -106,22 +122,27 @@ def section(study: Study) -> Section:
     if not timed:
         return Section("time", "Where the time goes", "", empty="Nothing that runs on a device has a time.")
     shown, left = _chosen(timed)
+    parts = pieces(study)
     drawn = [
-        Bar(f"rank {row['rank']}", tuple(Piece(s, label, row[key] or 0) for s, label, key in PIECES)) for row in shown
+        Bar(f"rank {row['rank']}", tuple(Piece(s, label, row[key] or 0) for s, label, key in parts)) for row in shown
     ]
     more = f'<p class="lead">{left:,} ranks between these are in the table.</p>' if left else ""
     columns = [
-        Column("rank", "rank"), Column("span_ns", "span", words.time), Column("compute_ns", "compute", words.time),
+        Column("rank", "rank"), Column("span_ns", "span", words.time), Column("compute_ns", parts[0][1], words.time),
         Column("comm_ns", "communication", words.time), Column("exposed_comm_ns", "of it exposed", words.time),
-        Column("memory_ns", "memory", words.time), Column("idle_ns", "idle", words.time),
+        Column("memory_ns", "memory", words.time), Column("idle_ns", study.idling, words.time),
         Column("overlap_pct", "overlap", lambda v: words.percent(v / 100), meter=100.0),
     ]  # fmt: skip
-    used = [(s, label) for s, label, key in PIECES if any(row[key] for row in rows)]
+    columns = [c for c in columns if c.key not in OF_COMMUNICATION or any(row["comm_ns"] for row in rows)]
+    used = [(s, label) for s, label, key in parts if any(row[key] for row in rows)]
     body = legend(used) + bars(drawn, words.time) + more
     body += "<h3>In figures</h3>" + table("t-time", rows[:2048], columns) + idle.figures(study)
     lead = (
         "Each bar is one device from its first to its last event. What runs at the same time is counted once: "
         "<b>compute</b> before <b>communication</b> before <b>memory</b>, so the parts add up to the whole."
+        if study.has_device
+        else "Each bar is one host from its first to its last operator. Operators that run at the same time are "
+        "counted once, so the parts add up to the whole."
     )
     return Section("time", "Where the time goes", lead, body)
 

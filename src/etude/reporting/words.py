@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from etude.units import format_bandwidth, format_bytes, format_count, format_time
 
 
@@ -40,8 +42,47 @@ def times(ratio: float) -> str:
     return f"{ratio:.3g}x"
 
 
+def verb(count: int, one: str = "is", many: str = "are") -> str:
+    return one if count == 1 else many
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+_SIGNATURE = re.compile(r"void |std::enable_if<|[A-Za-z_][\w:]*(<.*>)?\([A-Za-z].*\)$")
+_GENERAL = re.compile(r"elementwise|reduce_kernel|multi_tensor_apply|^(device_)?[Kk]ernel2?$")
+_INNER = re.compile(
+    r"\b(\w+_kernel_(?:cuda|impl)|\w*[Ff]unctor\w*|\w+KernelImpl|\w+Ops?|\w+_cuda(?:_out)?|cutlass\w+)\b"
+)
+_WRAPPERS = {"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor", "TensorIteratorOp", "ReduceOp", "gpu_kernel_impl"}
+
+
+def kernel(name: str) -> str:
+    """What a C++ signature is about: `void at::native::(anonymous namespace)::softmax<4, float>(float*)` is `softmax`.
+
+    Kernels that run any function, element by element, are told with theirs: `elementwise_kernel [sqrt_kernel_cuda]`.
+    """
+    if not _SIGNATURE.match(name):
+        return name
+    plain = (
+        re.sub(r"^std::enable_if<.*>::type ", "", name)
+        .removeprefix("void ")
+        .replace("(anonymous namespace)::", "")
+        .replace("<unnamed>::", "")
+    )
+    head = re.split(r"[<(]", plain, maxsplit=1)[0].strip().rpartition("::")[2]
+    if not head:
+        return name
+    if not _GENERAL.search(head):
+        return head
+    inner = [word for word in _INNER.findall(plain[len(head) :]) if word not in _WRAPPERS and word != head]
+    return f"{head} [{inner[0]}]" if inner else head
+
+
+def title(name: str | None) -> str:
+    """The name of what runs, for a table; its cell has all of it as a tip."""
+    return kernel(name) if name else "(no name)"
 
 
 def short(name: str, most: int = 60) -> str:

@@ -10,6 +10,7 @@ from etude.errors import EtudeError, UsageError
 from etude.generate.build import memory, sequence_of
 from etude.generate.model import Family, Model
 from etude.generate.plan import Plan
+from etude.generate.recompute import LAYER
 from etude.model.system import System
 from etude.sweep.predict import Prediction, predict
 
@@ -62,7 +63,7 @@ def candidates(model: Model, gpus: int, system: System, base: dict[str, Any]) ->
                 for zero, micro in ((z, m) for z in choices("zero", [1, 3]) for m in choices("micro_batch", [1, 2, 4])):
                     chunks = [f"interleaved:{v}" for v in (2, 4) if pp > 1 and model.layers >= pp * v]
                     for schedule in choices("schedule", ["1f1b", *chunks] if pp > 1 else ["1f1b"]):
-                        for again in choices("recompute", ["none", "selective", "full"]):
+                        for again in choices("recompute", ["none", "selective:norm,activation", "full"]):
                             given = {"tp": tp, "pp": pp, "ep": ep, "zero": zero, "micro_batch": micro,
                                      "schedule": schedule, "recompute": again}  # fmt: skip
                             if zero == 3 and pp > 1:
@@ -94,7 +95,7 @@ def promise(model: Model, plan: Plan) -> float:
     """A rough step time, to simulate the likely best first: the bubble, work done twice, tensor-parallel traffic."""
     chunks = int(plan.schedule.partition(":")[2] or 1)
     bubble = (plan.pp - 1) / (plan.micro_batches * chunks)
-    again = {"none": 0.0, "selective": 0.04, "full": 0.33}[str(plan.recompute)]
+    again = 0.33 if LAYER in plan.twice else 0.02 if plan.twice else 0.0
     small = 0.05 / plan.micro_batch
     return (1 + bubble) * (1 + again + small + 0.03 * (plan.tp - 1) + (0.1 if plan.zero == 3 else 0.0))
 

@@ -72,7 +72,7 @@ def answers(served: ServedJob, timing: Timing) -> pa.Table:
                 continue
             for span in one.spans:
                 request = instance.requests[at][span.request] + shift
-                if span.last:
+                if span.last and first[request] == UNKNOWN:  # not when it reads again
                     first[request] = ends[number]
                 if span.last or not span.prompt:
                     last[request] = max(last[request], ends[number])

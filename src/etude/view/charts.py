@@ -95,7 +95,7 @@ def _cell(value: Any, column: Column) -> str:
     shown = escape(column.show(value))
     if not column.number:
         kind = ' class="code"' if column.code else ""
-        return f'<td{kind} title="{shown}">{shown}</td>' if column.code else f"<td>{shown}</td>"
+        return f'<td{kind} title="{escape(str(value))}">{shown}</td>' if column.code else f"<td>{shown}</td>"
     meter = ""
     if column.meter > 0:
         part = min(100.0, max(0.0, 100 * value / column.meter))
@@ -166,7 +166,7 @@ class Mark:
 Line = tuple[str, str, Sequence[tuple[float, float]]]
 """Class, label, points."""
 
-_LEFT, _BOTTOM, _TOP, _RIGHT = 98, 44, 14, 34
+_LEFT, _BOTTOM, _TOP, _RIGHT = 112, 44, 14, 34
 """Room around a plot for the figures of its axes."""
 
 
@@ -268,8 +268,8 @@ def strip(label: str, stretches: Sequence[Stretch], low: float, high: float, sho
         wide = f"{max(0.4, (s.end - s.start) * scale):.2f}"
         parts.append(tag("rect", x=f"{edge + (s.start - low) * scale:.2f}", y=4, width=wide, height=30,
                          class_=f"f-{s.sort}", data_tip=s.tip))  # fmt: skip
-    for k in range(6):
-        at = (high - low) * k / 5
-        anchor = "start" if k == 0 else "end" if k == 5 else "middle"
-        parts.append(tag("text", escape(show(at)), x=edge + at * scale, y=52, text_anchor=anchor))
+    for at in Axis("", show, False, 0.0, (high - low) or 1.0).ticks():
+        place = edge + at * scale
+        anchor = "start" if not at else "end" if place > width - 30 else "middle"
+        parts.append(tag("text", escape(show(at)), x=place, y=52, text_anchor=anchor))
     return _svg(label, width, 60, parts)

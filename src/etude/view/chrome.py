@@ -46,8 +46,8 @@ def _names(slices: Slices) -> Iterator[str]:
     def meta(what: str, pid: int, tid: int, **args: object) -> str:
         return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args})
 
-    for rank in dict.fromkeys(lane.rank for lane in slices.lanes):
-        yield meta("process_name", rank, 0, name=f"rank {rank}")
+    for rank, label in slices.ranks.items():
+        yield meta("process_name", rank, 0, name=label)
         yield meta("process_sort_index", rank, 0, sort_index=rank)
     tid = _thread_ids(slices)
     for row in np.flatnonzero(np.diff(tid, prepend=0)).tolist():

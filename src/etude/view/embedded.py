@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from etude.model.schema import LaneKind
 from etude.view.kernels import coarsen, varints
-from etude.view.slices import Slices
+from etude.view.slices import Slices, Sort
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -54,6 +54,8 @@ class Packed:
     kept: int
     merged_below_ns: int
     """Slices shorter than this may be merged; 0 where all are there."""
+    sorts: tuple[Sort, ...] = ()
+    """What there is, for a legend."""
 
 
 def pack(runs: Sequence[Shown], most: int = MOST_SLICES) -> Packed:
@@ -81,7 +83,8 @@ def pack(runs: Sequence[Shown], most: int = MOST_SLICES) -> Packed:
         "has_path": bool(flag.any()), "has_nodes": has_nodes,
     }, separators=(",", ":")).encode()  # fmt: skip
     raw = len(head_text).to_bytes(4, "little") + head_text + _streams(table, has_nodes)
-    return Packed(base64.b64encode(zlib.compress(raw, 9)).decode(), len(row), len(table), least_ns)
+    text64 = base64.b64encode(zlib.compress(raw, 9)).decode()
+    return Packed(text64, len(row), len(table), least_ns, tuple(Sort(s) for s in np.unique(sort).tolist()))
 
 
 def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:

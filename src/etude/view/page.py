@@ -87,6 +87,7 @@ script-src 'unsafe-inline'; img-src data:">
 <a class="skip" href="#main">Skip to the report</a>
 <header class="top"><div class="wrap">
 <div class="brand">{_LOGO}<span>Etude report</span><span class="tools">\
+<button type="button" data-help aria-haspopup="dialog">Help</button>\
 <button id="theme" type="button">Light / dark</button><button id="print" type="button">Print</button></span></div>
 <h1>{escape(page.title)}</h1>
 <p class="sub">{escape(page.subtitle)}</p>
@@ -101,11 +102,36 @@ script-src 'unsafe-inline'; img-src data:">
 {_about(page)}
 </main>
 <footer><div class="wrap">Made by {escape(page.made_by)}. This page needs no network and sends nothing.</div></footer>
+{_help()}
 <div id="tip" role="status" aria-live="polite"></div>
 <script>{_asset("page.js")}{_asset("timeline.js")}</script>
 </body>
 </html>
 """
+
+
+KEYS = (
+    (("W", "S", "+", "−"), "zoom in and out; also Ctrl and the wheel"),
+    (("A", "D"), "move left and right; also by dragging"),
+    (("←", "→"), "from slice to slice"),
+    (("↑", "↓"), "from lane to lane"),
+    (("Enter",), "zoom to the chosen slice; also a double-click"),
+    (("0", "Home"), "the whole run"),
+    (("/",), "find by name"),
+    (("H", "P"), "show host threads, mark the critical path"),
+    (("Esc",), "choose nothing, leave the search"),
+    (("?",), "this help"),
+)
+
+
+def _help() -> str:
+    rows = "".join(f"<dt>{' '.join(f'<kbd>{k}</kbd>' for k in keys)}</dt><dd>{what}</dd>" for keys, what in KEYS)
+    return (
+        '<dialog id="help" aria-labelledby="help-title"><h2 id="help-title">Keys of the timeline</h2>'
+        f"<p>Tab goes to the timeline; then</p><dl>{rows}</dl>"
+        "<p>Heads of tables sort them. Points and bars say more when pointed at.</p>"
+        '<form method="dialog"><button type="submit" autofocus>Close</button></form></dialog>'
+    )
 
 
 def _asset(name: str) -> str:
@@ -153,15 +179,13 @@ def timeline(packed: Packed, label: str) -> str:
     """The zoomable timeline: what its script draws on, its buttons, its data."""
     if not packed.kept:
         return ""
-    keys = "<kbd>W</kbd> <kbd>S</kbd> zoom, <kbd>A</kbd> <kbd>D</kbd> move, arrows walk, <kbd>Ctrl</kbd>+wheel zooms"
+    keys = "<kbd>W</kbd> <kbd>S</kbd> zoom, <kbd>A</kbd> <kbd>D</kbd> move, arrows walk, <kbd>?</kbd> all keys"
     buttons = (("in", "+", "Zoom in"), ("out", "−", "Zoom out"), ("left", "←", "Move left"),
                ("right", "→", "Move right"), ("fit", "Fit", "Show the whole run"))  # fmt: skip
     bar = "".join(
         f'<button type="button" data-do="{d}" aria-label="{a}" title="{a}">{t}</button>' for d, t, a in buttons
     )
-    sorts = "".join(
-        f'<li><i class="dot s-{s.label}"></i>{s.label}</li>' for s in Sort if s not in (Sort.NONE, Sort.OTHER)
-    )
+    sorts = "".join(f'<li><i class="dot s-{s.label}"></i>{s.label}</li>' for s in packed.sorts if s != Sort.NONE)
     empty = "Point at a slice, or click it, to see what it is; double-click zooms to it."
     return f"""<ul class="legend">{sorts}</ul><div class="timeline"><div class="bar">{bar}\
 <button type="button" data-do="host" aria-pressed="true">Host threads</button>\

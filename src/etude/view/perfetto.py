@@ -30,8 +30,8 @@ _SEQUENCE = b"\x50\x01"  # TracePacket.trusted_packet_sequence_id = 1
 def write(job: Job, slices: Slices, flows: Flows, counters: Sequence[Counter], file: BinaryIO) -> None:
     """Writes the trace to an open file."""
     file.write(_packet(_SEQUENCE + b"\x68\x01" + _field(12, _interned(slices))))
-    for rank, label in dict.fromkeys((lane.rank, f"rank {lane.rank}") for lane in slices.lanes):
-        process = _number(1, rank + 1) + _field(6, label.encode())
+    for rank, label in slices.ranks.items():
+        process = _number(1, rank) + _field(6, label.encode())
         descriptor = _number(1, _rank_uuid(rank)) + _field(2, label.encode()) + _field(3, process)
         file.write(_packet(_field(60, descriptor + _number(11, 3))))
     for part in _tracks(job, slices, flows):

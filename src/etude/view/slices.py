@@ -104,6 +104,13 @@ class Slices:
     def span_ns(self) -> int:
         return int(self.end_ns.max(initial=0))
 
+    @property
+    def ranks(self) -> dict[int, str]:
+        """The ranks and what they are called: all equally long, as viewers sort processes by name."""
+        found = sorted({lane.rank for lane in self.lanes})
+        width = len(str(max(found, default=0)))
+        return {rank: f"rank {rank:0{width}}" for rank in found}
+
 
 def slices_of(
     job: Job, timing: Timing, ranks: Sequence[int] | None = None, sort_of: Callable[[Trace], U8] | None = None

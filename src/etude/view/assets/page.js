@@ -89,6 +89,16 @@ const seen = new IntersectionObserver((entries) => {
 }, { rootMargin: "-30% 0px -60% 0px" });
 for (const id of links.keys()) { const at = document.getElementById(id); if (at) seen.observe(at); }
 
+// -- help: what the keys do ------------------------------------------------------------------------------------------
+const help = $("#help");
+for (const button of $$("[data-help]")) button.addEventListener("click", () => help.showModal());
+addEventListener("keydown", (e) => {
+  if (e.key !== "?" || e.ctrlKey || e.metaKey || e.altKey || e.target.closest?.("input")) return;
+  e.preventDefault();
+  if (help.open) help.close(); else help.showModal();
+});
+help.addEventListener("click", (e) => { if (e.target === help) help.close(); });
+
 // -- embedded data: base64 of zlib ------------------------------------------------------------------------------------
 async function unpack(text) {
   const bytes = Uint8Array.from(atob(text.trim()), (c) => c.charCodeAt(0));

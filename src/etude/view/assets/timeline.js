@@ -62,6 +62,8 @@ class Timeline {
         if (count[i] === 1) busy[i] = dur[i];
       }
     }
+    // A label has little room: what a C++ signature is about, without its namespaces and arguments.
+    this.label = this.names.map((n) => /^void |^\w+(<.*>)?\([A-Za-z].*\)$/.test(n) ? n.replace(/^void /, "").replaceAll("(anonymous namespace)::", "").replace(/^(\w+::)+/, "").replace(/\(.*$/, "") : n);
     this.shade = this.names.map((n) => { let h = 0; for (let k = 0; k < n.length; k++) h = h * 31 + n.charCodeAt(k) | 0; return (h >>> 8) % 5; });
   }
 
@@ -212,7 +214,7 @@ class Timeline {
       if (i === this.pick) { g.strokeStyle = this.c.ink; g.lineWidth = 2; g.strokeRect(a + 1, y + 1, Math.max(2, drawn - 2), row.h - 2); g.lineWidth = 1; }
       if (width > 34 && row.h > 12 && name[i] >= 0) {
         g.fillStyle = this.word[sort[i]][tone];
-        g.fillText(this.cut(g, this.names[name[i]], width - 9), a + 4, y + row.h / 2 + .5);
+        g.fillText(this.cut(g, this.label[name[i]], width - 9), a + 4, y + row.h / 2 + .5);
       }
     }
   }
@@ -386,6 +388,7 @@ class Timeline {
         "+": () => this.zoom(.7), "=": () => this.zoom(.7), w: () => this.zoom(.7), "-": () => this.zoom(1.43), s: () => this.zoom(1.43),
         a: () => this.move(-.2), d: () => this.move(.2), ArrowLeft: () => next(-1), ArrowRight: () => next(1), ArrowUp: () => row(-1), ArrowDown: () => row(1),
         0: () => this.show(0, this.span), Home: () => this.show(0, this.span), Escape: () => this.select(null),
+        "/": () => $("input", host).focus(), h: () => $('[data-do="host"]', host)?.click(), p: () => $('[data-do="path"]', host)?.click(),
         Enter: () => { if (this.pick !== null) { const pad = (this.end[this.pick] - this.start[this.pick]) * .25 + 1; this.show(this.start[this.pick] - pad, this.end[this.pick] + pad); } },
       };
       const act = keys[e.key] ?? keys[e.key.toLowerCase()];
@@ -399,7 +402,9 @@ class Timeline {
     this.view.addEventListener("scroll", () => { this.soon(); hideTip(); }, { passive: true });
     const press = { in: () => this.zoom(.6), out: () => this.zoom(1.67), left: () => this.move(-.4), right: () => this.move(.4), fit: () => this.show(0, this.span) };
     for (const [name, act] of Object.entries(press)) $(`[data-do="${name}"]`, host).addEventListener("click", act);
-    $("input", host).addEventListener("input", (e) => this.search(e.target.value));
+    const find = $("input", host);
+    find.addEventListener("input", () => this.search(find.value));
+    find.addEventListener("keydown", (e) => { if (e.key === "Escape") { find.value = ""; this.search(""); canvas.focus(); } });
     const threads = $('[data-do="host"]', host);
     if (!this.hasBoth) threads.remove();
     else {

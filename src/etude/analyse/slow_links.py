@@ -1,0 +1,171 @@
+"""Links over which transfers take longer than over those that lie alike, and at which end of them it lies.
+
+A transfer is of a unit: the ranks of a group, or the two ends of a message. One rank's port slows every unit that it is
+in, one link every unit that has both of its ends; so the units that are slow, and those that are not, tell which it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.analyse.operations import Calls, group_name, group_size, messages, times_of
+from etude.analyse.outliers import Profile, Slow, profile, rounded_to, shared, shows, slow_units
+from etude.analyse.segments import Segments
+from etude.model.job import Job, ranges
+from etude.model.match import WORLD
+from etude.model.schema import UNKNOWN
+from etude.model.timing import Origin, Timing
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+Samples = tuple[I64, I64, I64, F64]
+"""Unit, key, segment and log time of each."""
+
+MOST_PAIRS: Final = 512
+"""Ranks in a slow group up to which its pairs are gone through."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLink:
+    slow: Slow
+    """The unit in which it shows most."""
+    ranks: tuple[int, ...]
+    """Who may be meant: one rank (its port), both ends of a link, or all of a group where nothing tells them apart."""
+    label: str
+    units: int
+    """Units in which it shows."""
+
+
+class Links:
+    """Transfers by unit, with the key of those that lie alike."""
+
+    def __init__(self, job: Job, timing: Timing, stretches: Segments, ranks_per_node: int) -> None:
+        self.job, self.timing, self.segments, self.node = job, timing, stretches, ranks_per_node
+        self.units: list[tuple[int, ...]] = []
+        self.labels: list[str] = []
+        self.keys: dict[tuple[Any, ...], int] = {}
+
+    def slow(self, found: Calls, least: float) -> Iterator[SlowLink]:
+        parts = [part for part in (self._transfers(found), self._sent()) if part is not None]
+        if not parts:
+            return
+        unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
+        inside = segment >= 0
+        unit, key, segment, log = unit[inside], key[inside], segment[inside], log[inside]
+        alone = shared(unit, key, len(self.keys)) < 2  # of two alike the slower is named, and no more than likely
+        shape = len(self.units), len(self.keys), self.segments.count
+        for itself in (False, True):  # those that have likes are compared with them, others with themselves over time
+            mine = alone[key] == itself
+            if mine.any():
+                step_ns = rounded_to(np.rint(np.exp(log[mine])).astype(np.int64))
+                profiles = profile(unit[mine], key[mine], segment[mine], log[mine], shape, step_ns=step_ns)
+                named = [one for one in slow_units(profiles, least) if not (itself and one.whole)]
+                yield from self._causes(named, profiles)
+
+    def _causes(self, named: list[Slow], profiles: Profile) -> Iterator[SlowLink]:
+        """Slow units that one rank or link explains are one finding; the surest first."""
+        left = sorted(named, key=lambda one: (-one.confidence, -one.factor))
+        while left:
+            meant = set(self.units[left[0].unit])
+            together = []
+            for one in left:
+                if both := meant & set(self.units[one.unit]):
+                    meant = both
+                    together.append(one)
+            left = [one for one in left if one not in together]
+            first = together[0]
+            likely, clear = shows(profiles, first)
+            ranks = self._narrowed(meant, np.flatnonzero(likely).tolist(), np.flatnonzero(clear).tolist())
+            yield SlowLink(first, ranks, self.labels[first.unit], len(together))
+
+    def _narrowed(self, meant: set[int], likely: list[int], clear: list[int]) -> tuple[int, ...]:
+        """Of the ranks that all slow units have in common: the one, or the one pair, that other units speak for."""
+        if len(meant) < 2:
+            return tuple(meant)
+        fine = [both for u in clear if (both := meant & set(self.units[u]))]
+        cleared = set().union(*fine) if fine else set()
+        also = [both for u in likely if (both := meant & set(self.units[u])) and both != meant]
+        spoken = set().union(*also) - cleared if also else set()
+        if len(spoken) == 1:
+            return tuple(spoken)
+        ports = meant - cleared
+        if len(meant) > 2 and len(ports) == 1:
+            return tuple(ports)
+        if 2 < len(meant) <= MOST_PAIRS and not ports:
+            fine = [unit for unit in fine if len(unit) > 1]
+            pairs = [p for p in combinations(sorted(meant), 2) if not any(unit.issuperset(p) for unit in fine)]
+            if len(pairs) == 1:
+                return pairs[0]
+        return tuple(sorted(meant))
+
+    def _place(self, ranks: NDArray[np.signedinteger]) -> tuple[int, ...]:
+        """Where ranks lie to one another: their distances, and which of them share a node."""
+        return (*(ranks - ranks[0]).tolist(), *(ranks // self.node - ranks[0] // self.node).tolist())
+
+    def _transfers(self, found: Calls) -> Samples | None:
+        """Transfers of collectives: what the member that waited least saw."""
+        if not len(found):
+            return None
+        seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
+        lasted = np.where(seen, found.end_ns - np.where(seen, found.start_ns, 0), 2**62)
+        transfer = np.minimum.reduceat(lasted, found.first[:-1])
+        size, seen = group_size(self.job, found.group), np.bincount(found.of[seen], minlength=len(found))
+        whole = (seen == size) | (size < 0)  # without one of its members the least may be waiting
+        good = (transfer > 0) & (transfer < 2**62) & (seen > 1) & whole
+        unit, key = np.full(len(found), -1, np.int64), np.zeros(len(found), np.int64)
+        for group in np.unique(found.group[good]).tolist():
+            mine = np.flatnonzero(good & (found.group == group))
+            members = self._members(found, group, mine)
+            unit[mine] = len(self.units)
+            self.units.append(tuple(members.tolist()))
+            self.labels.append(f"collectives of group `{group_name(self.job, group)}` ({ranges(members)})")
+            place = self._place(members)
+            for i in mine.tolist():
+                what = (int(found.collective[i]), int(found.size_bytes[i]), place)
+                key[i] = self.keys.setdefault(what, len(self.keys))
+        rows = np.flatnonzero(unit >= 0)
+        first = found.first[rows]
+        segment = self.segments.of_ranks(self.job, found.at[first], found.row[first])
+        return unit[rows], key[rows], segment, np.log(transfer[rows].astype(np.float64))
+
+    def _members(self, found: Calls, group: int, rows: I64) -> NDArray[np.int32]:
+        """Who is in a group: as the job says, else who was seen in its calls."""
+        if group == WORLD:
+            return self.job.ranks
+        known = self.job.groups.ranks(group)
+        if known is not None and len(known):
+            return known
+        seen = np.concatenate([found.at[found.first[i] : found.first[i + 1]] for i in rows.tolist()])
+        return self.job.ranks[np.unique(seen)]
+
+    def _sent(self) -> Samples | None:
+        """Transfers of messages: of a simulated one its send, of a measured one the shorter of send and receive."""
+        job, timing = self.job, self.timing
+        found = messages(job)
+        sent, there = times_of(timing, found.src_at, found.src_row), times_of(timing, found.dst_at, found.dst_row)
+        known = (sent[0] != UNKNOWN) & (sent[1] != UNKNOWN) & (there[0] != UNKNOWN) & (there[1] != UNKNOWN)
+        lasted = np.where(known, sent[1] - np.where(known, sent[0], 0), 0)
+        if timing.origin != Origin.SIMULATED:
+            lasted = np.minimum(lasted, np.where(known, there[1] - np.where(known, there[0], 0), 0))
+        src, dst = job.ranks[found.src_at].astype(np.int64), job.ranks[found.dst_at].astype(np.int64)
+        good = np.flatnonzero((lasted > 0) & (src != dst))
+        if not len(good):
+            return None
+        ends = np.stack([np.minimum(src, dst), np.maximum(src, dst)], 1)[good]
+        pairs, which = np.unique(ends, axis=0, return_inverse=True)
+        base = len(self.units)
+        self.units += [(int(a), int(b)) for a, b in pairs.tolist()]
+        self.labels += [f"messages between ranks {a} and {b}" for a, b in pairs.tolist()]
+        places = [self._place(pair) for pair in pairs]
+        # there and back are not alike: what comes back may be waited for in another way
+        what = zip(found.size_bytes[good].tolist(), which.reshape(-1).tolist(), (src < dst)[good].tolist(), strict=True)
+        key = [self.keys.setdefault(("message", size, on, places[pair]), len(self.keys)) for size, pair, on in what]
+        segment = self.segments.of_ranks(job, found.src_at[good], found.src_row[good])
+        return which.reshape(-1) + base, np.array(key, np.int64), segment, np.log(lasted[good].astype(np.float64))

@@ -1,0 +1,90 @@
+"""Ranks whose kernels, or whose host calls, take longer than the same ones of other ranks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.analyse.outliers import LIKES, Slow, profile, rounded_to, shared, slow_units
+from etude.analyse.runs import Use, runs, segments, uses
+from etude.analyse.segments import Segments
+from etude.model.job import Job
+from etude.model.timing import Timing
+from etude.model.trace import Trace
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+
+_DIGITS: Final = re.compile(r"\d+")
+_WAITS: Final = re.compile(r"Synchronize|EventQuery|^ProfilerStep|wait")
+
+
+class Keys:
+    """What nodes do, as numbers that mean the same in every trace: name without its numbers, whose it is, work,
+    shapes."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[tuple[Any, ...], int] = {}
+        self.cached: dict[int, I64] = {}
+
+    def of(self, trace: Trace) -> I64:
+        cached = self.cached.get(id(trace.name))
+        if cached is None:
+            cached = self.cached[id(trace.name)] = self._new(trace)
+        return cached
+
+    def _new(self, trace: Trace) -> I64:
+        names, words = trace.coded("name")
+        shapes, texts = trace.coded("in_shapes")
+        plain = [_DIGITS.sub("#", word) for word in words] + [""]
+        between = segments(trace)  # all are called alike: what they are says the operator around them
+        around = np.where(between & (trace.parent >= 0), names[trace.parent], -1).astype(np.int64)
+        columns = [names.astype(np.int64), around, shapes.astype(np.int64), trace.flops, trace.tensor_bytes]
+        unique, inverse = np.unique(np.stack(columns, 1), axis=0, return_inverse=True)
+        number = np.array(
+            [
+                self.numbers.setdefault((plain[n], plain[a], texts[s] if s >= 0 else "", f, b), len(self.numbers))
+                for n, a, s, f, b in unique.tolist()
+            ],
+            np.int64,
+        )
+        return number[inverse.reshape(-1)]
+
+
+def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: float) -> list[Slow]:
+    """Ranks by position; `use` says whose times are compared."""
+    keys = Keys()
+    parts: list[tuple[I64, I64, I64, F64]] = []
+    counted: dict[int, tuple[NDArray[np.uint8], NDArray[np.bool_]]] = {}
+    step_ns = 1000
+    for run in runs(job, timing):
+        cached = counted.get(id(run.trace.name))
+        if cached is None:
+            cached = counted[id(run.trace.name)] = uses(run.trace), _waiting(run.trace)
+        rows = np.flatnonzero((cached[0] == use) & run.timed & ~cached[1])
+        rows = rows[np.argsort(run.start_ns[rows], kind="stable")]
+        lasted = run.end_ns[rows] - run.start_ns[rows]
+        rows, lasted = rows[lasted > 0], lasted[lasted > 0]
+        step_ns = min(step_ns, rounded_to(lasted)) if len(lasted) else step_ns
+        segment = stretches.of(run.trace, rows)
+        inside = segment >= 0
+        key, log = keys.of(run.trace)[rows[inside]], np.log(lasted[inside].astype(np.float64))
+        parts += [(np.full(len(key), at, np.int64), key, segment[inside], log) for at in run.at.tolist()]
+    if not parts or not sum(len(p[0]) for p in parts):
+        return []
+    unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
+    enough = (shared(unit, key, len(keys.numbers)) >= LIKES)[key]
+    if not enough.any():
+        return []
+    unit, key, segment, log = unit[enough], key[enough], segment[enough], log[enough]
+    shape = len(job.ranks), len(keys.numbers), stretches.count
+    return slow_units(profile(unit, key, segment, log, shape, step_ns=step_ns), least)
+
+
+def _waiting(trace: Trace) -> NDArray[np.bool_]:
+    """Nodes whose time is waiting by what they are called."""
+    codes, words = trace.coded("name")
+    return np.array([bool(_WAITS.search(w)) for w in words] + [False])[codes]

@@ -1,0 +1,57 @@
+"""Configs of Hugging Face: parameters as the published weights have them, and what is not understood is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etude.errors import UsageError
+from etude.generate.build import local_of, sequence_of
+from etude.generate.families import blocks_of
+from etude.generate.hugging_face import from_config
+from etude.generate.model import Model
+from etude.generate.plan import Plan
+
+CONFIGS = json.loads(Path(__file__).with_name("hugging_face.json").read_text())
+LLAMA = CONFIGS["llama3.1-8b"][1]
+
+
+def params_of(m: Model) -> int:
+    return sum(block.params for block in blocks_of(m, local_of(m, Plan(seq=sequence_of(m)))))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_parameters_are_those_of_the_published_weights(name: str):
+    params, config = CONFIGS[name]
+    assert params_of(from_config(config)) == params
+
+
+def test_windows_are_those_of_the_layers():
+    def windows(name: str) -> list[int]:
+        m = from_config(CONFIGS[name][1])
+        return [m.window_of(i) for i in range(7)]
+
+    assert windows("mistral-7b") == [4096] * 7
+    assert windows("gemma2-9b") == [4096, 0, 4096, 0, 4096, 0, 4096]
+    assert windows("gemma3-1b") == [512, 512, 512, 512, 512, 0, 512]
+    assert windows("gpt-oss-20b") == [128, 0, 128, 0, 128, 0, 128]
+    assert windows("qwen2.5-7b") == [0] * 7
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"model_type": "mamba"}, "`model_type` 'mamba'"),
+        ({"model_type": "llava", "text_config": {}}, "`model_type` llava: a model of several towers"),
+        ({"hidden_size": None}, "key `hidden_size` is missing"),
+        ({"hidden_size": "big"}, "`hidden_size` big: expected a number"),
+        ({"num_hidden_layers": -2}, "`num_hidden_layers` -2"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "`architectures`"),
+        ({"layer_types": ["linear_attention"]}, "`linear_attention` is not built"),
+        ({"num_local_experts": 8, "num_experts_per_tok": 2, "mlp_only_layers": [3]}, "`mlp_only_layers`"),
+        ({"num_local_experts": 8}, "key `num_experts_per_tok` is missing"),
+    ],
+)
+def test_a_config_that_is_not_understood_is_refused_by_its_key(changes: dict, problem: str):
+    with pytest.raises(UsageError, match=problem):
+        from_config(LLAMA | changes)
