@@ -52,14 +52,14 @@ LLM = (
 )
 """Learned from, compared with; where nothing is said, with itself."""
 SCALED = (
-    ("gpt3-1.3b", {"gpus": 2}, 8),
-    ("gpt3-1.3b", {"gpus": 2}, 64),
-    ("gpt3-1.3b", {"gpus": 4, "zero": 1}, 32),
+    ("gpt2-xl", {"gpus": 2}, 8),
+    ("gpt2-xl", {"gpus": 2}, 64),
+    ("gpt2-xl", {"gpus": 4, "zero": 1}, 32),
     ("llama3-8b", {"gpus": 8, "zero": 3}, 64),
     ("llama3-8b", {"gpus": 8, "tp": 4}, 64),
     ("llama3-8b", {"gpus": 16, "tp": 2, "pp": 2, "global_batch": 16}, 64),
     ("llama3-8b", {"gpus": 8, "tp": 2, "cp": 2}, 32),
-    ("mixtral-8x7b", {"gpus": 16, "ep": 8, "pp": 2, "global_batch": 32}, 64),
+    ("mixtral-8x7b", {"gpus": 32, "ep": 8, "pp": 2, "global_batch": 64}, 128),
 )
 """Etude's own: model, plan, ranks to make. Micro-batches of a rank stay as many."""
 

@@ -1,6 +1,7 @@
 """Learned synthesis: repeats found and given back, jobs made that are sound, alike and say nothing."""
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -113,6 +114,18 @@ def test_sharded_weights_are_as_many_in_all():
         return int(t.in_bytes[t.collective == Collective.ALL_GATHER].sum())
 
     assert gathered(made) == pytest.approx(gathered(large), rel=0.03)
+
+
+def test_a_sharded_optimizer_has_less_to_do_on_more_ranks():
+    small, large = (timed(training(gpus=n, zero=1, seq=64), one_level("switch", 4).device) for n in (4, 16))
+    made = make(learn([small]), MakeOptions(ranks=16))
+
+    def moved(job: Job) -> float:
+        t = job.traces[0]
+        return float(t.tensor_bytes[t.kind == Kind.COMP].sum())
+
+    assert moved(small) > 1.02 * moved(large)
+    assert moved(made) == pytest.approx(moved(large), rel=0.01)
 
 
 def test_steps_and_depth():
@@ -339,6 +352,26 @@ def test_a_model_of_another_version_is_refused(version: int, hint: str, tmp_path
     path.write_text(path.read_text().replace('"version":2', f'"version":{version}'))
     with pytest.raises(FormatError, match=f"version {version}.*\n.*{hint}"):
         read(path)
+
+
+@pytest.mark.parametrize("at_least", [2, 5, 50])
+def test_a_number_stands_for_as_many_nodes_as_wanted(at_least: int):
+    """Rare classes are merged, or rounded to half an octave: a single odd time is not in the model."""
+    job = run(4, 3, slow=0.1, jitter=0.1)
+    odd = 987_654_321
+    values = {2: {"duration_ns": np.where(np.arange(len(job.traces[2])) == 10, odd, job.traces[2].duration_ns)}}
+    learned = learn([job.replace(values=values)], at_least)
+    made = make(learned, MakeOptions(ranks=8))
+    assert etude.check(made) == []
+    assert etude.simulate(made, one_level("switch", 8)).makespan_ns > 0
+    text = msgspec.json.encode(learned).decode()
+    near = [n for n in re.findall(r"\d+", text) if 0.93 < float(n) / odd < 1.07]
+    assert not near
+    coarse = {round(2 ** ((k + 0.5) / 2)) for k in range(100)}
+    counts = np.bincount(np.concatenate([t.kind for t in job.traces]))
+    for one in learned.classes:
+        if one.kind == Kind.COLL and counts[Kind.COLL] < at_least:
+            assert {int(s.mean) for s in one.sketches.values()} <= coarse
 
 
 def test_an_empty_job_is_refused():

@@ -18,6 +18,7 @@ from etude.errors import FormatError
 FORMAT: Final = "etude learned"
 COLUMNS: Final = ("duration_ns", "flops", "tensor_bytes", "in_bytes", "out_bytes")
 VERSION: Final = 2
+RARE: Final = 5
 QUANTILES: Final = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
 """Those that are kept. What lies below the first is as the first; what lies above the last follows from the mean."""
 STEPS: Final = 64
@@ -49,6 +50,8 @@ class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
     src: int = -1
     dst: int = -1
     priority: int | None = None
+    optimizer: bool = False
+    """Work of the optimizer on the device: where gradients are scattered among ranks, each has its part of it."""
     sketches: dict[str, Sketch] = {}
     own: float = 0.0
     """Part of the variance of its times that is each rank's and step's own; the rest lies in where a node stands."""
@@ -121,6 +124,8 @@ class Learned(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="format
     device: Spread = Spread()
     at_least: int = 1
     """Nodes that every number stands for, but for those that are rounded to half an octave."""
+    rare: int = 0
+    """Classes with fewer than RARE nodes."""
 
     def template(self, ranks: int) -> Template:
         """The one whose ranks are nearest to these, the larger of two."""

@@ -32,7 +32,7 @@ def about(learned: Learned) -> dict[str, Any]:
         "spread_of_ranks": {"host": _spread(learned.host.rank), "device": _spread(learned.device.rank)},
         "spread_of_steps": {"host": _spread(learned.host.step), "device": _spread(learned.device.step)},
         "nodes_behind_a_number": learned.at_least,
-        "kept": list(KEPT),
+        "classes_of_fewer_than_5_nodes": learned.rare,
     }
 
 

@@ -115,18 +115,19 @@ def described(
     found = []
     for number, some in enumerate(parts):
         steps = STEPS if nodes[number] >= at_least else 2
-        kind, cpu, lane, collective, group, src, dst, priority = what[first[number]].tolist()
+        kind, cpu, lane, collective, group, src, dst, priority, optimizer = what[first[number]].tolist()
         sketches = {c: sketch(v, steps) for c, v in zip(COLUMNS, some.T, strict=True) if (v != UNKNOWN).any()}
         known = None if priority == UNKNOWN else priority
         share = round(float(own[number]), 2) if kind == Kind.COMP else 0.0
-        found.append(NodeClass(kind, cpu, lane, collective, group, src, dst, known, sketches, share))
+        found.append(NodeClass(kind, cpu, lane, collective, group, src, dst, known, bool(optimizer), sketches, share))
     return tuple(found)
 
 
 def sketch(values: I64, steps: int = STEPS) -> Sketch:
     values = values[values != UNKNOWN]
-    mean = float(on_grid(np.array([values.mean()]), steps)[0]) if steps < STEPS else float(f"{values.mean():.3g}")
     quantiles = on_grid(np.quantile(values, QUANTILES), steps)
+    # Of a few values that are rounded so much, the mean would say no more than what it is rounded by.
+    mean = values.mean() if steps == STEPS else np.interp(np.linspace(0, 1, 1001), QUANTILES, quantiles).mean()
     if (on_grid(values, steps) == quantiles[0]).all():
         return Sketch(float(quantiles[0]))
-    return Sketch(mean, tuple(quantiles.tolist()))
+    return Sketch(float(f"{mean:.3g}"), tuple(quantiles.tolist()))
