@@ -2,8 +2,8 @@
 
     python benchmarks/validate_synthesis.py [--shared ../shared] [--captures FOLDER] [--system dgx-h100] [--only WORD]
 
-Three tables. Recorded runs (what PyTorch wrote, linked here): a model of each, and jobs of the same size from it with
-several seeds. Jobs of other tools: made for the same size and for others, against the real job of that size. Etude's
+Four tables. Recorded runs (what PyTorch wrote, linked here): a model of each, and jobs of the same size from it with
+several seeds. Copies of jobs whose sizes and times are rounded. Jobs of other tools: made for the same size and for others, against the real job of that size. Etude's
 own: learned from a small plan, made for a large one, against the one that the generator makes for it. Every job that is
 made must pass `etude check`. Errors are made over real, less one; both are simulated.
 """
@@ -32,6 +32,8 @@ from etude.ingest import causal, runs
 from etude.model.job import Job
 from etude.model.system import System
 from etude.sweep.likeness import likeness
+from etude.sweep.predict import grown
+from etude.transform.anonymise import AnonymiseOptions, anonymise
 
 SEEDS = 3
 CPU = "colls_2p colls_4p ddp_2p ddp_4p dp_tp_4p fsdp2_2p fsdp2_4p moe_2p pp_1f1b_2p pp_1f1b_4p pp_gpipe_2p"
@@ -62,6 +64,15 @@ SCALED = (
     ("mixtral-8x7b", {"gpus": 32, "ep": 8, "pp": 2, "global_batch": 64}, 128),
 )
 """Etude's own: model, plan, ranks to make. Micro-batches of a rank stay as many."""
+
+
+ROUNDED = (
+    "traces/torch_cpu/fsdp2_4p",
+    "traces/torch_cpu/pp_1f1b_4p",
+    "traces/h200/gpt_train",
+    "oracle/stg/moe_dp2_ep4",
+    "oracle/stg/gpt_dp2_tp2_pp2_mb2",
+)
 
 
 def others(shared: Path, folder: Path, name: str) -> Job:
@@ -150,6 +161,18 @@ def _made_for(source: Job, real: Job, system: System) -> list[str]:
     return [f"{size:,}", f"{spent:.2f}", f"{nodes:+.1%}", f"{by_type:.1%}", *figures(rows)]
 
 
+def rounded(shared: Path, system: System, only: str) -> Iterator[list[str]]:
+    for place in ROUNDED:
+        if only in place:
+            job = etude.open(shared / place)
+            exact = etude.simulate(job, grown(system, len(job))).makespan_ns
+            row = [place]
+            for per_octave in (64, 8, 1):
+                copy = anonymise(job, AnonymiseOptions(per_octave=per_octave))[0]
+                row.append(f"{etude.simulate(copy, grown(system, len(job))).makespan_ns / exact - 1:+.2%}")
+            yield row
+
+
 def table(title: str, head: str, rows: Iterator[list[str]]) -> None:
     print(f"\n{title}\n\n| {head} |\n|{'---|' * (head.count('|') + 1)}")
     for row in rows:
@@ -171,6 +194,11 @@ def main() -> None:
         recorded(args.shared, args.captures, system, args.only),
     )
     table("Jobs of other tools", head, of_others(args.shared, system, args.only))
+    table(
+        "Copies whose sizes and times are rounded: simulated step",
+        "job | --round 64 | --round 8 | --round 1",
+        rounded(args.shared, system, args.only),
+    )
     table("Generated jobs, learned small and made large", head, scaled(system, args.only))
 
 
