@@ -68,8 +68,7 @@ def machine(case: Case) -> System:
     if case.gpu == "A100-40GB":
         device = replace(device, memory_bandwidth_bytes_per_s=1.555e12, memory_bytes=40_000_000_000)
     if case.gpu.startswith("H100-96GB"):
-        device = replace(device, memory_bandwidth_bytes_per_s=2.4e12, memory_bytes=96_000_000_000,
-                         sustained_fraction=device.sustained_fraction * 500 / 700)  # fmt: skip
+        device = replace(device, memory_bandwidth_bytes_per_s=2.4e12, memory_bytes=96_000_000_000)
     if case.plan.tp_chunks > 1:
         made = user_buffers(made)
     return grown(made.replace(device=device), case.plan.gpus)
