@@ -7,10 +7,11 @@
 Each row becomes a model and a plan (benchmarks/published_rows.py), is generated and simulated (analytic network) on
 the system of its GPU. Four constants are fitted for each (GPU, software stack): the time of products in 16 bits, of
 products in 8 bits, of attention and of everything else, over what the catalogue's device says. They are fitted to a
-third of the rows of each stack on a generation of GPUs, chosen by a hash of what the row says; every error that is reported is of the other rows.
-Those of a stack on a GPU start from those of the stack on the GPU's generation, these from those of like stacks, and are
-pulled back to them; a stack without a fitted row takes them as they are. No constant belongs to a row. A step is simulated
-with each constant moved by a quarter and is taken to be linear between.
+third of the rows of each stack on a generation of GPUs, chosen by a hash of what the row says; every error that is
+reported is of the other rows. Those of a stack on a GPU start from those of the stack on the GPU's generation, these
+from those of like stacks, and are pulled back to them; a stack without a fitted row takes them as they are. No
+constant belongs to a row. A step is simulated with each constant moved by a quarter and is taken to be linear
+between.
 """
 
 from __future__ import annotations
