@@ -10,7 +10,7 @@ from etude.errors import ClusterError, EtudeError
 from etude.model.reading import key_of
 from etude.model.system import Device, Level, System
 
-WANTED = {"v100", "a100", "h100", "h200", "b200", "gb200", "mi300x", "tpu-v5p", "tpu-v6e"}
+WANTED = {"v100", "a100", "h100", "h200", "b200", "gb200", "gb300", "mi300x", "tpu-v5p", "tpu-v6e"}
 SMALL = """
 name: mine
 device: h100
