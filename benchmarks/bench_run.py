@@ -159,7 +159,7 @@ def watched(argv: list[str], out: Path) -> tuple[float, float, float, float]:
         while child.poll() is None:
             now = memory_mb(child.pid)
             most, anonymous = max(most, now[0]), max(anonymous, now[1])
-            time.sleep(0.25)
+            time.sleep(0.5)
     if child.returncode:
         raise SystemExit(f"{' '.join(argv)} gave {child.returncode}")
     after = os.times()

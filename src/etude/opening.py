@@ -37,7 +37,8 @@ def open(
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
     folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), or dumps of its Flight Recorder.
     `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks
-    as they are read. `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are.
+    as they are read, `workers` at a time (0: of large recordings as many as there are cores, else one). `ranks` and
+    `passes` are for an ASTRA-sim text workload, which does not say how many there are.
 
     Recorded times, where there are any, are `job.timing`: an analysis is called as `analysis(job, job.timing)`. Of a
     profiler's trace they are those of every operator, call and device activity, from start to end.
@@ -179,7 +180,8 @@ def _read_run(path: Path, options: dict[str, Any]) -> Job:
     if options["groups"] is not None:
         raise UsageError("a recorded run has its groups with it", where=str(path), hint="leave out --groups")
     name, ranks = runs.find_run(path)
-    chosen = {key: options[key] for key in ("workers", "max_bytes", "advance")}
+    chosen = {key: options[key] for key in ("max_bytes", "advance")}
+    chosen["workers"] = options["workers"] or runs.workers_for(ranks)
     return causal.to_job(name, runs.link_run(ranks, **chosen))
 
 

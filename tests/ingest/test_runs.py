@@ -124,3 +124,15 @@ def test_large_ranks_lie_in_files_and_are_the_same(tmp_path: Path, monkeypatch: 
         in_files = causal.to_job(name, runs.link_run(found, workers=workers))
         assert etude.diff(in_memory, in_files) is None
         assert not in_files.traces[0].name.flags.writeable
+
+
+def test_processes_of_their_own_for_large_ranks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = [runs.RankFiles(rank=rank, device=tmp_path / f"{rank}.json.gz") for rank in range(3)]
+    for files in ranks:
+        files.device.write_bytes(bytes(1000))
+    monkeypatch.setattr(runs.os, "cpu_count", lambda: 2)
+    assert runs.workers_for(ranks) == 1
+    monkeypatch.setattr(runs, "LARGE", 1000)
+    assert runs.workers_for(ranks) == 2
+    monkeypatch.setattr(runs, "TAKES", 1 << 60)  # no memory holds that
+    assert runs.workers_for(ranks) == 1

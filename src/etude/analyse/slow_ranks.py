@@ -20,7 +20,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 _DIGITS: Final = re.compile(r"\d+")
-MOST: Final = 1 << 24
+MOST: Final = 1 << 23
 """Nodes of a job up to which all are compared; of a larger one every second, third, ... of those that do the same."""
 FEW: Final = 32
 """Nodes of a rank that do the same, up to which all are compared anyway."""
@@ -33,13 +33,13 @@ class Keys:
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[Any, ...], int] = {}
-        self.cached: dict[int, I64] = {}
+        self.latest: dict[int, I64] = {}
+        """Of the program that was asked for last: runs come by program."""
 
     def of(self, trace: Trace) -> I64:
-        cached = self.cached.get(id(trace.name))
-        if cached is None:
-            cached = self.cached[id(trace.name)] = self._new(trace)
-        return cached
+        if id(trace.name) not in self.latest:
+            self.latest = {id(trace.name): self._new(trace)}
+        return self.latest[id(trace.name)]
 
     def _new(self, trace: Trace) -> I64:
         names, words = trace.coded("name")
@@ -62,13 +62,12 @@ def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: f
     """Ranks by position; `use` says whose times are compared."""
     keys = Keys()
     parts: list[tuple[I64, I64, I64, F64]] = []
-    counted: dict[int, tuple[NDArray[np.uint8], NDArray[np.bool_]]] = {}
+    counted: dict[int, NDArray[np.bool_]] = {}
     step_ns = 1000
     for run in runs(job, timing):
-        cached = counted.get(id(run.trace.name))
-        if cached is None:
-            cached = counted[id(run.trace.name)] = uses(run.trace), _waiting(run.trace)
-        rows = np.flatnonzero((cached[0] == use) & run.timed & ~cached[1])
+        if id(run.trace.name) not in counted:
+            counted = {id(run.trace.name): (uses(run.trace) == use) & ~_waiting(run.trace)}
+        rows = np.flatnonzero(counted[id(run.trace.name)] & run.timed)
         rows = rows[np.argsort(run.start_ns[rows], kind="stable")]
         lasted = run.end_ns[rows] - run.start_ns[rows]
         rows, lasted = rows[lasted > 0], lasted[lasted > 0]
@@ -80,6 +79,7 @@ def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: f
     if not parts or not sum(len(p[0]) for p in parts):
         return []
     unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
+    parts.clear()
     enough = (shared(unit, key, len(keys.numbers)) >= LIKES)[key]
     if not enough.any():
         return []

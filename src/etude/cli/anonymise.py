@@ -35,7 +35,7 @@ def anonymise(
         Path | None, typer.Option(help="Write what the tokens stand for, as JSON: keep it to yourself.")
     ] = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     max_bytes: MaxBytes = None,
     force: Force = False,
     json: AsJson = False,

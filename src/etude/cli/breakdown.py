@@ -26,7 +26,7 @@ def breakdown(
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,

@@ -12,7 +12,7 @@ def check(
     path: JobPath,
     complete: Annotated[bool, typer.Option("--complete", help="Absent ranks are an error.")] = False,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     max_bytes: MaxBytes = None,
     json: AsJson = False,
 ) -> int:

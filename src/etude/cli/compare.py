@@ -21,7 +21,7 @@ def compare(
         bool, typer.Option("--operators", help="By the operators that launched, which other devices have, too.")
     ] = False,
     top: Annotated[int, typer.Option("--top", min=0, help="So many causes; 0 is all.")] = 30,
-    workers: Workers = 1,
+    workers: Workers = 0,
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,

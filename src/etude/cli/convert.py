@@ -37,7 +37,7 @@ def convert(
         int | None, typer.Option("--passes", min=1, help="Passes over a text workload's layers. By default 1.")
     ] = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
 ) -> None:

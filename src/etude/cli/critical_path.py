@@ -32,7 +32,7 @@ def critical_path(
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,

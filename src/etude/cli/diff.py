@@ -12,7 +12,7 @@ from etude.cli.output import AsJson, emit
 def diff(
     a: Annotated[Path, typer.Argument(help="A job.", show_default=False)],
     b: Annotated[Path, typer.Argument(help="Another, in any format.", show_default=False)],
-    workers: Workers = 1,
+    workers: Workers = 0,
     max_bytes: MaxBytes = None,
     json: AsJson = False,
 ) -> int:

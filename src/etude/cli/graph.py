@@ -18,7 +18,7 @@ def graph(
     hops: Annotated[int, typer.Option(min=0, help="Dependencies from it, in both directions.")] = 3,
     rank: Annotated[int | None, typer.Option(help="Whose graph; by default that of the first rank.")] = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
 ) -> None:

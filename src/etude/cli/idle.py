@@ -22,7 +22,7 @@ def idle(
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,

@@ -7,7 +7,7 @@ from etude.cli.output import AsJson, emit
 
 @app.command(rich_help_panel=LOOK)
 def info(
-    path: JobPath, groups: GroupFile = None, workers: Workers = 1, max_bytes: MaxBytes = None, json: AsJson = False
+    path: JobPath, groups: GroupFile = None, workers: Workers = 0, max_bytes: MaxBytes = None, json: AsJson = False
 ) -> None:
     """What is in a job: ranks, nodes by kind, bytes by collective, groups, span, who wrote it"""
     from etude.model.summary import summary

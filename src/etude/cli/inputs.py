@@ -20,7 +20,10 @@ JobPath = Annotated[
 GroupFile = Annotated[
     Path | None, typer.Option("--groups", help="Communicator-group file; by default `name.json` beside the ranks.")
 ]
-Workers = Annotated[int, typer.Option("--workers", "-j", min=1, help="Threads that read.")]
+Workers = Annotated[
+    int,
+    typer.Option("--workers", "-j", min=0, help="Ranks read at a time; 0: of large recordings as many as cores."),
+]
 MaxBytes = Annotated[
     str | None, typer.Option("--max-bytes", help="Largest size a file may have or unpack to, e.g. `4GiB`.")
 ]

@@ -21,7 +21,7 @@ def learn(
     ] = 1,
     times_on: TimesOn = "",
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     json: AsJson = False,

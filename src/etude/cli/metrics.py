@@ -25,7 +25,7 @@ def metrics(
     traffic: Annotated[bool, typer.Option("--traffic", help="Who sends how much to whom, instead.")] = False,
     timing: TimesFile = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,

@@ -12,7 +12,7 @@ def query(
     path: JobPath,
     sql: Annotated[str, typer.Argument(help="Tables: nodes, deps, attrs, groups, ranks.", show_default=False)],
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     max_bytes: MaxBytes = None,
     json: AsJson = False,
     csv: AsCsv = False,

@@ -27,7 +27,7 @@ def report(
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
 ) -> None:
     """One HTML page about a run: what happened, why, and where the time goes; it opens offline

@@ -20,7 +20,7 @@ def roofline(
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,

@@ -62,7 +62,7 @@ def simulate(
     timing: Annotated[Path | None, typer.Option(help="Write all times: `.csv` or `.parquet`.")] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     max_bytes: MaxBytes = None,
     json: AsJson = False,
     astra_network: Annotated[Path | None, typer.Option(help="Its network YAML.", rich_help_panel=ASTRA)] = None,

@@ -22,7 +22,7 @@ def timeline(
     flows: Annotated[bool, typer.Option("--flows/--no-flows", help="Arrows between lanes and ranks.")] = True,
     counters: Annotated[bool, typer.Option("--counters/--no-counters", help="What runs at a time.")] = True,
     groups: GroupFile = None,
-    workers: Workers = 1,
+    workers: Workers = 0,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
 ) -> None:
     """All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters

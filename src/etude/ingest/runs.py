@@ -7,6 +7,7 @@ without a rank in its name has that of its content.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -25,6 +26,10 @@ from etude.ingest.laid_down import LaidDown, give_back, lay_down
 from etude.model.job import Job
 from etude.store import compressed
 
+LARGE: Final = 200_000_000
+"""Bytes of JSON from which processes of their own are worth starting."""
+UNPACKS, TAKES = 14, 4
+"""A packed trace is so many times larger, and linking a rank takes so many times its JSON in memory."""
 HOST, DEVICE, FLIGHT, MANIFEST = "host", "device", "flight", "manifest"
 _ROLES: Final = {
     "et": HOST,
@@ -139,6 +144,16 @@ def _json(path: Path | None, max_bytes: int | None) -> Mapping[str, Any]:
     except msgspec.DecodeError as problem:
         raise FormatError(f"not JSON: {problem}", path=path) from None
     return found if isinstance(found, dict) else {}
+
+
+def workers_for(ranks: Sequence[RankFiles]) -> int:
+    """Processes that pay: as many as cores where ranks are large, and no more than half of the memory has room for."""
+    sizes = [UNPACKS * f.stat().st_size if f.suffix in (".gz", ".zst") else f.stat().st_size
+             for files in ranks for f in (files.device, files.host) if f is not None]  # fmt: skip
+    if sum(sizes) < LARGE:
+        return 1
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 8 << 30
+    return max(1, min(os.cpu_count() or 1, len(ranks), memory // 2 // (TAKES * max(sizes))))
 
 
 def link_run(
