@@ -1,6 +1,7 @@
 """Learned synthesis: repeats found and given back, jobs made that are sound, alike and say nothing."""
 
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -18,11 +19,11 @@ from etude.generate.micro import MicroOptions, micro
 from etude.generate.model import Model
 from etude.generate.plan import Plan
 from etude.generate.synth import COLUMNS, Learned, read, write
-from etude.generate.synth_classes import on_grid
 from etude.generate.synth_grammar import folded, size, unfolded
 from etude.generate.synth_learn import hidden, learn
 from etude.generate.synth_make import MakeOptions, make
 from etude.model.build import TraceBuilder, job_of
+from etude.model.grid import on_grid
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.store import chakra
@@ -113,6 +114,18 @@ def test_sharded_weights_are_as_many_in_all():
         return int(t.in_bytes[t.collective == Collective.ALL_GATHER].sum())
 
     assert gathered(made) == pytest.approx(gathered(large), rel=0.03)
+
+
+def test_a_sharded_optimizer_has_less_to_do_on_more_ranks():
+    small, large = (timed(training(gpus=n, zero=1, seq=64), one_level("switch", 4).device) for n in (4, 16))
+    made = make(learn([small]), MakeOptions(ranks=16))
+
+    def moved(job: Job) -> float:
+        t = job.traces[0]
+        return float(t.tensor_bytes[t.kind == Kind.COMP].sum())
+
+    assert moved(small) > 1.02 * moved(large)
+    assert moved(made) == pytest.approx(moved(large), rel=0.01)
 
 
 def test_steps_and_depth():
@@ -285,9 +298,9 @@ def test_nothing_of_the_original_is_in_the_model(tmp_path: Path, shared: Path):
 
 def test_the_grid_has_no_power_of_two():
     values = np.array([1 << k for k in range(10, 50)])
-    assert not set(on_grid(values).tolist()) & set(values.tolist())
-    assert np.abs(on_grid(values) / values - 1).max() < 0.006
-    assert on_grid(np.array([0, 1, 3])).tolist() == [0, 1, 3]
+    assert not set(on_grid(values, 64).tolist()) & set(values.tolist())
+    assert np.abs(on_grid(values, 64) / values - 1).max() < 0.006
+    assert on_grid(np.array([0, 1, 3]), 64).tolist() == [0, 1, 3]
 
 
 # --- what cannot be
@@ -317,7 +330,7 @@ def test_a_damaged_model_is_refused(damage: str, tmp_path: Path):
         if damage == "classes":
             raw["classes"] = raw["classes"][:1]
         elif damage == "order":
-            raw["templates"][0]["roles"][0]["order"].append(10**6)
+            raw["templates"][0]["roles"][0]["order"][0][1].append(10**6)
         elif damage == "knots":
             raw["host"] = {"rank": [[0, 1], [-1, 2]]}
         elif damage == "step":
@@ -339,6 +352,26 @@ def test_a_model_of_another_version_is_refused(version: int, hint: str, tmp_path
     path.write_text(path.read_text().replace('"version":2', f'"version":{version}'))
     with pytest.raises(FormatError, match=f"version {version}.*\n.*{hint}"):
         read(path)
+
+
+@pytest.mark.parametrize("at_least", [2, 5, 50])
+def test_a_number_stands_for_as_many_nodes_as_wanted(at_least: int):
+    """Rare classes are merged, or rounded to half an octave: a single odd time is not in the model."""
+    job = run(4, 3, slow=0.1, jitter=0.1)
+    odd = 987_654_321
+    values = {2: {"duration_ns": np.where(np.arange(len(job.traces[2])) == 10, odd, job.traces[2].duration_ns)}}
+    learned = learn([job.replace(values=values)], at_least)
+    made = make(learned, MakeOptions(ranks=8))
+    assert etude.check(made) == []
+    assert etude.simulate(made, one_level("switch", 8)).makespan_ns > 0
+    text = msgspec.json.encode(learned).decode()
+    near = [n for n in re.findall(r"\d+", text) if 0.93 < float(n) / odd < 1.07]
+    assert not near
+    coarse = {round(2 ** ((k + 0.5) / 2)) for k in range(100)}
+    counts = np.bincount(np.concatenate([t.kind for t in job.traces]))
+    for one in learned.classes:
+        if one.kind == Kind.COLL and counts[Kind.COLL] < at_least:
+            assert {int(s.mean) for s in one.sketches.values()} <= coarse
 
 
 def test_an_empty_job_is_refused():

@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,4 +45,16 @@ def generate_learned(
     if len(job) > max(t.ranks for t in learned.templates) and not any(t.grows for t in learned.templates):
         say("nothing that was learned is sent among ranks alike: more ranks are copies that do not meet")
     write_job(job, out, to, force=force, no_write=no_write)
-    emit(numbers(job), json=json)
+    emit(numbers(job) if json else _shown(numbers(job)), json=json)
+
+
+def _shown(found: dict[str, Any]) -> dict[str, Any]:
+    from etude.units import format_bytes, format_count
+
+    sent = {name: format_bytes(size) for name, size in found["comm_bytes_by_type"].items()}
+    return {
+        "ranks": f"{found['ranks']:,}, {found['distinct_traces']} distinct programs",
+        "nodes": f"{found['nodes']:,}",
+        "operations": format_count(found["flops"]),
+        "communication": sent or "none",
+    }

@@ -36,7 +36,7 @@ def learn(
     """
     from etude.files import writing
     from etude.generate.synth import write
-    from etude.generate.synth_about import about
+    from etude.generate.synth_about import KEPT, about
     from etude.generate.synth_learn import hidden
     from etude.generate.synth_learn import learn as learn_from
 
@@ -44,7 +44,14 @@ def learn(
     learned = learn_from(opened, at_least)
     with writing(out, force=force) as path:
         write(learned, path)
-    emit(about(learned) | {"bytes": out.stat().st_size, "hidden": hidden(opened)}, json=json)
+    said, gone = about(learned) | {"bytes": out.stat().st_size}, hidden(opened)
+    if json:
+        emit(said | {"hidden": gone, "kept": list(KEPT)}, json=True)
+    else:
+        emit(said)
+        print()
+        emit([{"what": what, "became": "left out", "count": count} for what, count in gone.items()]
+             + [{"what": what, "became": "kept", "count": None} for what in KEPT])  # fmt: skip
     say(f"wrote {out}")
     if not any("duration_ns" in c.sketches for c in learned.classes):
         say(

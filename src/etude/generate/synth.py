@@ -18,6 +18,7 @@ from etude.errors import FormatError
 FORMAT: Final = "etude learned"
 COLUMNS: Final = ("duration_ns", "flops", "tensor_bytes", "in_bytes", "out_bytes")
 VERSION: Final = 2
+RARE: Final = 5
 QUANTILES: Final = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
 """Those that are kept. What lies below the first is as the first; what lies above the last follows from the mean."""
 STEPS: Final = 64
@@ -49,6 +50,8 @@ class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
     src: int = -1
     dst: int = -1
     priority: int | None = None
+    optimizer: bool = False
+    """Work of the optimizer on the device: where gradients are scattered among ranks, each has its part of it."""
     sketches: dict[str, Sketch] = {}
     own: float = 0.0
     """Part of the variance of its times that is each rank's and step's own; the rest lies in where a node stands."""
@@ -66,7 +69,8 @@ class Symbol(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
 class LearnedRole(msgspec.Struct, frozen=True, omit_defaults=True):
     """One program: its symbols in order, repeats folded. `groups` and `peers` count its slots."""
 
-    order: list[Any]
+    order: list[tuple[int, list[Any]]]
+    """Its steps: (times, symbols), one after another."""
     groups: int = 0
     peers: int = 0
     late_ns: Knots = ()
@@ -74,7 +78,7 @@ class LearnedRole(msgspec.Struct, frozen=True, omit_defaults=True):
     level: tuple[float, float] = (1.0, 1.0)
     """Time of its ranks over that of ranks alike, on the host and on the device: who is slow stays slow."""
     step: int = -1
-    """Which item of `order` is one step, as often as there were steps; -1: the program has no steps inside."""
+    """Which of `order` stands for more than one step, and can come as often as wanted; -1: none does."""
 
 
 class Template(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -120,6 +124,8 @@ class Learned(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="format
     device: Spread = Spread()
     at_least: int = 1
     """Nodes that every number stands for, but for those that are rounded to half an octave."""
+    rare: int = 0
+    """Classes with fewer than RARE nodes."""
 
     def template(self, ranks: int) -> Template:
         """The one whose ranks are nearest to these, the larger of two."""
@@ -180,9 +186,9 @@ def _whole(template: Template, symbols: int) -> bool:
     known = all(0 <= role < roles for _, role in template.role_of)
     slots = len(template.group_of) == sum(r.groups for r in template.roles)
     slots &= len(template.peer_of) == sum(r.peers for r in template.roles)
-    inside = all(_symbols(role.order, symbols) for role in template.roles)
+    inside = all(times > 0 and _symbols(o, symbols) for role in template.roles for times, o in role.order)
     inside &= all(all(ns >= 0 for _, ns in r.late_ns) and _ascending(r.late_ns) for r in template.roles)
-    inside &= all(r.step < len(r.order) and (r.step < 0 or isinstance(r.order[r.step], list)) for r in template.roles)
+    inside &= all(r.order and r.step < len(r.order) for r in template.roles)
     grown = all(0 <= g < len(template.groups) for g in template.grows)
     bound = all(0 <= g < len(template.groups) for slot in template.group_of for _, g in slot)
     along = template.axis is None or (

@@ -25,19 +25,15 @@ def about(learned: Learned) -> dict[str, Any]:
         "ranks": [t.ranks for t in learned.templates],
         "nodes": sum(t.nodes for t in learned.templates),
         "roles": [len(t.roles) for t in learned.templates],
-        "steps": [max(_steps(role.order, role.step) for role in t.roles) for t in learned.templates],
+        "steps": [max(sum(times for times, _ in role.order) for role in t.roles) for t in learned.templates],
         "classes": len(learned.classes),
         "symbols": len(learned.symbols),
-        "length": sum(size(role.order) for t in learned.templates for role in t.roles),
+        "length": sum(size(one) for t in learned.templates for role in t.roles for _, one in role.order),
         "spread_of_ranks": {"host": _spread(learned.host.rank), "device": _spread(learned.device.rank)},
         "spread_of_steps": {"host": _spread(learned.host.step), "device": _spread(learned.device.step)},
         "nodes_behind_a_number": learned.at_least,
-        "kept": list(KEPT),
+        "classes_of_fewer_than_5_nodes": learned.rare,
     }
-
-
-def _steps(order: list[Any], step: int) -> int:
-    return int(order[step][0]) if step >= 0 else 1
 
 
 def _spread(knots: Knots) -> float:

@@ -7,13 +7,14 @@ sizes. `at_least` is for those who want every number of the model to stand for s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.generate.synth import COLUMNS, QUANTILES, STEPS, NodeClass, Sketch
 from etude.generate.synth_programs import Program
+from etude.model.grid import on_grid
 from etude.model.schema import UNKNOWN, Kind
 
 I64 = NDArray[np.int64]
@@ -36,14 +37,15 @@ def classes_of(programs: Sequence[Program], at_least: int = 1) -> tuple[list[I64
     """(class of each place of each program, nodes of each class). Classes are numbered by first use."""
     counts = np.concatenate([np.full(len(p), len(p.values)) for p in programs])
     levels = [np.concatenate(rows) for rows in zip(*(_levels(p) for p in programs), strict=True)]
-    stalled = _stalls(levels[0], programs)
+    stalled, talks = _stalls(levels[0], programs), np.concatenate([p.talks for p in programs])
     final, here = levels[0], np.ones(len(counts), bool)
     for level, least in enumerate((max(CALLED, at_least), at_least, at_least)):
         _, number = np.unique(final[here], axis=0, return_inverse=True)
         number = number.reshape(-1)
         rare = np.bincount(number, counts[here])[number] < least
         if level == 0:
-            rare |= stalled | (final[:, -1] < 0)
+            few = np.bincount(number, counts)[number] < at_least
+            rare = np.where(talks, few, rare | stalled | (final[:, -1] < 0))  # what is sent is not told by its name
         here = here.copy()
         here[here] = rare
         final[here] = levels[level + 1][here]
@@ -68,7 +70,8 @@ def _levels(program: Program) -> list[I64]:
     sent = [COLUMNS.index("in_bytes"), COLUMNS.index("out_bytes")]
     called[:, sent] = _scales(values, np.full(len(COLUMNS), STEPS))[:, sent]  # so that all who take part agree
     nothing = np.full(len(program), -1)
-    keys = ((called, program.word), (plain, nothing), (coarse, nothing), (bare, nothing))
+    word = np.where(program.talks, -1, program.word)
+    keys = ((called, word), (plain, nothing), (coarse, nothing), (bare, nothing))
     return [
         np.column_stack([np.full(len(program), level), program.what, scale, word])
         for level, (scale, word) in enumerate(keys)
@@ -112,25 +115,19 @@ def described(
     found = []
     for number, some in enumerate(parts):
         steps = STEPS if nodes[number] >= at_least else 2
-        kind, cpu, lane, collective, group, src, dst, priority = what[first[number]].tolist()
+        kind, cpu, lane, collective, group, src, dst, priority, optimizer = what[first[number]].tolist()
         sketches = {c: sketch(v, steps) for c, v in zip(COLUMNS, some.T, strict=True) if (v != UNKNOWN).any()}
         known = None if priority == UNKNOWN else priority
         share = round(float(own[number]), 2) if kind == Kind.COMP else 0.0
-        found.append(NodeClass(kind, cpu, lane, collective, group, src, dst, known, sketches, share))
+        found.append(NodeClass(kind, cpu, lane, collective, group, src, dst, known, bool(optimizer), sketches, share))
     return tuple(found)
 
 
 def sketch(values: I64, steps: int = STEPS) -> Sketch:
     values = values[values != UNKNOWN]
-    mean = float(on_grid(np.array([values.mean()]), steps)[0]) if steps < STEPS else float(f"{values.mean():.3g}")
-    if values.min() == values.max():
-        return Sketch(float(on_grid(values[:1], steps)[0]))
-    return Sketch(mean, tuple(on_grid(np.quantile(values, QUANTILES), steps).tolist()))
-
-
-def on_grid(values: NDArray[Any], steps: int = STEPS) -> I64:
-    """Numbers to the nearest of so many to an octave, halfway between those that a power of two would be among; 0
-    stays."""
-    with np.errstate(divide="ignore"):
-        step = np.floor(np.log2(np.maximum(values, 1e-9)) * steps) + 0.5
-    return np.where(values > 0, np.maximum(np.rint(np.exp2(step / steps)), 1), 0).astype(np.int64)
+    quantiles = on_grid(np.quantile(values, QUANTILES), steps)
+    # Of a few values that are rounded so much, the mean would say no more than what it is rounded by.
+    mean = values.mean() if steps == STEPS else np.interp(np.linspace(0, 1, 1001), QUANTILES, quantiles).mean()
+    if (on_grid(values, steps) == quantiles[0]).all():
+        return Sketch(float(quantiles[0]))
+    return Sketch(float(f"{mean:.3g}"), tuple(quantiles.tolist()))

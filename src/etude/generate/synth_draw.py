@@ -16,6 +16,8 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 PLACES: Final = np.array([0.0, *QUANTILES, 1.0])
+NARROW: Final = 1.02
+"""Where the mean is so much more than that of the quantiles, the largest values make up for it."""
 CLASSES, RANKS, FACTORS, LATE = range(4)
 """What a stream of random numbers is for."""
 
@@ -69,7 +71,9 @@ def knots(sketch: Sketch) -> F64:
     found = np.maximum.accumulate(found)
     width = np.diff(PLACES)
     rest = float((width * (found[:-1] + found[1:]) / 2)[:-1].sum())
-    found[-1] = max(found[-1], 2 * (sketch.mean - rest) / width[-1] - found[-2])
+    mean = rest + width[-1] * found[-1]
+    if sketch.mean > NARROW * mean:  # less could be what mean and quantiles are rounded by
+        found[-1] = max(found[-1], 2 * (sketch.mean - rest) / width[-1] - found[-2])
     mean = float((width * (found[:-1] + found[1:]) / 2).sum())
     return found * (sketch.mean / mean) if mean > 0 else found
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
-from etude.generate.synth import COLUMNS, VERSION, Learned, Symbol
+from etude.generate.synth import COLUMNS, RARE, VERSION, Learned, Symbol
 from etude.generate.synth_classes import classes_of, described, sizes
 from etude.generate.synth_order import learned_role
 from etude.generate.synth_programs import FIELDS, Program, programs_of
@@ -71,6 +71,7 @@ def learn(jobs: Sequence[Job], at_least: int = 1) -> Learned:
         host=host,
         device=device,
         at_least=at_least,
+        rare=int((nodes < RARE).sum()),
     )
 
 

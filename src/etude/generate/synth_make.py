@@ -20,6 +20,7 @@ from etude.generate.synth_draw import Draws, Times
 from etude.generate.synth_steps import unrolled
 from etude.generate.synth_world import World
 from etude.model.build import build_trace
+from etude.model.check_groups import UNEVEN
 from etude.model.job import MAX_WORLD, Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
@@ -70,11 +71,13 @@ def make(learned: Learned, options: MakeOptions | None = None) -> Job:
     values: dict[int, dict[str, I64]] = {}
     for number, program in enumerate(programs):
         ranks = np.flatnonzero(world.role_of == number)
+        larger = world.larger(number)
+        program.shard(larger)
         own = [program.times(times, rank) for rank in ranks.tolist()] if times.differ and program.timed else []
         if own:
             values |= {int(rank): {"duration_ns": column} for rank, column in zip(ranks[1:], own[1:], strict=True)}
         role = template.roles[number]
-        trace = program.trace(world.larger(number), role.groups, role.peers, own[0] if own else None)
+        trace = program.trace(larger, role.groups, role.peers, own[0] if own else None)
         roles.append(Role(trace=trace, ranks=ranks, groups=world.group_of[number], peers=world.peer_of[number]))
     provenance = {"tool": "etude generate learned"}
     return job_of_roles(options.name, roles, groups=world.groups, values=values, provenance=provenance)
@@ -103,6 +106,16 @@ class _Program:
     @property
     def timed(self) -> bool:
         return bool((self.values["duration_ns"] != UNKNOWN).any())
+
+    def shard(self, larger: list[float]) -> None:
+        """Gradients that are scattered to more ranks leave each a smaller part of the optimizer's work."""
+        collective = np.array([c.collective for c in self.learned.classes])[self.of]
+        scattered = np.unique(self.group[(collective == Collective.REDUCE_SCATTER) & (self.group >= 0)]).tolist()
+        factor = max((larger[slot] for slot in scattered), default=1.0)
+        mine = np.array([c.optimizer for c in self.learned.classes])[self.of]
+        self.level[mine] /= factor
+        for column in ("flops", "tensor_bytes"):
+            _times(self.values[column], mine, 1 / factor)
 
     def times(self, times: Times, rank: int) -> I64:
         """Times of compute on one rank."""
@@ -212,11 +225,14 @@ def _agree(world: World, programs: list[_Program], group: int, roles: list[int])
         calls[role] = np.flatnonzero((programs[role].kind == Kind.COLL) & np.isin(programs[role].group, uses))
     n = min(map(len, calls.values()))
     first, theirs = programs[roles[0]], calls[roles[0]][:n]
+    collective = np.array([c.collective for c in first.learned.classes])
+    even = ~np.isin(collective[first.of[theirs]], UNEVEN)
     for role in roles:
         mine = calls[role][:n]
         programs[role].dropped[calls[role][n:]] = True
         for column in ("in_bytes", "out_bytes"):
             wanted, drawn = first.values[column][theirs], programs[role].values[column][mine]
             near = np.abs(np.log2(np.maximum(wanted, 1)) - np.log2(np.maximum(drawn, 1))) < 0.5
-            same = (near & (drawn > 0)) | (programs[role].of[mine] == first.of[theirs])
-            programs[role].values[column][mine] = np.where(same, wanted, drawn)
+            same = near | (programs[role].of[mine] == first.of[theirs]) | (even & (column == "in_bytes"))
+            known = (wanted != UNKNOWN) & (drawn != UNKNOWN)
+            programs[role].values[column][mine] = np.where(same & known, wanted, drawn)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.generate.synth import LearnedRole, Symbol
-from etude.generate.synth_grammar import folded
+from etude.generate.synth_grammar import Folded, folded
 from etude.generate.synth_programs import FIELDS, Program
 
 I64 = NDArray[np.int64]
@@ -26,14 +26,21 @@ def learned_role(program: Program, classes: I64, block: tuple[int, int], book: d
     begin, end = block
     data, ctrl = _waits(program)
     if not end:
-        return LearnedRole(order=folded(_symbols(classes, data, ctrl, book)), groups=groups, peers=peers)
+        order = _by_step(_symbols(classes, data, ctrl, book), program.step)
+        return LearnedRole(order=order, groups=groups, peers=peers)
     took = np.bincount(program.step, program.time_ns)
     model = sorted(range(begin + 1, end), key=lambda s: (took[s], s))[(end - begin - 1) // 2]
     twice = _Twice(program, classes, begin, end, model)
-    symbols = _symbols(classes[twice.places], *twice.waits(data, ctrl), book)
-    before, one, behind = (folded(symbols[twice.part == p]) for p in (_Twice.BEFORE, _Twice.MODEL, _Twice.BEHIND))
-    order = [*before, [end - begin, one], *behind]
+    symbols, step = _symbols(classes[twice.places], *twice.waits(data, ctrl), book), program.step[twice.places]
+    before, one, behind = (
+        _by_step(symbols[twice.part == p], step[twice.part == p]) for p in (_Twice.BEFORE, _Twice.MODEL, _Twice.BEHIND)
+    )
+    order = [*before, (end - begin, one[0][1]), *behind]
     return LearnedRole(order=order, groups=groups, peers=peers, step=len(before))
+
+
+def _by_step(symbols: I64, step: I64) -> list[tuple[int, Folded]]:
+    return [(1, folded(symbols[step == s])) for s in np.unique(step)]
 
 
 class _Twice:

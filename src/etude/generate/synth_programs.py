@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 
 MAX_OWN: Final = 64
 """Ranks of a program whose own values are learned from."""
-FIELDS: Final = ("kind", "cpu", "lane", "collective", "group", "src", "dst", "priority")
+FIELDS: Final = ("kind", "cpu", "lane", "collective", "group", "src", "dst", "priority", "optimizer")
 """What a node is, whatever its size."""
 TALKS: Final = (Kind.COLL, Kind.SEND, Kind.RECV)
 
@@ -92,7 +92,8 @@ def _program(job: Job, number: int, trace: Trace, words: dict[str, int]) -> Prog
         step, kind="stable"
     )  # steps do not wait for later ones, so each node stays behind what it needs
     order, step = order[by_step], step[by_step]
-    what = np.stack([getattr(trace, name).astype(np.int64) for name in FIELDS], 1)[order]
+    columns = [getattr(trace, name).astype(np.int64) for name in FIELDS[:-1]]
+    what = np.stack([*columns, _optimizes(trace)], 1)[order]
     # Lanes that follow from the kind alone are not learned: they follow again.
     what[((trace.cpu != 1) & (trace.stream == UNKNOWN))[order], FIELDS.index("lane")] = -1
     _renumber(what, ("lane",))
@@ -160,7 +161,8 @@ def _steps(trace: Trace, order: NDArray[np.int32]) -> I64:
     """Step of each place, counted from 0: as recorded, but never before that of a node it waits for."""
     waits = graph.dependencies(trace)
     start, rows = waits.start.tolist(), waits.rows.tolist()
-    step = trace.step.tolist()
+    known = trace.step[trace.step != UNKNOWN]
+    step = np.maximum(trace.step, known.min() if len(known) else 0).tolist()  # what lies before belongs to the first
     for row in order.tolist():
         step[row] = max([step[row], *(step[other] for other in rows[start[row] : start[row + 1]] if other >= 0)])
     return np.unique(np.array(step, np.int64)[order], return_inverse=True)[1].reshape(-1).astype(np.int64)
@@ -192,6 +194,13 @@ def _words(trace: Trace, words: dict[str, int]) -> I64:
         texts = (plain[caller] if caller >= 0 else "", phase_names[phase] if phase >= 0 else "", str(frame))
         numbers.append(words.setdefault("\0".join((plain[own], *texts)), len(words)) if own >= 0 else -1)
     return np.array(numbers, np.int64)[inverse.reshape(-1)]
+
+
+def _optimizes(trace: Trace) -> I64:
+    """Compute on the device in the optimizer's phase."""
+    codes, names = trace.coded("phase")
+    found = np.isin(codes, [code for code, name in enumerate(names) if name == "optimizer"])
+    return (found & (trace.kind == Kind.COMP) & (trace.cpu != 1)).astype(np.int64)
 
 
 def frames(trace: Trace) -> NDArray[np.bool_]:

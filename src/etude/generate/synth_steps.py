@@ -27,26 +27,33 @@ class Unrolled:
 
 
 def unrolled(learned: Learned, role: LearnedRole, steps: int, depth: float) -> Unrolled:
-    """A role with so many steps (0: as many as were learned). Steps that were learned inside the program wait for one
-    another as they did; a program that is one step begins again when all of it is over."""
+    """A role with so many steps (0: as many as were learned). Steps wait for one another as they did; where they begin
+    from the first again, the first waits until all is over."""
     # A message more or less on one side would leave the other waiting.
-    messages = {
-        i for i, s in enumerate(learned.symbols) if learned.classes[s.node_class].kind in (Kind.SEND, Kind.RECV)
-    }
-    if role.step < 0:
-        once = unfolded(role.order, depth, messages)
-        parts, apart = [once] * max(steps, 1), True
-    else:
-        times, one = role.order[role.step]
-        parts, apart = [unfolded(one, depth, messages)] * (steps or times), False
-        parts[0] = unfolded(role.order[: role.step]) + parts[0]
-        parts[-1] = parts[-1] + unfolded(role.order[role.step + 1 :])
-    if sum(map(len, parts)) > MAX_NODES:
-        raise UsageError(f"{sum(map(len, parts)):,} nodes a rank are too many", hint="fewer --steps")
+    sends = {number for number, one in enumerate(learned.classes) if one.kind in (Kind.SEND, Kind.RECV)}
+    messages = {number for number, symbol in enumerate(learned.symbols) if symbol.node_class in sends}
+    each = [unfolded(one, depth, messages) for _, one in role.order]
+    turns = _turns(role, steps)
+    if sum(len(each[turn]) for turn in turns) > MAX_NODES:
+        raise UsageError(f"{sum(len(each[turn]) for turn in turns):,} nodes a rank are too many", hint="fewer --steps")
     writer = _Writer(learned)
-    for step, symbols in enumerate(parts):
-        writer.place(symbols, step, apart)
+    for step, turn in enumerate(turns):
+        again = step > 0 and (turn < turns[step - 1] or (turn == turns[step - 1] and turn != role.step))
+        writer.place(each[turn], step, again)
     return Unrolled(np.array(writer.node_class, np.int64), np.array(writer.step, np.int64), writer.data, writer.ctrl)
+
+
+def _turns(role: LearnedRole, steps: int) -> list[int]:
+    """Which of the role's steps come, in order."""
+    learned = [turn for turn, (times, _) in enumerate(role.order) for _ in range(times)]
+    if not steps:
+        return learned
+    if role.step < 0:
+        return (learned * -(-steps // len(learned)))[:steps]
+    others = len(role.order) - 1
+    if steps <= others:
+        return [role.step] * steps
+    return [turn for turn in range(len(role.order)) for _ in range(steps - others if turn == role.step else 1)]
 
 
 @dataclass(slots=True)
@@ -60,9 +67,9 @@ class _Writer:
     last: list[int] = field(default_factory=list)
     """Nodes of the step before that nothing in it waits for."""
 
-    def place(self, symbols: list[int], step: int, apart: bool) -> None:
+    def place(self, symbols: list[int], step: int, again: bool) -> None:
         base = len(self.node_class)
-        if apart:
+        if again:
             self.rows = {}
         waited = set()
         for number in symbols:
@@ -75,7 +82,7 @@ class _Writer:
             self.node_class.append(symbol.node_class)
             self.step.append(step)
             self.rows.setdefault(symbol.node_class, []).append(row)
-        if apart and step:
+        if again:
             self._join(base)
         self.last = [row for row in range(base, len(self.node_class)) if row not in waited]
 

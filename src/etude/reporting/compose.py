@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import Final
 
 import pyarrow as pa
 
@@ -25,29 +26,28 @@ NOTHING = Told(
 )
 UNWORKED = 0.1
 """Share of a run after its last work from which a report says so."""
+_TELL: Final = (late, path, time_spent, steps, work, communication, roofs)
+_SHOW: Final = (time_spent, steps, path, late, work, communication, roofs, memory)
+PARTS: Final = len(_TELL) + len(_SHOW)
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 def report(
     job: Job, timing: Timing, *, name: str = "", device: Device | None = None, allocated: pa.Table | None = None,
-    made_by: str = "Etude",
+    made_by: str = "Etude", advance: Callable[[int], None] = lambda amount: None,
 ) -> Page:  # fmt: skip
-    """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded."""
+    """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded; `advance`
+    is told of the PARTS as they are done."""
     study = Study(job, timing, name or job.name, device=device, allocated=allocated)
-    told = [
-        t for part in (late, path, time_spent, steps, work, communication, roofs) for t in part.told(study)
-    ] + _doubts(study)
-    sections = [
-        timelines([study]),
-        time_spent.section(study),
-        steps.section(study),
-        path.section(study),
-        late.section(study),
-        work.section(study),
-        communication.section(study),
-        roofs.section(study),
-        memory.section(study),
-    ]
+    told = []
+    for part in _TELL:
+        told += part.told(study)
+        advance(1)
+    told += _doubts(study)
+    sections = [timelines([study])]
+    for part in _SHOW:
+        sections.append(part.section(study))
+        advance(1)
     return Page(
         title=study.name,
         subtitle=_subtitle(study),
