@@ -9,6 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from etude.analyse.critical_path import length_ns
 from etude.model.job import Job, Note
 from etude.model.system import Device
 from etude.model.timing import Origin, Timing
@@ -23,6 +24,8 @@ NOTHING = Told(
     "No part of the time, no rank and no single operation passes the limit from which it is told of; the sections "
     "below have the figures.",
 )
+UNWORKED = 0.1
+"""Share of a run after its last work from which a report says so."""
 _TELL: Final = (late, path, time_spent, steps, work, communication, roofs)
 _SHOW: Final = (time_spent, steps, path, late, work, communication, roofs, memory)
 PARTS: Final = len(_TELL) + len(_SHOW)
@@ -106,6 +109,11 @@ def _doubts(study: Study) -> list[Told]:
         found.append(Told("warn", "Kernels were launched, but none is recorded.",
                           f"{words.plural(study.launches, 'launch call')} are in the trace and no device activity: it "
                           "was dropped or not recorded, so what follows is about the host alone."))  # fmt: skip
+    rest = study.span_ns - length_ns(study.path)
+    if rest >= UNWORKED * study.span_ns > 0:
+        found.append(Told("info", f"The last {words.time(rest)} of the run hold no work.",
+                          "An operator or a step is open until then, and nothing that it does is recorded.",
+                          "timeline"))  # fmt: skip
     if job.notes and timing.origin == Origin.MEASURED:
         found.append(_lost(job))
     if timing.partial:

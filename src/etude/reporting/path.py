@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.critical_path import by_kind, length_ns
 from etude.reporting import idle, words
-from etude.reporting.study import BETWEEN, RUNTIME, Study
+from etude.reporting.study import BETWEEN, RUNTIME, WAITS, Study
 from etude.reporting.time_spent import spent
 from etude.view.charts import Bar, Column, Piece, Stretch, bars, legend, strip, table
 from etude.view.page import Section, Told
@@ -27,7 +27,7 @@ STRETCHES = 900
 
 def told(study: Study) -> list[Told]:
     path = study.path
-    whole = max(length_ns(path), 1)
+    whole = max(length_ns(path), study.span_ns, 1)
     kinds = by_kind(path)
     host = kinds.get("host", 0) / whole
     found = _first_use(study, whole) + _loading(study, whole)
@@ -68,6 +68,12 @@ def _host(study: Study, share: float, whole: int) -> Told:
         return Told(tone, f"{words.percent(share)} of the critical path lies between operators.",
                     "Python, autograd and hooks set the pace there; larger batches or torch.compile shorten it.",
                     "path")  # fmt: skip
+    calls = [r for r in study.path_by_name.to_pylist() if r["kind"] == "host" and WAITS.search(r["name"] or "")]
+    waits = sum(r["time_ns"] for r in calls)
+    if 2 * waits >= share * whole:
+        return Told(tone, f"The host waits for the device {words.percent(waits / whole)} of the run.",
+                    f"Mostly in {calls[0]['name']}: copies of pageable memory and synchronisation return when it is "
+                    "done. Pin memory, copy with non_blocking=True, synchronise less.", "path")  # fmt: skip
     if 2 * first >= share * whole:
         return Told("info", f"The first {words.percent(first / whole)} of the run pass before the device has work.",
                     f"For {words.time(first)} the critical path runs through the host; record from the first kernel "

@@ -83,5 +83,5 @@ def _by_text(study: Study, by: str) -> str:
     if not known:
         return ""
     none = f"no {by}"
-    rows = [Bar(words.tail(r[by] or none, 32), (Piece("compute", "device time", r["total_ns"]),)) for r in found[:12]]
+    rows = [Bar(words.tail(r[by] or none, 26), (Piece("compute", "device time", r["total_ns"]),)) for r in found[:12]]
     return f"<h3>By {by}</h3>" + bars(rows, words.time, thin=True)
