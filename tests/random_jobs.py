@@ -62,8 +62,8 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
         "attention": random.choice(["flash", "flash", "unfused"]), "clip": random.random() < 0.7,
         "overlap_grads": random.random() < 0.7, "overlap_params": random.random() < 0.7,
         "bucket": random.choice([1, 10_000, 10**9]), "checkpoint": random.random() < 0.2,
-        "data_loading": random.random() < 0.2, "moe_skew": random.choice([1.0, 1.0, 1.3]),
-        "capacity": random.choice([0.0, 0.0, 1.25]), "host": random.choice(["0", "0", "0", "5us"]),
+        "data_loading": random.random() < 0.2, "moe_skew": random.choice([1.0, 1.0, 1.3]) if m.experts else 1.0,
+        "capacity": random.choice([0.0, 1.25]) if m.experts else 0.0, "host": random.choice(["0", "0", "0", "5us"]),
         "order": random.choice(["tp-cp-dp-pp", "tp-pp-cp-dp", "cp-tp-pp-dp", "pp-dp-cp-tp"]),
     }  # fmt: skip
     if tp > 1 and random.random() < 0.3:

@@ -49,6 +49,7 @@ AXES: list[dict[str, Any]] = [
     {"gpus": 4, "tp": 4},
     {"gpus": 4, "tp": 4, "sp": False},
     {"gpus": 4, "tp": 4, "tp_chunks": 4},
+    {"gpus": 4, "tp": 4, "tp_chunks": 4, "sp": False},
     {"gpus": 2, "tp": 2, "recompute": "full"},
     {"gpus": 2, "tp": 2, "sp": False, "recompute": "full"},
     {"gpus": 2, "tp": 2, "recompute": "selective"},

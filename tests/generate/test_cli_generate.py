@@ -92,6 +92,7 @@ def test_a_plan_file_under_flags(tiny: str, tmp_path: Path, capsys):
         (["--gpus", "2", "--global-batch", "3"], "no multiple of dp 2"),
         (["--gpus", "4", "--pp", "4", "--schedule", "spiral"], "unknown pipeline schedule"),
         (["--gpus", "4", "--ep", "3"], "no multiple of ep 3"),
+        (["--gpus", "4", "--ep", "4"], "`tiny` has no experts"),
         (["--zero", "4"], "no ZeRO stage 4"),
         (["--sp"], "goes with tensor parallelism"),
         (["--order", "tp-dp"], "does not name each"),
@@ -141,10 +142,12 @@ def test_plans_are_ranked_over_one_batch(tiny: str, capsys):
     ("axes", "ranks", "sends"),
     [("--tp 2 --ep 4", 4, 0), ("--pp 2 --micro-batch 2", 2, 2 * 4), ("--pp 4 --tp 2 --ep 4", 16, 2 * 3 * 8 * 4)],
 )
-def test_ranks_and_micro_batches_that_are_left_out(tiny: str, capsys, axes: str, ranks: int, sends: int):
+def test_ranks_and_micro_batches_that_are_left_out(tmp_path: Path, capsys, axes: str, ranks: int, sends: int):
     """The fewest ranks that the axes fill; two micro-batches for each pipeline rank. Every one of them crosses every
     border both ways."""
-    found = printed(capsys, "generate", tiny, *axes.split(), "--no-write")
+    path = tmp_path / "mixture.yaml"
+    path.write_text(TINY.replace("}", ", experts: 4, top_k: 1}"))
+    found = printed(capsys, "generate", str(path), *axes.split(), "--no-write")
     assert found["ranks"] == ranks
     rows = 32 * 2 if "--micro-batch" in axes else 32 // 2  # sequence parallel with tensor parallelism
     assert found["comm_bytes_by_type"].get("send", 0) == sends * rows * 64 * 2

@@ -36,7 +36,9 @@ def generate(
     flags: dict[str, Any],
     serving: dict[str, Any],
     model: ModelName = "",
-    hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
+    hf: Annotated[
+        Path | None, typer.Option(help="A Hugging Face `config.json`, or its folder, for a model's name.")
+    ] = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
     out: Out = None,
     to: Format = To.PARQUET,

@@ -100,4 +100,6 @@ def _numbers(name: str, text: str) -> list[int]:
 def model_of(name: str, hf: Path | None = None) -> "Model":
     from etude.generate.model import model
 
-    return model(hf or name)
+    if hf is not None:
+        return model(hf / "config.json" if hf.is_dir() else hf)
+    return model(name)

@@ -192,6 +192,9 @@ def _with_lengths(found: Generated) -> Generated:
 
 def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
     """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
+    spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
+    if spread and not (model.experts or model.tables):
+        raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     blocks = blocks_of(model, local_of(model, plan))
     return plan, blocks, layout_of(model, plan, blocks)

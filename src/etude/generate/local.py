@@ -136,14 +136,11 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     made = plain(local, tokens, k, n, part, params=params, local_params=held)
     if local.tp == 1:
         return made
-    one, full = made[-1], bytes_of(tokens * k, local.dtype)
+    one = made[-1]
     gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
-    *casts, dgrad, wgrad = one.backward
+    *casts, _, wgrad = one.backward
     if not local.sp:
-        reduce = collective(
-            Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.INPUT, dtype=local.dtype
-        )
-        return [*made[:-1], one.replace(backward=(*casts, dgrad, reduce, wgrad))]
+        return [*made[:-1], one.replace(backward=(*casts, *_reduced(local, tokens, n, k, part, Phase.INPUT), wgrad))]
     again = collective(
         Collective.ALL_GATHER,
         "tp",
@@ -192,6 +189,23 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     return [*cast(local, tokens * k // local.tp, part), *gathers, *products]
 
 
+def _reduced(local: Local, tokens: int, k: int, n: int, part: str, phase: Phase) -> list[Op]:
+    """A product of partial sums and their reduction, piece by piece: the next is under way while one is reduced."""
+    found: list[Op] = []
+    sizes = pieces(tokens, local.chunks)
+    last = len(sizes) - 1
+    for i, m in enumerate(sizes):
+        waits = tuple(f"reduce{j}" for j in range(last)) if i == last else ()
+        one = _all_reduce(local, bytes_of(m * n, local.dtype), part).replace(phase=phase, waits=waits)
+        found.append(gemm(m, n, k, part, dtype=local.gemm_dtype, phase=phase))
+        found.append(one if i == last else one.replace(start=f"reduce{i}"))
+    return found
+
+
+def _all_reduce(local: Local, full: int, part: str) -> Op:
+    return collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)
+
+
 def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
     """A linear layer split by its inputs: partial sums are reduced after, their gradient gathered before."""
     tokens = tokens or local.tokens
@@ -201,7 +215,10 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
         return made
     one, full = made[-1], bytes_of(tokens * n, local.dtype)
     if not local.sp:
-        return [*made, collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)]
+        if local.chunks == 1:
+            return [*made, _all_reduce(local, full, part)]
+        *first, product, reduction = _reduced(local, tokens, k, n, part, Phase.FORWARD)
+        return [*made[:-1], *first, _piece(product, one, True), reduction.replace(backward=one.backward)]
     wgrad = one.backward[-1]
     sizes = pieces(tokens, local.chunks)
     forward, gathers, back = [], [], []

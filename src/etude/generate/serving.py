@@ -200,6 +200,8 @@ def _check(model: Model, plan: Plan, serving: Serving, requests: Sequence[Reques
     for f in fields(Plan):
         if f.name not in SERVED and getattr(plan, f.name) != getattr(usual, f.name):
             raise UsageError(f"--{key_of(f).replace('_', '-')} is for training", hint="leave it out, or --serve")
+    if plan.ep * plan.etp > 1 and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="no --ep or --etp")
     if bool(draft) != bool(serving.speculate):
         raise UsageError(
             "speculation needs a draft model and a number of tokens", hint="--draft qwen3-0.6b --speculate 4"
