@@ -131,20 +131,20 @@ def test_a_copy_call_that_waits_for_its_copy_is_the_device() -> None:
     ]  # fmt: skip
 
 
-def test_a_copy_call_does_not_wait_for_a_device_that_has_nothing_to_do() -> None:
-    """The device is idle from 10 on; the call stands from 40 until 70, in two pieces, and its copy runs 60..62."""
+@pytest.mark.parametrize(("busy", "waited"), [(10, False), (595, True)])
+def test_a_copy_call_waits_only_for_a_device_that_is_at_work(busy: int, waited: bool) -> None:
+    """The call stands from 400 until 700, in two pieces, and its copy runs 600..605; the device was at work before."""
     op = {"kind": Kind.COMP, "name": "python", "thread": 1, "cpu": 1}
     call = {"kind": Kind.COMP, "name": "cudaMemcpyAsync", "thread": 1, "cpu": 1, "correlation": 2}
     piece = {"kind": Kind.COMP, "name": "host", "thread": 1, "cpu": 1, "parent": 2}
     copy = {"kind": Kind.COMP, "name": "Memcpy DtoD (Device -> Device)", "stream": 7, "cpu": 0, "correlation": 2}
     job, timing = timed(
-        [(op, 0, 40), (GEMM, 0, 10), (call, 40, 70), (piece, 40, 60), (copy | {"data": [3]}, 60, 62), (piece, 60, 70),
-         (op, 70, 75)]
+        [(op, 0, 400), (GEMM, 0, busy), (call, 400, 700), (piece, 400, 600), (copy | {"data": [3]}, 600, 605),
+         (piece, 600, 700), (op, 700, 750)]
     )  # fmt: skip
-    path = critical_path(job, timing).to_pylist()
-    assert "gap" not in {r["kind"] for r in path}
-    assert sum(r["end_ns"] - r["start_ns"] for r in path if r["kind"] == "host") >= 73
-    assert (path[0]["start_ns"], path[-1]["end_ns"]) == (0, 75)
+    job = job.replace(traces=(job.traces[0].replace(data_why=np.array([Why.LAUNCH], np.uint8)),))
+    spent = {kind: ns for kind, ns in by_kind(critical_path(job, timing)).items() if ns}
+    assert spent == ({"host": 150, "compute": 595, "gap": 5} if waited else {"host": 750})
 
 
 def test_a_stream_that_waited_for_another_without_a_record_of_it() -> None:
