@@ -35,9 +35,9 @@ def open(
     advance: Callable[[int], None] = lambda amount: None,
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
-    folder written by Etude, or what PyTorch's profiler wrote (`.json`, `.json.gz`). `groups` names a
-    communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks as they are read.
-    `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are.
+    folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), or dumps of its Flight Recorder.
+    `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks
+    as they are read. `ranks` and `passes` are for an ASTRA-sim text workload, which does not say how many there are.
 
     Recorded times, where there are any, are `job.timing`: an analysis is called as `analysis(job, job.timing)`. Of a
     profiler's trace they are those of every operator, call and device activity, from start to end.
@@ -190,13 +190,28 @@ def recorded(path: Path, *, workers: int = 1) -> Job:
 
 
 def _read_profile(path: Path, options: dict[str, Any]) -> Job:
-    from etude.ingest import causal, reading
+    from etude.ingest import causal, reading, runs
 
     if options["groups"] is not None:
         raise UsageError("a profiler's trace has its groups with it", where=str(path), hint="leave out --groups")
-    linked = causal.convert(reading.load_device(path, options["max_bytes"]))
+    linked = runs.link_run([runs.RankFiles(rank=None, device=path)], max_bytes=options["max_bytes"])
     options["advance"](1)
-    return causal.to_job(reading.stem(path), [linked])
+    return causal.to_job(reading.stem(path), linked)
+
+
+def is_dumps(path: Path) -> bool:
+    """Dumps of PyTorch's Flight Recorder, and no trace beside them?"""
+    from etude.ingest import flight_dumps
+
+    return bool(flight_dumps.dumps_in(path))
+
+
+def _read_dumps(path: Path, options: dict[str, Any]) -> Job:
+    from etude.ingest import flight_dumps
+
+    if options["groups"] is not None:
+        raise UsageError("the dumps have their groups with them", where=str(path), hint="leave out --groups")
+    return flight_dumps.read_job(path, max_bytes=options["max_bytes"], advance=options["advance"])
 
 
 TEXT = "ASTRA-sim text workloads (`.txt`)"
@@ -205,5 +220,6 @@ FORMATS = (
     Format("Chakra `.et` files (`name.{rank}.et`, also .gz and .zst)", _is_et, _read_chakra),
     Format("a trace of PyTorch's profiler (Kineto `.json`, also .gz and .zst)", is_profile, _read_profile),
     Format("a folder of such traces, one a rank (`name.rank0.kineto.json.gz`)", is_run, _read_run),
+    Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one a rank)", is_dumps, _read_dumps),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )

@@ -1,10 +1,16 @@
+import pickle
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from straggling_jobs import straggling
 from validate_stragglers import named
 
+import etude
 from etude.analyse.outliers import profile, slow_units
-from etude.analyse.stragglers import stragglers
+from etude.analyse.stragglers import missing_only, stragglers
+from etude.errors import FormatError
 from etude.model.schema import Collective, Kind
 from timed_jobs import timed
 
@@ -108,3 +114,86 @@ def test_a_slow_group_is_named_by_its_ranks_even_if_nobody_said_who_is_in_it() -
     found = stragglers(job, timing).to_pylist()
     assert [(f["rank"], f["kind"], f["ranks"]) for f in found] == [(4, "slow_link", [4, 5])]
     assert "group `g2`" in found[0]["evidence"]
+
+
+def entry(number: int, *, done: bool = True, group: str = "0") -> dict[str, Any]:
+    """One call as the Flight Recorder has it."""
+    began = 1_000_000 * number
+    return {
+        "record_id": number, "process_group": [group, ""], "collective_seq_id": number,
+        "profiling_name": "nccl:all_reduce", "time_created_ns": began, "time_discovered_started_ns": began + 10,
+        "time_discovered_completed_ns": began + 500 if done else None, "state": "completed" if done else "started",
+        "input_sizes": [[1024]], "input_dtypes": ["Float"], "output_sizes": [[1024]], "output_dtypes": ["Float"],
+        "retired": done, "is_p2p": False,
+    }  # fmt: skip
+
+
+def test_dumps_of_the_flight_recorder_tell_who_never_came(tmp_path: Path) -> None:
+    for rank in range(3):
+        calls = [entry(n) for n in range(3 + rank, 8)]  # ring buffers forget, each as much as it has to
+        calls += [] if rank == 1 else [entry(8, done=False)]
+        dump = {"version": "2.10", "pg_config": {"0": {"name": "0", "ranks": "[0, 1, 2]"}}, "entries": calls}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump))
+    job = etude.open(tmp_path)
+    assert [len(job.trace(rank)) for rank in range(3)] == [4, 3, 4]
+    found = stragglers(job, job.timing).to_pylist()
+    assert [(f["rank"], f["kind"], f["confidence"]) for f in found] == [(1, "missing_participant", 1.0)]
+    assert "rank 0, 2 waits" in found[0]["evidence"]
+
+
+def test_a_dump_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "nccl_trace_rank_0"
+    place.write_bytes(pickle.dumps({"entries": [Path("x")], "why": "collective_seq_id"}))
+    with pytest.raises(FormatError, match="asks for pathlib"):
+        etude.open(place)
+
+
+def test_a_rank_that_stops_before_the_others_is_missing() -> None:
+    total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
+    ranks = [[(total, 10 * i, 10 * i + 5) for i in range(20 if rank != 2 else 12)] for rank in range(4)]
+    job, timing = timed(*ranks, groups={"g": [0, 1, 2, 3]})
+    found = stragglers(job, timing).to_pylist()
+    assert [(f["rank"], f["kind"]) for f in found] == [(2, "missing_participant")]
+    assert "came to 12 of 20 collectives" in found[0]["evidence"]
+    assert missing_only(job)["rank"].to_pylist() == [2]  # the same without times
+
+
+def test_a_rank_of_which_nothing_was_recorded_is_missing() -> None:
+    total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
+    job, timing = timed(*[[(total, 0, 5)] for _ in range(3)], groups={"g": [0, 1, 2, 3]})
+    assert [(f["rank"], f["kind"]) for f in stragglers(job, timing).to_pylist()] == [(3, "missing_participant")]
+
+
+def test_a_host_that_comes_late_leaves_its_device_idle_while_the_others_wait() -> None:
+    gemm = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}
+    total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
+    ranks: list[list] = []
+    for rank in range(6):
+        nodes = []
+        for step in range(4):
+            late = 150 if rank == 4 and step >= 2 else 0
+            begin = 1000 * step + late + (7 * rank + 3 * step) % 5
+            nodes += [(gemm | {"step": step}, begin, begin + 500)]
+            nodes += [(total | {"step": step}, begin + 500, 1000 * step + 800)]
+        ranks.append(nodes)
+    found = stragglers(*timed(*ranks, groups={"g": list(range(6))})).to_pylist()
+    assert [(f["rank"], f["kind"], f["pattern"], f["since"]) for f in found] == [(4, "late_host", "acute", 2)]
+    assert found[0]["slowdown_pct"] == pytest.approx(100 * 150 / 800, abs=3)
+
+
+def test_a_port_slows_every_group_that_its_rank_is_in() -> None:
+    """Rank 5's port: its row and its column of a 4 x 4 grid are slow, and nothing else is in both."""
+    sums = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "in_bytes": 8}
+    groups = {f"r{i}": [4 * i + k for k in range(4)] for i in range(4)}
+    groups |= {f"c{i}": [i + 4 * k for k in range(4)] for i in range(4)}
+    ranks: list[list] = []
+    for rank in range(16):
+        nodes, now = [], 0
+        for call in range(32):
+            group = f"r{rank // 4}" if call % 2 else f"c{rank % 4}"
+            lasts = (1200 if 5 in groups[group] else 1000) + (11 * call + 5 * int(group[1])) % 40
+            nodes.append((sums | {"group": group}, now, now + lasts))
+            now += 2000
+        ranks.append(nodes)
+    found = stragglers(*timed(*ranks, groups=groups), ranks_per_node=16).to_pylist()
+    assert [(f["rank"], f["kind"], f["ranks"]) for f in found] == [(5, "slow_link", [5])]

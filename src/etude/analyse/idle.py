@@ -122,16 +122,17 @@ def _gaps(run: Run) -> tuple[I64, I64, I64, I64]:
 def _by_dependency(run: Run, use: NDArray[np.uint8], node: I64, begin: I64, cause: I64) -> None:
     """A node that waited for one that ended within the gap: on the host, or in communication that holds no device."""
     dep, timed = dependencies(run.trace), run.timed
-    for number, (n, b) in enumerate(zip(node.tolist(), begin.tolist(), strict=True)):
-        waited = dep.of(n)
-        waited = waited[waited >= 0]
-        waited = waited[timed[waited]]
-        if not len(waited):
-            continue
-        last = int(waited[np.argmax(run.end_ns[waited])])
-        if run.end_ns[last] > b:
-            talks = use[last] == Use.COMMUNICATION or run.trace.kind[last] in (Kind.SEND, Kind.RECV, Kind.COLL)
-            cause[number] = CAUSES.index("communication" if talks else "dependency")
+    count = dep.start[node + 1] - dep.start[node]
+    of = np.repeat(np.arange(len(node)), count)  # the gap that each of these dependencies is of
+    waited = dep.rows[np.arange(len(of)) - np.repeat(np.cumsum(count) - count - dep.start[node], count)]
+    known = (waited >= 0) & timed[waited]
+    of, waited = of[known], waited[known]
+    of, first = np.unique(of[order := np.lexsort((-run.end_ns[waited], of))], return_index=True)
+    last = waited[order[first]]
+    within = run.end_ns[last] > begin[of]
+    of, last = of[within], last[within]
+    talks = (use[last] == Use.COMMUNICATION) | np.isin(run.trace.kind[last], (Kind.SEND, Kind.RECV, Kind.COLL))
+    cause[of] = np.where(talks, CAUSES.index("communication"), CAUSES.index("dependency"))
 
 
 def _by_launch(run: Run, node: I64, begin: I64, cause: I64) -> None:

@@ -13,11 +13,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.model.distinct import distinct
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 SURE: Final = 5.0
 """Standard errors above its likes from which a unit is named."""
+MOST_NAMED: Final = 4
+"""One in so many may be slower than the others."""
 LIKELY: Final = 2.5
 """Standard errors from which a unit may have a share in what another one shows."""
 LEAST_PART: Final = 0.5
@@ -94,9 +98,10 @@ def weighted_median(group: I64, value: F64, weight: F64, groups: int) -> F64:
 
 
 def residuals(unit: I64, key: I64, log_time: F64, keys: int) -> tuple[F64, F64]:
-    """(how far, by how much such distances are too small, for each key). How far each sample lies from the middle of its likes: of the samples of its key, and where all units have a key
-    equally often, of those that come in the same place of the unit's order, so that what is called alike and is not
-    (the first and the second of two copies) is not compared. Samples of a unit are in the order in which they ran."""
+    """(how far each sample lies from the middle of its likes, by which factor such distances are too small of each
+    key). Likes are the samples of its key, and where all units have a key equally often, those that come in the same
+    place of the unit's order, so that what is called alike and is not (the first and the second of two copies) is not
+    compared. Samples of a unit are in the order in which they ran."""
     order = np.lexsort((unit, key))
     k, u = key[order], unit[order]
     fresh = np.ones(len(k), bool)
@@ -108,9 +113,8 @@ def residuals(unit: I64, key: I64, log_time: F64, keys: int) -> tuple[F64, F64]:
     np.minimum.at(least, k[first], count)
     np.maximum.at(most, k[first], count)
     aligned = (least == most) & (having >= LIKES)
-    what = np.stack([k, np.where(aligned[k], number, -1)], 1)
-    names, which = np.unique(what, axis=0, return_inverse=True)
-    which, log = which.reshape(-1), log_time[order]
+    names, which = distinct([k, np.where(aligned[k], number, -1)])
+    log = log_time[order]
     middle = grouped_median(which, log, len(names))
     # of two units the middle lies between them: the faster one is the measure of the slower
     each = grouped_median(np.repeat(np.arange(len(first)), count), log, len(first))
@@ -218,7 +222,16 @@ def slow_units(profiled: Profile, least: float) -> list[Slow]:
             others = int(known[:, first : last + 1].any(axis=1).sum()) - 1
             sure = min(1 - doubt, 1 - 0.5**others, 0.999) if others else min(1 - doubt, 0.999)
             named.append(Slow(unit, float(np.exp(mean)), first, last, whole, max(sure, 0.5)))
-    return named
+    return _standing_out(named, seen_units)
+
+
+def _standing_out(named: list[Slow], units: int) -> list[Slow]:
+    """Where many are slower than the rest, now one and now another, that is how these units vary: of those only one
+    that is much slower than all others is told."""
+    if len(named) <= max(1, units // MOST_NAMED):
+        return named
+    first, second = sorted(named, key=lambda one: -one.factor)[:2]
+    return [first] if np.log(first.factor) > 2 * np.log(second.factor) else []
 
 
 def _best_window(row: F64, error: F64, between: float, least: float) -> tuple[float, float, int, int] | None:
@@ -238,14 +251,14 @@ def _best_window(row: F64, error: F64, between: float, least: float) -> tuple[fl
 
 def shared(unit: I64, key: I64, keys: int) -> I64:
     """How many units each key was seen in."""
-    pairs = np.unique(np.stack([key, unit], 1), axis=0)
+    pairs, _ = distinct([key, unit])
     return np.bincount(pairs[:, 0], minlength=keys)
 
 
 def families(unit: I64, key: I64, units: int) -> I64:
     """Units that can be compared, directly or not: they share keys. A number for each unit."""
     label = np.arange(units)
-    pairs = np.unique(np.stack([key, unit], 1), axis=0)
+    pairs, _ = distinct([key, unit])
     keys, which = np.unique(pairs[:, 0], return_inverse=True)
     while True:
         least = np.full(len(keys), units)

@@ -164,7 +164,8 @@ class Links:
         self.units += [(int(a), int(b)) for a, b in pairs.tolist()]
         self.labels += [f"messages between ranks {a} and {b}" for a, b in pairs.tolist()]
         places = [self._place(pair) for pair in pairs]
-        what = zip(found.size_bytes[good].tolist(), which.reshape(-1).tolist(), strict=True)
-        key = [self.keys.setdefault(("message", size, places[pair]), len(self.keys)) for size, pair in what]
+        # there and back are not alike: what comes back may be waited for in another way
+        what = zip(found.size_bytes[good].tolist(), which.reshape(-1).tolist(), (src < dst)[good].tolist(), strict=True)
+        key = [self.keys.setdefault(("message", size, on, places[pair]), len(self.keys)) for size, pair, on in what]
         segment = self.segments.of_ranks(job, found.src_at[good], found.src_row[good])
         return which.reshape(-1) + base, np.array(key, np.int64), segment, np.log(lasted[good].astype(np.float64))

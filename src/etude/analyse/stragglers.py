@@ -8,7 +8,7 @@ docs/analyse/stragglers.md has the definitions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
 from etude.analyse.late_hosts import late_hosts
-from etude.analyse.missing import missing
+from etude.analyse.missing import Missing, missing
 from etude.analyse.operations import Calls, calls
 from etude.analyse.outliers import Slow
 from etude.analyse.runs import Use
@@ -29,7 +29,7 @@ from etude.errors import UsageError
 from etude.model.job import Job, ranges
 from etude.model.match import match
 from etude.model.schema import UNKNOWN
-from etude.model.timing import Timing
+from etude.model.timing import Timing, no_times
 
 LEAST: Final = 0.06
 """A unit is named if it is this much slower than its likes."""
@@ -65,7 +65,7 @@ def stragglers(job: Job, timing: Timing, *, least: float = LEAST, ranks_per_node
     return finding_table(findings(job, timing, least=least, ranks_per_node=ranks_per_node))
 
 
-def finding_table(found: Iterator[Finding]) -> pa.Table:
+def finding_table(found: Iterable[Finding]) -> pa.Table:
     ordered = sorted(found, key=lambda f: (-f.confidence, -(f.slowdown_pct or 0), f.rank))
     rows = [{name: getattr(f, name) for name in Finding.__slots__} for f in ordered]
     names = {"rank": pa.int32(), "kind": pa.string(), "confidence": pa.float64(), "evidence": pa.string()}
@@ -73,16 +73,25 @@ def finding_table(found: Iterator[Finding]) -> pa.Table:
     return table([row | {"ranks": list(row["ranks"])} for row in rows], names)
 
 
+def missing_only(job: Job) -> pa.Table:
+    """What is told of a job that has no times: participants that its ranks' programs lack. Columns of `stragglers`."""
+    found = calls(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]), match(job))
+    return finding_table(_gone(absent) for absent in missing(job, None, found))
+
+
+def _gone(one: Missing) -> Finding:
+    return Finding(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
+
+
 def findings(job: Job, timing: Timing, *, least: float = LEAST, ranks_per_node: int = NODE) -> Iterator[Finding]:
     found = calls(job, timing, match(job))
     gone = list(missing(job, timing, found))
-    for one in gone:
-        yield Finding(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
+    yield from map(_gone, gone)
     if len(job.ranks) < 2:
         return
     stretches = Segments(job)
     late = _Lateness(job, timing, found)
-    named = {one.rank for one in gone}
+    named = {absent.rank for absent in gone}
     ways = (
         ("slow_rank", "kernels take {:.1f}% longer than the same ones of other ranks",
          slow_ranks(job, timing, stretches, Use.COMPUTE, least)),
@@ -136,10 +145,8 @@ def _link_finding(link: SlowLink, stretches: Segments) -> Finding:
     pct = 100 * (one.factor - 1)
     evidence = f"{link.label} take {pct:.1f}% longer than those of their likes, waiting apart, {_when(one, stretches)}"
     if link.units > 1:
-        shared = (
-            f"rank {ranges(np.array(link.ranks))}" if len(link.ranks) == 1 else f"ranks {ranges(np.array(link.ranks))}"
-        )
-        evidence += f"; so do {link.units - 1} more groups or pairs that have {shared} in common"
+        common = f"rank{'s' if len(link.ranks) > 1 else ''} {ranges(np.array(link.ranks))}"
+        evidence += f"; so do {link.units - 1} more groups or pairs that have {common} in common"
     since = stretches.first_step(one.first)
     return Finding(link.ranks[0], "slow_link", one.confidence, evidence, link.ranks, pct, _pattern(one), since)
 

@@ -3,9 +3,9 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import ANALYSE, app
-from etude.cli.inputs import GroupFile, JobPath, Workers
+from etude.cli.inputs import GroupFile, JobPath, Workers, open_job
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.timed import OnSystem, TimesFile, open_maybe_timed, open_timed, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -26,15 +26,24 @@ def stragglers(
 
     etude stragglers run/
     etude stragglers run/ --least 0.1 --json
+    etude stragglers nccl_dumps/
     """
     from etude.analyse.clocks import alignment
+    from etude.analyse.stragglers import missing_only
     from etude.analyse.stragglers import stragglers as analyse
+    from etude.errors import DeadlockError
 
-    job, times = open_timed(path, groups, workers, system, timing)
     if clocks:
-        show(alignment(job, times), json=json, csv=csv, md=md)
+        show(alignment(*open_timed(path, groups, workers, system, timing)), json=json, csv=csv, md=md)
         return
-    found = analyse(job, times, least=least, ranks_per_node=ranks_per_node)
+    try:
+        job, times = open_maybe_timed(path, groups, workers, system, timing)
+    except DeadlockError as problem:
+        say(f"note: simulated, it stands still: {problem.problem}")
+        job, times = open_job(path, groups, workers), None
+    if times is None:
+        say("note: without times no more than missing participants can be told; --system dgx-h100 simulates")
+    found = analyse(job, times, least=least, ranks_per_node=ranks_per_node) if times else missing_only(job)
     if json:
         emit({"findings": found.to_pylist()}, json=True)
         return

@@ -52,6 +52,20 @@ def open_timed(
     path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None
 ) -> "tuple[Job, Timing]":
     """The job at `path` and its times: of a file, of a simulation, or as recorded."""
+    job, found = open_maybe_timed(path, groups, workers, system, times)
+    if found is None:
+        raise UsageError(
+            "no times were recorded in this job",
+            where=str(path),
+            hint="--system dgx-h100 analyses it as simulated there, --timing FILE takes times from a file",
+        )
+    return job, found
+
+
+def open_maybe_timed(
+    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None
+) -> "tuple[Job, Timing | None]":
+    """As `open_timed`, for what can also be told of a job that has no times."""
     if system and times is not None:
         raise UsageError("times are wanted from a file and from a simulation", hint="one of --timing and --system")
     job = open_job(path, groups, workers)
@@ -61,12 +75,6 @@ def open_timed(
         return job, _simulated(job, system)
     if job.timing is None:
         job = _recorded_beside(path, workers) or job
-    if job.timing is None:
-        raise UsageError(
-            "no times were recorded in this job",
-            where=str(path),
-            hint="--system dgx-h100 analyses it as simulated there, --timing FILE takes times from a file",
-        )
     for note in job.notes[:NOTES]:
         say(f"note: rank {note.rank}: {note.what}")
     if len(job.notes) > NOTES:

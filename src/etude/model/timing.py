@@ -67,6 +67,20 @@ class Timing:
         return None if first is None or last is None else (first, last)
 
 
+def no_times(sizes: list[int]) -> Timing:
+    """Timing of ranks with so many nodes of which no time is known."""
+    unknown = {size: np.full(size, UNKNOWN, np.int64) for size in set(sizes)}
+    blocks = list(unknown.values())
+    number = {size: block for block, size in enumerate(unknown)}
+    return Timing(
+        origin=Origin.NONE,
+        start_ns=tuple(blocks),
+        end_ns=tuple(blocks),
+        block_of=np.array([number[size] for size in sizes], np.int32),
+        clock_offset_ns=np.zeros(len(sizes), np.int64),
+    )
+
+
 def measured(starts: list[I64], durations: list[I64]) -> Timing | None:
     """Timing from recorded starts and durations, a block a rank; None if nothing was recorded."""
     if not any((s != UNKNOWN).any() for s in starts):

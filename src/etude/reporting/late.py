@@ -12,7 +12,8 @@ from etude.view.charts import Column, table
 from etude.view.page import Section, Told
 
 SAID = {
-    "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host", "missing_participant": "missing participant",
+    "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host",
+    "missing_participant": "missing participant",
 }  # fmt: skip
 MOST = 4
 """Findings of the summary; the section has all."""
