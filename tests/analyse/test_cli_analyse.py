@@ -41,7 +41,10 @@ def test_stragglers_say_what_scripts_rely_on(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize(
     "argv",
-    [["idle"], ["idle", "--launches"], ["idle", "--queues"], ["kernels", "--top", "3"], ["kernels", "--operators"],
+    [["idle"], ["idle", "--launches"], ["idle", "--queues"], ["idle", "--streams"], ["breakdown", "--types"],
+     ["breakdown", "--as", "tracelens"], ["idle", "--launches", "--as", "hta"], ["kernels", "--as", "hta"],
+     ["idle", "--queues", "--calls", "^cuda"], ["memory", "--copies", "--as", "hta"], ["kernels", "--top", "3"],
+     ["kernels", "--operators"],
      ["collectives"], ["memory", "--copies"], ["roofline", "--device", "h200"],
      ["roofline", "--device", "h200", "--utilisation"], ["breakdown", "--overlap", "compute", "--overlap", "memory"],
      ["kernels", "--by", "stack:1"], ["kernels", "--patterns"], ["breakdown", "--steps"], ["breakdown", "--variation"]],
@@ -74,3 +77,13 @@ def test_a_job_without_times_says_what_to_do(tmp_path: Path, capsys: pytest.Capt
     assert len(rows) == 4
     run(capsys, "simulate", str(folder), "--system", "dgx-h100", "--timing", str(times))
     assert json.loads(run(capsys, "breakdown", str(folder), "--timing", str(times), "--json")) == rows
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["breakdown", "--as", "nsys"], ["idle", "--calls", "^cuda"], ["idle", "--queues", "--calls", "("],
+     ["breakdown", "--types", "--overlap", "compute", "--overlap", "memory"]],
+)  # fmt: skip
+def test_what_cannot_be_asked_for(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    assert main([argv[0], str(TRACE), *argv[1:]]) == 2
+    assert "error:" in capsys.readouterr().err

@@ -101,13 +101,14 @@ class _Columns:
         places = []
         self.last: tuple[int, int] | None = None
         latest, first = UNKNOWN, np.iinfo(np.int64).max
+        simulated = timing.origin == Origin.SIMULATED
         for run in runs(job, timing):
             trace, timed = run.trace, run.timed
             self.run_of[run.at] = len(self.traces)
             self.traces.append(trace)
             self.uses.append(uses(trace))
-            role = roles_of(trace)
-            columns = columns_of(run, timed, role)
+            role = roles_of(trace, by_name=not simulated)
+            columns = columns_of(run, timed, role, copies=not simulated)
             self.kept.append(columns)
             places.append(places_of(columns, len(trace)))
             if timed.any():
@@ -180,11 +181,12 @@ def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
     return found
 
 
-def columns_of(run: Run, timed: NDArray[np.bool_], role: U8) -> dict[int, NDArray[Any]]:
-    """The columns of a run by their places in the kernel's table; those of its trace as they are, not copied."""
+def columns_of(run: Run, timed: NDArray[np.bool_], role: U8, *, copies: bool = True) -> dict[int, NDArray[Any]]:
+    """The columns of a run by their places in the kernel's table; those of its trace as they are, not copied. `copies`:
+    calls may wait for theirs without an edge that says so, as in a recording."""
     trace, dep = run.trace, dependencies(run.trace)
     ended = np.flatnonzero(timed & (trace.cpu != 1) & (trace.kind != Kind.METADATA)).astype(np.int32)
-    call, copy = _copies(run)
+    call, copy = _copies(run) if copies else (np.zeros(0, np.int32), np.zeros(0, np.int32))
     columns = {
         k.START: run.start_ns, k.END: run.end_ns, k.ROLE: role,
         k.DEP_START: dep.start, k.DEP: dep.rows, k.WHY: _why(trace, dep.start),
@@ -207,7 +209,9 @@ def places_of(columns: dict[int, NDArray[Any]], nodes: int) -> list[int]:
 _TO_OTHERS: Final = {Kind.SEND: k.SEND, Kind.RECV: k.RECV, Kind.COLL: k.COLL}
 
 
-def roles_of(trace: Trace) -> U8:
+def roles_of(trace: Trace, *, by_name: bool = True) -> U8:
+    """Bits of each node. `by_name`: calls wait for the device that are called so, as in a recording; a simulator waits
+    for what the graph says alone."""
     of_kind = np.zeros(256, np.uint8)
     for kind, bit in _TO_OTHERS.items():
         of_kind[kind] = bit
@@ -215,7 +219,7 @@ def roles_of(trace: Trace) -> U8:
     frame, host = frames(trace), trace.cpu == 1
     role[frame] |= k.FRAME
     role[host] |= k.HOST
-    if host.any():
+    if by_name and host.any():
         rows = np.flatnonzero(host & ~frame)
         codes, words = trace.coded("name", rows)
         waits = np.array([bool(SYNC_CALLS.search(w)) for w in words] + [False])

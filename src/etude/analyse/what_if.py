@@ -70,9 +70,10 @@ class Retimed:
         parts: list[tuple[I64, I64, I64]] = []
         columns: dict[str, list[NDArray[Any]]] = {}
         total = 0
+        simulated = timing.origin == Origin.SIMULATED
         for run in runs(job, timing):
-            role = roles_of(run.trace)
-            after, before, weight, delay = _edges(run, role)
+            role = roles_of(run.trace, by_name=not simulated)
+            after, before, weight, delay = _edges(run, role, copies=not simulated)
             label, use = self._labels(run)
             ends = np.zeros(len(run.trace), bool)
             ends[ends_of(run, role)] = True
@@ -166,8 +167,8 @@ class Retimed:
         return int(last.max() - begun[begun != UNKNOWN].min()) if len(last) else 0
 
 
-def _edges(run: Run, role: NDArray[np.uint8]) -> tuple[I64, I64, I64, NDArray[np.uint8]]:
-    columns = columns_of(run, run.timed, role)
+def _edges(run: Run, role: NDArray[np.uint8], *, copies: bool) -> tuple[I64, I64, I64, NDArray[np.uint8]]:
+    columns = columns_of(run, run.timed, role, copies=copies)
     table_of = np.array([places_of(columns, len(run.trace))], np.int64)
     given = (columns[which] for which in (at.START, at.END, at.ROLE, at.DEP_START, at.DEP, at.WHY, at.LANE_PREV))
     found: tuple[I64, I64, I64, NDArray[np.uint8]] = k.edges_of_run(*given, table_of, UNKNOWN)
