@@ -69,7 +69,7 @@ def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: f
         lasted = run.end_ns[rows] - run.start_ns[rows]
         rows, lasted = rows[lasted > 0], lasted[lasted > 0]
         step_ns = min(step_ns, rounded_to(lasted)) if len(lasted) else step_ns
-        segment = stretches.of(run.trace, rows)
+        segment = stretches.of(run, rows)
         inside = segment >= 0
         key, log = keys.of(run.trace)[rows[inside]], np.log(lasted[inside].astype(np.float64))
         parts += [(np.full(len(key), at, np.int64), key, segment[inside], log) for at in run.at.tolist()]
