@@ -1,14 +1,14 @@
-"""What HolisticTraceAnalysis computes, from a trace's raw events in plain loops: as it ought to be, or with a mistake of
-HTA's. Nothing of Etude is in here, so that its analyses can be held against it.
+"""What HolisticTraceAnalysis computes, from a trace's raw events in plain loops: as it ought to be, or with a mistake
+of HTA's. Nothing of Etude is in here, so that its analyses can be held against it.
 
 The mistakes that can be asked for:
 
     streams   whatever has a `stream` among its arguments is device work: also records of a synchronisation, and host
               operators that have one (Triton's launches do)
-    earlier   work that was launched before the recording counts, unless several steps were recorded
     pieces    each piece of time in which the same classes run is cut to whole µs before it is added up
     sums      of more than ten kernels, mean and largest are those of the sums, of which each kernel has one
     waits     MTIA's `event_wait` and `event_record` compute
+    first     what nothing in the trace launched was launched by the first event of the file
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ ENQUEUES = LAUNCHES | {
 """The calls that HTA counts for the length of a queue."""
 MISTAKES = {
     "streams": "HTA takes what has a stream among its arguments for device work: records of waits, Triton's host calls",
-    "earlier": "HTA counts work that was launched before the recording, if fewer than two steps were recorded",
     "pieces": "HTA cuts each piece of time to whole µs before it adds them up",
     "sums": "HTA gives the sum of all kernels of the name as mean and largest, if there are more than ten names",
     "waits": "HTA takes MTIA's `event_wait` and `event_record` for compute",
+    "first": "HTA takes kernels that nothing in the trace launched for launched by the file's first event",
 }
 
 
@@ -104,41 +104,20 @@ def _whole(value: object) -> int | None:
 
 
 def device_work(events: list[Event], mistakes: Iterable[str] = ()) -> list[Event]:
-    """Events that count as device work."""
+    """Events that count as device work: where several steps were recorded, what was launched until the end of the
+    last."""
     if "waits" in mistakes:
         events = [replace(e, computes=True) if e.name.startswith("event_") else e for e in events]
     if "streams" in mistakes:
         found = [e for e in events if e.stream is not None]
     else:
         found = [e for e in events if e.on_device and e.kind != "wait"]
-    if "earlier" not in mistakes:
-        gone = _earlier(events)
-        return [e for e in found if e not in gone]
     steps = [e for e in events if e.name.startswith("ProfilerStep")]
     if len({e.name for e in steps}) < 2:
         return found
     until = max(e.end for e in steps)
     launched = {e.correlation for e in events if not e.on_device and e.start <= until}
     return [e for e in found if e.correlation in launched]
-
-
-def _earlier(events: list[Event]) -> set[Event]:
-    """Device work that no call in the trace launched, before the first on its stream that one did; provided that the
-    device was at work before the host, or that several steps were recorded."""
-    calls = {e.correlation for e in events if not e.on_device and e.stream is None and e.correlation is not None}
-    device = [e for e in events if e.on_device]
-    launched = [e for e in device if e.correlation in calls]
-    if not launched:
-        return set()
-    anywhere = min(e.start for e in launched)
-    first: dict[int | None, int] = {}
-    for e in launched:
-        first[e.stream] = min(e.start, first.get(e.stream, e.start))
-    found = {e for e in device if e.correlation not in calls and e.start < first.get(e.stream, anywhere)}
-    steps = {e.name for e in events if e.name.startswith("ProfilerStep")}
-    aside = ("gpu_user_annotation", "python_function")
-    host = [e.start for e in events if not e.on_device and e.stream is None and e.category not in aside]
-    return found if found and (len(steps) > 1 or min(e.start for e in found) < min(host)) else set()
 
 
 # -- quantities --------------------------------------------------------------------------------------------------------
@@ -162,7 +141,12 @@ def temporal(work: list[Event]) -> dict[str, int]:
     """span, compute, other (busy with something else alone), idle; ns."""
     busy, compute = union(work), union(e for e in work if e.kind == "compute")
     span = busy[-1][1] - busy[0][0] if busy else 0
-    return {"span": span, "compute": length(compute), "other": length(busy) - length(compute), "idle": span - length(busy)}
+    return {
+        "span": span,
+        "compute": length(compute),
+        "other": length(busy) - length(compute),
+        "idle": span - length(busy),
+    }
 
 
 def types(work: list[Event], mistakes: Iterable[str] = ()) -> dict[str, float]:
@@ -201,6 +185,24 @@ def kernels(work: list[Event], mistakes: Iterable[str] = ()) -> dict[str, dict[s
     return found
 
 
+def gaps(events: list[Event], work: list[Event], mistakes: Iterable[str] = ()) -> dict[tuple[int, str], float]:
+    """By stream and cause: µs between one thing on the stream and the next."""
+    calls = {
+        e.correlation: e.start for e in events if not e.on_device and e.stream is None and e.correlation is not None
+    }
+    found = defaultdict[tuple[int, str], float](float)
+    last: dict[int, int] = {}
+    for e in sorted(work, key=lambda e: e.start):
+        if e.on_device and e.stream is not None:
+            begin = last.get(e.stream)
+            last[e.stream] = e.end
+            if begin is not None:
+                called = calls.get(e.correlation, events[0].start if "first" in mistakes else begin)
+                cause = "host_wait" if called > begin else "kernel_wait" if e.start - begin < 30_000 else "other"
+                found[e.stream, cause] += (e.start - begin) / 1000
+    return dict(found)
+
+
 def queues(events: list[Event], work: list[Event]) -> dict[int, list[tuple[int, float, int]]]:
     """By stream: events, mean and most of the queue's length over them, where of one time launches come before starts,
     and where starts come before launches."""
@@ -215,7 +217,7 @@ def queues(events: list[Event], work: list[Event]) -> dict[int, list[tuple[int, 
 
 def rates(work: list[Event]) -> dict[str, list[tuple[int, float, float]]]:
     """By direction of a copy: events, mean and most of the rate (GB/s) of all under way, over events with one under
-    way; where of one time ends come before starts, and where starts come before ends. Copies without length last 1 µs."""
+    way; where of one time ends come before starts, and where starts come before ends. What has no length lasts 1 µs."""
     turns = defaultdict[str, list[tuple[int, float]]](list)
     for e in work:
         if e.kind == "memory" and e.rate:

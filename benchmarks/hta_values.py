@@ -2,8 +2,8 @@
 
     VENV/bin/python benchmarks/hta_values.py OUT [--whole-us] NAME=TRACE[,TRACE...] ...     # ranks 0, 1, ... of one run
 
-Runs in an environment of its own with HolisticTraceAnalysis and pandas<3 (0.5.0 on PyPI). Times are exact, sets are then
-called NAME_ns, unless --whole-us leaves HTA its default, which cuts fractions of microseconds.
+Runs in an environment of its own with HolisticTraceAnalysis and pandas<3 (0.5.0 on PyPI). Times are exact, and sets
+then called NAME_ns, unless --whole-us leaves HTA its default, which cuts fractions of microseconds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,27 @@ from typing import Any
 TABLES = {
     "temporal_breakdown": lambda t, ranks: t.get_temporal_breakdown(visualize=False),
     "comm_comp_overlap": lambda t, ranks: t.get_comm_comp_overlap(visualize=False),
-    "kernel_type_breakdown": lambda t, ranks: t.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)[0],
-    "kernel_breakdown_top10": lambda t, ranks: t.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)[1],
+    "kernel_type_breakdown": lambda t, ranks: t.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)[
+        0
+    ],
+    "kernel_breakdown_top10": lambda t, ranks: t.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)[
+        1
+    ],
+    "idle_time_breakdown": lambda t, ranks: gaps(t, ranks),
     "queue_length_summary": lambda t, ranks: described(t.get_queue_length_summary(ranks=ranks), "queue_length"),
     "memory_bw_summary": lambda t, ranks: described(t.get_memory_bw_summary(ranks=ranks), "memory_bw_gbps"),
     "launch_stats_summary": lambda t, ranks: launches(t.get_cuda_kernel_launch_stats(ranks=ranks, visualize=False)),
 }
+
+
+def kernels(t: Any) -> Any:
+    return t.get_gpu_kernel_breakdown(visualize=False, include_memory_kernels=True)
+
+
+def gaps(t: Any, ranks: list[int]) -> Any:
+    import pandas as pd
+
+    return pd.concat([t.get_idle_time_breakdown(ranks=[rank], visualize=False)[0] for rank in ranks])
 
 
 def described(table: Any, name: str) -> Any:

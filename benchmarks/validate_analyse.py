@@ -3,9 +3,10 @@
     python benchmarks/validate_analyse.py [--shared ../shared] [--set nccl_data_ns]
     python benchmarks/validate_analyse.py --hta FOLDER      # values that benchmarks/hta_values.py made
 
-Prints for each set how many quantities agree within 0.5%, and each that does not: theirs, ours, and why. A difference is
-explained only if it is worked out by hand from the raw events (`by_hand.py`, which knows nothing of Etude): ours is what
-they say, and theirs is what comes out with a mistake that HTA makes. Anything else is off, and the exit code is 1.
+Etude counts what the other tool does (`--as hta`, `--as tracelens` of the commands). Printed is for each set how many
+quantities agree within 0.5%, and each that does not: theirs, ours, and why. A difference is explained only if it can be
+worked out by hand from the raw events (`by_hand.py`, which knows nothing of Etude): ours is what they say, and theirs
+is what comes out with a mistake that HTA makes. Anything else is off, and the exit code is 1.
 
 Sets named `_ns` have exact times. Where HTA was left to cut fractions of microseconds, the trace is cut the same way
 before it is given to Etude.
@@ -19,7 +20,6 @@ import gzip
 import json
 import math
 import os
-import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -32,15 +32,16 @@ from typing import Any
 import by_hand
 
 import etude
-from etude.analyse.breakdown import breakdown, kernel_types, overlap
+from etude.analyse.breakdown import breakdown, kernel_types
+from etude.analyse.counting import counting_of
+from etude.analyse.idle import stream_gaps
 from etude.analyse.launches import launches, queue_depth
 from etude.analyse.memory import copies
 from etude.analyse.operators import kernels, operators
 from etude.analyse.roofline import roofline
 
 LIMIT_PCT = 0.5
-LAUNCHES, ENQUEUES = (f"^({'|'.join(map(re.escape, names))})$" for names in (by_hand.LAUNCHES, by_hand.ENQUEUES))
-"""The calls that HTA counts as launches, and for the length of a queue."""
+HTA, TRACELENS = counting_of("hta"), counting_of("tracelens")
 TIES = "events tie at a whole µs, and HTA's sort leaves their order to chance: its value lies between the two possible"
 
 
@@ -75,8 +76,8 @@ def off_pct(theirs: float, ours: float) -> float:
 def compared(
     what: str, theirs: float, ours: float, by_hand_with: Callable[[Sequence[str]], float | None], *mistakes: str
 ) -> Compared:
-    """A quantity, explained if it is off: what comes out by hand without a mistake must be ours, and with one or several
-    of these theirs."""
+    """A quantity, explained if it is off: by hand, ours must come out without a mistake, and theirs with one or several
+    of these."""
     if off_pct(theirs, ours) <= LIMIT_PCT or not _near(ours, by_hand_with(())):
         return Compared(what, theirs, ours)
     for made in (c for n in range(1, len(mistakes) + 1) for c in combinations(mistakes, n)):
@@ -172,6 +173,7 @@ def compare_hta(hta: Path, name: str, ranks: list[int] | None = None) -> Iterato
             yield from compare_times(hta, name, rank, job, hand, where)
             yield from compare_kernels(hta, name, rank, job, hand, where)
             yield from compare_launches(hta, name, rank, job, where)
+            yield from compare_gaps(hta, name, rank, job, hand, where)
             yield from compare_queues(described(hta / "queue_length_summary.csv", name), job, hand, where)
             yield from compare_rates(described(hta / "memory_bw_summary.csv", name), job, hand, where)
         if ranks is None:
@@ -180,13 +182,13 @@ def compare_hta(hta: Path, name: str, ranks: list[int] | None = None) -> Iterato
 
 
 def compare_times(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: str) -> Iterator[Compared]:
-    ours = breakdown(job, job.timing).to_pylist()[0]
+    ours = breakdown(job, job.timing, HTA).to_pylist()[0]
     busy = ours["exposed_comm_ns"] + ours["exposed_memory_ns"]
     names = {
         "compute": ("compute_time(us)", ours["compute_ns"]), "other": ("non_compute_time(us)", busy),
         "idle": ("idle_time(us)", ours["idle_ns"]), "span": ("kernel_time(us)", ours["span_ns"]),
     }  # fmt: skip
-    mistakes = ("streams", "earlier", "waits")
+    mistakes = ("streams", "waits")
     for row in rows(hta / "temporal_breakdown.csv", name):
         if int(row["rank"]) == rank:
             for what, (column, value) in names.items():
@@ -205,7 +207,7 @@ def compare_types(hta: Path, name: str, opened: dict[int, Any]) -> Iterator[Comp
     words = {"COMPUTATION": "compute", "COMMUNICATION": "communication", "MEMORY": "memory"}
     ours = defaultdict[str, float](float)
     for job, _ in opened.values():
-        for row in kernel_types(job, job.timing).to_pylist():
+        for row in kernel_types(job, job.timing, HTA).to_pylist():
             ours[row["running"]] += row["time_ns"] / 1e3
 
     @cache
@@ -220,12 +222,12 @@ def compare_types(hta: Path, name: str, opened: dict[int, Any]) -> Iterator[Comp
         kinds = " + ".join(words[w] for w in row["kernel_type"].split(" overlapping "))
         yield compared(
             f"{name} {kinds}", float(row["sum"]), ours[kinds],
-            lambda made, kinds=kinds: sums(*made)[kinds], "pieces", "streams", "earlier", "waits",
+            lambda made, kinds=kinds: sums(*made)[kinds], "pieces", "streams", "waits",
         )  # fmt: skip
 
 
 def compare_kernels(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: str) -> Iterator[Compared]:
-    found = {row["name"]: row for row in kernels(job, job.timing).to_pylist()}
+    found = {row["name"]: row for row in kernels(job, job.timing, counting=HTA).to_pylist()}
 
     @cache
     def counted(*made: str) -> dict[str, dict[str, float]]:
@@ -238,12 +240,12 @@ def compare_kernels(hta: Path, name: str, rank: int, job: Any, hand: Hand, where
                 yield compared(
                     f"{where} kernel {row['name'][:32]} {what}", float(row[column]), ours.get(f"{what}_ns", 0) / 1e3,
                     lambda made, key=row["name"], what=what: counted(*made).get(key, {}).get(what, 0.0),
-                    "sums", "streams", "earlier", "waits",
+                    "sums", "streams", "waits",
                 )  # fmt: skip
 
 
 def compare_launches(hta: Path, name: str, rank: int, job: Any, where: str) -> Iterator[Compared]:
-    ours = launches(job, job.timing, LAUNCHES).to_pylist()[0]
+    ours = launches(job, job.timing, HTA.launches).to_pylist()[0]
     names = {
         "launches": ("launches", 1), "sum_cpu_us": ("host_ns", 1e3), "sum_gpu_us": ("device_ns", 1e3),
         "sum_launch_delay_us": ("delay_ns", 1e3), "median_launch_delay_us": ("median_delay_ns", 1e3),
@@ -256,15 +258,31 @@ def compare_launches(hta: Path, name: str, rank: int, job: Any, where: str) -> I
                 yield Compared(f"{where} {mine}", float(row[theirs] or 0), (ours[mine] or 0) / scale)
 
 
+def compare_gaps(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: str) -> Iterator[Compared]:
+    ours = {(row["stream"], row["cause"]): row["time_ns"] for row in stream_gaps(job, job.timing, HTA).to_pylist()}
+
+    @cache
+    def apart(*made: str) -> dict[tuple[int, str], float]:
+        return by_hand.gaps(hand.events, hand.work(*(m for m in made if m != "first")), made)
+
+    for row in rows(hta / "idle_time_breakdown.csv", name):
+        if int(row["rank"]) == rank:
+            key = int(row["stream"]), row["idle_category"]
+            mine = round(ours.get(key, 0) / 1e3, 2)  # as HTA rounds it
+            label = f"{where} stream {key[0]} {key[1]}"
+            why = lambda made, key=key: apart(*made).get(key, 0.0)  # noqa: E731
+            yield compared(label, float(row["idle_time"]), mine, why, "first", "waits")
+
+
 def compare_queues(theirs: list[list[float]], job: Any, hand: Hand, where: str) -> Iterator[Compared]:
     """HTA's rows do not say which stream they are of, so each of ours must be among them."""
-    for row in queue_depth(job, job.timing, ENQUEUES).to_pylist() if theirs else []:
+    for row in queue_depth(job, job.timing, HTA.enqueues).to_pylist() if theirs else []:
         label, ours = f"{where} queue of stream {row['stream']}", (row["events"], row["mean_depth"], row["most"])
         yield from between(label, theirs, ours, lambda s=row["stream"]: by_hand.queues(hand.events, hand.work())[s])
 
 
 def compare_rates(theirs: list[list[float]], job: Any, hand: Hand, where: str) -> Iterator[Compared]:
-    for row in copies(job, job.timing).to_pylist() if theirs else []:
+    for row in copies(job, job.timing, HTA).to_pylist() if theirs else []:
         if row["mean_rate_bytes_per_s"] is not None:
             rates = row["mean_rate_bytes_per_s"] / 1e9, row["most_rate_bytes_per_s"] / 1e9
             label, ours = f"{where} {row['name']} GB/s", (row["events"], *rates)
@@ -274,10 +292,11 @@ def compare_rates(theirs: list[list[float]], job: Any, hand: Hand, where: str) -
 def between(
     label: str, theirs: list[list[float]], ours: tuple[float, ...], both: Callable[[], list[tuple[int, float, float]]]
 ) -> Iterator[Compared]:
-    """Events, mean and most of a level that goes up and down. Of `both` ways to order what ties, worked out by hand, ours
-    is the first, and theirs must lie between them."""
+    """Events, mean and most of a level that goes up and down. Of `both` ways to order what ties, worked out by hand,
+    ours is the first, and theirs must lie between them."""
     best = min(theirs, key=lambda t: (off_pct(t[0], ours[0]) > 2, abs(t[1] - ours[1])))
-    found = [Compared(f"{label} {what}", best[k], ours[i]) for i, (what, k) in enumerate(zip(KEYS, (0, 1, -1), strict=True))]
+    columns = {"events": 0, "mean": 1, "most": -1}
+    found = [Compared(f"{label} {what}", best[k], own) for (what, k), own in zip(columns.items(), ours, strict=True)]
     if all(c.agrees for c in found):
         yield from found
         return
@@ -288,49 +307,59 @@ def between(
         yield Compared(c.what, c.theirs, c.ours, TIES if exact and low - 1e-6 <= c.theirs <= high + 1e-6 else "")
 
 
-KEYS = ("events", "mean", "most")
-
-
 # -- TraceLens ---------------------------------------------------------------------------------------------------------
 
 
 def compare_tracelens(folder: Path) -> Iterator[Compared]:
     job = etude.open(folder / "input_h100_qwen15_05b.json.gz")
-    timing = job.timing
-    assert timing is not None
-    ours = breakdown(job, timing).to_pylist()[0]
-    # TraceLens counts memsets as compute
-    computing = overlap(job, timing, "compute|name:^Memset", "name:^Memcpy").to_pylist()[0]
-    with open(folder / "gpu_timeline.csv") as file:
-        theirs = {row["type"]: float(row["time ms"]) for row in csv.DictReader(file)}
-    yield Compared("tracelens total", theirs["total_time"], ours["span_ns"] / 1e6)
-    yield Compared("tracelens idle", theirs["idle_time"], ours["idle_ns"] / 1e6)
-    yield Compared("tracelens computation", theirs["computation_time"], computing["a_ns"] / 1e6)
-    yield Compared("tracelens memcpy", theirs["total_memcpy_time"], computing["b_ns"] / 1e6)
-    found = {row["name"]: row for row in operators(job, timing).to_pylist()}
-    with open(folder / "ops_summary.csv") as file:
-        for row in csv.DictReader(file):
-            mine = found[row["name"]]
-            yield Compared(
-                f"tracelens {row['name']} direct",
-                float(row["total_direct_kernel_time_sum"]),
-                mine["device_self_ns"] / 1e3,
-            )
-            yield Compared(
-                f"tracelens {row['name']} below",
-                float(row["total_subtree_kernel_time_sum"]),
-                mine["device_total_ns"] / 1e3,
-            )
-    by_shape = {(row["name"], row["shapes"]): row for row in roofline(job, timing).to_pylist()}
-    with open(folder / "GEMM.csv") as file:
-        for row in csv.DictReader(file):
-            gemm = by_shape[row["name"], row["Input Dims_first"]]
-            label = f"tracelens {row['name']} {row['param: M']}x{row['param: N']}x{row['param: K']}"
-            yield Compared(f"{label} count", float(row["name_count"]), gemm["count"])
-            yield Compared(f"{label} GFLOP", float(row["GFLOPS_first"]), gemm["flops"] / 1e9)
-            yield Compared(f"{label} MiB", float(row["Data Moved (MB)_first"]), gemm["size_bytes"] / 2**20)
-            rate = float(row["GFLOPS_first"]) * float(row["name_count"]) / float(row["Kernel Time (µs)_sum"])
-            yield Compared(f"{label} PFLOP/s", rate, gemm["flop_per_s"] / 1e15)
+    ours = breakdown(job, job.timing, TRACELENS).to_pylist()[0]
+    names = {
+        "computation_time": "compute_ns", "exposed_comm_time": "exposed_comm_ns", "idle_time": "idle_ns",
+        "exposed_memcpy_time": "exposed_memory_ns", "total_time": "span_ns", "total_comm_time": "comm_ns",
+        "total_memcpy_time": "memory_ns",
+    }  # fmt: skip
+    timeline = {row["type"]: float(row["time ms"]) for row in table(folder / "gpu_timeline.csv")}
+    for theirs, mine in names.items():
+        yield Compared(f"tracelens {theirs}", timeline[theirs], ours[mine] / 1e6)
+    yield Compared("tracelens busy_time", timeline["busy_time"], (ours["span_ns"] - ours["idle_ns"]) / 1e6)
+    found = {row["name"]: row for row in operators(job, job.timing).to_pylist()}
+    for row in table(folder / "ops_summary.csv"):
+        op, label = found[row["name"]], f"tracelens {row['name']}"
+        yield Compared(f"{label} direct", float(row["total_direct_kernel_time_sum"]), op["device_self_ns"] / 1e3)
+        yield Compared(f"{label} below", float(row["total_subtree_kernel_time_sum"]), op["device_total_ns"] / 1e3)
+        yield Compared(f"{label} count", float(row["Count"]), op["launching"])
+    reached = roofline(job, job.timing).to_pylist()
+    for row in table(folder / "GEMM.csv"):
+        gemm = next(r for r in reached if (r["name"], r["shapes"]) == (row["name"], row["Input Dims_first"]))
+        yield from compare_reached(f"{row['param: M']}x{row['param: N']}x{row['param: K']}", row, gemm)
+    for row in table(folder / "SDPA_fwd.csv"):
+        heads = "x".join(row[f"param: {key}"] for key in ("B", "H_Q", "N_Q", "d_h_qk"))
+        attention = next(r for r in reached if r["op_class"] == "attention")
+        # of causal attention Etude counts all pairs of a query and a key, TraceLens those that are looked at
+        pairs = 0.5 if row["param: causal"] == "True" else 1.0
+        for name in ("flops", "intensity", "flop_per_s"):
+            attention[name] *= pairs
+        yield from compare_reached(heads, row, attention)
+
+
+def compare_reached(shape: str, row: dict[str, str], ours: dict[str, Any]) -> Iterator[Compared]:
+    label = f"tracelens {row['name']} {shape}"
+    yield Compared(f"{label} count", float(row["name_count"]), ours["count"])
+    yield Compared(f"{label} GFLOP", float(row["GFLOPS_first"]), ours["flops"] / 1e9)
+    yield Compared(f"{label} MiB", float(row["Data Moved (MB)_first"]), ours["size_bytes"] / 2**20)
+    yield Compared(f"{label} FLOP/byte", float(row["FLOPS/Byte_first"]), ours["intensity"])
+    yield Compared(f"{label} µs", float(row["Kernel Time (µs)_sum"]), ours["time_ns"] / 1e3)
+    yield Compared(f"{label} TFLOP/s", float(row["TFLOPS/s_mean"]), ours["flop_per_s"] / 1e12)
+    yield Compared(f"{label} TB/s", float(row["TB/s_mean"]), ours["bytes_per_s"] / 1e12)
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with open(path) as file:
+        return list(csv.DictReader(file))
+
+
+def counts(what: str, total: int, good: int, why: int) -> str:
+    return f"{what}: {total} quantities, {good} within {LIMIT_PCT}%, {why} explained, {total - good - why} off"
 
 
 def main() -> int:
@@ -347,11 +376,11 @@ def main() -> int:
         found = list(compare_tracelens(oracle / "tracelens") if name == "tracelens" else compare_hta(hta, name))
         good, why = sum(c.agrees for c in found), sum(c.good and not c.agrees for c in found)
         total, agree, explained = total + len(found), agree + good, explained + why
-        print(f"{name}: {len(found)} quantities, {good} within {LIMIT_PCT}%, {why} explained, {len(found) - good - why} off")
+        print(counts(name, len(found), good, why))
         for c in found:
             if given.all or not c.agrees:
                 print(f"  {c.what}: theirs {c.theirs:g}, ours {c.ours:g}, {c.off_pct:.3f}% {c.why}", flush=True)
-    print(f"in all: {total} quantities, {agree} within {LIMIT_PCT}%, {explained} explained, {total - agree - explained} off")
+    print(counts("in all", total, agree, explained))
     return 0 if total == agree + explained else 1
 
 

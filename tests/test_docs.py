@@ -15,6 +15,19 @@ def test_the_example_of_the_costs_page_runs() -> None:
         exec(block.partition("```")[0], {})
 
 
+def test_the_commands_of_the_synthesis_page_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from etude.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    block = (DOCS / "synthesis.md").read_text().partition("run by tests/test_docs.py -->\n```\n")[2].partition("```")[0]
+    for line in block.splitlines():
+        assert main(line.split()[1:]) == 0, line
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("simulated step, ns")]
+    assert abs(float(rows[0][-1].rstrip("%"))) < 2
+
+
 @pytest.mark.parametrize(("name", "maker"), [("data-model.md", "page"), ("systems.md", "systems_page")])
 def test_a_page_is_what_the_code_makes(name: str, maker: str) -> None:
     spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")

@@ -190,13 +190,13 @@ def recorded(path: Path, *, workers: int = 1) -> Job:
 
 
 def _read_profile(path: Path, options: dict[str, Any]) -> Job:
-    from etude.ingest import causal, reading
+    from etude.ingest import causal, reading, runs
 
     if options["groups"] is not None:
         raise UsageError("a profiler's trace has its groups with it", where=str(path), hint="leave out --groups")
-    linked = causal.convert(reading.load_device(path, options["max_bytes"]))
+    linked = runs.link_run([runs.RankFiles(rank=None, device=path)], max_bytes=options["max_bytes"])
     options["advance"](1)
-    return causal.to_job(reading.stem(path), [linked])
+    return causal.to_job(reading.stem(path), linked)
 
 
 def is_dumps(path: Path) -> bool:

@@ -114,6 +114,8 @@ def test_elements_are_broadcast_and_lists_are_summed():
 
 def test_types_as_the_profiler_names_them():
     assert aten_work("aten::mm", "[[2, 4], [4, 3]]", "['c10::BFloat16', 'c10::BFloat16']") == ops.matmul(2, 3, 4)
+    picked = aten_work("aten::nll_loss_forward", "[[64, 1000], [64], [], [], []]", "['float', 'long int']")
+    assert (picked.flops, picked.size_bytes) == (64, 64 * (4 + 8))  # of each row the one element that a target names
     work = aten_work("aten::embedding", "[[100, 8], [5], [], [], []]", "['float', 'long int', 'Scalar', 'Scalar']")
     assert work == ops.embedding(5, 8, dtype="fp32")
 

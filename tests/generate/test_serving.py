@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,43 @@ def test_every_token_goes_through_once_and_limits_hold(rs: list[Request], b: Bat
         rounds = out[i]
         assert -(-(r.output - 1) // (b.speculate + 1)) <= rounds <= r.output - 1
     assert made.kv_tokens <= b.kv_tokens
+
+
+@given(requests, batchings, st.booleans())
+def test_who_gives_way_reads_again_and_all_get_their_tokens(rs: list[Request], b: Batching, timed: bool):
+    b = replace(b, preempt=True, token_budget=b.token_budget if b.chunked else 100, speculate=0)
+    made = batch(rs, b, (lambda p: 7.0 * p.tokens) if timed else None)
+    held: dict[int, int] = defaultdict(int)
+    out: dict[int, int] = defaultdict(int)
+    again = 0
+    for one in made.passes:
+        for s in one.spans:
+            if s.prompt and s.keys == s.queries:  # begins, or begins again
+                again += out[s.request] > 0
+                held[s.request] = 0
+            held[s.request] += s.queries
+            assert s.keys == held[s.request] == (s.keys if s.prompt else rs[s.request].prompt + out[s.request])
+            assert s.last == (s.prompt and s.keys == rs[s.request].prompt + out[s.request])
+            out[s.request] += s.last or not s.prompt
+    assert [out[i] for i in range(len(rs))] == [r.output for r in rs]
+    assert again <= made.stopped
+    assert made.kv_tokens <= b.kv_tokens
+
+
+def test_the_last_gives_way_by_hand():
+    """Room for 12 tokens: both prompts fit, and after two tokens each the second gives way until the first is done."""
+    made = batch([Request(4, 5), Request(4, 5)], Batching(kv_tokens=12, preempt=True))
+    assert [(p.phase, [(s.request, s.queries, s.keys) for s in p.spans]) for p in made.passes] == [
+        ("prefill", [(0, 4, 4), (1, 4, 4)]),
+        ("decode", [(0, 1, 5), (1, 1, 5)]),
+        ("decode", [(0, 1, 6)]),
+        ("decode", [(0, 1, 7)]),
+        ("decode", [(0, 1, 8)]),
+        ("prefill", [(1, 6, 6)]),
+        ("decode", [(1, 1, 7)]),
+        ("decode", [(1, 1, 8)]),
+    ]
+    assert made.stopped == 1
 
 
 def test_prompts_alone_or_cut_and_shared_by_hand():

@@ -43,7 +43,7 @@ def test_what_is_captured_into_a_graph_is_not_missing() -> None:
 
 def test_activity_that_nobody_launched_is_of_before_or_dropped() -> None:
     [before] = notes(kernel("old", 1, 1, 99, 0), *WHOLE)
-    assert before.startswith("1 device activities run before any")
+    assert before.startswith("1 device activity was launched before")
     [lost] = notes(*WHOLE, kernel("lost", 90, 1, 99, 0))
     assert lost.startswith("1 of 5 device activities have no launch in the trace")
 

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 import etude
 import strategies
 from etude.cli import main
-from etude.errors import EtudeError, TraceError
+from etude.errors import EtudeError, TraceError, UsageError
 from etude.model import text
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job, Note, assemble
 from etude.model.schema import NODE, OWNED, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.timing import measured
 from etude.store import chakra
-from etude.transform.anonymise import AnonymiseOptions, anonymise
+from etude.transform.anonymise import AnonymiseOptions, anonymise, kept
 from toy_systems import one_level
 
 SCHEMA_WORDS = {c.attr.encode() for c in OWNED} | {b"involved_dim", b"1.0.0"}
@@ -81,9 +81,10 @@ def test_the_words_go_and_the_rest_stays(tmp_path: Path):
     assert (trace.rf_id == UNKNOWN).all() and (trace.correlation == UNKNOWN).all()
     assert trace.in_shapes.tolist() == [-1] * 3
     assert copy.groups.names == ("1",) and copy.groups.ranks(0).tolist() == [1, 0]  # type: ignore[union-attr]
-    kept = "source_id duration_ns cpu collective in_bytes flops tensor_bytes group step parent data ctrl data_start"
+    kept = "source_id duration_ns cpu collective in_bytes flops tensor_bytes group parent data ctrl data_start"
     for column in kept.split():
         assert np.array_equal(getattr(trace, column), getattr(job.traces[0], column)), column
+    assert trace.step.tolist() == [UNKNOWN, 0, UNKNOWN]
     assert copy.timing is not None
     assert copy.timing.start_ns[1].tolist() == [1, UNKNOWN, 5000]
     assert [(a.name, v) for a, v in trace.attributes(0) if not a.column] == [("involved_dim", [True, False])]
@@ -110,6 +111,32 @@ def test_work_is_filled_in_from_shapes():
     job = job_of("j", [b])
     assert anonymise(job)[0].traces[0].flops.tolist() == [UNKNOWN]
     assert anonymise(job, AnonymiseOptions(work=True))[0].traces[0].flops.tolist() == [2 * 2 * 3 * 5]
+
+
+@pytest.mark.parametrize("per_octave", [1, 8, 64])
+def test_sizes_and_times_can_be_rounded(per_octave: int):
+    b = TraceBuilder()
+    a = b.add(Kind.COMP, "gemm", duration_ns=123_456, flops=1 << 40, tensor_bytes=3 << 20, cpu=0)
+    b.add(Kind.COLL, "gather", data=[a], collective=Collective.ALL_GATHER, in_bytes=1 << 20, out_bytes=4 << 20)
+    job = job_of("j", [b]).replace(values={0: {"duration_ns": np.array([654_321, 0], np.int64)}})
+    copy, hidden = anonymise(job, AnonymiseOptions(per_octave=per_octave))
+    plain, trace, mine = job.traces[0], copy.traces[0], copy.trace(0)
+    assert mine.duration_ns[0] == pytest.approx(654_321, rel=0.5 / per_octave)
+    for column in ("duration_ns", "flops", "tensor_bytes", "in_bytes", "out_bytes"):
+        exact, rounded = getattr(plain, column), getattr(trace, column)
+        known = exact > 0
+        assert np.array_equal(exact[~known], rounded[~known])
+        assert not np.intersect1d(exact[known], rounded[known]).size
+        assert rounded[known] == pytest.approx(exact[known], rel=0.5 / per_octave)
+    assert trace.out_bytes[1] == 4 * trace.in_bytes[1]  # as the ranks of the group say
+    assert {row["what"]: row["count"] for row in hidden.rows()}["sizes and times"] == 6
+    assert kept(AnonymiseOptions(per_octave=8))[1]["became"] == "kept, 8 to an octave"
+
+
+def test_a_rounded_copy_has_no_start_times_that_would_tell():
+    assert anonymise(secret_job(), AnonymiseOptions(per_octave=8))[0].timing is None
+    with pytest.raises(UsageError, match="an octave"):
+        AnonymiseOptions(per_octave=5000)
 
 
 def test_ranks_that_shared_a_trace_share_its_copy():

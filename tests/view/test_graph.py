@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from etude.cli import main
 from etude.errors import UsageError
-from etude.model.build import TraceBuilder
+from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Kind
 from etude.model.trace import Trace
 from etude.store import chakra
@@ -97,4 +97,14 @@ def test_the_files_are_well_formed_and_complete(job: Path, capsys: pytest.Captur
 
 def test_names_are_escaped(tmp_path: Path):
     text = svg(part_of(chain(3)), "three")
-    assert [t.text for t in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")][-1] == 'k2 <"&">'
+    said = [t.text for t in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    assert said[-2:] == ['k2 <"&">', "node 2 · 5 ns"]
+
+
+def test_an_operators_own_time_says_whose_it_is():
+    b = TraceBuilder()
+    outer = b.add(Kind.COMP, "aten::linear", cpu=1, thread=1)
+    b.add(Kind.COMP, "host", cpu=1, thread=1, parent=outer, duration_ns=1500, data=[outer])
+    text = svg(part_of(job_of("one", [b]).traces[0]), "own time")
+    said = [t.text for t in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")]
+    assert said[-2:] == ["in aten::linear", "node 1 · 1.5 µs"]

@@ -5,6 +5,7 @@ import re
 import zlib
 from base64 import b64decode
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,14 +17,15 @@ from etude.analyse.breakdown import breakdown
 from etude.cli import main
 from etude.errors import DeadlockError
 from etude.model.build import TraceBuilder, job_of
-from etude.model.job import Job
-from etude.model.schema import Kind
+from etude.model.job import Job, Note
+from etude.model.schema import Collective, Kind
+from etude.model.timing import Origin, Timing
 from etude.reporting import words
-from etude.reporting.compose import report
+from etude.reporting.compose import report, said_once
 from etude.simulate.run import simulate
-from etude.store import chakra
+from etude.store import chakra, columns
 from etude.view.embedded import Shown, pack
-from etude.view.page import render
+from etude.view.page import Page, render
 from etude.view.slices import Slices, slices_of
 from simulated_jobs import random_job, symmetric_job, system
 from training_step import training_step
@@ -241,6 +243,76 @@ def test_the_timeline_answers_keys_buttons_and_the_mouse(page: Path, chromium: b
     assert chromium.problems == []
 
 
+def test_help_opens_and_keys_reach_the_timelines_buttons(page: Path, chromium: browser.Browser):
+    chromium.problems.clear()
+    chromium.open(page)
+    is_open = "document.querySelector('#help').open"
+    assert not chromium.evaluate(is_open)
+    chromium.key("?")
+    assert chromium.evaluate(is_open)
+    chromium.key("?")
+    assert not chromium.evaluate(is_open)
+    chromium.click("[data-help]")
+    assert chromium.evaluate(is_open)
+    assert chromium.evaluate("document.activeElement.textContent") == "Close"
+    chromium.click("#help form button")
+    assert not chromium.evaluate(is_open)
+    chromium.evaluate("document.querySelector('canvas.main').focus()")
+    chromium.key("p")
+    assert chromium.evaluate("document.querySelector('[data-do=path]').getAttribute('aria-pressed')") == "true"
+    chromium.key("/")
+    assert chromium.evaluate("document.activeElement.type") == "search"
+    chromium.key("?")  # there it is a letter
+    assert not chromium.evaluate(is_open)
+    chromium.key("Escape")
+    assert chromium.evaluate("document.activeElement.className") == "main"
+    assert chromium.problems == []
+
+
+def test_everything_that_can_be_pressed_has_a_name(page: Path, chromium: browser.Browser):
+    chromium.open(page)
+    nameless = (
+        "[...document.querySelectorAll('button, a, input, canvas[tabindex], svg[role=img], [role=img]')]"
+        ".filter(e => !(e.getAttribute('aria-label') || e.textContent.trim())).map(e => e.outerHTML.slice(0, 80))"
+    )
+    assert chromium.evaluate(nameless) == []
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    r, g, b = (v / 12.92 if v <= 0.03928 else ((v + 0.055) / 1.055) ** 2.4 for v in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_stand_out_from_their_ground(page: Path, chromium: browser.Browser, theme: str):
+    """4.5 to 1 for words, as WCAG asks."""
+    chromium.open(page, theme=theme)
+
+    def colour(name: str) -> float:
+        got = f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()"
+        return _luminance(chromium.evaluate(got))
+
+    for word in ("ink", "soft", "faint", "link", "bad", "warn", "good", "info"):
+        for ground in ("bg", "card"):
+            low, high = sorted((colour(word), colour(ground)))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (word, ground)
+
+
+def test_nothing_is_cut_off_on_paper(page: Path, chromium: browser.Browser):
+    chromium.open(page, width=720)
+    chromium.send("Emulation.setEmulatedMedia", media="print")
+    wide = (
+        "[...document.querySelectorAll('canvas, table, .bars, svg.chart, .cards')]"
+        ".filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML.slice(0, 60))"
+    )
+    try:
+        assert chromium.evaluate(wide) == []
+        assert chromium.evaluate("getComputedStyle(document.querySelector('nav')).display") == "none"
+    finally:
+        chromium.send("Emulation.setEmulatedMedia", media="")
+
+
 def test_tables_sort_and_the_theme_turns(page: Path, chromium: browser.Browser):
     chromium.open(page)
     first = "document.querySelector('#t-path tbody tr').cells[0].textContent"
@@ -276,6 +348,18 @@ def test_two_runs_are_held_against_each_other(page: Path, chromium: browser.Brow
     assert main(["report", *[str(folder)] * 3, "-o", str(tmp_path / "three.html")]) == 2
 
 
+def test_a_recording_is_held_against_its_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    job = training_step()
+    measured = replace(simulate(job, system(8)), origin=Origin.MEASURED)
+    (tmp_path / "run").mkdir()
+    columns.write_job(replace(job, timing=measured), tmp_path / "run")
+    out = tmp_path / "compare.html"
+    run = str(tmp_path / "run")
+    assert main(["report", run, run, "--system", "dgx-h100", "-o", str(out)]) == 0
+    assert capsys.readouterr().err.splitlines()[0].startswith("Simulated takes ")
+    assert "<h1>run: measured and simulated</h1>" in out.read_text()
+
+
 def test_a_slow_rank_is_the_first_finding(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder, times, out = page.parent, tmp_path / "slow.parquet", tmp_path / "slow.html"
     assert main(["simulate", str(folder), "--system", "dgx-h100", "--slow-rank", "3=1.5", "--timing", str(times)]) == 0
@@ -294,6 +378,102 @@ def test_the_cards_say_what_the_breakdown_says():
     share = sum(r["compute_ns"] for r in rows) / sum(r["span_ns"] for r in rows)
     assert cards["Computing"] == words.percent(share)
     assert cards["Time"] == words.time(times.makespan_ns)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("aten::mm", "aten::mm"),
+        ("nvjet_sm90_tst_192x192", "nvjet_sm90_tst_192x192"),
+        ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),
+        ("execute_context_1(888_78)_generation_0(0)", "execute_context_1(888_78)_generation_0(0)"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", "ncclDevKernel_AllGather_RING_LL"),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForward<4, float>(float*)", "cunn_SoftMaxForward"),
+        (
+            "void at::native::elementwise_kernel<4, at::native::AUnaryFunctor<long, at::native::MulFunctor>>()",
+            "elementwise_kernel [MulFunctor]",
+        ),
+        ("std::enable_if<(8)>(0), void>::type vllm::fused_add<c10::BFloat16, 8>(int)", "fused_add"),
+    ],
+)
+def test_kernels_are_called_by_their_own_names(name: str, said: str):
+    assert words.kernel(name) == said
+
+
+def test_notes_that_differ_in_figures_only_are_said_once():
+    notes = [Note(0, "3 of 9 launches were dropped"), Note(1, "5 of 8 launches were dropped"), Note(1, "other")]
+    assert said_once(notes) == ["3 of 9 launches were dropped (rank 0; alike on 1 other)", "other"]
+
+
+def cold_start(launch_ns: int) -> Page:
+    """A kernel of 100 µs whose launch takes so long; then an operator of 1 ms and a second kernel."""
+    b = TraceBuilder()
+    first = b.add(Kind.COMP, "cudaLaunchKernel", cpu=1, thread=1, duration_ns=launch_ns)
+    kernel = b.add(Kind.COMP, "gemm", cpu=0, stream=7, data=[first], duration_ns=100_000)
+    op = b.add(Kind.COMP, "aten::relu", cpu=1, thread=1, data=[first], duration_ns=1_000_000)
+    b.add(Kind.COMP, "gemm", cpu=0, stream=7, data=[op, kernel], duration_ns=100_000)
+    job = job_of("cold", [b])
+    return report(job, simulate(job, system(1)))
+
+
+def test_first_use_of_a_device_is_told_apart_from_slow_hosts():
+    cold, warm = ([t.what for t in cold_start(ns).told] for ns in (9_000_000, 9_000))
+    assert "89% of the run is first use of the device, not work." in cold
+    assert not any("first use" in what for what in warm)
+    assert any("idle" in what for what in warm)
+
+
+def on_host(first: str, ns: int) -> list[str]:
+    """What is told of a run whose host does this, then launches a kernel of 1 ms."""
+    b = TraceBuilder()
+    before = b.add(Kind.COMP, first, cpu=1, thread=1, duration_ns=ns)
+    launch = b.add(Kind.COMP, "cudaLaunchKernel", cpu=1, thread=1, data=[before], duration_ns=5_000)
+    b.add(Kind.COMP, "gemm", cpu=0, stream=7, data=[launch], duration_ns=1_000_000)
+    job = job_of("one", [b])
+    return [t.what for t in report(job, simulate(job, system(1))).told]
+
+
+def test_waiting_for_batches_and_for_one_call_is_told():
+    loads = on_host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 2_000_000)
+    assert loads[0] == "The run waits for its data loader 67% of the time."
+    assert "hipMemcpyWithStream takes 67% of the run at once." in on_host("hipMemcpyWithStream", 2_000_000)
+    early = on_host("aten::empty", 2_000_000)
+    assert "The first 67% of the run pass before the device has work." in early
+
+
+def test_messages_are_listed_by_pair():
+    send, receive = TraceBuilder(), TraceBuilder()
+    for _ in range(3):
+        send.add(Kind.SEND, "to", cpu=0, dst=1, tag=0, in_bytes=1000)
+        receive.add(Kind.RECV, "from", cpu=0, src=0, tag=0, in_bytes=1000)
+    job = job_of("pair", [send, receive])
+    html = render(report(job, simulate(job, system(2))))
+    table = html[html.index('id="t-messages"') :].split("</table>")[0]
+    assert re.findall(r'data-v="([^"]*)"', table)[:4] == ["0", "1", "3", "3000"]
+
+
+def test_one_member_of_a_collective_cannot_be_seen_to_wait():
+    b = TraceBuilder()
+    b.add(Kind.COLL, "sum", cpu=0, stream=7, collective=Collective.ALL_REDUCE, in_bytes=1 << 20, group="dp")
+    job = job_of("one", [b], {"dp": [0, 1]})
+    start, end = np.array([0], np.int64), np.array([1000], np.int64)
+    timing = Timing(
+        origin=Origin.MEASURED, start_ns=(start,), end_ns=(end,), block_of=np.zeros(1, np.int32),
+        clock_offset_ns=np.zeros(1, np.int64),
+    )  # fmt: skip
+    html = render(report(job, timing))
+    section = html[html.index('<section id="communication">') :].split("</section>")[0]
+    assert "waiting for the last member" not in section
+    assert "waiting in all" not in section
+
+
+def test_a_run_in_which_nothing_stands_out_says_so():
+    b = TraceBuilder()
+    for number in range(30):
+        b.add(Kind.COMP, f"gemm{number}", cpu=0, stream=7, duration_ns=100_000)
+    job = job_of("even", [b])
+    page = report(job, simulate(job, system(1)))
+    assert [t.what for t in page.told] == ["Nothing stands out."]
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,15 @@ to the nanosecond. A span goes from the first start to the last end on the rank'
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.analyse.counting import OURS, Counting
 from etude.analyse.kernels import time_by_mask
-from etude.analyse.runs import Run, Use, by_rank, on_device, runs, uses
+from etude.analyse.runs import Run, Use, by_rank, on_device, pattern_of, runs, uses
 from etude.errors import TraceError, UsageError
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
@@ -39,18 +39,18 @@ def use_bits(use: U8) -> U8:
     return _BIT[use]
 
 
-def breakdown(job: Job, timing: Timing) -> pa.Table:
+def breakdown(job: Job, timing: Timing, counting: Counting = OURS) -> pa.Table:
     """A row a rank: span_ns, compute_ns, comm_ns, exposed_comm_ns, memory_ns, exposed_memory_ns, idle_ns, overlap_pct.
 
     `comm_ns` and `memory_ns` count whether something hides them or not; `overlap_pct` is the part of communication
     that compute hides, null where there is none.
     """
-    rows = [(run.at, _spent(run)) for run in runs(job, timing)]
+    rows = [(run.at, _spent(run, counting)) for run in runs(job, timing)]
     return by_rank(job, rows, {**dict.fromkeys(_NS, pa.int64()), "overlap_pct": pa.float64()})
 
 
-def _spent(run: Run) -> dict[str, Any]:
-    total = _masks(run)
+def _spent(run: Run, counting: Counting) -> dict[str, Any]:
+    total = _masks(run, counting)
     mask = np.arange(len(total))
     compute, comm, memory = ((mask & bit) > 0 for bit in (COMPUTE, COMMUNICATION, MEMORY))
     comm_ns = int(total[comm].sum())
@@ -70,9 +70,9 @@ def _spent(run: Run) -> dict[str, Any]:
     return row
 
 
-def _masks(run: Run) -> I64:
-    use = uses(run.trace)
-    rows = np.flatnonzero(on_device(run, use))
+def _masks(run: Run, counting: Counting) -> I64:
+    use = uses(run.trace, counting)
+    rows = np.flatnonzero(on_device(run, use, counting))
     return np.asarray(_time_by_mask(run, rows, use_bits(use[rows]), 3))
 
 
@@ -85,11 +85,11 @@ def _time_by_mask(run: Run, rows: I64, bits: U8, width: int) -> I64:
     return np.asarray(time_by_mask(start, end, bits, width))
 
 
-def kernel_types(job: Job, timing: Timing) -> pa.Table:
+def kernel_types(job: Job, timing: Timing, counting: Counting = OURS) -> pa.Table:
     """Time in which exactly these classes run, a row for each rank and combination: rank, running, time_ns."""
     names = {COMPUTE: "compute", COMMUNICATION: "communication", MEMORY: "memory"}
     labels = [" + ".join(name for bit, name in names.items() if mask & bit) or "idle" for mask in range(8)]
-    rows = [(int(job.ranks[i]), labels[m], int(t)) for run in runs(job, timing) for total in [_masks(run)]
+    rows = [(int(job.ranks[i]), labels[m], int(t)) for run in runs(job, timing) for total in [_masks(run, counting)]
             for i in run.at.tolist() for m, t in enumerate(total.tolist()) if t]  # fmt: skip
     rows.sort(key=lambda row: (row[0], -row[2], row[1]))
     columns = zip(*rows, strict=True) if rows else ([], [], [])
@@ -100,7 +100,9 @@ def kernel_types(job: Job, timing: Timing) -> pa.Table:
 # -- overlap of any two groups -----------------------------------------------------------------------------------------
 
 
-def overlap(job: Job, timing: Timing, a: str = "compute", b: str = "communication") -> pa.Table:
+def overlap(
+    job: Job, timing: Timing, a: str = "compute", b: str = "communication", counting: Counting = OURS
+) -> pa.Table:
     """A row a rank: span_ns, a_ns, b_ns, both_ns, and which part of each the other hides.
 
     A group is `compute`, `communication`, `memory`, a collective (`all_reduce`), `name:REGEX`, `module:REGEX`,
@@ -108,8 +110,8 @@ def overlap(job: Job, timing: Timing, a: str = "compute", b: str = "communicatio
     """
     rows = []
     for run in runs(job, timing):
-        use = uses(run.trace)
-        device = on_device(run, use)
+        use = uses(run.trace, counting)
+        device = on_device(run, use, counting)
         bits = (group_mask(run, use, a) + 2 * group_mask(run, use, b)).astype(np.uint8)
         total = _time_by_mask(run, np.flatnonzero(device), bits[device], 2)
         a_ns, b_ns, both = int(total[1] + total[3]), int(total[2] + total[3]), int(total[3])
@@ -136,10 +138,7 @@ def _part_mask(run: Run, use: U8, part: str) -> Bool:
     key, colon, value = part.partition(":")
     if colon and key in ("name", "module", "phase"):
         codes, words = trace.coded(key)
-        try:
-            pattern = re.compile(value)
-        except re.error as problem:
-            raise UsageError(f"group `{part}`: {problem}") from None
+        pattern = pattern_of(value)
         return np.array([bool(pattern.search(word)) for word in words] + [False])[codes]
     if colon and key == "stream" and value.isdecimal():
         return trace.stream == int(value)

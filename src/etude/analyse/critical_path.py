@@ -59,8 +59,7 @@ def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -
     columns = _Columns(job, timing)
     if columns.last is None:
         raise UsageError("no node of this job has a start and an end", hint="etude simulate gives it times")
-    pieces = k.walk(*columns.arguments(rendezvous))[::-1]
-    return columns.table(pieces[(pieces[:, 3] < pieces[:, 4]) | (pieces[:, 2] == k.NODE)])
+    return columns.table(k.walk(*columns.arguments(rendezvous))[::-1])
 
 
 def by_kind(path: pa.Table) -> dict[str, int]:

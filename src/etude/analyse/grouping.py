@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from etude.analyse.runs import Run, Use
 from etude.analyse.stacks import stacks
 from etude.errors import UsageError
+from etude.model.distinct import distinct
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -40,10 +41,9 @@ class Tally:
         if not len(rows):
             return
         labels = [self._labels(run, rows, kinds, name) for name in self.by if name != "rank"]
-        codes = np.stack([code for code, _ in labels], 1) if labels else np.zeros((len(rows), 1), np.int64)
-        unique, inverse = np.unique(codes, axis=0, return_inverse=True)
-        order = np.argsort(inverse.reshape(-1), kind="stable")
-        first = np.searchsorted(inverse.reshape(-1)[order], np.arange(len(unique)))
+        unique, which = distinct([code for code, _ in labels] or [np.zeros(len(rows), np.int64)])
+        order = np.argsort(which, kind="stable")
+        first = np.searchsorted(which[order], np.arange(len(unique)))
         count = np.diff(np.append(first, len(rows)))
         sums = {name: _sums(values[order], first) for name, values in columns.items()}
         for number, code in enumerate(unique.tolist()):

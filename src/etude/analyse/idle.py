@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.analyse.counting import OURS, Counting
 from etude.analyse.grouping import table
 from etude.analyse.kernels import merged
 from etude.analyse.launches import launched
 from etude.analyse.runs import Run, Use, on_device, runs, uses
 from etude.model.graph import dependencies
 from etude.model.job import Job
-from etude.model.schema import Kind
+from etude.model.schema import UNKNOWN, Kind
 from etude.model.timing import Timing
 
 I64 = NDArray[np.int64]
@@ -26,6 +27,8 @@ the device, it was between operators. synchronisation: so it did, and when the g
 waiting for the device. launch: it was launched before, or early in the gap, and starting took until now. communication:
 it is a message or collective that starts when others are there, or waits for one. dependency: it waited for a node that
 ran on the host. other: nothing that was recorded says why."""
+SHORT_NS: Final = 30_000
+"""What the device takes between two kernels that are both there."""
 _WAITS: Final = re.compile(r"Synchronize|^aten::item$|^aten::_local_scalar_dense$|^(cuda|hip)Memcpy$")
 
 
@@ -64,6 +67,40 @@ def gaps(job: Job, timing: Timing) -> pa.Table:
     return table(rows, names | {"node": pa.int64()})
 
 
+def stream_gaps(job: Job, timing: Timing, counting: Counting = OURS) -> pa.Table:
+    """Gaps between what runs on each stream, whatever other streams do: a row a rank, stream and cause with gaps,
+    time_ns, longest_ns. `host_wait`: what ends the gap was launched only after it had begun; `kernel_wait`: it was
+    there before, and the gap is short (under 30 µs); `other`."""
+    rows: list[dict[str, Any]] = []
+    for run in runs(job, timing):
+        for row in _on_streams(run, counting):
+            rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist()]
+    rows.sort(key=lambda row: (row["rank"], row["stream"], row["cause"]))
+    names = {"rank": pa.int32(), "stream": pa.int64(), "cause": pa.string(), "gaps": pa.int64()}
+    return table(rows, names | {"time_ns": pa.int64(), "longest_ns": pa.int64()})
+
+
+def _on_streams(run: Run, counting: Counting) -> list[dict[str, Any]]:
+    trace = run.trace
+    nodes = np.flatnonzero(on_device(run, uses(trace), counting) & (trace.cpu != 1) & (trace.stream != UNKNOWN))
+    nodes = nodes[np.lexsort((run.start_ns[nodes], trace.stream[nodes]))]
+    later = np.flatnonzero(trace.stream[nodes[1:]] == trace.stream[nodes[:-1]]) + 1
+    node, begin = nodes[later], run.end_ns[nodes[later - 1]]
+    found = launched(run)
+    called = np.full(len(trace), np.iinfo(np.int64).min, np.int64)
+    called[found.node] = run.start_ns[found.call]
+    lasted = run.start_ns[node] - begin
+    cause = np.where(called[node] > begin, 0, np.where(lasted < SHORT_NS, 1, 2))
+    rows = []
+    for stream in np.unique(trace.stream[node]).tolist():
+        for number, name in enumerate(("host_wait", "kernel_wait", "other")):
+            mine = lasted[(trace.stream[node] == stream) & (cause == number)]
+            if len(mine):
+                row: dict[str, Any] = {"stream": stream, "cause": name, "gaps": len(mine)}
+                rows.append(row | {"time_ns": int(mine.sum()), "longest_ns": int(mine.max())})
+    return rows
+
+
 def _gaps(run: Run) -> tuple[I64, I64, I64, I64]:
     """(begin, node that ends it, cause, length) of each gap of the device."""
     trace, use = run.trace, uses(run.trace)
@@ -85,16 +122,17 @@ def _gaps(run: Run) -> tuple[I64, I64, I64, I64]:
 def _by_dependency(run: Run, use: NDArray[np.uint8], node: I64, begin: I64, cause: I64) -> None:
     """A node that waited for one that ended within the gap: on the host, or in communication that holds no device."""
     dep, timed = dependencies(run.trace), run.timed
-    for number, (n, b) in enumerate(zip(node.tolist(), begin.tolist(), strict=True)):
-        waited = dep.of(n)
-        waited = waited[waited >= 0]
-        waited = waited[timed[waited]]
-        if not len(waited):
-            continue
-        last = int(waited[np.argmax(run.end_ns[waited])])
-        if run.end_ns[last] > b:
-            talks = use[last] == Use.COMMUNICATION or run.trace.kind[last] in (Kind.SEND, Kind.RECV, Kind.COLL)
-            cause[number] = CAUSES.index("communication" if talks else "dependency")
+    count = dep.start[node + 1] - dep.start[node]
+    of = np.repeat(np.arange(len(node)), count)  # the gap that each of these dependencies is of
+    waited = dep.rows[np.arange(len(of)) - np.repeat(np.cumsum(count) - count - dep.start[node], count)]
+    known = (waited >= 0) & timed[waited]
+    of, waited = of[known], waited[known]
+    of, first = np.unique(of[order := np.lexsort((-run.end_ns[waited], of))], return_index=True)
+    last = waited[order[first]]
+    within = run.end_ns[last] > begin[of]
+    of, last = of[within], last[within]
+    talks = (use[last] == Use.COMMUNICATION) | np.isin(run.trace.kind[last], (Kind.SEND, Kind.RECV, Kind.COLL))
+    cause[of] = np.where(talks, CAUSES.index("communication"), CAUSES.index("dependency"))
 
 
 def _by_launch(run: Run, node: I64, begin: I64, cause: I64) -> None:

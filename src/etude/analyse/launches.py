@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,7 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.grouping import table
-from etude.analyse.runs import Run, by_rank, on_device, runs, uses
+from etude.analyse.runs import Run, by_rank, on_device, pattern_of, runs, uses
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Why
 from etude.model.timing import Timing
@@ -55,7 +54,8 @@ def launched(run: Run, calls: str = "") -> Launched:
     node = node[run.timed[call[node]]]
     if calls:
         codes, words = trace.coded("name", call[node])
-        node = node[np.array([bool(re.search(calls, w)) for w in words] + [False])[codes]]
+        pattern = pattern_of(calls)
+        node = node[np.array([bool(pattern.search(w)) for w in words] + [False])[codes]]
     return Launched(call[node], node)
 
 

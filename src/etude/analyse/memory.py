@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.analyse.counting import OURS, Counting
 from etude.analyse.grouping import table
 from etude.analyse.runs import Run, Use, on_device, runs, uses
 from etude.model.job import Job
@@ -18,13 +19,13 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 
-def copies(job: Job, timing: Timing) -> pa.Table:
+def copies(job: Job, timing: Timing, counting: Counting = OURS) -> pa.Table:
     """A row a rank and kind of copy (`Memcpy HtoD`, `Memset`): count, size_bytes, time_ns, bytes_per_s over that time,
     and the rate of copies under way at once: its mean over events (a copy begins or ends and one is under way) and its
     most. A copy's rate is the one that the profiler wrote, else its bytes over its length."""
     rows: list[dict[str, Any]] = []
     for run in runs(job, timing):
-        for row in _copies(run):
+        for row in _copies(run, counting):
             rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist()]
     rows.sort(key=lambda row: (row["rank"], -row["time_ns"]))
     names = {"rank": pa.int32(), "name": pa.string(), "count": pa.int64(), "size_bytes": pa.int64()}
@@ -32,9 +33,9 @@ def copies(job: Job, timing: Timing) -> pa.Table:
     return table(rows, names | {"mean_rate_bytes_per_s": pa.float64(), "most_rate_bytes_per_s": pa.float64()})
 
 
-def _copies(run: Run) -> list[dict[str, Any]]:
+def _copies(run: Run, counting: Counting) -> list[dict[str, Any]]:
     trace, use = run.trace, uses(run.trace)
-    copied = np.flatnonzero(on_device(run, use) & (use == Use.MEMORY))
+    copied = np.flatnonzero(on_device(run, use, counting) & (use == Use.MEMORY))
     codes, words = trace.coded("name")
     rate = _recorded_rates(run)
     kinds = sorted({word.partition(" (")[0] for word in words})

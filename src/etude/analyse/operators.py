@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.analyse.counting import OURS, Counting
 from etude.analyse.grouping import Tally, key_kinds, table
 from etude.analyse.kernels import add_to_callers, outermost
 from etude.analyse.runs import Run, Use, on_device, runs, segments, uses
@@ -18,13 +19,13 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-def kernels(job: Job, timing: Timing, by: Sequence[str] = ("name", "kind")) -> pa.Table:
+def kernels(job: Job, timing: Timing, by: Sequence[str] = ("name", "kind"), counting: Counting = OURS) -> pa.Table:
     """What runs on the devices, put together by any of `grouping.BY`: count, total_ns, share of the total, mean_ns,
     min_ns, max_ns, std_ns; the longest in all first."""
     tally = Tally(by, ("ns",))
     for run in runs(job, timing):
-        use = uses(run.trace)
-        rows = np.flatnonzero(on_device(run, use))
+        use = uses(run.trace, counting)
+        rows = np.flatnonzero(on_device(run, use, counting))
         rows, lasted = _own_time_to_operators(run, rows)
         use[rows[use[rows] == Use.NONE]] = Use.COMPUTE  # operators on the host with what they do between others
         tally.add(run, rows, {"ns": lasted}, use, job.ranks[run.at].tolist())
@@ -55,10 +56,11 @@ def _own_time_to_operators(run: Run, rows: I64) -> tuple[I64, I64]:
 
 
 def operators(job: Job, timing: Timing, by: Sequence[str] = ("name",)) -> pa.Table:
-    """What runs on the hosts: count, self_ns (without what it calls), total_ns, and the device time of what it launches
-    itself (device_self_ns) or anything below it does (device_total_ns); the longest on the device first. Of operators
-    that call others of their name, totals count the outermost."""
-    values = ("self_ns", "total_ns", "device_self_ns", "device_total_ns")
+    """What runs on the hosts: count, how many of them launch something themselves, self_ns (without what it calls),
+    total_ns, and the device time of what it launches itself (device_self_ns) or anything below it does
+    (device_total_ns); the longest on the device first. Of operators that call others of their name, totals count the
+    outermost."""
+    values = ("launching", "self_ns", "total_ns", "device_self_ns", "device_total_ns")
     tally = Tally(by, values)
     for run in runs(job, timing):
         rows, columns = _operator_times(run)
@@ -76,15 +78,21 @@ def _operator_times(run: Run) -> tuple[I64, dict[str, I64]]:
     direct, below = device_times(run)
     rows = np.flatnonzero(host)
     top = outermost(np.ascontiguousarray(trace.parent), trace.coded("name")[0])
-    columns = {"self_ns": lasted - called.astype(np.int64), "total_ns": np.where(top, lasted, 0)}
+    columns = {"launching": np.zeros(len(trace), np.int64)}
+    columns["launching"][trace.parent[_launched(run)]] = 1
+    columns |= {"self_ns": lasted - called.astype(np.int64), "total_ns": np.where(top, lasted, 0)}
     columns |= {"device_self_ns": direct, "device_total_ns": np.where(top, below, 0)}
     return rows, {name: column[rows] for name, column in columns.items()}
 
 
+def _launched(run: Run) -> I64:
+    """Device work that a node of the host launched."""
+    return np.flatnonzero(on_device(run, uses(run.trace)) & (run.trace.cpu != 1) & (run.trace.parent >= 0))
+
+
 def device_times(run: Run) -> tuple[I64, I64]:
     """Device time of what each node launched, and of what it or anything that it calls did."""
-    trace, use = run.trace, uses(run.trace)
-    rows = np.flatnonzero(on_device(run, use) & (trace.cpu != 1) & (trace.parent >= 0) & (use != Use.NONE))
+    trace, rows = run.trace, _launched(run)
     lasted = (run.end_ns - run.start_ns)[rows]
     direct, below = np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
     np.add.at(direct, trace.parent[rows], lasted)

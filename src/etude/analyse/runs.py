@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.errors import MismatchError
+from etude.analyse.counting import OURS, Counting
+from etude.errors import MismatchError, UsageError
+from etude.files import let_go
 from etude.model.frames import SEGMENT, frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, Why
@@ -54,7 +56,7 @@ class Run:
 
 
 def runs(job: Job, timing: Timing) -> Iterator[Run]:
-    """The runs of a job, each once however many ranks share it."""
+    """The runs of a job, each once however many ranks share it. What lies in files is in memory for one at a time."""
     if len(timing.block_of) != len(job.ranks):
         raise MismatchError(f"the timing has {len(timing.block_of)} ranks, the job {len(job.ranks)}")
     own = np.full(len(job.ranks), -1, np.int64)
@@ -70,10 +72,12 @@ def runs(job: Job, timing: Timing) -> Iterator[Run]:
         if len(start) != len(trace):
             raise MismatchError(f"times of {len(start)} nodes for a trace of {len(trace)}")
         yield Run(order[bounds[number] : bounds[number + 1]], trace, start, end)
+        let_go()
 
 
 _COMM: Final = re.compile(r"^nccl|^rccl|^hccl|ncclKernel|ncclDevKernel|rcclKernel|^gloo:")
 _MEMORY: Final = re.compile(r"^(hip)?Mem(cpy|set)|^dma|^__amd_rocclr_(copy|fill)|^CopyDevice|^FillBuffer")
+_FILL: Final = re.compile(r"^(hip)?Memset|^__amd_rocclr_fill|^FillBuffer")
 _WAIT: Final = re.compile(r"^(Stream Wait Event|Event Sync|Stream Sync|Context Sync|Device Sync)|^event_(wait|record)$")
 _COMPUTES: Final = re.compile(
     r"^(?!autograd::|torch::autograd::|c10d::|_c10d|torch\.distributed)[\w.]+::|CompiledFxGraph"
@@ -86,12 +90,21 @@ _BY_KIND[[Kind.SEND, Kind.RECV, Kind.COLL]] = Use.COMMUNICATION
 _BY_KIND[[Kind.MEM_LOAD, Kind.MEM_STORE]] = Use.MEMORY
 
 
-def uses(trace: Trace) -> U8:
+def uses(trace: Trace, counting: Counting = OURS) -> U8:
     """Use of each node. Where nothing runs on a device, the host is the device, with what its operators compute.
 
     A kernel's kind says what it is; kernels that a profiler recorded without one are known by their names, as NCCL's
     and the driver's copies are.
     """
+    use = _uses(trace)
+    if counting.fills_compute:
+        rows = np.flatnonzero(use == Use.MEMORY)
+        codes, words = trace.coded("name", rows)
+        use[rows[np.array([bool(_FILL.search(word)) for word in words] + [False])[codes]]] = Use.COMPUTE
+    return use
+
+
+def _uses(trace: Trace) -> U8:
     use = _BY_KIND[trace.kind]
     host = trace.cpu == 1
     device = (use != Use.NONE) & ~host
@@ -105,6 +118,14 @@ def uses(trace: Trace) -> U8:
         _on_the_host(trace, use)
     use[frames(trace)] = Use.NONE
     return use
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """A pattern that a user gave."""
+    try:
+        return re.compile(text)
+    except re.error as problem:
+        raise UsageError(f"`{text}` is no regular expression: {problem}") from None
 
 
 def segments(trace: Trace) -> Bool:
@@ -139,11 +160,13 @@ def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
     use[rows] = of_word[codes]
 
 
-def on_device(run: Run, use: U8, *, with_left_over: bool = False) -> Bool:
+def on_device(run: Run, use: U8, counting: Counting = OURS) -> Bool:
     """Nodes with known times that occupy the device, each kernel once; without those left over from before the
-    recording, unless they are wanted."""
+    recording."""
     found = run.timed & (use != Use.NONE) & (use != Use.HOST) & ~carried_along(run)
-    return found if with_left_over else found & ~left_over(run)
+    if not counting.host_messages and (found & (run.trace.cpu != 1)).any():
+        found &= run.trace.cpu != 1
+    return found & ~left_over(run, counting.earlier)
 
 
 def carried_along(run: Run) -> Bool:
@@ -165,33 +188,35 @@ def _kernel(run: Run, node: int) -> tuple[int, int, int]:
     return int(run.trace.correlation[node]), int(run.start_ns[node]), int(run.end_ns[node])
 
 
-def left_over(run: Run) -> Bool:
+def left_over(run: Run, rule: str = OURS.earlier) -> Bool:
     """Device work of an earlier step, launched before the recording began: nothing in the trace launched it, and on its
     stream it starts before everything that something did.
 
-    It is told from work whose launch was merely not recorded by two signs, of which one must be there: the device was
-    at work before the host's first event, or several steps were recorded, so that this belongs to none of them.
+    It does not count where several steps were recorded, since it belongs to none of them, nor where the device was at
+    work before the host's first event, since then the recording cuts through it. Other tools have other rules, as
+    `Counting.earlier` says, and go by the missing launch alone.
     """
     trace = run.trace
     nothing = np.zeros(len(trace), bool)
     device = run.timed & (trace.cpu == 0)
     host = trace.cpu == 1
     caused = trace.parent >= 0
-    if not host.any() or not (device & ~caused).any():
+    if rule == "never" or not host.any() or not (device & ~caused).any():
         return nothing
     edges = np.flatnonzero(trace.data_why == Why.LAUNCH)
     caused[np.searchsorted(trace.data_start, edges, "right") - 1] = True
     stated = np.flatnonzero(device & caused)
     if not len(stated) or len(stated) == np.count_nonzero(device):
         return nothing
+    several = len(np.unique(trace.step[trace.step != UNKNOWN])) > 1
+    if rule == "always" or (rule == "steps" and several):
+        return device & ~caused
     begins = np.full(len(trace.lane_kind) + 1, run.start_ns[stated].min(), np.int64)
     begins[np.unique(trace.lane[stated])] = np.iinfo(np.int64).max
     np.minimum.at(begins, trace.lane[stated], run.start_ns[stated])
     found = device & ~caused & (run.start_ns < begins[trace.lane])
-    if not found.any():
-        return nothing
-    before_the_host = run.start_ns[found].min() < run.start_ns[host & run.timed].min(initial=2**62)
-    return found if before_the_host or len(np.unique(trace.step[trace.step != UNKNOWN])) > 1 else nothing
+    cut = found.any() and run.start_ns[found].min() < run.start_ns[host & run.timed].min(initial=2**62)
+    return found if rule == "cut" and (several or cut) else nothing
 
 
 def by_rank(job: Job, rows: list[tuple[I64, dict[str, Any]]], names: dict[str, Any]) -> pa.Table:

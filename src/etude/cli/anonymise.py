@@ -17,6 +17,15 @@ def anonymise(
     to: Format = To.PARQUET,
     keep_shapes: Annotated[bool, typer.Option("--keep-shapes", help="Keep shapes, types and strides.")] = False,
     drop_times: Annotated[bool, typer.Option("--drop-times", help="Leave out recorded start times.")] = False,
+    per_octave: Annotated[
+        int,
+        typer.Option(
+            "--round",
+            min=0,
+            help="Round times, bytes and FLOPs to so many numbers to an octave (64: within 0.6%, 8: 5%, 1: 42%), and "
+            "leave out start times. 0: exact.",
+        ),
+    ] = 0,
     work: Annotated[
         bool, typer.Option("--work", help="Fill in FLOPs and bytes that follow from names and shapes, before they go.")
     ] = False,
@@ -33,15 +42,22 @@ def anonymise(
 ) -> None:
     """A copy of a job that simulates alike and carries no names, shapes or code
 
+    Exact sizes and times stay, and who knows a model can tell it by them: `--round` makes them coarse, `etude learn`
+    makes another job of the same behaviour.
+
     etude anonymise run/ -o shared/ --to et
+
+    etude anonymise run/ -o shared/ --round 8
     """
     from etude.files import writing
-    from etude.transform.anonymise import AnonymiseOptions, anonymise
+    from etude.transform.anonymise import AnonymiseOptions, anonymise, kept
 
     if out is not None:
         check_place(out, force, source=path)
     job = with_times(open_job(path, groups, workers, max_bytes), times_on)
-    options = AnonymiseOptions(keep_shapes=keep_shapes, keep_times=not drop_times, work=work, name=name)
+    options = AnonymiseOptions(
+        keep_shapes=keep_shapes, keep_times=not drop_times, per_octave=per_octave, work=work, name=name
+    )
     copy, hidden = anonymise(job, options)
     write_job(copy, out, to, force=force)
     if key is not None:
@@ -50,4 +66,4 @@ def anonymise(
         with writing(key, force=force) as file:
             file.write_bytes(msgspec.json.format(msgspec.json.encode(hidden.tokens)))
         say(f"wrote {key}: what the tokens stand for")
-    emit(hidden.rows(), json=json)
+    emit(hidden.rows() + kept(options), json=json)

@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, say
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -19,8 +19,10 @@ def breakdown(
             "`name:REGEX`, `module:REGEX`, `phase:REGEX`, `stream:7`, or several with `|` between them.",
         ),
     ] = None,
+    types: Annotated[bool, typer.Option("--types", help="Time in which exactly these classes run, instead.")] = False,
     steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank instead.")] = False,
     variation: Annotated[bool, typer.Option("--variation", help="How much each rank's steps vary instead.")] = False,
+    counted: CountedAs = "etude",
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
@@ -35,16 +37,19 @@ def breakdown(
     etude breakdown trace.json.gz --json
     etude breakdown run/ --overlap compute --overlap all_to_all
     etude breakdown run/ --steps
+    etude breakdown trace.json.gz --as hta     the numbers that HolisticTraceAnalysis gives
     """
     from etude.analyse import breakdown as analyse
+    from etude.analyse.counting import counting_of
     from etude.errors import UsageError
 
     if overlap is not None and len(overlap) != 2:
         raise UsageError(
             f"an overlap is of two groups, not of {len(overlap)}", hint="--overlap compute --overlap memory"
         )
-    if steps + variation + (overlap is not None) > 1:
-        raise UsageError("only one of --steps, --variation and --overlap can be had at a time")
+    if steps + variation + types + (overlap is not None) > 1:
+        raise UsageError("only one of --steps, --variation, --types and --overlap can be had at a time")
+    counting = counting_of(counted)
     job, times = open_timed(path, groups, workers, system, timing)
     if steps or variation:
         from etude.analyse import steps as by_step
@@ -52,6 +57,8 @@ def breakdown(
         found = by_step.steps(job, times) if steps else by_step.step_times(job, times)
         if not len(found):
             say("note: no steps were recorded")
+    elif overlap:
+        found = analyse.overlap(job, times, overlap[0], overlap[1], counting)
     else:
-        found = analyse.overlap(job, times, *overlap) if overlap else analyse.breakdown(job, times)
+        found = (analyse.kernel_types if types else analyse.breakdown)(job, times, counting)
     show(found, json=json, csv=csv, md=md)

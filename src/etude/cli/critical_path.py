@@ -52,9 +52,9 @@ def critical_path(
     found = analyse.critical_path(job, times)
     length, kinds = analyse.length_ns(found), analyse.by_kind(found)
     if json:
-        record = {"length_ns": length, "by_kind": kinds, "path": found.to_pylist()}
+        record = {"length_ns": length, "by_kind": kinds, "path": found}
         if buys is not None:
-            record["what_if"] = _with_buys(job, times, analyse.by_name(found), buys).slice(0, buys).to_pylist()
+            record["what_if"] = _with_buys(job, times, analyse.by_name(found), buys).slice(0, buys)
         emit(record, json=True)
         return
     names = analyse.by_name(found)

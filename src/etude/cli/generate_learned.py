@@ -1,24 +1,27 @@
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from etude.cli.app import MAKE, app
 from etude.cli.job_out import Force, Format, NoWrite, Out, To, write_job
-from etude.cli.output import AsJson, emit
+from etude.cli.output import AsJson, emit, say
 
 
 @app.command("generate learned", rich_help_panel=MAKE)
 def generate_learned(
     model: Annotated[Path, typer.Argument(help="What `etude learn` wrote.")],
-    ranks: Annotated[int, typer.Option(min=0, help="0: as many as were learned from.")] = 0,
+    ranks: Annotated[int, typer.Option(min=0, help="A multiple or a part of what was learned from; 0: as many.")] = 0,
     out: Out = None,
     to: Format = To.PARQUET,
-    steps: Annotated[int, typer.Option(min=1, help="The whole program so many times.")] = 1,
-    depth: Annotated[float, typer.Option(help="Outermost repeats so many times as often.")] = 1.0,
+    steps: Annotated[int, typer.Option(min=0, help="0: as many as were learned from.")] = 0,
+    depth: Annotated[float, typer.Option(help="Layers or micro-batches so many times as many.")] = 1.0,
     compute: Annotated[float, typer.Option(help="Factor of compute.")] = 1.0,
     traffic: Annotated[float, typer.Option(help="Factor of the bytes that are sent.")] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sizes that are drawn.")] = 0,
+    spread: Annotated[
+        float, typer.Option(min=0.0, help="How much ranks and steps differ: 1 as learned, 0 not at all.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn; the same seed, the same bytes.")] = 0,
     name: Annotated[str, typer.Option(help="Name of the job.")] = "learned",
     force: Force = False,
     no_write: NoWrite = False,
@@ -27,13 +30,31 @@ def generate_learned(
     """A job of any size that behaves like those that were learned
 
     etude generate learned model.json --ranks 512 --steps 2 -o job/
+
+    etude generate learned model.json --spread 0 --no-write --json
+
     etude likeness run/ job/ --system dgx-h100
     """
     from etude.generate.numbers import numbers
     from etude.generate.synth import read
     from etude.generate.synth_make import MakeOptions, make
 
-    options = MakeOptions(ranks=ranks, steps=steps, depth=depth, compute=compute, traffic=traffic, seed=seed, name=name)
-    job = make(read(model), options)
+    factors = {"depth": depth, "compute": compute, "traffic": traffic, "spread": spread}
+    learned = read(model)
+    job = make(learned, MakeOptions(ranks=ranks, steps=steps, **factors, seed=seed, name=name))
+    if len(job) > max(t.ranks for t in learned.templates) and not any(t.grows for t in learned.templates):
+        say("nothing that was learned is sent among ranks alike: more ranks are copies that do not meet")
     write_job(job, out, to, force=force, no_write=no_write)
-    emit(numbers(job), json=json)
+    emit(numbers(job) if json else _shown(numbers(job)), json=json)
+
+
+def _shown(found: dict[str, Any]) -> dict[str, Any]:
+    from etude.units import format_bytes, format_count
+
+    sent = {name: format_bytes(size) for name, size in found["comm_bytes_by_type"].items()}
+    return {
+        "ranks": f"{found['ranks']:,}, {found['distinct_traces']} distinct programs",
+        "nodes": f"{found['nodes']:,}",
+        "operations": format_count(found["flops"]),
+        "communication": sent or "none",
+    }

@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -13,7 +13,12 @@ def idle(
     path: JobPath,
     launches: Annotated[bool, typer.Option("--launches", help="How long launches take and delay.")] = False,
     queues: Annotated[bool, typer.Option("--queues", help="How deep the streams' queues are.")] = False,
+    streams: Annotated[bool, typer.Option("--streams", help="Gaps of each stream by itself.")] = False,
     each: Annotated[bool, typer.Option("--each", help="Every gap.")] = False,
+    calls: Annotated[
+        str, typer.Option("--calls", help="Launches and queues of the calls whose names have this pattern alone.")
+    ] = "",
+    counted: CountedAs = "etude",
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
@@ -26,14 +31,26 @@ def idle(
 
     etude idle run/
     etude idle trace.json.gz --launches
+    etude idle trace.json.gz --queues --calls '^cudaLaunchKernel'
     """
     from etude.analyse import idle as analyse
+    from etude.analyse.counting import counting_of
     from etude.analyse.launches import launches as launch_table
     from etude.analyse.launches import queue_depth
     from etude.errors import UsageError
 
-    if launches + queues + each > 1:
-        raise UsageError("only one of --launches, --queues and --each can be had at a time")
+    if launches + queues + streams + each > 1:
+        raise UsageError("only one of --launches, --queues, --streams and --each can be had at a time")
+    if calls and not launches and not queues:
+        raise UsageError("--calls is for launches and queues", hint="--launches or --queues")
+    counting = counting_of(counted)
     job, times = open_timed(path, groups, workers, system, timing)
-    table = launch_table if launches else queue_depth if queues else analyse.gaps if each else analyse.idle
-    show(table(job, times), json=json, csv=csv, md=md)
+    if launches:
+        found = launch_table(job, times, calls or counting.launches)
+    elif queues:
+        found = queue_depth(job, times, calls or counting.enqueues)
+    elif streams:
+        found = analyse.stream_gaps(job, times, counting)
+    else:
+        found = (analyse.gaps if each else analyse.idle)(job, times)
+    show(found, json=json, csv=csv, md=md)

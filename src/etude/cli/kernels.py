@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -24,6 +24,7 @@ def kernels(
         ),
     ] = "",
     top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
+    counted: CountedAs = "etude",
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
@@ -42,8 +43,10 @@ def kernels(
     etude kernels trace.json.gz --patterns --top 10
     """
     from etude.analyse import operators as analyse
+    from etude.analyse.counting import counting_of
     from etude.errors import UsageError
 
+    counting = counting_of(counted)
     keys = [name.strip() for name in by.split(",") if name.strip()]
     job, times = open_timed(path, groups, workers, system, timing)
     if graphs + operators + patterns > 1:
@@ -59,5 +62,5 @@ def kernels(
     elif operators:
         found = analyse.operators(job, times, keys or ["name"])
     else:
-        found = analyse.kernels(job, times, keys or ["name", "kind"])
+        found = analyse.kernels(job, times, keys or ["name", "kind"], counting)
     show(found.slice(0, top) if top else found, json=json, csv=csv, md=md)

@@ -4,16 +4,23 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import MAKE, app
-from etude.cli.inputs import MaxBytes, Workers, open_job
+from etude.cli.inputs import GroupFile, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, say
 from etude.cli.times_on import TimesOn, with_times
 
 
 @app.command(rich_help_panel=MAKE)
 def learn(
-    jobs: Annotated[list[Path], typer.Argument(help="Jobs to learn from.", show_default=False)],
+    jobs: Annotated[list[Path], typer.Argument(help="Jobs to learn from, with all their ranks.", show_default=False)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The model to write: `.json`.")] = Path("model.json"),
+    at_least: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Nodes that every size and time in the model stands for; rarer ones are merged, then rounded."
+        ),
+    ] = 1,
     times_on: TimesOn = "",
+    groups: GroupFile = None,
     workers: Workers = 1,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
@@ -22,26 +29,31 @@ def learn(
     """A small model of jobs, without names, shapes or exact sizes, to make others of
 
     etude learn run/ -o model.json
+
     etude generate learned model.json --ranks 512 -o job/
+
+    etude likeness run/ job/ --system dgx-h100
     """
     from etude.files import writing
     from etude.generate.synth import write
-    from etude.generate.synth_grammar import size
+    from etude.generate.synth_about import KEPT, about
+    from etude.generate.synth_learn import hidden
     from etude.generate.synth_learn import learn as learn_from
 
-    opened = [with_times(open_job(path, None, workers, max_bytes), times_on) for path in jobs]
-    learned = learn_from(opened)
+    opened = [with_times(open_job(path, groups, workers, max_bytes), times_on) for path in jobs]
+    learned = learn_from(opened, at_least)
     with writing(out, force=force) as path:
         write(learned, path)
-    said = {
-        "jobs": len(learned.templates),
-        "ranks": [t.ranks for t in learned.templates],
-        "nodes": sum(t.nodes for t in learned.templates),
-        "classes": len(learned.classes),
-        "symbols": len(learned.symbols),
-        "length": sum(size(role.order) for t in learned.templates for role in t.roles),
-        "bytes": out.stat().st_size,
-        "hidden": learned.hidden,
-    }
-    emit(said, json=json)
+    said, gone = about(learned) | {"bytes": out.stat().st_size}, hidden(opened)
+    if json:
+        emit(said | {"hidden": gone, "kept": list(KEPT)}, json=True)
+    else:
+        emit(said)
+        print()
+        emit([{"what": what, "became": "left out", "count": count} for what, count in gone.items()]
+             + [{"what": what, "became": "kept", "count": None} for what in KEPT])  # fmt: skip
     say(f"wrote {out}")
+    if not any("duration_ns" in c.sketches for c in learned.classes):
+        say(
+            "without times, as the jobs were: `--times-on SYSTEM` takes those that names and shapes say, before they go"
+        )

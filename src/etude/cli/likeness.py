@@ -1,4 +1,4 @@
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,10 @@ def likeness(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """How much one job behaves like another: distances of distributions, sums, simulated times
+    """How much one job behaves like another: distances of distributions, sums, spread, simulated times
+
+    Figures are those of a mean rank in a mean step, so jobs of other size compare. A distance is 0 where both are the
+    same and 1 at most; an error is the second over the first, less one; points are parts of a whole.
 
     etude likeness run/ job/ --system dgx-h100
     """
@@ -24,4 +27,13 @@ def likeness(
     from etude.sweep.likeness import likeness as compare
 
     found = compare(open_job(a), open_job(b), catalogue.system(system) if system else None)
-    emit(found, json=json, csv=csv, md=md)
+    emit(found if json or csv else [_read(row) for row in found], json=json, csv=csv, md=md)
+
+
+def _read(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as people read it."""
+    if row["measure"] == "error":
+        return row | {"a": f"{row['a']:,}", "b": f"{row['b']:,}", "difference": f"{row['difference']:+.2%}"}
+    if row["measure"] == "points":
+        return row | {"a": f"{row['a']:.1%}", "b": f"{row['b']:.1%}", "difference": f"{row['difference']:+.1%}"}
+    return row | {"difference": f"{row['difference']:.3f}"}

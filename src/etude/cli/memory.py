@@ -6,7 +6,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,6 +17,7 @@ def memory(
     path: JobPath,
     copies: Annotated[bool, typer.Option("--copies", help="How fast copies go, by direction.")] = False,
     each: Annotated[bool, typer.Option("--each", help="The level over time, event by event.")] = False,
+    counted: CountedAs = "etude",
     system: OnSystem = "",
     timing: TimesFile = None,
     groups: GroupFile = None,
@@ -30,9 +31,11 @@ def memory(
     etude memory trace.json.gz                 needs profile_memory=True
     etude memory trace.json.gz --copies
     """
+    from etude.analyse.counting import counting_of
     from etude.errors import UsageError
     from etude.opening import is_profile
 
+    counting = counting_of(counted)
     if copies and each:
         raise UsageError("only one of --copies and --each can be had at a time")
     if not copies and is_profile(path) and not system and timing is None:
@@ -41,7 +44,7 @@ def memory(
         from etude.analyse import memory as analyse
 
         job, times = open_timed(path, groups, workers, system, timing)
-        found = analyse.copies(job, times) if copies else analyse.levels(job, times)
+        found = analyse.copies(job, times, counting) if copies else analyse.levels(job, times)
         if not copies and not each:
             found = analyse.level_peaks(found)
     show(found, json=json, csv=csv, md=md)

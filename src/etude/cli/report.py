@@ -36,32 +36,54 @@ def report(
     etude report trace.json.gz
     etude report run/ --system dgx-h100 -o simulated.html
     etude report measured/ simulated/ -o compare.html
+    etude report run/ run/ --system dgx-h200 -o compare.html
     """
     from etude import __version__
     from etude.errors import UsageError
     from etude.files import writing
     from etude.reporting.comparison import comparison
+    from etude.reporting.compose import PARTS
     from etude.reporting.compose import report as compose
     from etude.reporting.device import device_of
     from etude.view.page import MARKS, render
 
     if len(paths) > 2:
         raise UsageError("a page is about one run or two", hint="etude report measured/ simulated/ -o compare.html")
-    runs = [(*open_timed(path, groups, workers, system, timing), plain(path)) for path in paths]
+    runs = opened(paths, groups, workers, system, timing)
     by = f"Etude {__version__}"
-    with writing(out, force=force) as place, progress(f"writing {out}"):
+    with writing(out, force=force) as place, progress(f"writing {out}", PARTS) as advance:
         if len(runs) == 2:
-            page = comparison(*named_apart(runs), title=title, made_by=by)
+            together, pair = named_apart(runs)
+            page = comparison(*pair, title=title or together, made_by=by)
         else:
             job, times, name = runs[0]
             on = device_of(job, device, system)
             memory = allocated(paths[0]) if not system and timing is None else None
-            page = compose(job, times, name=title or name, device=on, allocated=memory, made_by=by)
+            page = compose(job, times, name=title or name, device=on, allocated=memory, made_by=by, advance=advance)
         place.write_text(render(page), encoding="utf-8")
     say(page.verdict)
     for told in page.told:
         say(f"{MARKS[told.tone]} {told.what}")
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
+
+
+def opened(
+    paths: list[Path], groups: Path | None, workers: int, system: str, timing: Path | None
+) -> "list[tuple[Job, Timing, str]]":
+    """The runs with their names. Of two, the first is taken as recorded where it is, and the second as asked for: so
+    a recording is held against its simulation."""
+    runs = []
+    for number, path in enumerate(paths):
+        as_recorded = number == 0 and len(paths) == 2 and (system or timing is not None) and _has_times(path, workers)
+        asked = ("", None) if as_recorded else (system, timing)
+        runs.append((*open_timed(path, groups, workers, *asked), plain(path)))
+    return runs
+
+
+def _has_times(path: Path, workers: int) -> bool:
+    from etude.opening import is_profile, is_run, open
+
+    return is_profile(path) or (path.is_dir() and is_run(path)) or open(path, workers=workers).timing is not None
 
 
 def allocated(path: Path) -> "pa.Table | None":
@@ -85,10 +107,12 @@ def plain(path: Path) -> str:
     return name or str(path)
 
 
-def named_apart(runs: "list[tuple[Job, Timing, str]]") -> "list[tuple[Job, Timing, str]]":
-    """Two runs of one name are called by their order."""
-    if runs[0][2] != runs[1][2]:
-        return runs
-    return [
-        (job, times, f"{name} ({place})") for (job, times, name), place in zip(runs, ("first", "second"), strict=True)
-    ]
+def named_apart(runs: "list[tuple[Job, Timing, str]]") -> "tuple[str, list[tuple[Job, Timing, str]]]":
+    """A title for two runs, and the runs: two of one name are called by where their times come from, or by order."""
+    names = [name for _, _, name in runs]
+    if names[0] != names[1]:
+        return f"{names[0]} and {names[1]}", runs
+    origins = [times.origin.name.lower() for _, times, _ in runs]
+    places = origins if origins[0] != origins[1] else ["first", "second"]
+    apart = [(job, times, place) for (job, times, _), place in zip(runs, places, strict=True)]
+    return f"{names[0]}: {places[0]} and {places[1]}", apart

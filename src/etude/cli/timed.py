@@ -22,6 +22,9 @@ OnSystem = Annotated[
 TimesFile = Annotated[
     Path | None, typer.Option("--timing", help="Times of the nodes, as `etude simulate --timing` writes them.")
 ]
+CountedAs = Annotated[
+    str, typer.Option("--as", help="Count what `hta` (HolisticTraceAnalysis) or `tracelens` count; by default `etude`.")
+]
 
 
 NOTES = 8

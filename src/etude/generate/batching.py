@@ -64,6 +64,9 @@ class Batching:
     """Prompts are cut to what the budget leaves, beside the tokens out; else they get passes of their own."""
     kv_tokens: int = 1 << 50
     """Tokens whose keys and values fit: a request enters when all of its own will."""
+    preempt: bool = False
+    """A request enters when its prompt fits; where tokens out need room, who entered last gives up its keys and values
+    and reads its prompt and its tokens again later."""
     speculate: int = 0
     """Tokens that the draft proposes in a round."""
     accept: float = 0.7
@@ -78,10 +81,20 @@ class _Running:
     done: int = 0
     """Tokens of the prompt that went through."""
     out: int = 0
+    need: int = 0
+    """Tokens to read before the next comes out: the prompt, and after a stop those that were out too."""
+
+    @property
+    def reading(self) -> bool:
+        return self.done < self.need
 
     @property
     def length(self) -> int:
-        return self.done + max(self.out - 1, 0)
+        """Tokens whose keys and values are held."""
+        return self.done if self.reading else self.request.prompt + self.out - 1
+
+    def stop(self) -> None:
+        self.done, self.need = 0, self.request.prompt + self.out
 
 
 @dataclass(slots=True)
@@ -90,6 +103,10 @@ class Batched:
 
     passes: list[Pass] = field(default_factory=list)
     kv_tokens: int = 0
+    held: list[int] = field(default_factory=list)
+    """Tokens whose keys and values are held after each pass."""
+    stopped: int = 0
+    """How often a request gave up its keys and values."""
 
 
 def batch(requests: Sequence[Request], batching: Batching, time_ns: Callable[[Pass], float] | None = None) -> Batched:
@@ -110,19 +127,19 @@ class _Batcher:
     def __init__(
         self, requests: Sequence[Request], batching: Batching, time_ns: Callable[[Pass], float] | None
     ) -> None:
-        self.waiting = deque(sorted(enumerate(requests), key=lambda e: (e[1].arrival_ns, e[0])))
+        order = sorted(enumerate(requests), key=lambda e: (e[1].arrival_ns, e[0]))
+        self.waiting = deque(_Running(number, request, need=request.prompt) for number, request in order)
         self.running: list[_Running] = []
         self.batching, self.time_ns = batching, time_ns
         self.random = np.random.default_rng(batching.seed)
         self.now = 0.0
-        self.reserved = 0
         self.made = Batched()
 
     def run(self) -> Batched:
         while self.waiting or self.running:
             spans = self._spans()
             if not spans:
-                self.now = max(self.now, float(self.waiting[0][1].arrival_ns))
+                self.now = max(self.now, float(self.waiting[0].request.arrival_ns))
                 continue
             drafted = self.batching.speculate
             decoding = [s for s in spans if not s.prompt]
@@ -145,38 +162,52 @@ class _Batcher:
         """What goes next: tokens out first, then prompts as far as the budget goes; or prompts alone."""
         b = self.batching
         step = b.speculate + 1
-        ready = [r for r in self.running if r.out]
+        self._make_room(step)
+        ready = [r for r in self.running if not r.reading]
         decode = [Span(r.number, step, r.length + step) for r in ready]
         budget = b.token_budget - (sum(s.queries for s in decode) if b.chunked else 0)
         prompts: list[Span] = []
         for r in self.running:
-            if not r.out:
+            if r.reading:
                 budget -= self._prompt(r, budget, prompts)
-        while self._may_enter(budget):
-            number, request = self.waiting.popleft()
-            entered = _Running(number, request)
+        while self._may_enter(budget, step):
+            entered = self.waiting.popleft()
             self.running.append(entered)
-            self.reserved += request.prompt + request.output
             budget -= self._prompt(entered, budget, prompts)
         if b.chunked:
             return decode + prompts
         return prompts or decode
 
+    def _make_room(self, step: int) -> None:
+        """Who entered last stops, until the next tokens of the others have room."""
+        while self.batching.preempt and len(self.running) > 1 and self._held(step) > self.batching.kv_tokens:
+            last = self.running.pop()
+            last.stop()
+            self.waiting.appendleft(last)
+            self.made.stopped += 1
+
+    def _held(self, step: int) -> int:
+        """Tokens that those who run hold after the next pass, or all that they ever will."""
+        if not self.batching.preempt:
+            return sum(r.request.prompt + r.request.output for r in self.running)
+        return sum((r.need if r.reading else r.length + step) + 1 for r in self.running)
+
     def _prompt(self, r: _Running, budget: int, spans: list[Span]) -> int:
-        taken = min(r.request.prompt - r.done, budget)
+        taken = min(r.need - r.done, budget)
         if taken > 0:
             keys = r.done + taken
-            spans.append(Span(r.number, taken, keys, prompt=True, last=keys == r.request.prompt))
+            spans.append(Span(r.number, taken, keys, prompt=True, last=keys == r.need))
         return max(taken, 0)
 
-    def _may_enter(self, budget: int) -> bool:
+    def _may_enter(self, budget: int, step: int) -> bool:
         b = self.batching
         if not self.waiting or len(self.running) >= b.max_batch:
             return False
-        request = self.waiting[0][1]
-        arrived = self.time_ns is None or request.arrival_ns <= self.now
-        fits = self.reserved + request.prompt + request.output <= b.kv_tokens
-        return arrived and fits and (budget > 0 if b.chunked else request.prompt <= budget)
+        first = self.waiting[0]
+        arrived = self.time_ns is None or first.request.arrival_ns <= self.now
+        wanted = first.need + 1 if b.preempt else first.request.prompt + first.request.output
+        fits = self._held(step) + wanted <= b.kv_tokens
+        return arrived and fits and (budget > 0 if b.chunked else first.need <= budget)
 
     def _advance(self, spans: Sequence[Span]) -> None:
         at = {r.number: r for r in self.running}
@@ -184,14 +215,14 @@ class _Batcher:
             r = at[span.request]
             if span.prompt:
                 r.done += span.queries
-                r.out = 1 if r.done == r.request.prompt else 0
+                r.out += not r.reading
             else:
                 r.out += 1 + self._accepted()
         held = sum(r.length + 1 for r in self.running)
         self.made.kv_tokens = max(self.made.kv_tokens, held)
+        self.made.held += [held] * (len(self.made.passes) - len(self.made.held))
         for r in [r for r in self.running if r.out >= r.request.output]:
             self.running.remove(r)
-            self.reserved -= r.request.prompt + r.request.output
 
     def _accepted(self) -> int:
         k = self.batching.speculate

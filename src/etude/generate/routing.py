@@ -90,6 +90,7 @@ def _named(trace: Trace, column: str, wanted: Any) -> Bool:
 
 
 def _times(column: I64, rows: Bool, factor: float) -> I64:
+    """No less than 1: readers divide by operations."""
     out = column.copy()
-    out[rows] = np.rint(column[rows] * factor).astype(np.int64)
+    out[rows] = np.maximum(np.rint(column[rows] * factor), 1).astype(np.int64)
     return out

@@ -22,6 +22,7 @@ class Serving:
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", False)
     kv_dtype: str = figure("text", "of keys and values: bf16, fp8; default: the plan's", "")
     kv_memory_bytes: int = figure("bytes", "of keys and values on a rank at most; 0: no limit", 0, zero=True)
+    preempt: bool = figure("flag", "requests enter when their prompt fits; the last gives way, and reads again", False)
     speculate: int = figure("count", "tokens that a draft model proposes in a round", 0, zero=True)
     accept: float = figure("fraction", "chance that a proposed token is taken", 0.7)
     disaggregate: str = figure("text", "instances that read prompts and that make tokens: `2:6`", "")
@@ -30,6 +31,10 @@ class Serving:
     def __post_init__(self) -> None:
         if self.chunked and not self.token_budget:
             raise ClusterError("chunks need a size", hint="--token-budget 2048")
+        if self.preempt and not self.kv_memory_bytes:
+            raise ClusterError("nothing gives way where there is no limit", hint="--kv-memory 20GB")
+        if self.preempt and self.disaggregate:
+            raise ClusterError("who gives way reads its prompt again: with instances that do both", hint="no --preempt")
         if not 0.0 <= self.accept <= 1.0:
             raise ClusterError(f"a chance of {self.accept}", hint="0 to 1")
 

@@ -1,11 +1,13 @@
 """A learned model of jobs: what kinds of nodes there are, how large they are, in which order they come, who is who.
 
 It holds no names, shapes, attributes or code, and no exact sizes: numbers are kept as quantiles on a grid of 1/64 of an
-octave, on which no power of two lies. `synth_learn` makes it from jobs, `synth_make` makes jobs of it.
+octave, on which no power of two lies, and no largest value of anything. `synth_learn` makes it from jobs, `synth_make`
+makes jobs of it.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,21 +17,28 @@ from etude.errors import FormatError
 
 FORMAT: Final = "etude learned"
 COLUMNS: Final = ("duration_ns", "flops", "tensor_bytes", "in_bytes", "out_bytes")
-QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+VERSION: Final = 2
+RARE: Final = 5
+QUANTILES: Final = (0.02, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97)
+"""Those that are kept. What lies below the first is as the first; what lies above the last follows from the mean."""
 STEPS: Final = 64
 """Of an octave: the grid that numbers are kept on."""
 
 
-class Sketch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The values of one column of one class: quantiles (see QUANTILES), on the grid, and what their mean is."""
+Knots = tuple[tuple[float, float], ...]
+"""(normal score, value), ascending: the distribution of what ranks or steps differ by."""
 
-    quantiles: tuple[int, ...]
+
+class Sketch(msgspec.Struct, frozen=True, array_like=True):
+    """The values of one column of one class: their mean, and quantiles (see QUANTILES) on the grid. No quantiles: all
+    are the same."""
+
     mean: float
+    quantiles: tuple[int, ...] = ()
 
 
 class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Nodes alike: what they do, where they run, how large they are (work and bytes within a quarter of an octave,
-    times within two)."""
+    """Nodes alike: what they do, where they run, how large they are."""
 
     kind: int
     cpu: int = -1
@@ -41,9 +50,11 @@ class NodeClass(msgspec.Struct, frozen=True, omit_defaults=True):
     src: int = -1
     dst: int = -1
     priority: int | None = None
-    scale: tuple[int, ...] = ()
-    """Which size this is, column by column."""
+    optimizer: bool = False
+    """Work of the optimizer on the device: where gradients are scattered among ranks, each has its part of it."""
     sketches: dict[str, Sketch] = {}
+    own: float = 0.0
+    """Part of the variance of its times that is each rank's and step's own; the rest lies in where a node stands."""
 
 
 class Symbol(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
@@ -58,9 +69,16 @@ class Symbol(msgspec.Struct, frozen=True, omit_defaults=True, array_like=True):
 class LearnedRole(msgspec.Struct, frozen=True, omit_defaults=True):
     """One program: its symbols in order, repeats folded. `groups` and `peers` count its slots."""
 
-    order: list[Any]
+    order: list[tuple[int, list[Any]]]
+    """Its steps: (times, symbols), one after another."""
     groups: int = 0
     peers: int = 0
+    late_ns: Knots = ()
+    """How much later than the first rank of the job its ranks began, by normal score."""
+    level: tuple[float, float] = (1.0, 1.0)
+    """Time of its ranks over that of ranks alike, on the host and on the device: who is slow stays slow."""
+    step: int = -1
+    """Which of `order` stands for more than one step, and can come as often as wanted; -1: none does."""
 
 
 class Template(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,14 +101,31 @@ class Template(msgspec.Struct, frozen=True, omit_defaults=True):
     """(stride, size) of the axis along which ranks are added; None: whole copies behind one another."""
 
 
+class Spread(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By which factors ranks and steps differ from one another in the times of what they do by themselves. An empty
+    one: they do not, or nobody could know."""
+
+    rank: Knots = ()
+    """Of a rank, in all its steps."""
+    step: Knots = ()
+    """Of a step, on all ranks."""
+    both: Knots = ()
+    """Of one step on one rank, beyond these."""
+
+
 class Learned(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="format", tag=FORMAT):
     """What was learned of one or many jobs."""
 
+    version: int
     classes: tuple[NodeClass, ...]
     symbols: tuple[Symbol, ...]
     templates: tuple[Template, ...]
-    hidden: dict[str, int] = {}
-    """What the jobs had and this has not: how many of it."""
+    host: Spread = Spread()
+    device: Spread = Spread()
+    at_least: int = 1
+    """Nodes that every number stands for, but for those that are rounded to half an octave."""
+    rare: int = 0
+    """Classes with fewer than RARE nodes."""
 
     def template(self, ranks: int) -> Template:
         """The one whose ranks are nearest to these, the larger of two."""
@@ -103,12 +138,23 @@ def write(learned: Learned, path: Path) -> None:
 
 def read(path: Path) -> Learned:
     """A model from a file; what does not hang together is refused."""
+    data = path.read_bytes()
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Learned)
+        said = msgspec.json.decode(data, type=_Head)
+        if said.format == FORMAT and said.version != VERSION:
+            hint = "learn it again with `etude learn`" if said.version < VERSION else "it was written by a newer Etude"
+            raise FormatError(f"a learned model of version {said.version}; {VERSION} is read", path=path, hint=hint)
+        found = msgspec.json.decode(data, type=Learned)
     except msgspec.DecodeError as problem:
-        raise FormatError(f"not a learned model: {problem}", path=path) from None
+        hint = "`etude learn run/ -o model.json` writes one"
+        raise FormatError(f"not a learned model: {problem}", path=path, hint=hint) from None
     check(found, path)
     return found
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+    version: int = 1
 
 
 def check(learned: Learned, path: Path) -> None:
@@ -119,11 +165,19 @@ def check(learned: Learned, path: Path) -> None:
         waits = [*symbol.data, *symbol.ctrl]
         fine &= 0 <= symbol.node_class < classes and all(0 <= c < classes and back > 0 for c, back in waits)
     for one in learned.classes:
-        fine &= all(name in COLUMNS and len(s.quantiles) == len(QUANTILES) for name, s in one.sketches.items())
+        fine &= 0.0 <= one.own <= 1.0
+        fine &= all(name in COLUMNS and len(s.quantiles) in (0, len(QUANTILES)) for name, s in one.sketches.items())
     for template in learned.templates:
         fine &= _whole(template, symbols)
+    for spread in (learned.host, learned.device):
+        for knots in (spread.rank, spread.step, spread.both):
+            fine &= len(knots) != 1 and all(factor > 0 for _, factor in knots) and _ascending(knots)
     if not fine:
         raise FormatError("a learned model that does not hang together", path=path, hint="learn it again")
+
+
+def _ascending(knots: Knots) -> bool:
+    return all(a[0] < b[0] for a, b in pairwise(knots))
 
 
 def _whole(template: Template, symbols: int) -> bool:
@@ -132,7 +186,9 @@ def _whole(template: Template, symbols: int) -> bool:
     known = all(0 <= role < roles for _, role in template.role_of)
     slots = len(template.group_of) == sum(r.groups for r in template.roles)
     slots &= len(template.peer_of) == sum(r.peers for r in template.roles)
-    inside = all(_symbols(role.order, symbols) for role in template.roles)
+    inside = all(times > 0 and _symbols(o, symbols) for role in template.roles for times, o in role.order)
+    inside &= all(all(ns >= 0 for _, ns in r.late_ns) and _ascending(r.late_ns) for r in template.roles)
+    inside &= all(r.order and r.step < len(r.order) for r in template.roles)
     grown = all(0 <= g < len(template.groups) for g in template.grows)
     bound = all(0 <= g < len(template.groups) for slot in template.group_of for _, g in slot)
     along = template.axis is None or (

@@ -5,6 +5,7 @@ A folded sequence is a list of numbers and of pairs `[times, folded sequence]`. 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -33,16 +34,22 @@ def folded(sequence: NDArray[np.int64], least: int = 0) -> Folded:
     return [*folded(sequence[:begin], least), [times, inner], *folded(sequence[end:], least)]
 
 
-def unfolded(folds: Folded, depth: float = 1.0) -> list[int]:
-    """The sequence; with `depth`, outermost repeats come so many times as often (once at least)."""
+def unfolded(folds: Folded, depth: float = 1.0, whole: Collection[int] = ()) -> list[int]:
+    """The sequence; with `depth`, outermost repeats come so many times as often (once at least). Of repeats that hold a
+    number of `whole` it is those inside."""
     out: list[int] = []
     for item in folds:
-        if isinstance(item, list):
-            times, inner = item
-            out += unfolded(inner) * max(1, round(times * depth))
-        else:
+        if not isinstance(item, list):
             out.append(item)
+        elif depth != 1.0 and whole and _holds(item[1], whole):
+            out += unfolded(item[1], depth, whole) * item[0]
+        else:
+            out += unfolded(item[1]) * max(1, round(item[0] * depth))
     return out
+
+
+def _holds(folds: Folded, numbers: Collection[int]) -> bool:
+    return any(_holds(item[1], numbers) if isinstance(item, list) else item in numbers for item in folds)
 
 
 def size(folds: Folded) -> int:

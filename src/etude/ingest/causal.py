@@ -298,6 +298,7 @@ def _attributes(
         sequence = np.where(events, device.sequence_number[np.append(found.host.row, 0)[found.owner]], UNKNOWN)
         rows = np.flatnonzero(sequence >= 0)
         values = sequence[rows].reshape(-1, 1)
+        del sequence
     else:
         own = (*(Attr(name, integer) for name in _CELLS), Attr("op_schema", ValueKind.STRING))
         source = np.where(events, np.append(host_row, -1)[found.owner], -1)
@@ -319,13 +320,13 @@ def _attributes(
     if called.any():
         layouts |= {(*entry, Attr(STACK, ValueKind.STRING)): number + 4 for entry, number in layouts.items()}
         layout[called] += 4
-    event = np.full(len(found), -1, np.int64)
-    event[found.what == ACTIVITY] = found.device.row[found.index[found.what == ACTIVITY]]
-    added = rate_cells(device, event) | comm_cells(texts, found.comms.table, found.row_of_comm)
+    activities = np.flatnonzero(found.what == ACTIVITY)
+    added = rate_cells(device, activities, found.device.row[found.index[activities]])
+    added |= comm_cells(texts, found.comms.table, found.row_of_comm)
     entries = list(layouts)
     for row, (attrs, _) in added.items():
         layout[row] = layouts.setdefault((*entries[layout[row]], *attrs), len(layouts))
-    counts = np.array([len(entry) for entry in layouts], np.int64)[layout]
+    counts = np.array([len(entry) for entry in layouts], np.int32)[layout]
     start = np.cumsum(counts) - counts
     cells = np.empty(int(counts.sum()), np.int64)
     cells[start[rows][:, None] + np.arange(len(own))] = values

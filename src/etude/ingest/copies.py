@@ -15,18 +15,18 @@ I64 = NDArray[np.int64]
 RATE = Attr("memory_bandwidth_gbyte_per_s", ValueKind.DOUBLE)
 
 
-def rate_cells(device: DeviceTrace, event: I64) -> dict[int, tuple[Layout, list[int]]]:
-    """Attribute and value of the nodes that have a rate; `event` is the row of each node in the device trace."""
+def rate_cells(device: DeviceTrace, nodes: I64, event: I64) -> dict[int, tuple[Layout, list[int]]]:
+    """Attribute and value of those of some nodes that have a rate; `event` is the row of each in the device trace."""
     rows, codes, words = device.texts("copy_rate")
     if not len(rows):
         return {}
     cells = [_cell(word) for word in words]
     code_of = np.full(len(device), -1, np.int64)
     code_of[rows] = codes
-    code = np.where(event >= 0, code_of[np.maximum(event, 0)], -1)
+    code = code_of[event]
     found: dict[int, tuple[Layout, list[int]]] = {}
-    for node in np.flatnonzero(code >= 0).tolist():
-        cell = cells[int(code[node])]
+    for node, one in zip(nodes[code >= 0].tolist(), code[code >= 0].tolist(), strict=True):
+        cell = cells[one]
         if cell != UNKNOWN:
             found[node] = ((RATE,), [cell])
     return found

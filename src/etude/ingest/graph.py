@@ -165,11 +165,13 @@ class _Nodes:
         comms = self.comms
         node = np.where(comms.first & (comms.activity >= 0), comms.activity + self.first_activity, -1)
         node[self.extra] = self.first_shared + np.arange(len(self.extra))
+        on_host = comms.event >= 0
+        if not on_host.any():
+            return node
         by_length = np.argsort(self.own[len(self.host) + np.arange(len(segments))], kind="stable")
         longest = np.arange(len(self.host))
         owner = self.line.owner[segments[by_length]]
         longest[owner[owner >= 0]] = len(self.host) + by_length[owner >= 0]
-        on_host = comms.event >= 0
         event = comms.event[on_host]
         node[on_host] = np.where(self.host.apart[event], event, longest[event])
         apart = event[self.host.apart[event]]

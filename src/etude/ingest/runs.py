@@ -8,11 +8,12 @@ without a rank in its name has that of its content.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from etude.errors import FormatError, UsageError
 from etude.ingest import causal, reading
 from etude.ingest.causal import Linked
+from etude.ingest.laid_down import LaidDown, give_back, lay_down
 from etude.model.job import Job
 from etude.store import compressed
 
@@ -106,6 +108,7 @@ def _holds(file: Path, role: str) -> bool:
 def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     """One rank from its files."""
     device = reading.load_device(files.device, max_bytes)
+    give_back()  # the text
     host = reading.load_host(files.host, max_bytes) if files.host else None
     flight, manifest = _json(files.flight, max_bytes), _json(files.manifest, max_bytes)
     entries, groups = flight.get("entries"), manifest.get("process_groups")
@@ -116,6 +119,8 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
         flight=entries if isinstance(entries, list) else (),
         groups=groups if isinstance(groups, list) else (),
     )
+    del device, host
+    give_back()
     world = manifest.get("world_size")
     return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
 
@@ -143,25 +148,48 @@ def link_run(
     max_bytes: int | None = None,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> list[Linked]:
-    """All ranks, in processes of their own where `workers` says so; `advance` is told of each that is done."""
-    done: list[Linked] = []
-    if workers <= 1 or len(ranks) == 1:
-        for files in ranks:
-            done.append(link_rank(files, max_bytes))
+    """All ranks, in processes of their own where `workers` says so; `advance` is told of each that is done. Columns of
+    large ranks lie in files without a name, in the folder for temporary ones."""
+    if len(ranks) == 1:
+        done = [link_rank(ranks[0], max_bytes)]
+        advance(1)
+        return done
+    with TemporaryDirectory(prefix="etude-") as folder:
+        done = []
+        places = [Path(folder) / str(number) for number in range(len(ranks))]
+        for one in _each(ranks, places, workers, max_bytes):
+            done.append(one.take() if isinstance(one, LaidDown) else _sealed(one))
             advance(1)
-        return _distinct(done)
+    return _distinct(done)
+
+
+def _each(
+    ranks: Sequence[RankFiles], places: list[Path], workers: int, max_bytes: int | None
+) -> Iterator[Linked | LaidDown[Linked]]:
+    """The ranks as they are done."""
+    if workers <= 1:
+        for files, place in zip(ranks, places, strict=True):
+            yield _laid_down(files, place, max_bytes)
+        return
     with ProcessPoolExecutor(min(workers, len(ranks))) as pool:
-        jobs = [pool.submit(link_rank, files, max_bytes) for files in ranks]
+        jobs = [pool.submit(_laid_down, files, place, max_bytes) for files, place in zip(ranks, places, strict=True)]
         try:
             for job in as_completed(jobs):
-                one = job.result()
-                # arrays that come from another process can be written to; a trace is made anew, which seals them
-                done.append(replace(one, part=replace(one.part, trace=one.part.trace.replace())))
-                advance(1)
+                yield job.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    return _distinct(done)
+
+
+def _laid_down(files: RankFiles, place: Path, max_bytes: int | None) -> Linked | LaidDown[Linked]:
+    found = lay_down(link_rank(files, max_bytes), place)
+    give_back()
+    return found
+
+
+def _sealed(one: Linked) -> Linked:
+    """Arrays that come from another process can be written to; a trace is made anew, which seals them."""
+    return replace(one, part=replace(one.part, trace=one.part.trace.replace()))
 
 
 def _distinct(done: list[Linked]) -> list[Linked]:

@@ -70,7 +70,7 @@ def pieces(first, start, end, apart, begin, pause_first, pause_from, pause_to, o
     return n
 
 
-@njit(cache=True)
+@njit(cache=True, _nrt=False)  # counting references to its arrays would take longer than the rest
 def _cut(event, a, b, leaf, pause, last_pause, pause_from, pause_to, n, owner, out_start, out_end, whole):
     """The pieces of one stretch; of an event without calls there is always at least one."""
     p = a

@@ -13,6 +13,7 @@ from etude.cost.aten_families import FAMILIES, MADE_OF_OTHERS
 from etude.link import tree_kernels as k
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
+from etude.model.distinct import distinct
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -45,15 +46,13 @@ def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
     flops, size_bytes = np.full(len(trace.name), UNKNOWN, np.int64), np.full(len(trace.name), UNKNOWN, np.int64)
     if len(rows):
         texts = [_text_column(trace, column, rows) for column in ("in_shapes", "in_types", "in_values")]
-        codes = np.stack([trace.name[rows].astype(np.int64), *(codes for codes, _ in texts)], axis=1)
-        unique, which = np.unique(codes, axis=0, return_inverse=True)
+        columns, which = distinct([trace.name[rows], *(codes for codes, _ in texts)])
         works = [
             aten_work(
                 trace.names[name], *(words[c] if c >= 0 else "" for c, (_, words) in zip(rest, texts, strict=True))
             )
-            for name, *rest in unique.tolist()
+            for name, *rest in columns.tolist()
         ]
-        which = np.asarray(which).ravel()
         flops[rows] = np.array([work.flops for work in works], np.int64)[which]
         size_bytes[rows] = np.array([work.size_bytes for work in works], np.int64)[which]
     made_of_others = np.array([name in MADE_OF_OTHERS for name in trace.names] + [False])[trace.name]

@@ -256,6 +256,12 @@ class Json:
 
     def intern(self, places: NDArray[np.signedinteger[Any]]) -> tuple[I32, I64]:
         """(code per row, -1 where there is none; place of the first use per code), equal bytes having equal codes."""
+        if not self.whole:  # `only` was given equal texts of a column once: their places tell them apart
+            code = np.full(self.size + 1, -1, np.int32)
+            code[places] = 0
+            first = np.flatnonzero(code[:-1] == 0)
+            code[first], code[-1] = np.arange(len(first)), -1
+            return code[places], first
         coder = Coder(self)
         return coder.code(np.ascontiguousarray(places).astype(np.int64, copy=False)), coder.first
 

@@ -38,7 +38,10 @@ def innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns
 
     An interval that ends after the one that it begins in holds nothing, and is held by what holds all of it.
     """
-    order = np.lexsort((-end_ns, start_ns, thread))
+    return _innermost(thread, start_ns, end_ns, is_outer, np.lexsort((-end_ns, start_ns, thread)), slack_ns)
+
+
+def _innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, order: I64, slack_ns: int) -> I64:
     found = np.empty(len(order), np.int64)
     k.innermost(thread, start_ns, end_ns, is_outer, order, slack_ns, found)
     return found
@@ -50,4 +53,5 @@ def call_tree(device: DeviceTrace, rows: Bools) -> Tree:
     end = device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
     row = row[np.lexsort((-end, device.start_ns[row], device.tid[row]))]
     start, end = device.start_ns[row], device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
-    return Tree(row, innermost(device.tid[row], start, end, ~device.name_has("gloo:")[row]))
+    outer, in_order = ~device.name_has("gloo:")[row], np.arange(len(row))
+    return Tree(row, _innermost(device.tid[row], start, end, outer, in_order, ROUNDING_NS))

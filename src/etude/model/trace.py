@@ -236,16 +236,17 @@ def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[L
     and none where a column was cleared."""
     n = len(trace)
     have_of = np.array(
-        [sum(1 << OWNED_INDEX[a.column] for a in layout if a.column) for layout in trace.layouts] or [0], np.int64
+        [sum(1 << OWNED_INDEX[a.column] for a in layout if a.column) for layout in trace.layouts] or [0], np.int32
     )
-    need = np.zeros(n, np.int64)
+    need = np.zeros(n, np.int32)  # a bit for each
     for index, c in enumerate(OWNED):
         plain = n > 0 and c.name in COLUMN_NAMES and c.name != "duration_ns"
         if plain and _is_constant(getattr(trace, c.name), c.default):
             continue
-        need |= _needed(trace, start_ns, c.name).astype(np.int64) << index
+        need |= np.multiply(_needed(trace, start_ns, c.name), np.int32(1 << index), dtype=np.int32)
     have = have_of[trace.layout] if n else need
-    changed = (need & ~have) | (have & ~need & _CLEARED)
+    changed = (need & ~have) | (have & ~need & np.int32(_CLEARED))
+    del need, have
     rows = np.flatnonzero(changed)
     if not len(rows):
         return trace.layouts, trace.layout

@@ -52,13 +52,14 @@ def _change(a: float, b: float) -> str:
 def _verdict(a: Study, b: Study) -> str:
     change = _change(a.span_ns, b.span_ns)
     than = "as" if change.endswith("as long") else "than"
-    return f"{b.name} takes {words.time(b.span_ns)}, {change} {than} {a.name} with {words.time(a.span_ns)}."
+    told = f"{b.name} takes {words.time(b.span_ns)}, {change} {than} {a.name} with {words.time(a.span_ns)}."
+    return f"{told[:1].upper()}{told[1:]}"
 
 
 def _cards(a: Study, b: Study) -> tuple[Card, ...]:
     cards = [
-        Card(a.name, words.time(a.span_ns), a.origin),
-        Card(b.name, words.time(b.span_ns), f"{b.origin}, {_change(a.span_ns, b.span_ns)}"),
+        Card(_capital(a.name), words.time(a.span_ns), a.origin),
+        Card(_capital(b.name), words.time(b.span_ns), f"{b.origin}, {_change(a.span_ns, b.span_ns)}"),
     ]
     x, y = _parts(a), _parts(b)
     for sort, label, key in time_spent.PIECES:
@@ -85,20 +86,26 @@ def _told(a: Study, b: Study) -> list[Told]:
     found = []
     ratio = b.span_ns / max(a.span_ns, 1)
     if abs(ratio - 1) <= ALIKE:
-        found.append(Told("good", f"The runs take the same time within {words.percent(ALIKE)}.", "", "spent"))
-    x, y = _parts(a), _parts(b)
-    changes = sorted(((y[key] - x[key], label) for _, label, key in time_spent.PIECES), key=lambda c: -abs(c[0]))
+        apart = words.percent(abs(ratio - 1)) if ratio != 1 else "nothing"
+        found.append(Told("good", f"The runs take the same time: they are {apart} apart.",
+                          f"{words.time(a.span_ns)} and {words.time(b.span_ns)}.", "spent"))  # fmt: skip
+    x, y = ({label: _parts(run)[key] for _, label, key in time_spent.PIECES} for run in (a, b))
+    changes = sorted(((y[label] - x[label], label) for label in x), key=lambda c: -abs(c[0]))
     for ns, label in changes[:2]:
         if abs(ns) >= FEW * a.span_ns:
             more = "more" if ns > 0 else "less"
-            found.append(Told("warn", f"{b.name} has {words.time(abs(ns))} {more} {label} on each rank.",
-                              f"That is {words.percent(abs(ns) / a.span_ns)} of {a.name}.", "spent"))  # fmt: skip
+            each = " on each rank" if len(b.job) > 1 else ""
+            found.append(Told("warn", f"{_capital(b.name)} has {words.time(abs(ns))} {more} {label}{each}.",
+                              f"{words.time(x[label])} in {a.name}, {words.time(y[label])} in {b.name}; the difference "
+                              f"is {words.percent(abs(ns) / a.span_ns)} of the time of {a.name}.",
+                              "spent"))  # fmt: skip
     compared = compare(a.job, a.timing, b.job, b.timing)
     for t in compared.slice(0, 2).to_pylist():
         if abs(t["delta_ns"]) >= FEW * a.span_ns / 2:
             more = "more" if t["delta_ns"] > 0 else "less"
-            why = f"{words.time(t['time_a_ns'])} in {a.name}, {words.time(t['time_b_ns'])} in {b.name}, on each rank."
-            what = f"{words.short(t['name'])} takes {words.time(abs(t['delta_ns']))} {more}."
+            each = ", on each rank" if max(len(a.job), len(b.job)) > 1 else ""
+            why = f"{words.time(t['time_a_ns'])} in {a.name}, {words.time(t['time_b_ns'])} in {b.name}{each}."
+            what = f"{words.short(words.title(t['name']))} takes {words.time(abs(t['delta_ns']))} {more}."
             found.append(Told("info", what, why, "kernels"))
     alike = similarity(compared)
     found.append(Told(
@@ -115,7 +122,8 @@ def _spent(a: Study, b: Study) -> Section:
     for study in (a, b):
         parts = _parts(study)
         rows.append(Bar(study.name, tuple(Piece(s, label, parts[key]) for s, label, key in time_spent.PIECES)))
-    body = legend([(s, label) for s, label, _ in time_spent.PIECES]) + bars(rows, words.time)
+    used = [(s, label) for s, label, key in time_spent.PIECES if any(_parts(study)[key] for study in (a, b))]
+    body = legend(used) + bars(rows, words.time)
     lead = "The mean over ranks of each part of the devices' time, on one scale."
     return Section("spent", "Where the time goes", lead, body)
 
@@ -146,6 +154,10 @@ def _changes(a: Study, b: Study) -> Section:
         "operation comes more or less often, and one takes more or less time."
     )
     return Section("kernels", "What changed", lead, table("t-compared", rows, columns))
+
+
+def _capital(name: str) -> str:
+    return name if name not in ("measured", "simulated", "replayed", "first", "second") else name.capitalize()
 
 
 def _count(value: float) -> str:

@@ -16,7 +16,7 @@ CAUSE = {
     "dependency": ("compute", "waiting for work of the host"),
     "other": ("other", "nothing recorded says why"),
 }
-BETWEEN = "between operators: Python, autograd, hooks"
+ON_HOST = {"host": "Python, autograd, hooks", "dependency": "waiting for another thread"}
 """The same of a run whose device is the host."""
 MUCH, MAIN = 0.25, 0.5
 OF_HOST = ("host", "dependency")
@@ -65,6 +65,8 @@ def _of_the_host(study: Study, advice: str) -> str:
     once = sum(ns for _, _, ns in study.first_use)
     if once >= MAIN * study.span_ns:
         return "Most of that is first use of the device, which a run that is warmed up does not have."
+    if study.loading_ns >= MAIN * study.span_ns:
+        return "Most of that is waiting for the data loader."
     if not study.has_device:
         calls = ", calls of the device's runtime" if study.launches else ""
         return (
@@ -76,7 +78,9 @@ def _of_the_host(study: Study, advice: str) -> str:
 
 def _cause(study: Study, cause: str) -> tuple[str, str]:
     style, label = CAUSE[cause]
-    return style, BETWEEN if cause == "host" and not study.has_device else label
+    if cause == "host" and not study.has_device and study.launches:
+        return style, f"{ON_HOST[cause]}, calls of the device's runtime"
+    return style, label if study.has_device else ON_HOST.get(cause, label)
 
 
 def _because(study: Study, cause: str) -> str:
@@ -108,9 +112,8 @@ def figures(study: Study) -> str:
     columns = [
         Column("rank", "rank"), Column("cause", "cause", lambda c: _cause(study, c)[1], number=False),
         Column("gaps", "gaps", words.number), Column("time_ns", "time", words.time),
-        Column("share", "share of idle", words.percent, meter=1.0), Column("longest_ns", "longest", words.time),
+        Column("share", "share of it", words.percent, meter=1.0), Column("longest_ns", "longest", words.time),
     ]  # fmt: skip
-    return (
-        f"<h3>Why {study.noun}s are idle</h3>" + legend([_cause(study, c) for c in used]) + bars(drawn, words.time)
-        + table("t-idle", rows[:512], columns)
-    )  # fmt: skip
+    head = "Why devices are idle" if study.has_device else "What hosts do between operators"
+    said = legend([_cause(study, c) for c in used]) + bars(drawn, words.time)
+    return f"<h3>{head}</h3>{said}{table('t-idle', rows[:512], columns)}"

@@ -18,6 +18,8 @@ ROWS, POINTS = 200, 400
 FAR_BELOW, MUCH_TIME, NOT_TINY_NS = 30.0, 0.1, 20_000
 """An operator is told of if it reaches less than so many percent of its roof in such a share of the compute time;
 short ones are bound by what starting them takes."""
+LEAST_INTENSITY = 0.001
+"""FLOPs a byte below which an operator only copies; a point so far away would hide the others."""
 MOSTLY_KNOWN = 0.5
 """Share of the compute time whose FLOPs must be known before a report says how much of the peak is used."""
 
@@ -63,7 +65,7 @@ def told(study: Study) -> list[Told]:
 def section(study: Study) -> Section:
     device = study.device
     found = study.roofline.to_pylist()
-    known = [r for r in found if r["flop_per_s"] and r["intensity"]]
+    known = [r for r in found if r["flop_per_s"] and (r["intensity"] or 0) >= LEAST_INTENSITY]
     if not known:
         empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."
         return Section("roofline", "Roofline", "", empty=empty)
@@ -77,7 +79,7 @@ def section(study: Study) -> Section:
         Column("name", "operator", number=False, code=True), Column("shapes", "shapes", number=False, code=True),
         Column("dtype", "type", number=False), Column("count", "calls", words.number),
         Column("time_ns", "time", words.time), Column("flop_per_s", "FLOP/s", lambda v: words.flops(v) if v else "–"),
-        Column("bytes_per_s", "bytes/s", words.rate), Column("intensity", "FLOPs a byte", lambda v: f"{v:.3g}"),
+        Column("bytes_per_s", "bytes/s", words.rate), Column("intensity", "FLOPs/byte", _intensity),
     ]  # fmt: skip
     if device is not None:
         columns.append(Column("roofline_pct", "of its roof", lambda v: words.percent(v / 100), meter=100.0))
@@ -87,13 +89,18 @@ def section(study: Study) -> Section:
     return Section("roofline", "Roofline", _lead(study, known), body)
 
 
+def _intensity(flops_a_byte: float) -> str:
+    return f"{flops_a_byte:,.0f}" if flops_a_byte >= 100 else f"{flops_a_byte:.3g}"
+
+
 def _lead(study: Study, known: list[dict[str, Any]]) -> str:
     lead = "Each point is an operator with one shape; its size is its time. "
     if study.device:
         lead += f"The roof is what the peak rates of {study.device.name} allow at that many FLOPs a byte."
         above = sum((r["roofline_pct"] or 0) > 100 for r in known)
         if above:
-            lead += f" {above} {words.verb(above, 'lies', 'lie')} above it: their bytes came out of a cache."
+            lead += f" {above} {words.verb(above, 'lies', 'lie')} above it: what "
+            lead += f"{words.verb(above, 'it reads', 'they read')} came out of a cache."
         return lead
     named = study.job.provenance.get("device", "")
     what = f"No peak rates of {named} are known" if named else "Nothing says which device this is"

@@ -45,9 +45,8 @@ def explain(run: Run, state: State) -> DeadlockError:
     causes = _causes(run)
     left = state.nodes - state.done
     stuck = sum(int((run.classes.of == run.classes.of[w.at]).sum()) for w in {w.at: w for w in waits}.values())
-    lines = [
-        f"deadlock: {stuck:,} rank{'s wait' if stuck != 1 else ' waits'} for ever; {left:,} of {state.nodes:,} simulated nodes never end"
-    ]
+    who = f"{stuck:,} rank{'s wait' if stuck != 1 else ' waits'} for ever"
+    lines = [f"deadlock: {who}; {left:,} of {state.nodes:,} simulated nodes never end"]
     lines += [f"  {_who(run, w.at)}: {w.text}" for w in waits[:SHOWN]]
     if len(waits) > SHOWN:
         lines.append(f"  ... and {len(waits) - SHOWN:,} more")

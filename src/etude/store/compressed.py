@@ -31,7 +31,7 @@ def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
             size = os.fstat(f.fileno()).st_size
             f.seek(0)
             if head[:2] == GZIP or head == ZSTD:
-                return _join(unpacked(f.read(), name, max_bytes))
+                return _join(unpacked(f.read(), name, max_bytes), 16 * size)
             _check_size(size, max_bytes, name)
             heap = np.empty(size + PAD, np.uint8)
             got = f.readinto(heap[:size].data)
@@ -64,7 +64,7 @@ def unpack(data: bytes | bytearray | memoryview | U8, where: str, max_bytes: int
     source = np.frombuffer(data, np.uint8)
     head = source[:4].tobytes()
     if head[:2] == GZIP or head == ZSTD:
-        return _join(unpacked(source.tobytes(), where, max_bytes))
+        return _join(unpacked(source.tobytes(), where, max_bytes), 16 * len(source))
     _check_size(len(source), max_bytes, where)
     return pad(source), len(source)
 
@@ -74,17 +74,17 @@ def _check_size(size: int, max_bytes: int | None, where: str) -> None:
         raise UsageError(f"{size} bytes, more than the limit of {max_bytes}", where=where, hint="raise --max-bytes")
 
 
-def _join(parts: Iterator[bytes]) -> tuple[U8, int]:
-    chunks = list(parts)
-    size = sum(map(len, chunks))
-    heap = np.empty(size + PAD, np.uint8)
-    at = 0
-    for i, chunk in enumerate(chunks):
-        heap[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
-        at += len(chunk)
-        chunks[i] = b""
-    heap[size:] = 0
-    return heap, size
+def _join(parts: Iterator[bytes], room: int) -> tuple[U8, int]:
+    """`room` is what the parts may come to; memory that is not used is not taken."""
+    heap = np.empty(room + PAD, np.uint8)
+    size = 0
+    for part in parts:
+        if size + len(part) + PAD > len(heap):
+            heap.resize(len(heap) * 3 // 2 + len(part), refcheck=False)
+        heap[size : size + len(part)] = np.frombuffer(part, np.uint8)
+        size += len(part)
+    heap[size : size + PAD] = 0
+    return heap[: size + PAD], size
 
 
 def unpacked(data: bytes, where: str, max_bytes: int | None) -> Iterator[bytes]:

@@ -1,24 +1,26 @@
 """Anonymise: the same job, node by node, without its words.
 
 What a simulation looks at stays: kinds, dependencies, call tree, durations, bytes, FLOPs, who is in which group, peers,
-tags, priorities, steps, micro-batches. Names, phases, modules and group names become numbered tokens, one for each
-distinct word. Everything else that was recorded (values, shapes, types, strides, attributes that no column holds,
-metadata, profiler ids, fields newer than the schema) is left out. Nothing of the original heap is copied but, if
-wanted, shapes.
+tags, priorities, micro-batches; sizes and times as they are, or rounded. Steps are counted from 0. Names, phases,
+modules and group names become numbered tokens, one for each distinct word. Everything else that was recorded (values,
+shapes, types, strides, attributes that no column holds, metadata, profiler ids, fields newer than the schema) is left
+out. Nothing of the original heap is copied but, if wanted, shapes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.errors import UsageError
 from etude.model import text
-from etude.model.job import DEFAULT_METADATA, Groups, Job
+from etude.model.grid import on_grid
+from etude.model.job import DEFAULT_METADATA, VALUE_COLUMNS, Groups, Job
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.timing import Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
@@ -41,9 +43,20 @@ class AnonymiseOptions:
     """Shapes, types and strides stay, as text of numbers and type names."""
     keep_times: bool = True
     """Recorded start times stay, counted from the first one."""
+    per_octave: int = 0
+    """Times, bytes and FLOPs are rounded to so many numbers to an octave, none of them a power of two; recorded start
+    times go, since they would tell. 0: they stay exact."""
     work: bool = False
     """FLOPs and bytes that follow from names and shapes are filled in before these go."""
     name: str = "anonymous"
+
+    @property
+    def times_stay(self) -> bool:
+        return self.keep_times and not self.per_octave
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.per_octave <= 1024:
+            raise UsageError(f"{self.per_octave} numbers to an octave", hint="1 (coarse) to 1024; 0 rounds nothing")
 
 
 @dataclass(slots=True)
@@ -85,7 +98,22 @@ _BECAME: Final = {
     "start times": "counted from the first",
     "start times left out": "left out",
     "FLOPs and bytes": "filled in from shapes",
+    "sizes and times": "rounded",
+    "steps": "counted from 0",
 }
+
+
+def kept(options: AnonymiseOptions) -> list[dict[str, Any]]:
+    """What the copy has of the original: the rest of the report."""
+    found = {
+        "kinds, dependencies, call tree, lanes": "kept",
+        "times, bytes, FLOPs": f"kept, {options.per_octave} to an octave" if options.per_octave else "kept exactly",
+        "collectives, members of groups, peers, ranks": "kept",
+        "tags, priorities, micro-batches, source ids": "kept",
+    }
+    if options.keep_shapes:
+        found["shapes, types, strides"] = "kept"
+    return [{"what": what, "became": became, "count": None} for what, became in found.items()]
 
 
 def anonymise(job: Job, options: AnonymiseOptions | None = None) -> tuple[Job, Hidden]:
@@ -94,7 +122,9 @@ def anonymise(job: Job, options: AnonymiseOptions | None = None) -> tuple[Job, H
     hidden = Hidden()
     threads = _numbered([trace.thread[trace.thread != UNKNOWN] for trace in job.traces])
     hidden.counts["threads"] = len(threads)
-    traces = tuple(_hide(trace, options, threads, hidden) for trace in job.traces)
+    first_step = _first_step(job)
+    hidden.counts["steps"] = first_step
+    traces = tuple(_hide(trace, options, threads, first_step, hidden) for trace in job.traces)
     # Each group gets a number of its own; "0" means all ranks to those who read a file without a group table.
     numbers = tuple(str(number + 1) for number in range(len(job.groups)))
     groups = Groups(numbers, job.groups.start, job.groups.members, job.groups.known)
@@ -108,6 +138,7 @@ def anonymise(job: Job, options: AnonymiseOptions | None = None) -> tuple[Job, H
             groups=groups,
             metadata=(DEFAULT_METADATA,),
             metadata_of=np.zeros(len(job), np.int32),
+            values={rank: dict(own) | _rounded(own, options, hidden) for rank, own in job.values.items()},
             timing=_times(job, options, hidden),
             provenance={"tool": "etude anonymise"},
             notes=(),
@@ -127,10 +158,19 @@ def _numbered(columns: Sequence[NDArray[np.int64]]) -> dict[int, int]:
     return seen
 
 
-def _hide(trace: Trace, options: AnonymiseOptions, threads: dict[int, int], hidden: Hidden) -> Trace:
+def _first_step(job: Job) -> int:
+    """The smallest number of a step: how long a run had been going is nobody's business."""
+    known = [int(t.step[t.step != UNKNOWN].min()) for t in job.traces if (t.step != UNKNOWN).any()]
+    return max(min(known, default=0), 0)
+
+
+def _hide(trace: Trace, options: AnonymiseOptions, threads: dict[int, int], first_step: int, hidden: Hidden) -> Trace:
     n = len(trace)
     writer = text.HeapWriter()
     changed: dict[str, Any] = _work(trace, hidden) if options.work else {}
+    changed |= _rounded({c: changed.get(c, getattr(trace, c)) for c in VALUE_COLUMNS}, options, hidden)
+    if first_step:
+        changed["step"] = np.where(trace.step == UNKNOWN, UNKNOWN, trace.step - first_step)
     for column in RENAMED:
         changed[column] = _tokens(trace, column, writer, hidden)
     for column in SHAPES:
@@ -166,6 +206,24 @@ def _hide(trace: Trace, options: AnonymiseOptions, threads: dict[int, int], hidd
     return copy.replace(layouts=layouts, layout=layout)
 
 
+def _rounded(values: Mapping[str, NDArray[Any]], options: AnonymiseOptions, hidden: Hidden) -> dict[str, NDArray[Any]]:
+    """Columns on the grid. What comes out of a communication keeps its proportion to what goes in."""
+    if not options.per_octave:
+        return {}
+    found = {}
+    for column, exact in values.items():
+        known = exact > 0
+        found[column] = np.where(known, on_grid(np.where(known, exact, 1), options.per_octave), exact).astype(
+            exact.dtype
+        )
+        hidden.counts["sizes and times"] += int((found[column] != exact).sum())
+    if {"in_bytes", "out_bytes"} <= set(found):
+        both = (values["in_bytes"] > 0) & (values["out_bytes"] > 0)
+        times = values["out_bytes"] / np.where(both, values["in_bytes"], 1)
+        found["out_bytes"] = np.where(both, np.rint(found["in_bytes"] * times), found["out_bytes"]).astype(np.int64)
+    return found
+
+
 def _tokens(trace: Trace, column: str, writer: text.HeapWriter, hidden: Hidden) -> NDArray[np.int64]:
     codes, unique = text.intern(trace.heap, getattr(trace, column))
     words = [text.slice_bytes(trace.heap, int(offset)) for offset in unique]
@@ -187,7 +245,11 @@ def _mapped(column: NDArray[np.int64], numbers: dict[int, int]) -> NDArray[np.in
 
 def _attributes(trace: Trace, options: AnonymiseOptions, writer: text.HeapWriter, hidden: Hidden) -> dict[str, Any]:
     """Layouts of what columns hold, and of the few attributes that simulators read."""
-    gone = {*DROPPED, *(() if options.keep_shapes else SHAPES), *(() if options.keep_times else ("start_ns",))}
+    gone = {
+        *DROPPED,
+        *(() if options.keep_shapes else SHAPES),
+        *(() if options.times_stay else ("start_ns",)),
+    }
     used = np.bincount(trace.layout, minlength=len(trace.layouts)) if len(trace) else np.zeros(len(trace.layouts), int)
     layouts: list[Layout] = []
     for number, layout in enumerate(trace.layouts):
@@ -212,10 +274,10 @@ def _times(job: Job, options: AnonymiseOptions, hidden: Hidden) -> Timing | None
     if timing is None:
         return None
     known = [int(start[start != UNKNOWN].min()) for start in timing.start_ns if (start != UNKNOWN).any()]
-    hidden.counts["start times" if options.keep_times else "start times left out"] = sum(
+    hidden.counts["start times" if options.times_stay else "start times left out"] = sum(
         int((start != UNKNOWN).sum()) for start in timing.start_ns
     )
-    if not options.keep_times or not known:
+    if not options.times_stay or not known:
         return None
     first = min(known)
 

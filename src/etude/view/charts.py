@@ -166,7 +166,7 @@ class Mark:
 Line = tuple[str, str, Sequence[tuple[float, float]]]
 """Class, label, points."""
 
-_LEFT, _BOTTOM, _TOP, _RIGHT = 98, 44, 14, 34
+_LEFT, _BOTTOM, _TOP, _RIGHT = 112, 44, 14, 34
 """Room around a plot for the figures of its axes."""
 
 

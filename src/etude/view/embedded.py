@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from etude.model.schema import LaneKind
 from etude.view.kernels import coarsen, varints
-from etude.view.slices import Slices
+from etude.view.slices import Slices, Sort
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -54,6 +54,8 @@ class Packed:
     kept: int
     merged_below_ns: int
     """Slices shorter than this may be merged; 0 where all are there."""
+    sorts: tuple[Sort, ...] = ()
+    """What there is, for a legend."""
 
 
 def pack(runs: Sequence[Shown], most: int = MOST_SLICES) -> Packed:
@@ -81,7 +83,8 @@ def pack(runs: Sequence[Shown], most: int = MOST_SLICES) -> Packed:
         "has_path": bool(flag.any()), "has_nodes": has_nodes,
     }, separators=(",", ":")).encode()  # fmt: skip
     raw = len(head_text).to_bytes(4, "little") + head_text + _streams(table, has_nodes)
-    return Packed(base64.b64encode(zlib.compress(raw, 9)).decode(), len(row), len(table), least_ns)
+    text64 = base64.b64encode(zlib.compress(raw, 9)).decode()
+    return Packed(text64, len(row), len(table), least_ns, tuple(Sort(s) for s in np.unique(sort).tolist()))
 
 
 def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:
@@ -91,6 +94,7 @@ def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:
     key = (s.lane.astype(np.int64) * 1024 + s.track) * (MOST_DEPTH + 1) + depth
     rows, number = np.unique(key, return_inverse=True)
     heads: list[dict[str, Any]] = []
+    alone = not any(lane.kind in (LaneKind.STREAM, LaneKind.COMPUTE) for lane in s.lanes)  # the host is the device
     place = np.full(len(rows), -1, np.int64)
     for k, value in enumerate(rows.tolist()):
         above, deep = divmod(value, MOST_DEPTH + 1)
@@ -105,7 +109,7 @@ def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:
         heads.append({
             "group": f"{run.label}rank {lane.rank}", "lane": lane.label, "label": lane.label if new else "",
             "deep": int(deep > 0 or (track > 0 and not new)), "thin": int(lane.kind == LaneKind.THREAD),
-            "device": lane.kind != LaneKind.THREAD, "at": lane_number,
+            "device": alone or lane.kind != LaneKind.THREAD, "at": lane_number,
         })  # fmt: skip
     for head in heads:
         del head["at"]

@@ -20,7 +20,7 @@ from etude.errors import UsageError
 from etude.model import graph
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
-from etude.view.slices import Sort, sorts
+from etude.view.slices import UNRECORDED, Sort, sorts
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -42,6 +42,8 @@ class Part:
     after: I32
     is_data: NDArray[np.bool_]
     why: NDArray[np.uint8]
+    caller: pa.Array
+    """Name of the node that called it, null where none did."""
     centre: int = -1
     """The node that the part is around, if it is around one."""
     cut: int = 0
@@ -69,8 +71,12 @@ def part_of(trace: Trace, around: int | None = None, hops: int = 3) -> Part:
     kept = inside[before] & inside[after]
     beyond = np.concatenate([before[~kept & inside[after]], after[~kept & inside[before]]])
     codes, text = trace.coded("name")
+    known = pa.array([*text, ""], pa.string())
+    parent = trace.parent[rows]
+    of = np.where(parent >= 0, codes[parent], -1)
     return Part(
-        rows=rows, name=pa.array([*text, ""], pa.string()).take(pa.array(codes[rows] % (len(text) + 1))),
+        rows=rows, name=known.take(pa.array(codes[rows] % (len(text) + 1))),
+        caller=pa.array(text, pa.string()).take(pa.array(of, mask=of < 0)),
         kind=trace.kind[rows], sort=sorts(trace)[rows], source_id=trace.source_id[rows],
         duration_ns=trace.duration_ns[rows], before=place[before[kept]].astype(np.int32),
         after=place[after[kept]].astype(np.int32), is_data=is_data[kept], why=why[kept],
@@ -187,15 +193,16 @@ def _escaped(text: str, most: int) -> str:
     return escape("".join(c if c.isprintable() else " " for c in shown))
 
 
-def words(part: Part) -> Iterator[tuple[str, str]]:
-    """For each node its label and what a pointer over it tells."""
+def words(part: Part) -> Iterator[tuple[str, str, str]]:
+    """For each node its label, what stands below it, and what a pointer over it tells."""
     from etude.units import format_time
 
-    for name, row, kind, sid, ns in zip(
-        part.name.to_pylist(), part.rows.tolist(), part.kind.tolist(), part.source_id.tolist(),
-        part.duration_ns.tolist(), strict=True,
+    for name, caller, row, kind, sid, ns in zip(
+        part.name.to_pylist(), part.caller.to_pylist(), part.rows.tolist(), part.kind.tolist(),
+        part.source_id.tolist(), part.duration_ns.tolist(), strict=True,
     ):  # fmt: skip
         what = Kind(kind).wire_name
-        cost = "" if ns == UNKNOWN else f", {format_time(ns)}"
-        yield _escaped(name or f"node {row}", 26), _escaped(f"{name or 'no name'}\nnode {row}, id {sid}, {what}{cost}",
-                                                            400)  # fmt: skip
+        cost = "" if ns == UNKNOWN or not ns else format_time(ns).replace("us", "µs")
+        told = f"{name or 'no name'}{f' of {caller}' if caller else ''}\nnode {row}, id {sid}, {what}"
+        label = f"in {caller}" if caller and name in UNRECORDED else name or f"node {row}"
+        yield _escaped(label, 26), _escaped(f"node {row}{f' · {cost}' if cost else ''}", 30), _escaped(told, 400)

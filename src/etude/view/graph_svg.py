@@ -14,7 +14,7 @@ from etude.view.slices import Sort
 MOST = 1500
 """Nodes of a picture. Beyond it nobody can read one."""
 
-_WIDTH, _HEIGHT, _GAP_X, _GAP_Y = 176, 30, 18, 44
+_WIDTH, _HEIGHT, _GAP_X, _GAP_Y = 182, 40, 18, 40
 
 _STYLE = """
 svg{font:12px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;background:#fff;color:#1c2430}
@@ -22,11 +22,12 @@ rect{stroke-width:1.2}text{fill:#1c2430}path{fill:none;stroke:#8b96a5;stroke-wid
 path.ctrl{stroke-dasharray:4 3}#tip path{stroke:none;fill:#8b96a5}
 .compute rect{fill:#d7e8f7;stroke:#0072b2}.communication rect{fill:#fbe3c8;stroke:#d55e00}
 .memory rect{fill:#d5efe5;stroke:#009e73}.host rect{fill:#ece7f4;stroke:#7a68a6}
-.other rect,.none rect{fill:#eef0f3;stroke:#8b96a5}.centre rect{stroke-width:3.5}.legend text{fill:#5b6675}
+.other rect,.none rect{fill:#eef0f3;stroke:#8b96a5}.centre rect{stroke-width:3.5}
+.legend text,text.below{fill:#5b6675}text.below{font-size:10.5px}
 @media(prefers-color-scheme:dark){svg{background:#12161c}text{fill:#e6ebf2}path{stroke:#6d7a8c}
 #tip path{fill:#6d7a8c}.compute rect{fill:#12324a;stroke:#56b4e9}.communication rect{fill:#4a2a12;stroke:#e69f4f}
 .memory rect{fill:#0f3a2d;stroke:#35c492}.host rect{fill:#2c2540;stroke:#a996d6}
-.other rect,.none rect{fill:#262d37;stroke:#6d7a8c}.legend text{fill:#9aa6b5}}
+.other rect,.none rect{fill:#262d37;stroke:#6d7a8c}.legend text,text.below{fill:#9aa6b5}}
 """
 
 
@@ -52,13 +53,14 @@ def svg(part: Part, title: str) -> str:
     for path, is_data in zip(found.path, part.is_data.tolist(), strict=True):
         kind = "data" if is_data else "ctrl"
         lines.append(f'<path class="{kind}" marker-end="url(#tip)" d="{_curve(path, x, y, len(part))}"/>')
-    for i, (label, told) in enumerate(words(part)):
+    for i, (label, below, told) in enumerate(words(part)):
         left, top = x[i] - _WIDTH / 2, y[i]
         mark = " centre" if i == part.centre else ""
         lines.append(
             f'<g class="{Sort(int(part.sort[i])).label}{mark}"><title>{told}</title>'
             f'<rect x="{left:.0f}" y="{top:.0f}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
-            f'<text x="{x[i]:.0f}" y="{top + 19:.0f}" text-anchor="middle">{label}</text></g>'
+            f'<text x="{x[i]:.0f}" y="{top + 17:.0f}" text-anchor="middle">{label}</text>'
+            f'<text class="below" x="{x[i]:.0f}" y="{top + 32:.0f}" text-anchor="middle">{below}</text></g>'
         )
     return "\n".join([*lines, "</svg>\n"])
 

@@ -185,9 +185,7 @@ def timeline(packed: Packed, label: str) -> str:
     bar = "".join(
         f'<button type="button" data-do="{d}" aria-label="{a}" title="{a}">{t}</button>' for d, t, a in buttons
     )
-    sorts = "".join(
-        f'<li><i class="dot s-{s.label}"></i>{s.label}</li>' for s in Sort if s not in (Sort.NONE, Sort.OTHER)
-    )
+    sorts = "".join(f'<li><i class="dot s-{s.label}"></i>{s.label}</li>' for s in packed.sorts if s != Sort.NONE)
     empty = "Point at a slice, or click it, to see what it is; double-click zooms to it."
     return f"""<ul class="legend">{sorts}</ul><div class="timeline"><div class="bar">{bar}\
 <button type="button" data-do="host" aria-pressed="true">Host threads</button>\

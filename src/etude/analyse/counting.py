@@ -1,0 +1,47 @@
+"""What counts as work of a device, as Etude has it and as other tools do, so that their numbers can be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from etude.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counting:
+    """One tool's choices. Where a tool is merely wrong, its mistakes are not among them."""
+
+    earlier: str = "cut"
+    """When work that was launched before the recording does not count: `always`; if several `steps` were recorded; if
+    so, or if it is `cut` through by the beginning of the recording; `never`."""
+    host_messages: bool = True
+    """Messages that the host carries (gloo's) count as communication of a rank whose device carries none."""
+    fills_compute: bool = False
+    """Fills of memory are compute, not memory."""
+    launches: str = ""
+    """A pattern of the calls whose launches count; nothing is all."""
+    enqueues: str = ""
+    """The same for the lengths of queues."""
+
+
+OURS: Final = Counting()
+_HTA_LAUNCHES = "cudaLaunchKernel(ExC)?|cudaMem(cpy|set)Async|runFunction - job_prep_and_submit_for_execution"
+_HTA_ROCM = "cuLaunchKernel|hip(ExtModule)?LaunchKernel|hipMem(cpy|set)Async|hipMemcpyWithStream"
+TOOLS: Final = {
+    "etude": OURS,
+    "hta": Counting(
+        earlier="steps",
+        host_messages=False,
+        launches=f"^({_HTA_LAUNCHES})$",
+        enqueues=f"^({_HTA_LAUNCHES}|{_HTA_ROCM})$",
+    ),
+    "tracelens": Counting(earlier="always", host_messages=False, fills_compute=True),
+}
+
+
+def counting_of(tool: str) -> Counting:
+    """How a tool counts, by its name."""
+    if tool not in TOOLS:
+        raise UsageError(f"nothing is known of how `{tool}` counts", hint=f"known: {', '.join(TOOLS)}")
+    return TOOLS[tool]

@@ -1,0 +1,81 @@
+"""Ranks that were linked, laid down in files until an analysis asks for their columns.
+
+The columns of a rank take about as much room as its trace has text, and an analysis looks at a third of them. In a file
+they are memory of the system's that it can take back; and from a process that linked a rank to the one that asked for
+it they need no copy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pickle
+import shutil
+import sys
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+import numpy as np
+
+from etude.files import mapped
+
+T = TypeVar("T")
+
+SMALL: Final = 1 << 24
+"""Bytes of columns that are not worth a file."""
+_ALIGN: Final = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaidDown(Generic[T]):
+    """A value whose arrays lie in a file."""
+
+    rest: bytes
+    path: Path
+    spans: tuple[tuple[int, int], ...]
+    """Begin and end of each array in the file."""
+
+    def take(self) -> T:
+        """The value, its arrays read-only and read from the file as they are looked at. The file's name goes; its
+        content stays for as long as one of the arrays does."""
+        content = mapped(self.path)
+        self.path.unlink()
+        value: T = pickle.loads(self.rest, buffers=[content[a:b] for a, b in self.spans])
+        return value
+
+
+def lay_down(value: T, path: Path) -> T | LaidDown[T]:
+    """The value in a new file; as it is where its arrays are small or the disk has no room for them."""
+    buffers: list[pickle.PickleBuffer] = []
+    out = BytesIO()
+    _Pickler(out, protocol=5, buffer_callback=buffers.append).dump(value)
+    raws = [buffer.raw() for buffer in buffers]
+    size = sum(raw.nbytes + _ALIGN for raw in raws)
+    if size < SMALL or shutil.disk_usage(path.parent).free < 2 * size:
+        return value
+    spans, at = [], 0
+    with path.open("wb") as f:
+        for raw in raws:
+            f.write(bytes(-at % _ALIGN))
+            at += -at % _ALIGN
+            f.write(raw)
+            spans.append((at, at + raw.nbytes))
+            at += raw.nbytes
+    return LaidDown(out.getvalue(), path, tuple(spans))
+
+
+class _Pickler(pickle.Pickler):
+    """Keeps columns in which nothing was recorded as what they are: one value, many times."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and value.strides == (0,) and len(value) > 1:
+            return np.broadcast_to, (value[:1].copy(), value.shape)
+        return NotImplemented
+
+
+def give_back() -> None:
+    """Memory that was freed goes back to the system. Reading a rank takes several times the room of its columns, and
+    the C library would keep what lies between them."""
+    if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):
+        library.malloc_trim(0)

@@ -1,0 +1,16 @@
+"""Numbers rounded so that they say how much, and not what: no power of two, and so no shape, is among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def on_grid(values: NDArray[Any], per_octave: int) -> NDArray[np.int64]:
+    """Numbers to the nearest of so many to an octave, halfway between those that a power of two would be among; 0
+    stays."""
+    with np.errstate(divide="ignore"):
+        step = np.floor(np.log2(np.maximum(values, 1e-9)) * per_octave) + 0.5
+    return np.where(values > 0, np.maximum(np.rint(np.exp2(step / per_octave)), 1), 0).astype(np.int64)
