@@ -34,6 +34,8 @@ LEAST_SAMPLES: Final = 1
 """Samples below which nothing is said of a unit."""
 LEAST_SHRINK: Final = 0.5
 """An error is not taken for less than this part of what samples tell."""
+SLACK: Final = 1.3
+"""A spread that is less than expected is taken for so much more than it looks."""
 MANY: Final = 8
 """Units whose spread is known well enough without that of their samples."""
 GOES_ON: Final = 0.5
@@ -235,7 +237,8 @@ def _errors(profiled: Profile, known: NDArray[np.bool_]) -> tuple[F64, F64]:
     if units >= LIKES:
         # what many units show is the better measure, also where it is less than their samples let expect
         wide = _scaled_deviation((found / error)[known])
-        error = error * max(1.0 if units < MANY or known.sum() < 2 * MANY else LEAST_SHRINK, 1.3 * wide)
+        least = 1.0 if units < MANY or known.sum() < 2 * MANY else LEAST_SHRINK
+        error = error * max(wide, min(1.0, max(least, SLACK * wide)))
     count = np.maximum(known.sum(axis=1), 1)
     mean = np.where(known, found, 0.0).sum(axis=1) / count
     whole = np.sqrt(np.where(known, error**2, 0.0).sum(axis=1)) / count
