@@ -68,7 +68,7 @@ def _idle(
     """Idle time of a device and its length by segment. A gap belongs to the node that ends it."""
     rows = np.flatnonzero(on_device(run, use))
     rows = rows[np.argsort(run.start_ns[rows], kind="stable")]
-    segment = stretches.of(run.trace, rows) if count > 1 else np.zeros(len(rows), np.int64)
+    segment = stretches.of(run, rows) if count > 1 else np.zeros(len(rows), np.int64)
     if not len(rows) or not (segment >= 0).any():
         return None
     first, last = merged(run.start_ns[rows], run.end_ns[rows])

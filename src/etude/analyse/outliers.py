@@ -22,7 +22,7 @@ SURE: Final = 5.0
 """Standard errors above its likes from which a unit is named."""
 MOST_NAMED: Final = 4
 """One in so many may be slower than the others."""
-LIKELY: Final = 2.5
+LIKELY: Final = 3.5
 """Standard errors from which a unit may have a share in what another one shows."""
 LEAST_PART: Final = 0.5
 """Part of a unit's fullest segment that a segment must have to count: one that was cut short says little."""
@@ -32,6 +32,10 @@ LIKES: Final = 3
 """Units that must have done the same for one of them to be called slow: of two one cannot say which is right."""
 LEAST_SAMPLES: Final = 1
 """Samples below which nothing is said of a unit."""
+LEAST_SHRINK: Final = 0.5
+"""An error is not taken for less than this part of what samples tell."""
+SLACK: Final = 1.3
+"""A spread that is less than expected is taken for so much more than it looks."""
 MANY: Final = 8
 """Units whose spread is known well enough without that of their samples."""
 GOES_ON: Final = 0.5
@@ -156,7 +160,7 @@ def profile(
     cells = np.bincount(used // keys, minlength=units * segments)
     with np.errstate(all="ignore"):
         slower = found - _middle_of_families(found, families(unit, key, units))
-        error = MEDIAN_ERROR * np.sqrt(cells) / np.maximum(total, 1e-300)
+        error = np.where(cells > 2, MEDIAN_ERROR, 1.0) * np.sqrt(cells) / np.maximum(total, 1e-300)
     error = np.full_like(error, np.inf) if np.isinf(own).any() else error
     which = np.unique(key)
     weights = 1 / np.where(np.isinf(spread), 1.0, spread)[which]
@@ -196,21 +200,21 @@ def shows(profiled: Profile, one: Slow) -> tuple[NDArray[np.bool_], NDArray[np.b
 
 
 def slow_units(profiled: Profile, least: float) -> list[Slow]:
-    """Units that are slower than the others by the factor 1 + least or more, for one stretch of segments."""
+    """Units that are slower than the others by the factor 1 + least or more, for one stretch of segments, and stand out
+    from them."""
+    return standing_out(slower_units(profiled, least), int((~np.isnan(profiled.log_slower)).any(axis=1).sum()))
+
+
+def slower_units(profiled: Profile, least: float) -> list[Slow]:
+    """Units that are slower than the others, be they as many as they are."""
     found = profiled.log_slower
     known = ~np.isnan(found)
     if not known.any() or np.isinf(profiled.error).any():
         return []
-    seen_units = int(known.any(axis=1).sum())
-    sigma = LEAST_SIGMA
-    if seen_units >= LIKES:
-        sigma = max(1.4826 * float(np.nanmedian(np.abs(found - np.nanmedian(found)))), sigma)
-    means = np.array([np.mean(row[~np.isnan(row)]) if (~np.isnan(row)).any() else np.nan for row in found])
-    between = 1.4826 * float(np.nanmedian(np.abs(means - np.nanmedian(means)))) if seen_units > 4 else 0.0
+    error, between = _errors(profiled, known)
     named = []
     for unit, row in enumerate(found):
-        error = np.maximum(profiled.error[unit], sigma)
-        best = _best_window(row, error, max(between, profiled.grain), np.log1p(least))
+        best = _best_window(row, error[unit], float(between[unit]), np.log1p(least))
         if best is not None:
             score, mean, first, last = best
             seen = np.flatnonzero(~np.isnan(row))
@@ -222,10 +226,33 @@ def slow_units(profiled: Profile, least: float) -> list[Slow]:
             others = int(known[:, first : last + 1].any(axis=1).sum()) - 1
             sure = min(1 - doubt, 1 - 0.5**others, 0.999) if others else min(1 - doubt, 0.999)
             named.append(Slow(unit, float(np.exp(mean)), first, last, whole, max(sure, 0.5)))
-    return _standing_out(named, seen_units)
+    return named
 
 
-def _standing_out(named: list[Slow], units: int) -> list[Slow]:
+def _errors(profiled: Profile, known: NDArray[np.bool_]) -> tuple[F64, F64]:
+    """(error of each unit in each segment, what does not become less with more segments). Where units vary more from
+    segment to segment than their samples tell, or differ more from one another, their errors are as much larger."""
+    found, units = profiled.log_slower, int(known.any(axis=1).sum())
+    error = np.maximum(profiled.error, LEAST_SIGMA)
+    if units >= LIKES:
+        # what many units show is the better measure, also where it is less than their samples let expect
+        wide = _scaled_deviation((found / error)[known])
+        least = 1.0 if units < MANY or known.sum() < 2 * MANY else LEAST_SHRINK
+        error = error * max(wide, min(1.0, max(least, SLACK * wide)))
+    count = np.maximum(known.sum(axis=1), 1)
+    mean = np.where(known, found, 0.0).sum(axis=1) / count
+    whole = np.sqrt(np.where(known, error**2, 0.0).sum(axis=1)) / count
+    seen = known.any(axis=1)
+    wider = _scaled_deviation((mean / np.maximum(whole, LEAST_SIGMA * LEAST_SIGMA))[seen]) if units > 4 else 0.0
+    return error, np.maximum(whole * sqrt(max(wider * wider - 1, 0.0)), profiled.grain)
+
+
+def _scaled_deviation(values: F64) -> float:
+    """Median absolute deviation, as a standard deviation."""
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def standing_out(named: list[Slow], units: int) -> list[Slow]:
     """Where many are slower than the rest, now one and now another, that is how these units vary: of those only one
     that is much slower than all others is told."""
     if len(named) <= max(1, units // MOST_NAMED):
@@ -243,7 +270,7 @@ def _best_window(row: F64, error: F64, between: float, least: float) -> tuple[fl
     for i in range(len(seen)):
         for j in range(i + 1, len(seen) + 1):
             mean = (total[j] - total[i]) / (j - i)
-            score = mean / max(sqrt(doubt[j] - doubt[i]) / (j - i), between)
+            score = mean / sqrt((doubt[j] - doubt[i]) / (j - i) ** 2 + between**2)
             if mean > least and score > SURE and (best is None or score > best[0]):
                 best = score, mean, int(seen[i]), int(seen[j - 1])
     return best

@@ -7,9 +7,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.analyse.runs import Run, runs
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
-from etude.model.trace import Trace
+from etude.model.timing import Timing
 
 I64 = NDArray[np.int64]
 
@@ -19,7 +20,7 @@ MOST: Final = 32
 
 
 class Segments:
-    """Steps of a run as numbers 0, 1, ...; where no steps are known, eighths of each rank's nodes."""
+    """Steps of a run as numbers 0, 1, ...; where no steps are known, eighths of each rank's time."""
 
     def __init__(self, job: Job) -> None:
         known = [np.unique(t.step[t.step != UNKNOWN]) for t in job.traces]
@@ -28,20 +29,23 @@ class Segments:
         self.width = max(1, -(-len(self.steps) // MOST)) if self.by_step else 1
         self.count = -(-len(self.steps) // self.width) if self.by_step else PARTS
 
-    def of(self, trace: Trace, rows: NDArray[np.signedinteger]) -> I64:
-        """Segment of each row; -1 where it belongs to none."""
+    def of(self, run: Run, rows: NDArray[np.signedinteger]) -> I64:
+        """Segment of each row, whose time is known; -1 where it belongs to none."""
         if not self.by_step:
-            return (np.asarray(rows, np.int64) * PARTS) // max(len(trace), 1)
-        at = np.searchsorted(self.steps, trace.step[rows])
-        return np.where(trace.step[rows] == UNKNOWN, -1, at // self.width)
+            timed = run.timed
+            first = int(run.start_ns[timed].min()) if timed.any() else 0
+            length = int(run.start_ns[timed].max()) - first + 1 if timed.any() else 1
+            part = (run.start_ns[rows] - first).astype(np.float64) / length
+            return np.minimum((part * PARTS).astype(np.int64), PARTS - 1)
+        step = run.trace.step[rows]
+        return np.where(step == UNKNOWN, -1, np.searchsorted(self.steps, step) // self.width)
 
-    def of_ranks(self, job: Job, at: NDArray[np.signedinteger], row: NDArray[np.signedinteger]) -> I64:
+    def of_ranks(self, job: Job, timing: Timing, at: NDArray[np.signedinteger], row: NDArray[np.signedinteger]) -> I64:
         """Segment of rows of the ranks at these positions."""
-        found = np.empty(len(at), np.int64)
-        trace_of = job.trace_of[at]
-        for t in np.unique(trace_of).tolist():
-            mine = np.flatnonzero(trace_of == t)
-            found[mine] = self.of(job.traces[t], row[mine])
+        found = np.full(len(at), -1, np.int64)
+        for run in runs(job, timing):
+            mine = np.flatnonzero(np.isin(at, run.at))
+            found[mine] = self.of(run, row[mine])
         return found
 
     def name(self, segment: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.operations import Calls, group_name, group_size, messages, times_of
-from etude.analyse.outliers import Profile, Slow, profile, rounded_to, shared, shows, slow_units
+from etude.analyse.outliers import Profile, Slow, profile, rounded_to, shared, shows, slower_units, standing_out
 from etude.analyse.segments import Segments
 from etude.model.job import Job, ranges
 from etude.model.match import WORLD
@@ -66,8 +66,10 @@ class Links:
             if mine.any():
                 step_ns = rounded_to(np.rint(np.exp(log[mine])).astype(np.int64))
                 profiles = profile(unit[mine], key[mine], segment[mine], log[mine], shape, step_ns=step_ns)
-                named = [one for one in slow_units(profiles, least) if not (itself and one.whole)]
-                yield from self._causes(named, profiles)
+                named = [one for one in slower_units(profiles, least) if not (itself and one.whole)]
+                causes = list(self._causes(named, profiles))
+                left = standing_out([cause.slow for cause in causes], len(np.unique(unit[mine])))
+                yield from (cause for cause in causes if cause.slow in left)
 
     def _causes(self, named: list[Slow], profiles: Profile) -> Iterator[SlowLink]:
         """Slow units that one rank or link explains are one finding; the surest first."""
@@ -132,7 +134,7 @@ class Links:
                 key[i] = self.keys.setdefault(what, len(self.keys))
         rows = np.flatnonzero(unit >= 0)
         first = found.first[rows]
-        segment = self.segments.of_ranks(self.job, found.at[first], found.row[first])
+        segment = self.segments.of_ranks(self.job, self.timing, found.at[first], found.row[first])
         return unit[rows], key[rows], segment, np.log(transfer[rows].astype(np.float64))
 
     def _members(self, found: Calls, group: int, rows: I64) -> NDArray[np.int32]:
@@ -167,5 +169,5 @@ class Links:
         # there and back are not alike: what comes back may be waited for in another way
         what = zip(found.size_bytes[good].tolist(), which.reshape(-1).tolist(), (src < dst)[good].tolist(), strict=True)
         key = [self.keys.setdefault(("message", size, on, places[pair]), len(self.keys)) for size, pair, on in what]
-        segment = self.segments.of_ranks(job, found.src_at[good], found.src_row[good])
+        segment = self.segments.of_ranks(job, timing, found.src_at[good], found.src_row[good])
         return which.reshape(-1) + base, np.array(key, np.int64), segment, np.log(lasted[good].astype(np.float64))

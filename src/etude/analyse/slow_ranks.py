@@ -72,7 +72,7 @@ def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: f
         lasted = run.end_ns[rows] - run.start_ns[rows]
         rows, lasted = rows[lasted > 0], lasted[lasted > 0]
         step_ns = min(step_ns, rounded_to(lasted)) if len(lasted) else step_ns
-        segment, key = stretches.of(run.trace, rows), keys.of(run.trace)[rows]
+        segment, key = stretches.of(run, rows), keys.of(run.trace)[rows]
         chosen = (segment >= 0) & _every(-(-job.nodes // MOST), key)
         key, log = key[chosen], np.log(lasted[chosen].astype(np.float64))
         parts += [(np.full(len(key), at, np.int64), key, segment[chosen], log) for at in run.at.tolist()]

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 JobPath = Annotated[
     Path,
     typer.Argument(
-        help="A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, or a Parquet folder.",
+        help="A folder of `name.{rank}.et`, one such file, a prefix `folder/name`, JSON, a Parquet folder, or what "
+        "PyTorch wrote: a profiler's trace, a folder of them, dumps of the Flight Recorder.",
         show_default=False,
     ),
 ]
