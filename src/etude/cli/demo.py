@@ -47,9 +47,7 @@ def demo(
     _generated(out)
     _do("report", f"{out}/job", "--device", "h200", "--title", "A small GPT on an H200", "-o", f"{out}/report.html",
         say="Back to the recording, as a page to read:")  # fmt: skip
-    say(
-        f"\nOpen {out}/report.html and {out}/slow.html in a browser; the other files are beside them. Next: etude --help"
-    )
+    say(f"\nOpen {out}/slow.html and {out}/report.html in a browser; the rest is beside them. Next: etude --help")
     return 0
 
 
