@@ -75,13 +75,13 @@ def ours() -> Callable[[list[Path]], dict[str, Any]]:
     import etude
     from etude.analyse.breakdown import breakdown, overlap
     from etude.analyse.critical_path import critical_path, length_ns
-    from etude.ingest import causal, reading
+    from etude.ingest import causal, runs
 
     assert etude
-    load, convert, to_job = reading.load_device, causal.convert, causal.to_job
 
     def run(paths: list[Path]) -> dict[str, Any]:
-        job = to_job("bench", [convert(load(path), rank=rank) for rank, path in enumerate(paths)])
+        files = [runs.RankFiles(rank=rank, device=path) for rank, path in enumerate(paths)]
+        job = causal.to_job("bench", runs.link_run(files))  # what `etude.open` does
         timing = job.timing
         assert timing is not None
         row = breakdown(job, timing).to_pylist()[0]

@@ -17,10 +17,11 @@ Row = dict[str, str]
 
 SYSTEMS = {
     "A100-80GB": "dgx-a100", "A100": "dgx-a100", "A100-40GB": "dgx-a100", "H100-80GB": "dgx-h100", "H100": "dgx-h100",
-    "H100-80GB (RoCE)": "dgx-h100", "H100-96GB(HBM2e,500W)": "dgx-h100", "GB200": "gb200-nvl72", "GB300": "gb200-nvl72",
-    "B200": "dgx-b200", "H800": "dgx-h100",
+    "H100-80GB (RoCE)": "dgx-h100", "H100-96GB(HBM2e,500W)": "dgx-h100", "GB200": "gb200-nvl72", "GB300": "gb300-nvl72",
+    "B200": "dgx-b200", "H800": "dgx-h100", "H200": "dgx-h200", "V100": "dgx-2", "V100-32GB": "dgx-2",
+    "MI300X": "mi300x-node",
 }  # fmt: skip
-"""System of the catalogue that stands for a GPU; what differs is in `validate_published.devices`."""
+"""System of the catalogue that stands for a GPU; what differs is in `validate_published.machine`."""
 
 GPU = {"A100": "A100-80GB", "H100": "H100-80GB", "H100-80GB (RoCE)": "H100-80GB"}
 """One GPU under several names."""
@@ -78,11 +79,21 @@ def key_of(row: Row) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+GENERATION = {"A100": "Ampere", "H100": "Hopper", "H800": "Hopper", "H200": "Hopper", "H20": "Hopper",
+              "B200": "Blackwell", "B300": "Blackwell", "GB20": "Blackwell", "GB30": "Blackwell"}  # fmt: skip
+
+
+def generation(gpu: str) -> str:
+    """GPUs of one generation run the same kernels."""
+    return GENERATION.get(gpu[:4], gpu)
+
+
 def fitted_keys(cases: list[Case]) -> set[str]:
-    """Rows that constants may be fitted to: of each (GPU, stack) a third, rounded down, those with the least keys."""
+    """Rows that constants may be fitted to: of each stack on a generation of GPUs a third, rounded down, those with the
+    least keys."""
     groups: dict[tuple[str, str], set[str]] = {}
     for case in cases:
-        groups.setdefault((case.gpu, case.stack), set()).add(case.key)
+        groups.setdefault((generation(case.gpu), case.stack), set()).add(case.key)
     return {key for keys in groups.values() for key in sorted(keys)[: len(keys) // 3]}
 
 
@@ -153,14 +164,29 @@ def plan_of(row: Row, m: Model) -> tuple[dict[str, Any], list[str]]:
     precision = row["precision"]
     given["precision"] = "fp8" if precision.startswith(("fp8", "float8")) else precision
     given |= _by_stack(row, stack, said)
+    given |= _host(row, stack, m, said)
     if not row["micro_batch"]:
-        given["micro_batch"] = 1
-        said.append("micro-batch 1")
+        given["micro_batch"] = _micro_batch(row, given, m)
+        said.append(f"micro-batch {given['micro_batch']}")
     per_pipe = given["global_batch"] // (n["gpus"] // (n["tp"] * n["pp"] * n["cp"])) // given["micro_batch"]
     given["schedule"] = _schedule(row, m, n["pp"], per_pipe, said)
     if "recompute" not in given:
         given["recompute"] = row["recompute"].split(" ")[0] or _recompute(given, m, row["gpu_type"], said)
     return given, said
+
+
+def _micro_batch(row: Row, given: dict[str, Any], m: Model) -> int:
+    """Not stated: with a pipeline 1, else the most that fits the memory. More make products larger, and without a
+    pipeline nothing is gained by fewer."""
+    if given["pp"] > 1:
+        return 1
+    samples = given["global_batch"] // (given["gpus"] // (given["tp"] * given["cp"]))
+    for size in sorted((s for s in range(1, samples + 1) if samples % s == 0), reverse=True):
+        kind = given.get("recompute") or row["recompute"].split(" ")[0] or "none"
+        plan = Plan.from_dict({**given, "micro_batch": size, "recompute": kind})
+        if max(rank.peak_bytes for rank in memory(m, plan)) <= MEMORY.get(row["gpu_type"], 80e9):
+            return size
+    return 1
 
 
 def _by_stack(row: Row, stack: str, said: list[str]) -> dict[str, Any]:
@@ -173,10 +199,11 @@ def _by_stack(row: Row, stack: str, said: list[str]) -> dict[str, Any]:
                 **({} if row["recompute"] else {"recompute": "full"})}  # fmt: skip
     if stack in ("megatron-core", "megatron-bridge", "nemo"):
         if "FSDP" in notes:
-            said.append("FSDP as ZeRO 3")
-            return {"zero": 3, "grad_dtype": "bf16"}
-        said.append("distributed optimizer, gradients in bf16, tensor-parallel overlap in 4 pieces")
-        return {"zero": 1, "grad_dtype": "bf16", "tp_chunks": 4 if _number(row, "tp") > 1 else 1}
+            said.append("FSDP as ZeRO 3; activations that do not fit go to the host's memory, as in its recipes")
+            return {"zero": 3, "grad_dtype": "bf16", "recompute": "none"}
+        grads = "fp32" if stack == "megatron-core" else "bf16"  # its default, and that of the recipes of the others
+        said.append(f"distributed optimizer, gradients in {grads}, tensor-parallel overlap in 4 pieces")
+        return {"zero": 1, "grad_dtype": grads, "tp_chunks": 4 if _number(row, "tp") > 1 else 1}
     if stack == "xla-fsdp":
         said.append("ZeRO 3, gradients in bf16")
         return {"zero": 3, "grad_dtype": "bf16"}
@@ -188,13 +215,34 @@ def _by_stack(row: Row, stack: str, said: list[str]) -> dict[str, Any]:
     if stack == "llm-foundry":
         said.append("ZeRO 3, gradients in bf16")
         return {"zero": 3, "grad_dtype": "bf16"}
-    said.append("ZeRO 1, gradients in fp32, all-gather context parallelism")
-    return {"zero": 1, "cp_kind": "all_gather"}
+    said.append("ZeRO 1, gradients in fp32, all-gather context parallelism, a layer in each chunk but the ends")
+    return {"zero": 1, "cp_kind": "all_gather", "stages": [0, *[1] * _number(row, "layers"), 0]}
+
+
+HOST_NS = 130_000
+"""Of an op of Transformer Engine's modules on an x86 host, half as much again on Grace: an assumption. In NVIDIA's
+account of tuning DeepSeek-V3 on GB200 most of what led from 494 to 970 TFLOP/s a GPU was about the host."""
+
+
+def _host(row: Row, stack: str, m: Model, said: list[str]) -> dict[str, Any]:
+    """Time of the host where modules are issued one by one. Only small models and experts wait for it."""
+    if stack not in ("megatron-core", "megatron-bridge", "nemo"):
+        return {}
+    grace = row["gpu_type"] in ("GB200", "GB300")
+    # The recipes of Megatron-Bridge have graphs for these; without a graph for GPT-OSS on GB200, B200 and H100.
+    graphs = stack == "megatron-bridge" and grace and not (row["gpu_type"] == "GB200" and m.name.startswith("gpt-oss"))
+    if m.experts:
+        said.append("graphs of all but experts" if graphs else "every op issued by the host")
+    return {"host": HOST_NS * (1.5 if grace else 1.0), "graphs": graphs}
 
 
 def _schedule(row: Row, m: Model, pp: int, micro_batches: int, said: list[str]) -> str:
     if pp == 1:
         return "1f1b"
+    if stack_of(row)[0] == "llama3":  # its report: interleaved, and without a layer the first chunk has the embedding
+        chunks = (m.layers + 2) // pp
+        said.append(f"{chunks} chunks a rank")
+        return f"interleaved:{chunks}"
     chunks = _number(row, "interleave")
     if "Interleaved 1F1B" in row["notes"]:
         chunks = 2
@@ -209,7 +257,17 @@ def _schedule(row: Row, m: Model, pp: int, micro_batches: int, said: list[str]) 
     return f"interleaved:{chunks}" if chunks > 1 else "1f1b"
 
 
-MEMORY = {"A100-40GB": 40e9, "H100-96GB(HBM2e,500W)": 96e9, "GB200": 186e9, "GB300": 279e9, "B200": 180e9}
+MEMORY = {
+    "H200": 141e9,
+    "V100": 32e9,
+    "V100-32GB": 32e9,
+    "MI300X": 192e9,
+    "A100-40GB": 40e9,
+    "H100-96GB(HBM2e,500W)": 96e9,
+    "GB200": 186e9,
+    "GB300": 279e9,
+    "B200": 180e9,
+}
 
 
 def _recompute(given: dict[str, Any], m: Model, gpu: str, said: list[str]) -> str:

@@ -1,6 +1,7 @@
 """Random models, plans and schedules: every job passes `check` and runs without deadlock, or the plan is refused.
 
 python benchmarks/validate_generated.py --count 2000 --seed 0
+python benchmarks/validate_generated.py --count 300 --astra    # jobs of up to 16 ranks also as ASTRA-sim, from `.et`
 
 Prints how many were generated, how many refused and why, by the first words of the reason.
 """
@@ -8,30 +9,65 @@ Prints how many were generated, how many refused and why, by the first words of 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from etude.cost.catalogue import system
 from etude.errors import UsageError
 from etude.generate.build import generate
+from etude.generate.evened import by_rank
 from etude.generate.plan import Plan
 from etude.model.check import check
+from etude.model.job import Job
+from etude.simulate import astra
 from etude.simulate.run import simulate
+from etude.store import chakra
 from etude.sweep.predict import grown
 from random_jobs import random_model, random_plan
+
+SYSTEM = {
+    "scheduling-policy": "LIFO", "endpoint-delay": 10, "active-chunks-per-dimension": 1, "preferred-dataset-splits": 4,
+    "all-reduce-implementation": ["ring"], "all-gather-implementation": ["ring"],
+    "reduce-scatter-implementation": ["ring"], "all-to-all-implementation": ["ring"],
+    "collective-optimization": "localBWAware", "local-mem-bw": 1, "roofline-enabled": 1, "peak-perf": 1,
+}  # fmt: skip
+"""A slow machine, so that no op of these small models takes less than a nanosecond, on which ASTRA-sim aborts."""
+
+
+def as_astra(job: Job) -> None:
+    """Through `.et` files and both of ASTRA-sim's analytical backends; raises where it hangs or aborts."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        chakra.write_job(by_rank(job), folder)
+        (folder / "system.json").write_text(json.dumps(SYSTEM))
+        (folder / "network.yml").write_text(
+            f"topology: [ Switch ]\nnpus_count: [ {len(job)} ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"
+        )
+        groups = folder / f"{job.name}.json"
+        workload = astra.read_workload(
+            [folder / f"{job.name}.{rank}.et" for rank in range(len(job))],
+            astra.read_groups(groups) if groups.exists() else None,
+        )
+        network, machine = astra.read_network(folder / "network.yml"), astra.read_system(folder / "system.json")
+        for backend in ("unaware", "aware"):
+            astra.run(workload, network, machine, backend=backend)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="jobs that must be generated")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--astra", action="store_true", help="run small ones as ASTRA-sim too")
     options = parser.parse_args()
     dgx, start = system("dgx-h100"), time.process_time()
+    ran = 0
     made, nodes, refused, families, schedules = 0, 0, Counter[str](), Counter[str](), Counter[str]()
     seed = options.seed
     while made < options.count:
@@ -50,11 +86,16 @@ def main() -> int:
             print(f"seed {seed - 1}: {findings[0]}")
             return 1
         simulate(job, grown(dgx, job.world_size))  # raises on deadlock
+        if options.astra and 2 <= len(job) <= 16 and not plan["checkpoint"] and not plan["data_loading"]:
+            as_astra(job)
+            ran += 1
         made, nodes = made + 1, nodes + job.nodes
         families[m.name] += 1
         schedules[plan["schedule"] if plan["pp"] > 1 else "no pipeline"] += 1
     print(f"{made} jobs ({nodes:,} nodes) sound and run, {sum(refused.values())} plans refused, "
           f"{time.process_time() - start:.0f} CPU s")  # fmt: skip
+    if options.astra:
+        print(f"{ran} of them ran as ASTRA-sim, with and without congestion")
     print("models:", ", ".join(f"{k} {v}" for k, v in families.most_common()))
     print("schedules:", ", ".join(f"{k} {v}" for k, v in schedules.most_common()))
     for reason, count in refused.most_common():

@@ -20,19 +20,19 @@ import csv
 import json
 import os
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from eager_steps import HOST_NS, cases_of
-from published_rows import Case, Row, case_of, fitted_keys, key_of
+from published_rows import Case, Row, case_of, fitted_keys, generation, key_of
 
 from etude.cost.catalogue import system
 from etude.generate.build import generate
 from etude.model.reading import plain
-from etude.model.system import Device, System
+from etude.model.system import CollectiveSettings, Device, Protocol, System
 from etude.simulate.run import simulate
 from etude.sweep.predict import grown
 
@@ -68,8 +68,24 @@ def machine(case: Case) -> System:
     if case.gpu == "A100-40GB":
         device = replace(device, memory_bandwidth_bytes_per_s=1.555e12, memory_bytes=40_000_000_000)
     if case.gpu.startswith("H100-96GB"):
-        device = replace(device, memory_bandwidth_bytes_per_s=2.4e12, memory_bytes=96_000_000_000)
+        device = replace(device, memory_bandwidth_bytes_per_s=2.4e12, memory_bytes=96_000_000_000,
+                         sustained_fraction=device.sustained_fraction * 500 / 700)  # fmt: skip
+    if case.plan.tp_chunks > 1:
+        made = user_buffers(made)
     return grown(made.replace(device=device), case.plan.gpus)
+
+
+def user_buffers(made: System) -> System:
+    """Pieces of a layer's collective that overlap its product are copies into buffers that the peers have open: no
+    kernel is started for each, and no pipeline filled."""
+    level = made.levels[0]
+    copies = CollectiveSettings(
+        protocols={"simple": Protocol(launch_ns=1000.0)},
+        message_ns=made.collectives.message_ns,
+        p2p_launch_ns=made.collectives.p2p_launch_ns,
+    )
+    near = replace(level, step_ns={**level.step_ns, "simple": level.latency_ns})
+    return made.replace(levels=(near, *made.levels[1:]), collectives=copies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +138,21 @@ def near(outcome: Outcome, constants: Constants) -> float:
 
 def fit(rows: list[tuple[Case, Outcome]], prior: Constants) -> Constants:
     """Constants with the least log errors, large ones cut, pulled towards those of the wider pool: the less, the more
-    rows there are.
+    rows there are. Each stack on a GPU counts as much as every other.
 
     What all four have in common moves more easily than what sets them apart. On a grid, one after another.
     """
     grid = np.linspace(np.log(0.5), np.log(3.5), 131)
     shift, apart = 0.0, [0.0] * len(KNOBS)
+    of_stack = Counter((c.gpu, c.stack) for c, _ in rows)
+    weight = np.array([1 / of_stack[c.gpu, c.stack] for c, _ in rows])
 
     def values(shift: float, apart: list[float]) -> Constants:
         return tuple(float(p * np.exp(shift + a)) for p, a in zip(prior, apart, strict=True))
 
     def loss(shift: float, apart: list[float]) -> float:
         errors = [np.log(max(near(o, values(shift, apart)), 1e-9) / c.step_s) for c, o in rows]
-        cut = np.mean([np.sqrt(1 + (e / 0.1) ** 2) - 1 for e in errors])
+        cut = np.average([np.sqrt(1 + (e / 0.1) ** 2) - 1 for e in errors], weights=weight)
         return float(cut) + (2 * shift**2 + 10 * sum(a * a for a in apart)) / len(rows)
 
     for _ in range(8):
@@ -144,28 +162,23 @@ def fit(rows: list[tuple[Case, Outcome]], prior: Constants) -> Constants:
     return values(shift, apart)
 
 
-GENERATION = {"A100": "Ampere", "H100": "Hopper", "B200": "Blackwell", "GB20": "Blackwell", "GB30": "Blackwell"}
-
-
 def pools(case: Case) -> list[tuple[str, str]]:
     """Whose constants a row takes, from the widest pool to its own GPU and stack. Each pool starts from the one before
-    it. Mixtures of experts run most of the kernels of dense models, and start from theirs."""
-    generation = GENERATION.get(case.gpu[:4], case.gpu)
-    family = "Megatron family" if case.megatron else "others"
-    wide = [(generation, "dense"), (generation, f"{family}, dense")]
-    if not case.model.experts:
-        return [*wide, (case.gpu, f"{family}, dense"), (case.gpu, case.stack)]
-    return [*wide, (generation, f"{family}, experts"), (case.gpu, f"{family}, experts"), (case.gpu, case.stack)]
+    it. Mixtures of experts run most of the kernels of dense models, and start from their stack's."""
+    kind, dense = generation(case.gpu), case.stack.removesuffix("-experts")
+    family = "Megatron family" if case.megatron else "other stacks"
+    chain = [("any GPU", "any stack"), ("any GPU", family), (kind, family), (kind, dense), (case.gpu, dense)]
+    return [*chain, (kind, case.stack), (case.gpu, case.stack)] if case.model.experts else chain
 
 
 def constants_of(rows: list[tuple[Case, Outcome]]) -> dict[tuple[str, str], Constants]:
-    """Constants of each pool that has rows to fit to. A dense pool has the dense rows alone."""
+    """Constants of each pool that has rows to fit to. Dense pools have the dense rows alone."""
     groups: dict[tuple[str, str], list[tuple[Case, Outcome]]] = defaultdict(list)
     above: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for case, outcome in rows:
         chain = pools(case)
         for depth, pool in enumerate(chain):
-            if not (case.model.experts and depth < 2):
+            if not case.model.experts or pool[1] == case.stack:
                 groups[pool].append((case, outcome))
                 above[pool] = chain[:depth]
     found: dict[tuple[str, str], Constants] = {}

@@ -115,19 +115,25 @@ def pipeline_bytes(m: Model, plan: Plan) -> int:
     return 2 * borders * size
 
 
-def comm_bytes(m: Model, plan: Plan) -> dict[str, int]:
-    """Input bytes by type over all ranks. Dense weights, one group of copies, buckets that hold whole stages."""
-    found: Counter[str] = Counter()
-    per_stage = plan.stage_ranks
-    for part in (tensor_bytes(m, plan), context_bytes(m, plan)):
-        for kind, size in part.items():
-            found[kind] += size * per_stage * plan.micro_batches
-    if plan.pp > 1:
-        found["send"] += pipeline_bytes(m, plan) * per_stage
-    found += data_bytes(m, plan)
-    if plan.clip and plan.gpus > 1:
-        found["all_reduce"] += 4 * plan.gpus
-    return {kind: size for kind, size in found.items() if size}
+def comm_bytes(m: Model, plan: Plan) -> dict[str, dict[str, int]]:
+    """Input bytes over all ranks, by group and type. Dense weights, one group of copies, buckets of whole stages."""
+    each = plan.stage_ranks * plan.micro_batches
+    found = {
+        "tp": {kind: size * each for kind, size in tensor_bytes(m, plan).items()},
+        "cp": {kind: size * each for kind, size in context_bytes(m, plan).items()},
+        "pp": {"send": pipeline_bytes(m, plan) * plan.stage_ranks if plan.pp > 1 else 0},
+        "dp": dict(data_bytes(m, plan)),
+        "ends": {"all_reduce": tied_bytes(m, plan)},
+        "world": {"all_reduce": 4 * plan.gpus if plan.clip and plan.gpus > 1 else 0},
+    }
+    known = {label: {kind: size for kind, size in kinds.items() if size} for label, kinds in found.items()}
+    return {label: kinds for label, kinds in known.items() if kinds}
+
+
+def tied_bytes(m: Model, plan: Plan) -> int:
+    v_shaped = plan.schedule in ("zbv", "vhalf", "vmin")  # the first rank holds the last stage too
+    apart = m.tied and plan.pp > 1 and not v_shaped
+    return 2 * -(-m.vocab // plan.tp) * m.hidden * GRAD[plan.grad_dtype] * plan.stage_ranks * apart
 
 
 def data_bytes(m: Model, plan: Plan) -> Counter[str]:
@@ -146,9 +152,6 @@ def data_bytes(m: Model, plan: Plan) -> Counter[str]:
             times = plan.micro_batches if plan.zero == 2 else 1
             found["reduce_scatter"] += padded * grad * plan.stage_ranks * times
             found["all_gather"] += padded * 2 // n * plan.stage_ranks
-    v_shaped = plan.schedule in ("zbv", "vhalf", "vmin")  # the first rank holds the last stage too
-    if m.tied and plan.pp > 1 and not v_shaped:
-        found["all_reduce"] += 2 * -(-m.vocab // plan.tp) * m.hidden * grad * plan.stage_ranks
     return found
 
 

@@ -227,6 +227,14 @@ def test_rows_and_tables_print_alike(value: Any, capsys: pytest.CaptureFixture[s
     assert len(shown(json=True).splitlines()) == len(ROWS) + 2
 
 
+def test_a_table_inside_a_record_is_written_row_by_row(capsys: pytest.CaptureFixture[str]) -> None:
+    path = pa.table({"node": [1, 2], "name": ["a", None]})
+    emit({"length_ns": 5, "path": path, "none": path.slice(0, 0)}, json=True)
+    out = capsys.readouterr().out
+    assert json.loads(out) == {"length_ns": 5, "path": path.to_pylist(), "none": []}
+    assert '\n{"node":1,"name":"a"},\n' in out
+
+
 def test_a_record_prints_as_names_and_values(capsys: pytest.CaptureFixture[str]):
     emit({"ranks": 4, "groups": ["tp", "dp"]})
     assert capsys.readouterr().out == "ranks   4\ngroups  tp, dp\n"

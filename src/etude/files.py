@@ -5,6 +5,7 @@ with writing("run.et") as path:     # a name beside run.et; nothing is there yet
                                     # leaving renames it to run.et; an exception removes it
 """
 
+import mmap
 import os
 import secrets
 import shutil
@@ -13,6 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from weakref import WeakSet
 
 from etude.errors import UsageError
 
@@ -105,3 +107,23 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
         for number in came:
             signal.raise_signal(number)
+
+
+# -- files that are read as memory -------------------------------------------------------------------------------------
+
+_MAPPED: WeakSet[mmap.mmap] = WeakSet()
+
+
+def mapped(path: str | os.PathLike[str]) -> memoryview:
+    """The content of a file, read as it is looked at. It stays when the file's name goes."""
+    with open(path, "rb") as f:
+        content = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+    _MAPPED.add(content)
+    return memoryview(content)
+
+
+def let_go() -> None:
+    """What was looked at of mapped files need not stay in memory; it is read again when it is looked at again."""
+    for content in _MAPPED:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            content.madvise(mmap.MADV_DONTNEED)

@@ -29,6 +29,10 @@ def test_the_critical_path_says_what_scripts_rely_on(capsys: pytest.CaptureFixtu
     assert set(found) == {"length_ns", "by_kind", "path"}
     assert sum(found["by_kind"].values()) == found["length_ns"] > 0
     assert set(found["path"][0]) == {"rank", "node", "name", "kind", "start_ns", "end_ns"}
+    told = json.loads(run(capsys, "critical-path", str(TRACE), "--json", "--buys", "2"))["what_if"]
+    assert len(told) == 2
+    for row in told:
+        assert 0 <= row["buys_10_ns"] <= row["buys_50_ns"] <= row["buys_100_ns"] <= row["time_ns"]
 
 
 def test_stragglers_say_what_scripts_rely_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +43,8 @@ def test_stragglers_say_what_scripts_rely_on(capsys: pytest.CaptureFixture[str])
     "argv",
     [["idle"], ["idle", "--launches"], ["idle", "--queues"], ["kernels", "--top", "3"], ["kernels", "--operators"],
      ["collectives"], ["memory", "--copies"], ["roofline", "--device", "h200"],
-     ["roofline", "--device", "h200", "--utilisation"], ["breakdown", "--overlap", "compute", "--overlap", "memory"]],
+     ["roofline", "--device", "h200", "--utilisation"], ["breakdown", "--overlap", "compute", "--overlap", "memory"],
+     ["kernels", "--by", "stack:1"], ["kernels", "--patterns"], ["breakdown", "--steps"], ["breakdown", "--variation"]],
 )  # fmt: skip
 def test_every_command_takes_a_raw_trace(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, argv[0], str(TRACE), *argv[1:], "--json"))

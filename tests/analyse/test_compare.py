@@ -29,3 +29,17 @@ def test_a_run_is_like_itself() -> None:
     found = compare(*a, *a)
     assert similarity(found) == {"structure": 1.0, "time": 1.0, "score": 1.0}
     assert {r["change"] for r in found.to_pylist()} == {"same"}
+
+
+def test_by_operators_runs_on_different_devices_are_alike() -> None:
+    """One operator launches one kernel here and two of other names there."""
+    op = {"kind": Kind.COMP, "name": "aten::mm", "thread": 1, "cpu": 1}
+    kernel = {"kind": Kind.COMP, "stream": 7, "cpu": 0, "parent": 0}
+    one = timed([(op, 0, 10), (kernel | {"name": "sm90_gemm"}, 10, 110)])
+    two = timed([(op, 0, 10), (kernel | {"name": "Cijk_gemm"}, 10, 90), (kernel | {"name": "reduce"}, 90, 160)])
+    assert similarity(compare(*one, *two))["structure"] == 0
+    found = compare(*one, *two, operators=True)
+    assert [(r["name"], r["change"], r["time_a_ns"], r["time_b_ns"]) for r in found.to_pylist()] == [
+        ("aten::mm", "slower", 100, 150)
+    ]
+    assert similarity(found)["structure"] == 1

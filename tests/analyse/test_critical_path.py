@@ -131,6 +131,22 @@ def test_a_copy_call_that_waits_for_its_copy_is_the_device() -> None:
     ]  # fmt: skip
 
 
+def test_a_copy_call_does_not_wait_for_a_device_that_has_nothing_to_do() -> None:
+    """The device is idle from 10 on; the call stands from 40 until 70, in two pieces, and its copy runs 60..62."""
+    op = {"kind": Kind.COMP, "name": "python", "thread": 1, "cpu": 1}
+    call = {"kind": Kind.COMP, "name": "cudaMemcpyAsync", "thread": 1, "cpu": 1, "correlation": 2}
+    piece = {"kind": Kind.COMP, "name": "host", "thread": 1, "cpu": 1, "parent": 2}
+    copy = {"kind": Kind.COMP, "name": "Memcpy DtoD (Device -> Device)", "stream": 7, "cpu": 0, "correlation": 2}
+    job, timing = timed(
+        [(op, 0, 40), (GEMM, 0, 10), (call, 40, 70), (piece, 40, 60), (copy | {"data": [3]}, 60, 62), (piece, 60, 70),
+         (op, 70, 75)]
+    )  # fmt: skip
+    path = critical_path(job, timing).to_pylist()
+    assert "gap" not in {r["kind"] for r in path}
+    assert sum(r["end_ns"] - r["start_ns"] for r in path if r["kind"] == "host") >= 73
+    assert (path[0]["start_ns"], path[-1]["end_ns"]) == (0, 75)
+
+
 def test_a_stream_that_waited_for_another_without_a_record_of_it() -> None:
     total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE}
     job, timing = timed([(GEMM, 0, 10), (total, 10, 60), (GEMM, 62, 70)])

@@ -77,6 +77,16 @@ def test_a_long_product_slows_down_to_what_lasts():
     assert time_of(device, short, long) == [pytest.approx(10, abs=1), pytest.approx(2 * 10**6, rel=0.01)]
 
 
+def test_cores_that_idle_are_not_slowed_down_for_it():
+    """At the power limit half of the rate is left; a product that fills half of the cores takes no longer for it."""
+    device = replace(TOY, cores=4, memory_bandwidth_bytes_per_s=1e15, sustained_fraction=0.5)
+    full, half = ops.matmul(512, 256, 64), ops.matmul(256, 256, 64)
+    fast, slow = time_of(device, full, half), time_of(device.busy(), full, half)
+    assert slow[0] == pytest.approx(2 * full.flops / 1000, rel=0.01)
+    assert slow[1] == pytest.approx(2 * half.flops / 1000, rel=0.01)
+    assert fast[0] == pytest.approx(full.flops / 1000, rel=0.01) and fast[1] > 1.09 * half.flops / 1000
+
+
 def test_attention_is_spread_over_the_cores():
     device = replace(TOY, cores=2, memory_bandwidth_bytes_per_s=1e15)
     work = ops.attention(256, 256, heads=2, head_size=128, causal=False)

@@ -1,5 +1,6 @@
 """Generated jobs against the closed forms: each axis alone, then random products of them."""
 
+import ast
 from collections import Counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from etude.cost.catalogue import system
 from etude.errors import UsageError
 from etude.generate.build import Generated, generate, is_product
 from etude.generate.model import Model
+from etude.generate.numbers import by_group
 from etude.generate.plan import Plan
 from etude.model.schema import Collective, Kind
 from etude.simulate.run import simulate
@@ -72,7 +74,9 @@ def check_against_forms(m: Model, found: Generated) -> None:
     assert found.model_flops == forms.model_flops(m, plan)
     assert product_flops(found, again=False) == forms.product_flops(m, plan)
     assert product_flops(found, again=True) == forms.recomputed_flops(m, plan)
-    assert bytes_by_type(found) == forms.comm_bytes(m, plan)
+    groups = forms.comm_bytes(m, plan)
+    assert by_group(found.job) == groups
+    assert bytes_by_type(found) == sum((Counter(kinds) for kinds in groups.values()), Counter())
     assert [rank.peak_bytes for rank in found.memory] == forms.memory_peaks(m, plan)
 
 
@@ -314,3 +318,20 @@ def test_context_parallel_ranks_share_the_work_of_a_window(kind: str):
     m = MODEL.replace(window=24)
     whole = made(m).model_flops
     assert made(m, gpus=4, cp=4, cp_kind=kind).model_flops == whole < made().model_flops
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32", "fp8"])
+def test_every_node_says_what_it_works_on(precision: str):
+    """Kind, bytes, shapes, data type, module and phase; shapes of communication are its bytes."""
+    width = {"Float": 4, "BFloat16": 2, "Float8_e4m3fn": 1}
+    plan = {"gpus": 16, "tp": 2, "cp": 2, "pp": 2, "zero": 1, "global_batch": 8, "precision": precision}
+    trace = made(**plan).job.trace(0)
+    texts = {name: trace.coded(name) for name in ("module", "phase", "in_shapes", "in_types")}
+    for row in range(len(trace)):
+        module, phase, shape, kind = (words[codes[row]] if codes[row] >= 0 else "" for codes, words in texts.values())
+        assert module and phase
+        if trace.kind[row] == int(Kind.RECV) or trace.kind[row] in (int(Kind.SEND), int(Kind.COLL)):
+            (count,) = ast.literal_eval(shape)[0]
+            assert count * width[kind.partition("::")[2].rstrip(")']")] == trace.in_bytes[row]
+        else:
+            assert shape and kind and trace.flops[row] > 0 and trace.tensor_bytes[row] > 0

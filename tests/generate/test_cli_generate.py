@@ -1,5 +1,6 @@
 """`etude generate`, `predict` and `plan` as scripts use them."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -167,3 +168,26 @@ def test_members_of_a_collective_say_one_size_in_files_by_rank(tmp_path: Path, c
         assert sent.min() == round(min(1.0, 0.5 + rank % 4 / 3) * 32 * 2 * 64 * 2)
         assert even.trace(rank).flops.clip(1).min() == 1
     assert simulate(even, system("dgx-h100")).makespan_ns == simulate(own, system("dgx-h100")).makespan_ns
+
+
+def test_memory_over_time(tiny: str, tmp_path: Path, capsys):
+    out = tmp_path / "memory.csv"
+    found = printed(
+        capsys, "generate", tiny, "--pp", "4", "--global-batch", "8", "--no-write", "--memory-out", str(out)
+    )
+    rows = list(csv.DictReader(out.open()))
+    assert len(rows) == 4 * 2 * 8
+    assert max(int(r["total"]) for r in rows) == found["memory_peak_bytes"]
+    parts = ("weights", "gradients", "optimizer", "activations", "temporary")
+    assert all(int(r["total"]) == sum(int(r[p]) for p in parts) for r in rows)
+    first = [r for r in rows if r["pipeline_rank"] == "0"]
+    flying = [int(r["activations"]) for r in first]
+    assert max(flying) == 4 * flying[0]  # 1F1B: as many as stages behind
+    args = ("--serve", "--prefill", "16", "--decode", "3", "--batch", "2", "--no-write", "--force", "--memory-out")
+    found = printed(capsys, "generate", tiny, *args, str(out))
+    rows = list(csv.DictReader(out.open()))
+    assert [r["phase"] for r in rows] == ["prefill", "decode", "decode", "decode"]
+    assert max(int(r["keys_and_values"]) for r in rows) == found["kv_peak_bytes"]
+    assert max(int(r["total"]) for r in rows) <= found["memory_peak_bytes"]
+    assert main(["generate", tiny, "--no-write", "--memory-out", str(tmp_path / "memory.txt")]) == 2
+    assert "memory.txt: a table is not written as `.txt`" in capsys.readouterr().err

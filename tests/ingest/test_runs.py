@@ -13,7 +13,7 @@ import pytest
 import etude
 from etude.cli import main
 from etude.errors import EtudeError, UsageError
-from etude.ingest import causal, runs
+from etude.ingest import causal, laid_down, runs
 from etude.model.check import check
 from etude.model.schema import Collective, Kind
 from recorded import device_json, kernel, launch, op
@@ -112,3 +112,15 @@ def test_every_run_of_the_reference_data_is_linked(shared: Path) -> None:
         job = causal.to_job(name, runs.link_run(found))
         assert len(job.ranks) == 2
         assert [f.what for f in check(job) if f.severity == "error"] == [], name
+
+
+def test_large_ranks_lie_in_files_and_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in (0, 1):
+        put(tmp_path / f"t.rank{rank}.kineto.json.gz", rank_json(rank, 10 * rank, 50))
+    name, found = runs.find_run(tmp_path)
+    in_memory = causal.to_job(name, runs.link_run(found))
+    monkeypatch.setattr(laid_down, "SMALL", 0)
+    for workers in (1, 2):
+        in_files = causal.to_job(name, runs.link_run(found, workers=workers))
+        assert etude.diff(in_memory, in_files) is None
+        assert not in_files.traces[0].name.flags.writeable

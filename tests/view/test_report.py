@@ -18,8 +18,8 @@ from etude.cli import main
 from etude.errors import DeadlockError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job, Note
-from etude.model.schema import Kind
-from etude.model.timing import Origin
+from etude.model.schema import Collective, Kind
+from etude.model.timing import Origin, Timing
 from etude.reporting import words
 from etude.reporting.compose import report, said_once
 from etude.simulate.run import simulate
@@ -421,6 +421,50 @@ def test_first_use_of_a_device_is_told_apart_from_slow_hosts():
     assert "89% of the run is first use of the device, not work." in cold
     assert not any("first use" in what for what in warm)
     assert any("idle" in what for what in warm)
+
+
+def on_host(first: str, ns: int) -> list[str]:
+    """What is told of a run whose host does this, then launches a kernel of 1 ms."""
+    b = TraceBuilder()
+    before = b.add(Kind.COMP, first, cpu=1, thread=1, duration_ns=ns)
+    launch = b.add(Kind.COMP, "cudaLaunchKernel", cpu=1, thread=1, data=[before], duration_ns=5_000)
+    b.add(Kind.COMP, "gemm", cpu=0, stream=7, data=[launch], duration_ns=1_000_000)
+    job = job_of("one", [b])
+    return [t.what for t in report(job, simulate(job, system(1))).told]
+
+
+def test_waiting_for_batches_and_for_one_call_is_told():
+    loads = on_host("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 2_000_000)
+    assert loads[0] == "The run waits for its data loader 67% of the time."
+    assert "hipMemcpyWithStream takes 67% of the run at once." in on_host("hipMemcpyWithStream", 2_000_000)
+    early = on_host("aten::empty", 2_000_000)
+    assert "The first 67% of the run pass before the device has work." in early
+
+
+def test_messages_are_listed_by_pair():
+    send, receive = TraceBuilder(), TraceBuilder()
+    for _ in range(3):
+        send.add(Kind.SEND, "to", cpu=0, dst=1, tag=0, in_bytes=1000)
+        receive.add(Kind.RECV, "from", cpu=0, src=0, tag=0, in_bytes=1000)
+    job = job_of("pair", [send, receive])
+    html = render(report(job, simulate(job, system(2))))
+    table = html[html.index('id="t-messages"') :].split("</table>")[0]
+    assert re.findall(r'data-v="([^"]*)"', table)[:4] == ["0", "1", "3", "3000"]
+
+
+def test_one_member_of_a_collective_cannot_be_seen_to_wait():
+    b = TraceBuilder()
+    b.add(Kind.COLL, "sum", cpu=0, stream=7, collective=Collective.ALL_REDUCE, in_bytes=1 << 20, group="dp")
+    job = job_of("one", [b], {"dp": [0, 1]})
+    start, end = np.array([0], np.int64), np.array([1000], np.int64)
+    timing = Timing(
+        origin=Origin.MEASURED, start_ns=(start,), end_ns=(end,), block_of=np.zeros(1, np.int32),
+        clock_offset_ns=np.zeros(1, np.int64),
+    )  # fmt: skip
+    html = render(report(job, timing))
+    section = html[html.index('<section id="communication">') :].split("</section>")[0]
+    assert "waiting for the last member" not in section
+    assert "waiting in all" not in section
 
 
 def test_a_run_in_which_nothing_stands_out_says_so():

@@ -15,21 +15,27 @@ from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
 from etude.analyse.grouping import Tally, table
-from etude.analyse.runs import on_device, runs, uses
+from etude.analyse.runs import Run, on_device, runs, uses
 from etude.model.job import Job
 from etude.model.timing import Timing
 
 F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
 
 _PARTS = ("span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "exposed_memory_ns", "idle_ns")
 BY = ("kind", "name", "shapes")
 
 
-def compare(a: Job, a_timing: Timing, b: Job, b_timing: Timing) -> pa.Table:
+def compare(a: Job, a_timing: Timing, b: Job, b_timing: Timing, *, operators: bool = False) -> pa.Table:
     """A row for each operation of either run, the largest change first: kind, name, shapes, change (`same`, `slower`,
     `faster`, `more`, `fewer`, `new`, `gone`), count_a, count_b, time_a_ns, time_b_ns, delta_ns (b less a, a rank),
-    by_count_ns and by_speed_ns, which sum to it. Times and counts are means over each run's ranks."""
-    ours, theirs = _tally(a, a_timing), _tally(b, b_timing)
+    by_count_ns and by_speed_ns, which sum to it. Times and counts are means over each run's ranks.
+
+    With `operators`, device time is that of the operator that launched it: devices differ in their kernels, programs
+    less in their operators.
+    """
+    ours, theirs = _tally(a, a_timing, operators), _tally(b, b_timing, operators)
     rows = [_row(key, ours.get(key), theirs.get(key)) for key in dict.fromkeys([*ours, *theirs])]
     rows.sort(key=lambda row: -abs(row["delta_ns"]))
     text, real = pa.string(), pa.float64()
@@ -38,16 +44,30 @@ def compare(a: Job, a_timing: Timing, b: Job, b_timing: Timing) -> pa.Table:
     return table(rows, names | dict.fromkeys(numbers, real))
 
 
-def _tally(job: Job, timing: Timing) -> dict[tuple[Any, ...], tuple[float, float]]:
+def _tally(job: Job, timing: Timing, operators: bool) -> dict[tuple[Any, ...], tuple[float, float]]:
     """(count, time) a rank of each kind of operation on the devices."""
     tally = Tally(BY, ("ns",))
     for run in runs(job, timing):
         use = uses(run.trace)
         rows = np.flatnonzero(on_device(run, use))
         lasted = run.end_ns[rows] - run.start_ns[rows]
+        if operators:
+            rows, lasted, use = _to_operators(run, rows, lasted, use)
         tally.add(run, rows, {"ns": lasted}, use, job.ranks[run.at].tolist())
     ranks = max(len(job.ranks), 1)
     return {tuple(r[k] for k in BY): (r["count"] / ranks, r["total_ns"] / ranks) for r in tally.rows()}
+
+
+def _to_operators(run: Run, rows: I64, lasted: I64, use: U8) -> tuple[I64, I64, U8]:
+    """(rows, times, uses) with the work of a device as that of the operators that launched it, each call once."""
+    caller = np.where(run.trace.cpu[rows] != 1, run.trace.parent[rows], -1)
+    launched = caller >= 0
+    found, at = np.unique(caller[launched], return_inverse=True)
+    total = np.zeros(len(found), np.int64)
+    np.add.at(total, at.reshape(-1), lasted[launched])
+    use = use.copy()
+    use[caller[launched]] = use[rows[launched]]
+    return np.concatenate([found.astype(np.int64), rows[~launched]]), np.concatenate([total, lasted[~launched]]), use
 
 
 def _row(key: tuple[Any, ...], a: tuple[float, float] | None, b: tuple[float, float] | None) -> dict[str, Any]:

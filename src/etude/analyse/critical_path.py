@@ -106,15 +106,12 @@ class _Columns:
             self.run_of[run.at] = len(self.traces)
             self.traces.append(trace)
             self.uses.append(uses(trace))
-            role = _roles(trace)
-            columns = _columns(run, timed, role)
+            role = roles_of(trace)
+            columns = columns_of(run, timed, role)
             self.kept.append(columns)
-            places.append(_places(columns, len(trace)))
+            places.append(places_of(columns, len(trace)))
             if timed.any():
-                rows = np.flatnonzero(timed)
-                work = (role[rows] & k.FRAME) == 0
-                own = rows[work] if work.any() else rows
-                ends = own[_counts(trace, own)]
+                rows, ends = np.flatnonzero(timed), ends_of(run, role)
                 mine = run.at[int(np.argmax(self.shift[run.at]))]
                 end = int(run.end_ns[ends].max() + self.shift[mine])
                 first = min(first, int(run.start_ns[rows].min() + self.shift[run.at].min()))
@@ -139,7 +136,7 @@ class _Columns:
         for number in np.unique(self.run_of[at]).tolist():
             mine = np.flatnonzero(self.run_of[at] == number)
             trace = self.traces[number]
-            codes, texts = _names(trace, row[mine])
+            codes, texts = names_of(trace, row[mine])
             name[mine] = np.where(codes >= 0, codes + len(words), 0)
             words += texts
             use[mine] = self.uses[number][row[mine]]
@@ -161,6 +158,14 @@ def _texts(code: I64, words: list[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), pa.array(words, pa.string())).cast(pa.string())
 
 
+def ends_of(run: Run, role: U8) -> I64:
+    """Rows that may be the end of a run: nodes with times of their own."""
+    rows = np.flatnonzero(run.timed)
+    work = (role[rows] & k.FRAME) == 0
+    own = rows[work] if work.any() else rows
+    return own[_counts(run.trace, own)]
+
+
 def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
     """Which of these rows may end a run. Where a device is used, threads that never launch anything may not: watchdogs
     poll until the process ends."""
@@ -175,7 +180,7 @@ def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
     return found
 
 
-def _columns(run: Run, timed: NDArray[np.bool_], role: U8) -> dict[int, NDArray[Any]]:
+def columns_of(run: Run, timed: NDArray[np.bool_], role: U8) -> dict[int, NDArray[Any]]:
     """The columns of a run by their places in the kernel's table; those of its trace as they are, not copied."""
     trace, dep = run.trace, dependencies(run.trace)
     ended = np.flatnonzero(timed & (trace.cpu != 1) & (trace.kind != Kind.METADATA)).astype(np.int32)
@@ -192,7 +197,7 @@ def _columns(run: Run, timed: NDArray[np.bool_], role: U8) -> dict[int, NDArray[
     return {which: np.ascontiguousarray(column) for which, column in columns.items()}
 
 
-def _places(columns: dict[int, NDArray[Any]], nodes: int) -> list[int]:
+def places_of(columns: dict[int, NDArray[Any]], nodes: int) -> list[int]:
     """A row of the kernel's table. The columns must live for as long as it is used."""
     found = {which: column.ctypes.data for which, column in columns.items()}
     found |= {k.NODES: nodes, k.NUM_ENDED: len(columns[k.ENDED]), k.NUM_COPIES: len(columns[k.COPY])}
@@ -202,7 +207,7 @@ def _places(columns: dict[int, NDArray[Any]], nodes: int) -> list[int]:
 _TO_OTHERS: Final = {Kind.SEND: k.SEND, Kind.RECV: k.RECV, Kind.COLL: k.COLL}
 
 
-def _roles(trace: Trace) -> U8:
+def roles_of(trace: Trace) -> U8:
     of_kind = np.zeros(256, np.uint8)
     for kind, bit in _TO_OTHERS.items():
         of_kind[kind] = bit
@@ -236,7 +241,7 @@ def _copies(run: Run) -> tuple[I32, I32]:
     return call, copy[call]
 
 
-def _names(trace: Trace, rows: I64) -> tuple[I32, list[str]]:
+def names_of(trace: Trace, rows: I64) -> tuple[I32, list[str]]:
     """The names that rows go by, as codes (-1: none) and words: a `host` segment is time of the operator around it."""
     codes, words = trace.coded("name", rows)
     segment = np.array([word == SEGMENT for word in words] + [False])[codes] & (trace.parent[rows] >= 0)

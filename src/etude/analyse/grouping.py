@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -10,7 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.runs import Run, Use
+from etude.analyse.stacks import stacks
 from etude.errors import UsageError
+from etude.model.distinct import distinct
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -18,15 +21,16 @@ F64 = NDArray[np.float64]
 
 TEXTS: Final = {"name": "name", "module": "module", "phase": "phase", "shapes": "in_shapes", "types": "in_types"}
 NUMBERS: Final = ("step", "micro_batch", "stream", "thread")
-BY: Final = (*TEXTS, *NUMBERS, "kind", "rank")
-"""What nodes can be put together by."""
+BY: Final = (*TEXTS, *NUMBERS, "kind", "rank", "stack")
+"""What nodes can be put together by; `stack:3` is by the three innermost frames."""
+_STACK: Final = re.compile(r"stack(?::(\d{1,4}))?")
 
 
 class Tally:
     """Sums by key, over runs: count, total, least, most, and sums of squares for the spread."""
 
     def __init__(self, by: Sequence[str], values: Sequence[str]) -> None:
-        unknown = [name for name in by if name not in BY]
+        unknown = [name for name in by if name not in BY and not _STACK.fullmatch(name)]
         if unknown or not by:
             raise UsageError(f"nodes cannot be put together by `{', '.join(unknown)}`", hint=f"known: {', '.join(BY)}")
         self.by, self.values = tuple(by), tuple(values)
@@ -37,10 +41,9 @@ class Tally:
         if not len(rows):
             return
         labels = [self._labels(run, rows, kinds, name) for name in self.by if name != "rank"]
-        codes = np.stack([code for code, _ in labels], 1) if labels else np.zeros((len(rows), 1), np.int64)
-        unique, inverse = np.unique(codes, axis=0, return_inverse=True)
-        order = np.argsort(inverse.reshape(-1), kind="stable")
-        first = np.searchsorted(inverse.reshape(-1)[order], np.arange(len(unique)))
+        unique, which = distinct([code for code, _ in labels] or [np.zeros(len(rows), np.int64)])
+        order = np.argsort(which, kind="stable")
+        first = np.searchsorted(which[order], np.arange(len(unique)))
         count = np.diff(np.append(first, len(rows)))
         sums = {name: _sums(values[order], first) for name, values in columns.items()}
         for number, code in enumerate(unique.tolist()):
@@ -66,6 +69,9 @@ class Tally:
     ) -> tuple[I64, list[str | int | None] | None]:
         if name == "kind":
             return kinds[rows].astype(np.int64), [use.name.lower() for use in Use]
+        if found := _STACK.fullmatch(name):
+            code, stack = stacks(run.trace, int(found[1] or 0))
+            return code[rows].astype(np.int64), [*stack, None]
         if name in TEXTS:
             codes, words = run.trace.coded(TEXTS[name])
             return codes[rows].astype(np.int64), [*words, None]  # -1, no text, is the last
@@ -107,4 +113,5 @@ def table(rows: list[dict[str, Any]], names: Mapping[str, Any]) -> pa.Table:
 
 
 def key_kinds(by: Sequence[str]) -> dict[str, Any]:
-    return {name: pa.string() if name in TEXTS or name == "kind" else pa.int64() for name in by}
+    texts = {name for name in by if name in TEXTS or name == "kind" or _STACK.fullmatch(name)}
+    return {name: pa.string() if name in texts else pa.int64() for name in by}

@@ -13,6 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.model.distinct import distinct
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
@@ -111,9 +113,8 @@ def residuals(unit: I64, key: I64, log_time: F64, keys: int) -> tuple[F64, F64]:
     np.minimum.at(least, k[first], count)
     np.maximum.at(most, k[first], count)
     aligned = (least == most) & (having >= LIKES)
-    what = np.stack([k, np.where(aligned[k], number, -1)], 1)
-    names, which = np.unique(what, axis=0, return_inverse=True)
-    which, log = which.reshape(-1), log_time[order]
+    names, which = distinct([k, np.where(aligned[k], number, -1)])
+    log = log_time[order]
     middle = grouped_median(which, log, len(names))
     # of two units the middle lies between them: the faster one is the measure of the slower
     each = grouped_median(np.repeat(np.arange(len(first)), count), log, len(first))
@@ -250,14 +251,14 @@ def _best_window(row: F64, error: F64, between: float, least: float) -> tuple[fl
 
 def shared(unit: I64, key: I64, keys: int) -> I64:
     """How many units each key was seen in."""
-    pairs = np.unique(np.stack([key, unit], 1), axis=0)
+    pairs, _ = distinct([key, unit])
     return np.bincount(pairs[:, 0], minlength=keys)
 
 
 def families(unit: I64, key: I64, units: int) -> I64:
     """Units that can be compared, directly or not: they share keys. A number for each unit."""
     label = np.arange(units)
-    pairs = np.unique(np.stack([key, unit], 1), axis=0)
+    pairs, _ = distinct([key, unit])
     keys, which = np.unique(pairs[:, 0], return_inverse=True)
     while True:
         least = np.full(len(keys), units)

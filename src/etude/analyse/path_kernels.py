@@ -124,6 +124,23 @@ def _last_ended(at, time, run_of, shift, columns):
 
 
 @njit(cache=True)
+def _held(at, row, run_of, columns, unknown):
+    """Until when what it waited for beside its launch held a device node up, or its lane did."""
+    run = run_of[at]
+    nodes = columns[run, NODES]
+    end = _i64(columns, run, END, nodes)
+    dep_start = _i64(columns, run, DEP_START, nodes + 1)
+    edges = dep_start[nodes]
+    dep, why = _i32(columns, run, DEP, edges), _u8(columns, run, WHY, edges)
+    before = _i32(columns, run, LANE_PREV, nodes)[row]
+    until = np.int64(unknown) if before < 0 else end[before]
+    for e in range(dep_start[row], dep_start[row + 1]):
+        if dep[e] >= 0 and why[e] != LAUNCH and end[dep[e]] != unknown:
+            until = max(until, end[dep[e]])
+    return until
+
+
+@njit(cache=True)
 def _waited_inside(at, row, cursor, run_of, shift, columns, unknown):
     """The device node whose end released a host node that was waiting; -1 where it is none."""
     run = run_of[at]
@@ -145,10 +162,11 @@ def _waited_inside(at, row, cursor, run_of, shift, columns, unknown):
     which = _index(_i32(columns, run, CALL, copies), row)
     if which >= 0:
         c = _i32(columns, run, COPY, copies)[which]
-        # A copy call that returned when its copy was done; clocks of host and device differ by a little. A copy that
-        # starts when the call has returned was not waited for, however short it is.
+        # A copy call that returned when its copy was done; clocks of host and device differ by a little. Until the copy
+        # begins the call waits only if the device had something else to do.
         slack = (end[row] - begin) // 20
-        if begin < start[c] < end[row] and end[c] > begin and end[c] + shift[at] <= cursor + slack:
+        on = begin < start[c] and start[c] + shift[at] <= cursor and end[c] + shift[at] <= cursor + slack
+        if on and (start[c] + shift[at] < cursor or _held(at, c, run_of, columns, unknown) > begin):
             return c
     if role[row] & SYNC:
         last, ended = _last_ended(at, cursor, run_of, shift, columns)

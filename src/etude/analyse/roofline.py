@@ -20,6 +20,7 @@ from etude.analyse.operators import device_times
 from etude.analyse.runs import Run, Use, by_rank, runs, segments, uses
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.cost.traces import ops_of
+from etude.model.distinct import distinct
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.system import Device
@@ -95,11 +96,10 @@ def _unique(run: Run, rows: I64, time: I64, ops: OpTable) -> list[tuple[tuple[An
     own = segments(run.trace)[rows] & (run.trace.parent[rows] >= 0)
     named = np.where(own, run.trace.parent[rows], rows)  # what an operator does between others is called by its name
     columns: list[NDArray[Any]] = [names[named], shapes[named], ops.op_class, ops.dtype, ops.flops, ops.size_bytes]
-    keys = np.stack([c.astype(np.int64) for c in columns], 1)
-    unique, inverse = np.unique(keys, axis=0, return_inverse=True)
-    count = np.bincount(inverse.reshape(-1))
+    unique, which = distinct(columns)
+    count = np.bincount(which)
     total = np.zeros(len(unique), np.int64)
-    np.add.at(total, inverse.reshape(-1), time)
+    np.add.at(total, which, time)
     return [
         ((words[n] if n >= 0 else "", texts[s] if s >= 0 else "", *rest), int(count[i]), int(total[i]))
         for i, (n, s, *rest) in enumerate(unique.tolist())

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
 from etude.errors import MismatchError, UsageError
+from etude.files import let_go
 from etude.model.frames import SEGMENT, frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind, Why
@@ -55,7 +56,7 @@ class Run:
 
 
 def runs(job: Job, timing: Timing) -> Iterator[Run]:
-    """The runs of a job, each once however many ranks share it."""
+    """The runs of a job, each once however many ranks share it. What lies in files is in memory for one at a time."""
     if len(timing.block_of) != len(job.ranks):
         raise MismatchError(f"the timing has {len(timing.block_of)} ranks, the job {len(job.ranks)}")
     own = np.full(len(job.ranks), -1, np.int64)
@@ -71,6 +72,7 @@ def runs(job: Job, timing: Timing) -> Iterator[Run]:
         if len(start) != len(trace):
             raise MismatchError(f"times of {len(start)} nodes for a trace of {len(trace)}")
         yield Run(order[bounds[number] : bounds[number + 1]], trace, start, end)
+        let_go()
 
 
 _COMM: Final = re.compile(r"^nccl|^rccl|^hccl|ncclKernel|ncclDevKernel|rcclKernel|^gloo:")

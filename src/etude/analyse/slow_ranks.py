@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from etude.analyse.outliers import LIKES, Slow, profile, rounded_to, shared, slow_units
 from etude.analyse.runs import Use, runs, segments, uses
 from etude.analyse.segments import Segments
+from etude.model.distinct import distinct
 from etude.model.job import Job
 from etude.model.timing import Timing
 from etude.model.trace import Trace
@@ -19,6 +20,10 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 _DIGITS: Final = re.compile(r"\d+")
+MOST: Final = 1 << 24
+"""Nodes of a job up to which all are compared; of a larger one every second, third, ... of those that do the same."""
+FEW: Final = 32
+"""Nodes of a rank that do the same, up to which all are compared anyway."""
 _WAITS: Final = re.compile(r"Synchronize|EventQuery|^ProfilerStep|wait")
 
 
@@ -41,9 +46,8 @@ class Keys:
         shapes, texts = trace.coded("in_shapes")
         plain = [_DIGITS.sub("#", word) for word in words] + [""]
         between = segments(trace)  # all are called alike: what they are says the operator around them
-        around = np.where(between & (trace.parent >= 0), names[trace.parent], -1).astype(np.int64)
-        columns = [names.astype(np.int64), around, shapes.astype(np.int64), trace.flops, trace.tensor_bytes]
-        unique, inverse = np.unique(np.stack(columns, 1), axis=0, return_inverse=True)
+        around = np.where(between & (trace.parent >= 0), names[trace.parent], -1)
+        unique, which = distinct([names, around, shapes, trace.flops, trace.tensor_bytes])
         number = np.array(
             [
                 self.numbers.setdefault((plain[n], plain[a], texts[s] if s >= 0 else "", f, b), len(self.numbers))
@@ -51,7 +55,7 @@ class Keys:
             ],
             np.int64,
         )
-        return number[inverse.reshape(-1)]
+        return number[which]
 
 
 def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: float) -> list[Slow]:
@@ -69,10 +73,10 @@ def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: f
         lasted = run.end_ns[rows] - run.start_ns[rows]
         rows, lasted = rows[lasted > 0], lasted[lasted > 0]
         step_ns = min(step_ns, rounded_to(lasted)) if len(lasted) else step_ns
-        segment = stretches.of(run.trace, rows)
-        inside = segment >= 0
-        key, log = keys.of(run.trace)[rows[inside]], np.log(lasted[inside].astype(np.float64))
-        parts += [(np.full(len(key), at, np.int64), key, segment[inside], log) for at in run.at.tolist()]
+        segment, key = stretches.of(run.trace, rows), keys.of(run.trace)[rows]
+        chosen = (segment >= 0) & _every(-(-job.nodes // MOST), key)
+        key, log = key[chosen], np.log(lasted[chosen].astype(np.float64))
+        parts += [(np.full(len(key), at, np.int64), key, segment[chosen], log) for at in run.at.tolist()]
     if not parts or not sum(len(p[0]) for p in parts):
         return []
     unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
@@ -82,6 +86,19 @@ def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: f
     unit, key, segment, log = unit[enough], key[enough], segment[enough], log[enough]
     shape = len(job.ranks), len(keys.numbers), stretches.count
     return slow_units(profile(unit, key, segment, log, shape, step_ns=step_ns), least)
+
+
+def _every(step: int, key: I64) -> NDArray[np.bool_]:
+    """Every so many-th of the samples of each key, and all where there are few: the same ones on ranks that do the
+    same, so that samples in one place of their order are still compared."""
+    if step <= 1:
+        return np.ones(len(key), bool)
+    order = np.argsort(key, kind="stable")
+    count = np.bincount(key)
+    first = np.cumsum(count) - count
+    number = np.empty(len(key), np.int64)
+    number[order] = np.arange(len(key)) - first[key[order]]
+    return (number % step == 0) | (count[key] <= FEW)
 
 
 def _waiting(trace: Trace) -> NDArray[np.bool_]:

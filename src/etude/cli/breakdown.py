@@ -4,7 +4,7 @@ import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
-from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.output import AsCsv, AsJson, AsMarkdown, say
 from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
 
 
@@ -20,6 +20,8 @@ def breakdown(
         ),
     ] = None,
     types: Annotated[bool, typer.Option("--types", help="Time in which exactly these classes run, instead.")] = False,
+    steps: Annotated[bool, typer.Option("--steps", help="Every step of every rank instead.")] = False,
+    variation: Annotated[bool, typer.Option("--variation", help="How much each rank's steps vary instead.")] = False,
     counted: CountedAs = "etude",
     system: OnSystem = "",
     timing: TimesFile = None,
@@ -34,6 +36,7 @@ def breakdown(
     etude breakdown run/
     etude breakdown trace.json.gz --json
     etude breakdown run/ --overlap compute --overlap all_to_all
+    etude breakdown run/ --steps
     etude breakdown trace.json.gz --as hta     the numbers that HolisticTraceAnalysis gives
     """
     from etude.analyse import breakdown as analyse
@@ -44,11 +47,17 @@ def breakdown(
         raise UsageError(
             f"an overlap is of two groups, not of {len(overlap)}", hint="--overlap compute --overlap memory"
         )
-    if overlap and types:
-        raise UsageError("only one of --overlap and --types can be had at a time")
+    if steps + variation + types + (overlap is not None) > 1:
+        raise UsageError("only one of --steps, --variation, --types and --overlap can be had at a time")
     counting = counting_of(counted)
     job, times = open_timed(path, groups, workers, system, timing)
-    if overlap:
+    if steps or variation:
+        from etude.analyse import steps as by_step
+
+        found = by_step.steps(job, times) if steps else by_step.step_times(job, times)
+        if not len(found):
+            say("note: no steps were recorded")
+    elif overlap:
         found = analyse.overlap(job, times, overlap[0], overlap[1], counting)
     else:
         found = (analyse.kernel_types if types else analyse.breakdown)(job, times, counting)

@@ -17,6 +17,9 @@ def compare(
     system_b: Annotated[str, typer.Option("--system-b", help="Take B as simulated on this system.")] = "",
     timing_a: Annotated[Path | None, typer.Option("--timing-a", help="Times of A's nodes from a file.")] = None,
     timing_b: Annotated[Path | None, typer.Option("--timing-b", help="Times of B's nodes from a file.")] = None,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="By the operators that launched, which other devices have, too.")
+    ] = False,
     top: Annotated[int, typer.Option("--top", min=0, help="So many causes; 0 is all.")] = 30,
     workers: Workers = 1,
     json: AsJson = False,
@@ -27,12 +30,13 @@ def compare(
 
     etude compare before.json.gz after.json.gz
     etude compare run/ run/ --system-b dgx-h200
+    etude compare h100.json.gz mi300.json.gz --operators
     """
     from etude.analyse import compare as analyse
 
     first = open_timed(a, None, workers, system_a, timing_a)
     second = open_timed(b, None, workers, system_b, timing_b)
-    found = analyse.compare(*first, *second)
+    found = analyse.compare(*first, *second, operators=operators)
     alike, parts = analyse.similarity(found), analyse.breakdowns(*first, *second)
     causes = found.slice(0, top) if top else found
     if json:

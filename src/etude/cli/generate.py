@@ -11,6 +11,7 @@ from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, sho
 
 if TYPE_CHECKING:
     from etude.generate.build import Generated
+    from etude.generate.serving import ServedJob
     from etude.model.job import Job
 
 EXAMPLE = """The job of one training step, or of serving, from a model and a plan
@@ -42,6 +43,9 @@ def generate(
     name: Annotated[str, typer.Option(help="Name of the job; default: the model's.")] = "",
     system: Annotated[str, typer.Option("--system", "-s", help="Refuse what does not fit its memory.")] = "",
     memory: Annotated[str, typer.Option(help="Refuse what does not fit: `80GB`.")] = "",
+    memory_out: Annotated[
+        Path | None, typer.Option(help="Write memory over time: `.csv` or `.parquet`.", dir_okay=False)
+    ] = None,
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
@@ -62,6 +66,7 @@ def generate(
     by = f"etude {__version__}"
     if serve:
         answered = served(Asked(model, hf, flags, serving, plan, requests, draft, system, memory, name))
+        _memory_over_time(answered, memory_out, force=force)
         write_job(
             _as_read(answered.job, to), out, to, force=force, no_write=no_write, card=card_of(answered, made_by=by)
         )
@@ -75,32 +80,50 @@ def generate(
         check_memory(found, catalogue.system(system).device.memory_bytes, f"{found.model.name} on {system}")
     if memory:
         check_memory(found, parse_bytes(memory), found.model.name)
+    _memory_over_time(found, memory_out, force=force)
     write_job(_as_read(found.job, to), out, to, force=force, no_write=no_write, card=card_of(found, made_by=by))
     emit(found.summary() if json else _shown(found), json=json)
     return 0
+
+
+def _memory_over_time(found: "Generated | ServedJob", path: Path | None, *, force: bool) -> None:
+    if path is None:
+        return
+    from etude.files import writing
+    from etude.generate import memory_table
+    from etude.generate.build import Generated
+
+    memory_table.check_name(path)
+    table = memory_table.of_training(found) if isinstance(found, Generated) else memory_table.of_serving(found)
+    with writing(path, force=force) as file:
+        memory_table.write(table, file)
 
 
 def _as_read(job: "Job", to: To) -> "Job":
     """For readers of files by rank, collectives have one size on all members."""
     if to == To.PARQUET:
         return job
-    from etude.generate.evened import evened
+    from etude.generate.evened import by_rank
 
-    return evened(job)
+    return by_rank(job)
 
 
 def _shown(found: "Generated") -> dict[str, Any]:
+    from etude.generate.numbers import by_group
     from etude.units import format_bytes, format_count
 
     numbers = found.summary()
     worst = max(found.memory, key=lambda m: m.peak_bytes)
-    moved = {kind: format_bytes(size) for kind, size in numbers["comm_bytes_by_type"].items()}
+    moved = {
+        label: ", ".join(f"{kind} {format_bytes(size)}" for kind, size in kinds.items())
+        for label, kinds in by_group(found.job).items()
+    }
     return {
         "model": f"{found.model.name}, {format_count(numbers['params'])} parameters",
         "ranks": f"{numbers['ranks']:,}, {numbers['distinct_traces']} distinct programs",
         "nodes": f"{numbers['nodes']:,}",
         "operations": format_count(numbers["flops"]),
-        "communication": moved,
+        **{f"moved by {label}": told for label, told in moved.items()},
         "memory at most": f"{format_bytes(worst.peak_bytes)} (weights {format_bytes(worst.weights)}, gradients "
         f"{format_bytes(worst.gradients)}, optimizer {format_bytes(worst.optimizer)}, activations "
         f"{format_bytes(worst.peak_bytes - worst.static_bytes)})",

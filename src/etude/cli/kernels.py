@@ -13,8 +13,15 @@ def kernels(
     path: JobPath,
     operators: Annotated[bool, typer.Option("--operators", help="Operators of the hosts instead.")] = False,
     graphs: Annotated[bool, typer.Option("--graphs", help="Replays of CUDA graphs, each with its launch.")] = False,
+    patterns: Annotated[
+        bool, typer.Option("--patterns", help="Sequences of kernels that come again and again, instead.")
+    ] = False,
     by: Annotated[
-        str, typer.Option("--by", help="name, kind, module, phase, shapes, types, step, stream, rank; with commas.")
+        str,
+        typer.Option(
+            "--by",
+            help="name, kind, module, phase, shapes, types, stack or `stack:3`, step, stream, rank; with commas.",
+        ),
     ] = "",
     top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 0,
     counted: CountedAs = "etude",
@@ -31,15 +38,24 @@ def kernels(
     etude kernels run/ --top 20
     etude kernels run/ --by kind,rank
     etude kernels trace.json.gz --operators --by name,shapes
+    etude kernels trace.json.gz --by stack:2
     etude kernels trace.json.gz --graphs
+    etude kernels trace.json.gz --patterns --top 10
     """
     from etude.analyse import operators as analyse
     from etude.analyse.counting import counting_of
+    from etude.errors import UsageError
 
     counting = counting_of(counted)
     keys = [name.strip() for name in by.split(",") if name.strip()]
     job, times = open_timed(path, groups, workers, system, timing)
-    if graphs:
+    if graphs + operators + patterns > 1:
+        raise UsageError("only one of --operators, --graphs and --patterns can be had at a time")
+    if patterns:
+        from etude.analyse.patterns import patterns as repeated
+
+        found = repeated(job, times, top=top or 50)
+    elif graphs:
         from etude.analyse.graphs import graph_replays
 
         found = graph_replays(job, times)

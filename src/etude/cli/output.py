@@ -32,7 +32,8 @@ def say(text: str) -> None:
 
 
 def emit(value: Emitted, *, json: bool = False, csv: bool = False, md: bool = False, title: str = "") -> None:
-    """Prints `value` on stdout. In JSON a table is a list of objects, one a line, and a record is one object."""
+    """Prints `value` on stdout. In JSON a table is a list of objects, one a line, and a record is one object, whose
+    members may be tables."""
     if json + csv + md > 1:
         raise UsageError("only one of --json, --csv and --md can be had at a time")
     if json:
@@ -95,7 +96,18 @@ def _emit_json(value: Emitted) -> None:
 
     encoder = msgspec.json.Encoder(enc_hook=_plain)
     if isinstance(value, Mapping):
-        print(msgspec.json.format(encoder.encode(dict(value)), indent=2).decode())
+        rest = {name: member for name, member in value.items() if not hasattr(member, "to_batches")}
+        text = msgspec.json.format(encoder.encode(rest), indent=2).decode()
+        if len(rest) == len(value):
+            print(text)
+            return
+        sys.stdout.write(text.removesuffix("}").rstrip())
+        before = ",\n" if rest else "\n"
+        for name in [name for name in value if name not in rest]:  # tables are long: row by row, behind the rest
+            sys.stdout.write(f"{before}  {encoder.encode(name).decode()}: ")
+            _emit_json(value[name])
+            before = "  ,\n"
+        print("}")
         return
     rows: Iterable[Row]
     if isinstance(value, Sequence):

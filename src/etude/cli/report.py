@@ -42,6 +42,7 @@ def report(
     from etude.errors import UsageError
     from etude.files import writing
     from etude.reporting.comparison import comparison
+    from etude.reporting.compose import PARTS
     from etude.reporting.compose import report as compose
     from etude.reporting.device import device_of
     from etude.view.page import MARKS, render
@@ -50,7 +51,7 @@ def report(
         raise UsageError("a page is about one run or two", hint="etude report measured/ simulated/ -o compare.html")
     runs = opened(paths, groups, workers, system, timing)
     by = f"Etude {__version__}"
-    with writing(out, force=force) as place, progress(f"writing {out}"):
+    with writing(out, force=force) as place, progress(f"writing {out}", PARTS) as advance:
         if len(runs) == 2:
             together, pair = named_apart(runs)
             page = comparison(*pair, title=title or together, made_by=by)
@@ -58,7 +59,7 @@ def report(
             job, times, name = runs[0]
             on = device_of(job, device, system)
             memory = allocated(paths[0]) if not system and timing is None else None
-            page = compose(job, times, name=title or name, device=on, allocated=memory, made_by=by)
+            page = compose(job, times, name=title or name, device=on, allocated=memory, made_by=by, advance=advance)
         place.write_text(render(page), encoding="utf-8")
     say(page.verdict)
     for told in page.told:

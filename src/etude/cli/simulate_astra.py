@@ -78,7 +78,9 @@ def _as_et(path: Path) -> Iterator[Path]:
     if is_plain:
         yield path
         return
-    job = open_job(path)
+    from etude.generate.evened import by_rank
+
+    job = by_rank(open_job(path))
     with TemporaryDirectory(prefix="etude-") as folder:
         chakra.write_job(job, Path(folder))
         yield Path(folder)

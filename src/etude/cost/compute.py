@@ -147,10 +147,11 @@ def _gemm_ns(device: Device, cost: OpCost, ops: OpTable, compute: F64, memory: F
         waves = -(-tiles // device.cores)
         padded = waves * device.cores * float(tile_m * tile_n) * ops.k
         waves_ns = np.minimum(waves_ns, compute * padded / work / part + waves * cost.wave_ns)
-    compute = np.where(shaped, waves_ns, compute)
-    # A long product runs into the power limit.
+    waves_ns = np.where(shaped, waves_ns, compute)
+    # A long product runs into the power limit. Cores that idle draw little, so what is lost to tiles is not lost again.
     lasting = device.sustained_fraction
-    compute = compute / (lasting + (1 - lasting) / (1 + (compute / device.sustained_after_ns) ** 2))
+    limited = compute / (lasting + (1 - lasting) / (1 + (waves_ns / device.sustained_after_ns) ** 2))
+    compute = np.maximum(waves_ns, limited)
     depth = np.where(shaped, cost.depth_ns * ops.k / 1024, 0.0)
     return np.asarray((compute**NORM + memory**NORM + depth**NORM) ** (1 / NORM))
 

@@ -141,10 +141,12 @@ def _ring(local: Local, h: Heads, part: str) -> list[Op]:
         moves: list[Op] = []
         back: list[Op] = []
         if step + 1 < cp:
-            moves = _hop(size, part, wait=f"kv{step}" if step else "", start=f"kv{step + 1}", phase=Phase.FORWARD)
+            moves = _hop(
+                local, size, part, wait=f"kv{step}" if step else "", start=f"kv{step + 1}", phase=Phase.FORWARD
+            )
             grad = grad.replace(waits=(f"dkv{step + 1}",))
         if step:
-            back = _hop(2 * size, part, wait="", start=f"dkv{step}", phase=Phase.INPUT)
+            back = _hop(local, 2 * size, part, wait="", start=f"dkv{step}", phase=Phase.INPUT)
         one = one.replace(waits=(f"kv{step}",) if step else (), backward=(*back, grad))
         ops += [*moves, one if step == 0 else one.replace(saved_bytes=0, inner_bytes=0)]
     return ops
@@ -156,10 +158,10 @@ def _shared(total: int, parts: list[int]) -> list[int]:
     return [end - before for end, before in zip(ends, [0, *ends], strict=False)]
 
 
-def _hop(size: int, part: str, *, wait: str, start: str, phase: Phase) -> list[Op]:
+def _hop(local: Local, size: int, part: str, *, wait: str, start: str, phase: Phase) -> list[Op]:
     """One step of the ring, under way while the rank attends to what it has."""
-    send = message(Kind.SEND, "cp_next", size, part, Stream.CONTEXT, start="sent", phase=phase)
-    recv = message(Kind.RECV, "cp_prev", size, part, Stream.NONE, start=start, phase=phase)
+    send = message(Kind.SEND, "cp_next", size, part, Stream.CONTEXT, start="sent", phase=phase, dtype=local.dtype)
+    recv = message(Kind.RECV, "cp_prev", size, part, Stream.NONE, start=start, phase=phase, dtype=local.dtype)
     unit = "attention" if phase == Phase.FORWARD else ""
     return [send.replace(waits=(wait,) if wait else (), unit=unit), recv.replace(unit=unit)]
 
@@ -167,8 +169,12 @@ def _hop(size: int, part: str, *, wait: str, start: str, phase: Phase) -> list[O
 def _gathered(local: Local, h: Heads, part: str) -> list[Op]:
     """All keys and values are gathered before; backward gathers them again and scatters their gradients."""
     size = bytes_of(h.samples * h.keys * h.kv_heads * (h.key_size + h.value_size), local.dtype)
-    gather = collective(Collective.ALL_GATHER, "cp", local.cp, size, part, Stream.CONTEXT, unit="attention")
-    scatter = collective(Collective.REDUCE_SCATTER, "cp", local.cp, size, part, Stream.CONTEXT, phase=Phase.INPUT)
+    gather = collective(
+        Collective.ALL_GATHER, "cp", local.cp, size, part, Stream.CONTEXT, dtype=local.dtype, unit="attention"
+    )
+    scatter = collective(
+        Collective.REDUCE_SCATTER, "cp", local.cp, size, part, Stream.CONTEXT, dtype=local.dtype, phase=Phase.INPUT
+    )
     one = _fused(local, h, h.pairs // local.cp, h.queries // local.cp, h.keys, part)
     again = gather.replace(phase=Phase.INPUT, unit="")
     others = size - size // local.cp  # kept are a rank's own
@@ -190,7 +196,11 @@ def _ulysses(local: Local, h: Heads, part: str) -> list[Op]:
     )
     out = bytes_of(h.samples * queries * h.heads * h.value_size, local.dtype)
     return [
-        *exchanged(Collective.ALL_TO_ALL, "cp", local.cp, into, part, Stream.CONTEXT, unit="attention"),
+        *exchanged(
+            Collective.ALL_TO_ALL, "cp", local.cp, into, part, Stream.CONTEXT, dtype=local.dtype, unit="attention"
+        ),
         _fused(local, mine, mine.pairs, mine.queries, mine.keys, part),
-        *exchanged(Collective.ALL_TO_ALL, "cp", local.cp, out, part, Stream.CONTEXT, unit="attention"),
+        *exchanged(
+            Collective.ALL_TO_ALL, "cp", local.cp, out, part, Stream.CONTEXT, dtype=local.dtype, unit="attention"
+        ),
     ]

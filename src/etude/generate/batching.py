@@ -103,6 +103,8 @@ class Batched:
 
     passes: list[Pass] = field(default_factory=list)
     kv_tokens: int = 0
+    held: list[int] = field(default_factory=list)
+    """Tokens whose keys and values are held after each pass."""
     stopped: int = 0
     """How often a request gave up its keys and values."""
 
@@ -218,6 +220,7 @@ class _Batcher:
                 r.out += 1 + self._accepted()
         held = sum(r.length + 1 for r in self.running)
         self.made.kv_tokens = max(self.made.kv_tokens, held)
+        self.made.held += [held] * (len(self.made.passes) - len(self.made.held))
         for r in [r for r in self.running if r.out >= r.request.output]:
             self.running.remove(r)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from etude.cost.ops import width
 from etude.errors import UsageError
 from etude.generate.families import blocks_of
 from etude.generate.fragment import Book
@@ -78,7 +79,16 @@ def local_of(model: Model, plan: Plan) -> Local:
         gemm_dtype="fp8" if plan.precision == Precision.FP8 else plan.dtype,
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
+        capacity=plan.capacity,
+        grad_bytes=_grad_bytes(plan),
     )
+
+
+def _grad_bytes(plan: Plan) -> float:
+    """Moved for each weight when its gradient is made: read and written where those of micro-batches are summed."""
+    if plan.zero >= 2:  # reduced after each micro-batch
+        return width(plan.dtype)
+    return width(plan.grad_dtype) * (2 if plan.micro_batches > 1 else 1)
 
 
 def split(count: int, stages: int) -> list[int]:
@@ -139,7 +149,7 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.trace(plan.host_ns)
+        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
         traces.append(trace)
         slots.append((groups, peers))
     job = _job(name or model.name, Grid.of(plan), traces, slots, model, plan)

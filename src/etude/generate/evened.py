@@ -22,6 +22,11 @@ I64 = NDArray[np.int64]
 Values = Mapping[str, NDArray[Any]]
 
 
+def by_rank(job: Job) -> Job:
+    """What files of single ranks hold of a job: one that was generated is evened, any other is left as it is."""
+    return evened(job) if job.provenance.get("tool") == "etude generate" else job
+
+
 def evened(job: Job) -> Job:
     """The job with `in_bytes` of collectives alike on their members; itself where they are so already."""
     if not job.values:

@@ -28,6 +28,10 @@ class Local:
     flash: bool = True
     chunks: int = 1
     """Pieces that a split layer and its collective are cut into, so that they overlap."""
+    capacity: float = 0.0
+    """Tokens that an expert takes at most, over the mean; 0: all, and then the host waits to know how many."""
+    grad_bytes: float = 0.0
+    """Moved for each weight by the product that makes its gradient: read and written where it is added to another."""
     training: bool = True
 
     @property
@@ -78,7 +82,7 @@ def cast(local: Local, elements: int, part: str, *, load: bool = False) -> list[
     if local.gemm_dtype == local.dtype:
         return []
     w = work.elementwise(elements, dtype=local.dtype)
-    one = compute("aten::_to_copy", part, w, shapes((elements,)), shapes((elements,)), load=load)
+    one = compute("aten::_to_copy", part, w, shapes((elements,)), shapes((elements,)), load=load, calls=0.0)
     return [one]
 
 
@@ -98,6 +102,7 @@ def plain(
     expert: bool = False,
     load: bool = False,
     local_params: int | None = None,
+    calls: float = 1.0,
 ) -> list[Op]:
     """A linear layer that no collective belongs to."""
     held = params if local_params is None else local_params
@@ -112,7 +117,9 @@ def plain(
         batch=batch,
         expert=expert,
         load=load,
+        calls=calls,
         saved_bytes=bytes_of(batch * m * k, local.gemm_dtype),
+        grad_bytes=local.grad_bytes,
     )
     one = one.replace(backward=(*_uncast(local, batch * m * n, part, load=load), *one.backward))
     return [*cast(local, batch * m * k, part, load=load), one]
@@ -133,10 +140,21 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
     *casts, dgrad, wgrad = one.backward
     if not local.sp:
-        reduce = collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.INPUT)
+        reduce = collective(
+            Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, phase=Phase.INPUT, dtype=local.dtype
+        )
         return [*made[:-1], one.replace(backward=(*casts, dgrad, reduce, wgrad))]
     again = collective(
-        Collective.ALL_GATHER, "tp", local.tp, gathered, part, Stream.TENSOR, phase=Phase.WEIGHT, start="x"
+        Collective.ALL_GATHER,
+        "tp",
+        local.tp,
+        gathered,
+        part,
+        Stream.TENSOR,
+        phase=Phase.WEIGHT,
+        start="x",
+        calls=0.0,
+        dtype=one.dtype,
     )
     wgrad = wgrad.replace(waits=("x",))
     sizes = pieces(tokens, local.chunks)
@@ -146,9 +164,13 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
         key = f"gather{i}" if last else ""
         some = bytes_of(m * k, local.dtype)
         cut = bytes_of(m * k, local.gemm_dtype)
-        gathers.append(collective(Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, start=key))
+        gathers.append(
+            collective(
+                Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, start=key, calls=0.0, dtype=one.dtype
+            )
+        )
         products.append(_piece(gemm(m, n, k, part, dtype=one.dtype, waits=(key,) if key else ()), one, i == last))
-        back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT))
+        back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, calls=float(i == last)))
         wait = tuple(f"scatter{j}" for j in range(last)) if i == last else ()
         start = f"scatter{i}" if i < last else ""
         back.append(
@@ -162,6 +184,8 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
                 phase=Phase.INPUT,
                 start=start,
                 waits=wait,
+                calls=0.0,
+                dtype=local.dtype,
             )
         )
     products[-1] = products[-1].replace(backward=(*casts, again, *back, wgrad), saved_bytes=one.saved_bytes // local.tp)
@@ -177,7 +201,7 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
         return made
     one, full = made[-1], bytes_of(tokens * n, local.dtype)
     if not local.sp:
-        return [*made, collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR)]
+        return [*made, collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)]
     wgrad = one.backward[-1]
     sizes = pieces(tokens, local.chunks)
     forward, gathers, back = [], [], []
@@ -188,13 +212,36 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
         wait = tuple(f"scatter{j}" for j in range(last)) if i == last else ()
         start = f"scatter{i}" if i < last else ""
         forward.append(
-            collective(Collective.REDUCE_SCATTER, "tp", local.tp, some, part, Stream.TENSOR, start=start, waits=wait)
+            collective(
+                Collective.REDUCE_SCATTER,
+                "tp",
+                local.tp,
+                some,
+                part,
+                Stream.TENSOR,
+                start=start,
+                waits=wait,
+                calls=0.0,
+                dtype=local.dtype,
+            )
         )
         key = f"gather{i}" if last else ""
         gathers.append(
-            collective(Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, phase=Phase.INPUT, start=key)
+            collective(
+                Collective.ALL_GATHER,
+                "tp",
+                local.tp,
+                cut,
+                part,
+                Stream.TENSOR,
+                phase=Phase.INPUT,
+                start=key,
+                calls=0.0,
+                dtype=one.dtype,
+            )
         )
-        back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, waits=(key,) if key else ()))
+        waits = (key,) if key else ()
+        back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, waits=waits, calls=float(i == last)))
     casts = list(_uncast(local, tokens * n // local.tp, part))
     forward[-1] = forward[-1].replace(backward=(*casts, *gathers, *back, wgrad))
     return [*made[:-1], *forward]
@@ -203,5 +250,5 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
 def _piece(op: Op, whole: Op, last: bool) -> Op:
     """A piece of a layer; the last one stands for its parameters and what it keeps."""
     if not last:
-        return op
+        return op.replace(calls=0.0)
     return op.replace(params=whole.params, local_params=whole.local_params, saved_bytes=whole.saved_bytes)

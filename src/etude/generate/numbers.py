@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.generate.ops import Stream
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
@@ -34,6 +35,28 @@ def numbers(job: Job, *, params: int = 0, memory_peak_bytes: int | None = None) 
         "comm_bytes_by_type": by_type,
         "memory_peak_bytes": buffers if memory_peak_bytes is None else memory_peak_bytes,
     }
+
+
+def by_group(job: Job) -> dict[str, dict[str, int]]:
+    """Input bytes of all ranks by what a group is for (`tp`, `dp`, `ep`, ...; messages: `cp`, `pp`) and by type."""
+    found: dict[str, dict[str, int]] = {}
+    for trace, ranks in _programs(job):
+        sent = _known(trace.in_bytes)
+        for label, members in _groups(trace):
+            for name, rows in _types(trace):
+                size = ranks * int(sent[rows & members].sum())
+                if size:
+                    kinds = found.setdefault(label, {})
+                    kinds[name] = kinds.get(name, 0) + size
+    return found
+
+
+def _groups(trace: Trace) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+    for slot, label in enumerate(trace.group_slots):
+        yield label, (trace.group == slot) & (trace.kind == Kind.COLL)
+    send = trace.kind == Kind.SEND
+    yield "pp", send & (trace.stream == Stream.PIPELINE)
+    yield "cp", send & (trace.stream == Stream.CONTEXT)
 
 
 def _programs(job: Job) -> Iterator[tuple[Trace, int]]:

@@ -124,6 +124,11 @@ class Op:
     """What recomputation knows it by: attention (its core), norm, activation."""
     load: bool = False
     """Work that depends on routing: a rank's share of tokens."""
+    # the host
+    calls: float = 1.0
+    """What the host does to issue it, over a usual op; 0 where the call of another op issues it too."""
+    read: bool = False
+    """The host needs its result before it issues more: how many tokens each expert has."""
 
     @property
     def core(self) -> bool:
@@ -141,6 +146,19 @@ def shapes(*tensors: Sequence[int]) -> str:
 def types(dtype: str, count: int) -> str:
     one = f"'Tensor({TYPES.get(dtype, dtype)})'"
     return "[" + ", ".join([one] * count) + "]"
+
+
+def moved_shapes(op: Op) -> Op:
+    """What communication moves as tensors of one dimension."""
+    size = WIDTH.get(op.dtype) or width(op.dtype)
+
+    def flat(moved: int) -> str:
+        return shapes((int(moved / size),)) if moved != UNKNOWN and moved % size == 0 else ""
+
+    return op.replace(in_shapes=flat(op.in_bytes), out_shapes=flat(op.out_bytes))
+
+
+WIDTH: Final = {"int64": 8}
 
 
 def count_of(shape_list: str) -> int:
@@ -187,13 +205,18 @@ def linear(
     local: int,
     batch: int = 1,
     saved_bytes: int | None = None,
+    grad_bytes: float = 0.0,
     **more: Any,
 ) -> Op:
-    """A layer with weights: its backward is a product for the input and one for the weights."""
-    backward = (
-        gemm(m, k, n, part, dtype=dtype, batch=batch, phase=Phase.INPUT, load=more.get("load", False)),
-        gemm(k, n, m, part, dtype=dtype, batch=batch, phase=Phase.WEIGHT, side=True, load=more.get("load", False)),
-    )
+    """A layer with weights: its backward is a product for the input and one for the weights.
+
+    `grad_bytes` moved for each weight where its gradient is added to what is there; 0: written in `dtype`.
+    """
+    both = {"dtype": dtype, "batch": batch, "load": more.get("load", False), "calls": more.get("calls", 1.0)}
+    wgrad = gemm(k, n, m, part, phase=Phase.WEIGHT, side=True, **both)
+    if grad_bytes:
+        wgrad = wgrad.replace(size_bytes=wgrad.size_bytes + int(batch * k * n * (grad_bytes - width(dtype))))
+    backward = (gemm(m, k, n, part, phase=Phase.INPUT, **both), wgrad)
     keep = bytes_of(batch * m * k, dtype) if saved_bytes is None else saved_bytes
     return gemm(
         m,
@@ -270,7 +293,7 @@ def pointwise(elements: int, part: str, *, dtype: str, name: str = "aten::mul", 
 def permute(elements: int, part: str, *, dtype: str) -> Op:
     """Rows in another order, both ways: tokens to experts and back."""
     w = work.copy(elements, dtype=dtype)
-    one = compute("aten::index_select", part, w, shapes((elements,)), shapes((elements,)), load=True)
+    one = compute("aten::index_select", part, w, shapes((elements,)), shapes((elements,)), load=True, calls=2.0)
     return one.replace(backward=(one.replace(phase=Phase.INPUT),))
 
 
@@ -332,7 +355,8 @@ def exchanged(
     """A collective whose backward is its opposite; nothing in a group of one."""
     if size == 1:
         return []
-    back = collective(OPPOSITE[kind], group, size, full_bytes, part, stream, phase=Phase.INPUT)
+    dtype = more.get("dtype", "bf16")
+    back = collective(OPPOSITE[kind], group, size, full_bytes, part, stream, phase=Phase.INPUT, dtype=dtype)
     return [collective(kind, group, size, full_bytes, part, stream, backward=(back,), **more)]
 
 

@@ -96,6 +96,7 @@ class Plan:
     data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
     checkpoint: bool = figure("flag", "the state is written out at the end", False)
     host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True)
+    graphs: bool = figure("flag", "the host issues graphs of all that routing does not size, at no time", False)
     step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.generate.fragment import BEFORE, Book, Fragment
-from etude.generate.ops import Op, count_of, types
+from etude.generate.ops import Op, count_of, moved_shapes, types
 from etude.model.build import build_trace
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
@@ -89,8 +89,8 @@ class Program:
             found.append((inside[:, None, :] + np.array(bases, np.int32)[None, :, None]).reshape(2, -1))
         return _csr(found, self.rows)
 
-    def trace(self, host_ns: float = 0.0) -> tuple[Trace, list[str], list[str]]:
-        """The trace, and the labels of its group and peer slots."""
+    def trace(self, host_ns: float = 0.0, *, graphs: bool = False) -> tuple[Trace, list[str], list[str]]:
+        """The trace, and the labels of its group and peer slots. `graphs`: see Plan."""
         op, module, micro, tag = self._rows()
         columns, groups, peers = columns_of(self.book, op)
         paths = list(self.book.modules)
@@ -103,7 +103,10 @@ class Program:
         queued = _in_turn(columns["kind"], columns["stream"])
         data, ctrl = self._edges("data", self._data), self._edges("ctrl", [*self._ctrl, *queued])
         if host_ns:
-            columns, data, ctrl = _with_host(columns, data, ctrl, int(host_ns))
+            ops = self.book.ops
+            calls = np.array([o.calls * (not graphs or sized_by_routing(o)) for o in ops])[op]
+            read = np.array([o.read for o in ops])[op]
+            columns, data, ctrl = _with_host(columns, data, ctrl, np.rint(host_ns * calls).astype(np.int64), read)
         trace = build_trace(
             columns,
             data=data,
@@ -132,6 +135,7 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
     seen = np.bincount(op, minlength=len(book.ops)) > 0
     at = (np.cumsum(seen) - 1)[op]
     ops = [book.ops[u] for u in np.flatnonzero(seen)]
+    ops = [moved_shapes(o) if o.kind in (Kind.COLL, Kind.SEND, Kind.RECV) else o for o in ops]
     groups = list(dict.fromkeys(o.group for o in ops if o.kind == Kind.COLL))
     peers = list(dict.fromkeys(o.group for o in ops if o.kind in (Kind.SEND, Kind.RECV)))
 
@@ -175,10 +179,20 @@ def _csr(edges: list[I32], rows: int) -> tuple[I64, I32]:
     return start, waited
 
 
+def sized_by_routing(op: Op) -> bool:
+    """What no graph holds: how much it is changes from step to step."""
+    return op.load or op.group in ("ep", "etp")
+
+
 def _with_host(
-    columns: dict[str, Any], data: tuple[I64, I32], ctrl: tuple[I64, I32], host_ns: int
+    columns: dict[str, Any],
+    data: tuple[I64, I32],
+    ctrl: tuple[I64, I32],
+    host_ns: I64,
+    read: NDArray[np.bool_],
 ) -> tuple[dict[str, Any], tuple[I64, I32], tuple[I64, I32]]:
-    """A host node before each device node: a thread issues them one after another, and none runs before."""
+    """A host node before each device node: a thread issues them one after another, and none runs before. Where the
+    host reads a result, it waits for the device before it goes on."""
     rows = len(columns["kind"])
     device = 2 * np.arange(rows) + 1
     wide: dict[str, Any] = {}
@@ -202,7 +216,9 @@ def _with_host(
     host = np.arange(0, 2 * rows, 2, dtype=np.int32)
     launched = np.stack([host + 1, host])
     queued = np.stack([host[1:], host[:-1]])
-    wider_data = [np.stack([_owners(data) * 2 + 1, data[1] * 2 + 1]).astype(np.int32), launched]
+    waited = np.flatnonzero(read[:-1]).astype(np.int32)
+    answered = np.stack([host[waited + 1], host[waited] + 1])
+    wider_data = [np.stack([_owners(data) * 2 + 1, data[1] * 2 + 1]).astype(np.int32), launched, answered]
     wider_ctrl = [np.stack([_owners(ctrl) * 2 + 1, ctrl[1] * 2 + 1]).astype(np.int32), queued]
     return wide, _csr(wider_data, 2 * rows), _csr(wider_ctrl, 2 * rows)
 

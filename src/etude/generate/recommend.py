@@ -23,7 +23,7 @@ def blocks(model: Model, local: Local) -> list[Block]:
     size = bytes_of(b * model.tables * width, local.dtype)
     sparse = [
         table.replace(expert=True),
-        *exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "tables", Stream.EXPERT),
+        *exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "tables", Stream.EXPERT, dtype=local.dtype),
     ]
     vectors = model.tables + 1
     met = gemm(vectors, vectors, width, "interaction", dtype=local.dtype, batch=b)

@@ -48,13 +48,20 @@ class ServedJob:
     timed: bool
     """Requests wait for their arrival."""
     weights_bytes: int
+    token_bytes: int
+    """Keys and values of a token on a rank."""
     kv_bytes: int
     """Keys and values at most on a rank."""
     working_bytes: int
+    served: Served
 
     @property
     def memory_peak_bytes(self) -> int:
         return self.weights_bytes + self.kv_bytes + self.working_bytes
+
+    def working_of(self, tokens: int) -> int:
+        """Activations of a pass of so many tokens."""
+        return _working(self.served, tokens)
 
     def summary(self) -> dict[str, Any]:
         found = numbers(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
@@ -134,6 +141,7 @@ def serve(
         provenance={"tool": "etude generate", "model": model.name, "serving": "yes"},
     )
     tokens = max((p.tokens for instance in instances for b in instance.batches for p in b.passes), default=1)
+    token = sum(s.kv_bytes * -(-s.model.layers // plan.pp) for s in served)
     held = max(sum(b.kv_tokens for b in instance.batches) for instance in instances)
     return ServedJob(
         model=model,
@@ -144,8 +152,10 @@ def serve(
         requests=given,
         timed=device is not None,
         weights_bytes=sum(_weights(s, plan) for s in served),
-        kv_bytes=held * sum(s.kv_bytes * -(-s.model.layers // plan.pp) for s in served),
+        token_bytes=token,
+        kv_bytes=held * token,
         working_bytes=_working(served[0], tokens),
+        served=served[0],
     )
 
 
@@ -275,8 +285,11 @@ def _makers(requests: Sequence[Request], makers: int, room: Batching, time_ns: A
     for j in range(makers):
         mine = list(range(j, len(requests), makers))
         batched = batch([requests[r] for r in mine], room, time_ns)
-        passes = [
-            Pass(spans, len(spans)) for p in batched.passes if (spans := tuple(s for s in p.spans if not s.prompt))
+        tokens = [
+            (Pass(spans, len(spans)), held)
+            for p, held in zip(batched.passes, batched.held, strict=True)
+            if (spans := tuple(s for s in p.spans if not s.prompt))
         ]
-        found.append(Instance([Batched(passes, batched.kv_tokens)], [mine], reads=False))
+        made = Batched([p for p, _ in tokens], batched.kv_tokens, [held for _, held in tokens])
+        found.append(Instance([made], [mine], reads=False))
     return found

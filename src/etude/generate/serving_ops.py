@@ -58,11 +58,15 @@ class Served:
         ops = [_served(op) for op in transformer.head(self.model, local) if op.part != "loss"]
         if self.local.sp:
             full = bytes_of(self.padded(tokens) * self.model.hidden, local.dtype)
-            ops.insert(0, collective(Collective.ALL_GATHER, "tp", local.tp, full, "gather", Stream.TENSOR))
+            ops.insert(
+                0, collective(Collective.ALL_GATHER, "tp", local.tp, full, "gather", Stream.TENSOR, dtype=local.dtype)
+            )
         vocab = self.model.vocab
         if local.tp > 1:
             full = bytes_of(outputs * transformer.vocab_of(self.model, local) * local.tp, local.dtype)
-            ops.append(collective(Collective.ALL_GATHER, "tp", local.tp, full, "logits", Stream.TENSOR))
+            ops.append(
+                collective(Collective.ALL_GATHER, "tp", local.tp, full, "logits", Stream.TENSOR, dtype=local.dtype)
+            )
         w = work.softmax(outputs, vocab, dtype="fp32")
         ops.append(compute("aten::multinomial", "sample", w, shapes((outputs, vocab)), shapes((outputs, 1))))
         return Block("head", tuple(ops), 8 * outputs)

@@ -123,7 +123,8 @@ class Writer:
         self, kind: Kind, peer: str, size: int, at: int, k: int, what: int, number: int, value: int = BEFORE
     ) -> int:
         tag = 1 + 2 * (k * self.plan.pp + at) + what
-        op = message(kind, peer, size, "tokens" if what else "hidden", Stream.PIPELINE)
+        dtype = "int64" if what else self.served[0].local.dtype
+        op = message(kind, peer, size, "tokens" if what else "hidden", Stream.PIPELINE, dtype=dtype)
         return self.program.add(op, "pipeline", micro_batch=number, data=[value], tag=tag)
 
     def _kv_bytes(self, request: int) -> int:
@@ -133,13 +134,19 @@ class Writer:
         if self.requests[request].output < 2:  # done with its prompt
             return
         readers, makers = self.split
-        op = message(Kind.SEND, f"copy{readers + request % makers}", self._kv_bytes(request), "kv", Stream.CONTEXT)
+        kept = self.served[0].kv_dtype
+        op = message(
+            Kind.SEND, f"copy{readers + request % makers}", self._kv_bytes(request), "kv", Stream.CONTEXT, dtype=kept
+        )
         self.program.add(op, "cache", micro_batch=number, data=[value], tag=1 + request)
 
     def _receive(self, request: int, number: int) -> list[int]:
         if self.instance.reads or self.requests[request].output < 2:
             return []
-        op = message(Kind.RECV, f"copy{request % self.split[0]}", self._kv_bytes(request), "kv", Stream.CONTEXT)
+        kept = self.served[0].kv_dtype
+        op = message(
+            Kind.RECV, f"copy{request % self.split[0]}", self._kv_bytes(request), "kv", Stream.CONTEXT, dtype=kept
+        )
         return [self.program.add(op, "cache", micro_batch=number, tag=1 + request)]
 
     def _arrivals(self) -> dict[int, int]:

@@ -66,7 +66,14 @@ def gather(plan: Plan, group: Copies, params: int, phase: Phase = Phase.FORWARD)
     """Whole weights from their shards."""
     full = bytes_of(group.padded(params), plan.dtype)
     return collective(
-        Collective.ALL_GATHER, group.shard_group, group.shards, full, "weights", Stream.GATHER, phase=phase
+        Collective.ALL_GATHER,
+        group.shard_group,
+        group.shards,
+        full,
+        "weights",
+        Stream.GATHER,
+        phase=phase,
+        dtype=plan.dtype,
     )
 
 
@@ -84,6 +91,7 @@ def reduce(plan: Plan, group: Copies, params: int) -> list[Op]:
                 "gradients",
                 Stream.REDUCE,
                 phase=Phase.WEIGHT,
+                dtype=plan.grad_dtype,
             )
         )
     if group.replicas > 1:
@@ -96,6 +104,7 @@ def reduce(plan: Plan, group: Copies, params: int) -> list[Op]:
                 "gradients",
                 Stream.REDUCE,
                 phase=Phase.WEIGHT,
+                dtype=plan.grad_dtype,
             )
         )
     return ops

@@ -173,7 +173,7 @@ class Walk:
         key = kind, rank, size, phase
         if key not in self.messages:
             stream = Stream.PIPELINE if kind == Kind.SEND else Stream.NONE
-            self.messages[key] = message(kind, f"stage{rank}", size, "", stream, phase=phase)
+            self.messages[key] = message(kind, f"stage{rank}", size, "", stream, phase=phase, dtype=self.plan.dtype)
         return self.messages[key]
 
     def _tag(self, action: Action, source: int, micro: int) -> int:
@@ -266,7 +266,14 @@ class Walk:
         waits += self._mirror(waits)
         if self.layout.tied_bytes and {0, len(self.layout.stages) - 1} & set(self.held):
             op = collective(
-                Collective.ALL_REDUCE, "ends", 2, self.layout.tied_bytes, "tied", Stream.REDUCE, phase=Phase.WEIGHT
+                Collective.ALL_REDUCE,
+                "ends",
+                2,
+                self.layout.tied_bytes,
+                "tied",
+                Stream.REDUCE,
+                phase=Phase.WEIGHT,
+                dtype=plan.grad_dtype,
             )
             waits.append(program.add(op, "embedding", data=waits))
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
@@ -278,7 +285,14 @@ class Walk:
             waits = [program.add(norm.replace(dtype=plan.grad_dtype), "optimizer", data=waits)]
             if plan.gpus > 1:
                 op = collective(
-                    Collective.ALL_REDUCE, "world", plan.gpus, 4, "norm", Stream.REDUCE, phase=Phase.OPTIMIZER
+                    Collective.ALL_REDUCE,
+                    "world",
+                    plan.gpus,
+                    4,
+                    "norm",
+                    Stream.REDUCE,
+                    phase=Phase.OPTIMIZER,
+                    dtype="fp32",
                 )
                 waits = [program.add(op, "optimizer", data=waits)]
         row = program.add(update(plan, params), "optimizer", data=waits)
@@ -305,7 +319,10 @@ class Walk:
             return []
         params = sum(b.local_params(expert=e) for s in self.held for b in self.layout.stages[s] for e in (False, True))
         size = bytes_of(params, self.plan.grad_dtype)
-        op = collective(Collective.ALL_REDUCE, "twins", 2, size, "gradients", Stream.REDUCE, phase=Phase.WEIGHT)
+        dtype = self.plan.grad_dtype
+        op = collective(
+            Collective.ALL_REDUCE, "twins", 2, size, "gradients", Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
+        )
         return [self.program.add(op, "pipeline", data=waits)]
 
     def _gather_after(self, row: int) -> int:

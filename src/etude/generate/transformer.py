@@ -71,9 +71,9 @@ def embed(model: Model, local: Local) -> list[Op]:
     ]
     full = bytes_of(local.tokens * model.hidden, local.dtype)
     if local.sp:
-        ops += exchanged(Collective.REDUCE_SCATTER, "tp", local.tp, full, "tokens", Stream.TENSOR)
+        ops += exchanged(Collective.REDUCE_SCATTER, "tp", local.tp, full, "tokens", Stream.TENSOR, dtype=local.dtype)
     elif local.tp > 1:
-        ops += [collective(Collective.ALL_REDUCE, "tp", local.tp, full, "tokens", Stream.TENSOR)]
+        ops += [collective(Collective.ALL_REDUCE, "tp", local.tp, full, "tokens", Stream.TENSOR, dtype=local.dtype)]
     if model.positions == Positions.LEARNED:
         table = (model.max_positions or local.seq) * model.hidden
         ops.append(
@@ -204,12 +204,16 @@ def mixture(model: Model, local: Local) -> list[Op]:
     sent = local.rows * model.top_k
     size = bytes_of(sent * h, local.dtype)
     ops.append(permute(sent * h, "experts.dispatch", dtype=local.dtype))
-    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.dispatch", Stream.EXPERT)
-    ops += exchanged(Collective.ALL_GATHER, "etp", local.etp, size * local.etp, "experts.dispatch", Stream.EXPERT)
+    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.dispatch", Stream.EXPERT, dtype=local.dtype)
+    ops += exchanged(
+        Collective.ALL_GATHER, "etp", local.etp, size * local.etp, "experts.dispatch", Stream.EXPERT, dtype=local.dtype
+    )
     # What comes in is ordered by the rank that sent it, and the experts want their own together.
     sort = permute(sent * local.etp * h, "experts.sort", dtype=local.dtype) if local.ep > 1 and mine > 1 else None
     ops += [sort] if sort else []
     rows = -(-sent * local.etp // mine)
+    # One call for all experts, which then issues products, and in 8 bits casts, expert by expert.
+    calls = 1.0 + mine * (CALLS_OF_8_BITS if local.gemm_dtype != local.dtype else CALLS_OF_16_BITS)
     up, down = ways * ffn * h + model.expert_bias * ways * ffn, ffn * h + model.expert_bias * h
     ops += plain(
         local,
@@ -221,6 +225,7 @@ def mixture(model: Model, local: Local) -> list[Op]:
         batch=mine,
         expert=True,
         load=True,
+        calls=calls,
         local_params=mine * up // local.etp,
     )
     ops.append(activation(rows * mine * held, "experts.activation", gated=model.gated, dtype=local.dtype, load=True))
@@ -234,11 +239,20 @@ def mixture(model: Model, local: Local) -> list[Op]:
         batch=mine,
         expert=True,
         load=True,
+        calls=calls,
         local_params=mine * down // local.etp,
     )
     ops += [sort] if sort else []
-    ops += exchanged(Collective.REDUCE_SCATTER, "etp", local.etp, size * local.etp, "experts.combine", Stream.EXPERT)
-    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.combine", Stream.EXPERT)
+    ops += exchanged(
+        Collective.REDUCE_SCATTER,
+        "etp",
+        local.etp,
+        size * local.etp,
+        "experts.combine",
+        Stream.EXPERT,
+        dtype=local.dtype,
+    )
+    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.combine", Stream.EXPERT, dtype=local.dtype)
     ops.append(permute(sent * h, "experts.combine", dtype=local.dtype))
     if model.shared_ffn:
         ops += feed_forward(model, local, ffn=model.shared_ffn, part="shared", bias=False)
@@ -248,11 +262,28 @@ def mixture(model: Model, local: Local) -> list[Op]:
     return ops
 
 
+CALLS_OF_ROUTER = 8.0
+"""Choosing experts and counting tokens takes some 30 small kernels; a usual op is a few. Backward half as many."""
+CALLS_OF_16_BITS, CALLS_OF_8_BITS = 0.1, 0.25
+"""For each expert of a rank: the product alone, or with casts and scales in both layouts."""
+
+
 def _gate(local: Local, experts: int) -> Op:
+    """Probabilities of experts. The host waits for them: the sizes of all that follows depend on the tokens' choice."""
     w = work.softmax(local.rows, experts, dtype="fp32")
     shape = shapes((local.rows, experts))
-    back = compute("aten::_softmax_backward_data", "experts.router", w, shape, shape, phase=Phase.INPUT)
-    return compute("aten::_softmax", "experts.router", w, shape, shape, backward=(back,))
+    half = CALLS_OF_ROUTER / 2
+    back = compute("aten::_softmax_backward_data", "experts.router", w, shape, shape, phase=Phase.INPUT, calls=half)
+    return compute(
+        "aten::_softmax",
+        "experts.router",
+        w,
+        shape,
+        shape,
+        backward=(back,),
+        calls=CALLS_OF_ROUTER,
+        read=not local.capacity,
+    )
 
 
 def head(model: Model, local: Local) -> list[Op]:
@@ -277,12 +308,17 @@ def _unquantised(local: Local) -> Local:
 
 
 def loss(model: Model, local: Local, vocab: int) -> list[Op]:
-    """Cross entropy in 32 bits; over split vocabularies the maximum and the sum are reduced."""
+    """Cross entropy in 32 bits, to which logits are cast and from which their gradients are cast back; over split
+    vocabularies the maximum and the sum are reduced."""
     tokens = local.tokens
     w = work.softmax(tokens, vocab, dtype="fp32")
     shape = shapes((tokens, vocab))
-    b = Work(op_class=OpClass.ELEMENTWISE, flops=2 * tokens * vocab, size_bytes=6 * tokens * vocab, dtype="fp32")
+    b = Work(op_class=OpClass.ELEMENTWISE, flops=2 * tokens * vocab, size_bytes=8 * tokens * vocab, dtype="fp32")
     back = compute("aten::_softmax_backward_data", "loss", b, shape, shape, phase=Phase.INPUT)
+    size = bytes_of(tokens * vocab, local.dtype) + 4 * tokens * vocab
+    c = Work(op_class=OpClass.ELEMENTWISE, flops=tokens * vocab, size_bytes=size, dtype="fp32")
+    wide = compute("aten::_to_copy", "loss", c, shape, shape)
+    casts = [] if local.dtype == "fp32" else [wide.replace(backward=(wide.replace(phase=Phase.INPUT),))]
     ops = [
         compute(
             "aten::_log_softmax",
@@ -296,6 +332,6 @@ def loss(model: Model, local: Local, vocab: int) -> list[Op]:
         )
     ]
     if local.tp > 1:
-        small = collective(Collective.ALL_REDUCE, "tp", local.tp, 4 * tokens, "loss", Stream.TENSOR)
+        small = collective(Collective.ALL_REDUCE, "tp", local.tp, 4 * tokens, "loss", Stream.TENSOR, dtype="fp32")
         ops = [small, ops[0], small]
-    return ops
+    return [*casts, *ops]

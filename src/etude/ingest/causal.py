@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from etude.errors import TraceError
 from etude.ingest.collectives import communications
 from etude.ingest.comm_nodes import comm_cells, comm_columns, comm_groups, groups_text
-from etude.ingest.context import context
+from etude.ingest.context import Context, context
 from etude.ingest.copies import rate_cells
 from etude.ingest.coverage import coverage
 from etude.ingest.dropped import dropped
@@ -43,7 +43,7 @@ from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.job import Part
-from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, UNKNOWN, Kind, ValueKind
+from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, STACK, UNKNOWN, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
 __all__ = ["Linked", "convert", "to_job"]
@@ -123,7 +123,8 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: 
     stream[on_stream] = found.device.stream_id[found.device.stream[found.index[on_stream]]]
     named = (found.what == HOST_EVENT) | on_device
     column: dict[str, Any] = {c.name: constant(c.name, n) for c in NODE}
-    column |= _texts(texts, device, host, found, row, host_row)
+    around = context(device)
+    column |= _texts(texts, device, host, found, around, row, host_row)
     column |= {
         "source_id": np.arange(n, dtype=np.uint64),
         "kind": np.where(found.what == GROUPS, Kind.METADATA, Kind.COMP).astype(np.uint8),
@@ -140,7 +141,8 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: 
     peers = comm_columns(found.comms, found.row_of_comm, found.host.apart, column)
     column["flops"], column["tensor_bytes"] = _work(device, host, found, host_row, row, column["kind"])
     column["lane"], lane_kind, lane_id = lanes(column["kind"], column["cpu"], column["thread"], column["stream"])
-    layouts, column["layout"], cells = _attributes(texts, device, host, found, host_row)
+    stack = _stacks(texts, found, around, row, column["parent"])
+    layouts, column["layout"], cells = _attributes(texts, device, host, found, host_row, stack)
     column["io"] = ((column["in_values"] >= 0) | (column["in_shapes"] >= 0)).astype(np.uint8)
     column["io"] |= ((column["out_values"] >= 0) | (column["out_shapes"] >= 0)).astype(np.uint8) << 1
     trace = Trace(
@@ -229,7 +231,13 @@ def _step(name: str) -> int:
 
 
 def _texts(
-    texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: Graph, row: I64, host_row: I64
+    texts: PythonTexts,
+    device: DeviceTrace,
+    host: HostTrace | None,
+    found: Graph,
+    around: Context,
+    row: I64,
+    host_row: I64,
 ) -> dict[str, I64]:
     given = {SEGMENT: SEGMENT_NAME, GROUPS: GROUPS_NAME, DISPATCH: DISPATCH_NAME}
     words = np.array([texts.put(word.encode()) for word in (*device.names, *given.values())], np.int64)
@@ -254,7 +262,6 @@ def _texts(
         # values of the host trace name tensors, which differ everywhere
         put = texts.put_all if host is not None and key.endswith("values") else texts.put_distinct
         column[key] = np.append(put(places), NO_TEXT)[source]
-    around = context(device)
     operator = np.append(found.host.row, -1)[np.append(found.host.operator, -1)[found.owner]]
     for key in ("phase", "module"):
         words_of = getattr(around, f"{key}s")
@@ -268,8 +275,19 @@ def _texts(
     return column
 
 
+def _stacks(texts: PythonTexts, found: Graph, around: Context, row: I64, parent: NDArray[np.int32]) -> I64:
+    """Python stack of each operator that Python called, as text; what it calls has the same one and does not say it."""
+    if not around.stacks:
+        return np.full(len(found), NO_TEXT, np.int64)
+    code = np.where(found.what == HOST_EVENT, around.stack[row], -1)
+    code[(parent >= 0) & (code == code[parent])] = -1
+    words = [texts.put(word.encode()) if used else NO_TEXT for word, used in
+             zip(around.stacks, np.bincount(code + 1, minlength=len(around.stacks) + 1)[1:], strict=True)]  # fmt: skip
+    return np.array([*words, NO_TEXT], np.int64)[code]
+
+
 def _attributes(
-    texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: I64
+    texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: I64, stack: I64
 ) -> tuple[tuple[Layout, ...], NDArray[np.int32], I64]:
     """What no column holds: of host operators their sequence numbers, scopes and schemas; of communications their
     root, data type and shares."""
@@ -298,6 +316,10 @@ def _attributes(
     recorded = Attr(RECORDED_NS, integer)
     layouts |= {(recorded,): 2, (*own, recorded): 3}
     layout[apart] += 2
+    called = stack != NO_TEXT
+    if called.any():
+        layouts |= {(*entry, Attr(STACK, ValueKind.STRING)): number + 4 for entry, number in layouts.items()}
+        layout[called] += 4
     activities = np.flatnonzero(found.what == ACTIVITY)
     added = rate_cells(device, activities, found.device.row[found.index[activities]])
     added |= comm_cells(texts, found.comms.table, found.row_of_comm)
@@ -311,6 +333,7 @@ def _attributes(
     has_own = np.zeros(len(found), np.bool_)
     has_own[rows] = True
     cells[start[apart] + np.where(has_own, len(own), 0)[apart]] = length[apart]
+    cells[start[called] + (np.where(has_own, len(own), 0) + apart)[called]] = stack[called]
     for row, (attrs, more) in added.items():
         end = int(start[row] + counts[row])
         cells[end - len(attrs) : end] = more

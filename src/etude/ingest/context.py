@@ -1,4 +1,5 @@
-"""Where in the model and in the step an operator runs: module path and phase, as far as a trace tells."""
+"""Where in the model, in the step and in the program an operator runs: module path, phase and Python stack, as far as a
+trace tells."""
 
 from __future__ import annotations
 
@@ -23,6 +24,10 @@ _MODULE: Final = "nn.Module: "
 _ENGINE: Final = "autograd::engine::evaluate_function"
 _SHARDED: Final = re.compile(r"FSDP::\w+ \((?P<module>[^()]+)\)")
 """FSDP2's annotations name the module that they are about."""
+_NO_LINES: Final = (_MODULE, "<built-in")
+"""Frames that stand for no line of a program."""
+DEEPEST: Final = 16
+"""Frames of a stack that are kept, from the innermost out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +38,9 @@ class Context:
     phases: tuple[str, ...]
     module: I32
     modules: tuple[str, ...]
+    stack: I32
+    stacks: tuple[str, ...]
+    """Python frames, the outermost first: `train.py(96): main;model.py(31): forward`."""
 
 
 def context(device: DeviceTrace) -> Context:
@@ -51,7 +59,13 @@ def context(device: DeviceTrace) -> Context:
     follows = (backward_of >= 0) & (names < 0)
     names[follows] = names[backward_of[follows]]
     k.inherit(order, tree.parent, names)
-    return Context(_spread(device, tree, phase), PHASES, _spread(device, tree, names), words)
+    stack, stacks = _stacks(device, tree)
+    follows = (backward_of >= 0) & (stack < 0)
+    stack[follows] = stack[backward_of[follows]]
+    k.inherit(order, tree.parent, stack)
+    return Context(
+        _spread(device, tree, phase), PHASES, _spread(device, tree, names), words, _spread(device, tree, stack), stacks
+    )
 
 
 def _spread(device: DeviceTrace, tree: Tree, values: I64) -> I32:
@@ -76,15 +90,39 @@ def _module_names(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]
     of_name = np.array([code[about[n]] if n in about else -1 for n in device.names] + [-1], np.int64)
     names = of_name[device.name[tree.row]]
     if len(frames.row):
-        row = np.concatenate([frames.row, tree.row])
-        end = device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
-        is_outer = np.arange(len(row)) < len(frames.row)
-        # an operator may begin with its frame, so frames are a thread's outer intervals whatever the order of ties
-        around = innermost(device.tid[row], device.start_ns[row] + ~is_outer, end - ~is_outer, is_outer)
-        around = around[len(frames.row) :]
+        around = _frame_around(device, tree, frames)
         of_frame = np.array([code[path] for path in paths] + [-1], np.int64)
         names = np.where(names < 0, of_frame[around], names)
     return names, tuple(code)
+
+
+def _frame_around(device: DeviceTrace, tree: Tree, frames: Tree) -> I64:
+    """The innermost of these frames around each operator, -1 where there is none."""
+    row = np.concatenate([frames.row, tree.row])
+    end = device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
+    is_outer = np.arange(len(row)) < len(frames.row)
+    # an operator may begin with its frame, so frames are a thread's outer intervals whatever the order of ties
+    found = innermost(device.tid[row], device.start_ns[row] + ~is_outer, end - ~is_outer, is_outer)
+    return found[len(frames.row) :].astype(np.int64)
+
+
+def _stacks(device: DeviceTrace, tree: Tree) -> tuple[I64, tuple[str, ...]]:
+    """The Python stack of each operator that Python called, as numbers (-1: none) and texts."""
+    is_line = np.array([not name.startswith(_NO_LINES) for name in device.names] + [False])[device.name]
+    frames = call_tree(device, is_line & device.is_category("python_function"))
+    if not len(frames.row):
+        return np.full(len(tree.row), -1, np.int64), ()
+    around = _frame_around(device, tree, frames)
+    words: dict[str, int] = {}
+    of_frame = np.full(len(frames.row) + 1, -1, np.int64)
+    for frame in np.unique(around[around >= 0]).tolist():
+        lines: list[str] = []
+        at = frame
+        while at >= 0 and len(lines) < DEEPEST:
+            lines.append(device.names[device.name[frames.row[at]]])
+            at = int(frames.parent[at])
+        of_frame[frame] = words.setdefault(";".join(reversed(lines)), len(words))
+    return of_frame[around], tuple(words)
 
 
 def _forward_operators(device: DeviceTrace, tree: Tree) -> I64:

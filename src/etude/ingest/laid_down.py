@@ -8,7 +8,6 @@ it they need no copy.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import pickle
 import shutil
 import sys
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
+
+from etude.files import mapped
 
 T = TypeVar("T")
 
@@ -38,8 +39,7 @@ class LaidDown(Generic[T]):
     def take(self) -> T:
         """The value, its arrays read-only and read from the file as they are looked at. The file's name goes; its
         content stays for as long as one of the arrays does."""
-        with self.path.open("rb") as f:
-            content = memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+        content = mapped(self.path)
         self.path.unlink()
         value: T = pickle.loads(self.rest, buffers=[content[a:b] for a, b in self.spans])
         return value

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.files import let_go
 from etude.ingest.graph import SEGMENT_NAME
 from etude.model.job import Job, Part, assemble
 from etude.model.match import Matching, match
@@ -40,6 +41,7 @@ def to_job(name: str, ranks: Sequence[Linked]) -> Job:
         block_of=np.arange(len(ranks), dtype=np.int32),
         clock_offset_ns=np.zeros(len(ranks), np.int64),
     )
+    let_go()
     return assemble(
         name,
         [one.part for one in ranks],

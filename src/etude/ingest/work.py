@@ -13,6 +13,7 @@ from etude.cost.aten_families import FAMILIES, MADE_OF_OTHERS
 from etude.link import tree_kernels as k
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
+from etude.model.distinct import distinct
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -45,26 +46,17 @@ def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
     flops, size_bytes = np.full(len(trace.name), UNKNOWN, np.int64), np.full(len(trace.name), UNKNOWN, np.int64)
     if len(rows):
         texts = [_text_column(trace, column, rows) for column in ("in_shapes", "in_types", "in_values")]
-        columns, which = _distinct([trace.name[rows], *(codes for codes, _ in texts)])
+        columns, which = distinct([trace.name[rows], *(codes for codes, _ in texts)])
         works = [
             aten_work(
                 trace.names[name], *(words[c] if c >= 0 else "" for c, (_, words) in zip(rest, texts, strict=True))
             )
-            for name, *rest in columns
+            for name, *rest in columns.tolist()
         ]
         flops[rows] = np.array([work.flops for work in works], np.int64)[which]
         size_bytes[rows] = np.array([work.size_bytes for work in works], np.int64)[which]
     made_of_others = np.array([name in MADE_OF_OTHERS for name in trace.names] + [False])[trace.name]
     return OperatorWork(flops, size_bytes, made_of_others)
-
-
-def _distinct(columns: list[NDArray[np.int32]]) -> tuple[list[list[int]], I64]:
-    """Rows of some columns that differ, and which of them each row is."""
-    which = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        key = which * (int(column.max()) + 2) + (column + 1)
-        _, first, which = np.unique(key, return_index=True, return_inverse=True)
-    return np.stack([column[first] for column in columns], axis=1).tolist(), which
 
 
 def _text_column(trace: HostTrace | DeviceTrace, column: str, rows: I64) -> tuple[NDArray[np.int32], list[str]]:

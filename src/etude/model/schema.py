@@ -236,6 +236,8 @@ COLUMN: Final = {c.name: c for c in NODE}
 START_NS: Final = _int("start_ns", "ns", "recorded start", "start_ns")
 """Not a column of a Trace (recorded times live in Timing), but an attribute that Etude owns."""
 
+STACK: Final = "stack"
+"""Attribute of operators that Python called: its frames, the outermost first, with `;` between them."""
 RECORDED_NS: Final = "recorded_ns"
 """An attribute (int64): from the recorded start of a node to its recorded end. Only on nodes whose own time, which is
 `duration_ns`, is another: those that waited, and those that are made of others."""

@@ -8,7 +8,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from etude.analyse.collectives import summarised
+from etude.analyse.operations import messages
 from etude.analyse.traffic import traffic_matrix
+from etude.model.schema import UNKNOWN
 from etude.reporting import words
 from etude.reporting.study import Study
 from etude.view.charts import Bar, Column, Mark, Piece, bars, fitted, heat, legend, plot, table
@@ -68,20 +70,22 @@ def told(study: Study) -> list[Told]:
 def section(study: Study) -> Section:
     calls = study.collectives
     if not len(calls):
-        empty = "No collectives are recorded in this run."
-        return Section("communication", "Communication", "", _matrix(study), empty)
+        empty = "No collectives and no messages are recorded in this run."
+        return Section("communication", "Communication", "", _matrix(study) + _messages(study), empty)
     kinds = summarised(calls).to_pylist()
-    body = _split(kinds)
+    body = _split(kinds, [("communication", "transfer"), ("idle", "waiting for the last member")])
     body += f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(study)}</div></div>'
     columns = [
         Column("collective", "collective", _name, number=False), Column("group_size", "ranks", words.number),
         Column("size_bytes", "size", words.size), Column("calls", "calls", words.number),
         Column("total_transfer_ns", "transfer in all", words.time), Column("median_transfer_ns", "median", words.time),
         Column("total_wait_ns", "waiting in all", words.time), Column("median_skew_ns", "skew", words.time),
-        Column("busbw_bytes_per_s", "bus bandwidth", words.rate),
+        Column("busbw_bytes_per_s", "bus bandwidth", lambda v: words.rate(v) if v else "–"),
     ]  # fmt: skip
-    body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns)
     alone = not any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
+    if alone:
+        columns = [c for c in columns if c.key not in ("total_wait_ns", "median_skew_ns")]
+    body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns) + _messages(study)
     lead = (
         "Only one member of each collective is here, so waiting for others cannot be told from the transfer itself."
         if alone
@@ -108,7 +112,35 @@ def _matrix(study: Study) -> str:
     return f"<h3>Who sends to whom</h3>{lead}{drawn}"
 
 
-def _split(kinds: list[dict[str, int]]) -> str:
+def _messages(study: Study) -> str:
+    """Sends and receives by pair of ranks, the most bytes first."""
+    sent = messages(study.job)
+    if not len(sent.src_at):
+        return ""
+    blocks = [study.timing.block(at) for at in range(len(study.job))]
+    found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for a, i, b, j, size in zip(sent.src_at.tolist(), sent.src_row.tolist(), sent.dst_at.tolist(),
+                                sent.dst_row.tolist(), sent.size_bytes.tolist(), strict=True):  # fmt: skip
+        (start, end), (begin, done) = blocks[a], blocks[b]
+        if UNKNOWN not in (start[i], end[i], begin[j], done[j]):
+            found.setdefault((a, b), []).append((max(size, 0), int(end[i] - start[i]), int(done[j] - begin[j])))
+    ranks = study.job.ranks.tolist()
+    rows = []
+    for (a, b), all_of in found.items():
+        size, send, receive = np.array(all_of, np.int64).T
+        rows.append({"from": ranks[a], "to": ranks[b], "count": len(size), "bytes": int(size.sum()),
+                     "send_ns": float(np.median(send)), "receive_ns": float(np.median(receive))})  # fmt: skip
+    columns = [
+        Column("from", "from rank", words.number), Column("to", "to rank", words.number),
+        Column("count", "messages", words.number), Column("bytes", "bytes in all", words.size),
+        Column("send_ns", "a send takes", words.time), Column("receive_ns", "a receive takes", words.time),
+    ]  # fmt: skip
+    rows.sort(key=lambda row: (-row["bytes"], row["from"], row["to"]))
+    lead = '<p class="lead">Medians, waiting for the other side included.</p>'
+    return f"<h3>Messages</h3>{lead}" + table("t-messages", rows[:500], columns) if rows else ""
+
+
+def _split(kinds: list[dict[str, int]], entries: list[tuple[str, str]]) -> str:
     by: dict[str, list[int]] = {}
     for row in kinds:
         entry = by.setdefault(str(row["collective"]), [0, 0])
@@ -118,7 +150,8 @@ def _split(kinds: list[dict[str, int]]) -> str:
         Bar(_name(name), (Piece("communication", "transfer", t), Piece("idle", "waiting", w)))
         for name, (t, w) in sorted(by.items(), key=lambda item: -sum(item[1]))
     ]
-    return legend([("communication", "transfer"), ("idle", "waiting for the last member")]) + bars(drawn, words.time)
+    waits = any(wait for _, wait in by.values())
+    return legend(entries if waits else entries[:1]) + bars(drawn, words.time)
 
 
 def _rates(calls: list[dict[str, float]]) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from typing import Final
 
 import pyarrow as pa
 
@@ -22,29 +23,28 @@ NOTHING = Told(
     "No part of the time, no rank and no single operation passes the limit from which it is told of; the sections "
     "below have the figures.",
 )
+_TELL: Final = (late, path, time_spent, steps, work, communication, roofs)
+_SHOW: Final = (time_spent, steps, path, late, work, communication, roofs, memory)
+PARTS: Final = len(_TELL) + len(_SHOW)
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 def report(
     job: Job, timing: Timing, *, name: str = "", device: Device | None = None, allocated: pa.Table | None = None,
-    made_by: str = "Etude",
+    made_by: str = "Etude", advance: Callable[[int], None] = lambda amount: None,
 ) -> Page:  # fmt: skip
-    """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded."""
+    """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded; `advance`
+    is told of the PARTS as they are done."""
     study = Study(job, timing, name or job.name, device=device, allocated=allocated)
-    told = [
-        t for part in (late, time_spent, path, steps, work, communication, roofs) for t in part.told(study)
-    ] + _doubts(study)
-    sections = [
-        timelines([study]),
-        time_spent.section(study),
-        steps.section(study),
-        path.section(study),
-        late.section(study),
-        work.section(study),
-        communication.section(study),
-        roofs.section(study),
-        memory.section(study),
-    ]
+    told = []
+    for part in _TELL:
+        told += part.told(study)
+        advance(1)
+    told += _doubts(study)
+    sections = [timelines([study])]
+    for part in _SHOW:
+        sections.append(part.section(study))
+        advance(1)
     return Page(
         title=study.name,
         subtitle=_subtitle(study),
@@ -114,15 +114,15 @@ def _doubts(study: Study) -> list[Told]:
         found.append(Told("info", f"{len(job):,} of {job.world_size:,} ranks {words.verb(len(job))} here.",
                           "What the others did can only be seen where they meet "
                           f"{words.verb(len(job), 'it', 'these')}."))  # fmt: skip
-    if (
-        timing.origin == Origin.MEASURED
-        and len(job) > 1
-        and not timing.aligned
-        and not study.aligned.clock_offset_ns.any()
-    ):
+    if timing.origin == Origin.MEASURED and len(job) > 1 and not timing.aligned and not _shifted(study):
         found.append(Told("info", "The ranks' clocks were taken as they are.",
                           "No collectives were recorded from which their offsets could be told."))  # fmt: skip
     return found
+
+
+def _shifted(study: Study) -> bool:
+    """Were the ranks' clocks brought together?"""
+    return not study.timing.aligned and bool(study.aligned.clock_offset_ns.any())
 
 
 def _lost(job: Job) -> Told:
@@ -181,7 +181,7 @@ def facts(study: Study) -> tuple[tuple[str, str], ...]:
     rows = [
         ("Job", job.name),
         ("Ranks", _subtitle(study)),
-        ("Times", study.origin + ("" if study.timing.aligned or len(job) < 2 else ", clocks aligned by collectives")),
+        ("Times", study.origin + (", clocks aligned by collectives" if _shifted(study) else "")),
     ]
     rows += [(key.replace("_", " ").capitalize(), value) for key, value in job.provenance.items()]
     return tuple(rows)

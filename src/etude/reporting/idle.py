@@ -65,6 +65,8 @@ def _of_the_host(study: Study, advice: str) -> str:
     once = sum(ns for _, _, ns in study.first_use)
     if once >= MAIN * study.span_ns:
         return "Most of that is first use of the device, which a run that is warmed up does not have."
+    if study.loading_ns >= MAIN * study.span_ns:
+        return "Most of that is waiting for the data loader."
     if not study.has_device:
         calls = ", calls of the device's runtime" if study.launches else ""
         return (
@@ -76,6 +78,8 @@ def _of_the_host(study: Study, advice: str) -> str:
 
 def _cause(study: Study, cause: str) -> tuple[str, str]:
     style, label = CAUSE[cause]
+    if cause == "host" and not study.has_device and study.launches:
+        return style, f"{ON_HOST[cause]}, calls of the device's runtime"
     return style, label if study.has_device else ON_HOST.get(cause, label)
 
 

@@ -21,7 +21,7 @@ SORT = {
 LABEL = {"host": "host", "launch": "launch", "gap": "unexplained", "other": "other"}
 UNNAMED = ("gap", "launch", "host")
 """Kinds of which no single piece is worth a finding: what the host does is many small things."""
-LONG, MUCH_ONCE, FEW_CALLS = 0.3, 0.1, 3
+LONG, MUCH_ONCE, MUCH_AT_ONCE, FEW_CALLS = 0.3, 0.1, 0.2, 3
 STRETCHES = 900
 
 
@@ -30,10 +30,11 @@ def told(study: Study) -> list[Told]:
     whole = max(length_ns(path), 1)
     kinds = by_kind(path)
     host = kinds.get("host", 0) / whole
-    found = _first_use(study, whole)
-    if host >= LONG and not found and not _told_as_idle(study):
+    found = _first_use(study, whole) + _loading(study, whole)
+    waits, at_once = _at_once(study)
+    if host - at_once >= LONG and not found and not _told_as_idle(study):
         found.append(_host(study, host, whole))
-    found += _at_once(study)
+    found += waits
     top = [row for row in study.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
     top = [row for row in top if row["name"] != BETWEEN and not row["name"].startswith("ProfilerStep")]
     if top and top[0]["share"] >= 0.1:
@@ -45,18 +46,19 @@ def told(study: Study) -> list[Told]:
     return found
 
 
-def _at_once(study: Study) -> list[Told]:
-    """One call of the host that takes much of the run, as one does that waits for the device."""
+def _at_once(study: Study) -> tuple[list[Told], float]:
+    """One call of the host that takes much of the run, as one does that waits for the device; and its share."""
     loads = {name for name, _, _ in study.first_use}
     for row in study.path_by_name.slice(0, 3).to_pylist():
         name = (row["name"] or "").removesuffix(", itself")
-        if row["kind"] == "host" and row["count"] <= FEW_CALLS and row["share"] >= LONG and RUNTIME.match(name):
+        if row["kind"] == "host" and row["count"] <= FEW_CALLS and row["share"] >= MUCH_AT_ONCE and RUNTIME.match(name):
             if name in loads:
                 continue
-            return [Told("warn", f"{name} takes {words.percent(row['share'])} of the run at once.",
-                         f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}, in which the host does "
-                         "nothing else: it waits for the device, or for what was not recorded.", "path")]  # fmt: skip
-    return []
+            told = Told("warn", f"{name} takes {words.percent(row['share'])} of the run at once.",
+                        f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}, in which the host does "
+                        "nothing else: it waits for the device, or for what was not recorded.", "path")  # fmt: skip
+            return [told], row["share"]
+    return [], 0.0
 
 
 def _host(study: Study, share: float, whole: int) -> Told:
@@ -75,13 +77,23 @@ def _host(study: Study, share: float, whole: int) -> Told:
                 "it, faster devices do not.", "path")  # fmt: skip
 
 
+def _loading(study: Study, whole: int) -> list[Told]:
+    share = study.loading_ns / whole
+    if share < MUCH_ONCE:
+        return []
+    return [Told("bad" if share >= LONG else "warn", f"The run waits for its data loader {words.percent(share)} of the "
+                 "time.", f"{words.time(study.loading_ns)} of the critical path are the next batch being fetched: more "
+                 "workers, prefetching, or less work on each sample help.", "path")]  # fmt: skip
+
+
 def _first_use(study: Study, whole: int) -> list[Told]:
     calls = study.first_use
     ns = sum(t for _, _, t in calls)
     if ns < MUCH_ONCE * whole:
         return []
     said = words.named([f"{name} {words.time(t)}" + (f" in {n} calls" if n > 1 else "") for name, n, t in calls], 3)
-    return [Told("warn", f"{words.percent(ns / whole)} of the run is first use of the device, not work.",
+    tone = "bad" if ns >= 0.5 * whole else "warn"
+    return [Told(tone, f"{words.percent(ns / whole)} of the run is first use of the device, not work.",
                  f"Calls of the runtime that load its libraries, kernels and memory: {said}. Warm up before recording, "
                  "or take what follows as the story of a cold start.", "path")]  # fmt: skip
 

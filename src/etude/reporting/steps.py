@@ -56,17 +56,22 @@ def section(study: Study) -> Section:
     rows = _mean(study)
     if not rows:
         return Section("steps", "Steps", "", empty="No steps are marked in this run (ProfilerStep, or a `step`).")
+    pieces: tuple[tuple[str, str, str], ...] = PIECES
+    if not study.has_device:
+        on_host = {"compute": "in operators", "idle": study.idling}
+        pieces = tuple((s, on_host.get(label, label), key) for s, label, key in PIECES)
     drawn = [
-        Bar(f"step {row['step']:.0f}", tuple(Piece(s, label, row[key]) for s, label, key in PIECES))
+        Bar(f"step {row['step']:.0f}", tuple(Piece(s, label, row[key]) for s, label, key in pieces))
         for row in rows[:BARS]
     ]
-    used = [(s, label) for s, label, key in PIECES if any(row[key] for row in rows)]
+    used = [(s, label) for s, label, key in pieces if any(row[key] for row in rows)]
     columns = [
         Column("step", "step", words.number), Column("ranks", "ranks", words.number),
-        Column("span_ns", "time", words.time), Column("compute_ns", "compute", words.time),
-        Column("exposed_comm_ns", "exposed communication", words.time), Column("idle_ns", "idle", words.time),
+        Column("span_ns", "time", words.time), Column("compute_ns", pieces[0][1], words.time),
+        Column("exposed_comm_ns", "exposed communication", words.time), Column("idle_ns", study.idling, words.time),
     ]  # fmt: skip
     columns = [c for c in columns if c.key != "exposed_comm_ns" or any(row["exposed_comm_ns"] for row in rows)]
     body = legend(used) + bars(drawn, words.time) + table("t-steps", rows[:512], columns)
-    lead = "Each step from the first to the last of its device work, mean over ranks."
+    work = "device work" if study.has_device else "operators"
+    lead = f"Each step from the first to the last of its {work}, mean over ranks."
     return Section("steps", "Steps", lead, body)

@@ -19,8 +19,9 @@ from etude.analyse.graphs import graph_replays
 from etude.analyse.idle import idle
 from etude.analyse.operators import kernels
 from etude.analyse.roofline import roofline
-from etude.analyse.runs import Use, on_device, runs, uses
+from etude.analyse.runs import Use, runs, uses
 from etude.analyse.stragglers import stragglers
+from etude.cost.aten_families import FAMILIES
 from etude.errors import UsageError
 from etude.model.frames import SEGMENT
 from etude.model.job import Job
@@ -38,6 +39,7 @@ DISPATCH = UNRECORDED[1]
 OWN = "(code between operators)"
 LAUNCH = re.compile(r"(cuda|hip)(Ext)?(Module)?Launch|cuLaunch|cudaGraphLaunch")
 RUNTIME = re.compile(r"(cuda|hip)[A-Z]|cu[A-Z]")
+LOADER = "enumerate(DataLoader)"
 WAITS = re.compile(r"Synchronize|Memcpy")
 LONG_CALL_NS, LONG_CALL = 1_000_000, 0.005
 """Calls of the runtime take microseconds; one of this length, in ns and of the run, does something once."""
@@ -127,7 +129,8 @@ class Study:
         first = self.span_ns
         span = self.aligned.span()
         for run in runs(self.job, self.timing):
-            start = run.start_ns[on_device(run, uses(run.trace))]
+            use = uses(run.trace)  # also what was launched before the recording began
+            start = run.start_ns[run.timed & (use != Use.NONE) & (use != Use.HOST)]
             if len(start) and span:
                 first = min(first, int(start.min() + self.aligned.clock_offset_ns[run.at].min()) - span[0])
         return first
@@ -158,7 +161,12 @@ class Study:
 
     @cached_property
     def roofline(self) -> pa.Table:
-        return with_own_time(roofline(self.job, self.timing, self.device))
+        found = with_own_time(roofline(self.job, self.timing, self.device))
+        if self.has_device:
+            return found
+        # On a host an operator's work lies with the longest of its pieces: not with an `aten::empty` that it calls.
+        own = pc.or_(pc.not_equal(found["op_class"], "other"), pc.is_in(found["name"], pa.array(list(FAMILIES))))
+        return found.filter(own)
 
     @cached_property
     def idle(self) -> pa.Table:
@@ -205,13 +213,23 @@ class Study:
             callers = trace.parent[nodes[ranks == rank]]
             for i, code in zip(mine.tolist(), np.where(callers >= 0, codes[callers], -1).tolist(), strict=True):
                 names[i] = f"{words[code]}, itself" if code >= 0 else BETWEEN
-        for i, kind in enumerate(found["kind"].to_pylist()):
-            names[i] = UNSEEN if kind == "gap" else ON_THE_WAY if names[i] == DISPATCH else names[i]
+        kinds = found["kind"].to_pylist()
+        for i, kind in enumerate(kinds):
+            if kind == "gap":
+                names[i] = UNSEEN
+            elif names[i] == DISPATCH:  # no work of the host: what it launched is on its way
+                names[i], kinds[i] = ON_THE_WAY, "launch"
+        found = found.set_column(found.column_names.index("kind"), "kind", pa.array(kinds, pa.string()))
         return found.set_column(found.column_names.index("name"), "name", pa.array(names, pa.string()))
 
     @cached_property
     def path_by_name(self) -> pa.Table:
         return by_name(self.path)
+
+    @cached_property
+    def loading_ns(self) -> int:
+        """Time on the critical path in which the next batch was fetched."""
+        return sum(r["time_ns"] for r in self.path_by_name.to_pylist() if r["kind"] == "host" and LOADER in r["name"])
 
     @cached_property
     def first_use(self) -> list[tuple[str, int, int]]:

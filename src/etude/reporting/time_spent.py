@@ -22,6 +22,8 @@ PIECES = (
     ("memory", "exposed memory", "exposed_memory_ns"),
     ("idle", "idle", "idle_ns"),
 )
+LITTLE_COMPUTE = 0.05
+"""Of the exposed communication: with less compute than this there is nothing to overlap with."""
 OF_COMMUNICATION = ("comm_ns", "exposed_comm_ns", "overlap_pct")
 """Columns that a run without communication does not need."""
 
@@ -90,6 +92,8 @@ def told(study: Study) -> list[Told]:
 def _advice(study: Study, s: Spent) -> str:
     if (waiting := communication.waiting(study)) and waiting.share > 0.5:
         return f"{waiting.said} Balance the ranks before buying links."
+    if s.compute < LITTLE_COMPUTE * s.exposed_comm:
+        return "There is next to no compute that could hide it: send less, or use faster links."
     if (s.hidden or 0) < LITTLE_HIDDEN:
         some = _part(s.hidden or 0)
         return f"{some} of all communication overlaps compute. Overlap more, send less, or use faster links."

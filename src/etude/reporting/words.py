@@ -89,6 +89,11 @@ def short(name: str, most: int = 60) -> str:
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
+def tail(path: str, most: int) -> str:
+    """The end of a path, which tells it from others."""
+    return path if len(path) <= most else f"…{path[1 - most :]}"
+
+
 def named(items: list[str], most: int = 3) -> str:
     """`a, b and 4 more`."""
     shown = items[:most]

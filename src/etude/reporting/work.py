@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from etude.analyse.operators import kernels, operators
+from etude.model.timing import Origin
 from etude.reporting import words
 from etude.reporting.study import Study
 from etude.view.charts import Bar, Column, Piece, bars, legend, table
@@ -21,7 +22,8 @@ def told(study: Study) -> list[Told]:
     count = sum(r["count"] for r in compute)
     tiny = sum(r["count"] for r in compute if r["mean_ns"] < TINY_NS)
     found = []
-    if count >= 100 and tiny >= MANY_TINY * count and study.has_device:
+    launched = study.launches or study.timing.origin == Origin.MEASURED  # without a host launches cost nothing
+    if count >= 100 and tiny >= MANY_TINY * count and study.has_device and launched:
         replayed = study.replayed_kernels >= MANY_TINY * count
         advice = (
             "Each costs about as much to launch as to run. Fusing them (torch.compile) or replaying them from a CUDA "
@@ -81,5 +83,5 @@ def _by_text(study: Study, by: str) -> str:
     if not known:
         return ""
     none = f"no {by}"
-    rows = [Bar(words.short(r[by] or none, 40), (Piece("compute", "device time", r["total_ns"]),)) for r in found[:12]]
+    rows = [Bar(words.tail(r[by] or none, 32), (Piece("compute", "device time", r["total_ns"]),)) for r in found[:12]]
     return f"<h3>By {by}</h3>" + bars(rows, words.time, thin=True)

@@ -10,12 +10,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.generate.batching import TARGET
+from etude.generate.build import is_product
 from etude.generate.ranks import Grid
 from etude.generate.serving import ServedJob
+from etude.generate.serving_ops import ATTENTION
 from etude.generate.serving_program import Instance, in_turn
 from etude.model.schema import UNKNOWN
 from etude.model.system import System
 from etude.model.timing import Timing
+from etude.model.trace import Trace
 from etude.simulate.result import Simulated
 from etude.simulate.run import simulate
 from etude.sweep.predict import grown
@@ -30,6 +33,14 @@ class ServingPrediction:
     served: ServedJob
     simulated: Simulated
     answers: pa.Table
+    system: System
+
+    def _mfu(self) -> float:
+        """Products over what the devices could have done, dense 16-bit."""
+        job, plan = self.served.job, self.served.plan
+        each = [_products(trace) for trace in job.traces]
+        done = sum(each[t] for t in job.trace_of.tolist())
+        return done / (self.simulated.makespan_ns / 1e9) / (self.system.device.peak(plan.dtype) * len(job))
 
     def summary(self) -> dict[str, Any]:
         """Times are in ns; tokens per second are tokens out, of all ranks and of one."""
@@ -38,6 +49,8 @@ class ServingPrediction:
         rate = out / (makespan / 1e9) if makespan else 0.0
         found: dict[str, Any] = {
             "makespan_ns": makespan,
+            "step_time_ns": makespan,
+            "mfu": self._mfu(),
             "tokens_per_s": rate,
             "tokens_per_s_per_gpu": rate / len(self.served.job),
         }
@@ -55,7 +68,13 @@ class ServingPrediction:
 def predict_serving(served: ServedJob, system: System, **options: Any) -> ServingPrediction:
     """Simulated by roofline. `options` are those of the simulation."""
     run = simulate(served.job, grown(system, len(served.job)), **{"compute": "roofline", **options})
-    return ServingPrediction(served, run, answers(served, run))
+    return ServingPrediction(served, run, answers(served, run), system)
+
+
+def _products(trace: Trace) -> int:
+    codes, words = trace.coded("name")
+    product = np.array([is_product(w) or w == ATTENTION for w in words] + [False])[codes]
+    return int(trace.flops[product & (trace.flops != UNKNOWN)].sum())
 
 
 def answers(served: ServedJob, timing: Timing) -> pa.Table:

@@ -94,6 +94,7 @@ def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:
     key = (s.lane.astype(np.int64) * 1024 + s.track) * (MOST_DEPTH + 1) + depth
     rows, number = np.unique(key, return_inverse=True)
     heads: list[dict[str, Any]] = []
+    alone = not any(lane.kind in (LaneKind.STREAM, LaneKind.COMPUTE) for lane in s.lanes)  # the host is the device
     place = np.full(len(rows), -1, np.int64)
     for k, value in enumerate(rows.tolist()):
         above, deep = divmod(value, MOST_DEPTH + 1)
@@ -108,7 +109,7 @@ def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:
         heads.append({
             "group": f"{run.label}rank {lane.rank}", "lane": lane.label, "label": lane.label if new else "",
             "deep": int(deep > 0 or (track > 0 and not new)), "thin": int(lane.kind == LaneKind.THREAD),
-            "device": lane.kind != LaneKind.THREAD, "at": lane_number,
+            "device": alone or lane.kind != LaneKind.THREAD, "at": lane_number,
         })  # fmt: skip
     for head in heads:
         del head["at"]

@@ -1,0 +1,174 @@
+"""What shortening would buy: the run once more, in the same order, with some of its operations faster.
+
+Every node starts when what it waited for is done (dependencies, its lane, the device work that a host call waits for),
+and after the same delay as before; a collective takes its transfer from the moment when all of its members are there.
+So the answer knows of every other path, and is exact where the run is what its graph says: of a simulation with closed
+forms it is the simulation again with its order as a rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.analyse import path_kernels as at
+from etude.analyse import what_if_kernels as k
+from etude.analyse.clocks import offsets
+from etude.analyse.critical_path import KINDS, columns_of, ends_of, names_of, places_of, roles_of
+from etude.analyse.grouping import table
+from etude.analyse.operations import calls, messages
+from etude.analyse.runs import Run, runs, uses
+from etude.errors import UsageError
+from etude.model.job import Job
+from etude.model.match import match
+from etude.model.schema import UNKNOWN
+from etude.model.timing import Origin, Timing
+
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+FASTER: Final = (0.1, 0.5, 1.0)
+MOST_NODES: Final = 20_000_000
+"""Nodes of all ranks that are re-timed; the events of more need more memory than most machines have."""
+
+
+def what_if(
+    job: Job,
+    timing: Timing,
+    classes: Sequence[tuple[str, str]],
+    *,
+    faster: Sequence[float] = FASTER,
+    rendezvous: bool | None = None,
+) -> pa.Table:
+    """A row a class (kind, name), as `critical_path.by_name` has them: how much shorter the run is with all nodes of
+    the class faster by 10, 50, 100%: buys_10_ns, buys_50_ns, buys_100_ns. A name of "" is all of the kind."""
+    retimed = Retimed(job, timing, rendezvous)
+    rows = []
+    for kind, name in classes:
+        chosen = retimed.chosen(kind, name)
+        buys = {f"buys_{100 * part:.0f}_ns": retimed.buys(chosen, part) for part in faster}
+        rows.append({"kind": kind, "name": name} | buys)
+    whole = {f"buys_{100 * part:.0f}_ns": pa.int64() for part in faster}
+    return table(rows, {"kind": pa.string(), "name": pa.string()} | whole)
+
+
+class Retimed:
+    """The events of a run and what each waits for; `length_ns` is the run as it was."""
+
+    def __init__(self, job: Job, timing: Timing, rendezvous: bool | None = None) -> None:
+        nodes = sum(len(job.traces[t]) for t in job.trace_of.tolist())
+        if nodes > MOST_NODES:
+            raise UsageError(f"{nodes:,} nodes are more than are re-timed", hint=f"at most {MOST_NODES:,}")
+        matching = match(job)
+        shift = offsets(job, timing, matching=matching)
+        self.base = np.zeros(len(job.ranks), np.int64)
+        self.words: dict[str, int] = {}
+        parts: list[tuple[I64, I64, I64]] = []
+        columns: dict[str, list[NDArray[Any]]] = {}
+        total = 0
+        for run in runs(job, timing):
+            role = roles_of(run.trace)
+            after, before, weight, delay = _edges(run, role)
+            label, use = self._labels(run)
+            ends = np.zeros(len(run.trace), bool)
+            ends[ends_of(run, role)] = True
+            times = np.stack([run.start_ns, run.end_ns], 1).reshape(-1)
+            for i in run.at.tolist():
+                self.base[i] = total
+                parts.append((after + 2 * total, before + 2 * total, weight))
+                moved = np.where(times == UNKNOWN, UNKNOWN, times + shift[i])
+                of_run = {"times": moved, "label": label, "use": use, "delay": delay, "ends": ends}
+                of_run["free"] = run.trace.lane < 0
+                for name, values in of_run.items():
+                    columns.setdefault(name, []).append(values)
+                total += len(run.trace)
+        flat = {name: np.concatenate(values) for name, values in columns.items()}
+        self.recorded, self.label, self.use, self.delay = (flat[name] for name in ("times", "label", "use", "delay"))
+        self.ends, self.free = flat["ends"], flat["free"]
+        self._join(job, timing, matching, parts, rendezvous)
+
+    def _join(self, job: Job, timing: Timing, matching: Any, parts: list[Any], rendezvous: bool | None) -> None:
+        """Edges of all ranks with those between them, as CSR, and what each event adds."""
+        if rendezvous is None:
+            rendezvous = timing.origin != Origin.SIMULATED
+        parts.append(self._messages(job, matching, rendezvous))
+        ready, meeting = self._collectives(job, timing, matching)
+        self.recorded = np.concatenate([self.recorded, ready])
+        parts.append(meeting)
+        after, before, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
+        known = (self.recorded[after] != UNKNOWN) & (self.recorded[before] != UNKNOWN)
+        known &= self.recorded[before] + weight <= self.recorded[after]  # clocks agree only so far
+        after, before, weight = after[known], before[known], weight[known]
+        order = np.argsort(after, kind="stable")
+        self.before, self.weight = before[order], weight[order]
+        self.first = np.searchsorted(after[order], np.arange(len(self.recorded) + 1))
+        self.add = self.recorded - k.ready_at(self.first, self.before, self.weight, self.recorded)
+        self.order = k.in_order(self.first, self.before, np.argsort(self.recorded, kind="stable"))
+        self.found = np.empty_like(self.recorded)
+        self.length_ns = self._length(self.add)
+
+    def _labels(self, run: Run) -> tuple[I64, NDArray[np.uint8]]:
+        """Number of each node's name, the same for all runs, and its use."""
+        codes, words = names_of(run.trace, np.arange(len(run.trace)))
+        number = np.array([self.words.setdefault(word, len(self.words)) for word in words] + [-1], np.int64)
+        return number[codes], uses(run.trace)
+
+    def _messages(self, job: Job, matching: Any, rendezvous: bool) -> tuple[I64, I64, I64]:
+        found = messages(job, matching)
+        send = self.base[found.src_at] + found.src_row.astype(np.int64)
+        recv = self.base[found.dst_at] + found.dst_row.astype(np.int64)
+        if rendezvous:  # either goes on when both are there
+            after, before = np.concatenate([2 * send + 1, 2 * recv + 1]), np.concatenate([2 * recv, 2 * send])
+        else:  # a receive ends with its message, and begins with it if it has no lane to stand in
+            free = self.free[recv]
+            after = np.concatenate([2 * recv + 1, 2 * recv[free]])
+            before = np.concatenate([2 * send + 1, 2 * send[free]])
+        return after, before, np.zeros(len(after), np.int64)
+
+    def _collectives(self, job: Job, timing: Timing, matching: Any) -> tuple[I64, tuple[I64, I64, I64]]:
+        """(moments in which all members are there, edges to and from them)."""
+        found = calls(job, timing, matching)
+        node = self.base[found.at] + found.row.astype(np.int64)
+        start, end = self.recorded[2 * node], self.recorded[2 * node + 1]
+        seen = (start != UNKNOWN) & (end != UNKNOWN)
+        ready = np.full(len(found), UNKNOWN, np.int64)
+        np.maximum.at(ready, found.of[seen], start[seen])
+        meets = len(self.recorded) + found.of[seen]
+        node = node[seen]
+        after, before = np.concatenate([meets, 2 * node + 1]), np.concatenate([2 * node, meets])
+        return ready, (after, before, np.zeros(len(after), np.int64))
+
+    def chosen(self, kind: str, name: str) -> I64:
+        """Events whose time a class is: ends of its nodes, or starts that a launch or nothing explains."""
+        named = np.ones(len(self.label), bool) if not name else self.label == self.words.get(name, -2)
+        if kind in ("launch", "gap"):
+            return 2 * np.flatnonzero(named & (self.delay == (k.OF_LAUNCH if kind == "launch" else k.OF_GAP)))
+        use = next((use for use, text in KINDS.items() if text == kind), None)
+        if use is None:
+            known = ", ".join([*KINDS.values(), "launch", "gap"])
+            raise UsageError(f"no such kind of time on a path: `{kind}`", hint=f"known: {known}")
+        return 2 * np.flatnonzero(named & (self.use == use)) + 1
+
+    def buys(self, events: I64, part: float) -> int:
+        """How much shorter the run is if these take that part less time."""
+        add = self.add.copy()
+        add[events] -= np.rint(add[events] * part).astype(np.int64)
+        return self.length_ns - self._length(add)
+
+    def _length(self, add: I64) -> int:
+        k.times(self.order, self.first, self.before, self.weight, add, self.recorded, self.found)
+        last = self.found[2 * np.flatnonzero(self.ends) + 1]
+        begun = self.recorded[: 2 * len(self.ends)]
+        return int(last.max() - begun[begun != UNKNOWN].min()) if len(last) else 0
+
+
+def _edges(run: Run, role: NDArray[np.uint8]) -> tuple[I64, I64, I64, NDArray[np.uint8]]:
+    columns = columns_of(run, run.timed, role)
+    table_of = np.array([places_of(columns, len(run.trace))], np.int64)
+    given = (columns[which] for which in (at.START, at.END, at.ROLE, at.DEP_START, at.DEP, at.WHY, at.LANE_PREV))
+    found: tuple[I64, I64, I64, NDArray[np.uint8]] = k.edges_of_run(*given, table_of, UNKNOWN)
+    return found
