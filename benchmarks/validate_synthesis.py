@@ -3,9 +3,10 @@
     python benchmarks/validate_synthesis.py [--shared ../shared] [--captures FOLDER] [--system dgx-h100] [--only WORD]
 
 Four tables. Recorded runs (what PyTorch wrote, linked here): a model of each, and jobs of the same size from it with
-several seeds. Copies of jobs whose sizes and times are rounded. Jobs of other tools: made for the same size and for others, against the real job of that size. Etude's
-own: learned from a small plan, made for a large one, against the one that the generator makes for it. Every job that is
-made must pass `etude check`. Errors are made over real, less one; both are simulated.
+several seeds. Jobs of other tools: made for the same size and for others, against the real job of that size. Copies of
+jobs whose sizes and times are rounded. Etude's own: learned from a small plan, made for a large one, against the one
+that the generator makes for it. Every job that is made must pass `etude check`. Errors are made over real, less one;
+both are simulated.
 """
 
 import argparse

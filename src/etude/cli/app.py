@@ -36,6 +36,10 @@ HELP = """Execution traces of machine-learning jobs (MLCommons Chakra), from end
   etude simulate job/ --system dgx-h100
                                   what it does on another machine
   etude report run/               where the time goes, and why, on one page
+  etude generate llama3-8b --gpus 16 --tp 2 -o job/
+                                  the job of a model and a plan, without a run
+  etude predict llama3-8b --gpus 16 --tp 2 --system dgx-h100
+                                  its step time there, tokens/s, memory
 
 Results go to stdout, talk to stderr; --json makes results JSON.
 """

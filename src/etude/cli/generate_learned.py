@@ -1,10 +1,10 @@
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from etude.cli.app import MAKE, app
-from etude.cli.job_out import Force, Format, NoWrite, Out, To, write_job
+from etude.cli.job_out import Force, Format, NoWrite, Out, To, shown, write_job
 from etude.cli.output import AsJson, emit, say
 
 
@@ -45,16 +45,4 @@ def generate_learned(
     if len(job) > max(t.ranks for t in learned.templates) and not any(t.grows for t in learned.templates):
         say("nothing that was learned is sent among ranks alike: more ranks are copies that do not meet")
     write_job(job, out, to, force=force, no_write=no_write)
-    emit(numbers(job) if json else _shown(numbers(job)), json=json)
-
-
-def _shown(found: dict[str, Any]) -> dict[str, Any]:
-    from etude.units import format_bytes, format_count
-
-    sent = {name: format_bytes(size) for name, size in found["comm_bytes_by_type"].items()}
-    return {
-        "ranks": f"{found['ranks']:,}, {found['distinct_traces']} distinct programs",
-        "nodes": f"{found['nodes']:,}",
-        "operations": format_count(found["flops"]),
-        "communication": sent or "none",
-    }
+    emit(numbers(job) if json else shown(numbers(job)), json=json)

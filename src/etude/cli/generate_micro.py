@@ -3,7 +3,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import MAKE, app
-from etude.cli.job_out import Force, Format, NoWrite, Out, To, write_job
+from etude.cli.job_out import Force, Format, NoWrite, Out, To, shown, write_job
 from etude.cli.output import AsJson, emit
 
 
@@ -56,4 +56,4 @@ def generate_micro(
     )
     job = micro(pattern, options)
     write_job(job, out, to, force=force, no_write=no_write)
-    emit(numbers(job), json=json)
+    emit(numbers(job) if json else shown(numbers(job)), json=json)

@@ -1,8 +1,9 @@
 """What commands that make a job have in common: where it goes, and in which format."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,6 +53,19 @@ def write_job(
         if card is not None:
             cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
+
+
+def shown(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The numbers of a job that was made, as people read them."""
+    from etude.units import format_bytes, format_count
+
+    sent = {name: format_bytes(size) for name, size in found["comm_bytes_by_type"].items()}
+    return {
+        "ranks": f"{found['ranks']:,}, {found['distinct_traces']} distinct programs",
+        "nodes": f"{found['nodes']:,}",
+        "operations": format_count(found["flops"]),
+        "communication": sent or "none",
+    }
 
 
 OURS = (".et", ".et.gz", ".et.zst", ".json", ".json.gz", ".json.zst", ".parquet", "card.yaml")

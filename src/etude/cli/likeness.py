@@ -16,7 +16,7 @@ def likeness(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """How much one job behaves like another: distances of distributions, sums, spread, simulated times
+    """How much one job behaves like another: distances of distributions, sums, simulated times
 
     Figures are those of a mean rank in a mean step, so jobs of other size compare. A distance is 0 where both are the
     same and 1 at most; an error is the second over the first, less one; points are parts of a whole.
