@@ -34,6 +34,8 @@ LEAST_SAMPLES: Final = 1
 """Samples below which nothing is said of a unit."""
 LEAST_SHRINK: Final = 0.5
 """An error is not taken for less than this part of what samples tell."""
+AS_EXPECTED: Final = 1.2
+"""Units whose means differ by up to this times what their errors let expect do not differ."""
 SLACK: Final = 1.3
 """A spread that is less than expected is taken for so much more than it looks."""
 MANY: Final = 8
@@ -244,6 +246,7 @@ def _errors(profiled: Profile, known: NDArray[np.bool_]) -> tuple[F64, F64]:
     whole = np.sqrt(np.where(known, error**2, 0.0).sum(axis=1)) / count
     seen = known.any(axis=1)
     wider = _scaled_deviation((mean / np.maximum(whole, LEAST_SIGMA * LEAST_SIGMA))[seen]) if units > 4 else 0.0
+    wider /= AS_EXPECTED
     return error, np.maximum(whole * sqrt(max(wider * wider - 1, 0.0)), profiled.grain)
 
 
