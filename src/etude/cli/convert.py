@@ -55,10 +55,6 @@ def convert(
     job = open_job(path, groups, workers, max_bytes, ranks=ranks, passes=passes)
     if name:
         job = job.replace(name=name)
-    if to != To.PARQUET:
-        from etude.generate.evened import by_rank
-
-        job = by_rank(job)
     suffix = "" if compress == Compression.NONE else f".{compress.value}"
     with writing(out, force=force) as folder, progress(f"writing {out}", len(job)) as advance:
         folder.mkdir()
