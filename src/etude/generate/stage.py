@@ -342,8 +342,8 @@ def bytes_per_state(plan: Plan) -> int:
 
 
 def quantise(plan: Plan, params: int) -> Op:
-    """Weights to 8 bits: read once, written in both layouts, for the product forward and those backward. The call of the
-    product issues it."""
+    """Weights to 8 bits: read once, written in both layouts, for the product forward and those backward. The call
+    of the product issues it."""
     size = bytes_of(params, plan.dtype) + 2 * params
     w = Work(op_class=OpClass.ELEMENTWISE, flops=params, size_bytes=size, dtype=plan.dtype)
     return compute("aten::_to_copy", "quantise", w, shapes((params,)), shapes((params,)), calls=0.0)
