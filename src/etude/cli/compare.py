@@ -13,6 +13,7 @@ from etude.cli.timed import open_timed, show
 def compare(
     a: Annotated[Path, typer.Argument(help="A job or a profiler's trace.", show_default=False)],
     b: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
+    system: Annotated[str, typer.Option("--system", help="Take both as simulated on this system.")] = "",
     system_a: Annotated[str, typer.Option("--system-a", help="Take A as simulated on this system.")] = "",
     system_b: Annotated[str, typer.Option("--system-b", help="Take B as simulated on this system.")] = "",
     timing_a: Annotated[Path | None, typer.Option("--timing-a", help="Times of A's nodes from a file.")] = None,
@@ -30,12 +31,13 @@ def compare(
 
     etude compare before.json.gz after.json.gz
     etude compare run/ run/ --system-b dgx-h200
+    etude compare small/ large/ --system dgx-h100
     etude compare h100.json.gz mi300.json.gz --operators
     """
     from etude.analyse import compare as analyse
 
-    first = open_timed(a, None, workers, system_a, timing_a)
-    second = open_timed(b, None, workers, system_b, timing_b)
+    first = open_timed(a, None, workers, system_a or ("" if timing_a else system), timing_a)
+    second = open_timed(b, None, workers, system_b or ("" if timing_b else system), timing_b)
     found = analyse.compare(*first, *second, operators=operators)
     alike, parts = analyse.similarity(found), analyse.breakdowns(*first, *second)
     causes = found.slice(0, top) if top else found
