@@ -8,6 +8,7 @@ three distributions, clocks off by up to 1 ms and some of them drifting.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import chakra_pb
 
 F64 = NDArray[np.float64]
