@@ -11,7 +11,7 @@ from typing import Any
 
 from etude.generate.build import memory
 from etude.generate.model import Model, model
-from etude.generate.plan import Plan
+from etude.generate.plan import Plan, Precision
 
 Row = dict[str, str]
 
@@ -184,7 +184,7 @@ def _micro_batch(row: Row, given: dict[str, Any], m: Model) -> int:
     for size in sorted((s for s in range(1, samples + 1) if samples % s == 0), reverse=True):
         kind = given.get("recompute") or row["recompute"].split(" ")[0] or "none"
         plan = Plan.from_dict({**given, "micro_batch": size, "recompute": kind})
-        if max(rank.peak_bytes for rank in memory(m, plan)) <= MEMORY.get(row["gpu_type"], 80e9):
+        if _peak_bytes(m, plan) <= MEMORY.get(row["gpu_type"], 80e9):
             return size
     return 1
 
@@ -274,11 +274,17 @@ def _recompute(given: dict[str, Any], m: Model, gpu: str, said: list[str]) -> st
     """Not stated: the least that fits the memory."""
     for kind in ("none", "full"):
         plan = Plan.from_dict({**given, "recompute": kind})
-        peak = max(rank.peak_bytes for rank in memory(m, plan))
-        if peak <= MEMORY.get(gpu, 80e9) or kind == "full":
+        if _peak_bytes(m, plan) <= MEMORY.get(gpu, 80e9) or kind == "full":
             said.append(f"recompute {kind} (the least that fits)")
             return kind
     return "full"
+
+
+def _peak_bytes(m: Model, plan: Plan) -> int:
+    """Of the fullest rank. With 8-bit products these stacks hold weights in 8 bits alone, in both layouts, which takes
+    what one in 16 bits does."""
+    plain = memory(m, plan.replace(precision=Precision.BF16))
+    return max(a.peak_bytes - a.weights + b.weights for a, b in zip(memory(m, plan), plain, strict=True))
 
 
 def step_seconds(row: Row, m: Model, plan: Plan) -> float:
