@@ -1,4 +1,5 @@
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ settings.register_profile("etude", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=2000)
 settings.register_profile("no-shrink", deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 settings.load_profile(os.environ.get("ETUDE_HYPOTHESIS", "etude"))
+
+# A shell ignores Ctrl-C for what it runs in the background, and so would every test of it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
