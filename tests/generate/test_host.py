@@ -45,11 +45,14 @@ def test_a_host_that_is_slow_sets_the_pace():
     assert simulate(job, system("dgx-h100")).makespan_ns == pytest.approx(host_ns(job.traces[0]), rel=0.001)
 
 
-def test_pieces_of_a_layer_are_one_call():
-    """Gathers and scatters that overlap a product are issued with it."""
-    calls = [sum(o.calls for o in layer(DENSE, local_of(DENSE, Plan(gpus=2, tp=2, seq=64, tp_chunks=n)), experts=False))
-             for n in (1, 4)]  # fmt: skip
-    assert calls[0] == calls[1]
+@pytest.mark.parametrize("sp", [True, False])
+def test_pieces_of_a_layer_are_one_call(sp: bool):
+    """What is exchanged beside the pieces of a product is issued with it, forward and backward."""
+    whole, cut = (local_of(DENSE, Plan(gpus=2, tp=2, seq=64, sp=sp, tp_chunks=n)) for n in (1, 4))
+    calls = [[o.calls + sum(b.calls for b in o.backward) for o in layer(DENSE, local, experts=False)]
+             for local in (whole, cut)]  # fmt: skip
+    assert len(calls[1]) > len(calls[0])
+    assert sum(calls[0]) == sum(calls[1])
 
 
 def test_graphs_leave_what_routing_sizes_to_the_host():

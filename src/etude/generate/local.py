@@ -141,18 +141,7 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     *casts, _, wgrad = one.backward
     if not local.sp:
         return [*made[:-1], one.replace(backward=(*casts, *_reduced(local, tokens, n, k, part, Phase.INPUT), wgrad))]
-    again = collective(
-        Collective.ALL_GATHER,
-        "tp",
-        local.tp,
-        gathered,
-        part,
-        Stream.TENSOR,
-        phase=Phase.WEIGHT,
-        start="x",
-        calls=0.0,
-        dtype=one.dtype,
-    )
+    again = _gather(local, gathered, part, "x", Phase.WEIGHT)
     wgrad = wgrad.replace(waits=("x",))
     sizes = pieces(tokens, local.chunks)
     gathers, products, back = [], [], []
@@ -161,32 +150,29 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
         key = f"gather{i}" if last else ""
         some = bytes_of(m * k, local.dtype)
         cut = bytes_of(m * k, local.gemm_dtype)
-        gathers.append(
-            collective(
-                Collective.ALL_GATHER, "tp", local.tp, cut, part, Stream.TENSOR, start=key, calls=0.0, dtype=one.dtype
-            )
-        )
+        gathers.append(_gather(local, cut, part, key, Phase.FORWARD))
         products.append(_piece(gemm(m, n, k, part, dtype=one.dtype, waits=(key,) if key else ()), one, i == last))
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, calls=float(i == last)))
-        wait = tuple(f"scatter{j}" for j in range(last)) if i == last else ()
-        start = f"scatter{i}" if i < last else ""
-        back.append(
-            collective(
-                Collective.REDUCE_SCATTER,
-                "tp",
-                local.tp,
-                some,
-                part,
-                Stream.TENSOR,
-                phase=Phase.INPUT,
-                start=start,
-                waits=wait,
-                calls=0.0,
-                dtype=local.dtype,
-            )
-        )
+        back.append(_scatter(local, some, part, i, last, Phase.INPUT))
     products[-1] = products[-1].replace(backward=(*casts, again, *back, wgrad), saved_bytes=one.saved_bytes // local.tp)
     return [*cast(local, tokens * k // local.tp, part), *gathers, *products]
+
+
+def _gather(local: Local, size: int, part: str, start: str, phase: Phase) -> Op:
+    """Pieces of a split layer are one call of the host, which issues products and what is exchanged beside them."""
+    return collective(
+        Collective.ALL_GATHER, "tp", local.tp, size, part, Stream.TENSOR,
+        phase=phase, start=start, calls=0.0, dtype=local.gemm_dtype,
+    )  # fmt: skip
+
+
+def _scatter(local: Local, size: int, part: str, piece: int, last: int, phase: Phase) -> Op:
+    """Runs beside the pieces to come; the last one waits for all."""
+    start, waits = (f"scatter{piece}", ()) if piece < last else ("", tuple(f"scatter{j}" for j in range(last)))
+    return collective(
+        Collective.REDUCE_SCATTER, "tp", local.tp, size, part, Stream.TENSOR,
+        phase=phase, start=start, waits=waits, calls=0.0, dtype=local.dtype,
+    )  # fmt: skip
 
 
 def _reduced(local: Local, tokens: int, k: int, n: int, part: str, phase: Phase) -> list[Op]:
@@ -196,8 +182,9 @@ def _reduced(local: Local, tokens: int, k: int, n: int, part: str, phase: Phase)
     last = len(sizes) - 1
     for i, m in enumerate(sizes):
         waits = tuple(f"reduce{j}" for j in range(last)) if i == last else ()
-        one = _all_reduce(local, bytes_of(m * n, local.dtype), part).replace(phase=phase, waits=waits)
-        found.append(gemm(m, n, k, part, dtype=local.gemm_dtype, phase=phase))
+        calls = float(i == last)
+        one = _all_reduce(local, bytes_of(m * n, local.dtype), part).replace(phase=phase, waits=waits, calls=calls)
+        found.append(gemm(m, n, k, part, dtype=local.gemm_dtype, phase=phase, calls=calls))
         found.append(one if i == last else one.replace(start=f"reduce{i}"))
     return found
 
@@ -226,37 +213,9 @@ def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0
     for i, m in enumerate(sizes):
         some, cut = bytes_of(m * n, local.dtype), bytes_of(m * n, local.gemm_dtype)
         forward.append(_piece(gemm(m, n, k, part, dtype=one.dtype), one, i == last).replace(backward=()))
-        wait = tuple(f"scatter{j}" for j in range(last)) if i == last else ()
-        start = f"scatter{i}" if i < last else ""
-        forward.append(
-            collective(
-                Collective.REDUCE_SCATTER,
-                "tp",
-                local.tp,
-                some,
-                part,
-                Stream.TENSOR,
-                start=start,
-                waits=wait,
-                calls=0.0,
-                dtype=local.dtype,
-            )
-        )
+        forward.append(_scatter(local, some, part, i, last, Phase.FORWARD))
         key = f"gather{i}" if last else ""
-        gathers.append(
-            collective(
-                Collective.ALL_GATHER,
-                "tp",
-                local.tp,
-                cut,
-                part,
-                Stream.TENSOR,
-                phase=Phase.INPUT,
-                start=key,
-                calls=0.0,
-                dtype=one.dtype,
-            )
-        )
+        gathers.append(_gather(local, cut, part, key, Phase.INPUT))
         waits = (key,) if key else ()
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, waits=waits, calls=float(i == last)))
     casts = list(_uncast(local, tokens * n // local.tp, part))

@@ -88,10 +88,7 @@ def _place(wanted, data_start, ctrl_start, base, offset):  # type: ignore[no-unt
         if wanted[i]:
             offset[i] = p
             length = data_start[i + 1] - data_start[i] + ctrl_start[i + 1] - ctrl_start[i]
-            p += length + 1
-            while length > 127:
-                length >>= 7
-                p += 1
+            p += length + text.varint_len(np.uint64(length))
     return p
 
 
@@ -102,12 +99,7 @@ def _spell(data_start, data_why, ctrl_start, ctrl_why, letters, offset, heap):  
         if p < 0:
             continue
         length = data_start[i + 1] - data_start[i] + ctrl_start[i + 1] - ctrl_start[i]
-        while length > 127:
-            heap[p] = length & 127 | 128
-            length >>= 7
-            p += 1
-        heap[p] = length
-        p += 1
+        p = text.put_varint(heap, p, np.uint64(length))
         for e in range(data_start[i], data_start[i + 1]):
             heap[p] = letters[data_why[e]]
             p += 1

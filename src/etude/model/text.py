@@ -61,6 +61,26 @@ def prefix(heap, offset):  # type: ignore[no-untyped-def]
         shift += 7
 
 
+@njit(cache=True, inline="always")
+def put_varint(out, p, value):  # type: ignore[no-untyped-def]
+    """Writes an unsigned number at `p`; returns where it ends."""
+    while value > np.uint64(127):
+        out[p] = np.uint8(value & np.uint64(127)) | np.uint8(128)
+        value >>= np.uint64(7)
+        p += 1
+    out[p] = np.uint8(value)
+    return p + 1
+
+
+@njit(cache=True, inline="always")
+def varint_len(value):  # type: ignore[no-untyped-def]
+    n = 1
+    while value > np.uint64(127):
+        value >>= np.uint64(7)
+        n += 1
+    return n
+
+
 def slice_bytes(heap: U8, offset: int) -> bytes:
     """The bytes of the slice at offset."""
     value = shift = 0
@@ -300,13 +320,7 @@ def _heaped(source, starts, out, p, offsets):  # type: ignore[no-untyped-def]
     for i in range(len(starts) - 1):
         offsets[i] = p
         length = starts[i + 1] - starts[i]
-        rest = length
-        while rest > 127:
-            out[p] = rest & 127 | 128
-            rest >>= 7
-            p += 1
-        out[p] = rest
-        p += 1
+        p = put_varint(out, p, np.uint64(length))
         out[p : p + length] = source[starts[i] : starts[i + 1]]
         p += length
     return p

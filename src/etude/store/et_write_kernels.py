@@ -7,7 +7,7 @@ from collections import namedtuple
 import numpy as np
 from numba import njit
 
-from etude.model.text import prefix
+from etude.model.text import prefix, put_varint, varint_len
 from etude.store.et_kernels import VALUE_WIRE
 
 Rows = namedtuple("Rows", "source_id kind name io start_us duration_us io_text layout cell_start")
@@ -16,25 +16,6 @@ Program = namedtuple("Program", "start kind column prefix_start prefix_len prefi
 """Layouts laid flat: entry i of a layout writes prefix bytes, then a value of `kind` from owned[column] or a cell."""
 
 OUT_OF_RANGE = -2
-
-
-@njit(cache=True, inline="always")
-def _put_varint(out, p, value):
-    while value > np.uint64(127):
-        out[p] = np.uint8(value & np.uint64(127)) | np.uint8(128)
-        value >>= np.uint64(7)
-        p += 1
-    out[p] = np.uint8(value)
-    return p + 1
-
-
-@njit(cache=True, inline="always")
-def _varint_len(value):
-    n = 1
-    while value > np.uint64(127):
-        value >>= np.uint64(7)
-        n += 1
-    return n
 
 
 @njit(cache=True, inline="always")
@@ -52,12 +33,12 @@ def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     total = 0
     for e in range(begin, end):
         value = ids[dep[e]] if dep[e] >= 0 else missing[~dep[e]]
-        total += _varint_len(value + base)
+        total += varint_len(value + base)
     out[p] = tag
-    p = _put_varint(out, p + 1, np.uint64(total))
+    p = put_varint(out, p + 1, np.uint64(total))
     for e in range(begin, end):
         value = ids[dep[e]] if dep[e] >= 0 else missing[~dep[e]]
-        p = _put_varint(out, p, value + base)
+        p = put_varint(out, p, value + base)
     return p
 
 
@@ -106,7 +87,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
         value_u = source_id[i] + id_base
         if value_u:
             out[p] = 0x08
-            p = _put_varint(out, p + 1, value_u)
+            p = put_varint(out, p + 1, value_u)
         if names[i] >= 0:
             a, n = prefix(heap, names[i])
             if n:
@@ -126,10 +107,10 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
             p = _deps(out, p, 0x2A, data_start[row], data_start[row + 1], data, ids, missing, id_base)
         if start_us[i]:
             out[p] = 0x30
-            p = _put_varint(out, p + 1, np.uint64(start_us[i]))
+            p = put_varint(out, p + 1, np.uint64(start_us[i]))
         if duration_us[i]:
             out[p] = 0x38
-            p = _put_varint(out, p + 1, np.uint64(duration_us[i]))
+            p = put_varint(out, p + 1, np.uint64(duration_us[i]))
         full = False
         for way in range(2):
             if ios[i] & (1 << way) == 0:
@@ -145,7 +126,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
                 full = True
                 break
             out[p] = 0x42 if way == 0 else 0x4A
-            p = _put_varint(out, p + 1, np.uint64(total))
+            p = put_varint(out, p + 1, np.uint64(total))
             for f in range(3):
                 offset = io_text[3 * way + f, i]
                 if offset >= 0:
@@ -172,7 +153,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
                     full = True
                     break
                 out[p] = 0x52
-                p = _put_varint(out, p + 1, np.uint64(n))
+                p = put_varint(out, p + 1, np.uint64(n))
                 p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
                 continue
             wire = VALUE_WIRE[value_kind]
@@ -184,7 +165,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
                     full = True
                     break
                 out[p] = 0x52
-                p = _put_varint(out, p + 1, np.uint64(n + size))
+                p = put_varint(out, p + 1, np.uint64(n + size))
                 p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
                 p = _copy(side_word, value, size, out_word, p) if from_side else _copy(word, value, size, out_word, p)
                 continue
@@ -196,14 +177,14 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
                 raw, fits = _wire_value(value_kind, value)
                 if not fits:
                     return row, x, begin, OUT_OF_RANGE
-                p = _put_varint(out, p + 1, np.uint64(n + _varint_len(raw)))
+                p = put_varint(out, p + 1, np.uint64(n + varint_len(raw)))
                 p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
-                p = _put_varint(out, p, raw)
+                p = put_varint(out, p, raw)
             else:
                 size = 8 if wire == 1 else 4
                 if size == 4 and not (-2147483648 <= value <= 4294967295):
                     return row, x, begin, OUT_OF_RANGE
-                p = _put_varint(out, p + 1, np.uint64(n + size))
+                p = put_varint(out, p + 1, np.uint64(n + size))
                 p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
                 out_word[p] = np.uint64(value)
                 p += size
@@ -220,7 +201,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
             out[p + 1] = 0
             p += 2
         length = p - body
-        size = np.int64(_varint_len(np.uint64(length)))
+        size = np.int64(varint_len(np.uint64(length)))
         if size < guess:
             for b in range(length):
                 out[begin + size + b] = out[body + b]
@@ -228,7 +209,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
             for b in range(length - 1, -1, -1):
                 out[begin + size + b] = out[body + b]
         guess = size
-        _put_varint(out, begin, np.uint64(length))
+        put_varint(out, begin, np.uint64(length))
         p = begin + size + length
         row += 1
     return row, x, p, 0
