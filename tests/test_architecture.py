@@ -8,14 +8,15 @@ import pytest
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-BASE = {"errors", "units", "files", "model"}
+BASE = {"errors", "units", "files", "kernels", "model"}
 VERBS = {"collect", "link", "ingest", "generate", "transform", "simulate", "replay", "analyse", "view"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "units": {"errors"},
     "files": {"errors"},
-    "model": {"errors", "units"},
+    "kernels": set(),
+    "model": {"errors", "units", "kernels"},
     "store": BASE,
     "cost": BASE,
     # verbs: never one another, except that ingest uses link

@@ -99,7 +99,7 @@ def _spell(data_start, data_why, ctrl_start, ctrl_why, letters, offset, heap):  
         if p < 0:
             continue
         length = data_start[i + 1] - data_start[i] + ctrl_start[i + 1] - ctrl_start[i]
-        p = text.put_varint(heap, p, np.uint64(length))
+        p = text.put_varint(heap, p, length)
         for e in range(data_start[i], data_start[i + 1]):
             heap[p] = letters[data_why[e]]
             p += 1

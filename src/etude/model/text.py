@@ -63,12 +63,13 @@ def prefix(heap, offset):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="always")
 def put_varint(out, p, value):  # type: ignore[no-untyped-def]
-    """Writes an unsigned number at `p`; returns where it ends."""
-    while value > np.uint64(127):
-        out[p] = np.uint8(value & np.uint64(127)) | np.uint8(128)
-        value >>= np.uint64(7)
+    """Writes a number without a sign at `p`; returns where it ends."""
+    rest = np.uint64(value)
+    while rest > np.uint64(127):
+        out[p] = np.uint8(rest & np.uint64(127)) | np.uint8(128)
+        rest >>= np.uint64(7)
         p += 1
-    out[p] = np.uint8(value)
+    out[p] = np.uint8(rest)
     return p + 1
 
 
@@ -320,7 +321,7 @@ def _heaped(source, starts, out, p, offsets):  # type: ignore[no-untyped-def]
     for i in range(len(starts) - 1):
         offsets[i] = p
         length = starts[i + 1] - starts[i]
-        p = put_varint(out, p, np.uint64(length))
+        p = put_varint(out, p, length)
         out[p : p + length] = source[starts[i] : starts[i + 1]]
         p += length
     return p

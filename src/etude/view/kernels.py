@@ -3,6 +3,8 @@
 import numpy as np
 from numba import njit
 
+from etude.model.text import put_varint
+
 MAX_TRACKS = 256
 """Tracks of one lane. What overlaps more than this many slices lies in the last one, over others."""
 
@@ -35,17 +37,6 @@ def nest(lane, start, end, track, depth):
         depth[i] = depth[top[t]] + 1 if top[t] >= 0 else 0
         top[t] = i
     return used
-
-
-@njit(cache=True, inline="always")
-def put_varint(out, p, value):
-    v = np.uint64(value)
-    while v > np.uint64(127):
-        out[p] = np.uint8(v & np.uint64(127)) | np.uint8(128)
-        v >>= np.uint64(7)
-        p += 1
-    out[p] = np.uint8(v)
-    return p + 1
 
 
 @njit(cache=True)

@@ -1,0 +1,1 @@
+"""Compiled pieces that several rooms need, each written once. `compile.kernel` is the one decorator of all kernels."""

@@ -1,0 +1,130 @@
+"""The one decorator of all kernels: how they are compiled, and when what lies in the cache still holds.
+
+@kernel
+def total(columns: Columns) -> int: ...
+
+A kernel takes scalars, arrays and NamedTuples of arrays, never an address or a position in a list. It releases the
+GIL, and a division by zero gives what NumPy gives.
+
+Compiled code is kept beside the source. Numba drops it when the kernel's own file changes; here it is also dropped when
+a constant, a kernel or a NamedTuple changes that the kernel takes from somewhere else, since the key of an entry holds
+a digest of all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from types import CodeType, ModuleType
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False) -> Any:
+    """Compiles a function when it is first called, and keeps the result on disk.
+
+    `allocates=False`: it makes no arrays, nor does anything it calls; no references are counted, which small kernels
+    that are called for every event feel. `inline`: its body is put where it is called.
+    """
+    if function is None:
+        return lambda given: kernel(given, allocates=allocates, inline=inline)
+    more = {} if allocates else {"_nrt": False}
+    made = njit(nogil=True, error_model="numpy", inline="always" if inline else "never", **more)(function)
+    made._cache = Cache(function)
+    return made
+
+
+class Cache(FunctionCache):  # type: ignore[misc]
+    """Numba's own, with what a kernel takes from elsewhere in the key of each entry."""
+
+    def _index_key(self, sig: Any, codegen: Any) -> Any:
+        fields = tuple(sorted({f"{t.instance_class.__qualname__}{t.instance_class._fields}" for t in _records(sig)}))
+        return (*super()._index_key(sig, codegen), fields, taken(self._py_func))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        found = super().load_overload(sig, target_context)
+        if found is None and _listener is not None:
+            _listener(self._py_func.__name__)
+        return found
+
+
+_listener: Callable[[str], None] | None = None
+
+
+@contextmanager
+def compiling(listener: Callable[[str], None]) -> Iterator[None]:
+    """`listener(name)` is called before each kernel that is compiled rather than found in the cache."""
+    global _listener
+    before, _listener = _listener, listener
+    try:
+        yield
+    finally:
+        _listener = before
+
+
+def _records(signature: Any) -> Iterator[Any]:
+    """The types of NamedTuples in a signature, those inside others too."""
+    for kind in signature:
+        if hasattr(kind, "instance_class"):
+            yield kind
+        if hasattr(kind, "types"):
+            yield from _records(kind.types)
+
+
+def taken(function: Any) -> str:
+    """A digest of a function's code and of all that it reads from the modules of this package."""
+    digest = hashlib.sha256()
+    seen: set[int] = set()
+    _add_function(getattr(function, "py_func", function), digest, seen)
+    return digest.hexdigest()
+
+
+def _add_function(function: Any, digest: Any, seen: set[int]) -> None:
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    digest.update(function.__qualname__.encode())
+    names = _add_code(function.__code__, digest)
+    for name in sorted(names & set(function.__globals__)):
+        _add_value(name, function.__globals__[name], names, digest, seen)
+    for cell in function.__closure__ or ():
+        _add_value("", cell.cell_contents, names, digest, seen)
+
+
+def _add_code(code: CodeType, digest: Any) -> set[str]:
+    """Adds the code, that of functions inside it too; returns the names it uses."""
+    digest.update(code.co_code)
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            names |= _add_code(constant, digest)
+        else:
+            digest.update(repr(constant).encode())
+    return names
+
+
+def _add_value(name: str, value: Any, names: set[str], digest: Any, seen: set[int]) -> None:
+    digest.update(name.encode())
+    if isinstance(value, Dispatcher):
+        _add_function(value.py_func, digest, seen)
+    elif isinstance(value, ModuleType):
+        if value.__name__.partition(".")[0] == PACKAGE:
+            for inner in sorted(names & set(vars(value))):
+                _add_value(inner, vars(value)[inner], names, digest, seen)
+    elif isinstance(value, np.ndarray):
+        digest.update(f"{value.dtype}{value.shape}".encode() + value.tobytes())
+    elif isinstance(value, type):
+        inside = list(value) if issubclass(value, Enum) else getattr(value, "_fields", "")
+        digest.update(f"{value.__qualname__}{inside}".encode())
+    elif isinstance(value, bool | int | float | str | bytes | tuple | np.generic):
+        digest.update(repr(value).encode())
+    elif callable(value) and getattr(value, "__module__", "").partition(".")[0] == PACKAGE:
+        _add_function(getattr(value, "py_func", value), digest, seen)
