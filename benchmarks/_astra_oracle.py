@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.simulate.astra import (
+from etude.astra import (
     AstraResult,
     Network,
     RemoteMemory,

@@ -22,7 +22,7 @@ from pathlib import Path
 from _astra_oracle import Case, collective_cases, llm_cases, oracle
 from parity_astra import unpack
 
-from etude.simulate.astra import (
+from etude.astra import (
     read_groups,
     read_network,
     read_remote_memory,

@@ -26,7 +26,7 @@ from etude.generate.evened import by_rank
 from etude.generate.plan import Plan
 from etude.model.check import check
 from etude.model.job import Job
-from etude.simulate import astra
+from etude import astra
 from etude.simulate.run import simulate
 from etude.store import chakra
 from etude.sweep.predict import grown

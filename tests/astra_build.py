@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from etude.simulate.astra import Network, SystemConfig, Workload
-from etude.simulate.astra.config import COLLECTIVES, parse_algorithm
-from etude.simulate.astra.workload import COLL, COMP, RECV, SEND
+from etude.astra import Network, SystemConfig, Workload
+from etude.astra.config import COLLECTIVES, parse_algorithm
+from etude.astra.workload import COLL, COMP, RECV, SEND
 
 WIRE = {"all-reduce": 0, "all-gather": 2, "broadcast": 5, "all-to-all": 6, "reduce-scatter": 7}
 BYTES_PER_NS = (1 << 30) / 1e9  # of a link of 1 GB/s

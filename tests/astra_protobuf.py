@@ -10,7 +10,7 @@ import numpy as np
 
 from astra_build import DTYPES
 from chakra_pb import read_messages
-from etude.simulate.astra.workload import ABSENT, UNKNOWN_GROUP, WORLD, Workload
+from etude.astra.workload import ABSENT, UNKNOWN_GROUP, WORLD, Workload
 
 NUMBERS = ("num_ops", "tensor_size", "comm_type", "comm_size")
 

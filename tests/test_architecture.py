@@ -9,7 +9,7 @@ import pytest
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
 BASE = {"errors", "units", "files", "kernels", "model"}
-VERBS = {"collect", "link", "ingest", "generate", "transform", "simulate", "replay", "analyse", "view"}
+VERBS = {"collect", "link", "ingest", "generate", "transform", "simulate", "astra", "replay", "analyse", "view"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generate": BASE | {"cost"},
     "transform": BASE | {"cost"},
     "simulate": BASE | {"cost"},
+    "astra": BASE,
     "replay": BASE | {"cost"},
     "analyse": BASE | {"cost"},
     "view": BASE,

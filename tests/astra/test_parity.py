@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "benchmarks"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import _astra_oracle as rows
 import parity_astra as parity
 
 from astra_protobuf import load
 from etude.errors import EtudeError
-from etude.simulate.astra import read_groups
-from etude.simulate.astra.traces import read_workload
+from etude.astra import read_groups
+from etude.astra.traces import read_workload
 
 TRACES = ("gpt8L_r8_dp2tp2pp2", "gpt8L_r16_dp2tp2pp4_mb8")
 

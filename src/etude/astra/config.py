@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from etude.errors import ClusterError
-from etude.simulate.astra.abort import AstraAbort
+from etude.astra.abort import AstraAbort
 
 TOPOLOGIES: Final = ("Ring", "FullyConnected", "Switch")
 COLLECTIVES: Final = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")

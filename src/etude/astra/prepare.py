@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError, TraceError
-from etude.simulate.astra import layout, plans
-from etude.simulate.astra.abort import AstraAbort
-from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
-from etude.simulate.astra.custom import Tables, add_custom
-from etude.simulate.astra.kernels import nodes, tables
-from etude.simulate.astra.machine import Arena
-from etude.simulate.astra.workload import WORLD, Workload
+from etude.astra import layout, plans
+from etude.astra.abort import AstraAbort
+from etude.astra.config import Network, RemoteMemory, SystemConfig
+from etude.astra.custom import Tables, add_custom
+from etude.astra.kernels import nodes, tables
+from etude.astra.machine import Arena
+from etude.astra.workload import WORLD, Workload
 
 MAX_NPUS = 1 << 20
 ALL_INVOLVED = -2  # as a mask of dimensions: whatever the node says

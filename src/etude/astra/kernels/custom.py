@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.kernels.events import call_after
-from etude.simulate.astra.kernels.network import receive, send
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.compiling import kernel
+from etude.astra.kernels.events import call_after
+from etude.astra.kernels.network import receive, send
+from etude.astra.layout import (
     ACT_RECEIVE,
     ACT_SEND,
     ACT_TIMED,

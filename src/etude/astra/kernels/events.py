@@ -7,8 +7,8 @@ Times are compared as unsigned numbers, because one quirk of the original gives 
 
 import numpy as np
 
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.compiling import kernel
+from etude.astra.layout import (
     AMBIGUOUS,
     AT_BATCHES,
     AT_BUCKETS,

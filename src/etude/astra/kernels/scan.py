@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernels.compiling import kernel
+from etude.astra.kernels.compiling import kernel
 
 OK, CUT, BROKEN, TWICE, EMPTY, FULL = range(6)
 COUNT_NODES, COUNT_WIDEST, COUNT_FILE, COUNT_AT, NUM_COUNTS = range(5)

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernels.algorithms import packet_ready, packet_received
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.kernels.custom import custom_done
-from etude.simulate.astra.kernels.events import call_after, find_batch, give, next_call, pop, push, stop
-from etude.simulate.astra.kernels.issue import finish, issue_ready, memory_free
-from etude.simulate.astra.kernels.network import after_handshake, is_delivered, link_free, mark_arrived
-from etude.simulate.astra.kernels.streams import close_stream, next_phase
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.algorithms import packet_ready, packet_received
+from etude.astra.kernels.compiling import kernel
+from etude.astra.kernels.custom import custom_done
+from etude.astra.kernels.events import call_after, find_batch, give, next_call, pop, push, stop
+from etude.astra.kernels.issue import finish, issue_ready, memory_free
+from etude.astra.kernels.network import after_handshake, is_delivered, link_free, mark_arrived
+from etude.astra.kernels.streams import close_stream, next_phase
+from etude.astra.layout import (
     AMBIGUOUS,
     AT_CALLS,
     AT_MESSAGES,

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.compiling import kernel
+from etude.astra.layout import (
     ACT_COLLECTIVE,
     ACT_MEMORY,
     ACT_RECEIVE,
@@ -27,7 +27,7 @@ from etude.simulate.astra.layout import (
     ON_CPU,
     ON_NOTHING,
 )
-from etude.simulate.astra.workload import COLL, COMP, INVALID, MEM_LOAD, MEM_STORE, METADATA, SEND, UNKNOWN_GROUP
+from etude.astra.workload import COLL, COMP, INVALID, MEM_LOAD, MEM_STORE, METADATA, SEND, UNKNOWN_GROUP
 
 ALL_REDUCE, ALL_GATHER, BROADCAST, ALL_TO_ALL, REDUCE_SCATTER = 0, 2, 5, 6, 7  # on the wire
 NO_MEMORY, PER_NPU, PER_NODE, POOL = range(4)

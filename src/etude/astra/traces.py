@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError
-from etude.simulate.astra.abort import AstraAbort
-from etude.simulate.astra.config import SystemConfig
-from etude.simulate.astra.kernels import scan
-from etude.simulate.astra.workload import COLUMNS, UNKNOWN_GROUP, WORLD, Workload
+from etude.astra.abort import AstraAbort
+from etude.astra.config import SystemConfig
+from etude.astra.kernels import scan
+from etude.astra.workload import COLUMNS, UNKNOWN_GROUP, WORLD, Workload
 
 BLOCK_BYTES: Final = (1 << 19, 1 << 20)  # a small job touches little memory, a large one comes in few blocks
 PROBLEM: Final = {

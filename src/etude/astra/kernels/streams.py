@@ -1,9 +1,9 @@
 """Chunks of a collective on their way through the dimensions: phases, queues and whose turn it is."""
 
-from etude.simulate.astra.kernels.algorithms import begin, final_bytes
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.kernels.events import give, take
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.algorithms import begin, final_bytes
+from etude.astra.kernels.compiling import kernel
+from etude.astra.kernels.events import give, take
+from etude.astra.layout import (
     AT_ONCE,
     AT_QUEUES,
     AT_RANKS,

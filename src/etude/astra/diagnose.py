@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from etude.errors import DeadlockError
 from etude.model.schema import UNKNOWN
-from etude.simulate.astra import layout, plans
-from etude.simulate.astra.config import Network, SystemConfig
-from etude.simulate.astra.kernels import tables
-from etude.simulate.astra.machine import line_table
-from etude.simulate.astra.prepare import Options
-from etude.simulate.astra.workload import COLL, RECV, SEND, WORLD, Workload
+from etude.astra import layout, plans
+from etude.astra.config import Network, SystemConfig
+from etude.astra.kernels import tables
+from etude.astra.machine import line_table
+from etude.astra.prepare import Options
+from etude.astra.workload import COLL, RECV, SEND, WORLD, Workload
 
 I64 = NDArray[np.int64]
 MAX_LINES = 20

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernels.ahead import work_out
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.kernels.custom import open_custom
-from etude.simulate.astra.kernels.events import call_after, call_at, stop
-from etude.simulate.astra.kernels.network import receive, send
-from etude.simulate.astra.kernels.streams import open_chunks
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.ahead import work_out
+from etude.astra.kernels.compiling import kernel
+from etude.astra.kernels.custom import open_custom
+from etude.astra.kernels.events import call_after, call_at, stop
+from etude.astra.kernels.network import receive, send
+from etude.astra.kernels.streams import open_chunks
+from etude.astra.layout import (
     ACT_COLLECTIVE,
     ACT_CUSTOM,
     ACT_MEMORY,

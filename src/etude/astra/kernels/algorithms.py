@@ -7,10 +7,10 @@ free, every received message brings another, and each ticket that has passed the
 
 import numpy as np
 
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.kernels.events import call_after, stop
-from etude.simulate.astra.kernels.network import receive, send
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.compiling import kernel
+from etude.astra.kernels.events import call_after, stop
+from etude.astra.kernels.network import receive, send
+from etude.astra.layout import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from etude.simulate.astra import layout
-from etude.simulate.astra.abort import AstraAbort
-from etude.simulate.astra.config import Algorithm, Network, SystemConfig
+from etude.astra import layout
+from etude.astra.abort import AstraAbort
+from etude.astra.config import Algorithm, Network, SystemConfig
 
 IMPLEMENTATION: Final = {
     "ring": layout.RING,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.kernels.events import GOLDEN, give, schedule, stop, take
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.compiling import kernel
+from etude.astra.kernels.events import GOLDEN, give, schedule, stop, take
+from etude.astra.layout import (
     AT_LINKS,
     AT_MATCHES,
     AT_MESSAGES,

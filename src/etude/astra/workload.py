@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
-from etude.simulate.astra.abort import AstraAbort
+from etude.astra.abort import AstraAbort
 
 INVALID, METADATA, MEM_LOAD, MEM_STORE, COMP, SEND, RECV, COLL = range(8)
 WORLD: Final = -1
@@ -95,7 +95,7 @@ class Workload:
 
     def check_dependencies(self) -> None:
         """Every dependency is a node of the same rank."""
-        from etude.simulate.astra.kernels.nodes import first_bad_dependency
+        from etude.astra.kernels.nodes import first_bad_dependency
 
         at = int(first_bad_dependency(self.rank_start, self.dep_start, self.dep))
         if at < 0:

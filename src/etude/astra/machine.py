@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.simulate.astra import layout as at
-from etude.simulate.astra.kernels import tables
+from etude.astra import layout as at
+from etude.astra.kernels import tables
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

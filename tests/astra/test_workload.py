@@ -7,8 +7,8 @@ import pytest
 
 from astra_build import coll, comp, hop_ns, network, recv, reduce_ns, send, system, workload
 from etude.errors import DeadlockError
-from etude.simulate.astra import AstraAbort, RemoteMemory, run
-from etude.simulate.astra.workload import INVALID, MEM_LOAD, METADATA
+from etude.astra import AstraAbort, RemoteMemory, run
+from etude.astra.workload import INVALID, MEM_LOAD, METADATA
 
 KB, MB = 1 << 10, 1 << 20
 RING4 = network(("Ring", 4, 50, 500))

@@ -5,7 +5,7 @@ import pytest
 
 import chakra_pb as pb
 from etude.errors import EtudeError, FormatError
-from etude.simulate.astra import AstraAbort, read_workload
+from etude.astra import AstraAbort, read_workload
 
 NODE = pb.SCHEMA.Node
 

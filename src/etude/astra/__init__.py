@@ -1,7 +1,7 @@
 """ASTRA-sim's analytical backends, re-implemented bit for bit: `run` a `Workload` on a network and a system."""
 
-from etude.simulate.astra.abort import AstraAbort
-from etude.simulate.astra.config import (
+from etude.astra.abort import AstraAbort
+from etude.astra.config import (
     Network,
     RemoteMemory,
     SystemConfig,
@@ -10,9 +10,9 @@ from etude.simulate.astra.config import (
     read_remote_memory,
     read_system,
 )
-from etude.simulate.astra.run import AstraResult, run
-from etude.simulate.astra.traces import read_custom, read_workload
-from etude.simulate.astra.workload import Workload
+from etude.astra.run import AstraResult, run
+from etude.astra.traces import read_custom, read_workload
+from etude.astra.workload import Workload
 
 __all__ = [
     "AstraAbort",

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.kernels.events import GOLDEN
-from etude.simulate.astra.kernels.nodes import NOT_A_MEMBER
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.compiling import kernel
+from etude.astra.kernels.events import GOLDEN
+from etude.astra.kernels.nodes import NOT_A_MEMBER
+from etude.astra.layout import (
     ACT_COLLECTIVE,
     ACT_REFUSED,
     ACT_TIMED,
@@ -33,7 +33,7 @@ from etude.simulate.astra.layout import (
     NODE_WAITS,
     NUM_RESOURCES,
 )
-from etude.simulate.astra.workload import COLL, COMP, MEM_LOAD, MEM_STORE, SEND
+from etude.astra.workload import COLL, COMP, MEM_LOAD, MEM_STORE, SEND
 
 # What a survey says of a workload; behind it, per type of collective on the wire, how many and the smallest size.
 HAS_CPU, HAS_MEMORY, HAS_SEND, HAS_GROUP, HAS_WHOLE, HAS_NO_OPS, NUM_FOUND = range(7)

@@ -6,12 +6,12 @@ has joined. So its message traffic may run on a machine of its own, or, for a ri
 
 import numpy as np
 
-from etude.simulate.astra.kernels.algorithms import LOCAL_ENDPOINT_NS, packet_ready, packet_received, reduction_ns
-from etude.simulate.astra.kernels.compiling import kernel
-from etude.simulate.astra.kernels.events import call_after, give, next_call, pop, push, stop
-from etude.simulate.astra.kernels.network import delay_ns, mark_arrived
-from etude.simulate.astra.kernels.streams import close_stream, next_phase, open_chunks
-from etude.simulate.astra.layout import (
+from etude.astra.kernels.algorithms import LOCAL_ENDPOINT_NS, packet_ready, packet_received, reduction_ns
+from etude.astra.kernels.compiling import kernel
+from etude.astra.kernels.events import call_after, give, next_call, pop, push, stop
+from etude.astra.kernels.network import delay_ns, mark_arrived
+from etude.astra.kernels.streams import close_stream, next_phase, open_chunks
+from etude.astra.layout import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,

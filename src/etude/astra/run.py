@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model.schema import UNKNOWN
-from etude.simulate.astra import layout
-from etude.simulate.astra.abort import AstraAbort
-from etude.simulate.astra.config import Network, RemoteMemory, SystemConfig
-from etude.simulate.astra.diagnose import explain_hang, quirks
-from etude.simulate.astra.kernels import tables
-from etude.simulate.astra.kernels.engine import start_ranks, step
-from etude.simulate.astra.kernels.nodes import REFUSALS
-from etude.simulate.astra.machine import first_ready, make_machine, rank_table
-from etude.simulate.astra.prepare import Options, Prepared, prepare
-from etude.simulate.astra.workload import Workload
+from etude.astra import layout
+from etude.astra.abort import AstraAbort
+from etude.astra.config import Network, RemoteMemory, SystemConfig
+from etude.astra.diagnose import explain_hang, quirks
+from etude.astra.kernels import tables
+from etude.astra.kernels.engine import start_ranks, step
+from etude.astra.kernels.nodes import REFUSALS
+from etude.astra.machine import first_ready, make_machine, rank_table
+from etude.astra.prepare import Options, Prepared, prepare
+from etude.astra.workload import Workload
 
 EVENTS_PER_STEP: Final = 1 << 20
 MAX_ROOM: Final = 1 << 27

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.simulate.astra import layout, plans
-from etude.simulate.astra.abort import AstraAbort
-from etude.simulate.astra.config import SystemConfig
-from etude.simulate.astra.workload import COLL, COMP, RECV, SEND, WORLD, Workload
+from etude.astra import layout, plans
+from etude.astra.abort import AstraAbort
+from etude.astra.config import SystemConfig
+from etude.astra.workload import COLL, COMP, RECV, SEND, WORLD, Workload
 
 TAG_RANGE = 500_000_000
 ACTION = {SEND: layout.ACT_SEND, RECV: layout.ACT_RECEIVE, COMP: layout.ACT_TIMED}

@@ -6,7 +6,7 @@ import pytest
 
 from astra_build import coll, comp, hop_ns, network, recv, reduce_ns, send, system, workload
 from etude.errors import DeadlockError
-from etude.simulate.astra import AstraAbort, run
+from etude.astra import AstraAbort, run
 
 KB, MB = 1 << 10, 1 << 20
 E = 10
