@@ -82,10 +82,10 @@ def opened(source: Input) -> Any:
 def times(job: Any) -> Any:
     if job.timing is not None:
         return job.timing
-    from etude.cost import catalogue
+    from etude.machine import open_system
     from etude.simulate.run import simulate
 
-    machine = catalogue.system(SYSTEM)
+    machine = open_system(SYSTEM)
     return simulate(job, machine.resized(max(len(machine), -(-job.world_size // 8) * 8)))
 
 
@@ -111,8 +111,8 @@ def main() -> int:
     from etude.cli.report import allocated
     from etude.errors import EtudeError
     from etude.model.timing import Origin
-    from etude.reporting.compose import report
-    from etude.reporting.device import device_of
+    from etude.report.compose import report
+    from etude.report.device import device_of
     from etude.view.page import render
 
     failed = 0

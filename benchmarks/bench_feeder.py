@@ -74,7 +74,7 @@ def _stream(path: Path) -> Any:
 
 
 def _memory(path: Path) -> Any:
-    from etude.model.feeder import feeder
+    from etude.model.feeder.feed import feeder
     from etude.store.chakra import read_job
 
     return feeder(read_job(path), missing="drop")

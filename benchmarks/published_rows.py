@@ -9,9 +9,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from etude.generate.build import memory
-from etude.generate.model import Model, model
+from etude.generate.model.open import open_model
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan, Precision
+from etude.generate.train.job import memory
 
 Row = dict[str, str]
 
@@ -125,7 +126,7 @@ def reason_out(row: Row) -> str:
 
 def model_of(row: Row) -> Model:
     if row["model"] in CATALOGUE:
-        return model(CATALOGUE[row["model"]])
+        return open_model(CATALOGUE[row["model"]])
     shape = {name: _number(row, name) for name in ("layers", "hidden", "heads", "ffn", "vocab")}
     name = row["model"].replace(" ", "-").lower()
     if row["model"].startswith("MPT"):  # ALiBi, no biases, tied

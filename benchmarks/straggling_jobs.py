@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from etude.cost.catalogue import system
+from etude.machine import open_system
 from etude.model.build import TraceBuilder
 from etude.model.graph import dependencies
 from etude.model.job import Job, Part, assemble
@@ -214,8 +214,8 @@ def straggling(seed: int, ranks: int, kind: str, factor: float) -> tuple[Job, Ti
     job = job_of_plan(plan)
     job = job.replace(values=values_of(rng, job, plan, truth))
     slow = {truth.ranks: truth.factor} if kind == "slow_link" else {}
-    timing = simulate(job, system("dgx-h100").resized(max(ranks, 8)), jitter=dict.fromkeys(JITTER, NOISE), seed=seed,
-                      slow_links=slow)  # fmt: skip
+    system = open_system("dgx-h100").resized(max(ranks, 8))
+    timing = simulate(job, system, jitter=dict.fromkeys(JITTER, NOISE), seed=seed, slow_links=slow)
     starts, ends = [s.copy() for s in timing.start_ns], [e.copy() for e in timing.end_ns]
     if kind == "missing_participant":
         starts, ends = hung(job, starts, ends, truth)

@@ -19,17 +19,21 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from etude.cost.catalogue import system
 from etude.errors import UsageError
-from etude.generate.build import generate
-from etude.generate.evened import by_rank
 from etude.generate.plan import Plan
-from etude.model.check import check
+from etude.generate.train.job import generate
+from etude.machine import open_system
+from etude.model.check.whole import check
 from etude.model.job import Job
+<<<<<<< HEAD
 from etude import astra
+=======
+from etude.predict.step import grown
+from etude.simulate import astra
+>>>>>>> main
 from etude.simulate.run import simulate
 from etude.store import chakra
-from etude.sweep.predict import grown
+from etude.transform.dialects.astra import by_rank
 from random_jobs import random_model, random_plan
 
 SYSTEM = {
@@ -66,7 +70,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--astra", action="store_true", help="run small ones as ASTRA-sim too")
     options = parser.parse_args()
-    dgx, start = system("dgx-h100"), time.process_time()
+    dgx, start = open_system("dgx-h100"), time.process_time()
     ran = 0
     made, nodes, refused, families, schedules = 0, 0, Counter[str](), Counter[str](), Counter[str]()
     seed = options.seed

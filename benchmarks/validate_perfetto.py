@@ -187,12 +187,12 @@ def compare(read: Perfetto, expected: Written, *, exact: bool) -> list[str]:
 def jobs(folder: Path) -> Iterator[tuple[str, Any, Any]]:
     import etude
     from etude.cli import main
-    from etude.cost import catalogue
+    from etude.machine import open_system
     from etude.simulate.run import simulate
 
     assert main(["generate", *MODEL, "-o", str(folder / "llama")]) == 0
     job = etude.open(folder / "llama")
-    yield "generated, simulated", job, simulate(job, catalogue.system("dgx-h100"))
+    yield "generated, simulated", job, simulate(job, open_system("dgx-h100"))
     root = shared()
     for name in RUNS:
         if (root / name).exists():

@@ -8,15 +8,21 @@ import pytest
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-BASE = {"errors", "units", "files", "kernels", "model"}
-VERBS = {"collect", "link", "ingest", "generate", "transform", "simulate", "astra", "replay", "analyse", "view"}
+GROUND = {"errors", "faces", "units", "files", "config"}
+BASE = GROUND | {"kernels", "machine", "model"}
+VERBS = {
+    "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "analyse", "view",
+}  # fmt: skip
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "faces": set(),
     "units": {"errors"},
     "files": {"errors"},
-    "kernels": set(),
-    "model": {"errors", "units", "kernels"},
+    "config": {"errors", "units"},
+    "kernels": {"errors"},
+    "machine": GROUND | {"kernels"},
+    "model": GROUND | {"kernels", "machine"},
     "store": BASE,
     "cost": BASE,
     # verbs: never one another, except that ingest uses link
@@ -24,20 +30,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "link": BASE,
     "ingest": BASE | {"store", "cost", "link"},
     "generate": BASE | {"cost"},
+    "synth": BASE,
     "transform": BASE | {"cost"},
     "simulate": BASE | {"cost"},
-    "astra": BASE,
+    "astra": BASE | {"store", "cost"},
     "replay": BASE | {"cost"},
     "analyse": BASE | {"cost"},
     "view": BASE,
     # composers
-    "opening": BASE | {"store", "link", "ingest"},
-    "named": BASE | {"store", "cost", "opening"},
-    "sweep": BASE | VERBS | {"store", "cost", "opening", "named"},
-    "reporting": BASE | {"cost", "analyse", "view"},
-    "cli": BASE | VERBS | {"store", "cost", "opening", "named", "sweep", "reporting", "__init__"},
+    "opening": BASE | {"store", "cost", "link", "ingest"},
+    "predict": BASE | VERBS | {"store", "cost", "opening"},
+    "report": BASE | {"cost", "analyse", "view"},
+    "cli": BASE | VERBS | {"store", "cost", "opening", "predict", "report", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
-    "__init__": BASE | VERBS | {"store", "cost", "opening", "named", "sweep"},
+    "__init__": BASE | VERBS | {"store", "cost", "opening", "predict"},
     "__main__": {"cli"},
 }
 

@@ -9,8 +9,8 @@ import pytest
 import etude
 from etude.cli import main
 from etude.errors import UsageError
-from etude.generate.micro import COLLECTIVES, PATTERNS, MicroOptions, micro
-from etude.generate.numbers import numbers
+from etude.generate.micro_benchmarks import COLLECTIVES, PATTERNS, MicroOptions, micro
+from etude.generate.totals import numbers
 from etude.model.schema import Collective, Kind
 from toy_systems import one_level
 

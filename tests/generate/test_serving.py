@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 import etude
 from etude.cli import main
-from etude.cost import catalogue
 from etude.errors import FormatError, UsageError
-from etude.generate.batching import DRAFT, Batching, batch
-from etude.generate.model import Model, model
+from etude.generate.model.open import open_model
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.requests import Request, read_requests
-from etude.generate.serving import Serving, serve
-from etude.generate.serving_ops import ATTENTION
+from etude.generate.serving.batching import DRAFT, Batching, batch
+from etude.generate.serving.job import Serving, serve
+from etude.generate.serving.ops import ATTENTION
+from etude.generate.serving.requests import Request, read_requests
+from etude.machine import open_system
 from etude.model.schema import Kind
-from etude.sweep.serving import predict_serving
+from etude.predict.serving import predict_serving
 from toy_systems import one_level
 
 TINY = Model(name="tiny", layers=4, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)
@@ -248,7 +249,7 @@ def test_every_job_is_sound_and_ends(data: st.DataObject):
     draft = DRAFT_MODEL if serving.speculate else None
     some = st.lists(st.builds(Request, st.integers(1, 20), st.integers(1, 4), st.integers(0, 10**6)), max_size=5)
     given_requests = data.draw(st.none() | some)
-    device = data.draw(st.sampled_from([None, catalogue.system("dgx-h100").device]))
+    device = data.draw(st.sampled_from([None, open_system("dgx-h100").device]))
     try:
         found = serve(m, Plan(gpus=tp * pp * dp, tp=tp, pp=pp, ep=ep, etp=etp), serving, requests=given_requests,
                       draft=draft, device=device)  # fmt: skip
@@ -278,7 +279,7 @@ def test_keys_and_values_go_from_readers_to_makers():
 
 def test_arrivals_hold_back_passes():
     rs = [Request(8, 2), Request(8, 2, arrival_ns=10**9)]
-    device = catalogue.system("dgx-h100").device
+    device = open_system("dgx-h100").device
     timed = serve(TINY, Plan(), Serving(), requests=rs, device=device)
     assert etude.simulate(timed.job, one_level("switch", 1)).makespan_ns >= 10**9
     free = serve(TINY, Plan(), Serving(), requests=rs)
@@ -297,7 +298,7 @@ def test_arrivals_hold_back_passes():
         ({"serving": Serving(disaggregate="x")}, "disaggregate `x`"),
         ({"serving": Serving(prefill=100, kv_memory_bytes=4096)}, "keys and values of 8 fit"),
         ({"serving": Serving(prefill=100, token_budget=50)}, "does not fit a pass of 50"),
-        ({"model": model("bert-base")}, "decoders are served"),
+        ({"model": open_model("bert-base")}, "decoders are served"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, object], problem: str):
@@ -329,7 +330,7 @@ def test_when_each_request_gets_its_tokens(pp: int, split: str):
 
 def test_waiting_begins_with_the_arrival():
     rs = [Request(8, 2), Request(8, 1, arrival_ns=10**9)]
-    timed = serve(TINY, Plan(), Serving(), requests=rs, device=catalogue.system("dgx-h100").device)
+    timed = serve(TINY, Plan(), Serving(), requests=rs, device=open_system("dgx-h100").device)
     table = predict_serving(timed, one_level("switch", 1)).answers.to_pydict()
     assert table["ttft_ns"][1] < 10**8
     assert table["tpot_ns"][1] is None

@@ -35,9 +35,9 @@ def generate_learned(
 
     etude likeness run/ job/ --system dgx-h100
     """
-    from etude.generate.numbers import numbers
-    from etude.generate.synth import read
-    from etude.generate.synth_make import MakeOptions, make
+    from etude.generate.totals import numbers
+    from etude.synth.learned import read
+    from etude.synth.making import MakeOptions, make
 
     factors = {"depth": depth, "compute": compute, "traffic": traffic, "spread": spread}
     learned = read(model)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.config import key_of
 from etude.errors import UsageError
 from etude.generate.plan import Plan
-from etude.model.reading import key_of
 
 if TYPE_CHECKING:
-    from etude.generate.model import Model
+    from etude.generate.model.shape import Model
 
 ModelName = Annotated[
     str, typer.Argument(help="A model of the catalogue, a YAML file, or a Hugging Face `config.json`.")
@@ -81,7 +81,7 @@ def given_of(flags: dict[str, Any], path: Path | None) -> dict[str, Any]:
     """What a file and these flags say, by key."""
     given: dict[str, Any] = {}
     if path is not None:
-        from etude.generate.model import parsed
+        from etude.generate.model.open import parsed
 
         given = parsed(path)
     keys = {f.name: key_of(f) for f in fields(Plan)}
@@ -98,8 +98,8 @@ def _numbers(name: str, text: str) -> list[int]:
 
 
 def model_of(name: str, hf: Path | None = None) -> "Model":
-    from etude.generate.model import model
+    from etude.generate.model.open import open_model
 
     if hf is not None:
-        return model(hf / "config.json" if hf.is_dir() else hf)
-    return model(name)
+        return open_model(hf / "config.json" if hf.is_dir() else hf)
+    return open_model(name)

@@ -41,10 +41,10 @@ def report(
     from etude import __version__
     from etude.errors import UsageError
     from etude.files import writing
-    from etude.reporting.comparison import comparison
-    from etude.reporting.compose import PARTS
-    from etude.reporting.compose import report as compose
-    from etude.reporting.device import device_of
+    from etude.report.comparison import comparison
+    from etude.report.compose import PARTS
+    from etude.report.compose import report as compose
+    from etude.report.device import device_of
     from etude.view.page import MARKS, render
 
     if len(paths) > 2:

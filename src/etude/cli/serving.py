@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.plan_flags import model_of, plan_of, with_fields
+from etude.config import key_of
 from etude.errors import UsageError
-from etude.generate.serving_options import Serving
-from etude.model.reading import key_of
+from etude.generate.serving.options import Serving
 
 if TYPE_CHECKING:
-    from etude.generate.serving import ServedJob
+    from etude.generate.serving.job import ServedJob
 
 PANEL = "Serving, with --serve"
 with_serving = with_fields(Serving, "serving", PANEL)
@@ -43,9 +43,9 @@ class Asked:
 
 def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     """The job. Without --gpus there are as many ranks as one instance needs, or all instances of a split."""
-    from etude.cost import catalogue
-    from etude.generate.requests import read_requests
-    from etude.generate.serving import check_memory, serve
+    from etude.generate.serving.job import check_memory, serve
+    from etude.generate.serving.requests import read_requests
+    from etude.machine import open_system
     from etude.units import parse_bytes
 
     keys = {f.name: key_of(f) for f in fields(Serving)}
@@ -53,7 +53,7 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     flags = dict(asked.flags)
     if asked.plan is None:
         flags.setdefault("gpus", flags.get("tp", 1) * flags.get("pp", 1) * max(sum(options.split), 1))
-    device = catalogue.system(asked.system).device if asked.system else None
+    device = open_system(asked.system).device if asked.system else None
     found = serve(
         model_of(asked.model, asked.hf),
         plan_of(flags, asked.plan, training=False),
@@ -71,11 +71,11 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
 
 def predicted(asked: Asked, *, check: bool, json: bool) -> dict[str, Any]:
     """Generated and simulated: everything, or what a reader wants to see first."""
-    from etude.cost import catalogue
-    from etude.sweep.serving import predict_serving
+    from etude.machine import open_system
+    from etude.predict.serving import predict_serving
     from etude.units import format_bytes, format_time
 
-    numbers = predict_serving(served(asked, check=check), catalogue.system(asked.system)).summary()
+    numbers = predict_serving(served(asked, check=check), open_system(asked.system)).summary()
     if json:
         return numbers
     names = {"ttft_ns": "first token", "tpot_ns": "each further token", "latency_ns": "whole answer"}

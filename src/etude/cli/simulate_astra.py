@@ -78,7 +78,7 @@ def _as_et(path: Path) -> Iterator[Path]:
     if is_plain:
         yield path
         return
-    from etude.generate.evened import by_rank
+    from etude.transform.dialects.astra import by_rank
 
     job = by_rank(open_job(path))
     with TemporaryDirectory(prefix="etude-") as folder:

@@ -17,8 +17,8 @@ from typing import Final
 
 from etude.cost.groups import GroupShape, Span
 from etude.errors import UsageError
+from etude.machine.system import Level, LevelKind, System
 from etude.model.schema import Collective
-from etude.model.system import Level, LevelKind, System
 
 
 @dataclass(frozen=True, slots=True)

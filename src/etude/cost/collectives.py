@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from etude.cost.algorithms import ALGORITHMS, Phase, Plan, tried
 from etude.cost.groups import GroupShape, group_shape
 from etude.errors import UsageError
+from etude.machine.system import Level, LevelKind, Protocol, System
 from etude.model.job import Groups
 from etude.model.schema import UNKNOWN, Collective
-from etude.model.system import Level, LevelKind, Protocol, System
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

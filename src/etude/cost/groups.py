@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from etude.errors import UsageError
-from etude.model.system import System
+from etude.machine.system import System
 
 
 @dataclass(frozen=True, slots=True)

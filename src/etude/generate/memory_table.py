@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from etude.errors import UsageError
-from etude.generate.build import Generated
-from etude.generate.pipeline import Action
-from etude.generate.serving import ServedJob
-from etude.generate.serving_program import in_turn
+from etude.generate.schedules.pipeline import Action
+from etude.generate.serving.job import ServedJob
+from etude.generate.serving.program import in_turn
+from etude.generate.train.job import Generated
 
 
 def of_training(found: Generated) -> pa.Table:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.generate import recompute
-from etude.model.reading import figure, read
+from etude.generate.blocks import recompute
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from etude.errors import FormatError, UsageError
 from etude.model.attrs import read_varint
-from etude.model.feeder import Feeder, Graph, Missing, check_missing, raise_cycle, raise_dangling
+from etude.model.feeder.feed import Feeder, Graph, Missing, check_missing, raise_cycle, raise_dangling
+from etude.model.feeder.node_view import Bound, NodeView
 from etude.model.job import Groups
-from etude.model.node_view import Bound, NodeView
 from etude.model.schema import COLUMN, Kind
 from etude.model.text import PAD
 from etude.store import chakra, compressed

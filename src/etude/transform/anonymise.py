@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.model import text
-from etude.model.grid import on_grid
 from etude.model.job import DEFAULT_METADATA, VALUE_COLUMNS, Groups, Job
+from etude.model.rounding import on_grid
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.timing import Timing
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes

@@ -1,0 +1,1 @@
+"""A training step: fragments placed one after another, gradients and weights exchanged, memory counted."""
