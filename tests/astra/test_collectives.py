@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from astra_build import coll, comp, hop_ns, network, recv, reduce_ns, send, system, workload
+from astra_build import coll, comp, hop_ns, network, recv, reduce_ns, run, send, system, workload
+from etude.astra import AstraAbort
 from etude.errors import DeadlockError
-from etude.astra import AstraAbort, run
 
 KB, MB = 1 << 10, 1 << 20
 E = 10
@@ -17,10 +17,10 @@ def finish(name, size, net, sys_, **options):
     return result.finish_ns.tolist()
 
 
-@pytest.mark.parametrize("ahead", [None, False])
+@pytest.mark.parametrize("by_message", [False, True])
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
 @pytest.mark.parametrize(("topology", "hops"), [("Ring", 1), ("FullyConnected", 1), ("Switch", 2)])
-def test_ring(topology, hops, n, ahead):
+def test_ring(topology, hops, n, by_message):
     net, sys_ = network((topology, n, 50, 500)), system("ring")
     m = MB // n
     d, r = hop_ns(m, 50, 500, hops), reduce_ns(m)
@@ -32,23 +32,23 @@ def test_ring(topology, hops, n, ahead):
         "all-to-all": E + n * (n - 1) // 2 * (d + E),
     }
     for name, ns in expected.items():
-        assert finish(name, MB, net, sys_, ahead=ahead) == [ns] * n, name
+        assert finish(name, MB, net, sys_, is_message_by_message=by_message) == [ns] * n, name
 
 
-@pytest.mark.parametrize("ahead", [None, False])
+@pytest.mark.parametrize("by_message", [False, True])
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
-def test_direct_on_a_switch(n, ahead):
+def test_direct_on_a_switch(n, by_message):
     net, sys_ = network(("Switch", n, 50, 500)), system("direct")
     d, r, whole = hop_ns(MB // n, 50, 500, 2), reduce_ns(MB // n), hop_ns(MB, 50, 500, 2)
-    assert finish("reduce-scatter", MB, net, sys_, ahead=ahead) == [2 * E + d + r] * n
-    assert finish("all-gather", MB, net, sys_, ahead=ahead) == [2 * E + whole] * n
-    assert finish("all-to-all", MB, net, sys_, ahead=ahead) == [2 * E + d] * n
-    assert finish("all-reduce", MB, net, sys_, ahead=ahead) == [3 * E + 2 * d + r] * n
+    assert finish("reduce-scatter", MB, net, sys_, is_message_by_message=by_message) == [2 * E + d + r] * n
+    assert finish("all-gather", MB, net, sys_, is_message_by_message=by_message) == [2 * E + whole] * n
+    assert finish("all-to-all", MB, net, sys_, is_message_by_message=by_message) == [2 * E + d] * n
+    assert finish("all-reduce", MB, net, sys_, is_message_by_message=by_message) == [3 * E + 2 * d + r] * n
 
 
-@pytest.mark.parametrize("ahead", [None, False])
+@pytest.mark.parametrize("by_message", [False, True])
 @pytest.mark.parametrize("k", [1, 2, 3])
-def test_halving_doubling_on_a_switch(k, ahead):
+def test_halving_doubling_on_a_switch(k, by_message):
     n = 2**k
     net, sys_ = network(("Switch", n, 50, 500)), system("halvingDoubling")
     scatter = (
@@ -57,10 +57,10 @@ def test_halving_doubling_on_a_switch(k, ahead):
         + sum(reduce_ns(MB >> i) for i in range(2, k + 1))
     )
     gather = sum(hop_ns(MB // n << i, 50, 500, 2) + E for i in range(k))
-    assert finish("reduce-scatter", MB, net, sys_, ahead=ahead) == [scatter] * n
-    assert finish("all-reduce", MB, net, sys_, ahead=ahead) == [scatter + gather] * n
+    assert finish("reduce-scatter", MB, net, sys_, is_message_by_message=by_message) == [scatter] * n
+    assert finish("all-reduce", MB, net, sys_, is_message_by_message=by_message) == [scatter + gather] * n
     assert (
-        finish("all-gather", KB, net, sys_, ahead=ahead)
+        finish("all-gather", KB, net, sys_, is_message_by_message=by_message)
         == [E + sum(hop_ns(KB << i, 50, 500, 2) + E for i in range(k))] * n
     )
 
@@ -108,8 +108,8 @@ def test_all_reduce_on_two_dimensions_scatters_reduces_and_gathers():
     up = E + 3 * (hop_ns(m1, 200, 50) + E + reduce_ns(m1))
     top = E + 2 * (hop_ns(m2, 100, 500, 2) + E) + reduce_ns(m2)
     down = E + 3 * (hop_ns(m1, 200, 50) + E)
-    for ahead in (None, False):
-        assert finish("all-reduce", MB, net, sys_, ahead=ahead) == [up + top + down] * 8
+    for by_message in (False, True):
+        assert finish("all-reduce", MB, net, sys_, is_message_by_message=by_message) == [up + top + down] * 8
 
 
 def test_a_group_has_its_own_endpoint_delay_and_keeps_its_order():
@@ -124,8 +124,8 @@ def test_a_group_has_its_own_endpoint_delay_and_keeps_its_order():
         2: max(second[5] + long, second[2]) + 10,
         0: max(second[2] + short, second[0]) + 10,
     }
-    for ahead in (None, False):
-        ends = run(w, net, sys_, ahead=ahead).finish_ns.tolist()
+    for by_message in (False, True):
+        ends = run(w, net, sys_, is_message_by_message=by_message).finish_ns.tolist()
         assert [ends[0], ends[5], ends[2]] == [third[0], third[5], third[2]]
 
 
@@ -141,7 +141,7 @@ def test_a_member_that_comes_late_delays_the_others_unevenly():
     d = hop_ns(KB // 4, 50, 500, 2)
     # the late rank's first packet reaches the others one hop after another; it needs three hops itself
     late = 5000 + E
-    a, b = run(w, net, sys_), run(w, net, sys_, ahead=False)
+    a, b = run(w, net, sys_), run(w, net, sys_, is_message_by_message=True)
     assert a.finish_ns.tolist() == b.finish_ns.tolist()
     assert a.finish_ns.tolist()[3] == late + 3 * (d + E)
 

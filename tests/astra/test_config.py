@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from etude.errors import ClusterError, EtudeError
 from etude.astra import read_groups, read_network, read_remote_memory, read_system
 from etude.astra.config import Algorithm, parse_algorithm
+from etude.errors import ClusterError, EtudeError
 
 NETWORK = "topology: [ Ring, Switch ]\nnpus_count: [ 4, 2 ]\nbandwidth: [ 50, 25.5 ]\nlatency: [ 500, 0 ]\n"
 

@@ -12,9 +12,10 @@ import _astra_oracle as rows
 import parity_astra as parity
 
 from astra_protobuf import load
+from etude.astra.columns import read_nodes
+from etude.astra.config import read_groups
+from etude.astra.ranks import on_network
 from etude.errors import EtudeError
-from etude.astra import read_groups
-from etude.astra.traces import read_workload
 
 TRACES = ("gpt8L_r8_dp2tp2pp2", "gpt8L_r16_dp2tp2pp4_mb8")
 
@@ -44,7 +45,7 @@ def test_collectives(root, table):
 
 def test_collectives_message_by_message(root):
     cases = [c for t in rows.COLLECTIVE_TABLES for c in rows.collective_cases(root, t) if len(c.files) <= 16]
-    equal, total, wrong, _ = parity.check(cases[5::43], ahead=False)
+    equal, total, wrong, _ = parity.check(cases[5::43], by_message=True)
     assert wrong == []
     assert equal == total > 20
 
@@ -78,36 +79,17 @@ def test_training_traces(root, llm):
     assert equal == total == 2 * (1424 + 10976)
 
 
-def test_the_trace_reader_agrees_with_protobuf(root, llm):
+def test_columns_agree_with_protobuf(root, llm):
     cases = [*llm, *(c for c in rows.semantics_cases(root) if all(f.exists() for f in c.files))]
     seen = set()
     for case in cases:
         if case.files in seen or (case.groups and "id0" in case.groups.name):
             continue
         seen.add(case.files)
-        try:
-            expected = load(case.files, read_groups(case.groups) if case.groups else None)
-        except EtudeError:
-            continue
-        found = read_workload(case.files, read_groups(case.groups) if case.groups else None)
-        for name in (
-            "rank_start",
-            "source_id",
-            "kind",
-            "is_cpu",
-            "duration_us",
-            "num_ops",
-            "tensor_size",
-            "comm_type",
-            "comm_size",
-            "src",
-            "dst",
-            "tag",
-            "involved_dims",
-            "dep_start",
-            "dep",
-        ):
-            assert getattr(found, name).tolist() == getattr(expected, name).tolist(), (case.name, name)
-        names = [w.group_ids[g] if g >= 0 else int(g) for w in (found, expected) for g in w.group]
-        assert names[: len(found)] == names[len(found) :]
+        groups = read_groups(case.groups) if case.groups else {}
+        job = on_network(rows.read_job(case.files), len(case.files), rows.options(case).is_one_for_all)
+        found, expected = read_nodes(job, groups), load(case.files, groups)
+        for name, column in expected.items():
+            assert getattr(found.columns, name).tolist() == column, (case.name, name)
+        assert found.group_ids == tuple(groups)
     assert len(seen) > 60

@@ -1,11 +1,10 @@
-"""The reader of `.et` files: every kind of integer, and bytes that make no sense."""
+"""What is read of `.et` files: every kind of integer, and attributes that no column of the model holds."""
 
-import numpy as np
 import pytest
 
 import chakra_pb as pb
-from etude.errors import EtudeError, FormatError
-from etude.astra import AstraAbort, read_workload
+from etude.astra.columns import group_number, read_nodes
+from etude.store import chakra
 
 NODE = pb.SCHEMA.Node
 
@@ -25,27 +24,27 @@ def node(number, kind=4, deps=(), attrs=()):
 
 
 @pytest.fixture
-def write(tmp_path):
-    def put(*nodes, name="w.0.et", cut=0):
-        data = pb.write_messages(pb.SCHEMA.GlobalMetadata(version="0.0.4"), nodes)
-        (tmp_path / name).write_bytes(data[: len(data) - cut])
-        return tmp_path / name
+def read(tmp_path):
+    def columns(*ranks, groups=()):
+        for rank, nodes in enumerate(ranks):
+            data = pb.write_messages(pb.SCHEMA.GlobalMetadata(version="0.0.4"), nodes)
+            (tmp_path / f"w.{rank}.et").write_bytes(data)
+        return read_nodes(chakra.read_job(tmp_path), dict(groups)).columns
 
-    return put
+    return columns
 
 
 @pytest.mark.parametrize(
     "kind", ["int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32", "fixed64", "sfixed64"]
 )
-def test_every_kind_of_integer(write, kind):
-    w = read_workload(
-        [write(node(3, 7, (), [attribute("comm_size", **{f"{kind}_val": 123456}), attribute("other", int32_val=5)]))]
-    )
-    assert w.comm_size.tolist() == [123456]
-    assert w.source_id.tolist() == [3]
+def test_every_kind_of_integer(read, kind):
+    attrs = [attribute("comm_size", **{f"{kind}_val": 123456}), attribute("other", int32_val=5)]
+    found = read([node(3, 7, (), attrs)])
+    assert found.comm_bytes.tolist() == [123456]
+    assert found.source_id.tolist() == [3]
 
 
-def test_groups_dimensions_and_dependencies(write):
+def test_groups_dimensions_and_dependencies(read):
     nodes = [
         node(
             2**40,
@@ -56,43 +55,39 @@ def test_groups_dimensions_and_dependencies(write):
         node(5, 7, (2**40,), [attribute("pg_name", string_val="0"), attribute("is_cpu_op", bool_val=True)]),
         node(9, 7, (5, 2**40, 77), [attribute("pg_name", string_val="99")]),
     ]
-    w = read_workload([write(*nodes)] * 2, {12: (0, 1)})
-    assert w.group.tolist() == [0, -1, -2] * 2
-    assert w.involved_dims.tolist() == [5, -1, -1] * 2
-    assert w.is_cpu.tolist() == [False, True, False] * 2
-    assert w.dep.tolist() == [0, 1, 0, -1, 3, 4, 3, -1]
-    assert w.dep_start.tolist() == [0, 0, 1, 4, 4, 5, 8]
+    found = read(nodes, nodes, groups={12: (0, 1)}.items())
+    assert found.group.tolist() == [0, -1, -2] * 2
+    assert found.involved_dims.tolist() == [5, -1, -1] * 2
+    assert found.cpu.tolist() == [-1, 1, -1] * 2
+    assert found.dep.tolist() == [0, 1, 0, -1, 3, 4, 3, -1]
+    assert found.dep_start.tolist() == [0, 0, 1, 4, 4, 5, 8]
 
 
-def test_files_that_cannot_be_read(write, tmp_path):
-    with pytest.raises(AstraAbort, match="No such file"):
-        read_workload([tmp_path / "nothing.et"])
-    with pytest.raises(FormatError, match="ends inside a message"):
-        read_workload([write(node(1), cut=3)])
-    with pytest.raises(FormatError, match="two nodes have the same id"):
-        read_workload([write(node(1), node(1))])
-    (tmp_path / "empty.et").write_bytes(b"")
-    with pytest.raises(FormatError, match="empty"):
-        read_workload([write(node(1)), tmp_path / "empty.et"])
-
-
-def test_damaged_bytes_are_refused_or_read_but_never_crash(write, tmp_path):
-    random = np.random.default_rng(1)
-    nodes = [
-        node(i, int(random.integers(0, 9)), range(max(0, i - 3), i), [attribute("comm_size", int64_val=i)])
-        for i in range(30)
+def test_what_columns_of_the_model_do_not_take(read):
+    odd = [
+        attribute("pg_name", int32_val=12),
+        attribute("is_cpu_op", int32_val=2),
+        attribute("comm_type", int64_val=99),
     ]
-    whole = np.frombuffer(write(*nodes).read_bytes(), np.uint8)
-    damaged = tmp_path / "damaged.et"
-    read = 0
-    for _ in range(400):
-        data = whole.copy()
-        for at in random.integers(0, len(data), int(random.integers(1, 6))):
-            data[at] = random.integers(0, 256)
-        damaged.write_bytes(data[: int(random.integers(1, len(data) + 1))].tobytes())
-        try:
-            read_workload([damaged])
-            read += 1
-        except EtudeError:
-            pass
-    assert read > 0
+    found = read([node(1, 7, (), odd), node(2, 7, (), [attribute("involved_dim", int32_val=3)])], groups=[(12, (0,))])
+    assert found.group.tolist() == [0, -1]
+    assert found.cpu.tolist() == [1, -1]
+    assert found.involved_dims.tolist() == [-1, -1]
+
+
+def test_peers_and_tags(read):
+    tag = attribute("comm_tag", int32_val=500_000_007)
+    send = node(1, 5, (), [attribute("comm_dst", int32_val=1), tag])
+    back = node(1, 6, (), [attribute("comm_src", int32_val=0), tag])
+    found = read([send, node(2, 5, (), [attribute("comm_dst", int32_val=-3)])], [back])
+    assert (found.src.tolist(), found.dst.tolist()) == ([-1, -1, 0], [1, -3, -1])
+    assert found.tag.tolist() == [7, -1, 7]
+
+
+@pytest.mark.parametrize(("name", "number"), [("", 0), ("0", 0), ("12", 12), ("12abc", 12), ("007", 7)])
+def test_groups_are_known_by_the_digits_that_their_name_begins_with(name, number):
+    assert group_number(name) == number
+
+
+def test_a_name_without_digits_is_no_group():
+    assert group_number("dp") > 1_000_000

@@ -1,31 +1,21 @@
-"""ASTRA-sim's analytical backends, re-implemented bit for bit: `run` a `Workload` on a network and a system."""
+"""ASTRA-sim's analytical backends, re-implemented bit for bit: `run` a job on a network and a system.
 
-from etude.astra.abort import AstraAbort
-from etude.astra.config import (
-    Network,
-    RemoteMemory,
-    SystemConfig,
-    read_groups,
-    read_network,
-    read_remote_memory,
-    read_system,
-)
-from etude.astra.run import AstraResult, run
-from etude.astra.traces import read_custom, read_workload
-from etude.astra.workload import Workload
+A Job is read as ASTRA-sim reads its files (ranks, columns), checked and laid out (prepare, phases, machine), and run by
+compiled kernels (kernels/engine); what hangs or is odd is explained (diagnose).
+"""
 
-__all__ = [
-    "AstraAbort",
-    "AstraResult",
-    "Network",
-    "RemoteMemory",
-    "SystemConfig",
-    "Workload",
-    "read_custom",
-    "read_groups",
-    "read_network",
-    "read_remote_memory",
-    "read_system",
-    "read_workload",
-    "run",
-]
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.astra.abort import AstraAbort as AstraAbort
+    from etude.astra.config import AstraOptions as AstraOptions
+    from etude.astra.config import read_groups as read_groups
+    from etude.astra.config import read_network as read_network
+    from etude.astra.config import read_remote_memory as read_remote_memory
+    from etude.astra.config import read_system as read_system
+    from etude.astra.simulation import AstraResult as AstraResult
+    from etude.astra.simulation import run as run
+
+__getattr__ = face(__name__)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any, Final
 
 import yaml
 
-from etude.errors import ClusterError
 from etude.astra.abort import AstraAbort
+from etude.errors import ClusterError
+from etude.model.job import Job
 
 TOPOLOGIES: Final = ("Ring", "FullyConnected", "Switch")
 COLLECTIVES: Final = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
@@ -37,7 +39,7 @@ class Algorithm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
+class NetworkConfig:
     """Dimensions of the network, the fastest-varying first."""
 
     topology: tuple[str, ...]
@@ -75,9 +77,14 @@ class SystemConfig:
     has_shared_bus: bool = False
     ignored: tuple[str, ...] = ()
 
+    @property
+    def custom_prefixes(self) -> set[str]:
+        """Of all traces that describe collectives: `<prefix>.0.et`, `<prefix>.1.et`, ..."""
+        return {*self.custom.values(), *self.custom_nodes.values()}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RemoteMemory:
+class RemoteMemoryConfig:
     """Remote memory: `kind` is one of MEMORY_TYPES."""
 
     kind: str = "NO_MEMORY_EXPANSION"
@@ -86,6 +93,26 @@ class RemoteMemory:
     num_nodes: int = 0
     npus_per_node: int = 0
     ignored: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AstraOptions:
+    """What else ASTRA-sim's command line says."""
+
+    remote_memory: RemoteMemoryConfig = field(default_factory=RemoteMemoryConfig)
+    groups: Mapping[int, Sequence[int]] | None = None
+    """Id -> ranks in ring order; None takes the groups of the job."""
+    backend: str = "unaware"
+    num_queues_per_dim: int = 1
+    rendezvous: bool = False
+    injection_scale: float = 1.0
+    custom: Mapping[str, Job] = field(default_factory=dict)
+    """The traces that the system file names as implementations of collectives, by their prefix."""
+    is_one_for_all: bool = False
+    """The job is one trace, which every NPU runs."""
+    is_message_by_message: bool = False
+    """Run every message of every collective as an event. Without it, a collective is worked out when its last member
+    joins, where that gives the same times."""
 
 
 Path_ = str | PathLike[str]
@@ -139,7 +166,7 @@ def _lists(text: str) -> Any:
     return found
 
 
-def read_network(path: Path_) -> Network:
+def read_network(path: Path_) -> NetworkConfig:
     """Read a network YAML: four lists of equal length."""
     raw = _load(path, _lists)
     keys = ("topology", "npus_count", "bandwidth", "latency")
@@ -157,7 +184,7 @@ def read_network(path: Path_) -> Network:
     for n in lists["npus_count"]:
         if isinstance(n, bool) or not isinstance(n, int) or n < 2:
             raise ClusterError(f"`npus_count` must hold whole numbers above 1, not {n!r}", where=fspath(path))
-    return Network(
+    return NetworkConfig(
         topology=tuple(lists["topology"]),
         npus_count=tuple(lists["npus_count"]),
         bandwidth_gibyte_per_s=tuple(
@@ -270,12 +297,12 @@ def read_system(path: Path_) -> SystemConfig:
     )
 
 
-def read_remote_memory(path: Path_) -> RemoteMemory:
+def read_remote_memory(path: Path_) -> RemoteMemoryConfig:
     """Read a remote memory JSON."""
     raw = _load(path, json.loads)
     known = ("memory-type", "remote-mem-latency", "remote-mem-bw", "num-nodes", "num-npus-per-node")
     kind = _choice(raw, "memory-type", MEMORY_TYPES, path) or "NO_MEMORY_EXPANSION"
-    memory = RemoteMemory(
+    memory = RemoteMemoryConfig(
         kind=kind,
         latency_ns=_whole(raw, "remote-mem-latency", path, 0, 0) or 0,
         bytes_per_ns=_whole(raw, "remote-mem-bw", path, 0, 0) or 0,
@@ -292,17 +319,22 @@ def read_remote_memory(path: Path_) -> RemoteMemory:
 
 def read_groups(path: Path_) -> dict[int, tuple[int, ...]]:
     """Read a communicator group JSON: id above 0 -> ranks in ring order."""
+    return check_groups(_load(path, json.loads), fspath(path))
+
+
+def check_groups(given: Mapping[str, Any], where: str) -> dict[int, tuple[int, ...]]:
+    """Groups by their ids, as ASTRA-sim takes them."""
     groups: dict[int, tuple[int, ...]] = {}
-    for key, ranks in _load(path, json.loads).items():
+    for key, ranks in given.items():
         if not GROUP_ID.fullmatch(key) or int(key) == 0:
             raise AstraAbort(
                 f"group id {key!r} must be a whole number above 0",
-                where=fspath(path),
+                where=where,
                 hint="ASTRA-sim aborts; `0` and no name mean all ranks",
             )
         if not isinstance(ranks, list) or set(map(type, ranks)) != {int}:
-            raise ClusterError(f"group {key} must be a list of ranks", where=fspath(path))
+            raise ClusterError(f"group {key} must be a list of ranks", where=where)
         if len(set(ranks)) != len(ranks):
-            raise ClusterError(f"group {key} names a rank twice", where=fspath(path))
+            raise ClusterError(f"group {key} names a rank twice", where=where)
         groups[int(key)] = tuple(ranks)
     return groups

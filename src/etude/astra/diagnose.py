@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.astra import phases, state
+from etude.astra.columns import RankedNodes
+from etude.astra.config import AstraOptions, NetworkConfig, SystemConfig
+from etude.astra.kernels import collective_table as tables
+from etude.astra.kernels.binding import WORLD
+from etude.astra.state import I64
 from etude.errors import DeadlockError
 from etude.model.schema import UNKNOWN
-from etude.astra import layout, plans
-from etude.astra.config import Network, SystemConfig
-from etude.astra.kernels import tables
-from etude.astra.machine import line_table
-from etude.astra.prepare import Options
-from etude.astra.workload import COLL, RECV, SEND, WORLD, Workload
+from etude.model.trace import COLL, RECV, SEND
 
-I64 = NDArray[np.int64]
 MAX_LINES = 20
 
 
@@ -25,8 +24,8 @@ def _ranks(ranks: list[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}{', ...' if len(ranks) > 8 else ''}"
 
 
-def _collective_wait(w: Workload, node: int, rank: int, start_ns: NDArray[np.int64]) -> str:
-    group = int(w.group[node])
+def _collective_wait(w: RankedNodes, node: int, rank: int, start_ns: I64) -> str:
+    c, group = w.columns, int(w.columns.group[node])
     members = list(range(w.num_ranks)) if group == WORLD else [int(r) for r in w.groups[group]]
     name = "all ranks" if group == WORLD else f"group {w.group_ids[group]}"
     if len(members) == 1:
@@ -39,62 +38,63 @@ def _collective_wait(w: Workload, node: int, rank: int, start_ns: NDArray[np.int
     wait = f"collective {mine} of {name}: all members have joined, but "
     for other in members:
         theirs = int(joined[other][mine - 1])
-        if (w.comm_type[theirs], w.comm_size[theirs]) != (w.comm_type[node], w.comm_size[node]):
+        if (c.collective[theirs], c.comm_bytes[theirs]) != (
+            c.collective[node],
+            c.comm_bytes[node],
+        ):
             return f"{wait}rank {other} with {_named(w, theirs)}, it with {_named(w, node)}"
     return f"{wait}with other stream numbers, or with an algorithm that cannot end for this number of ranks"
 
 
-def _started(w: Workload, node: int, rank: int, start_ns: I64) -> I64:
+def _started(w: RankedNodes, node: int, rank: int, start_ns: I64) -> I64:
     """The collectives of the node's group that a rank has started, in the order of their start."""
-    first = int(w.rank_start[rank])
-    rows = slice(first, int(w.rank_start[rank + 1]))
-    same = (w.kind[rows] == COLL) & (w.group[rows] == w.group[node]) & (start_ns[rows] != UNKNOWN)
-    found = first + np.flatnonzero(same)
+    c, rows = w.columns, w.rows_of(rank)
+    same = (c.kind[rows] == COLL) & (c.group[rows] == c.group[node]) & (start_ns[rows] != UNKNOWN)
+    found = rows.start + np.flatnonzero(same)
     return found[np.argsort(start_ns[found], kind="stable")]
 
 
-def _named(w: Workload, node: int) -> str:
-    com = plans.COLLECTIVE_OF_WIRE.get(int(w.comm_type[node]))
-    return f"an {plans.COLLECTIVE_NAME[com] if com is not None else 'unknown collective'} of {w.comm_size[node]} bytes"
+def _named(w: RankedNodes, node: int) -> str:
+    name = phases.COLLECTIVE_NAME.get(int(w.columns.collective[node]), "unknown collective")
+    return f"an {name} of {w.columns.comm_bytes[node]} bytes"
 
 
-def _message_cause(w: Workload, node: int, rank: int, peer: int) -> str:
+def _message_cause(w: RankedNodes, node: int, rank: int, peer: int) -> str:
     """What the sender does instead of the send that a receive waits for."""
     if not 0 <= peer < w.num_ranks:
         return ", which does not exist"
-    first = int(w.rank_start[peer])
-    rows = slice(first, int(w.rank_start[peer + 1]))
-    sends = first + np.flatnonzero((w.kind[rows] == SEND) & (w.dst[rows] == rank))
-    alike = sends[(w.tag[sends] == w.tag[node]) & (w.comm_size[sends] == w.comm_size[node])]
+    c, rows = w.columns, w.rows_of(peer)
+    sends = rows.start + np.flatnonzero((c.kind[rows] == SEND) & (c.dst[rows] == rank))
+    alike = sends[(c.tag[sends] == c.tag[node]) & (c.comm_bytes[sends] == c.comm_bytes[node])]
     if len(alike):
-        own = slice(int(w.rank_start[rank]), int(w.rank_start[rank + 1]))
-        is_same = (w.kind[own] == RECV) & (w.src[own] == peer) & (w.tag[own] == w.tag[node])
-        wanted = int(np.count_nonzero(is_same & (w.comm_size[own] == w.comm_size[node])))
+        own = w.rows_of(rank)
+        is_same = (c.kind[own] == RECV) & (c.src[own] == peer) & (c.tag[own] == c.tag[node])
+        wanted = int(np.count_nonzero(is_same & (c.comm_bytes[own] == c.comm_bytes[node])))
         return f", which sends {len(alike)} such for {wanted} receives" if len(alike) < wanted else ", not sent yet"
-    near = sends[w.tag[sends] == w.tag[node]] if (w.tag[sends] == w.tag[node]).any() else sends
+    near = sends[c.tag[sends] == c.tag[node]] if (c.tag[sends] == c.tag[node]).any() else sends
     if len(near):
-        return f", which sends tag {w.tag[near[0]]}, {w.comm_size[near[0]]} bytes"
+        return f", which sends tag {c.tag[near[0]]}, {c.comm_bytes[near[0]]} bytes"
     return ", which sends it nothing"
 
 
-def _waits(w: Workload, mem: I64, small: NDArray[np.int32], large: I64) -> Iterator[str]:
-    start_ns, end_ns = large[: len(w), layout.NODE_START], large[: len(w), layout.NODE_END]
+def _waits(w: RankedNodes, program: state.Program) -> Iterator[str]:
+    c, nodes = w.columns, program.nodes[: len(w)]
+    start_ns, end_ns = nodes["start_ns"], nodes["end_ns"]
     running = np.flatnonzero((start_ns != UNKNOWN) & (end_ns == UNKNOWN))
-    stuck_ranks = set(small[running, layout.NODE_RANK].tolist())
+    stuck_ranks = set(nodes["rank"][running].tolist())
     for node in running[:MAX_LINES].tolist():
-        rank, peer = int(small[node, layout.NODE_RANK]), int(small[node, layout.NODE_PEER])
-        if w.kind[node] == RECV:
-            wait = f"a message from rank {peer} (tag {w.tag[node]}, {w.comm_size[node]} bytes)"
+        rank, peer = int(nodes[node]["rank"]), int(nodes[node]["peer"])
+        if c.kind[node] == RECV:
+            wait = f"a message from rank {peer} (tag {c.tag[node]}, {c.comm_bytes[node]} bytes)"
             wait += _message_cause(w, node, rank, peer)
-        elif w.kind[node] == SEND:
-            wait = f"rank {peer} to be ready to receive (tag {w.tag[node]}, {w.comm_size[node]} bytes)"
+        elif c.kind[node] == SEND:
+            wait = f"rank {peer} to be ready to receive (tag {c.tag[node]}, {c.comm_bytes[node]} bytes)"
         else:
             wait = _collective_wait(w, node, rank, start_ns)
         yield f"rank {rank}: {w.describe(node)} waits for {wait}"
     for node in running[MAX_LINES:].tolist():  # only counted
         yield w.describe(node)
-    counts = line_table(mem, w.num_ranks)[:, :, layout.LINE_COUNT]
-    for rank in np.flatnonzero(counts.sum(axis=1)).tolist():
+    for rank in np.flatnonzero(program.lines["count"].sum(axis=1)).tolist():
         if rank not in stuck_ranks:
             yield (
                 f"rank {rank}: nodes are ready behind one that took no time (INVALID or of tensor_size 0), but "
@@ -102,14 +102,14 @@ def _waits(w: Workload, mem: I64, small: NDArray[np.int32], large: I64) -> Itera
             )
 
 
-def explain_hang(w: Workload, mem: I64, small: NDArray[np.int32], large: I64, options: Options) -> DeadlockError:
+def explain_hang(w: RankedNodes, sim: state.Simulation, options: AstraOptions) -> DeadlockError:
     """Which ranks wait, at which node, for whom."""
-    lines = list(_waits(w, mem, small, large))
+    lines = list(_waits(w, sim.program))
     more = len(lines) - MAX_LINES
     text = "\n  ".join(lines[:MAX_LINES] + ([f"... and {more} more"] if more > 0 else []))
-    finished = int(mem[layout.FINISHED_RANKS])
+    finished = int(sim.machine.queue.clock["finished_ranks"][0])
     hint = ""
-    groups = np.unique(w.group[w.kind == COLL])
+    groups = np.unique(w.columns.group[w.columns.kind == COLL])
     if WORLD in groups and len(groups) > 1:
         hint = (
             "collectives of a group advance the counter by which collectives of all ranks are matched: "
@@ -123,7 +123,7 @@ def explain_hang(w: Workload, mem: I64, small: NDArray[np.int32], large: I64, op
 
 
 def quirks(
-    w: Workload, network: Network, system: SystemConfig, options: Options, survey: I64, dropped: int
+    w: RankedNodes, network: NetworkConfig, system: SystemConfig, options: AstraOptions, survey: I64, dropped: int
 ) -> Iterator[str]:
     """What a reader should know before believing the number. `dropped` nodes never ran."""
     ignored = [*network.ignored, *system.ignored]
@@ -136,7 +136,7 @@ def quirks(
         yield from _collective_quirks(network, system, options, survey)
 
 
-def _workload_quirks(w: Workload, network: Network, system: SystemConfig, survey: I64) -> Iterator[str]:
+def _workload_quirks(w: RankedNodes, network: NetworkConfig, system: SystemConfig, survey: I64) -> Iterator[str]:
     if system.has_roofline and not system.is_replay_only and survey[tables.HAS_NO_OPS]:
         yield "a compute node with num_ops 0 takes 2**63 ns: 0 divided by 0 in the roofline"
     if survey[tables.HAS_CPU] or survey[tables.HAS_MEMORY]:
@@ -148,7 +148,9 @@ def _workload_quirks(w: Workload, network: Network, system: SystemConfig, survey
         yield "groups with one-entry implementation lists: ASTRA-sim aborts after printing the results"
 
 
-def _collective_quirks(network: Network, system: SystemConfig, options: Options, survey: I64) -> Iterator[str]:
+def _collective_quirks(
+    network: NetworkConfig, system: SystemConfig, options: AstraOptions, survey: I64
+) -> Iterator[str]:
     if options.backend == "aware" and (system.custom or system.custom_nodes):
         yield "custom collectives: ASTRA-sim starts free nodes in the order of a hash table, here it is file order"
     if not system.has_policy:
@@ -158,19 +160,18 @@ def _collective_quirks(network: Network, system: SystemConfig, options: Options,
     if options.backend == "unaware" and system.active_chunks > 1:
         yield "active chunks do not share the links in this backend: bandwidth is multiplied"
     dims = len(network.npus_count)
-    if dims > plans.DEFAULT_INVOLVED and survey[tables.HAS_WHOLE]:
-        yield f"without `involved_dim` only the first {plans.DEFAULT_INVOLVED} of {dims} dimensions take part"
-    for com, wire in sorted((com, wire) for wire, com in plans.COLLECTIVE_OF_WIRE.items()):
-        if not survey[tables.TYPE_COUNT + wire]:
+    if dims > phases.DEFAULT_INVOLVED and survey[tables.HAS_WHOLE]:
+        yield f"without `involved_dim` only the first {phases.DEFAULT_INVOLVED} of {dims} dimensions take part"
+    for kind, name in phases.COLLECTIVE_NAME.items():
+        if not survey[tables.TYPE_COUNT + kind]:
             continue
-        name = plans.COLLECTIVE_NAME[com]
         listed = system.algorithms.get(name, ())
         if len(listed) < dims and not any(a.is_flat for a in listed):
             yield f"`{name}-implementation` has {len(listed)} entries for {dims} dimensions: the others are left out"
-        if com != layout.ALL_REDUCE and any(a.name == "doubleBinaryTree" for a in listed):
+        if kind != state.ALL_REDUCE and any(a.name == "doubleBinaryTree" for a in listed):
             yield f"doubleBinaryTree runs an all-reduce instead of an {name}"
-        if com == layout.ALL_REDUCE and dims > 1 and system.optimization is None:
+        if kind == state.ALL_REDUCE and dims > 1 and system.optimization is None:
             yield "`collective-optimization` is missing: ASTRA-sim reads memory that was never set; baseline is taken"
-        smallest = int(survey[tables.TYPE_SMALLEST + wire])
-        if com != layout.ALL_GATHER and system.splits and smallest // system.splits < network.num_npus:
+        smallest = int(survey[tables.TYPE_SMALLEST + kind])
+        if kind != state.ALL_GATHER and system.splits and smallest // system.splits < network.num_npus:
             yield f"a small {name} is blown up to `preferred-dataset-splits` times the number of NPUs"

@@ -1,360 +1,172 @@
 """Collective algorithms, one stream (chunk on a rank) at a time.
 
 `begin` starts a phase, `packet_ready` is told when a packet has passed the endpoint (and, if it was reduced,
-the memory), `packet_received` when a message came in. A packet is a ticket: the first `ST_WIDTH` come for
+the memory), `packet_received` when a message came in. A packet is a ticket: the first `width` come for
 free, every received message brings another, and each ticket that has passed the endpoint lets one message out.
 """
 
 import numpy as np
 
-from etude.astra.kernels.compiling import kernel
-from etude.astra.kernels.events import call_after, stop
-from etude.astra.kernels.network import receive, send
-from etude.astra.layout import (
+from etude.astra.kernels.binary_tree import begin_tree, tree_ready, tree_received
+from etude.astra.kernels.events import call_after
+from etude.astra.kernels.messages import receive, send
+from etude.astra.kernels.places import LOCAL_ENDPOINT_NS, member, reduction_ns
+from etude.astra.state import (
     ALL_GATHER,
     ALL_REDUCE,
     ALL_TO_ALL,
-    BACK_NONE,
-    BACK_STREAM,
     BINARY_TREE,
     CALL_BUNDLE,
     DIRECT,
-    ENDPOINT_NS,
     HALVING_DOUBLING,
     NONE,
-    RATE_MEMORY,
     REDUCE_SCATTER,
     RING,
-    ST_BASE,
-    ST_BYTES,
-    ST_CHILD1,
-    ST_CHILD2,
-    ST_COM,
-    ST_DELAY,
-    ST_DIRECTION,
-    ST_FREE,
-    ST_GROUP,
-    ST_HALVING,
-    ST_IMPL,
-    ST_INDEX,
-    ST_LEFT,
-    ST_N,
-    ST_NONZERO,
-    ST_OFFSET,
-    ST_PACKETS,
-    ST_PARENT,
-    ST_RANK,
-    ST_RECEIVED,
-    ST_REDUCTIONS,
-    ST_ROLE,
-    ST_SEND_BYTES,
-    ST_SEND_HALVING,
-    ST_SEND_OFFSET,
-    ST_SENT,
-    ST_STATE,
-    ST_STRIDE,
-    ST_TAG,
-    ST_TOGGLE,
-    ST_WIDTH,
-    ST_ZERO,
-    TAB_MEMBERS,
-    TREE_BROKEN,
-    _numbers,
+    TELL_NOBODY,
+    TELL_STREAM,
 )
-
-LOCAL_ENDPOINT_NS = np.int64(10)  # inside a group smaller than the cluster
-ROLE_LEAF, ROLE_INNER, ROLE_ROOT = _numbers(3)
-(STATE_BEGIN, STATE_TWO_CHILDREN, STATE_ONE_CHILD, STATE_TO_PARENT, STATE_FROM_PARENT, STATE_TO_CHILDREN, STATE_END) = (
-    _numbers(7)
-)
+from etude.kernels.compile import kernel
 
 
-@kernel
-def reduction_ns(rate, size):
-    """One write and two reads of the local memory."""
-    if rate[RATE_MEMORY] <= 0.0:
-        return np.int64(0)
-    return 3 * np.int64(np.float64(size) / rate[RATE_MEMORY] * 1e9)
-
-
-@kernel
-def member(mem, tab, stream, index):
-    """The rank at a place of the stream's ring."""
-    index = index % mem[stream + ST_N]
-    if mem[stream + ST_GROUP] >= 0:
-        return tab[tab[TAB_MEMBERS] + mem[stream + ST_GROUP] + index]
-    return mem[stream + ST_BASE] + index * mem[stream + ST_STRIDE]
-
-
-@kernel
-def final_bytes(impl, com, n, size):
+@kernel(allocates=False)
+def final_bytes(template, size):
     """Bytes a phase hands to the next one."""
-    if impl == BINARY_TREE:
+    if template.algorithm == BINARY_TREE:
         return size
-    if com == ALL_GATHER:
-        return size * n
-    if com == REDUCE_SCATTER:
-        return size // n
+    if template.collective == ALL_GATHER:
+        return size * template.size
+    if template.collective == REDUCE_SCATTER:
+        return size // template.size
     return size
 
 
-@kernel
-def begin(mem, tab, rate, stream, size, window):
+@kernel(allocates=False)
+def begin(machine, number, size, window):
     """Start a phase; the ring of the stream is already set."""
-    mem[stream + ST_DELAY] = LOCAL_ENDPOINT_NS if mem[stream + ST_GROUP] >= 0 else tab[ENDPOINT_NS]
-    if mem[stream + ST_IMPL] == BINARY_TREE:
-        _begin_tree(mem, tab, rate, stream, size)
+    stream = machine.streams.streams[number]
+    stream.delay_ns = LOCAL_ENDPOINT_NS if stream.group >= 0 else machine.wires.settings[0].endpoint_ns
+    if stream.algorithm == BINARY_TREE:
+        begin_tree(machine, number, size)
         return
-    n, com = mem[stream + ST_N], mem[stream + ST_COM]
-    (
-        mem[stream + ST_WIDTH],
-        mem[stream + ST_FREE],
-        mem[stream + ST_RECEIVED],
-        mem[stream + ST_ZERO],
-        mem[stream + ST_NONZERO],
-    ) = 1, 0, 0, 0, 0
-    mem[stream + ST_TOGGLE], mem[stream + ST_PACKETS], mem[stream + ST_SENT] = 0, 0, 0
-    if mem[stream + ST_IMPL] == HALVING_DOUBLING:
-        steps = np.log2(np.float64(n))
-        mem[stream + ST_LEFT] = np.int64(2 * steps) if com == ALL_REDUCE else np.int64(steps)
-        mem[stream + ST_HALVING] = 1 if com == ALL_GATHER else 0
-        mem[stream + ST_OFFSET] = n // 2 if com == ALL_GATHER else 1
-        mem[stream + ST_BYTES] = size if com == ALL_GATHER else size // 2
-        mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET], mem[stream + ST_SEND_HALVING] = (
-            mem[stream + ST_BYTES],
-            mem[stream + ST_OFFSET],
-            mem[stream + ST_HALVING],
-        )
+    n, collective = stream.size, stream.collective
+    stream.width, stream.free, stream.received, stream.zero, stream.nonzero = 1, 0, 0, 0, 0
+    stream.toggle, stream.packets, stream.sent = 0, 0, 0
+    if stream.algorithm == HALVING_DOUBLING:
+        _begin_halving(stream, size)
     else:
-        mem[stream + ST_LEFT] = 2 * (n - 1) if com == ALL_REDUCE else n - 1
-        if mem[stream + ST_IMPL] == RING and com == ALL_TO_ALL:
-            mem[stream + ST_LEFT] = n * (n - 1) // 2
-        mem[stream + ST_BYTES] = size if com == ALL_GATHER else size // n
-        if mem[stream + ST_IMPL] == DIRECT:
-            mem[stream + ST_WIDTH] = n - 1 if window < 0 else min(window, n - 1)
-    for _ in range(mem[stream + ST_WIDTH]):
-        _insert(mem, tab, rate, stream)
+        stream.left = 2 * (n - 1) if collective == ALL_REDUCE else n - 1
+        if stream.algorithm == RING and collective == ALL_TO_ALL:
+            stream.left = n * (n - 1) // 2
+        stream.bytes = size if collective == ALL_GATHER else size // n
+        if stream.algorithm == DIRECT:
+            stream.width = n - 1 if window < 0 else min(window, n - 1)
+    for _ in range(stream.width):
+        _insert(machine, number)
 
 
-@kernel
-def _cycle(mem, stream):
-    """Tickets that may need a reduction after `ST_WIDTH` that do not."""
-    if mem[stream + ST_IMPL] == RING:
-        return mem[stream + ST_N] - 1
-    if mem[stream + ST_IMPL] == HALVING_DOUBLING:
-        return np.int64(np.log2(np.float64(mem[stream + ST_N])) - 1)
-    return (mem[stream + ST_N] - 1) * mem[stream + ST_WIDTH] if mem[stream + ST_GROUP] >= 0 else mem[stream + ST_WIDTH]
+@kernel(allocates=False)
+def _begin_halving(stream, size):
+    steps, gathers = np.log2(np.float64(stream.size)), stream.collective == ALL_GATHER
+    stream.left = np.int64(2 * steps) if stream.collective == ALL_REDUCE else np.int64(steps)
+    stream.is_doubling = 1 if gathers else 0
+    stream.offset = stream.size // 2 if gathers else 1
+    stream.bytes = size if gathers else size // 2
+    stream.send_bytes, stream.send_offset, stream.send_doubling = stream.bytes, stream.offset, stream.is_doubling
 
 
-@kernel
-def _insert(mem, tab, rate, stream):
+@kernel(allocates=False)
+def _cycle(stream):
+    """Tickets that may need a reduction after `width` that do not."""
+    if stream.algorithm == RING:
+        return stream.size - 1
+    if stream.algorithm == HALVING_DOUBLING:
+        return np.int64(np.log2(np.float64(stream.size)) - 1)
+    return (stream.size - 1) * stream.width if stream.group >= 0 else stream.width
+
+
+@kernel(allocates=False)
+def _insert(machine, number):
     """A ticket goes to the endpoint; every second round of an all-reduce is a gather and reduces nothing."""
-    if mem[stream + ST_ZERO] == 0 and mem[stream + ST_NONZERO] == 0:
-        mem[stream + ST_ZERO], mem[stream + ST_NONZERO], mem[stream + ST_TOGGLE] = (
-            mem[stream + ST_WIDTH],
-            _cycle(mem, stream),
-            1 - mem[stream + ST_TOGGLE],
-        )
+    stream = machine.streams.streams[number]
+    if stream.zero == 0 and stream.nonzero == 0:
+        stream.zero, stream.nonzero, stream.toggle = stream.width, _cycle(stream), 1 - stream.toggle
     reduced = False
-    if mem[stream + ST_ZERO] > 0:
-        mem[stream + ST_ZERO] -= 1
+    if stream.zero > 0:
+        stream.zero -= 1
     else:
-        reduced = mem[stream + ST_COM] == REDUCE_SCATTER or (
-            mem[stream + ST_COM] == ALL_REDUCE and mem[stream + ST_TOGGLE] == 1
-        )
-        mem[stream + ST_NONZERO] -= 1
-    then_ns = reduction_ns(rate, mem[stream + ST_BYTES]) if reduced else NONE
-    mem[stream + ST_PACKETS] += 1
-    call_after(mem, mem[stream + ST_RANK], mem[stream + ST_DELAY], CALL_BUNDLE, stream, then_ns)
-    if mem[stream + ST_IMPL] == HALVING_DOUBLING:
-        mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING] = _next_partner(
-            mem, stream, mem[stream + ST_BYTES], mem[stream + ST_OFFSET], mem[stream + ST_HALVING]
+        reduced = stream.collective == REDUCE_SCATTER or (stream.collective == ALL_REDUCE and stream.toggle == 1)
+        stream.nonzero -= 1
+    then_ns = reduction_ns(machine.wires.settings[0], stream.bytes) if reduced else NONE
+    stream.packets += 1
+    call_after(machine.queue, stream.rank, stream.delay_ns, CALL_BUNDLE, number, then_ns)
+    if stream.algorithm == HALVING_DOUBLING:
+        stream.bytes, stream.offset, stream.is_doubling = _next_partner(
+            stream, stream.bytes, stream.offset, stream.is_doubling
         )
 
 
-@kernel
-def _next_partner(mem, stream, size, offset, halving):
+@kernel(allocates=False)
+def _next_partner(stream, size, offset, is_doubling):
     """Distance doubles and bytes halve; an all-reduce turns round at the farthest partner."""
-    if halving == 1:
-        return size * 2, offset // 2, halving
+    if is_doubling == 1:
+        return size * 2, offset // 2, is_doubling
     size, offset = size // 2, offset * 2
-    if offset == mem[stream + ST_N] and mem[stream + ST_COM] == ALL_REDUCE:
+    if offset == stream.size and stream.collective == ALL_REDUCE:
         return size * 2, offset // 2, np.int64(1)
-    return size, offset, halving
+    return size, offset, is_doubling
 
 
-@kernel
-def _send_next(mem, tab, rate, stream):
+@kernel(allocates=False)
+def _send_next(machine, number):
     """Let one message out and expect one, if a ticket allows it."""
-    if mem[stream + ST_PACKETS] == 0 or mem[stream + ST_LEFT] == 0 or mem[stream + ST_FREE] == 0:
+    stream, members = machine.streams.streams[number], machine.streams.members
+    if stream.packets == 0 or stream.left == 0 or stream.free == 0:
         return
-    index, direction = mem[stream + ST_INDEX], mem[stream + ST_DIRECTION]
-    size = mem[stream + ST_BYTES]
-    if mem[stream + ST_IMPL] == HALVING_DOUBLING:
-        size, offset = mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET]
+    index, size = stream.index, stream.bytes
+    if stream.algorithm == HALVING_DOUBLING:
+        size, offset = stream.send_bytes, stream.send_offset
         if offset > 0 and (index // offset) % 2 == 1:
             offset = -offset
-        dst = src = member(mem, tab, stream, index + offset)
-        mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET], mem[stream + ST_SEND_HALVING] = _next_partner(
-            mem, stream, mem[stream + ST_SEND_BYTES], mem[stream + ST_SEND_OFFSET], mem[stream + ST_SEND_HALVING]
+        dst = src = member(members, stream, index + offset)
+        stream.send_bytes, stream.send_offset, stream.send_doubling = _next_partner(
+            stream, stream.send_bytes, stream.send_offset, stream.send_doubling
         )
     else:
-        step = direction
-        if mem[stream + ST_IMPL] == DIRECT:
-            step = direction * (1 + mem[stream + ST_SENT] % (mem[stream + ST_N] - 1))
-        dst, src = member(mem, tab, stream, index + step), member(mem, tab, stream, index - step)
-    rank, tag = mem[stream + ST_RANK], mem[stream + ST_TAG]
-    mem[stream + ST_LEFT] -= 1
-    mem[stream + ST_PACKETS] -= 1
-    mem[stream + ST_FREE] -= 1
-    mem[stream + ST_SENT] += 1
-    send(mem, tab, rate, rank, dst, size, tag, BACK_NONE, np.int64(0))
-    receive(mem, tab, rate, src, rank, size, tag, BACK_STREAM, stream)
+        step = stream.direction
+        if stream.algorithm == DIRECT:
+            step = step * (1 + stream.sent % (stream.size - 1))
+        dst, src = member(members, stream, index + step), member(members, stream, index - step)
+    stream.left -= 1
+    stream.packets -= 1
+    stream.free -= 1
+    stream.sent += 1
+    send(machine.queue, machine.wires, stream.rank, dst, size, stream.tag, TELL_NOBODY, np.int64(0))
+    receive(machine.queue, machine.wires, src, stream.rank, size, stream.tag, TELL_STREAM, number)
 
 
-@kernel
-def packet_ready(mem, tab, rate, stream):
+@kernel(allocates=False)
+def packet_ready(machine, number):
     """A ticket has passed the endpoint. True when the phase is over."""
-    if mem[stream + ST_IMPL] == BINARY_TREE:
-        return _tree_ready(mem, tab, rate, stream)
-    mem[stream + ST_FREE] += 1
-    half = mem[stream + ST_N] - 1
-    if mem[stream + ST_IMPL] == DIRECT and mem[stream + ST_COM] == ALL_REDUCE and mem[stream + ST_LEFT] <= half:
-        if mem[stream + ST_RECEIVED] < half:
+    stream = machine.streams.streams[number]
+    if stream.algorithm == BINARY_TREE:
+        return tree_ready(machine, number)
+    stream.free += 1
+    half, sends = stream.size - 1, np.int64(1)
+    if stream.algorithm == DIRECT and stream.collective == ALL_REDUCE and stream.left <= half:
+        if stream.received < half:
             return False
-        for _ in range(mem[stream + ST_WIDTH]):
-            _send_next(mem, tab, rate, stream)
-    else:
-        _send_next(mem, tab, rate, stream)
-    return mem[stream + ST_LEFT] == 0 and mem[stream + ST_FREE] == mem[stream + ST_WIDTH]
+        sends = stream.width
+    for _ in range(sends):
+        _send_next(machine, number)
+    return stream.left == 0 and stream.free == stream.width
 
 
-@kernel
-def packet_received(mem, tab, rate, stream):
-    if mem[stream + ST_IMPL] == BINARY_TREE:
-        _tree_received(mem, tab, rate, stream)
+@kernel(allocates=False)
+def packet_received(machine, number):
+    """A message came in: it brings a ticket."""
+    stream = machine.streams.streams[number]
+    if stream.algorithm == BINARY_TREE:
+        tree_received(machine, number)
         return
-    mem[stream + ST_RECEIVED] += 1
-    _insert(mem, tab, rate, stream)
-
-
-# --- double binary tree --------------------------------------------------------------------------------------------
-
-
-@kernel
-def _place_in_tree(mem, stream, mirror):
-    """Parent and children by place: an in-order tree over n-1 places and a root at the last (or first) one."""
-    n, index = mem[stream + ST_N], mem[stream + ST_INDEX]
-    shift = 1 if mirror else 0  # mirrored: the root is place 0, the tree fills 1..n-1
-    mem[stream + ST_PARENT], mem[stream + ST_CHILD1], mem[stream + ST_CHILD2] = NONE, NONE, NONE
-    root = 0 if mirror else n - 1
-    top = n // 2 - 1 + shift
-    if index == root:
-        mem[stream + ST_ROLE] = ROLE_ROOT
-        mem[stream + ST_CHILD1] = top
-        return
-    low, high, parent = shift, n - 2 + shift, root
-    at = top
-    while at != index:
-        parent = at
-        if index < at:
-            high = at - 1
-        else:
-            low = at + 1
-        at = (low + high) // 2
-    mem[stream + ST_PARENT] = parent
-    if low == high:
-        mem[stream + ST_ROLE] = ROLE_LEAF
-        return
-    mem[stream + ST_ROLE] = ROLE_INNER
-    mem[stream + ST_CHILD1], mem[stream + ST_CHILD2] = (low + at - 1) // 2, (at + 1 + high) // 2
-
-
-@kernel
-def _begin_tree(mem, tab, rate, stream, size):
-    n = mem[stream + ST_N]
-    if n & (n - 1) != 0 or mem[stream + ST_GROUP] >= 0 or mem[stream + ST_INDEX] < 0 or mem[stream + ST_INDEX] >= n:
-        stop(mem, TREE_BROKEN)
-        return
-    mem[stream + ST_DELAY] = tab[ENDPOINT_NS]
-    mem[stream + ST_BYTES], mem[stream + ST_REDUCTIONS], mem[stream + ST_STATE] = size, 0, STATE_BEGIN
-    _place_in_tree(mem, stream, mem[stream + ST_TOGGLE])
-    if mem[stream + ST_ROLE] == ROLE_LEAF:
-        mem[stream + ST_STATE] = STATE_TO_PARENT
-        _tree_packet(mem, tab, rate, stream, False)
-    elif mem[stream + ST_ROLE] == ROLE_INNER:
-        mem[stream + ST_STATE] = STATE_TWO_CHILDREN
-        _tree_receive(mem, tab, rate, stream, mem[stream + ST_CHILD1])
-        _tree_receive(mem, tab, rate, stream, mem[stream + ST_CHILD2])
-    else:
-        mem[stream + ST_STATE] = STATE_ONE_CHILD
-        _tree_receive(mem, tab, rate, stream, mem[stream + ST_CHILD1])
-
-
-@kernel
-def _tree_packet(mem, tab, rate, stream, reduced):
-    then_ns = reduction_ns(rate, mem[stream + ST_BYTES]) if reduced else NONE
-    call_after(mem, mem[stream + ST_RANK], mem[stream + ST_DELAY], CALL_BUNDLE, stream, then_ns)
-
-
-@kernel
-def _tree_send(mem, tab, rate, stream, place):
-    send(
-        mem,
-        tab,
-        rate,
-        mem[stream + ST_RANK],
-        member(mem, tab, stream, place),
-        mem[stream + ST_BYTES],
-        mem[stream + ST_TAG],
-        BACK_NONE,
-        np.int64(0),
-    )
-
-
-@kernel
-def _tree_receive(mem, tab, rate, stream, place):
-    receive(
-        mem,
-        tab,
-        rate,
-        member(mem, tab, stream, place),
-        mem[stream + ST_RANK],
-        mem[stream + ST_BYTES],
-        mem[stream + ST_TAG],
-        BACK_STREAM,
-        stream,
-    )
-
-
-@kernel
-def _tree_ready(mem, tab, rate, stream):
-    if mem[stream + ST_ROLE] == ROLE_INNER and mem[stream + ST_REDUCTIONS] < 1:
-        mem[stream + ST_REDUCTIONS] += 1
-        return False
-    if mem[stream + ST_STATE] == STATE_TO_PARENT:
-        mem[stream + ST_STATE] = STATE_FROM_PARENT
-        _tree_send(mem, tab, rate, stream, mem[stream + ST_PARENT])
-        _tree_receive(mem, tab, rate, stream, mem[stream + ST_PARENT])
-        return False
-    if mem[stream + ST_STATE] == STATE_TO_CHILDREN:
-        _tree_send(mem, tab, rate, stream, mem[stream + ST_CHILD1])
-        if mem[stream + ST_ROLE] == ROLE_INNER:
-            _tree_send(mem, tab, rate, stream, mem[stream + ST_CHILD2])
-        return True
-    return mem[stream + ST_STATE] == STATE_END
-
-
-@kernel
-def _tree_received(mem, tab, rate, stream):
-    if mem[stream + ST_STATE] == STATE_TWO_CHILDREN:
-        mem[stream + ST_STATE] = STATE_ONE_CHILD
-    elif mem[stream + ST_STATE] == STATE_ONE_CHILD:
-        mem[stream + ST_STATE] = STATE_TO_CHILDREN if mem[stream + ST_ROLE] == ROLE_ROOT else STATE_TO_PARENT
-    elif mem[stream + ST_ROLE] == ROLE_LEAF:
-        mem[stream + ST_STATE] = STATE_END
-        _tree_packet(mem, tab, rate, stream, False)
-        return
-    else:
-        mem[stream + ST_STATE] = STATE_TO_CHILDREN
-    _tree_packet(mem, tab, rate, stream, True)
+    stream.received += 1
+    _insert(machine, number)
