@@ -102,12 +102,12 @@ def _memory_over_time(found: "Generated | ServedJob", path: Path | None, *, forc
 
 
 def _as_read(job: "Job", to: To) -> "Job":
-    """For readers of files by rank, collectives have one size on all members."""
+    """Files of single ranks are written for ASTRA-sim; a folder holds the job as it is."""
     if to == To.PARQUET:
         return job
-    from etude.transform.dialects.astra import by_rank
+    from etude.transform.dialects.astra import for_astra
 
-    return by_rank(job)
+    return for_astra(job)
 
 
 def _shown(found: "Generated") -> dict[str, Any]:

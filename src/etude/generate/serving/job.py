@@ -89,7 +89,7 @@ def serve(
 ) -> ServedJob:
     """The job that answers the requests. With a `device`, requests wait for their arrival by its speed."""
     _check(model, plan, serving, requests, draft)
-    plan = plan.replace(seq=1, micro_batch=1, global_batch=0)
+    plan = plan.replace(seq=1, micro_batch=1, global_batch=plan.dp)
     local = local_of(model, plan.replace(seq=plan.tp, sp=_shares(model, plan)))
     served = [Served(m, local, serving.kv_dtype or local.dtype) for m in (model, draft) if m is not None]
     alike = requests is None and not serving.disaggregate
