@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import browser
+import helpers  # noqa: F401 - the path of the next one
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+import browser
 
 RANK = re.compile(r"[._-]?(?:rank|device)[-_.]?(\d+)")
 SYSTEM = "dgx-h100"
