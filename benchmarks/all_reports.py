@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import helpers  # noqa: F401 - the path of the next one
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+
 
 import browser
 
