@@ -19,7 +19,7 @@ from etude.generate.blocks.ops import Op, bytes_of
 from etude.generate.model.shape import Family, Model
 from etude.generate.plan import Plan
 from etude.generate.ranks import Grid, bind
-from etude.generate.serving.batching import Batched, Batching, Pass, batch
+from etude.generate.serving.batching import Batched, BatchLimits, Pass, batch
 from etude.generate.serving.ops import Passes, Served
 from etude.generate.serving.options import Serving
 from etude.generate.serving.program import Instance, Writer, stage_layers
@@ -97,7 +97,7 @@ def serve(
         requests or [Request(serving.prefill, serving.decode + 1)] * (serving.batch * _readers(plan, serving))
     )
     per_layer = served[0].kv_bytes * -(-model.layers // plan.pp)
-    room = Batching(
+    room = BatchLimits(
         max_batch=serving.max_batch or 1 << 30,
         token_budget=serving.token_budget or 1 << 40,
         chunked=serving.chunked,
@@ -258,7 +258,7 @@ def _timer(served: Sequence[Served], device: Device | None) -> Any:
 
 
 def _instances(
-    requests: Sequence[Request], plan: Plan, serving: Serving, room: Batching, time_ns: Any, *, alike: bool
+    requests: Sequence[Request], plan: Plan, serving: Serving, room: BatchLimits, time_ns: Any, *, alike: bool
 ) -> list[Instance]:
     """Requests dealt out in turn, to instances and to the batches that an instance has under way."""
     readers, makers = serving.split
@@ -281,7 +281,7 @@ def _prompt_only(request: Request) -> Request:
     return Request(request.prompt, 1, request.arrival_ns)
 
 
-def _makers(requests: Sequence[Request], makers: int, room: Batching, time_ns: Any) -> list[Instance]:
+def _makers(requests: Sequence[Request], makers: int, room: BatchLimits, time_ns: Any) -> list[Instance]:
     """Instances that make tokens: a request comes with its prompt's keys and values, so its prompt takes no pass."""
     found = []
     for j in range(makers):
