@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from module_graph import circles, folders, inside, module_graph, module_name
+
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
 GROUND = {"errors", "faces", "units", "files", "config"}
@@ -100,6 +102,26 @@ def test_layers():
 def test_every_room_is_in_the_table():
     rooms = {room_of(path, SRC) for path in SRC.rglob("*.py")}
     assert rooms - set(MAY_IMPORT) == set()
+
+
+def test_no_circle_inside_a_room():
+    graph = module_graph(SRC)
+    assert [found for part in inside(graph) for found in circles(part)] == []
+
+
+def test_a_circle_is_seen():
+    graph = {
+        "etude.a.x": {"etude.a.y"},
+        "etude.a.y": {"etude.a.z"},
+        "etude.a.z": {"etude.a.x"},
+        "etude.b.x": {"etude.a.x"},
+    }
+    assert circles(graph) == [["etude.a.x", "etude.a.y", "etude.a.z"]]
+
+
+def test_no_circle_among_sub_rooms():
+    packages = {module_name(path, SRC) for path in SRC.rglob("__init__.py")}
+    assert circles(folders(module_graph(SRC), packages)) == []
 
 
 def test_only_the_command_line_prints_and_exits():

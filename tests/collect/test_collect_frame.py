@@ -24,7 +24,7 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_collect_imports_no_pytorch():
-    code = "import sys, etude.collect.torch, etude.collect.launch; print('torch' in sys.modules)"
+    code = "import sys, etude.collect.torch, etude.collect.launcher; print('torch' in sys.modules)"
     assert python(code).stdout == "False\n"
 
 

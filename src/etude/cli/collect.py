@@ -20,8 +20,7 @@ def collect(
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run.")] = False,
 ) -> int:
     """Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"""
-    from etude.collect.launch import launch
-    from etude.collect.options import CollectOptions
+    from etude.collect import CollectOptions, launch
 
     asked = {"steps": None, "warmup": 0} if whole else {"steps": steps, "warmup": warmup}
     options = CollectOptions.from_dict({"name": name, "stacks": stacks, "memory": memory, "force": force, **asked})

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.config import key_of
+from etude.config import key_of, read_mapping
 from etude.errors import UsageError
-from etude.generate.plan import Plan
+from etude.generate import Plan
 
 if TYPE_CHECKING:
-    from etude.generate.model.shape import Model
+    from etude.generate.model import Model
 
 ModelName = Annotated[
     str, typer.Argument(help="A model of the catalogue, a YAML file, or a Hugging Face `config.json`.")
@@ -67,9 +67,7 @@ def given_of(flags: dict[str, Any], path: Path | None) -> dict[str, Any]:
     """What a file and these flags say, by key."""
     given: dict[str, Any] = {}
     if path is not None:
-        from etude.generate.model.open import parsed
-
-        given = parsed(path)
+        given = read_mapping(path)
     keys = {f.name: key_of(f) for f in fields(Plan)}
     for name, value in flags.items():
         given[keys[name]] = _numbers(name, value) if name == "stages" else value
@@ -84,7 +82,7 @@ def _numbers(name: str, text: str) -> list[int]:
 
 
 def model_of(name: str, hf: Path | None = None) -> "Model":
-    from etude.generate.model.open import open_model
+    from etude.generate.model import open_model
 
     if hf is not None:
         return open_model(hf / "config.json" if hf.is_dir() else hf)

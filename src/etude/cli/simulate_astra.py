@@ -78,7 +78,7 @@ def _as_et(path: Path) -> Iterator[Path]:
     if is_plain:
         yield path
         return
-    from etude.transform.dialects.astra import for_astra
+    from etude.transform import for_astra
 
     job = for_astra(open_job(path))
     with TemporaryDirectory(prefix="etude-") as folder:

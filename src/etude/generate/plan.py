@@ -191,6 +191,10 @@ class Plan:
         return recompute.parse(self.recompute)
 
     @property
+    def recomputes_layers(self) -> bool:
+        return recompute.LAYER in self.twice
+
+    @property
     def dtype(self) -> str:
         return "bf16" if self.precision == Precision.FP8 else str(self.precision)
 

@@ -24,12 +24,12 @@ from etude.generate.serving.ops import Passes, Served
 from etude.generate.serving.options import Serving
 from etude.generate.serving.program import Instance, Writer, stage_layers
 from etude.generate.serving.requests import Request
-from etude.generate.totals import numbers
 from etude.generate.train.fragment import Book
 from etude.generate.train.job import local_of
 from etude.machine.system import Device
 from etude.model.job import DEFAULT_METADATA, Job
 from etude.model.schema import Kind
+from etude.model.totals import totals
 from etude.model.trace import Trace
 from etude.units import format_bytes
 
@@ -64,7 +64,7 @@ class ServedJob:
         return _working(self.served, tokens)
 
     def summary(self) -> dict[str, Any]:
-        found = numbers(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
         passes = [p for instance in self.instances for b in instance.batches for p in b.passes]
         return found | {
             "requests": len(self.requests),
@@ -159,7 +159,7 @@ def serve(
     )
 
 
-def check_memory(found: ServedJob, limit_bytes: int) -> None:
+def check_serving_memory(found: ServedJob, limit_bytes: int) -> None:
     """Refuses what does not fit, with the numbers."""
     if not limit_bytes or found.memory_peak_bytes <= limit_bytes:
         return
