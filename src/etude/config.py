@@ -241,9 +241,12 @@ def read_file(path: str | PathLike[str]) -> Any:
 
 def read_mapping(path: str | PathLike[str]) -> dict[str, Any]:
     """The keys and values of a YAML or JSON file."""
-    given = read_file(path)
+    try:
+        given = read_file(path)
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
     if not isinstance(given, dict):
-        raise ClusterError("expected keys and values", where=fspath(path))
+        raise UsageError("expected keys and values", where=fspath(path))
     return given
 
 
