@@ -2,10 +2,12 @@
 
 import ast
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from etude.faces import homes
 from module_graph import circles, folders, inside, module_graph, module_name
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
@@ -122,6 +124,24 @@ def test_a_circle_is_seen():
 def test_no_circle_among_sub_rooms():
     packages = {module_name(path, SRC) for path in SRC.rglob("__init__.py")}
     assert circles(folders(module_graph(SRC), packages)) == []
+
+
+ROOMS = [
+    ".".join(("etude", *p.parent.relative_to(SRC).parts)) for p in sorted(SRC.rglob("__init__.py")) if p.parent != SRC
+]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_face_has_few_names_and_each_is_there(room: str):
+    module = import_module(room)
+    names = homes(room)
+    assert len(names) <= 8
+    files = {path.stem for path in Path(str(module.__file__)).parent.iterdir()}
+    for name, (home, there) in names.items():
+        assert home == room or name not in files, (
+            f"`{name}` is a file of {room} too: which one is meant hangs on the order"
+        )
+        assert there == name and getattr(module, name) is not None
 
 
 def test_only_the_command_line_prints_and_exits():

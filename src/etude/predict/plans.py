@@ -9,7 +9,7 @@ from typing import Any, Final
 from etude.errors import EtudeError, UsageError
 from etude.generate import Plan
 from etude.generate.model import Family, Model
-from etude.generate.train import memory, sequence_of
+from etude.generate.train import plan_memory, sequence_of
 from etude.machine.system import System
 from etude.predict.step import Prediction, predict
 
@@ -81,7 +81,7 @@ def feasible(model: Model, gpus: int, system: System, base: dict[str, Any]) -> l
         if key in seen:
             continue
         try:
-            peak = max(rank.peak_bytes for rank in memory(model, plan))
+            peak = max(rank.peak_bytes for rank in plan_memory(model, plan))
         except EtudeError:
             continue
         if not limit or peak <= limit:

@@ -200,7 +200,7 @@ def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
     return plan, blocks, layout_of(model, plan, blocks)
 
 
-def memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
+def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
     plan, _, layout = lay_out(model, plan)
     return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
