@@ -126,9 +126,7 @@ def test_no_circle_among_sub_rooms():
     assert circles(folders(module_graph(SRC), packages)) == []
 
 
-ROOMS = [
-    ".".join(("etude", *p.parent.relative_to(SRC).parts)) for p in sorted(SRC.rglob("__init__.py")) if p.parent != SRC
-]
+ROOMS = [module_name(path, SRC) for path in sorted(SRC.rglob("__init__.py")) if path.parent != SRC]
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -138,9 +136,7 @@ def test_a_face_has_few_names_and_each_is_there(room: str):
     assert len(names) <= 8
     files = {path.stem for path in Path(str(module.__file__)).parent.iterdir()}
     for name, (home, there) in names.items():
-        assert home == room or name not in files, (
-            f"`{name}` is a file of {room} too: which one is meant hangs on the order"
-        )
+        assert home == room or name not in files, f"`{name}` is a file of {room} too"
         assert there == name and getattr(module, name) is not None
 
 
