@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from etude import astra
 from etude.errors import UsageError
 from etude.generate.plan import Plan
 from etude.generate.train.job import generate
@@ -26,7 +27,6 @@ from etude.machine import open_system
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.predict.step import grown
-from etude.simulate import astra
 from etude.simulate.run import simulate
 from etude.store import chakra
 from etude.transform.dialects.astra import for_astra
@@ -50,14 +50,10 @@ def as_astra(job: Job) -> None:
         (folder / "network.yml").write_text(
             f"topology: [ Switch ]\nnpus_count: [ {len(job)} ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"
         )
-        groups = folder / f"{job.name}.json"
-        workload = astra.read_workload(
-            [folder / f"{job.name}.{rank}.et" for rank in range(len(job))],
-            astra.read_groups(groups) if groups.exists() else None,
-        )
+        written = chakra.read_job(folder / job.name)
         network, machine = astra.read_network(folder / "network.yml"), astra.read_system(folder / "system.json")
         for backend in ("unaware", "aware"):
-            astra.run(workload, network, machine, backend=backend)
+            astra.run(written, network, machine, astra.AstraOptions(backend=backend))
 
 
 def main() -> int:
