@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import browser
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+import browser
 
 RANK = re.compile(r"[._-]?(?:rank|device)[-_.]?(\d+)")
 SYSTEM = "dgx-h100"

@@ -12,7 +12,7 @@ from typing import Any
 from etude.generate.model.open import open_model
 from etude.generate.model.shape import Model
 from etude.generate.plan import Plan, Precision
-from etude.generate.train.job import memory
+from etude.generate.train import plan_memory
 
 Row = dict[str, str]
 
@@ -284,8 +284,8 @@ def _recompute(given: dict[str, Any], m: Model, gpu: str, said: list[str]) -> st
 def _peak_bytes(m: Model, plan: Plan) -> int:
     """Of the fullest rank. With 8-bit products these stacks hold weights in 8 bits alone, in both layouts, which takes
     what one in 16 bits does."""
-    plain = memory(m, plan.replace(precision=Precision.BF16))
-    return max(a.peak_bytes - a.weights + b.weights for a, b in zip(memory(m, plan), plain, strict=True))
+    plain = plan_memory(m, plan.replace(precision=Precision.BF16))
+    return max(a.peak_bytes - a.weights + b.weights for a, b in zip(plan_memory(m, plan), plain, strict=True))
 
 
 def step_seconds(row: Row, m: Model, plan: Plan) -> float:

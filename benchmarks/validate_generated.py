@@ -29,7 +29,7 @@ from etude.model.job import Job
 from etude.predict.step import grown
 from etude.simulate.run import simulate
 from etude.store import chakra
-from etude.transform.dialects.astra import by_rank
+from etude.transform.dialects.astra import for_astra
 from random_jobs import random_model, random_plan
 
 SYSTEM = {
@@ -45,7 +45,7 @@ def as_astra(job: Job) -> None:
     """Through `.et` files and both of ASTRA-sim's analytical backends; raises where it hangs or aborts."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        chakra.write_job(by_rank(job), folder)
+        chakra.write_job(for_astra(job), folder)
         (folder / "system.json").write_text(json.dumps(SYSTEM))
         (folder / "network.yml").write_text(
             f"topology: [ Switch ]\nnpus_count: [ {len(job)} ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"

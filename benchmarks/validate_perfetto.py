@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import browser
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from all_reports import shared
+
+import browser
 
 RUNS = ("traces/h200/gpt_train_kineto.json.gz", "traces/public/vllm_prefill_decode.kineto.json.gz",
         "traces/public/mi300_bert_small.kineto.json.gz", "traces/public/mtia_inference.kineto.json.gz")  # fmt: skip

@@ -33,7 +33,7 @@ from etude.predict.step import grown
 from etude.synth.learned import Learned
 from etude.synth.learning import learn
 from etude.synth.making import MakeOptions, make
-from etude.transform.anonymise import AnonymiseOptions, anonymise
+from etude.transform.anonymising import AnonymiseOptions, anonymise
 from etude.transform.durations import with_durations
 
 SEEDS = 3

@@ -239,6 +239,17 @@ def read_file(path: str | PathLike[str]) -> Any:
     return parse(text, where)
 
 
+def read_mapping(path: str | PathLike[str]) -> dict[str, Any]:
+    """The keys and values of a YAML or JSON file."""
+    try:
+        given = read_file(path)
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    if not isinstance(given, dict):
+        raise UsageError("expected keys and values", where=fspath(path))
+    return given
+
+
 def parse(text: str, where: str) -> Any:
     """What YAML or JSON holds; a key that stands twice is refused."""
     import yaml  # here, so that what needs no file needs no parser

@@ -5,7 +5,8 @@
         from etude.simulate.run import simulate as simulate
     __getattr__ = face(__name__)
 
-The imports that a type checker sees are the list; nothing is written twice. `import etude.simulate` loads nothing, and
+The imports that a type checker sees are the list, a file of the room among them if it is to be taken whole; nothing is
+written twice. `import etude.simulate` loads nothing, and
 `etude.simulate.simulate` loads its file. Composers and the command line take these names and no others of a room.
 """
 
@@ -41,7 +42,7 @@ def face(room: str) -> Callable[[str], object]:
         if name.startswith("_") or name not in homes(room):
             raise AttributeError(f"module `{room}` has no attribute `{name}`")
         module, there = homes(room)[name]
-        value: object = getattr(import_module(module), there)
+        value: object = import_module(f"{room}.{there}") if module == room else getattr(import_module(module), there)
         setattr(sys.modules[room], name, value)
         return value
 

@@ -10,8 +10,8 @@ from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
 from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, shown, with_serving
 
 if TYPE_CHECKING:
-    from etude.generate.serving.job import ServedJob
-    from etude.generate.train.job import Generated
+    from etude.generate import Generated
+    from etude.generate.serving import ServedJob
     from etude.model.job import Job
 
 EXAMPLE = """The job of one training step, or of serving, from a model and a plan
@@ -57,10 +57,10 @@ def generate(
 ) -> int:
     from etude import __version__
     from etude.errors import UsageError
-    from etude.generate.card import card_of
-    from etude.generate.model.open import model_names
-    from etude.generate.train.job import generate as make
-    from etude.predict.step import check_memory
+    from etude.generate import card_of
+    from etude.generate import generate as make
+    from etude.generate.model import model_names
+    from etude.predict import check_memory
     from etude.units import parse_bytes
 
     if not model and hf is None:
@@ -93,25 +93,23 @@ def _memory_over_time(found: "Generated | ServedJob", path: Path | None, *, forc
         return
     from etude.files import writing
     from etude.generate import memory_table
-    from etude.generate.train.job import Generated
 
     memory_table.check_name(path)
-    table = memory_table.of_training(found) if isinstance(found, Generated) else memory_table.of_serving(found)
     with writing(path, force=force) as file:
-        memory_table.write(table, file)
+        memory_table.write(memory_table.memory_over_time(found), file)
 
 
 def _as_read(job: "Job", to: To) -> "Job":
-    """For readers of files by rank, collectives have one size on all members."""
+    """Files of single ranks are written for ASTRA-sim; a folder holds the job as it is."""
     if to == To.PARQUET:
         return job
-    from etude.transform.dialects.astra import by_rank
+    from etude.transform import for_astra
 
-    return by_rank(job)
+    return for_astra(job)
 
 
 def _shown(found: "Generated") -> dict[str, Any]:
-    from etude.generate.totals import by_group
+    from etude.generate import by_group
     from etude.units import format_bytes, format_count
 
     numbers = found.summary()

@@ -32,7 +32,7 @@ def plan(
 ) -> int:
     from etude.errors import UsageError
     from etude.machine import open_system
-    from etude.predict.plans import search
+    from etude.predict import search
     from etude.units import format_bytes, format_time
 
     if not system:

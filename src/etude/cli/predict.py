@@ -35,7 +35,7 @@ def predict(
 ) -> int:
     from etude.errors import UsageError
     from etude.machine import open_system
-    from etude.predict.step import predict as run
+    from etude.predict import predict as run
     from etude.units import format_bytes, format_time
 
     if not system:

@@ -93,10 +93,9 @@ def allocated(path: Path) -> "pa.Table | None":
 
     if not is_profile(path) or not re.search(rb'"profile_memory":\s*1', compressed.head(path, 1 << 16)):
         return None
-    from etude.ingest.allocations import allocations
-    from etude.ingest.reading import load_device
+    from etude.ingest import allocations, reading
 
-    return allocations(load_device(path))
+    return allocations.allocations(reading.load_device(path))
 
 
 def plain(path: Path) -> str:

@@ -9,10 +9,10 @@ import typer
 from etude.cli.plan_flags import model_of, plan_of, with_fields
 from etude.config import key_of
 from etude.errors import UsageError
-from etude.generate.serving.options import Serving
+from etude.generate.serving import Serving
 
 if TYPE_CHECKING:
-    from etude.generate.serving.job import ServedJob
+    from etude.generate.serving import ServedJob
 
 PANEL = "Serving, with --serve"
 with_serving = with_fields(Serving, "serving", PANEL)
@@ -43,8 +43,7 @@ class Asked:
 
 def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     """The job. Without --gpus there are as many ranks as one instance needs, or all instances of a split."""
-    from etude.generate.serving.job import check_memory, serve
-    from etude.generate.serving.requests import read_requests
+    from etude.generate.serving import check_serving_memory, read_requests, serve
     from etude.machine import open_system
     from etude.units import parse_bytes
 
@@ -56,7 +55,7 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     device = open_system(asked.system).device if asked.system else None
     found = serve(
         model_of(asked.model, asked.hf),
-        plan_of(flags, asked.plan, training=False),
+        plan_of(flags, asked.plan),
         options,
         requests=read_requests(asked.requests) if asked.requests else None,
         draft=model_of(asked.draft) if asked.draft else None,
@@ -65,14 +64,14 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     )
     limit = parse_bytes(asked.memory) if asked.memory else device.memory_bytes if device else 0
     if check:
-        check_memory(found, limit)
+        check_serving_memory(found, limit)
     return found
 
 
 def predicted(asked: Asked, *, check: bool, json: bool) -> dict[str, Any]:
     """Generated and simulated: everything, or what a reader wants to see first."""
     from etude.machine import open_system
-    from etude.predict.serving import predict_serving
+    from etude.predict import predict_serving
     from etude.units import format_bytes, format_time
 
     numbers = predict_serving(served(asked, check=check), open_system(asked.system)).summary()

@@ -78,9 +78,9 @@ def _as_et(path: Path) -> Iterator[Path]:
     if is_plain:
         yield path
         return
-    from etude.transform.dialects.astra import by_rank
+    from etude.transform import for_astra
 
-    job = by_rank(open_job(path))
+    job = for_astra(open_job(path))
     with TemporaryDirectory(prefix="etude-") as folder:
         chakra.write_job(job, Path(folder))
         yield Path(folder)

@@ -17,6 +17,6 @@ def with_times(job: "Job", system: str) -> "Job":
     if not system:
         return job
     from etude.machine import open_system
-    from etude.transform.durations import with_durations
+    from etude.transform import with_durations
 
     return with_durations(job, open_system(system).device)

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.generate import memory_table as memory_table
     from etude.generate.card import card_of as card_of
     from etude.generate.micro_benchmarks import MicroOptions as MicroOptions
     from etude.generate.micro_benchmarks import micro as micro
     from etude.generate.plan import Plan as Plan
+    from etude.generate.totals import by_group as by_group
     from etude.generate.train.job import Generated as Generated
     from etude.generate.train.job import generate as generate
-    from etude.generate.train.job import memory as memory
 
 __getattr__ = face(__name__)

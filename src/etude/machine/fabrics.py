@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from etude.errors import ClusterError
 from etude.machine.system import Level, LevelKind, System
-from etude.machine.topology import Blocks, Links, Shape, Topology, VertexKind, Wire, product, topology_of
+from etude.machine.topology import Blocks, LinkList, Shape, Topology, VertexKind, Wire, product, topology_of
 
 
-def _fabric(name: str, links: Links, runs: list[tuple[str, VertexKind, int]]) -> Topology:
+def _fabric(name: str, links: LinkList, runs: list[tuple[str, VertexKind, int]]) -> Topology:
     """Vertices in runs of (prefix, kind, how many), devices first."""
     counts = [count for _, _, count in runs]
     first = np.cumsum([0, *counts])
@@ -61,7 +61,7 @@ def fat_tree(
     count = room if devices is None else devices
     if not 1 <= count <= room:
         raise ClusterError(f"{count} devices do not fit a fat tree that has room for {room}")
-    links, device = Links(), np.arange(count)
+    links, device = LinkList(), np.arange(count)
     leaf0 = count
     links.add_both(device, leaf0 + device // downs, wire, "host")
     runs = [("device", VertexKind.DEVICE, count), ("leaf", VertexKind.SWITCH, leaves)]
@@ -97,7 +97,7 @@ def rail_clos(
     between device and NIC (scale_out's rate by default), `up` that between leaf and spine.
     """
     _positive(nodes=nodes, gpus_per_node=gpus_per_node, nodes_per_leaf=nodes_per_leaf)
-    links, count = Links(), nodes * gpus_per_node
+    links, count = LinkList(), nodes * gpus_per_node
     device = np.arange(count)
     node, rail = np.divmod(device, gpus_per_node)
     groups = -(-nodes // nodes_per_leaf)
@@ -125,7 +125,7 @@ def dragonfly(
     _positive(routers=routers, devices=devices, globals_=globals_)
     a, p, h = routers, devices, globals_
     groups = a * h + 1
-    links, count = Links(), groups * a * p
+    links, count = LinkList(), groups * a * p
     device = np.arange(count)
     links.add_both(device, count + device // p, wire, "host")
     i, j = np.triu_indices(a, 1)
@@ -176,7 +176,7 @@ def _dimension(level: Level) -> tuple[Shape, int, Wire]:
 def _joined(system: System) -> Topology:
     """Each device has a port to every level: to the switch of its unit, or, where units are joined to one another or
     the level is oversubscribed, to a router of its unit."""
-    links, count = Links(), len(system)
+    links, count = LinkList(), len(system)
     device, below = np.arange(count), 1
     runs, vertices = [("device", VertexKind.DEVICE, count)], count
     for level in system.levels:
@@ -201,7 +201,7 @@ def _joined(system: System) -> Topology:
     return _fabric(system.name, links, runs)
 
 
-def _join_units(links: Links, level: Level, unit: NDArray[np.int64], rate: float) -> None:
+def _join_units(links: LinkList, level: Level, unit: NDArray[np.int64], rate: float) -> None:
     """Units of each row joined to one another, in a ring or each to each; all links of one carry `rate`."""
     rate, latency = rate / level.oversubscription, round(level.latency_ns / 2)
     n = level.size

@@ -155,7 +155,7 @@ def topology_of(name: str, *, kind: U8, src: I32, dst: I32, device: I32, **more:
     return Topology(name, kind=kind, src=src, dst=dst, device=device, out_start=out_start, out_link=order, **more)
 
 
-class Links:
+class LinkList:
     """Links gathered in runs, each with its wire."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ def product(dimensions: Sequence[tuple[Shape, int, Wire]]) -> Topology:
         if size < 1:
             raise ClusterError(f"dimension {at}: {size} devices", hint="each dimension has at least one")
     devices = prod(size for _, size, _ in dimensions)
-    links, made, vertices, names = Links(), [], devices, Blocks((0,), ("device",))
+    links, made, vertices, names = LinkList(), [], devices, Blocks((0,), ("device",))
     step = 1
     for at, (shape, size, wire) in enumerate(dimensions):
         made.append(Dimension(shape, size, links.count))
@@ -240,7 +240,7 @@ def product(dimensions: Sequence[tuple[Shape, int, Wire]]) -> Topology:
 
 
 def _add_dimension(
-    links: Links, shape: Shape, size: int, step: int, devices: int, first_switch: int, wire: Wire, name: str
+    links: LinkList, shape: Shape, size: int, step: int, devices: int, first_switch: int, wire: Wire, name: str
 ) -> int:
     """Returns how many switches it adds. The order of the links is the one `routes.walk_product` relies on."""
     if size == 1:

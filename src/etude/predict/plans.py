@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from etude.errors import EtudeError, UsageError
-from etude.generate.blocks.recompute import LAYER
-from etude.generate.model.shape import Family, Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import memory, sequence_of
+from etude.generate import Plan
+from etude.generate.model import Family, Model
+from etude.generate.train import plan_memory, sequence_of
 from etude.machine.system import System
 from etude.predict.step import Prediction, predict
 
@@ -82,7 +81,7 @@ def feasible(model: Model, gpus: int, system: System, base: dict[str, Any]) -> l
         if key in seen:
             continue
         try:
-            peak = max(rank.peak_bytes for rank in memory(model, plan))
+            peak = max(rank.peak_bytes for rank in plan_memory(model, plan))
         except EtudeError:
             continue
         if not limit or peak <= limit:
@@ -95,7 +94,7 @@ def promise(model: Model, plan: Plan) -> float:
     """A rough step time, to simulate the likely best first: the bubble, work done twice, tensor-parallel traffic."""
     chunks = int(plan.schedule.partition(":")[2] or 1)
     bubble = (plan.pp - 1) / (plan.micro_batches * chunks)
-    again = 0.33 if LAYER in plan.twice else 0.02 if plan.twice else 0.0
+    again = 0.33 if plan.recomputes_layers else 0.02 if plan.twice else 0.0
     small = 0.05 / plan.micro_batch
     return (1 + bubble) * (1 + again + small + 0.03 * (plan.tp - 1) + (0.1 if plan.zero == 3 else 0.0))
 

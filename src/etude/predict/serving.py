@@ -10,8 +10,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.generate.ranks import Grid
+from etude.generate.serving import ServedJob
 from etude.generate.serving.batching import TARGET
-from etude.generate.serving.job import ServedJob
 from etude.generate.serving.ops import ATTENTION
 from etude.generate.serving.program import Instance, in_turn
 from etude.generate.train.job import is_product

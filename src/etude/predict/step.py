@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from etude.errors import UsageError
-from etude.generate.model.shape import Model
-from etude.generate.plan import Plan
-from etude.generate.train.job import Generated, generate
+from etude.generate import Generated, Plan, generate
+from etude.generate.model import Model
 from etude.machine.system import System
 from etude.simulate.result import Simulated
 from etude.simulate.run import simulate

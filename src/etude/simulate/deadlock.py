@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import DeadlockError
-from etude.model.check.findings import Programs as SamePrograms
+from etude.model.check.findings import ProgramClasses as SamePrograms
 from etude.model.check.findings import Report, ordinal
 from etude.model.check.groups import check_collectives
 from etude.model.check.messages import check_messages

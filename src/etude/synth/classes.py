@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from etude.model.rounding import on_grid
 from etude.model.schema import UNKNOWN, Kind
 from etude.synth.learned import COLUMNS, QUANTILES, STEPS, NodeClass, Sketch
-from etude.synth.programs import Program
+from etude.synth.programs import LearnedProgram
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -33,7 +33,7 @@ MATTERS: Final = 1000
 """And that part of the time of its program."""
 
 
-def classes_of(programs: Sequence[Program], at_least: int = 1) -> tuple[list[I64], I64]:
+def classes_of(programs: Sequence[LearnedProgram], at_least: int = 1) -> tuple[list[I64], I64]:
     """(class of each place of each program, nodes of each class). Classes are numbered by first use."""
     counts = np.concatenate([np.full(len(p), len(p.values)) for p in programs])
     levels = [np.concatenate(rows) for rows in zip(*(_levels(p) for p in programs), strict=True)]
@@ -57,7 +57,7 @@ def classes_of(programs: Sequence[Program], at_least: int = 1) -> tuple[list[I64
     return np.split(number, np.cumsum([len(p) for p in programs])[:-1]), nodes
 
 
-def _levels(program: Program) -> list[I64]:
+def _levels(program: LearnedProgram) -> list[I64]:
     """Keys of each place, from the narrowest class to the widest: (level, what, sizes, what it is called)."""
     values = program.values[0]
     fine, coarse, bare = _scales(values, PER_OCTAVE), _scales(values, COARSE), np.where(values == UNKNOWN, NONE, 0)
@@ -84,12 +84,12 @@ def _scales(values: I64, per_octave: NDArray[np.float64]) -> I64:
     return scale
 
 
-def sizes(program: Program) -> I64:
+def sizes(program: LearnedProgram) -> I64:
     """How much each place sends, within a quarter of an octave."""
     return _scales(program.values[0], PER_OCTAVE)[:, [COLUMNS.index("in_bytes"), COLUMNS.index("out_bytes")]]
 
 
-def _stalls(keys: I64, programs: Sequence[Program]) -> NDArray[np.bool_]:
+def _stalls(keys: I64, programs: Sequence[LearnedProgram]) -> NDArray[np.bool_]:
     """Nodes that took far longer than others of their name, and so long that it matters: a thread that was elsewhere,
     or a name that stands for many things. They have classes of their own."""
     time = np.concatenate([p.time_ns for p in programs])
@@ -103,7 +103,7 @@ def _stalls(keys: I64, programs: Sequence[Program]) -> NDArray[np.bool_]:
 
 
 def described(
-    programs: Sequence[Program], classes: Sequence[I64], own: F64, nodes: I64, at_least: int
+    programs: Sequence[LearnedProgram], classes: Sequence[I64], own: F64, nodes: I64, at_least: int
 ) -> tuple[NodeClass, ...]:
     """What each class is and how large its nodes are. The programs' times are those of a usual rank and step."""
     numbers = np.concatenate([c for p, c in zip(programs, classes, strict=True) for _ in p.values])

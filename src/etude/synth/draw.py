@@ -95,7 +95,7 @@ def _even(random: np.random.Generator, count: int) -> F64:
     return found
 
 
-class Times:
+class DrawnTimes:
     """By how much the ranks and steps of a job differ."""
 
     def __init__(

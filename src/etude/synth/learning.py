@@ -23,7 +23,7 @@ from etude.model.schema import NODE, UNKNOWN
 from etude.synth.classes import classes_of, described, sizes
 from etude.synth.learned import COLUMNS, RARE, VERSION, Learned, Symbol
 from etude.synth.order import learned_role
-from etude.synth.programs import FIELDS, Program, programs_of
+from etude.synth.programs import FIELDS, LearnedProgram, programs_of
 from etude.synth.ranks import template_of
 from etude.synth.spread import late_of, own_share, spread_of
 
@@ -88,7 +88,7 @@ def _whole(job: Job) -> Job:
 # -- what is taken for one ---------------------------------------------------------------------------------------
 
 
-def _roles(numbers: range, programs: Sequence[Program], classes: Sequence[I64]) -> list[list[int]]:
+def _roles(numbers: range, programs: Sequence[LearnedProgram], classes: Sequence[I64]) -> list[list[int]]:
     """Programs that make the same calls in the same steps and differ in few of their nodes."""
     found: list[list[int]] = []
     for i in numbers:
@@ -102,14 +102,14 @@ def _roles(numbers: range, programs: Sequence[Program], classes: Sequence[I64]) 
     return found
 
 
-def _calls(program: Program, step: int | None = None) -> bytes:
+def _calls(program: LearnedProgram, step: int | None = None) -> bytes:
     """What is sent, in order; not by which thread."""
     mine = program.talks if step is None else program.talks & (program.step == step)
     what = program.what[mine][:, [FIELDS.index(f) for f in ("kind", "collective", "group", "src", "dst")]]
     return np.column_stack([program.step[mine] if step is None else what[:, 0], what, sizes(program)[mine]]).tobytes()
 
 
-def _alike(a: tuple[Program, I64], b: tuple[Program, I64], steps: tuple[int, int] | None = None) -> bool:
+def _alike(a: tuple[LearnedProgram, I64], b: tuple[LearnedProgram, I64], steps: tuple[int, int] | None = None) -> bool:
     """Few of the nodes are in one and not in the other, these do not take long, and none takes much longer in one."""
     (one, left), (two, right) = a, b
     mine, theirs = np.ones(len(one), bool), np.ones(len(two), bool)
@@ -136,7 +136,7 @@ def _medoid(role: Sequence[int], classes: Sequence[I64]) -> int:
     return min(some, key=lambda i: sum(int(np.abs(nodes[i] - nodes[j]).sum()) for j in some))
 
 
-def _block(roles: Sequence[tuple[Program, I64]]) -> tuple[int, int]:
+def _block(roles: Sequence[tuple[LearnedProgram, I64]]) -> tuple[int, int]:
     """(first, end) of the steps that are taken for one, on all roles: the longest run; (0, 0): there is none."""
     if len({program.steps for program, _ in roles}) > 1:
         return 0, 0
@@ -151,7 +151,7 @@ def _block(roles: Sequence[tuple[Program, I64]]) -> tuple[int, int]:
     return best
 
 
-def _same_step(program: Program, classes: I64, a: int, b: int) -> bool:
+def _same_step(program: LearnedProgram, classes: I64, a: int, b: int) -> bool:
     return _calls(program, a) == _calls(program, b) and _alike((program, classes), (program, classes), (a, b))
 
 

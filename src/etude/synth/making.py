@@ -20,10 +20,10 @@ from etude.model.job import MAX_WORLD, Job
 from etude.model.roles import Role, job_of_roles
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-from etude.synth.draw import Draws, Times
+from etude.synth.draw import DrawnTimes, Draws
 from etude.synth.learned import Learned, LearnedRole
 from etude.synth.steps import unrolled
-from etude.synth.world import World
+from etude.synth.world import LearnedWorld
 
 I64 = NDArray[np.int64]
 MAX_VALUES = 200_000_000
@@ -60,11 +60,11 @@ def make(learned: Learned, options: MakeOptions | None = None) -> Job:
     """The job. Refused where the ranks are no multiple of what was learned, or cannot be cut."""
     options = options or MakeOptions()
     template = learned.template(options.ranks or learned.templates[0].ranks)
-    world = World(template, options.ranks or template.ranks)
+    world = LearnedWorld(template, options.ranks or template.ranks)
     programs = [_Program(learned, role, options) for role in template.roles]
     _reconcile(world, programs)
     steps = max(p.steps for p in programs)
-    times = Times(learned, template.roles, world.role_of, steps, seed=options.seed, spread=options.spread)
+    times = DrawnTimes(learned, template.roles, world.role_of, steps, seed=options.seed, spread=options.spread)
     if times.differ and sum(p.nodes * int((world.role_of == i).sum()) for i, p in enumerate(programs)) > MAX_VALUES:
         raise UsageError("times of so many ranks of their own are too many", hint="--spread 0, or fewer --ranks")
     roles: list[Role] = []
@@ -117,7 +117,7 @@ class _Program:
         for column in ("flops", "tensor_bytes"):
             _times(self.values[column], mine, 1 / factor)
 
-    def times(self, times: Times, rank: int) -> I64:
+    def times(self, times: DrawnTimes, rank: int) -> I64:
         """Times of compute on one rank."""
         own = self.draws.times(times.random(rank), times.spread)
         factor = np.where(self.cpu == 1, times.host[rank][self.step], times.device[rank][self.step])
@@ -192,7 +192,7 @@ def _word(collective: int, kind: int) -> str:
 # -- agreement ---------------------------------------------------------------------------------------------------
 
 
-def _reconcile(world: World, programs: list[_Program]) -> None:
+def _reconcile(world: LearnedWorld, programs: list[_Program]) -> None:
     """Where roles meet, they make as many calls and agree on their sizes; what is over is left out.
 
     It happens where repeats were stretched that are not equally many on both sides.
@@ -216,7 +216,7 @@ def _reconcile(world: World, programs: list[_Program]) -> None:
             _agree(world, programs, group, roles)
 
 
-def _agree(world: World, programs: list[_Program], group: int, roles: list[int]) -> None:
+def _agree(world: LearnedWorld, programs: list[_Program], group: int, roles: list[int]) -> None:
     """As many calls on every role, and sizes that were drawn for the same thing are the same. Where members of a
     collective differ by nature (who scatters, who is sent more), they differ."""
     calls = {}

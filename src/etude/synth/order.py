@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from etude.synth.grammar import Folded, folded
 from etude.synth.learned import LearnedRole, Symbol
-from etude.synth.programs import FIELDS, Program
+from etude.synth.programs import FIELDS, LearnedProgram
 
 I64 = NDArray[np.int64]
 Waits = list[list[int]]
@@ -19,7 +19,7 @@ WINDOW: Final = 4096
 """Nodes back in which a dependency is found to follow from others."""
 
 
-def learned_role(program: Program, classes: I64, block: tuple[int, int], book: dict[Symbol, int]) -> LearnedRole:
+def learned_role(program: LearnedProgram, classes: I64, block: tuple[int, int], book: dict[Symbol, int]) -> LearnedRole:
     """The program. `block`: (first, end) of the steps that are taken for one, which is the one that takes the middle
     time of those that have one of them before; (0, 0): none are."""
     groups, peers = len(program.group_slots), len(program.peer_slots)
@@ -49,7 +49,7 @@ class _Twice:
 
     BEFORE, FIRST, MODEL, BEHIND = range(4)
 
-    def __init__(self, program: Program, classes: I64, begin: int, end: int, model: int) -> None:
+    def __init__(self, program: LearnedProgram, classes: I64, begin: int, end: int, model: int) -> None:
         self.program, self.classes, self.model = program, classes, model
         parts = [np.flatnonzero(mine) for mine in (
             program.step < begin, program.step == model, program.step == model, program.step >= end)]  # fmt: skip
@@ -133,7 +133,7 @@ def _within(classes: I64) -> I64:
     return within
 
 
-def _waits(program: Program) -> tuple[Waits, Waits]:
+def _waits(program: LearnedProgram) -> tuple[Waits, Waits]:
     """Places that each place waits for by data and by control, without what follows from the rest."""
     place = np.empty(len(program), np.int64)
     place[program.order] = np.arange(len(program))

@@ -29,7 +29,7 @@ TALKS: Final = (Kind.COLL, Kind.SEND, Kind.RECV)
 
 
 @dataclass(slots=True, eq=False)
-class Program:
+class LearnedProgram:
     """One program and the ranks that run it. Rows are places in the order that is learned, not those of the trace."""
 
     trace: Trace
@@ -78,12 +78,12 @@ class Program:
         return self.what[:, 1] == 1
 
 
-def programs_of(job: Job, words: dict[str, int]) -> list[Program]:
+def programs_of(job: Job, words: dict[str, int]) -> list[LearnedProgram]:
     """The programs of a folded job. `words` numbers what nodes are called, over all jobs."""
     return [_program(job, number, trace, words) for number, trace in enumerate(job.traces)]
 
 
-def _program(job: Job, number: int, trace: Trace, words: dict[str, int]) -> Program:
+def _program(job: Job, number: int, trace: Trace, words: dict[str, int]) -> LearnedProgram:
     order = order_of(trace)
     if len(order) < len(trace):
         raise TraceError("nodes wait for one another in a circle, so there is no order to learn", where=job.name)
@@ -100,7 +100,7 @@ def _program(job: Job, number: int, trace: Trace, words: dict[str, int]) -> Prog
     group_slots, peer_slots = _renumber(what, ("group",)), _renumber(what, ("src", "dst"))
     values, weights = _values(job, number, trace, order)
     late_ns = _late(job, trace, order, values)
-    return Program(
+    return LearnedProgram(
         trace=trace,
         ranks=np.flatnonzero(job.trace_of == number),
         order=order,

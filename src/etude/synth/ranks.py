@@ -13,13 +13,13 @@ from etude.model import graph
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.synth.learned import COLUMNS, LearnedRole, Template
-from etude.synth.programs import FIELDS, Program
+from etude.synth.programs import FIELDS, LearnedProgram
 
 I64 = NDArray[np.int64]
 
 
 def template_of(
-    job: Job, programs: Sequence[Program], roles: Sequence[Sequence[int]], learned: Sequence[LearnedRole]
+    job: Job, programs: Sequence[LearnedProgram], roles: Sequence[Sequence[int]], learned: Sequence[LearnedRole]
 ) -> Template:
     """How the ranks of a job are put together. Roles are lists of programs; the first of each is what was learned."""
     members = [job.groups.members[a:b] for a, b in zip(job.groups.start[:-1], job.groups.start[1:], strict=True)]
@@ -72,7 +72,7 @@ def _arithmetic(members: NDArray[Any]) -> list[tuple[int, int, int]]:
 
 
 def _growing(
-    members: list[NDArray[Any]], role_of: I64, tables: Sequence[I64], programs: Sequence[Program]
+    members: list[NDArray[Any]], role_of: I64, tables: Sequence[I64], programs: Sequence[LearnedProgram]
 ) -> tuple[tuple[int, ...], tuple[int, int] | None]:
     """Groups that are longer in a larger job: data parallelism, and all groups in which two of its members meet.
 
@@ -90,7 +90,7 @@ def _growing(
     return grows, _axis(home, members)
 
 
-def _data_parallel(program: Program, groups: list[NDArray[Any]], role_of: I64) -> int | None:
+def _data_parallel(program: LearnedProgram, groups: list[NDArray[Any]], role_of: I64) -> int | None:
     """The slot for gradients: of those with ranks alike, and more than a trifle to send, the one least waited for.
     Where ranks are alike nowhere, any will do."""
     height = _heights(program)
@@ -120,7 +120,7 @@ def _axis(home: I64, members: list[NDArray[Any]]) -> tuple[int, int] | None:
     return (stride, size) if fits and all((np.diff(members[g]) == stride).all() for g in np.unique(home)) else None
 
 
-def _heights(program: Program) -> I64:
+def _heights(program: LearnedProgram) -> I64:
     """Nodes on the longest way from each place to the end."""
     frees = graph.successors(program.trace)
     start, rows = frees.start.tolist(), frees.rows.tolist()

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from etude.model.schema import UNKNOWN
 from etude.synth.learned import COLUMNS, Knots, Spread
-from etude.synth.programs import Program
+from etude.synth.programs import LearnedProgram
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -42,7 +42,7 @@ class Found:
 
 
 def spread_of(
-    jobs: Sequence[Sequence[Sequence[int]]], programs: Sequence[Program], classes: Sequence[I64]
+    jobs: Sequence[Sequence[Sequence[int]]], programs: Sequence[LearnedProgram], classes: Sequence[I64]
 ) -> tuple[Spread, Spread, F64]:
     """(host, device, level of each program on both). Jobs are lists of roles, roles of programs. The level is that of
     the role. Times of the programs are divided by what their rank and step have more than others: what is left is that
@@ -59,7 +59,7 @@ def spread_of(
 
 def _compare(
     roles: Sequence[Sequence[int]],
-    programs: Sequence[Program],
+    programs: Sequence[LearnedProgram],
     classes: Sequence[I64],
     mean: F64,
     side: int,
@@ -85,7 +85,7 @@ def _compare(
         _divide(programs[i], values, more, side == 0)
 
 
-def _means(programs: Sequence[Program], classes: Sequence[I64]) -> F64:
+def _means(programs: Sequence[LearnedProgram], classes: Sequence[I64]) -> F64:
     """Mean time of each class."""
     count = max(int(c.max(initial=-1)) for c in classes) + 1
     total, nodes = np.zeros(count), np.zeros(count)
@@ -98,7 +98,7 @@ def _means(programs: Sequence[Program], classes: Sequence[I64]) -> F64:
     return total / np.maximum(nodes, 1e-300)
 
 
-def _factors(program: Program, classes: I64, values: I64, mean: F64, host: bool) -> F64:
+def _factors(program: LearnedProgram, classes: I64, values: I64, mean: F64, host: bool) -> F64:
     """What each step took on a rank, over what its nodes take on the mean."""
     mine = _timed(program, values, host)
     took = np.bincount(program.step[mine], values[mine, TIME], program.steps)
@@ -106,12 +106,12 @@ def _factors(program: Program, classes: I64, values: I64, mean: F64, host: bool)
     return np.where((took > 0) & (usual > 0), took / np.maximum(usual, 1e-300), 1.0)
 
 
-def _divide(program: Program, values: I64, more: F64, host: bool) -> None:
+def _divide(program: LearnedProgram, values: I64, more: F64, host: bool) -> None:
     mine = _timed(program, values, host)
     values[mine, TIME] = np.rint(values[mine, TIME] / more[program.step[mine]]).astype(np.int64)
 
 
-def _timed(program: Program, values: I64, host: bool) -> NDArray[np.bool_]:
+def _timed(program: LearnedProgram, values: I64, host: bool) -> NDArray[np.bool_]:
     return program.computes & (program.on_host == host) & (values[:, TIME] != UNKNOWN)
 
 
@@ -132,7 +132,7 @@ def _scored(values: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(round(float(z), 3), float(v)) for z, v in zip(score, value, strict=True)]
 
 
-def late_of(programs: Sequence[Program]) -> Knots:
+def late_of(programs: Sequence[LearnedProgram]) -> Knots:
     """By how much the ranks of a role began later than the first of the job."""
     late = [(float(ns), w) for p in programs for ns, w in zip(p.late_ns, p.weights, strict=True)]
     if not any(ns for ns, _ in late):
@@ -141,7 +141,7 @@ def late_of(programs: Sequence[Program]) -> Knots:
 
 
 def own_share(
-    jobs: Sequence[Sequence[Sequence[int]]], programs: Sequence[Program], classes: Sequence[I64], count: int
+    jobs: Sequence[Sequence[Sequence[int]]], programs: Sequence[LearnedProgram], classes: Sequence[I64], count: int
 ) -> F64:
     """Of the variance of each class's times, the part within a place: from rank to rank and from step to step."""
     within, freedom = np.zeros(count), np.zeros(count)
@@ -162,7 +162,7 @@ def own_share(
     return np.where(total > 1e-8, np.clip(share, 0.0, 1.0), 0.0)
 
 
-def _by_class_and_step(program: Program, classes: I64, values: I64) -> list[tuple[int, F64]]:
+def _by_class_and_step(program: LearnedProgram, classes: I64, values: I64) -> list[tuple[int, F64]]:
     """Logarithms of the times of each class in each step, in order."""
     mine = np.flatnonzero(program.computes & (values[:, TIME] != UNKNOWN))
     key = classes[mine] * program.steps + program.step[mine]
@@ -179,7 +179,7 @@ def _usual_length(found: list[F64]) -> list[F64]:
     return [f for f in found if len(f) == usual]
 
 
-def _variances(programs: Sequence[Program], classes: Sequence[I64], count: int) -> F64:
+def _variances(programs: Sequence[LearnedProgram], classes: Sequence[I64], count: int) -> F64:
     """Variance of the logarithms of each class's times."""
     n, first, second = np.zeros(count), np.zeros(count), np.zeros(count)
     for program, number in zip(programs, classes, strict=True):

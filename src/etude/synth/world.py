@@ -28,7 +28,7 @@ def _members(runs: Sequence[tuple[int, int, int]]) -> I64:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
-class World:
+class LearnedWorld:
     """Who is who in a job of another size."""
 
     def __init__(self, template: Template, ranks: int) -> None:

@@ -8,6 +8,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from etude.config import read_mapping
 from etude.errors import UsageError
 from etude.generate.model.hugging_face import from_config
 from etude.generate.model.shape import Model
@@ -40,21 +41,7 @@ def open_model(name_or_path: str | PathLike[str]) -> Model:
 
         near = get_close_matches(text, model_names(), n=3) or model_names()
         raise UsageError(f"unknown model `{text}`", hint=f"known: {', '.join(near)}; or a .yaml file")
-    given = parsed(path)
+    given = read_mapping(path)
     if "model_type" in given or "architectures" in given:
         return from_config(given, where=str(path))
     return Model.from_dict({"name": path.stem, **given}, str(path))
-
-
-def parsed(path: Path) -> dict[str, Any]:
-    import yaml
-
-    try:
-        given = yaml.safe_load(path.read_text("utf-8"))  # JSON is YAML
-    except OSError as problem:
-        raise UsageError(f"cannot be read: {problem.strerror}", where=str(path)) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise UsageError(f"is not YAML: {problem}", where=str(path)) from None
-    if not isinstance(given, dict):
-        raise UsageError("expected keys and values", where=str(path))
-    return given

@@ -6,6 +6,7 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.generate.serving.job import ServedJob as ServedJob
+    from etude.generate.serving.job import check_serving_memory as check_serving_memory
     from etude.generate.serving.job import serve as serve
     from etude.generate.serving.options import Serving as Serving
     from etude.generate.serving.requests import read_requests as read_requests

@@ -53,7 +53,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
+class BatchLimits:
     """How requests are put together."""
 
     max_batch: int = 1 << 30
@@ -109,7 +109,9 @@ class Batched:
     """How often a request gave up its keys and values."""
 
 
-def batch(requests: Sequence[Request], batching: Batching, time_ns: Callable[[Pass], float] | None = None) -> Batched:
+def batch(
+    requests: Sequence[Request], batching: BatchLimits, time_ns: Callable[[Pass], float] | None = None
+) -> Batched:
     """The passes that answer these requests. With `time_ns` a request waits for its arrival; without, all are there."""
     too_long = [r for r in requests if r.prompt + r.output > batching.kv_tokens]
     if too_long:
@@ -125,7 +127,7 @@ def batch(requests: Sequence[Request], batching: Batching, time_ns: Callable[[Pa
 
 class _Batcher:
     def __init__(
-        self, requests: Sequence[Request], batching: Batching, time_ns: Callable[[Pass], float] | None
+        self, requests: Sequence[Request], batching: BatchLimits, time_ns: Callable[[Pass], float] | None
     ) -> None:
         order = sorted(enumerate(requests), key=lambda e: (e[1].arrival_ns, e[0]))
         self.waiting = deque(_Running(number, request, need=request.prompt) for number, request in order)

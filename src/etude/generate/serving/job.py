@@ -19,17 +19,17 @@ from etude.generate.blocks.ops import Op, bytes_of
 from etude.generate.model.shape import Family, Model
 from etude.generate.plan import Plan
 from etude.generate.ranks import Grid, bind
-from etude.generate.serving.batching import Batched, Batching, Pass, batch
+from etude.generate.serving.batching import Batched, BatchLimits, Pass, batch
 from etude.generate.serving.ops import Passes, Served
 from etude.generate.serving.options import Serving
 from etude.generate.serving.program import Instance, Writer, stage_layers
 from etude.generate.serving.requests import Request
-from etude.generate.totals import numbers
 from etude.generate.train.fragment import Book
 from etude.generate.train.job import local_of
 from etude.machine.system import Device
 from etude.model.job import DEFAULT_METADATA, Job
 from etude.model.schema import Kind
+from etude.model.totals import totals
 from etude.model.trace import Trace
 from etude.units import format_bytes
 
@@ -64,7 +64,7 @@ class ServedJob:
         return _working(self.served, tokens)
 
     def summary(self) -> dict[str, Any]:
-        found = numbers(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
         passes = [p for instance in self.instances for b in instance.batches for p in b.passes]
         return found | {
             "requests": len(self.requests),
@@ -89,7 +89,7 @@ def serve(
 ) -> ServedJob:
     """The job that answers the requests. With a `device`, requests wait for their arrival by its speed."""
     _check(model, plan, serving, requests, draft)
-    plan = plan.replace(seq=1, micro_batch=1, global_batch=0)
+    plan = plan.replace(seq=1, micro_batch=1, global_batch=plan.dp)
     local = local_of(model, plan.replace(seq=plan.tp, sp=_shares(model, plan)))
     served = [Served(m, local, serving.kv_dtype or local.dtype) for m in (model, draft) if m is not None]
     alike = requests is None and not serving.disaggregate
@@ -97,7 +97,7 @@ def serve(
         requests or [Request(serving.prefill, serving.decode + 1)] * (serving.batch * _readers(plan, serving))
     )
     per_layer = served[0].kv_bytes * -(-model.layers // plan.pp)
-    room = Batching(
+    room = BatchLimits(
         max_batch=serving.max_batch or 1 << 30,
         token_budget=serving.token_budget or 1 << 40,
         chunked=serving.chunked,
@@ -159,7 +159,7 @@ def serve(
     )
 
 
-def check_memory(found: ServedJob, limit_bytes: int) -> None:
+def check_serving_memory(found: ServedJob, limit_bytes: int) -> None:
     """Refuses what does not fit, with the numbers."""
     if not limit_bytes or found.memory_peak_bytes <= limit_bytes:
         return
@@ -258,7 +258,7 @@ def _timer(served: Sequence[Served], device: Device | None) -> Any:
 
 
 def _instances(
-    requests: Sequence[Request], plan: Plan, serving: Serving, room: Batching, time_ns: Any, *, alike: bool
+    requests: Sequence[Request], plan: Plan, serving: Serving, room: BatchLimits, time_ns: Any, *, alike: bool
 ) -> list[Instance]:
     """Requests dealt out in turn, to instances and to the batches that an instance has under way."""
     readers, makers = serving.split
@@ -281,7 +281,7 @@ def _prompt_only(request: Request) -> Request:
     return Request(request.prompt, 1, request.arrival_ns)
 
 
-def _makers(requests: Sequence[Request], makers: int, room: Batching, time_ns: Any) -> list[Instance]:
+def _makers(requests: Sequence[Request], makers: int, room: BatchLimits, time_ns: Any) -> list[Instance]:
     """Instances that make tokens: a request comes with its prompt's keys and values, so its prompt takes no pass."""
     found = []
     for j in range(makers):

@@ -17,7 +17,6 @@ from etude.generate.model.shape import Model
 from etude.generate.plan import Attention, Plan, Precision
 from etude.generate.ranks import Grid, bind
 from etude.generate.schedules.by_name import schedule
-from etude.generate.totals import numbers
 from etude.generate.train.fragment import Book
 from etude.generate.train.lengths import Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
@@ -26,6 +25,7 @@ from etude.generate.train.routing import skewed
 from etude.generate.train.stage import Layout, Walk
 from etude.model.job import DEFAULT_METADATA, Job
 from etude.model.schema import Kind
+from etude.model.totals import totals
 from etude.model.trace import Trace
 
 
@@ -55,7 +55,7 @@ class Generated:
         return max(m.peak_bytes for m in self.memory)
 
     def summary(self) -> dict[str, Any]:
-        return numbers(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        return totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
 
 
 def local_of(model: Model, plan: Plan) -> Local:
@@ -200,7 +200,7 @@ def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
     return plan, blocks, layout_of(model, plan, blocks)
 
 
-def memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
+def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
     plan, _, layout = lay_out(model, plan)
     return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))

@@ -156,8 +156,7 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
         "in_bytes": number([o.in_bytes for o in ops]),
         "out_bytes": number([o.out_bytes for o in ops]),
         "tensor_bytes": number([o.size_bytes for o in ops]),
-        # ASTRA-sim's roofline divides by the operations, so what only moves bytes says one.
-        "flops": number([max(o.flops, 1) if c else UNKNOWN for o, c in zip(ops, compute, strict=True)]),
+        "flops": number([o.flops if c else UNKNOWN for o, c in zip(ops, compute, strict=True)]),
         "group": number([groups.index(o.group) if o.kind == Kind.COLL else -1 for o in ops], "int32"),
         "src": number([peers.index(o.group) if o.kind == Kind.RECV else -1 for o in ops], "int32"),
         "dst": number([peers.index(o.group) if o.kind == Kind.SEND else -1 for o in ops], "int32"),

@@ -182,7 +182,7 @@ _STRUCTURE: Final = ("kind", "collective", "group", "src", "dst", "data_start", 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Programs:
+class ProgramClasses:
     """Ranks that look the same to every check but for their values, whether the job is folded or not."""
 
     of: I32
@@ -191,7 +191,7 @@ class Programs:
     """Positions of the ranks of each program."""
 
 
-def programs(job: Job) -> Programs:
+def programs(job: Job) -> ProgramClasses:
     seen: dict[bytes, int] = {}
     of_trace = np.array([seen.setdefault(_structure(t), len(seen)) for t in job.traces] or [0], np.int32)
     code = of_trace[job.trace_of]
@@ -201,7 +201,7 @@ def programs(job: Job) -> Programs:
     of = renumber[inverse]
     order = np.argsort(of, kind="stable").astype(np.int32)
     bounds = np.searchsorted(of[order], np.arange(len(first) + 1)).tolist()
-    return Programs(of, tuple(order[a:b] for a, b in pairwise(bounds)))
+    return ProgramClasses(of, tuple(order[a:b] for a, b in pairwise(bounds)))
 
 
 def _structure(trace: Trace) -> bytes:

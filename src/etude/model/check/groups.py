@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.model.check.findings import Programs, Report, counted, listed, ordinal, split_by
+from etude.model.check.findings import ProgramClasses, Report, counted, listed, ordinal, split_by
 from etude.model.job import ranges
 from etude.model.match import WORLD, Matching, positions
 from etude.model.schema import UNKNOWN, Collective
@@ -25,7 +25,7 @@ scatter has an input. For all others (all-reduce, all-gather, broadcast, reduce,
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def check_groups(report: Report, programs: Programs, matching: Matching) -> None:
+def check_groups(report: Report, programs: ProgramClasses, matching: Matching) -> None:
     """Members that cannot be, and ranks that use groups which are not theirs."""
     job = report.job
     groups = job.groups
@@ -45,7 +45,7 @@ def check_groups(report: Report, programs: Programs, matching: Matching) -> None
     _check_users(report, programs, matching)
 
 
-def _check_users(report: Report, programs: Programs, matching: Matching) -> None:
+def _check_users(report: Report, programs: ProgramClasses, matching: Matching) -> None:
     """One finding a program for groups whose members are unknown; one for each slot bound to others' groups."""
     job, uses, sides = report.job, matching.uses, matching.sides
     first_row = sides.rows[sides.start[uses.side]]
@@ -86,7 +86,7 @@ def named(report: Report, group: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Calls:
+class GroupCalls:
     """The collectives that a rank issues on a group: what each does and its bytes, UNKNOWN where they may differ."""
 
     collective: NDArray[np.uint8]
@@ -102,7 +102,7 @@ class Calls:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Difference:
+class CallDifference:
     kind: str
     k: int
     """The first call that differs."""
@@ -114,12 +114,12 @@ class Difference:
 NO_CALLS: Final = 0
 
 
-def calls_of(matching: Matching) -> tuple[I32, list[Calls]]:
+def calls_of(matching: Matching) -> tuple[I32, list[GroupCalls]]:
     """Number of the calls of each use, and the distinct calls; number 0 is none at all."""
     sides, uses = matching.sides, matching.uses
     size = np.where(np.isin(sides.collective, UNEVEN), UNKNOWN, sides.size_bytes)
     seen: dict[bytes, int] = {b"": NO_CALLS}
-    calls = [Calls(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
+    calls = [GroupCalls(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
     used, inverse = np.unique(uses.side, return_inverse=True)
     number = np.zeros(len(used), np.int32)
     for i, side in enumerate(used.tolist()):
@@ -127,7 +127,7 @@ def calls_of(matching: Matching) -> tuple[I32, list[Calls]]:
         key = sides.collective[span].tobytes() + size[span].tobytes()
         number[i] = seen.setdefault(key, len(calls))
         if number[i] == len(calls):
-            calls.append(Calls(sides.collective[span], size[span]))
+            calls.append(GroupCalls(sides.collective[span], size[span]))
     return number[inverse.reshape(-1)], calls
 
 
@@ -187,7 +187,7 @@ def _most_common(numbers: I32) -> int:
     return int(values[np.lexsort((first, -count))[0]])
 
 
-def compare(right: Calls, wrong: Calls) -> Difference | None:
+def compare(right: GroupCalls, wrong: GroupCalls) -> CallDifference | None:
     """How the second differs from the first; None where they agree as far as was recorded."""
     n = min(len(right), len(wrong))
     a, b = right.collective[:n], wrong.collective[:n]
@@ -198,7 +198,7 @@ def compare(right: Calls, wrong: Calls) -> Difference | None:
     differ = np.flatnonzero(other_type | other_size)
     k = int(differ[0]) if len(differ) else n
     if len(right) != len(wrong):
-        return Difference("collective_missing", k, abs(len(right) - len(wrong)), _say_missing(right, wrong, k))
+        return CallDifference("collective_missing", k, abs(len(right) - len(wrong)), _say_missing(right, wrong, k))
     if not len(differ):
         return None
     here, there = wrong.text(k), right.text(k)
@@ -210,9 +210,9 @@ def compare(right: Calls, wrong: Calls) -> Difference | None:
                 f"the {ordinal(k)} is {here} here and {there} there"
             )
 
-        return Difference("collective_order", k, len(differ), order)
+        return CallDifference("collective_order", k, len(differ), order)
     kind = "collective_type" if other_type[k] else "collective_bytes"
-    return Difference(
+    return CallDifference(
         kind,
         k,
         len(differ),
@@ -220,7 +220,7 @@ def compare(right: Calls, wrong: Calls) -> Difference | None:
     )
 
 
-def _say_missing(right: Calls, wrong: Calls, k: int) -> Callable[[str, str], str]:
+def _say_missing(right: GroupCalls, wrong: GroupCalls, k: int) -> Callable[[str, str], str]:
     def say(group: str, model: str) -> str:
         many = counted(len(right), "collective")
         if not len(wrong):
@@ -233,15 +233,15 @@ def _say_missing(right: Calls, wrong: Calls, k: int) -> Callable[[str, str], str
     return say
 
 
-def _same_calls(a: Calls, b: Calls) -> bool:
-    def ordered(c: Calls) -> NDArray[Any]:
+def _same_calls(a: GroupCalls, b: GroupCalls) -> bool:
+    def ordered(c: GroupCalls) -> NDArray[Any]:
         return np.stack([c.collective.astype(np.int64), c.size_bytes])[:, np.lexsort((c.size_bytes, c.collective))]
 
     return np.array_equal(ordered(a), ordered(b))
 
 
 def _report_calls(
-    report: Report, matching: Matching, difference: Difference, places: list[tuple[int, int, I32]]
+    report: Report, matching: Matching, difference: CallDifference, places: list[tuple[int, int, I32]]
 ) -> None:
     """One finding for all groups on which calls differ in the same way."""
     job = report.job

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.model.check.findings import Programs, Report
+from etude.model.check.findings import ProgramClasses, Report
 from etude.model.match import Matching
 from etude.model.schema import UNKNOWN, Kind
 
@@ -21,7 +21,7 @@ Say = Callable[[int, int], tuple[str, str]]
 """(link, position of its first such node) -> what that node does, and a hint."""
 
 
-def check_messages(report: Report, programs: Programs, matching: Matching) -> None:
+def check_messages(report: Report, programs: ProgramClasses, matching: Matching) -> None:
     """Every send has its receive, of the same size, and the other way round, as far as both ranks are present."""
     for side in (_Side(report, matching, True), _Side(report, matching, False)):
         _report(report, programs, matching, "peer_outside", side.me, side.outside(), side.all, side.say_outside)
@@ -32,7 +32,14 @@ def check_messages(report: Report, programs: Programs, matching: Matching) -> No
 
 
 def _report(
-    report: Report, programs: Programs, matching: Matching, kind: str, me: I32, links: I64, places: Places, say: Say
+    report: Report,
+    programs: ProgramClasses,
+    matching: Matching,
+    kind: str,
+    me: I32,
+    links: I64,
+    places: Places,
+    say: Say,
 ) -> None:
     """One finding for each program and set of its rows; the first rank that has it speaks for all."""
     rows_of = matching.sides.rows
@@ -109,7 +116,7 @@ class _Side:
         return "without a tag" if tag == -1 else f"with tag {tag}"
 
 
-def _check_sizes(report: Report, programs: Programs, matching: Matching) -> None:
+def _check_sizes(report: Report, programs: ProgramClasses, matching: Matching) -> None:
     links, pairs, sides = matching.links, matching.pairings, matching.sides
     sent, received = sides.size_bytes[pairs.send_at], sides.size_bytes[pairs.recv_at]
     differ = (sent != received) & (sent != UNKNOWN) & (received != UNKNOWN)
@@ -136,7 +143,7 @@ def _check_sizes(report: Report, programs: Programs, matching: Matching) -> None
     _report(report, programs, matching, "message_bytes", links.src_at, which, places, say)
 
 
-def _check_ends(report: Report, programs: Programs) -> None:
+def _check_ends(report: Report, programs: ProgramClasses) -> None:
     """A send may name its own rank as its source, a receive as its destination; another rank there is odd."""
     job = report.job
     for at in programs.at:

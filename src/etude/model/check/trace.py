@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from etude.model import graph
-from etude.model.check.findings import Programs, Report, counted, split_by
+from etude.model.check.findings import ProgramClasses, Report, counted, split_by
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 
@@ -21,7 +21,7 @@ _DANGLING_HINT: Final = "the file was cut, or what wrote it dropped a node; simu
 _NEVER_HINT: Final = "repair the dependencies named above; these nodes come with them"
 
 
-def check_programs(report: Report, programs: Programs) -> None:
+def check_programs(report: Report, programs: ProgramClasses) -> None:
     """Structure: looked at once for each program."""
     job = report.job
     for at in programs.at:
@@ -206,7 +206,7 @@ class _Bad:
             self.rows[key] = first, rows
 
 
-def check_values(report: Report, programs: Programs) -> None:
+def check_values(report: Report, programs: ProgramClasses) -> None:
     """Values: looked at once for each trace and each rank with values of its own."""
     job = report.job
     bad = _Bad()
@@ -238,7 +238,7 @@ def _value_problems(trace: Trace, own: Mapping[str, NDArray[Any]]) -> list[tuple
     return [(name, col, np.flatnonzero(mask)) for name, col, mask in found if mask.any()]
 
 
-def _check_timing(report: Report, programs: Programs, bad: _Bad) -> None:
+def _check_timing(report: Report, programs: ProgramClasses, bad: _Bad) -> None:
     job = report.job
     timing = job.timing
     if timing is None:

@@ -46,7 +46,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class FeederGraph:
     """Who is released by whom. Node i is waited for by succ[succ_start[i]:succ_start[i+1]], with repeats as in the
     file, and waits for indegree[i] completions itself."""
 
@@ -62,7 +62,7 @@ class Graph:
         return self.succ_start.nbytes + self.succ.nbytes + self.indegree.nbytes
 
     @classmethod
-    def of(cls, nodes: int, edges: Sequence[Edges]) -> tuple[Graph, list[tuple[int, int]], bool]:
+    def of(cls, nodes: int, edges: Sequence[Edges]) -> tuple[FeederGraph, list[tuple[int, int]], bool]:
         """(graph, for each CSR (edges to missing nodes, the first node that has one), does any edge lead forward).
 
         Edges to missing nodes are left out. Entries must be rows of the graph or below 0."""
@@ -105,7 +105,7 @@ class Source(Protocol):
     def nbytes(self) -> int:
         """Bytes held beside the traces, graphs included."""
 
-    def graph(self, rank: int) -> Graph: ...
+    def graph(self, rank: int) -> FeederGraph: ...
 
     def locate(self, rank: int, node: int) -> tuple[Bound, int]:
         """A stretch of the rank's trace that has the node, and the node's row in it."""
@@ -143,19 +143,19 @@ class JobSource:
     def __init__(self, job: Job, *, data: bool, ctrl: bool, missing: Missing) -> None:
         self.job = job
         self._bound: dict[int, Bound] = {}
-        self._graphs: list[Graph | None] = [None] * len(job.traces)
+        self._graphs: list[FeederGraph | None] = [None] * len(job.traces)
         for i, rank in enumerate(job.ranks.tolist()):
             if self._graphs[int(job.trace_of[i])] is None:
                 self._graphs[int(job.trace_of[i])] = self._make(rank, data, ctrl, missing)
 
-    def _make(self, rank: int, data: bool, ctrl: bool, missing: Missing) -> Graph:
+    def _make(self, rank: int, data: bool, ctrl: bool, missing: Missing) -> FeederGraph:
         trace = self.job.trace(rank)
         chosen = [(trace.data_start, trace.data)] * data + [(trace.ctrl_start, trace.ctrl)] * ctrl
         for start, dep in chosen:
             bad = int(k.bad_edge(start, dep, len(trace.missing)))
             if bad >= 0:
                 raise TraceError(f"the dependencies of node {bad} lie outside the trace", where=f"rank {rank}")
-        graph, lost, ahead = Graph.of(len(trace), chosen)
+        graph, lost, ahead = FeederGraph.of(len(trace), chosen)
         if missing == "error" and any(count for count, _ in lost):
             (start, dep), node = next((c, first) for c, (count, first) in zip(chosen, lost, strict=True) if count)
             own = dep[start[node] : start[node + 1]]
@@ -174,7 +174,7 @@ class JobSource:
         graphs = sum(g.nbytes for g in self._graphs if g is not None)
         return graphs + sum(b.nbytes for b in self._bound.values())
 
-    def graph(self, rank: int) -> Graph:
+    def graph(self, rank: int) -> FeederGraph:
         found = self._graphs[int(self.job.trace_of[self.job.index(rank)])]
         assert found is not None
         return found

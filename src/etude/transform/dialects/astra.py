@@ -1,8 +1,10 @@
-"""Collectives of one size on all members, as ASTRA-sim wants them: it hangs where one brings more than another.
+"""What ASTRA-sim needs of `.et` files and a Job does not hold.
 
-What experts receive depends on routing, and what ranks have on the lengths of their samples. In a job every rank says
-what it sends and receives; in `.et` files all members of such a collective say what the fullest of them moves, which is
-how long it takes.
+- Groups are numbers from 1 on: it reads their names as such.
+- What only moves bytes says one operation: its roofline divides by them.
+- Collectives have one size on all members: it hangs where one brings more than another. What experts receive depends
+  on routing, and what ranks have on the lengths of their samples. In a job every rank says what it sends and receives;
+  here all members of such a collective say what the fullest of them moves, which is how long it takes.
 """
 
 from __future__ import annotations
@@ -22,12 +24,32 @@ I64 = NDArray[np.int64]
 Values = Mapping[str, NDArray[Any]]
 
 
-def by_rank(job: Job) -> Job:
-    """What files of single ranks hold of a job: one that was generated is evened, any other is left as it is."""
-    return evened(job) if job.provenance.get("tool") == "etude generate" else job
+def for_astra(job: Job) -> Job:
+    """The job as ASTRA-sim can read it."""
+    return _with_operations(_numbered(_evened(job)))
 
 
-def evened(job: Job) -> Job:
+def _numbered(job: Job) -> Job:
+    names = tuple(str(i + 1) for i in range(len(job.groups)))
+    return replace(job, groups=replace(job.groups, names=names))
+
+
+def _with_operations(job: Job) -> Job:
+    traces = tuple(trace.replace(flops=_at_least_one(trace, trace.flops)) for trace in job.traces)
+    values = {
+        rank: {**own, "flops": _at_least_one(job.traces[int(job.trace_of[job.index(rank)])], own["flops"])}
+        if "flops" in own
+        else own
+        for rank, own in job.values.items()
+    }
+    return replace(job, traces=traces, values=values)
+
+
+def _at_least_one(trace: Trace, flops: NDArray[Any]) -> NDArray[Any]:
+    return np.where((trace.kind == int(Kind.COMP)) & (flops == 0), 1, flops)
+
+
+def _evened(job: Job) -> Job:
     """The job with `in_bytes` of collectives alike on their members; itself where they are so already."""
     if not job.values:
         return job

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.collect import flight, layout
-from etude.collect.options import Options
+from etude.collect.options import CollectOptions
 from etude.errors import UsageError
 
 SETTINGS = "ETUDE_COLLECT"
@@ -26,7 +26,7 @@ _PATIENCE_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class LaunchedProgram:
     """How a command ended, and what was recorded."""
 
     exit_code: int
@@ -50,8 +50,8 @@ class Launched:
 
 
 def launch(
-    command: Sequence[str], folder: str | os.PathLike[str], options: Options, *, whole: bool = False
-) -> Launched:
+    command: Sequence[str], folder: str | os.PathLike[str], options: CollectOptions, *, whole: bool = False
+) -> LaunchedProgram:
     """Runs `command` to its end. `whole`: record from `import torch` to the end instead of steps."""
     place = Path(folder).absolute()
     if not command:
@@ -66,10 +66,10 @@ def launch(
         code = _run(list(command), environment(place, options, whole=whole))
     finally:
         layout.clear_recordings(place)
-    return Launched(code, tuple(layout.manifests(place)), tuple(layout.take_problems(place)))
+    return LaunchedProgram(code, tuple(layout.manifests(place)), tuple(layout.take_problems(place)))
 
 
-def environment(folder: Path, options: Options, *, whole: bool = False) -> dict[str, str]:
+def environment(folder: Path, options: CollectOptions, *, whole: bool = False) -> dict[str, str]:
     """The variables that make Python processes record."""
     changed = dict(os.environ)
     asked = options.to_dict() | {"force": False}

@@ -1,7 +1,7 @@
 """Large `.et` files, made in seconds, in the proportions of real ones.
 
-    python benchmarks/et_files.py pytorch 1000000 out/torch.et
-    python benchmarks/et_files.py stg 1000000 out/stg.et
+    python tests/et_files.py pytorch 1000000 out/torch.et
+    python tests/et_files.py stg 1000000 out/stg.et
 
 `pytorch_like` follows what the official converter writes for a GPT training step on one GPU: nine attributes a node in
 a fixed order, inputs and outputs as printed Python lists, a few hundred names, about 550 bytes a node. `stg_like`
