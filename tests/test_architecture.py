@@ -16,7 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "units": {"errors"},
     "files": {"errors"},
     "kernels": set(),
-    "model": {"errors", "units", "kernels"},
+    "model": {"errors", "units", "files", "kernels"},
     "store": BASE,
     "cost": BASE,
     # verbs: never one another, except that ingest uses link

@@ -9,12 +9,15 @@ from etude.cli.app import RUN, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
+from etude.cli.runs import grown
 from etude.cli.simulate_astra import AstraFiles, simulate_astra
-from etude.cli.timed import grown
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from etude.model.job import Job
+    from etude.model.run import Run
     from etude.model.system import System
     from etude.simulate.options import Options
     from etude.simulate.result import Simulated
@@ -106,9 +109,9 @@ def simulate(
     job = open_job(path, groups, workers, max_bytes)
     found = _run(job, grown(machine, system, job.world_size), options, json)
     if timing is not None:
-        _write(job, found, timing, force)
+        _write(found, timing, force)
     _show(found, json)
-    return INTERRUPTED if found.partial else 0
+    return INTERRUPTED if found.timing.partial else 0
 
 
 def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated":
@@ -135,12 +138,12 @@ def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated
 def _show(found: "Simulated", json: bool) -> None:
     from etude.units import format_time
 
-    rows = found.ranks.table()
+    rows = rank_table(found)
     if json:
         record: dict[str, Any] = {"makespan_ns": found.makespan_ns, "ranks": rows.to_pylist()}
         record |= {
             "links": [asdict(link) for link in found.links],
-            "partial": found.partial,
+            "partial": found.timing.partial,
             "simulated_ranks": found.simulated_ranks,
         }
         emit(record | {"notes": list(found.notes)}, json=True)
@@ -148,18 +151,34 @@ def _show(found: "Simulated", json: bool) -> None:
         emit(rows)
     for note in found.notes:
         say(f"note: {note}")
-    if found.partial:
+    if found.timing.partial:
         say("interrupted: these are the nodes that were done")
     alike = "" if found.simulated_ranks == len(rows) else f", {found.simulated_ranks:,} simulated"
     say(f"{len(rows):,} ranks{alike}, done at {format_time(found.makespan_ns)}")
 
 
-def _write(job: "Job", found: "Simulated", path: Path, force: bool) -> None:
+def rank_table(found: "Run") -> "pa.Table":
+    """A row a rank: when it ends, its breakdown and, where something is known of it, its memory."""
+    import pyarrow as pa
+
+    from etude.analyse.breakdown import breakdown
+    from etude.model.memory import memory_peaks
+    from etude.model.schema import UNKNOWN
+
+    finish, peaks = found.timing.last_ends(), memory_peaks(found)
+    rows = breakdown(found).add_column(1, "finish_ns", pa.array(finish, mask=finish == UNKNOWN))
+    for name, values in (("peak_memory_bytes", peaks.held_bytes), ("peak_stored_bytes", peaks.stored_bytes)):
+        if (values != UNKNOWN).any():
+            rows = rows.append_column(name, pa.array(values, mask=values == UNKNOWN))
+    return rows
+
+
+def _write(found: "Simulated", path: Path, force: bool) -> None:
     from etude.files import writing
-    from etude.simulate.result import write_timing
+    from etude.store.times import write_timing
 
     with writing(path, force=force) as place:
-        write_timing(job, found, place)
+        write_timing(found, place)
     say(f"wrote {path}")
 
 

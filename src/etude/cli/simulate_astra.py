@@ -109,10 +109,7 @@ def _traces(path: Path, npus: int, given: Path) -> tuple[list[Path], Path | None
 def _show(workload: "Workload", found: "AstraResult", json: bool) -> None:
     from etude.units import format_time
 
-    spent = _spent(workload, found)
-    columns = (spent.rank, found.finish_ns, spent.compute_ns, spent.exposed_comm_ns, spent.idle_ns, found.exposed_ns)
-    names = ("rank", "finish_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "astra_exposed_ns")
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*(c.tolist() for c in columns), strict=True)]
+    rows = list(_rows(workload, found))
     makespan_ns = max((row["finish_ns"] for row in rows), default=0)
     if json:
         emit({"makespan_ns": makespan_ns, "ranks": rows, "links": [], "warnings": list(found.warnings)}, json=True)
@@ -123,18 +120,26 @@ def _show(workload: "Workload", found: "AstraResult", json: bool) -> None:
     say(f"{len(rows):,} ranks as ASTRA-sim has them, done at {format_time(makespan_ns)}")
 
 
-def _spent(workload: "Workload", found: "AstraResult") -> Any:
-    """How each rank spent its time, by our own definitions."""
+def _rows(workload: "Workload", found: "AstraResult") -> Iterator[dict[str, int]]:
+    """What ASTRA-sim says of each rank, and how the rank spent its time."""
     import numpy as np
 
+    from etude.analyse.kernels import time_by_mask
     from etude.simulate.astra.workload import COMP, METADATA
-    from etude.simulate.result import rank_times
 
-    ranks = np.arange(len(workload.rank_start) - 1, dtype=np.int32)
-    use = np.where(workload.kind == COMP, 1, np.where(workload.kind <= METADATA, 0, 2)).astype(np.int32)
-    starts = workload.rank_start[:-1]
-    times = (found.start_ns, found.end_ns)
-    return rank_times(ranks, ranks, workload.rank_start, starts, times, use, np.zeros(0, np.int64))
+    bits = np.where(workload.kind == COMP, 1, np.where(workload.kind <= METADATA, 0, 2)).astype(np.uint8)
+    for rank, (first, last) in enumerate(zip(workload.rank_start[:-1], workload.rank_start[1:], strict=True)):
+        ran = first + np.flatnonzero(found.end_ns[first:last] >= 0)
+        total = time_by_mask(found.start_ns[ran], found.end_ns[ran], bits[ran], 2)
+        finish = int(found.end_ns[ran].max(initial=0))
+        yield {
+            "rank": rank,
+            "finish_ns": int(found.finish_ns[rank]),
+            "compute_ns": int(total[1] + total[3]),
+            "exposed_comm_ns": int(total[2]),
+            "idle_ns": finish - int(total[1:].sum()),
+            "astra_exposed_ns": int(found.exposed_ns[rank]),
+        }
 
 
 def _write(workload: "Workload", found: "AstraResult", path: Path, force: bool) -> None:

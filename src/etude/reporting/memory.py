@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from etude.analyse.memory import copies, levels, peaks
 from etude.reporting import words
-from etude.reporting.study import Study
+from etude.reporting.subject import Subject
 from etude.view.charts import Axis, Column, Line, fitted, legend, plot, table
 from etude.view.page import Section
+
+SECTION = "memory"
 
 I64 = NDArray[np.int64]
 
@@ -24,10 +26,10 @@ LINES, POINTS = 4, 400
 COLOURS = ("compute", "communication", "memory", "host")
 
 
-def section(study: Study) -> Section:
-    held = levels(study.job, study.timing)
-    moved = copies(study.job, study.timing).to_pylist()
-    body = _allocated(study.allocated) if study.allocated is not None and len(study.allocated) else ""
+def section(subject: Subject) -> Section:
+    held = levels(subject.run)
+    moved = copies(subject.run).to_pylist()
+    body = _allocated(subject.allocated) if subject.allocated is not None and len(subject.allocated) else ""
     body += _levels(held) if len(held) else ""
     if moved:
         columns = [
@@ -39,7 +41,7 @@ def section(study: Study) -> Section:
         body += "<h3>Copies and fills</h3>" + table("t-copies", moved[:512], columns)
     lead = "What is allocated over time where the profiler recorded it, and copies between host and device."
     empty = "No allocations (profile_memory=True), copies or memory nodes are recorded in this run."
-    return Section("memory", "Memory", lead, body, empty)
+    return Section(SECTION, "Memory", lead, body, empty)
 
 
 def _allocated(found: pa.Table) -> str:
