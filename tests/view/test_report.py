@@ -21,8 +21,9 @@ from etude.model.job import Job, Note
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.reporting import words
+from etude.reporting import compose, words
 from etude.reporting.compose import report, said_once
+from etude.reporting.subject import Subject
 from etude.simulate.run import simulate
 from etude.store import chakra, columns
 from etude.view.embedded import Shown, pack
@@ -398,6 +399,33 @@ def test_the_cards_say_what_the_breakdown_says():
 )
 def test_kernels_are_called_by_their_own_names(name: str, said: str):
     assert words.kernel(name) == said
+
+
+def test_the_order_of_sections_changes_no_finding(monkeypatch: pytest.MonkeyPatch):
+    """Ranks that a finding is about are drawn, and told of once, whichever section is asked first."""
+    run = simulate(straggling_job(), system(32), slow_ranks={19: 2.0})
+    pages = []
+    for order in (1, -1):
+        monkeypatch.setattr(compose, "_TELL", compose._TELL[::order])
+        pages.append(report(run))
+    a, b = pages
+    assert sorted(a.told, key=repr) == sorted(b.told, key=repr)
+    assert a.sections == b.sections
+    assert [t.section for t in a.told if t.what.startswith("Rank 19")] == ["stragglers"]  # and not as one that computes
+    assert 19 in Subject(run, "r").drawn()
+
+
+def straggling_job() -> Job:
+    """More ranks than a timeline draws, each with the same kernels and a sum over all."""
+    builders = []
+    for _ in range(32):
+        b = TraceBuilder()
+        for step in range(4):
+            for k in range(8):
+                b.add(Kind.COMP, f"gemm{k}", cpu=0, stream=7, duration_ns=1000, step=step)
+            b.add(Kind.COLL, "sum", cpu=0, stream=7, collective=Collective.ALL_REDUCE, in_bytes=64, step=step)
+        builders.append(b)
+    return job_of("straggling", builders)
 
 
 def test_notes_that_differ_in_figures_only_are_said_once():

@@ -91,7 +91,9 @@ def levels(run: Run) -> pa.Table:
     ranks, times, held = ([np.zeros(0, np.int64)] for _ in range(3))
     for part in run.parts():
         found = memory_levels(part)
-        for rank in run.job.ranks[part.at].tolist() if found is not None else ():
+        if found is None:
+            continue
+        for rank in run.job.ranks[part.at].tolist():
             ranks.append(np.full(len(found.time_ns), rank, np.int64))
             times.append(found.time_ns)
             held.append(found.held_bytes)

@@ -104,7 +104,7 @@ def tensors_of(trace: Trace) -> Tensors:
 
 
 @kernel
-def _count(heap, cells):
+def _count(heap, cells):  # type: ignore[no-untyped-def]
     """Texts in all lists, over two."""
     total = 0
     for cell in cells:
@@ -120,7 +120,7 @@ def _count(heap, cells):
 
 
 @kernel
-def _references(heap, cells, which, key, size):
+def _references(heap, cells, which, key, size):  # type: ignore[no-untyped-def]
     """List, fingerprint of the name and size of each tensor. Returns a list that is not of that form, or -1."""
     at = 0
     for i in range(len(cells)):

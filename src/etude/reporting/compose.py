@@ -175,7 +175,7 @@ def timelines(subjects: list[Subject]) -> Section:
     packed = pack(shown)
     lead = "Every lane of every rank on one clock: host threads with their calls nested, then the device's streams."
     ranks = sum(len(s.drawn()) for s in subjects)
-    total = sum(len(s.job) for s in subjects)
+    total = sum(len(s.run.job) for s in subjects)
     if ranks < total:
         lead += f" {ranks} of {total:,} ranks are drawn."
     body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys walk from slice to slice.")
