@@ -75,7 +75,6 @@ def test_more_bandwidth_is_never_slower_where_lanes_keep_their_order(rng: random
 
 
 @MANY
-@MANY
 @given(st.randoms(use_true_random=False))
 def test_the_same_seed_gives_the_same_times(rng: random.Random):
     job = random_job(rng, broken=False)
