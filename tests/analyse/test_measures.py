@@ -13,7 +13,7 @@ import naive_analyse as naive
 from etude.analyse.breakdown import breakdown
 from etude.analyse.measures import COLUMNS, MEASURES
 from etude.analyse.steps import steps
-from etude.cli.simulate import rank_table
+from etude.cli.runs import rank_table
 from etude.errors import EtudeError
 from etude.model.job import Job
 from etude.model.run import Run

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from straggling_jobs import straggling
 from validate_stragglers import named
 
 import etude
@@ -13,6 +12,7 @@ from etude.analyse.stragglers import missing_only, stragglers
 from etude.errors import FormatError
 from etude.model.run import recorded
 from etude.model.schema import Collective, Kind
+from straggling_jobs import straggling
 from timed_jobs import timed
 
 

@@ -9,10 +9,10 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import browser
 import numpy as np
 import pytest
 
+import browser
 from etude.analyse.breakdown import breakdown
 from etude.cli import main
 from etude.errors import DeadlockError
@@ -21,9 +21,9 @@ from etude.model.job import Job, Note
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.reporting import compose, words
-from etude.reporting.compose import report, said_once
-from etude.reporting.subject import Subject
+from etude.report import compose, words
+from etude.report.compose import report, said_once
+from etude.report.subject import Subject
 from etude.simulate.run import simulate
 from etude.store import chakra, columns
 from etude.view.embedded import Shown, pack

@@ -19,10 +19,10 @@ from etude.analyse.kernels import add_to_callers
 from etude.analyse.operators import device_times
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.cost.traces import ops_of
+from etude.machine.system import Device
 from etude.model.distinct import distinct
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
-from etude.model.system import Device
 from etude.model.trace import Trace
 from etude.model.use import Use, segments, uses
 

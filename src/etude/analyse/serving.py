@@ -40,7 +40,7 @@ _OF_PHASE: Final = {"prefill": Does.READS, "decode": Does.MAKES, "mixed": Does.M
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Passes:
+class PassEnds:
     """The passes of a stage, by batch and step."""
 
     batch: I64
@@ -49,7 +49,7 @@ class Passes:
     does: I64
 
 
-def passes(part: RunPart) -> Passes:
+def passes(part: RunPart) -> PassEnds:
     """The passes of a part of a run; each ends with the last of its nodes on the device, messages left out."""
     trace = part.trace
     codes, words = trace.coded("phase")
@@ -61,7 +61,7 @@ def passes(part: RunPart) -> Passes:
     end, what = np.full(len(found), UNKNOWN, np.int64), np.zeros(len(found), np.int64)
     np.maximum.at(end, at.reshape(-1), part.end_ns[rows])
     what[at.reshape(-1)] = does[rows]
-    return Passes(found[:, 0], found[:, 1], end, what)
+    return PassEnds(found[:, 0], found[:, 1], end, what)
 
 
 def token_times(arrival_ns: I64, first_ns: I64, last_ns: I64, tokens: I64) -> tuple[F64, F64]:
@@ -94,7 +94,7 @@ def served(run: Run) -> Iterator[tuple[str, float, str]]:
         yield "tokens_per_second_per_device", rate / job.world_size, "1/s"
 
 
-def _of_batches(found: Passes, begun_ns: int) -> F64:
+def _of_batches(found: PassEnds, begun_ns: int) -> F64:
     """(ttft, tpot) of each batch; NaN where no prompt was read, or a draft makes several tokens a pass."""
     rows = []
     for batch in np.unique(found.batch).tolist():

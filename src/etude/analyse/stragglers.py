@@ -40,7 +40,7 @@ KINDS: Final = ("slow_rank", "slow_link", "late_host", "missing_participant")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Straggler:
     rank: int
     kind: str
     """One of `KINDS`."""
@@ -66,9 +66,9 @@ def stragglers(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) ->
     return finding_table(findings(run, least=least, ranks_per_node=ranks_per_node))
 
 
-def finding_table(found: Iterable[Finding]) -> pa.Table:
+def finding_table(found: Iterable[Straggler]) -> pa.Table:
     ordered = sorted(found, key=lambda f: (-f.confidence, -(f.slowdown_pct or 0), f.rank))
-    rows = [{name: getattr(f, name) for name in Finding.__slots__} for f in ordered]
+    rows = [{name: getattr(f, name) for name in Straggler.__slots__} for f in ordered]
     names = {"rank": pa.int32(), "kind": pa.string(), "confidence": pa.float64(), "evidence": pa.string()}
     names |= {"ranks": pa.list_(pa.int32()), "slowdown_pct": pa.float64(), "pattern": pa.string(), "since": pa.int64()}
     return table([row | {"ranks": list(row["ranks"])} for row in rows], names)
@@ -80,11 +80,11 @@ def missing_only(job: Job) -> pa.Table:
     return finding_table(_gone(absent) for absent in missing(run, calls(run)))
 
 
-def _gone(one: Missing) -> Finding:
-    return Finding(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
+def _gone(one: Missing) -> Straggler:
+    return Straggler(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
 
 
-def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> Iterator[Finding]:
+def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> Iterator[Straggler]:
     job = run.job
     found = calls(run, match(job))
     gone = list(missing(run, found))
@@ -137,13 +137,13 @@ class _Lateness:
         return f"; it comes last to {share:.0f}% of its collectives, {self.held_ns[at] / 1e6:.2f} ms after the first"
 
 
-def _rank_finding(rank: int, one: Slow, kind: str, what: str, stretches: Segments, late: _Lateness) -> Finding:
+def _rank_finding(rank: int, one: Slow, kind: str, what: str, stretches: Segments, late: _Lateness) -> Straggler:
     pct = 100 * (one.factor - 1)
     evidence = f"its {what.format(pct)}, {_when(one, stretches)}{late.text(one.unit)}"
-    return Finding(rank, kind, one.confidence, evidence, (rank,), pct, _pattern(one), stretches.first_step(one.first))
+    return Straggler(rank, kind, one.confidence, evidence, (rank,), pct, _pattern(one), stretches.first_step(one.first))
 
 
-def _link_finding(link: SlowLink, stretches: Segments) -> Finding:
+def _link_finding(link: SlowLink, stretches: Segments) -> Straggler:
     one = link.slow
     pct = 100 * (one.factor - 1)
     evidence = f"{link.label} take {pct:.1f}% longer than those of their likes, waiting apart, {_when(one, stretches)}"
@@ -151,7 +151,7 @@ def _link_finding(link: SlowLink, stretches: Segments) -> Finding:
         common = f"rank{'s' if len(link.ranks) > 1 else ''} {ranges(np.array(link.ranks))}"
         evidence += f"; so do {link.units - 1} more groups or pairs that have {common} in common"
     since = stretches.first_step(one.first)
-    return Finding(link.ranks[0], "slow_link", one.confidence, evidence, link.ranks, pct, _pattern(one), since)
+    return Straggler(link.ranks[0], "slow_link", one.confidence, evidence, link.ranks, pct, _pattern(one), since)
 
 
 def _when(one: Slow, stretches: Segments) -> str:

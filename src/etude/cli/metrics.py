@@ -38,8 +38,8 @@ def metrics(
     from dataclasses import replace
 
     from etude.analyse import metrics as analyse
-    from etude.named import open_system
-    from etude.reporting.device import device_of, recognised
+    from etude.machine import open_system
+    from etude.report.device import device_of, recognised
     from etude.store import cards
 
     job, run = find_run(path, groups, workers, "", timing)

@@ -12,10 +12,10 @@ from etude.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from etude.machine.system import System
     from etude.model.card import Card
     from etude.model.job import Job
     from etude.model.run import Run
-    from etude.model.system import System
 
 OnSystem = Annotated[
     str, typer.Option("--system", help="Analyse the job as it would run here: a name of `etude systems`, or a file.")
@@ -106,7 +106,7 @@ def simulated(job: "Job", name: str, card: "Card | None" = None) -> "Run":
     """The job as it runs on a system."""
     from dataclasses import replace
 
-    from etude.named import open_system
+    from etude.machine import open_system
     from etude.simulate.run import simulate
 
     on = grown(open_system(name), name, job.world_size)
@@ -119,11 +119,27 @@ def simulated(job: "Job", name: str, card: "Card | None" = None) -> "Run":
 
 def grown(found: "System", name: str, ranks: int) -> "System":
     """The system of that name, with room for so many ranks if it is one of the catalogue; a file is taken as it is."""
-    from etude.cost import catalogue
+    from etude.machine import system_names
 
-    if name not in catalogue.names() or found.num_ranks >= ranks:
+    if name not in system_names() or found.num_ranks >= ranks:
         return found
     node = len(found) // found.levels[-1].size
     devices = -(-ranks // node) * node
     say(f"note: `{found.name}` is taken with {devices:,} devices instead of {len(found):,}")
     return found.resized(devices)
+
+
+def rank_table(found: "Run") -> "pa.Table":
+    """A row a rank: when it ends, its breakdown and, where something is known of it, its memory."""
+    import pyarrow as pa
+
+    from etude.analyse.breakdown import breakdown
+    from etude.model.memory import memory_peaks
+    from etude.model.schema import UNKNOWN
+
+    finish, peaks = found.timing.last_ends(), memory_peaks(found)
+    rows = breakdown(found).add_column(1, "finish_ns", pa.array(finish, mask=finish == UNKNOWN))
+    for name, values in (("peak_memory_bytes", peaks.held_bytes), ("peak_stored_bytes", peaks.stored_bytes)):
+        if (values != UNKNOWN).any():
+            rows = rows.append_column(name, pa.array(values, mask=values == UNKNOWN))
+    return rows

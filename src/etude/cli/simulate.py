@@ -9,16 +9,13 @@ from etude.cli.app import RUN, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
-from etude.cli.runs import grown
+from etude.cli.runs import grown, rank_table
 from etude.cli.simulate_astra import AstraFiles, simulate_astra
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
+    from etude.machine.system import System
     from etude.model.job import Job
-    from etude.model.run import Run
-    from etude.model.system import System
     from etude.simulate.options import Options
     from etude.simulate.result import Simulated
 
@@ -78,7 +75,7 @@ def simulate(
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time"""
-    from etude.named import open_system
+    from etude.machine import open_system
     from etude.units import parse_bytes
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
@@ -155,22 +152,6 @@ def _show(found: "Simulated", json: bool) -> None:
         say("interrupted: these are the nodes that were done")
     alike = "" if found.simulated_ranks == len(rows) else f", {found.simulated_ranks:,} simulated"
     say(f"{len(rows):,} ranks{alike}, done at {format_time(found.makespan_ns)}")
-
-
-def rank_table(found: "Run") -> "pa.Table":
-    """A row a rank: when it ends, its breakdown and, where something is known of it, its memory."""
-    import pyarrow as pa
-
-    from etude.analyse.breakdown import breakdown
-    from etude.model.memory import memory_peaks
-    from etude.model.schema import UNKNOWN
-
-    finish, peaks = found.timing.last_ends(), memory_peaks(found)
-    rows = breakdown(found).add_column(1, "finish_ns", pa.array(finish, mask=finish == UNKNOWN))
-    for name, values in (("peak_memory_bytes", peaks.held_bytes), ("peak_stored_bytes", peaks.stored_bytes)):
-        if (values != UNKNOWN).any():
-            rows = rows.append_column(name, pa.array(values, mask=values == UNKNOWN))
-    return rows
 
 
 def _write(found: "Simulated", path: Path, force: bool) -> None:
@@ -250,7 +231,7 @@ def _rank(option: str, text: str) -> int:
 
 def _collectives(given: Pairs | None) -> dict[str, Any]:
     """Names of algorithms, or algorithms from files: one for each size of group."""
-    from etude.named import is_algorithm_file, open_algorithm
+    from etude.opening import is_algorithm_file, open_algorithm
 
     found: dict[str, Any] = {}
     for name, value in _pairs("collective", given):

@@ -5,17 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etude.cli.inputs import open_job
 from etude.cli.output import emit, progress, say
+from etude.cli.runs import rank_table
 from etude.errors import AnswerNo, DeadlockError, UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from etude.simulate.astra import AstraResult, Workload
+    from etude.astra import AstraResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class AstraFiles:
 
 def simulate_astra(path: Path, files: AstraFiles, *, timing: Path | None, force: bool, json: bool) -> int:
     """Runs, writes the timing, prints; a hang or a crash of ASTRA-sim is the answer "no" with its cause."""
-    from etude.simulate import astra
+    from etude import astra
 
     network, system = astra.read_network(files.network), astra.read_system(files.system)
     remote = astra.read_remote_memory(files.remote_memory) if files.remote_memory else None
@@ -61,8 +59,8 @@ def simulate_astra(path: Path, files: AstraFiles, *, timing: Path | None, force:
                 emit({key: {"what": problem.problem, "where": problem.where, "hint": problem.hint}}, json=True)
             raise
     if timing is not None:
-        _write(workload, found, timing, force)
-    _show(workload, found, json)
+        _write(found, timing, force)
+    _show(found, json)
     return 0
 
 
@@ -78,9 +76,9 @@ def _as_et(path: Path) -> Iterator[Path]:
     if is_plain:
         yield path
         return
-    from etude.generate.evened import by_rank
+    from etude.transform import for_astra
 
-    job = by_rank(open_job(path))
+    job = for_astra(open_job(path))
     with TemporaryDirectory(prefix="etude-") as folder:
         chakra.write_job(job, Path(folder))
         yield Path(folder)
@@ -88,7 +86,7 @@ def _as_et(path: Path) -> Iterator[Path]:
 
 def _traces(path: Path, npus: int, given: Path) -> tuple[list[Path], Path | None]:
     """A trace for each NPU, and the group file beside them. One file without a rank in its name serves all."""
-    from etude.simulate.astra import AstraAbort
+    from etude.astra import AstraAbort
     from etude.store.chakra import find_ranks
 
     name, found = find_ranks(path)
@@ -106,10 +104,16 @@ def _traces(path: Path, npus: int, given: Path) -> tuple[list[Path], Path | None
     return [found[rank] for rank in range(npus)], groups if groups.is_file() else None
 
 
-def _show(workload: "Workload", found: "AstraResult", json: bool) -> None:
+def _show(found: "AstraResult", json: bool) -> None:
+    """What ASTRA-sim says of each rank, and how the rank spent its time by our own definitions."""
+    import pyarrow as pa
+
+    from etude.model.run import Run
     from etude.units import format_time
 
-    rows = list(_rows(workload, found))
+    spent = rank_table(Run(found.job, found.timing))
+    spent = spent.set_column(1, "finish_ns", pa.array(found.finish_ns))
+    rows = spent.append_column("astra_exposed_ns", pa.array(found.exposed_ns)).to_pylist()
     makespan_ns = max((row["finish_ns"] for row in rows), default=0)
     if json:
         emit({"makespan_ns": makespan_ns, "ranks": rows, "links": [], "warnings": list(found.warnings)}, json=True)
@@ -120,47 +124,11 @@ def _show(workload: "Workload", found: "AstraResult", json: bool) -> None:
     say(f"{len(rows):,} ranks as ASTRA-sim has them, done at {format_time(makespan_ns)}")
 
 
-def _rows(workload: "Workload", found: "AstraResult") -> Iterator[dict[str, int]]:
-    """What ASTRA-sim says of each rank, and how the rank spent its time."""
-    import numpy as np
-
-    from etude.analyse.kernels import time_by_mask
-    from etude.simulate.astra.workload import COMP, METADATA
-
-    bits = np.where(workload.kind == COMP, 1, np.where(workload.kind <= METADATA, 0, 2)).astype(np.uint8)
-    for rank, (first, last) in enumerate(zip(workload.rank_start[:-1], workload.rank_start[1:], strict=True)):
-        ran = first + np.flatnonzero(found.end_ns[first:last] >= 0)
-        total = time_by_mask(found.start_ns[ran], found.end_ns[ran], bits[ran], 2)
-        finish = int(found.end_ns[ran].max(initial=0))
-        yield {
-            "rank": rank,
-            "finish_ns": int(found.finish_ns[rank]),
-            "compute_ns": int(total[1] + total[3]),
-            "exposed_comm_ns": int(total[2]),
-            "idle_ns": finish - int(total[1:].sum()),
-            "astra_exposed_ns": int(found.exposed_ns[rank]),
-        }
-
-
-def _write(workload: "Workload", found: "AstraResult", path: Path, force: bool) -> None:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
+def _write(found: "AstraResult", path: Path, force: bool) -> None:
     from etude.files import writing
-    from etude.model.schema import UNKNOWN
+    from etude.model.run import Run
+    from etude.store.times import write_timing
 
-    rank = np.repeat(np.arange(len(workload.rank_start) - 1, dtype=np.int32), np.diff(workload.rank_start))
-
-    def known(times: "NDArray[np.int64]") -> Any:
-        return pa.array(times, mask=times == UNKNOWN)
-
-    columns = {"rank": rank, "source_id": workload.source_id}
-    table = pa.table(columns | {"start_ns": known(found.start_ns), "end_ns": known(found.end_ns)})
     with writing(path, force=force) as place:
-        if path.suffix == ".csv":
-            pyarrow.csv.write_csv(table, place)
-        else:
-            pyarrow.parquet.write_table(table, place)
+        write_timing(Run(found.job, found.timing), place)
     say(f"wrote {path}")

@@ -170,7 +170,7 @@ def moved_bytes(trace: Trace) -> I64:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Levels:
+class MemoryLevels:
     """What is in memory, and what memory nodes have stored elsewhere and not loaded again, from each time on."""
 
     time_ns: I64
@@ -178,7 +178,7 @@ class Levels:
     stored_bytes: I64
 
 
-def memory_levels(part: RunPart) -> Levels | None:
+def memory_levels(part: RunPart) -> MemoryLevels | None:
     """The levels of memory over time; None where the trace says nothing of memory. What ends at an instant makes room
     for what begins at it."""
     tensors, moved = tensors_of(part.trace), moved_bytes(part.trace)
@@ -194,7 +194,7 @@ def memory_levels(part: RunPart) -> Levels | None:
     loaded = np.concatenate([np.zeros(len(time) - len(loads), np.int64), moved[loads]])
     order = np.lexsort((turn, time))
     lives, loaded = lives[order], loaded[order]
-    return Levels(time[order], np.cumsum(lives) + _not_below_0(loaded), _not_below_0(-loaded))
+    return MemoryLevels(time[order], np.cumsum(lives) + _not_below_0(loaded), _not_below_0(-loaded))
 
 
 def _not_below_0(change: I64) -> I64:

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from etude.errors import MismatchError, UsageError
 from etude.files import let_go
+from etude.machine.system import System
 from etude.model.card import Card
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
-from etude.model.system import System
 from etude.model.timing import Timing
 from etude.model.trace import Trace
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.memory import memory_peaks
 from etude.model.run import Run
-from etude.model.system import System
 from etude.model.timing import Timing
 
 LINKS_SHOWN = 1000
