@@ -422,7 +422,7 @@ def straggling_job() -> Job:
         b = TraceBuilder()
         for step in range(4):
             for k in range(8):
-                b.add(Kind.COMP, f"gemm{k}", cpu=0, stream=7, duration_ns=1000, step=step)
+                b.add(Kind.COMP, f"gemm{k}", cpu=0, stream=7, duration_ns=100_003, step=step)
             b.add(Kind.COLL, "sum", cpu=0, stream=7, collective=Collective.ALL_REDUCE, in_bytes=64, step=step)
         builders.append(b)
     return job_of("straggling", builders)

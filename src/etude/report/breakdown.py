@@ -8,7 +8,7 @@ import numpy as np
 
 from etude.report import collectives, idle, words
 from etude.report.subject import Subject
-from etude.view.charts import Bar, Piece, TableColumn, bars, legend, table
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Figure, Section, Told
 
 SECTION = "breakdown"
@@ -134,10 +134,10 @@ def section(subject: Subject) -> Section:
     ]
     more = f'<p class="lead">{left:,} ranks between these are in the table.</p>' if left else ""
     columns = [
-        TableColumn("rank", "rank"), TableColumn("span_ns", "span", words.time), TableColumn("compute_ns", parts[0][1], words.time),
-        TableColumn("comm_ns", "communication", words.time), TableColumn("exposed_comm_ns", "of it exposed", words.time),
-        TableColumn("memory_ns", "memory", words.time), TableColumn("idle_ns", subject.idling, words.time),
-        TableColumn("overlap_pct", "overlap", lambda v: words.percent(v / 100), meter=100.0),
+        Heading("rank", "rank"), Heading("span_ns", "span", words.time), Heading("compute_ns", parts[0][1], words.time),
+        Heading("comm_ns", "communication", words.time), Heading("exposed_comm_ns", "of it exposed", words.time),
+        Heading("memory_ns", "memory", words.time), Heading("idle_ns", subject.idling, words.time),
+        Heading("overlap_pct", "overlap", lambda v: words.percent(v / 100), meter=100.0),
     ]  # fmt: skip
     columns = [c for c in columns if c.key not in OF_COMMUNICATION or any(row["comm_ns"] for row in rows)]
     used = [(s, label) for s, label, key in parts if any(row[key] for row in rows)]

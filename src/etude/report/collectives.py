@@ -13,7 +13,7 @@ from etude.analyse.traffic import traffic_matrix
 from etude.model.schema import UNKNOWN
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Bar, Mark, Piece, TableColumn, bars, fitted, heat, legend, plot, table
+from etude.view.charts import Bar, Heading, Mark, Piece, bars, fitted, heat, legend, plot, table
 from etude.view.page import Section, Told
 
 SECTION = "collectives"
@@ -78,11 +78,11 @@ def section(subject: Subject) -> Section:
     body = _split(kinds, [("communication", "transfer"), ("idle", "waiting for the last member")])
     body += f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(subject)}</div></div>'
     columns = [
-        TableColumn("collective", "collective", _name, number=False), TableColumn("group_size", "ranks", words.number),
-        TableColumn("size_bytes", "size", words.size), TableColumn("calls", "calls", words.number),
-        TableColumn("total_transfer_ns", "transfer in all", words.time), TableColumn("median_transfer_ns", "median", words.time),
-        TableColumn("total_wait_ns", "waiting in all", words.time), TableColumn("median_skew_ns", "skew", words.time),
-        TableColumn("busbw_bytes_per_s", "bus bandwidth", lambda v: words.rate(v) if v else "–"),
+        Heading("collective", "collective", _name, number=False), Heading("group_size", "ranks", words.number),
+        Heading("size_bytes", "size", words.size), Heading("calls", "calls", words.number),
+        Heading("total_transfer_ns", "transfer in all", words.time), Heading("median_transfer_ns", "median", words.time),
+        Heading("total_wait_ns", "waiting in all", words.time), Heading("median_skew_ns", "skew", words.time),
+        Heading("busbw_bytes_per_s", "bus bandwidth", lambda v: words.rate(v) if v else "–"),
     ]  # fmt: skip
     alone = not any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
     if alone:
@@ -109,7 +109,7 @@ def _matrix(subject: Subject) -> str:
         return ""
     last = [*(first[1:] - 1).tolist(), subject.run.job.world_size - 1]
     names = [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first.tolist(), last, strict=True)]
-    lead = '<p class="lead">Row: who sends. TableColumn: who receives. The bytes of a collective are spread evenly.</p>'
+    lead = '<p class="lead">Row: who sends. Heading: who receives. The bytes of a collective are spread evenly.</p>'
     drawn = heat("Bytes between ranks", matrix.tolist(), names, words.size)
     return f"<h3>Who sends to whom</h3>{lead}{drawn}"
 
@@ -133,9 +133,9 @@ def _messages(subject: Subject) -> str:
         rows.append({"from": ranks[a], "to": ranks[b], "count": len(size), "bytes": int(size.sum()),
                      "send_ns": float(np.median(send)), "receive_ns": float(np.median(receive))})  # fmt: skip
     columns = [
-        TableColumn("from", "from rank", words.number), TableColumn("to", "to rank", words.number),
-        TableColumn("count", "messages", words.number), TableColumn("bytes", "bytes in all", words.size),
-        TableColumn("send_ns", "a send takes", words.time), TableColumn("receive_ns", "a receive takes", words.time),
+        Heading("from", "from rank", words.number), Heading("to", "to rank", words.number),
+        Heading("count", "messages", words.number), Heading("bytes", "bytes in all", words.size),
+        Heading("send_ns", "a send takes", words.time), Heading("receive_ns", "a receive takes", words.time),
     ]  # fmt: skip
     rows.sort(key=lambda row: (-row["bytes"], row["from"], row["to"]))
     lead = '<p class="lead">Medians, waiting for the other side included.</p>'

@@ -8,7 +8,7 @@ from etude.model.run import Run
 from etude.report import breakdown, critical_path, words
 from etude.report.compose import facts, timelines
 from etude.report.subject import Subject
-from etude.view.charts import Bar, Piece, TableColumn, bars, legend, table
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Figure, Page, Section, Told
 
 ALIKE, FEW = 0.02, 0.1
@@ -147,11 +147,11 @@ def _paths(a: Subject, b: Subject) -> Section:
 def _changes(a: Subject, b: Subject) -> Section:
     rows = compare(a.run, b.run).slice(0, ROWS).to_pylist()
     columns = [
-        TableColumn("name", "name", words.title, number=False, code=True),
-        TableColumn("change", "change", number=False), TableColumn("count_a", f"calls, {a.name}", _count),
-        TableColumn("count_b", f"calls, {b.name}", _count), TableColumn("time_a_ns", a.name, words.time),
-        TableColumn("time_b_ns", b.name, words.time), TableColumn("delta_ns", "difference", _signed),
-        TableColumn("by_count_ns", "by number", _signed), TableColumn("by_speed_ns", "by speed", _signed),
+        Heading("name", "name", words.title, number=False, code=True),
+        Heading("change", "change", number=False), Heading("count_a", f"calls, {a.name}", _count),
+        Heading("count_b", f"calls, {b.name}", _count), Heading("time_a_ns", a.name, words.time),
+        Heading("time_b_ns", b.name, words.time), Heading("delta_ns", "difference", _signed),
+        Heading("by_count_ns", "by number", _signed), Heading("by_speed_ns", "by speed", _signed),
     ]  # fmt: skip
     lead = (
         "Operations of the devices by name and shape, a rank; the largest difference first. It has two parts: the "

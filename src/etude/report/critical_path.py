@@ -10,7 +10,7 @@ from etude.analyse.critical_path import by_kind, length_ns
 from etude.report import idle, words
 from etude.report.breakdown import spent
 from etude.report.subject import BETWEEN, RUNTIME, WAITS, Subject
-from etude.view.charts import Bar, Piece, Stretch, TableColumn, bars, legend, strip, table
+from etude.view.charts import Bar, Heading, Piece, Stretch, bars, legend, strip, table
 from etude.view.page import Section, Told
 from etude.view.slices import Slices
 
@@ -125,11 +125,11 @@ def section(subject: Subject) -> Section:
     for row in rows:
         row["buys"] = row["share"] / 2
     columns = [
-        TableColumn("name", "what", words.title, number=False, code=True),
-        TableColumn("kind", "kind", number=False),
-        TableColumn("count", "times", words.number), TableColumn("time_ns", "time on the path", words.time),
-        TableColumn("share", "share", words.percent, meter=1.0),
-        TableColumn("buys", "halved, saves up to", words.percent),
+        Heading("name", "what", words.title, number=False, code=True),
+        Heading("kind", "kind", number=False),
+        Heading("count", "times", words.number), Heading("time_ns", "time on the path", words.time),
+        Heading("share", "share", words.percent, meter=1.0),
+        Heading("buys", "halved, saves up to", words.percent),
     ]  # fmt: skip
     body += "<h3>What is on it</h3>" + table("t-critical-path", rows, columns)
     took = f"<b>{words.time(whole)}</b>"

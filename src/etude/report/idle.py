@@ -5,7 +5,7 @@ from __future__ import annotations
 from etude.analyse.critical_path import by_kind, length_ns
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Bar, Piece, TableColumn, bars, legend, table
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Told
 
 SECTION = "breakdown"
@@ -113,9 +113,9 @@ def figures(subject: Subject) -> str:
     ]
     used = [c for c in CAUSE if any(c in causes for causes in by_rank.values())]
     columns = [
-        TableColumn("rank", "rank"), TableColumn("cause", "cause", lambda c: _cause(subject, c)[1], number=False),
-        TableColumn("gaps", "gaps", words.number), TableColumn("time_ns", "time", words.time),
-        TableColumn("share", "share of it", words.percent, meter=1.0), TableColumn("longest_ns", "longest", words.time),
+        Heading("rank", "rank"), Heading("cause", "cause", lambda c: _cause(subject, c)[1], number=False),
+        Heading("gaps", "gaps", words.number), Heading("time_ns", "time", words.time),
+        Heading("share", "share of it", words.percent, meter=1.0), Heading("longest_ns", "longest", words.time),
     ]  # fmt: skip
     head = "Why devices are idle" if subject.has_device else "What hosts do between operators"
     said = legend([_cause(subject, c) for c in used]) + bars(drawn, words.time)

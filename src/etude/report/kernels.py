@@ -6,7 +6,7 @@ from etude.analyse.operators import kernels, operators
 from etude.model.timing import Origin
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Bar, Piece, TableColumn, bars, legend, table
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Section, Told
 
 SECTION = "kernels"
@@ -47,10 +47,10 @@ def section(subject: Subject) -> Section:
     what = "kernels" if subject.has_device else "operators"
     most = max(r["share"] for r in rows)
     columns = [
-        TableColumn("name", "name", words.title, number=False, code=True),
-        TableColumn("kind", "kind", number=False), TableColumn("count", "calls", words.number),
-        TableColumn("total_ns", "total", words.time), TableColumn("share", "share", words.percent, meter=most),
-        TableColumn("mean_ns", "mean", words.time), TableColumn("max_ns", "longest", words.time),
+        Heading("name", "name", words.title, number=False, code=True),
+        Heading("kind", "kind", number=False), Heading("count", "calls", words.number),
+        Heading("total_ns", "total", words.time), Heading("share", "share", words.percent, meter=most),
+        Heading("mean_ns", "mean", words.time), Heading("max_ns", "longest", words.time),
     ]  # fmt: skip
     body = _by_kind(subject) + _by_text(subject, "phase") + _by_text(subject, "module")
     body += f"<h3>The longest {what}</h3>" + table("t-kernels", rows, columns)
@@ -58,10 +58,10 @@ def section(subject: Subject) -> Section:
     host = [r for r in host if r["device_total_ns"] or r["self_ns"]]
     if host:
         columns = [
-            TableColumn("name", "operator", words.title, number=False, code=True),
-            TableColumn("count", "calls", words.number), TableColumn("self_ns", "host, itself", words.time),
-            TableColumn("total_ns", "host, in all", words.time), TableColumn("device_self_ns", "device, itself", words.time),
-            TableColumn("device_total_ns", "device, in all", words.time),
+            Heading("name", "operator", words.title, number=False, code=True),
+            Heading("count", "calls", words.number), Heading("self_ns", "host, itself", words.time),
+            Heading("total_ns", "host, in all", words.time), Heading("device_self_ns", "device, itself", words.time),
+            Heading("device_total_ns", "device, in all", words.time),
         ]  # fmt: skip
         launch = any(r["device_total_ns"] for r in host)
         head = "The operators that launch them" if launch else "The operators of the host"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from etude.analyse.memory import copies, levels, peaks
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Axis, Line, TableColumn, fitted, legend, plot, table
+from etude.view.charts import Axis, Heading, Line, fitted, legend, plot, table
 from etude.view.page import Section
 
 SECTION = "memory"
@@ -33,10 +33,10 @@ def section(subject: Subject) -> Section:
     body += _levels(held) if len(held) else ""
     if moved:
         columns = [
-            TableColumn("rank", "rank"), TableColumn("name", "copy", number=False, code=True),
-            TableColumn("count", "times", words.number), TableColumn("size_bytes", "bytes", words.size),
-            TableColumn("time_ns", "time", words.time), TableColumn("bytes_per_s", "rate", words.rate),
-            TableColumn("most_rate_bytes_per_s", "most at a time", words.rate),
+            Heading("rank", "rank"), Heading("name", "copy", number=False, code=True),
+            Heading("count", "times", words.number), Heading("size_bytes", "bytes", words.size),
+            Heading("time_ns", "time", words.time), Heading("bytes_per_s", "rate", words.rate),
+            Heading("most_rate_bytes_per_s", "most at a time", words.rate),
         ]  # fmt: skip
         body += "<h3>Copies and fills</h3>" + table("t-copies", moved[:512], columns)
     lead = "What is allocated over time where the profiler recorded it, and copies between host and device."
@@ -46,10 +46,10 @@ def section(subject: Subject) -> Section:
 
 def _allocated(found: pa.Table) -> str:
     columns = [
-        TableColumn("device", "device", number=False), TableColumn("events", "events", words.number),
-        TableColumn("most_allocated_bytes", "most allocated", words.size),
-        TableColumn("most_reserved_bytes", "most reserved", words.size), TableColumn("largest_bytes", "largest", words.size),
-        TableColumn("first_bytes", "at the beginning", words.size), TableColumn("last_bytes", "at the end", words.size),
+        Heading("device", "device", number=False), Heading("events", "events", words.number),
+        Heading("most_allocated_bytes", "most allocated", words.size),
+        Heading("most_reserved_bytes", "most reserved", words.size), Heading("largest_bytes", "largest", words.size),
+        Heading("first_bytes", "at the beginning", words.size), Heading("last_bytes", "at the end", words.size),
     ]  # fmt: skip
     parts = {d: found.filter(pc.equal(found["device"], d)) for d in pc.unique(found["device"]).to_pylist()}
     series = [

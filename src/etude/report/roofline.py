@@ -11,7 +11,7 @@ from etude.analyse.roofline import utilisation
 from etude.machine.system import Device
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Axis, Line, Mark, TableColumn, fitted, legend, plot, table
+from etude.view.charts import Axis, Heading, Line, Mark, fitted, legend, plot, table
 from etude.view.page import Figure, Section, Told
 
 SECTION = "roofline"
@@ -78,13 +78,13 @@ def section(subject: Subject) -> Section:
     y = fitted("FLOP/s", words.flops, [m.y for m in marks] + [2 * p for p in peaks], log=True)
     lines = [(kind, name, [(px, max(py, y.low)) for px, py in points]) for kind, name, points in lines]
     columns = [
-        TableColumn("name", "operator", number=False, code=True), TableColumn("shapes", "shapes", number=False, code=True),
-        TableColumn("dtype", "type", number=False), TableColumn("count", "calls", words.number),
-        TableColumn("time_ns", "time", words.time), TableColumn("flop_per_s", "FLOP/s", lambda v: words.flops(v) if v else "–"),
-        TableColumn("bytes_per_s", "bytes/s", words.rate), TableColumn("intensity", "FLOPs/byte", _intensity),
+        Heading("name", "operator", number=False, code=True), Heading("shapes", "shapes", number=False, code=True),
+        Heading("dtype", "type", number=False), Heading("count", "calls", words.number),
+        Heading("time_ns", "time", words.time), Heading("flop_per_s", "FLOP/s", lambda v: words.flops(v) if v else "–"),
+        Heading("bytes_per_s", "bytes/s", words.rate), Heading("intensity", "FLOPs/byte", _intensity),
     ]  # fmt: skip
     if device is not None:
-        columns.append(TableColumn("roofline_pct", "of its roof", lambda v: words.percent(v / 100), meter=100.0))
+        columns.append(Heading("roofline_pct", "of its roof", lambda v: words.percent(v / 100), meter=100.0))
     colours = legend([("compute", "limited by compute"), ("memory", "limited by memory")]) if device else ""
     body = colours + plot("Rate of operators against their intensity", x, y, marks, lines, size=(1080, 380))
     body += table("t-roofline", found[:ROWS], columns)

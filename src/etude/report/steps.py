@@ -8,7 +8,7 @@ from etude.analyse.measures import MEASURES
 from etude.report import words
 from etude.report.breakdown import pieces
 from etude.report.subject import Subject
-from etude.view.charts import Bar, Piece, TableColumn, bars, legend, table
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Figure, Section, Told
 
 SECTION = "steps"
@@ -62,9 +62,9 @@ def section(subject: Subject) -> Section:
     ]
     used = [(s, label) for s, label, key in parts if any(row[key] for row in rows)]
     columns = [
-        TableColumn("step", "step", words.number), TableColumn("ranks", "ranks", words.number),
-        TableColumn("span_ns", "time", words.time), TableColumn("compute_ns", parts[0][1], words.time),
-        TableColumn("exposed_comm_ns", "exposed communication", words.time), TableColumn("idle_ns", subject.idling, words.time),
+        Heading("step", "step", words.number), Heading("ranks", "ranks", words.number),
+        Heading("span_ns", "time", words.time), Heading("compute_ns", parts[0][1], words.time),
+        Heading("exposed_comm_ns", "exposed communication", words.time), Heading("idle_ns", subject.idling, words.time),
     ]  # fmt: skip
     columns = [c for c in columns if c.key != "exposed_comm_ns" or any(row["exposed_comm_ns"] for row in rows)]
     body = legend(used) + bars(drawn, words.time) + table("t-steps", rows[:512], columns)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from etude.report import words
 from etude.report.subject import SUSPECTS, Subject
-from etude.view.charts import TableColumn, table
+from etude.view.charts import Heading, table
 from etude.view.page import Section, Told
 
 SECTION = "stragglers"
@@ -73,10 +73,10 @@ def section(subject: Subject) -> Section:
         return Section(SECTION, "Stragglers", "", empty="No rank, link or host is slower than its likes, and nobody is "
                        "missing.")  # fmt: skip
     columns = [
-        TableColumn("rank", "rank"), TableColumn("kind", "what", lambda k: SAID.get(k, k), number=False),
-        TableColumn("slowdown_pct", "slower by", lambda v: f"{v:.1f}%"), TableColumn("pattern", "when", number=False),
-        TableColumn("since", "since", words.number), TableColumn("confidence", "confidence", words.percent, meter=1.0),
-        TableColumn("evidence", "evidence", number=False),
+        Heading("rank", "rank"), Heading("kind", "what", lambda k: SAID.get(k, k), number=False),
+        Heading("slowdown_pct", "slower by", lambda v: f"{v:.1f}%"), Heading("pattern", "when", number=False),
+        Heading("since", "since", words.number), Heading("confidence", "confidence", words.percent, meter=1.0),
+        Heading("evidence", "evidence", number=False),
     ]  # fmt: skip
     lead = "Kernels are compared with the same kernels of other ranks, so that a rank that waits is not taken for slow."
     return Section(SECTION, "Stragglers", lead, table("t-stragglers", rows, columns))
