@@ -80,8 +80,9 @@ def section(subject: Subject) -> Section:
     columns = [
         Heading("collective", "collective", _name, number=False), Heading("group_size", "ranks", words.number),
         Heading("size_bytes", "size", words.size), Heading("calls", "calls", words.number),
-        Heading("total_transfer_ns", "transfer in all", words.time), Heading("median_transfer_ns", "median", words.time),
-        Heading("total_wait_ns", "waiting in all", words.time), Heading("median_skew_ns", "skew", words.time),
+        Heading("total_transfer_ns", "transfer in all", words.time),
+        Heading("median_transfer_ns", "median", words.time), Heading("total_wait_ns", "waiting in all", words.time),
+        Heading("median_skew_ns", "skew", words.time),
         Heading("busbw_bytes_per_s", "bus bandwidth", lambda v: words.rate(v) if v else "–"),
     ]  # fmt: skip
     alone = not any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
