@@ -5,17 +5,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etude.cli.inputs import open_job
 from etude.cli.output import emit, progress, say
+from etude.cli.runs import rank_table
 from etude.errors import AnswerNo, DeadlockError, UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from etude.astra import AstraResult, Workload
+    from etude.astra import AstraResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +59,8 @@ def simulate_astra(path: Path, files: AstraFiles, *, timing: Path | None, force:
                 emit({key: {"what": problem.problem, "where": problem.where, "hint": problem.hint}}, json=True)
             raise
     if timing is not None:
-        _write(workload, found, timing, force)
-    _show(workload, found, json)
+        _write(found, timing, force)
+    _show(found, json)
     return 0
 
 
@@ -106,13 +104,16 @@ def _traces(path: Path, npus: int, given: Path) -> tuple[list[Path], Path | None
     return [found[rank] for rank in range(npus)], groups if groups.is_file() else None
 
 
-def _show(workload: "Workload", found: "AstraResult", json: bool) -> None:
+def _show(found: "AstraResult", json: bool) -> None:
+    """What ASTRA-sim says of each rank, and how the rank spent its time by our own definitions."""
+    import pyarrow as pa
+
+    from etude.model.run import Run
     from etude.units import format_time
 
-    spent = _spent(workload, found)
-    columns = (spent.rank, found.finish_ns, spent.compute_ns, spent.exposed_comm_ns, spent.idle_ns, found.exposed_ns)
-    names = ("rank", "finish_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "astra_exposed_ns")
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*(c.tolist() for c in columns), strict=True)]
+    spent = rank_table(Run(found.job, found.timing))
+    spent = spent.set_column(1, "finish_ns", pa.array(found.finish_ns))
+    rows = spent.append_column("astra_exposed_ns", pa.array(found.exposed_ns)).to_pylist()
     makespan_ns = max((row["finish_ns"] for row in rows), default=0)
     if json:
         emit({"makespan_ns": makespan_ns, "ranks": rows, "links": [], "warnings": list(found.warnings)}, json=True)
@@ -123,39 +124,11 @@ def _show(workload: "Workload", found: "AstraResult", json: bool) -> None:
     say(f"{len(rows):,} ranks as ASTRA-sim has them, done at {format_time(makespan_ns)}")
 
 
-def _spent(workload: "Workload", found: "AstraResult") -> Any:
-    """How each rank spent its time, by our own definitions."""
-    import numpy as np
-
-    from etude.astra.workload import COMP, METADATA
-    from etude.simulate.result import rank_times
-
-    ranks = np.arange(len(workload.rank_start) - 1, dtype=np.int32)
-    use = np.where(workload.kind == COMP, 1, np.where(workload.kind <= METADATA, 0, 2)).astype(np.int32)
-    starts = workload.rank_start[:-1]
-    times = (found.start_ns, found.end_ns)
-    return rank_times(ranks, ranks, workload.rank_start, starts, times, use, np.zeros(0, np.int64))
-
-
-def _write(workload: "Workload", found: "AstraResult", path: Path, force: bool) -> None:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
+def _write(found: "AstraResult", path: Path, force: bool) -> None:
     from etude.files import writing
-    from etude.model.schema import UNKNOWN
+    from etude.model.run import Run
+    from etude.store.times import write_timing
 
-    rank = np.repeat(np.arange(len(workload.rank_start) - 1, dtype=np.int32), np.diff(workload.rank_start))
-
-    def known(times: "NDArray[np.int64]") -> Any:
-        return pa.array(times, mask=times == UNKNOWN)
-
-    columns = {"rank": rank, "source_id": workload.source_id}
-    table = pa.table(columns | {"start_ns": known(found.start_ns), "end_ns": known(found.end_ns)})
     with writing(path, force=force) as place:
-        if path.suffix == ".csv":
-            pyarrow.csv.write_csv(table, place)
-        else:
-            pyarrow.parquet.write_table(table, place)
+        write_timing(Run(found.job, found.timing), place)
     say(f"wrote {path}")
