@@ -1,10 +1,11 @@
 """Kernels of the analyses: arrays in, arrays out. Every index is checked before it comes here."""
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 
-@njit(cache=True)
+@kernel
 def time_by_mask(start, end, bits, width):
     """Time in which exactly the classes of a mask run, for each mask of `width` classes; 0 is time in which none does.
 
@@ -39,7 +40,7 @@ def time_by_mask(start, end, bits, width):
     return total
 
 
-@njit(cache=True)
+@kernel
 def merged(start, end):
     """The union of intervals as disjoint intervals, ascending: (starts, ends). Touching ones become one."""
     first, last = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
@@ -53,7 +54,7 @@ def merged(start, end):
     return first[:count].copy(), last[:count].copy()
 
 
-@njit(cache=True)
+@kernel
 def covered(start, end, order, group, groups):
     """Length of the union of the intervals of each group; `order` goes by start."""
     total, until = np.zeros(groups, np.int64), np.full(groups, np.iinfo(np.int64).min, np.int64)
@@ -65,7 +66,7 @@ def covered(start, end, order, group, groups):
     return total
 
 
-@njit(cache=True)
+@kernel
 def add_to_callers(parent, rows, value, total):
     """Adds the value of each row to all that called it, directly or not."""
     for i in range(len(rows)):
@@ -77,7 +78,7 @@ def add_to_callers(parent, rows, value, total):
             steps += 1
 
 
-@njit(cache=True)
+@kernel
 def outermost(parent, label):
     """Rows that no caller of the same label is above."""
     found = np.ones(len(parent), np.bool_)

@@ -6,9 +6,11 @@ where in memory each of them lies, and the caller keeps them alive. Times are on
 """
 
 import numpy as np
-from numba import carray, njit
+from numba import carray
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from etude.kernels.compile import kernel
 
 FRAME, SYNC, HOST, SEND, RECV, COLL = 1, 2, 4, 8, 16, 32
 """Bits of a role: an operator that only calls others; a host call that waits for the device; on the host; what it is to
@@ -30,22 +32,22 @@ def _pointer(typing, address):
     return types.voidptr(types.int64), generate
 
 
-@njit(cache=True)
+@kernel
 def _i64(columns, run, which, size):
     return carray(_pointer(columns[run, which]), (size,), np.int64)
 
 
-@njit(cache=True)
+@kernel
 def _i32(columns, run, which, size):
     return carray(_pointer(columns[run, which]), (size,), np.int32)
 
 
-@njit(cache=True)
+@kernel
 def _u8(columns, run, which, size):
     return carray(_pointer(columns[run, which]), (size,), np.uint8)
 
 
-@njit(cache=True)
+@kernel
 def _lower(keys, key):
     """The first position in an ascending array whose key is not below this one."""
     i, j = 0, len(keys)
@@ -58,14 +60,14 @@ def _lower(keys, key):
     return i
 
 
-@njit(cache=True)
+@kernel
 def _index(keys, key):
     """Position of a key in an ascending array, -1 where it is not."""
     i = _lower(keys, key)
     return i if i < len(keys) and keys[i] == key else -1
 
 
-@njit(cache=True)
+@kernel
 def _seen(instant, count, at, row):
     for i in range(count):
         if instant[i, 0] == at and instant[i, 1] == row:
@@ -73,7 +75,7 @@ def _seen(instant, count, at, row):
     return False
 
 
-@njit(cache=True)
+@kernel
 def _before(at, row, cursor, run_of, shift, columns, unknown, instant, count):
     """(row, when it let go, by a launch?) of what node (at, row) waited for longest; row -1 where it is nothing.
 
@@ -105,7 +107,7 @@ def _before(at, row, cursor, run_of, shift, columns, unknown, instant, count):
     return best, best_ns, launched
 
 
-@njit(cache=True)
+@kernel
 def _last_ended(at, time, run_of, shift, columns):
     """(The device node of a rank that was the last to end by a time, its end); row -1 where none had."""
     run = run_of[at]
@@ -123,7 +125,7 @@ def _last_ended(at, time, run_of, shift, columns):
     return rows[i - 1], end[rows[i - 1]]
 
 
-@njit(cache=True)
+@kernel
 def _held(at, row, run_of, columns, unknown):
     """Until when what it waited for beside its launch held a device node up, or its lane did."""
     run = run_of[at]
@@ -140,7 +142,7 @@ def _held(at, row, run_of, columns, unknown):
     return until
 
 
-@njit(cache=True)
+@kernel
 def _waited_inside(at, row, cursor, run_of, shift, columns, unknown):
     """The device node whose end released a host node that was waiting; -1 where it is none."""
     run = run_of[at]
@@ -175,19 +177,19 @@ def _waited_inside(at, row, cursor, run_of, shift, columns, unknown):
     return best
 
 
-@njit(cache=True)
+@kernel
 def _time(which, at, row, run_of, columns):
     run = run_of[at]
     return _i64(columns, run, which, columns[run, NODES])[row]
 
 
-@njit(cache=True)
+@kernel
 def _role(at, row, run_of, columns):
     run = run_of[at]
     return _u8(columns, run, ROLE, columns[run, NODES])[row]
 
 
-@njit(cache=True)
+@kernel
 def _group(at, row, run_of, columns, group_start, group_of):
     """The group of a collective; -1 is the world."""
     run = run_of[at]
@@ -197,7 +199,7 @@ def _group(at, row, run_of, columns, group_start, group_of):
     return -1 if slot < 0 else group_of[group_start[at] + slot]
 
 
-@njit(cache=True)
+@kernel
 def walk(
     at, row, first_ns, run_of, shift, columns, group_start, group_of, use_key, use_of_key, use_at, use_side, use_group,
     side_start, side_rows, send_key, send_to, recv_key, recv_from, rendezvous, ranks, unknown,

@@ -5,15 +5,15 @@ of its members. It happens when all that it waits for has happened, and so much 
 """
 
 import numpy as np
-from numba import njit
 
 from etude.analyse.path_kernels import FRAME, HOST, LAUNCH, _last_ended, _waited_inside
+from etude.kernels.compile import kernel
 
 OF_LAUNCH, OF_GAP = 1, 2
 """What the time before a start is: the way from a launch, or time that nothing explains."""
 
 
-@njit(cache=True)
+@kernel
 def edges_of_run(start, end, role, dep_start, dep, why, lane_prev, columns, unknown):
     """(later event, earlier event, time between them) of one run, and what each start waited without a reason."""
     n = len(start)
@@ -59,7 +59,7 @@ def edges_of_run(start, end, role, dep_start, dep, why, lane_prev, columns, unkn
     return after[:size], before[:size], weight[:size], delay
 
 
-@njit(cache=True)
+@kernel
 def in_order(first, before, by_time):
     """Events so that each comes after those it waits for; what waits in a circle goes by time."""
     n = len(first) - 1
@@ -97,7 +97,7 @@ def in_order(first, before, by_time):
     return order
 
 
-@njit(cache=True)
+@kernel
 def times(order, first, before, weight, add, recorded, found):
     """When each event happens; one that waits for nothing, as recorded."""
     for i in range(len(found)):
@@ -111,7 +111,7 @@ def times(order, first, before, weight, add, recorded, found):
         found[i] = latest + add[i]
 
 
-@njit(cache=True)
+@kernel
 def ready_at(first, before, weight, recorded):
     """The latest of what each event waits for, as recorded; the event's own time where it waits for nothing."""
     found = recorded.copy()

@@ -1,10 +1,11 @@
 """When each action of a pipeline schedule runs, if every rank goes through its order as fast as it can."""
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 
-@njit(cache=True)
+@kernel
 def run(start, action, stage, micro_batch, paired, cost, pair_extra, hop, stages, micro_batches, forward, weight):
     """Begin and end of each action, and how many ranks' positions were reached (`at`).
 

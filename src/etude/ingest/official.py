@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from etude.errors import TraceError
 from etude.ingest import official_kernels as k
 from etude.ingest.official_link import Linked, caller_rows, link
+from etude.kernels.varint import encode_varint
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
-from etude.model.text import varint
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store.chakra import Decoded
 
@@ -333,13 +333,13 @@ def _metadata(host: HostTrace) -> bytes:
     out = b""
     for name, value in {"schema": host.schema, **host.members}.items():
         if isinstance(value, str):
-            raw = b"\xea\x01" + varint(len(value.encode())) + value.encode()
+            raw = b"\xea\x01" + encode_varint(len(value.encode())) + value.encode()
         elif isinstance(value, int):
-            raw = b"\x68" + varint(value)
+            raw = b"\x68" + encode_varint(value)
         else:
             continue
-        attribute = b"\x0a" + varint(len(name.encode())) + name.encode() + raw
-        out += b"\x12" + varint(len(attribute)) + attribute
+        attribute = b"\x0a" + encode_varint(len(name.encode())) + name.encode() + raw
+        out += b"\x12" + encode_varint(len(attribute)) + attribute
     return out
 
 

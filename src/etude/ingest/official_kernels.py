@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 
-@njit(cache=True)
+@kernel
 def exclusive_durations(ts, dur, thread_start, out):
     """Own time of each operator, sorted by (thread, start, duration): less the union of later ones within it.
     Returns the first row whose own time is negative, -1 if none."""
@@ -34,7 +35,7 @@ def exclusive_durations(ts, dur, thread_start, out):
     return -1
 
 
-@njit(cache=True)
+@kernel
 def last_before(ts, thread_start, thread, time):
     """The last operator of the other threads to start before `time`; of equal ones the first. -1: none."""
     best, best_ts = np.int64(-1), 0.0
@@ -50,7 +51,7 @@ def last_before(ts, thread_start, thread, time):
     return best
 
 
-@njit(cache=True)
+@kernel
 def handovers(ts, dur, rf_id, thread_start, gap_us, out):
     """For operators sorted by (thread, start): the record-function id that a thread took over from, 0 for none."""
     for t in range(len(thread_start) - 1):
@@ -62,7 +63,7 @@ def handovers(ts, dur, rf_id, thread_start, gap_us, out):
             out[i] = found
 
 
-@njit(cache=True)
+@kernel
 def launching_operator(before, thread, external, is_nccl, ops, op_thread, op_external, by_thread, skipped, out):
     """For each device activity the position of its operator among CPU operators by start, -1 if none.
 
@@ -86,7 +87,7 @@ def launching_operator(before, thread, external, is_nccl, ops, op_thread, op_ext
         out[g] = by_thread[k] if k >= low else -1
 
 
-@njit(cache=True)
+@kernel
 def reachable(caller, root):
     """Rows whose chain of callers ends at `root`."""
     state = np.zeros(len(caller), np.int8)  # 0: not known, 1: on this walk, 2: no, 3: yes
@@ -104,7 +105,7 @@ def reachable(caller, root):
     return state == 3
 
 
-@njit(cache=True)
+@kernel
 def program_order(roots, child_start, child, is_gpu, handover, first_dep, second_dep, visited):
     """Each node's data dependencies (-1: none): the operator before it, depth first, and the one handed over from."""
     stack = np.empty(len(is_gpu) + len(roots) + 1, np.int64)

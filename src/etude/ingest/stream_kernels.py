@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 RECORD, WAIT, SYNC = 1, 2, 3
 _LOOK_BACK = 256
 
 
-@njit(cache=True)
+@kernel
 def match_marks(role, thread, stream, event, given, given_end, due, noise, chosen):
     """For each wait the position of its record; -1: none found. All lie by time; see `streams.marks`."""
     unknown = np.int64(np.iinfo(np.int64).min)

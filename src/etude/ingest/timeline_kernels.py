@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 
-@njit(cache=True)
+@kernel
 def nest(first, start, end, slack, parent, apart):
     """The innermost event that holds each event, -1 at the top; `apart` where an event ends on its own behind the one
     that it began in, and so is nobody's child or caller. Events lie by thread, start and, longest first, end; an
@@ -27,7 +28,7 @@ def nest(first, start, end, slack, parent, apart):
             depth += 1
 
 
-@njit(cache=True)
+@kernel
 def pieces(first, start, end, apart, begin, pause_first, pause_from, pause_to, owner, out_start, out_end, whole):
     """What each thread does, piece after piece: returns how many.
 
@@ -70,7 +71,7 @@ def pieces(first, start, end, apart, begin, pause_first, pause_from, pause_to, o
     return n
 
 
-@njit(cache=True, _nrt=False)  # counting references to its arrays would take longer than the rest
+@kernel(allocates=False)  # counting references to its arrays would take longer than the rest
 def _cut(event, a, b, leaf, pause, last_pause, pause_from, pause_to, n, owner, out_start, out_end, whole):
     """The pieces of one stretch; of an event without calls there is always at least one."""
     p = a
@@ -90,7 +91,7 @@ def _cut(event, a, b, leaf, pause, last_pause, pause_from, pause_to, n, owner, o
     return n, pause
 
 
-@njit(cache=True)
+@kernel
 def holder(parent, wanted):
     """Of each event itself or the nearest event around it that is wanted; -1: none. Parents come before children."""
     found = np.empty(len(parent), np.int64)
@@ -99,7 +100,7 @@ def holder(parent, wanted):
     return found
 
 
-@njit(cache=True)
+@kernel
 def merge_edges(start, source, why, n):
     """CSR edges by node with equal sources merged in place (the first reason stays); sources ascend in each node.
     Returns the new index."""

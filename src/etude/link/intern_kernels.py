@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from etude.link.scan_kernels import compiled, hash_word, same, skip_value
+from etude.kernels.compile import kernel
+from etude.link.scan_kernels import hash_word, same, skip_value
 
 
-@compiled
+@kernel(allocates=False)
 def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begin, used):
     """Codes for the values at `places` (-1 where UNKNOWN) by their bytes, until the table is 60% full.
     Returns (next row, distinct values so far)."""
@@ -46,7 +47,7 @@ def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begi
     return len(places), used
 
 
-@compiled
+@kernel(allocates=False)
 def fill_table(table, hashes):
     mask = np.uint64(len(table) - 1)
     for code in range(len(hashes)):
@@ -56,14 +57,14 @@ def fill_table(table, hashes):
         table[slot] = code
 
 
-@compiled
+@kernel(allocates=False)
 def measure(buf, word, places, lengths):
     """The length of the value at each place."""
     for i in range(len(places)):
         lengths[i] = skip_value(buf, word, places[i]) - places[i]
 
 
-@compiled
+@kernel(allocates=False)
 def copy(buf, places, lengths, to, out):
     """The values, each to its place in another text."""
     for i in range(len(places)):

@@ -7,12 +7,8 @@ A scan returns where it stopped and why; a value that no field asks for is passe
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-compiled = njit(cache=True, _nrt=False)
-"""Counting references to arrays around every call takes longer than most of the calls: these functions make no arrays,
-and so need none of it."""
-inlined = njit(cache=True, inline="always", _nrt=False)
+from etude.kernels.compile import kernel
 
 UNKNOWN = np.int64(np.iinfo(np.int64).min)
 
@@ -25,14 +21,14 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _DOT = 34, 92, 44, 58, 45, 46
 _OPEN, _CLOSE, _LIST, _END_LIST = 123, 125, 91, 93
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def skip_space(buf, p):
     while buf[p] <= 32 and buf[p] != 0:
         p += 1
     return p
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _marks(w):
     """The high bit of each byte that is a quote, a backslash or zero; bits above the first may be set in error."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
@@ -40,14 +36,14 @@ def _marks(w):
     return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((w - ones) & ~w)) & high
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _first(marks):
     """Number of the first marked byte."""
     lowest = (marks & (~marks + np.uint64(1))) >> np.uint64(7)
     return np.int64((lowest * np.uint64(0x0001020304050607)) >> np.uint64(56))
 
 
-@compiled
+@kernel(allocates=False)
 def skip_string(buf, word, p):
     """Behind the string whose opening quote is at p; ~place where it breaks off."""
     p += 1
@@ -65,7 +61,7 @@ def skip_string(buf, word, p):
         p += 2
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _equal(w, pattern):
     """1 in each byte that is that of the pattern, 0 in the others."""
     low = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -73,7 +69,7 @@ def _equal(w, pattern):
     return (~(((w & low) + low) | w | low)) >> np.uint64(7)
 
 
-@compiled
+@kernel(allocates=False)
 def _skip_container(buf, word, p):
     """Eight bytes at a time: the depth behind each is a byte of one sum, and the first that is zero is the end."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
@@ -110,7 +106,7 @@ def _skip_container(buf, word, p):
             return ~p
 
 
-@compiled
+@kernel(allocates=False)
 def _skip_deep(buf, word, p, depth):
     """Byte by byte, for what is nested deeper than a byte can count."""
     while True:
@@ -131,7 +127,7 @@ def _skip_deep(buf, word, p, depth):
         p += 1
 
 
-@compiled
+@kernel(allocates=False)
 def skip_value(buf, word, p):
     """Behind the value at p (no space before it); ~place where it breaks off."""
     c = buf[p]
@@ -145,13 +141,13 @@ def skip_value(buf, word, p):
     return p if p > first else ~p
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _in_word(c):
     """Bytes of numbers and of true, false, null, NaN, Infinity."""
     return 48 <= c <= 57 or c == _MINUS or c == _DOT or 97 <= c <= 122 or 65 <= c <= 90 or c == 43
 
 
-@compiled
+@kernel(allocates=False)
 def parse_int(buf, p):
     """(The integer at p, also inside quotes, and the place behind its digits); UNKNOWN where there is none. Wraps at 64
     bits, as unsigned ids do."""
@@ -175,7 +171,7 @@ def parse_int(buf, p):
     return -found if negative else found, p
 
 
-@compiled
+@kernel(allocates=False)
 def parse_time(buf, p):
     """(Decimal µs at p as whole ns, halves up, and the place behind); digits are counted, never made a float. UNKNOWN
     where there is none."""
@@ -223,18 +219,18 @@ def parse_time(buf, p):
     return -digits if negative else digits, p
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def hash_start(context):
     return np.uint64(0xCBF29CE484222325) ^ np.uint64(context)
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def hash_word(h, w):
     h = (h ^ w) * np.uint64(0x9E3779B97F4A7C15)
     return h ^ (h >> np.uint64(29))
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def find(slots, numbers, h):
     """The field of a hashed key, -1 where none is known."""
     mask = np.uint64(len(slots) - 1)
@@ -246,7 +242,7 @@ def find(slots, numbers, h):
     return np.int64(-1)
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _hashed(buf, word, p, context):
     """(behind the string whose opening quote is at p, hash); a string with escapes has the hash of none."""
     h = hash_start(context)
@@ -265,7 +261,7 @@ def _hashed(buf, word, p, context):
     return p + size + 1, hash_word(h, w)
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _key(buf, word, p, context):
     """(behind the key and its colon and space, hash); p is at the opening quote."""
     p, h = _hashed(buf, word, p, context)
@@ -277,7 +273,7 @@ def _key(buf, word, p, context):
     return skip_space(buf, p + 1), h
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def same(word, a, b, length):
     """Are the `length` bytes at a and b, both before the end of the text, equal?"""
     n = 0
@@ -289,7 +285,7 @@ def same(word, a, b, length):
     return ((word[a + n] ^ word[b + n]) & rest) == 0
 
 
-@compiled
+@kernel(allocates=False)
 def _attribute(buf, word, p, context, names):
     """One {"name":, "type":, "value":} at p: (behind, name's hash, value's place or -1, does it end with the value)."""
     p = skip_space(buf, p + 1)
@@ -317,7 +313,7 @@ def _attribute(buf, word, p, context, names):
     return p + 1, name, value, last
 
 
-@compiled
+@kernel(allocates=False)
 def _attributes(buf, word, p, context, names, slots, numbers, found):
     """(behind, entries) of a list of attributes. found[0]: field, found[1]: the value's place, one column each.
 
@@ -351,7 +347,7 @@ def _attributes(buf, word, p, context, names, slots, numbers, found):
     return p + 1, count
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _store(buf, p, kind):
     """(The number that stands for the value at p in its column, a place that is behind the value or in it)."""
     if kind == TIME:
@@ -364,7 +360,7 @@ def _store(buf, p, kind):
     return number, behind
 
 
-@compiled
+@kernel(allocates=False)
 def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, sparse, used, found, next_key):
     """(behind the object at p, sparse entries used). fields: kind, column or context, is sparse; one column each.
 
@@ -423,7 +419,7 @@ def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, spar
             return ~p, used
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _keep(buf, p, fields, field, first, row, dense, sparse, used):
     """(Sparse entries used, -1 if there is no room; a place that is behind the value at p or in it)."""
     if used < 0:
@@ -438,7 +434,7 @@ def _keep(buf, p, fields, field, first, row, dense, sparse, used):
     return used + 1, behind
 
 
-@compiled
+@kernel(allocates=False)
 def scan_rows(buf, word, p, slots, numbers, fields, names, first, row, stop_row, dense, sparse, used, found, next_key):
     """Objects of the array whose next element (or end) is at p, until `stop_row` or an array is full.
     Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN. Row 0 of

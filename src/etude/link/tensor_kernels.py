@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from etude.link.scan_kernels import compiled, skip_string
+from etude.kernels.compile import kernel
+from etude.link.scan_kernels import skip_string
 
 _QUOTE, _COMMA, _LIST, _END_LIST = 34, 44, 91, 93
 
 
-@compiled
+@kernel(allocates=False)
 def _tensor(buf, p, five):
     """Behind the fifth number of the list at p, and its comma, where a string follows; -1 where that is not so."""
     p += 1
@@ -32,7 +32,7 @@ def _tensor(buf, p, five):
     return p if buf[p] == _QUOTE else -1
 
 
-@compiled
+@kernel(allocates=False)
 def read_tensors(buf, word, places, row, out, used, five):
     """Writes (row, id, storage, offset, elements, element bytes) of every tensor of the values at places[row:], lists
     of them included, from `used` on. Returns (the next row, used); a row that does not fit is not begun.
@@ -73,7 +73,7 @@ def read_tensors(buf, word, places, row, out, used, five):
     return row, used
 
 
-@njit(cache=True)
+@kernel
 def flows(order, in_start, in_code, in_storage, out_start, out_code, out_storage, first, last, is_leaf, host_only,
           codes, source, target):  # fmt: skip
     """What each operator reads that another wrote: pairs of activities, or of leaf operators where nothing runs on a

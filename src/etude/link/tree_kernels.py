@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 
-@njit(cache=True)
+@kernel
 def innermost(thread, start, end, is_outer, order, slack, found):
     """found[i]: the latest interval in `order` that is an outer one, of the same thread, and holds i; -1: none.
 
@@ -31,7 +32,7 @@ def innermost(thread, start, end, is_outer, order, slack, found):
             depth += 1
 
 
-@njit(cache=True)
+@kernel
 def inherit(order, parent, value):
     """Rows without a value (-1) take that of their parent, which comes before them in `order`."""
     for i in order:
@@ -39,7 +40,7 @@ def inherit(order, parent, value):
             value[i] = value[parent[i]]
 
 
-@njit(cache=True)
+@kernel
 def lend(order, parent, value, lent, may):
     """Rows without a value (-1) that may have one take `lent` from a row that they are around."""
     for at in range(len(order) - 1, -1, -1):
@@ -48,7 +49,7 @@ def lend(order, parent, value, lent, may):
             value[parent[i]] = lent
 
 
-@njit(cache=True)
+@kernel
 def claims(order, parent, known, made_of_others, claim):
     """claim[i]: the operator whose work what i does is part of; -1: none is known. Outermost first, but an operator
     that is made of others claims only where none of those is known."""

@@ -8,7 +8,8 @@ at `base[k]`. The smallest ready node is a walk down, an insertion a walk up, an
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 READY, ISSUED, COMPLETED = 0, -1, -2
 """What `remaining` holds of a node that waits for nothing; above 0 it is how many completions it waits for."""
@@ -17,7 +18,7 @@ _ONE = np.uint64(1)
 _LOW = np.uint64(63)
 
 
-@njit(cache=True)
+@kernel
 def bad_edge(start, dep, missing):  # type: ignore[no-untyped-def]
     """-1 if the CSR can be walked and all entries are rows or name missing ids, else the node where it cannot."""
     n = len(start) - 1
@@ -30,7 +31,7 @@ def bad_edge(start, dep, missing):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True)
+@kernel
 def count_edges(start, dep, indegree, succ_start):  # type: ignore[no-untyped-def]
     """Adds to the in-degrees and, one place up, to the numbers of successors. Returns (edges that lead to a missing
     node, the first node that has one, edges that lead to a later row)."""
@@ -49,7 +50,7 @@ def count_edges(start, dep, indegree, succ_start):  # type: ignore[no-untyped-de
     return lost, first, forward
 
 
-@njit(cache=True)
+@kernel
 def fill_successors(start, dep, cursor, succ):  # type: ignore[no-untyped-def]
     """Writes the successors; cursor[d] is the next free place of d and ends up where d's successors end."""
     for i in range(len(start) - 1):
@@ -63,7 +64,7 @@ def fill_successors(start, dep, cursor, succ):  # type: ignore[no-untyped-def]
 # -- the ready set -----------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _lowest(word):  # type: ignore[no-untyped-def]
     """The number of the lowest bit that is set."""
     low = word & (~word + np.uint64(1))
@@ -83,7 +84,7 @@ def _lowest(word):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _insert(bits, base, node):  # type: ignore[no-untyped-def]
     for level in range(len(base)):
         at = base[level] + (node >> 6)
@@ -94,7 +95,7 @@ def _insert(bits, base, node):  # type: ignore[no-untyped-def]
         node >>= 6
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _pop(bits, base):  # type: ignore[no-untyped-def]
     """Takes the smallest node out; -1 if there is none."""
     node = np.int64(0)
@@ -113,7 +114,7 @@ def _pop(bits, base):  # type: ignore[no-untyped-def]
     return node
 
 
-@njit(cache=True)
+@kernel
 def fill_ready(remaining, bits, base):  # type: ignore[no-untyped-def]
     """Puts all nodes that wait for nothing into an empty set; returns how many."""
     count = 0
@@ -124,7 +125,7 @@ def fill_ready(remaining, bits, base):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True)
+@kernel
 def peek(bits, words, out):  # type: ignore[no-untyped-def]
     """The first len(out) nodes of the set, ascending; `words` is the size of the lowest level."""
     count = 0
@@ -141,7 +142,7 @@ def peek(bits, words, out):  # type: ignore[no-untyped-def]
 # -- issue and release -------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def issue(remaining, bits, base, out):  # type: ignore[no-untyped-def]
     """Takes len(out) nodes out of the set, which holds at least as many, and marks them as issued."""
     for k in range(len(out)):
@@ -150,7 +151,7 @@ def issue(remaining, bits, base, out):  # type: ignore[no-untyped-def]
         out[k] = node
 
 
-@njit(cache=True)
+@kernel
 def complete(nodes, remaining, succ_start, succ, bits, base):  # type: ignore[no-untyped-def]
     """Completes nodes and releases what waited only for them; (released, -1), or (0, place of the first node that is
     not issued) and nothing is changed."""
@@ -171,7 +172,7 @@ def complete(nodes, remaining, succ_start, succ, bits, base):  # type: ignore[no
     return released, -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def drain(remaining, succ_start, succ, bits, base, out):  # type: ignore[no-untyped-def]
     """Issues the smallest ready node and completes it at once, until len(out) are done or none is ready; returns how
     many were. `released - drained` is what the set has gained."""
@@ -195,7 +196,7 @@ def drain(remaining, succ_start, succ, bits, base, out):  # type: ignore[no-unty
 # -- circles -----------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def reach(remaining, succ_start, succ, stack):  # type: ignore[no-untyped-def]
     """Kahn's count: how many nodes can be completed. Afterwards `remaining` is above 0 on those that cannot."""
     top = 0
@@ -217,7 +218,7 @@ def reach(remaining, succ_start, succ, stack):  # type: ignore[no-untyped-def]
     return count
 
 
-@njit(cache=True)
+@kernel
 def one_cycle(remaining, succ_start, succ, before):  # type: ignore[no-untyped-def]
     """Given what `reach` left: `before` is filled with one reason to wait for each stuck node; returns a node that is
     on a circle of them."""
@@ -232,7 +233,7 @@ def one_cycle(remaining, succ_start, succ, before):  # type: ignore[no-untyped-d
     return last
 
 
-@njit(cache=True)
+@kernel
 def reasons(node, remaining, succ_start, succ, out):  # type: ignore[no-untyped-def]
     """Nodes not completed that `node` waits for, each once, ascending; returns how many there are, writes what fits."""
     count = 0

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from etude.errors import CycleError, TraceError, UsageError
+from etude.kernels.compile import kernel
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 
@@ -169,7 +169,7 @@ def cycle_text(ids: list[int]) -> str:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def _interleave(start_a, rows_a, start_b, rows_b, start, rows):  # type: ignore[no-untyped-def]
     for i in range(len(start) - 1):
         p = start[i]
@@ -181,7 +181,7 @@ def _interleave(start_a, rows_a, start_b, rows_b, start, rows):  # type: ignore[
             p += 1
 
 
-@njit(cache=True)
+@kernel
 def _reversed(start, rows):  # type: ignore[no-untyped-def]
     n = len(start) - 1
     after = np.zeros(n + 1, np.int64)
@@ -201,7 +201,7 @@ def _reversed(start, rows):  # type: ignore[no-untyped-def]
     return after, who
 
 
-@njit(cache=True)
+@kernel
 def _kahn(start, rows, after, who, order, block_missing):  # type: ignore[no-untyped-def]
     """Fills `order` and returns how many nodes it holds."""
     n = len(start) - 1
@@ -230,7 +230,7 @@ def _kahn(start, rows, after, who, order, block_missing):  # type: ignore[no-unt
     return tail
 
 
-@njit(cache=True)
+@kernel
 def _without_self(start, rows):  # type: ignore[no-untyped-def]
     out = rows.copy()
     for i in range(len(start) - 1):
@@ -240,7 +240,7 @@ def _without_self(start, rows):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
+@kernel
 def _walk_cycle(start, rows, done):  # type: ignore[no-untyped-def]
     """From the first node that is not done, to its first dependency that is not done, until a node comes again."""
     n = len(start) - 1
@@ -261,7 +261,7 @@ def _walk_cycle(start, rows, done):  # type: ignore[no-untyped-def]
     return path[seen_at[node] : length].copy()
 
 
-@njit(cache=True)
+@kernel
 def _longest(start, rows, order, cost):  # type: ignore[no-untyped-def]
     """(finish of each node, the dependency that let it start last or -1)."""
     finish = np.zeros(len(cost), np.int64)
@@ -279,7 +279,7 @@ def _longest(start, rows, order, cost):  # type: ignore[no-untyped-def]
     return finish, before
 
 
-@njit(cache=True)
+@kernel
 def _reached(start, rows, seeds):  # type: ignore[no-untyped-def]
     mask = np.zeros(len(start) - 1, np.bool_)
     stack = np.empty(len(start) - 1, np.int32)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from etude.kernels.compile import kernel
 from etude.model.routes import Routes
 from etude.model.system import Level, LevelKind
 from etude.model.topology import Topology
@@ -74,7 +74,7 @@ def _units(topology: Topology, order: I64, size: int, reach: int) -> I64 | None:
     return found if good else None
 
 
-@njit(cache=True)
+@kernel
 def _gathered(order, size, reach, device, rank_of, dst, forwards, out_start, out_link):  # type: ignore[no-untyped-def]
     """A search of `reach` hops from the first rank that is in no unit yet, until all are in one. What a unit holds
     keeps the order that it had, so units inside it stay together."""

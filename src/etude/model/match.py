@@ -19,10 +19,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.compile import kernel
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
@@ -367,7 +367,7 @@ def _messages(sides: Sides, side: I64, shift: I64) -> tuple[I64, NDArray[np.bool
     return pairing[order], tagged[order], tag[order], at[order]
 
 
-@njit(cache=True)
+@kernel
 def _merge(pairing_s, tagged_s, tag_s, at_s, pairing_r, tagged_r, tag_r, at_r):  # type: ignore[no-untyped-def]
     """Two ordered lists side by side: equal keys are pairs, the smaller of two unequal ones is alone."""
     pair = np.empty((min(len(at_s), len(at_r)), 3), np.int64)

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.compile import kernel
+from etude.kernels.varint import put_varint, varint_length
 from etude.model import text
 from etude.model.schema import Why
 
@@ -71,7 +72,7 @@ def spelled(trace: Trace, node: int) -> str:
     return LETTERS[found].tobytes().decode() if found.any() else ""
 
 
-@njit(cache=True)
+@kernel
 def _explained(start, why, found):  # type: ignore[no-untyped-def]
     for i in range(len(found)):
         for e in range(start[i], start[i + 1]):
@@ -80,7 +81,7 @@ def _explained(start, why, found):  # type: ignore[no-untyped-def]
                 break
 
 
-@njit(cache=True)
+@kernel
 def _place(wanted, data_start, ctrl_start, base, offset):  # type: ignore[no-untyped-def]
     """Offsets of slices of one byte an edge, each behind its length; returns where they end."""
     p = base
@@ -88,18 +89,18 @@ def _place(wanted, data_start, ctrl_start, base, offset):  # type: ignore[no-unt
         if wanted[i]:
             offset[i] = p
             length = data_start[i + 1] - data_start[i] + ctrl_start[i + 1] - ctrl_start[i]
-            p += length + text.varint_len(np.uint64(length))
+            p += length + varint_length(np.uint64(length))
     return p
 
 
-@njit(cache=True)
+@kernel
 def _spell(data_start, data_why, ctrl_start, ctrl_why, letters, offset, heap):  # type: ignore[no-untyped-def]
     for i in range(len(offset)):
         p = offset[i]
         if p < 0:
             continue
         length = data_start[i + 1] - data_start[i] + ctrl_start[i + 1] - ctrl_start[i]
-        p = text.put_varint(heap, p, length)
+        p = put_varint(heap, p, length)
         for e in range(data_start[i], data_start[i + 1]):
             heap[p] = letters[data_why[e]]
             p += 1
@@ -108,7 +109,7 @@ def _spell(data_start, data_why, ctrl_start, ctrl_why, letters, offset, heap):  
             p += 1
 
 
-@njit(cache=True)
+@kernel
 def _read(heap, offset, data_start, ctrl_start, meaning, data_why, ctrl_why, strange):  # type: ignore[no-untyped-def]
     for i in range(len(offset)):
         if offset[i] < 0:

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError
+from etude.kernels.compile import kernel
 from etude.model.topology import I32, I64, SHAPES, Topology, VertexKind
 
 _FAR = np.int32(2**30)
@@ -141,7 +141,7 @@ def _product_table(topology: Topology) -> I64:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def _tails(src, dst, forwards, in_start, in_link, out_start):  # type: ignore[no-untyped-def]
     """Where a vertex has one way in, that link; the anchor is the first vertex on the way back that has not."""
     n = len(in_start) - 1
@@ -165,7 +165,7 @@ def _tails(src, dst, forwards, in_start, in_link, out_start):  # type: ignore[no
     return tail, anchor
 
 
-@njit(cache=True)
+@kernel
 def _distances(goal, src, bytes_per_s, forwards, in_start, in_link):  # type: ignore[no-untyped-def]
     """(hops to the goal, smallest bandwidth on the widest of the shortest ways)."""
     n = len(in_start) - 1
@@ -193,7 +193,7 @@ def _distances(goal, src, bytes_per_s, forwards, in_start, in_link):  # type: ig
     return hops, width
 
 
-@njit(cache=True)
+@kernel
 def _mix(a, b, c):  # type: ignore[no-untyped-def]
     x = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(c)
     x ^= x >> np.uint64(31)
@@ -202,7 +202,7 @@ def _mix(a, b, c):  # type: ignore[no-untyped-def]
     return np.int64(x >> np.uint64(2))
 
 
-@njit(cache=True)
+@kernel
 def _walk(  # type: ignore[no-untyped-def]
     source, goal, flow, anchor, tail, src, dst, bytes_per_s, out_start, out_link, hops, width, length, which
 ):
@@ -262,7 +262,7 @@ def _walk(  # type: ignore[no-untyped-def]
     return out[:used].copy(), -1
 
 
-@njit(cache=True)
+@kernel
 def _in_order(links, order, length, start):  # type: ignore[no-untyped-def]
     out = np.empty(len(links), np.int32)
     at = 0
@@ -273,7 +273,7 @@ def _in_order(links, order, length, start):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
+@kernel
 def _reaches(first, dst, forwards, out_start, out_link):  # type: ignore[no-untyped-def]
     n = len(out_start) - 1
     seen = np.zeros(n, np.bool_)
@@ -295,7 +295,7 @@ def _reaches(first, dst, forwards, out_start, out_link):  # type: ignore[no-unty
     return seen
 
 
-@njit(cache=True)
+@kernel
 def _walk_product(source, goal, dimensions):  # type: ignore[no-untyped-def]
     """The order of links is that of `topology._add_dimension`; rows are (shape, size, first link, devices)."""
     start = np.zeros(len(source) + 1, np.int64)

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+from etude.kernels.varint import LONGEST, decode_varint, encode_varint, put_varint, read_varint
 
 PAD = 8
 U8 = NDArray[np.uint8]
@@ -33,72 +35,24 @@ def words(heap: U8) -> NDArray[np.uint64]:
     return np.lib.stride_tricks.as_strided(first, shape=(len(heap) - 7,), strides=(1,), writeable=heap.flags.writeable)
 
 
-def varint(value: int) -> bytes:
-    value &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def prefix(heap, offset):  # type: ignore[no-untyped-def]
     """(first byte, length) of the slice at offset; the heap was checked when it was made."""
-    value = np.int64(heap[offset])
-    if value < 128:
-        return offset + 1, value
-    value &= 127
-    shift = 7
-    p = offset + 1
-    while True:
-        byte = np.int64(heap[p])
-        p += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return p, value
-        shift += 7
-
-
-@njit(cache=True, inline="always")
-def put_varint(out, p, value):  # type: ignore[no-untyped-def]
-    """Writes a number without a sign at `p`; returns where it ends."""
-    rest = np.uint64(value)
-    while rest > np.uint64(127):
-        out[p] = np.uint8(rest & np.uint64(127)) | np.uint8(128)
-        rest >>= np.uint64(7)
-        p += 1
-    out[p] = np.uint8(rest)
-    return p + 1
-
-
-@njit(cache=True, inline="always")
-def varint_len(value):  # type: ignore[no-untyped-def]
-    n = 1
-    while value > np.uint64(127):
-        value >>= np.uint64(7)
-        n += 1
-    return n
+    length, first = read_varint(heap, offset, len(heap))
+    return first, np.int64(length)
 
 
 def slice_bytes(heap: U8, offset: int) -> bytes:
     """The bytes of the slice at offset."""
-    value = shift = 0
-    while True:
-        byte = int(heap[offset])
-        offset += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return heap[offset : offset + value].tobytes()
-        shift += 7
+    length, size = decode_varint(heap[offset : offset + LONGEST].tobytes(), 0)
+    return heap[offset + size : offset + size + length].tobytes()
 
 
 def string(heap: U8, offset: int) -> str:
     return "" if offset < 0 else slice_bytes(heap, offset).decode()
 
 
-@njit(cache=True)
+@kernel
 def _hash(heap, word, start, length):  # type: ignore[no-untyped-def]
     h = np.uint64(length) * np.uint64(0x9E3779B97F4A7C15)
     p = start
@@ -114,7 +68,7 @@ def _hash(heap, word, start, length):  # type: ignore[no-untyped-def]
     return h
 
 
-@njit(cache=True)
+@kernel
 def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
     """Are the `length` bytes at a and b of one heap equal?"""
     n = 0
@@ -128,7 +82,7 @@ def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
+@kernel
 def _intern(heap, word, offsets, begin, stop, codes, table, hashes, unique, used):  # type: ignore[no-untyped-def]
     """Codes for offsets[begin:stop], until the table is 60% full; returns (next row, strings so far)."""
     mask = len(table) - 1
@@ -168,7 +122,7 @@ def _intern(heap, word, offsets, begin, stop, codes, table, hashes, unique, used
     return stop, used
 
 
-@njit(cache=True)
+@kernel
 def _rehash(table, hashes, used):  # type: ignore[no-untyped-def]
     mask = len(table) - 1
     for code in range(used):
@@ -249,7 +203,7 @@ class HeapWriter:
         offset = self._seen.get(raw)
         if offset is None:
             offset = self._seen[raw] = len(self._buffer)
-            self._buffer += varint(len(raw)) + raw
+            self._buffer += encode_varint(len(raw)) + raw
         return offset
 
     def put_all(self, values: Sequence[bytes | str | None]) -> I64:
@@ -259,7 +213,7 @@ class HeapWriter:
         return pad(self._buffer)
 
 
-@njit(cache=True)
+@kernel
 def _copy_slices(heap, unique, out, out_offset):  # type: ignore[no-untyped-def]
     p = 0
     for i in range(len(unique)):
@@ -271,7 +225,7 @@ def _copy_slices(heap, unique, out, out_offset):  # type: ignore[no-untyped-def]
     return p
 
 
-@njit(cache=True)
+@kernel
 def _total(heap, unique):  # type: ignore[no-untyped-def]
     total = 0
     for i in range(len(unique)):
@@ -288,7 +242,7 @@ def gather(heap: U8, unique: I64) -> tuple[U8, I64]:
     return out, offsets
 
 
-@njit(cache=True)
+@kernel
 def _flat(heap, unique, out, starts):  # type: ignore[no-untyped-def]
     p = 0
     for i in range(len(unique)):
@@ -300,7 +254,7 @@ def _flat(heap, unique, out, starts):  # type: ignore[no-untyped-def]
     starts[len(unique)] = p
 
 
-@njit(cache=True)
+@kernel
 def _flat_size(heap, unique):  # type: ignore[no-untyped-def]
     total = 0
     for i in range(len(unique)):
@@ -316,7 +270,7 @@ def flat(heap: U8, unique: I64) -> tuple[U8, I64]:
     return out, starts
 
 
-@njit(cache=True)
+@kernel
 def _heaped(source, starts, out, p, offsets):  # type: ignore[no-untyped-def]
     for i in range(len(starts) - 1):
         offsets[i] = p

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, TraceError
+from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, ValueKind
@@ -232,7 +233,7 @@ class _Raw:
         kind = ValueKind(int(self.trie.kind[state]))
         raw = heap[start : start + length].tobytes()
         if kind:
-            raw = raw[: -len(text.varint((kind + 2) << 3))]
+            raw = raw[: -len(encode_varint((kind + 2) << 3))]
         name, doc, unknown = b"", b"", b""
         for f in fields(raw, "", start, 1):
             if f.number == 1 and f.wire == 2:
@@ -268,7 +269,7 @@ def _rewrite(heap: U8, starts: I64, ends: I64, rows: I64, files: Files) -> tuple
         if rest:
             extra_rows.append(row)
             extra.append(size + len(side))
-            side += text.varint(len(rest)) + rest
+            side += encode_varint(len(rest)) + rest
     bigger = np.zeros(size + len(side) + text.PAD, np.uint8)
     bigger[:size] = heap[:size]
     bigger[size : size + len(side)] = np.frombuffer(side, np.uint8)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Layout, Trace, complete_layouts
@@ -32,7 +33,7 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
             raw = delimited(1, a.name.encode()) if a.name else b""
             raw += (delimited(2, a.doc.encode()) if a.doc else b"") + a.unknown
             if a.kind:
-                raw += text.varint((a.kind + 2) << 3 | int(VALUE_WIRE[a.kind]))
+                raw += encode_varint((a.kind + 2) << 3 | int(VALUE_WIRE[a.kind]))
             prefix_start.append(len(prefixes))
             prefix_len.append(len(raw))
             prefixes += raw
@@ -84,7 +85,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
     """The file's bytes, part by part; each part is valid until the next is asked for."""
     trace, start_ns = decoded.trace, decoded.start_ns
     metadata = decoded.metadata or b"\x0a\x00"  # an explicit empty version: some readers stop at a length of 0
-    yield np.frombuffer(text.varint(len(metadata)) + metadata, np.uint8)
+    yield np.frombuffer(encode_varint(len(metadata)) + metadata, np.uint8)
     layouts, layout = complete_layouts(trace, start_ns)
     program, names = _program(layouts)
     writer = text.HeapWriter()

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import njit
 
+from etude.kernels.compile import kernel
+from etude.kernels.varint import read_varint
 from etude.model.text import same_bytes
 
 # -- columns that are filled only if the file has them -----------------------------------------------------------------
@@ -46,35 +47,13 @@ VALUE_WIRE = np.array(
 Out = namedtuple("Out", "source_id kind name io lazy lazy_seen lazy_default layout data_start ctrl_start irregular")
 Pools = namedtuple("Pools", "data ctrl cells")
 Names = namedtuple("Names", "bytes start is_text")
-"""Attributes that a column holds: their names one after the other, and whether they are text. Given to the kernels and
-not frozen into them, since compiled kernels are cached by this file's age alone."""
+"""Attributes that a column holds: their names one after the other, and whether they are text."""
 Trie = namedtuple("Trie", "start length kind owner parent predicted second layout table")
 """Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the
 attribute message before the value (name, doc string, unknown fields, the value's tag)."""
 
 
-@njit(cache=True, inline="always")
-def varint(u8, p, end):
-    """(value as 64 bits, next byte); next byte is -1 if the number does not end before `end` or within 10 bytes."""
-    if p >= end:
-        return np.uint64(0), np.int64(-1)
-    byte = u8[p]
-    if byte < 128:
-        return np.uint64(byte), p + 1
-    value = np.uint64(byte & 127)
-    shift = np.uint64(7)
-    p += 1
-    while p < end and shift < np.uint64(70):
-        byte = u8[p]
-        p += 1
-        value |= np.uint64(byte & 127) << shift
-        if byte < 128:
-            return value, p
-        shift += np.uint64(7)
-    return value, np.int64(-1)
-
-
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def is_ascii(word, p, end):
     """Has no byte from p to end its high bit set?"""
     seen = np.uint64(0)
@@ -86,7 +65,7 @@ def is_ascii(word, p, end):
     return seen & np.uint64(0x8080808080808080) == np.uint64(0)
 
 
-@njit(cache=True)
+@kernel
 def is_utf8(u8, word, p, end):
     if is_ascii(word, p, end):
         return True
@@ -119,13 +98,13 @@ def is_utf8(u8, word, p, end):
     return True
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def split(u8, size, p, starts, ends, count):
     """Message spans from byte p on. Returns (messages so far, next byte, status); stops when the arrays are full."""
     while p < size:
         if count == len(starts):
             return count, p, GROW_ROWS
-        length, q = varint(u8, p, min(size, p + 10))
+        length, q = read_varint(u8, p, min(size, p + 10))
         if q < 0:
             return count, p, BAD_VARINT
         if length > np.uint64(size - q):
@@ -137,7 +116,7 @@ def split(u8, size, p, starts, ends, count):
     return count, p, DONE
 
 
-@njit(cache=True)
+@kernel
 def skip_field(u8, p, end, tag, max_depth):
     """Next byte after an unknown field's value, or _BAD - code."""
     stack = np.empty(MAX_DEPTH, np.uint64)
@@ -147,7 +126,7 @@ def skip_field(u8, p, end, tag, max_depth):
         if tag >> np.uint64(32) != np.uint64(0) or (depth == 0 and tag < np.uint64(8)):
             return np.int64(_BAD - BAD_TAG)
         if wire == np.uint64(0):
-            _, p = varint(u8, p, end)
+            _, p = read_varint(u8, p, end)
             if p < 0:
                 return np.int64(_BAD - BAD_VARINT)
         elif wire == np.uint64(1):
@@ -155,7 +134,7 @@ def skip_field(u8, p, end, tag, max_depth):
         elif wire == np.uint64(5):
             p += 4
         elif wire == np.uint64(2):
-            length, p = varint(u8, p, end)
+            length, p = read_varint(u8, p, end)
             if p < 0 or length > np.uint64(end - p):
                 return np.int64(_BAD - BAD_LENGTH)
             p += np.int64(length)
@@ -174,12 +153,12 @@ def skip_field(u8, p, end, tag, max_depth):
             return np.int64(_BAD - BAD_LENGTH)
         if depth == 0:
             return p
-        tag, p = varint(u8, p, min(end, p + 5))
+        tag, p = read_varint(u8, p, min(end, p + 5))
         if p < 0:
             return np.int64(_BAD - BAD_VARINT)
 
 
-@njit(cache=True)
+@kernel
 def check_list(u8, word, kind, p, end):
     """0, or the problem with a list attribute's message."""
     one = VALUE_WIRE[kind - 1]
@@ -194,11 +173,11 @@ def check_list(u8, word, kind, p, end):
         if u8[p] == 10:
             p += 1
         else:
-            tag, p = varint(u8, p, min(end, p + 5))
+            tag, p = read_varint(u8, p, min(end, p + 5))
             if p < 0:
                 return BAD_VARINT
         if tag == np.uint64(10):
-            length, p = varint(u8, p, end)
+            length, p = read_varint(u8, p, end)
             if p < 0 or length > np.uint64(end - p):
                 return BAD_LENGTH
             stop = p + np.int64(length)
@@ -207,7 +186,7 @@ def check_list(u8, word, kind, p, end):
                     return BAD_TEXT
             elif one == 0:
                 while p < stop:
-                    _, p = varint(u8, p, stop)
+                    _, p = read_varint(u8, p, stop)
                     if p < 0:
                         return BAD_VARINT
             elif (one == 1 and length % np.uint64(8) != 0) or (one == 5 and length % np.uint64(4) != 0):
@@ -220,7 +199,7 @@ def check_list(u8, word, kind, p, end):
     return 0
 
 
-@njit(cache=True)
+@kernel
 def check_lists(u8, word, kinds, starts, ends):
     """0, or the problem with the first bad one of many list messages."""
     for i in range(len(kinds)):
@@ -230,7 +209,7 @@ def check_lists(u8, word, kinds, starts, ends):
     return 0
 
 
-@njit(cache=True)
+@kernel
 def _owner(u8, start, length, kind, parent, trie, names):
     """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
     for k in range(len(names.is_text)):
@@ -258,7 +237,7 @@ def _owner(u8, start, length, kind, parent, trie, names):
     return -1
 
 
-@njit(cache=True)
+@kernel
 def _find_state(u8, word, a, e, state, trie, names, cur):
     """The state after `state` for the attribute message at [a, e), made if new. < 0: irregular, grow, or bad."""
     q = a
@@ -267,12 +246,12 @@ def _find_state(u8, word, a, e, state, trie, names, cur):
     kind = 0
     while q < e:
         tag_at = q
-        tag, q = varint(u8, q, min(e, q + 5))
+        tag, q = read_varint(u8, q, min(e, q + 5))
         if q < 0:
             return np.int64(_BAD - BAD_VARINT)
         field, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
         if wire == 2 and field <= 2 and field >= 1:
-            length, q = varint(u8, q, e)
+            length, q = read_varint(u8, q, e)
             if q < 0 or length > np.uint64(e - q):
                 return np.int64(_BAD - BAD_LENGTH)
             if stage >= field:
@@ -318,7 +297,7 @@ def _find_state(u8, word, a, e, state, trie, names, cur):
     return s
 
 
-@njit(cache=True)
+@kernel
 def rehash_trie(u8, trie, used):
     mask = len(trie.table) - 1
     for s in range(1, used):
@@ -332,18 +311,18 @@ def rehash_trie(u8, trie, used):
         trie.table[slot] = s
 
 
-@njit(cache=True)
+@kernel
 def _fill(lazy, lazy_seen, lazy_default, column):
     lazy_seen[column] = 1
     lazy[column, :] = lazy_default[column]
 
 
-@njit(cache=True)
+@kernel
 def _value(u8, word, kind, q, e):
     """(64 bits of a cell, status): 0 fine, 1 irregular (bytes behind the value), else a problem."""
     wire = VALUE_WIRE[kind]
     if wire == 0:
-        raw, q = varint(u8, q, e)
+        raw, q = read_varint(u8, q, e)
         if q < 0:
             return np.int64(0), BAD_VARINT
         if kind == 25:
@@ -361,7 +340,7 @@ def _value(u8, word, kind, q, e):
             value = np.int64(raw)
         return value, 0 if q == e else 1
     if wire == 2:
-        length, r = varint(u8, q, e)
+        length, r = read_varint(u8, q, e)
         if r < 0 or length > np.uint64(e - r):
             return np.int64(0), BAD_LENGTH
         if kind == 27:
@@ -384,13 +363,13 @@ def _value(u8, word, kind, q, e):
     return value, 0 if q + size == e else 1
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _is_next(word, a, length, start, n, kind):
     """Does the attribute message of `length` bytes at a belong to the state with these n key bytes at `start`?"""
     return n <= length and same_bytes(word, a, start, n) and (kind != 0 or n == length)
 
 
-@njit(cache=True)
+@kernel
 def _clear(lazy, lazy_seen, lazy_default, row):
     """Undo what a node wrote before it turned out irregular, or before a restart."""
     for column in range(len(lazy_seen)):
@@ -398,7 +377,7 @@ def _clear(lazy, lazy_seen, lazy_default, row):
             lazy[column, row] = lazy_default[column]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
     """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed.
 
@@ -433,7 +412,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
             tag = u8[p]
             p += 1
             if tag == 0x52:
-                length_u, a = varint(u8, p, end)
+                length_u, a = read_varint(u8, p, end)
                 if a < 0 or length_u > np.uint64(end - a):
                     status = BAD_LENGTH
                     break
@@ -461,7 +440,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     continue
                 q = a + t_length[child]
                 if value_kind == 7 or value_kind == 11 or value_kind == 25:  # nearly all values of real traces
-                    raw, q = varint(u8, q, e)
+                    raw, q = read_varint(u8, q, e)
                     if q != e:
                         status = BAD_VARINT if q < 0 else 1
                         break
@@ -479,13 +458,13 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     cells[x] = value
                     x += 1
             elif tag == 0x22 or tag == 0x2A:
-                length_u, p = varint(u8, p, end)
+                length_u, p = read_varint(u8, p, end)
                 if p < 0 or length_u > np.uint64(end - p):
                     status = BAD_LENGTH
                     break
                 last = p + np.int64(length_u)
                 while p < last:
-                    value_u, p = varint(u8, p, last)
+                    value_u, p = read_varint(u8, p, last)
                     if p < 0:
                         status = BAD_VARINT
                         break
@@ -503,7 +482,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     status = 1
                     break
                 io |= bit
-                length_u, p = varint(u8, p, end)
+                length_u, p = read_varint(u8, p, end)
                 if p < 0 or length_u > np.uint64(end - p):
                     status = BAD_LENGTH
                     break
@@ -517,7 +496,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                         status = 1
                         break
                     texts |= 1 << field
-                    length_u, q = varint(u8, p + 1, last)
+                    length_u, q = read_varint(u8, p + 1, last)
                     if q < 0 or length_u > np.uint64(last - q):
                         status = BAD_LENGTH
                         break
@@ -536,7 +515,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     status = 1
                     break
                 name = p
-                length_u, p = varint(u8, p, end)
+                length_u, p = read_varint(u8, p, end)
                 if p < 0 or length_u > np.uint64(end - p):
                     status = BAD_LENGTH
                     break
@@ -546,7 +525,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     break
                 p = e
             elif tag == 0x08 or tag == 0x18 or tag == 0x20 or tag == 0x28 or tag == 0x30 or tag == 0x38:
-                value_u, p = varint(u8, p, end)
+                value_u, p = read_varint(u8, p, end)
                 if p < 0:
                     status = BAD_VARINT
                     break
@@ -603,7 +582,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
     cur[ROW], cur[DATA], cur[CTRL], cur[CELLS] = row, at_data, at_ctrl, at_cell
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _scattered(value):
     """A hash of an id whose low bits depend on all of them, so that no plain pattern of ids collides."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -611,7 +590,7 @@ def _scattered(value):
     return value ^ (value >> np.uint64(31))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def rows_of(ids, rank_start, edge_start, targets, rows):
     """Row within its rank of each target id (the first row that has it), -1 where none has.
 
@@ -656,7 +635,7 @@ def rows_of(ids, rank_start, edge_start, targets, rows):
             rows[e] = table[slot]
 
 
-@njit(cache=True)
+@kernel
 def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):
     """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
     for r in range(len(rank_start) - 1):

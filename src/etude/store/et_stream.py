@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, UsageError
-from etude.model.attrs import read_varint
+from etude.kernels.varint import decode_varint
 from etude.model.feeder import Feeder, Graph, Missing, check_missing, raise_cycle, raise_dangling
 from etude.model.job import Groups
 from etude.model.node_view import Bound, NodeView
@@ -149,7 +149,7 @@ def _metadata(file: FileIO, size: int, path: Path) -> int:
             hint="unpack it first (`gunzip -k`, `zstd -d`), or read it whole and feed from memory",
         )
     try:
-        length, at = read_varint(head, 0)
+        length, at = decode_varint(head, 0)
     except IndexError:
         length, at = size, 0
     if at + length > size:

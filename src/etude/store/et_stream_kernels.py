@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from etude.store.et_kernels import BAD_LENGTH, BAD_TAG, BAD_VARINT, MAX_DEPTH, skip_field, varint
+from etude.kernels.compile import kernel
+from etude.kernels.varint import read_varint
+from etude.store.et_kernels import BAD_LENGTH, BAD_TAG, BAD_VARINT, MAX_DEPTH, skip_field
 
 ROW, EDGE, AT, STATUS, NEED = range(5)
 DONE, MORE, GROW = 0, 1, 2
@@ -13,7 +14,7 @@ _BAD = -100  # as skip_field gives it
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cur):  # type: ignore[no-untyped-def]
     """Messages from u8[cur[AT]:end] on, where u8[0] is byte `base` of the file and `left` bytes of it lie behind `end`.
 
@@ -23,7 +24,7 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
     row, edge, p = cur[ROW], cur[EDGE], cur[AT]
     status = DONE
     while p < end:
-        length, q = varint(u8, p, min(end, p + 10))
+        length, q = read_varint(u8, p, min(end, p + 10))
         if q < 0:
             status = MORE if left > 0 and end - p < 10 else BAD_VARINT
             break
@@ -37,13 +38,13 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
             break
         e, id_, kind = edge, np.uint64(0), np.uint64(0)
         while q < stop:
-            tag, q = varint(u8, q, min(stop, q + 5))
+            tag, q = read_varint(u8, q, min(stop, q + 5))
             if q < 0:
                 status = BAD_VARINT
                 break
             wire, field = tag & np.uint64(7), tag >> np.uint64(3)
             if wire == np.uint64(0):
-                value, q = varint(u8, q, stop)
+                value, q = read_varint(u8, q, stop)
                 if q < 0:
                     status = BAD_VARINT
                     break
@@ -55,14 +56,14 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
                     dep[e] = value
                     e += 1
             elif wire == np.uint64(2):
-                size, q = varint(u8, q, stop)
+                size, q = read_varint(u8, q, stop)
                 if q < 0 or size > np.uint64(stop - q):
                     status = BAD_LENGTH
                     break
                 last = q + np.int64(size)
                 if (field == np.uint64(4) and ctrl) or (field == np.uint64(5) and data):
                     while q < last:
-                        value, q = varint(u8, q, last)
+                        value, q = read_varint(u8, q, last)
                         if q < 0:
                             status = BAD_VARINT
                             break
@@ -90,7 +91,7 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
     cur[ROW], cur[EDGE], cur[AT], cur[STATUS] = row, edge, p, status
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def resolve(ids, dep, rows, table):  # type: ignore[no-untyped-def]
     """Rows (the first that has the id) for ids, -1 where no node has it. `rows` may be the same memory as `dep`, which
     is read ahead of what is written. Returns (how many have none, the first such place, its id)."""
@@ -124,7 +125,7 @@ def resolve(ids, dep, rows, table):  # type: ignore[no-untyped-def]
     return lost, first, lost_id
 
 
-@njit(cache=True)
+@kernel
 def is_dense(ids):  # type: ignore[no-untyped-def]
     """Do the ids count up by one?"""
     same = 0

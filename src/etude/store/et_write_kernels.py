@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import namedtuple
 
 import numpy as np
-from numba import njit
 
-from etude.model.text import prefix, put_varint, varint_len
+from etude.kernels.compile import kernel
+from etude.kernels.varint import put_varint, varint_length
+from etude.model.text import prefix
 from etude.store.et_kernels import VALUE_WIRE
 
 Rows = namedtuple("Rows", "source_id kind name io start_us duration_us io_text layout cell_start")
@@ -18,7 +19,7 @@ Program = namedtuple("Program", "start kind column prefix_start prefix_len prefi
 OUT_OF_RANGE = -2
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _copy(word, a, length, out_word, p):
     """`length` bytes; may write up to 7 more behind them, which the caller's spare room takes."""
     n = 0
@@ -28,12 +29,12 @@ def _copy(word, a, length, out_word, p):
     return p + length
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     total = 0
     for e in range(begin, end):
         value = ids[dep[e]] if dep[e] >= 0 else missing[~dep[e]]
-        total += varint_len(value + base)
+        total += varint_length(value + base)
     out[p] = tag
     p = put_varint(out, p + 1, np.uint64(total))
     for e in range(begin, end):
@@ -42,7 +43,7 @@ def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     return p
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _wire_value(kind, value):
     """(what goes out as a varint, fits): an integer value of a kind."""
     if kind == 7 or kind == 11:
@@ -57,7 +58,7 @@ def _wire_value(kind, value):
     return np.uint64(value), 0 <= value <= 1  # bool
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side, cells, extra_row, extra,
                first, row, x, out, out_word):  # fmt: skip
     """Nodes from `row` (rows.* begin at node `first`) until the block ends or `out` is full.
@@ -177,7 +178,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
                 raw, fits = _wire_value(value_kind, value)
                 if not fits:
                     return row, x, begin, OUT_OF_RANGE
-                p = put_varint(out, p + 1, np.uint64(n + varint_len(raw)))
+                p = put_varint(out, p + 1, np.uint64(n + varint_length(raw)))
                 p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
                 p = put_varint(out, p, raw)
             else:
@@ -201,7 +202,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
             out[p + 1] = 0
             p += 2
         length = p - body
-        size = np.int64(varint_len(np.uint64(length)))
+        size = np.int64(varint_length(np.uint64(length)))
         if size < guess:
             for b in range(length):
                 out[begin + size + b] = out[body + b]

@@ -1,15 +1,15 @@
 """Kernels of the views: arrays in, arrays out."""
 
 import numpy as np
-from numba import njit
 
-from etude.model.text import put_varint
+from etude.kernels.compile import kernel
+from etude.kernels.varint import put_varint
 
 MAX_TRACKS = 256
 """Tracks of one lane. What overlaps more than this many slices lies in the last one, over others."""
 
 
-@njit(cache=True)
+@kernel
 def nest(lane, start, end, track, depth):
     """Fills the track and the depth of each slice; slices are ordered by (lane, start, longest first).
 
@@ -39,7 +39,7 @@ def nest(lane, start, end, track, depth):
     return used
 
 
-@njit(cache=True)
+@kernel
 def varints(values, out):
     """Writes non-negative numbers as varints; `out` has room for ten bytes each. Returns the bytes written."""
     p = 0
@@ -48,7 +48,7 @@ def varints(values, out):
     return p
 
 
-@njit(cache=True)
+@kernel
 def put_event(out, p, time, kind, uuid, name, sort, source_id, size_bytes, flows):
     """One TracePacket with a TrackEvent. Lengths take two bytes where one would do for most, so that they can be
     written once what they count has been: protobuf allows it."""
@@ -84,13 +84,13 @@ def put_event(out, p, time, kind, uuid, name, sort, source_id, size_bytes, flows
     return p
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _put_length(out, p, length):
     out[p] = np.uint8(length & 127) | np.uint8(128)
     out[p + 1] = np.uint8(length >> 7)
 
 
-@njit(cache=True)
+@kernel
 def _put_annotation(out, p, name, value):
     out[p] = 0x22  # debug_annotations
     length = p + 1
@@ -101,7 +101,7 @@ def _put_annotation(out, p, name, value):
     return p
 
 
-@njit(cache=True)
+@kernel
 def put_track(out, start, end, uuid, name, sort, source_id, size_bytes, flow_start, flow):
     """The begin and end events of one track, properly nested; returns the bytes written."""
     p = 0
@@ -122,7 +122,7 @@ def put_track(out, start, end, uuid, name, sort, source_id, size_bytes, flow_sta
     return p
 
 
-@njit(cache=True)
+@kernel
 def coarsen(row, start, end, sort, name, flag, node, least_ns, out):
     """Merges slices shorter than `least_ns` that follow one another in a row; returns how many are left.
 

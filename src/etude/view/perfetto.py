@@ -13,9 +13,9 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.varint import encode_varint
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
-from etude.model.text import varint
 from etude.view.flows import Counter, Flows
 from etude.view.kernels import put_track
 from etude.view.slices import Slices, Sort
@@ -88,11 +88,11 @@ def _rank_uuid(rank: int) -> int:
 
 
 def _number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
+    return encode_varint(field << 3) + encode_varint(value)
 
 
 def _field(field: int, payload: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(payload)) + payload
+    return encode_varint(field << 3 | 2) + encode_varint(len(payload)) + payload
 
 
 def _packet(payload: bytes) -> bytes:
