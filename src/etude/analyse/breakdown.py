@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
-from etude.analyse.kernels import time_by_mask
 from etude.analyse.runs import Run, Use, by_rank, on_device, pattern_of, runs, uses
 from etude.errors import TraceError, UsageError
+from etude.kernels.intervals import time_by_mask
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Timing

@@ -9,9 +9,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.grouping import table
-from etude.analyse.kernels import merged
 from etude.analyse.launches import launched
 from etude.analyse.runs import Run, runs
+from etude.kernels.intervals import merged
 from etude.model.job import Job
 from etude.model.timing import Timing
 

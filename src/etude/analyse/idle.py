@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
 from etude.analyse.grouping import table
-from etude.analyse.kernels import merged
 from etude.analyse.launches import launched
 from etude.analyse.runs import Run, Use, on_device, runs, uses
+from etude.kernels.intervals import merged
 from etude.model.graph import dependencies
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
-from etude.analyse.kernels import merged
 from etude.analyse.operations import Calls
 from etude.analyse.outliers import LIKES, Profile, Slow, grouped_median, slow_units
 from etude.analyse.runs import Run, Use, on_device, runs, uses
 from etude.analyse.segments import Segments
+from etude.kernels.intervals import merged
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.timing import Timing

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from etude.analyse.breakdown import COMMUNICATION, COMPUTE, use_bits
 from etude.analyse.grouping import table
-from etude.analyse.kernels import time_by_mask
 from etude.analyse.runs import Run, on_device, runs, uses
+from etude.kernels.intervals import time_by_mask
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Timing

@@ -134,5 +134,5 @@ def _add_value(name: str, value: Any, names: set[str], digest: Any, seen: set[in
             _add_value(str(number), part, names, digest, seen)
     elif isinstance(value, bool | int | float | str | bytes | np.generic):
         digest.update(repr(value).encode())
-    elif callable(value) and getattr(value, "__module__", "").partition(".")[0] == PACKAGE:
-        _add_function(getattr(value, "py_func", value), digest, seen)
+    elif hasattr(value, "__code__") and value.__module__.partition(".")[0] == PACKAGE:
+        _add_function(value, digest, seen)

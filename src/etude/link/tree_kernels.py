@@ -1,35 +1,10 @@
-"""Compiled: which of some intervals is the innermost around another."""
+"""Compiled walks over call trees, in which a caller comes before what it calls."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from etude.kernels.compile import kernel
-
-
-@kernel
-def innermost(thread, start, end, is_outer, order, slack, found):
-    """found[i]: the latest interval in `order` that is an outer one, of the same thread, and holds i; -1: none.
-
-    `order` is by thread, start and, longest first, end. An outer interval that reaches out of the one that it begins
-    in, by more than `slack`, holds nothing.
-    """
-    stack = np.empty(len(order), np.int64)
-    depth = 0
-    last = np.int64(-1)
-    for i in order:
-        if last >= 0 and thread[i] != thread[last]:
-            depth = 0
-        last = i
-        while depth and end[stack[depth - 1]] <= start[i]:
-            depth -= 1
-        level = depth
-        while level and end[i] > end[stack[level - 1]] + slack:
-            level -= 1
-        found[i] = stack[level - 1] if level else -1
-        if is_outer[i] and level == depth:
-            stack[depth] = i
-            depth += 1
 
 
 @kernel

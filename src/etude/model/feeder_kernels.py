@@ -50,17 +50,6 @@ def count_edges(start, dep, indegree, succ_start):  # type: ignore[no-untyped-de
     return lost, first, forward
 
 
-@kernel
-def fill_successors(start, dep, cursor, succ):  # type: ignore[no-untyped-def]
-    """Writes the successors; cursor[d] is the next free place of d and ends up where d's successors end."""
-    for i in range(len(start) - 1):
-        for k in range(start[i], start[i + 1]):
-            d = dep[k]
-            if d >= 0:
-                succ[cursor[d]] = i
-                cursor[d] += 1
-
-
 # -- the ready set -----------------------------------------------------------------------------------------------------
 
 
@@ -197,31 +186,9 @@ def drain(remaining, succ_start, succ, bits, base, out):  # type: ignore[no-unty
 
 
 @kernel
-def reach(remaining, succ_start, succ, stack):  # type: ignore[no-untyped-def]
-    """Kahn's count: how many nodes can be completed. Afterwards `remaining` is above 0 on those that cannot."""
-    top = 0
-    for i in range(len(remaining)):
-        if remaining[i] == 0:
-            stack[top] = i
-            top += 1
-    count = 0
-    while top > 0:
-        top -= 1
-        node = stack[top]
-        count += 1
-        for e in range(succ_start[node], succ_start[node + 1]):
-            other = succ[e]
-            remaining[other] -= 1
-            if remaining[other] == 0:
-                stack[top] = other
-                top += 1
-    return count
-
-
-@kernel
 def one_cycle(remaining, succ_start, succ, before):  # type: ignore[no-untyped-def]
-    """Given what `reach` left: `before` is filled with one reason to wait for each stuck node; returns a node that is
-    on a circle of them."""
+    """Given what a topological order left: `before` is filled with one reason to wait for each stuck node; returns a
+    node that is on a circle of them."""
     last = -1
     for i in range(len(remaining)):
         if remaining[i] > 0:

@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 from etude.kernels.varint import read_varint
-from etude.store.et_kernels import BAD_LENGTH, BAD_TAG, BAD_VARINT, MAX_DEPTH, skip_field
+from etude.store.et_wire import BAD, BAD_LENGTH, BAD_TAG, BAD_VARINT, MAX_DEPTH, skip_field
 
 ROW, EDGE, AT, STATUS, NEED = range(5)
 DONE, MORE, GROW = 0, 1, 2
-_BAD = -100  # as skip_field gives it
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
+class Window(NamedTuple):
+    """Part of a file."""
+
+    u8: NDArray[np.uint8]
+    end: int  # bytes of it that are filled
+    left: int  # bytes of the file behind them
+    base: int  # byte of the file that u8[0] is
+
+
+class SkeletonRows(NamedTuple):
+    """What is taken of each message."""
+
+    places: NDArray[np.int64]
+    ids: NDArray[np.uint64]
+    kinds: NDArray[np.uint8]
+    dep_start: NDArray[np.int64]
+    dep: NDArray[np.uint64]
+
+
 @kernel
-def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cur):  # type: ignore[no-untyped-def]
-    """Messages from u8[cur[AT]:end] on, where u8[0] is byte `base` of the file and `left` bytes of it lie behind `end`.
+def scan(window, rows, data, ctrl, cur):  # type: ignore[no-untyped-def]
+    """Messages from u8[cur[AT]:end] on, with their data and control dependencies, if wanted.
 
     Stops with cur[STATUS]: DONE at `end`, MORE when the message at cur[AT] lies partly behind it, GROW when the arrays
     are full (cur[NEED] is the size of the message), or a problem. Packed and single numbers count; of a field given
     twice the last does, as in protobuf."""
+    u8, end, left, base = window.u8, window.end, window.left, window.base
+    places, ids, kinds, dep_start, dep = rows.places, rows.ids, rows.kinds, rows.dep_start, rows.dep
     row, edge, p = cur[ROW], cur[EDGE], cur[AT]
     status = DONE
     while p < end:
@@ -75,7 +98,7 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
             else:
                 q = skip_field(u8, q, stop, tag, MAX_DEPTH)
                 if q < 0:
-                    status = -(q - _BAD)
+                    status = BAD - q
                     break
             if field == np.uint64(0):
                 status = BAD_TAG
