@@ -120,7 +120,7 @@ def _data(host: HostTrace, order: I64, nodes: Nodes) -> tuple[I64, I64, Bools]:
     is_gpu = nodes.event >= 0
     roots = np.flatnonzero(host.is_thread_root[order][nodes.row] & ~is_gpu)
     first, second = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-    k.program_order(roots, child_start, child, is_gpu, nodes.handover, first, second, np.zeros(n, np.bool_))
+    k.program_order(roots, k.CallTree(child_start, child, is_gpu, nodes.handover), first, second)
     count = (first >= 0).astype(np.int64) + (second >= 0)
     start = np.concatenate([[0], np.cumsum(count)])
     data = np.empty(start[-1], np.int64)

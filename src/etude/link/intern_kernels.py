@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 from etude.link.scan_kernels import hash_word, same, skip_value
 
 
+class CodedValues(NamedTuple):
+    """Values that have codes, and the table they are looked up in."""
+
+    table: NDArray[np.int32]  # a code at its hash, -1 where there is none
+    hashes: NDArray[np.uint64]  # of each code
+    first: NDArray[np.int64]  # place of its first use
+    lengths: NDArray[np.int64]
+
+
 @kernel(allocates=False)
-def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begin, used):
-    """Codes for the values at `places` (-1 where UNKNOWN) by their bytes, until the table is 60% full.
+def intern_values(buf, word, places, begin, codes, known, used):
+    """Codes for the values at places[begin:] (-1 where UNKNOWN) by their bytes, until the table is 60% full.
     Returns (next row, distinct values so far)."""
+    table, hashes, unique, lengths = known.table, known.hashes, known.first, known.lengths
     mask = np.uint64(len(table) - 1)
     limit = len(table) * 6 // 10
     for i in range(begin, len(places)):

@@ -6,7 +6,10 @@ A scan returns where it stopped and why; a value that no field asks for is passe
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 
@@ -313,8 +316,35 @@ def _attribute(buf, word, p, context, names):
     return p + 1, name, value, last
 
 
+class Wanted(NamedTuple):
+    """The keys that are wanted, and what becomes of their values."""
+
+    slots: NDArray[np.uint64]  # hashes of keys
+    numbers: NDArray[np.int64]  # the field of each, -1 where there is none
+    fields: NDArray[np.int64]  # kind, column or context, is sparse; one column each
+    names: NDArray[np.uint64]  # hashes of the keys `name` and `value` of an attribute
+
+
+class Kept(NamedTuple):
+    """Where values go."""
+
+    dense: NDArray[np.int64]  # a row a column; those of a new row of the text must hold UNKNOWN
+    sparse: NDArray[np.int64]  # row, column, value; one column each
+
+
+class Last(NamedTuple):
+    """What was seen last, as equal bytes need not be parsed again; zeros at the start. See `_attributes`, `_object`."""
+
+    attribute: NDArray[np.int64]
+    next_key: NDArray[np.int64]
+
+
+PLACE, ROW, USED = 0, 1, 2
+"""Cells of a cursor: where the scan is, the next row of `dense`, and entries of `sparse` in use."""
+
+
 @kernel(allocates=False)
-def _attributes(buf, word, p, context, names, slots, numbers, found):
+def _attributes(buf, word, p, context, wanted, found):
     """(behind, entries) of a list of attributes. found[0]: field, found[1]: the value's place, one column each.
 
     found[2:]: of the attribute last seen at this position, its field, and where its text up to the value lies and how
@@ -332,10 +362,10 @@ def _attributes(buf, word, p, context, names, slots, numbers, found):
             behind = behind + 1 if behind > 0 and buf[behind] == _CLOSE else np.int64(-1)
             found[0, k] = found[2, k]
         if behind < 0:
-            behind, name, value, last = _attribute(buf, word, p, context, names)
+            behind, name, value, last = _attribute(buf, word, p, context, wanted.names)
             if behind < 0:
                 return behind, count
-            found[0, k] = found[2, k] = find(slots, numbers, name) if value >= 0 else -1
+            found[0, k] = found[2, k] = find(wanted.slots, wanted.numbers, name) if value >= 0 else -1
             found[3, k], found[4, k] = p, value - p if last else 0
         found[1, k] = value
         count = k + 1
@@ -361,13 +391,15 @@ def _store(buf, p, kind):
 
 
 @kernel(allocates=False)
-def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, sparse, used, found, next_key):
-    """(behind the object at p, sparse entries used). fields: kind, column or context, is sparse; one column each.
+def _object(buf, word, p, wanted, kept, last_seen, first, cursor):
+    """Behind the object at p, whose values go to the row of the cursor; USED is -1 if there was no room.
 
     next_key: of each field (and, first, of the start) the field whose key came next when it was last seen, its context,
     and where its text lies from there up to the value, and how long it is: as in `_attributes`, equal bytes need not be
     parsed again.
     """
+    fields, found, next_key = wanted.fields, last_seen.attribute, last_seen.next_key
+    row, used = cursor[ROW], cursor[USED]
     context, outer, outermost, depth = np.int64(0), np.int64(0), np.int64(0), 0
     p, last = p + 1, np.int64(0)
     while True:
@@ -380,17 +412,18 @@ def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, spar
             field = np.int64(-2)
             if buf[p] != _CLOSE:
                 if buf[p] != _QUOTE:
-                    return ~p, used
+                    return ~p
                 p, h = _key(buf, word, p, context)
                 if p < 0:
-                    return p, used
-                field = find(slots, numbers, h)
+                    return p
+                field = find(wanted.slots, wanted.numbers, h)
                 next_key[0, last], next_key[1, last] = field, context
                 next_key[2, last], next_key[3, last] = begin, p - begin
         if field == -2:
             p += 1
             if depth == 0:
-                return p, used
+                cursor[USED] = used
+                return p
             context, outer, depth = outer, outermost, depth - 1
         else:
             last = field + 2
@@ -400,67 +433,70 @@ def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, spar
                 p += 1
                 continue
             if kind == ATTRIBUTES and buf[p] == _LIST:
-                p, count = _attributes(buf, word, p, fields[1, field], names, slots, numbers, found)
+                p, count = _attributes(buf, word, p, fields[1, field], wanted, found)
                 for k in range(count):
                     if found[0, k] >= 0:
-                        used, _ = _keep(buf, found[1, k], fields, found[0, k], first, row, dense, sparse, used)
+                        used, _ = _keep(buf, found[1, k], fields, found[0, k], first + row, row, kept, used)
             else:
                 behind = p
                 if field >= 0 and kind != ENTER and kind != ATTRIBUTES:
-                    used, behind = _keep(buf, p, fields, field, first, row, dense, sparse, used)
+                    used, behind = _keep(buf, p, fields, field, first + row, row, kept, used)
                 # behind a number there is no more of it; anything else is looked at
                 p = skip_value(buf, word, p) if behind == p or _in_word(buf[behind]) or buf[p] == _QUOTE else behind
             if p < 0 or used < 0:
-                return p, used
+                cursor[USED] = used
+                return p
         p = skip_space(buf, p)
         if buf[p] == _COMMA:
             p += 1
         elif buf[p] != _CLOSE:
-            return ~p, used
+            return ~p
 
 
 @kernel(allocates=False, inline=True)
-def _keep(buf, p, fields, field, first, row, dense, sparse, used):
+def _keep(buf, p, fields, field, number_of_row, row, kept, used):
     """(Sparse entries used, -1 if there is no room; a place that is behind the value at p or in it)."""
     if used < 0:
         return used, p
     number, behind = _store(buf, p, fields[0, field])
     if not fields[2, field]:
-        dense[fields[1, field], row] = number
+        kept.dense[fields[1, field], row] = number
         return used, behind
+    sparse = kept.sparse
     if used >= sparse.shape[1]:
         return np.int64(-1), p
-    sparse[0, used], sparse[1, used], sparse[2, used] = first + row, fields[1, field], number
+    sparse[0, used], sparse[1, used], sparse[2, used] = number_of_row, fields[1, field], number
     return used + 1, behind
 
 
 @kernel(allocates=False)
-def scan_rows(buf, word, p, slots, numbers, fields, names, first, row, stop_row, dense, sparse, used, found, next_key):
-    """Objects of the array whose next element (or end) is at p, until `stop_row` or an array is full.
-    Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN. Row 0 of
-    `dense` is row `first` of the array. `found` and `next_key` are what `_attributes` and `_object` remember; zeros at
-    the start."""
+def scan_rows(buf, word, wanted, kept, last_seen, first, cursor):
+    """Objects of the array whose next element (or end) is at the cursor, until an array is full; returns why it stops.
+    Row 0 of `dense` is row `first` of the array."""
     while True:
-        p = skip_space(buf, p)
+        p = skip_space(buf, cursor[PLACE])
+        cursor[PLACE] = p
         if buf[p] == _END_LIST:
-            return DONE, p + 1, row, used
+            cursor[PLACE] = p + 1
+            return DONE
         if buf[p] != _OPEN:
-            return BAD, p, row, used
-        if row >= stop_row:
-            return FULL, p, row, used
-        behind, now = _object(
-            buf, word, p, slots, numbers, fields, names, first, row, dense, sparse, used, found, next_key
-        )
+            return BAD
+        row, used = cursor[ROW], cursor[USED]
+        if row >= kept.dense.shape[1]:
+            return FULL
+        behind = _object(buf, word, p, wanted, kept, last_seen, first, cursor)
         if behind < 0:
-            return BAD, ~behind, row, used
-        if now < 0:
-            for column in range(len(dense)):
-                dense[column, row] = UNKNOWN
-            return FULL, p, row, used
-        p, used, row = skip_space(buf, behind), now, row + 1
-        if buf[p] == _COMMA:
+            cursor[PLACE], cursor[USED] = ~behind, used
+            return BAD
+        if cursor[USED] < 0:
+            for column in range(len(kept.dense)):
+                kept.dense[column, row] = UNKNOWN
+            cursor[USED] = used
+            return FULL
+        p = skip_space(buf, behind)
+        is_last = buf[p] != _COMMA
+        if not is_last:
             p = skip_space(buf, p + 1)
-            if buf[p] != _OPEN:
-                return BAD, p, row, used
-        elif buf[p] != _END_LIST:
-            return BAD, p, row, used
+        cursor[PLACE], cursor[ROW] = p, row + 1
+        if buf[p] != (_END_LIST if is_last else _OPEN):
+            return BAD

@@ -5,7 +5,7 @@ A node that waits for its launch, for two tensors and, in program order, for a n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ def spell(trace: Trace, heap: U8) -> tuple[U8, I64]:
     size = _place(explained(trace), trace.data_start, trace.ctrl_start, base, offset)
     bigger = np.zeros(size + text.PAD, np.uint8)
     bigger[:base] = heap[:base]
-    _spell(trace.data_start, trace.data_why, trace.ctrl_start, trace.ctrl_why, LETTERS, offset, bigger)
+    _spell(Reasons(trace.data_start, trace.data_why, trace.ctrl_start, trace.ctrl_why), offset, bigger)
     return bigger, offset
 
 
@@ -58,7 +58,7 @@ def read(heap: U8, offset: I64, data_start: I64, ctrl_start: I64) -> tuple[U8, U
     row's text, -1 where there is none. Text fits if it has a letter for each edge, and says more than nothing."""
     data_why, ctrl_why = np.zeros(int(data_start[-1]), np.uint8), np.zeros(int(ctrl_start[-1]), np.uint8)
     strange = np.zeros(len(offset), np.bool_)
-    _read(heap, offset, data_start, ctrl_start, _MEANING, data_why, ctrl_why, strange)
+    _read(heap, offset, Reasons(data_start, data_why, ctrl_start, ctrl_why), strange)
     return data_why, ctrl_why, np.flatnonzero(strange)
 
 
@@ -93,8 +93,18 @@ def _place(wanted, data_start, ctrl_start, base, offset):  # type: ignore[no-unt
     return p
 
 
+class Reasons(NamedTuple):
+    """Why of the edges of each node."""
+
+    data_start: I64
+    data_why: U8
+    ctrl_start: I64
+    ctrl_why: U8
+
+
 @kernel
-def _spell(data_start, data_why, ctrl_start, ctrl_why, letters, offset, heap):  # type: ignore[no-untyped-def]
+def _spell(reasons, offset, heap):  # type: ignore[no-untyped-def]
+    data_start, ctrl_start = reasons.data_start, reasons.ctrl_start
     for i in range(len(offset)):
         p = offset[i]
         if p < 0:
@@ -102,15 +112,16 @@ def _spell(data_start, data_why, ctrl_start, ctrl_why, letters, offset, heap):  
         length = data_start[i + 1] - data_start[i] + ctrl_start[i + 1] - ctrl_start[i]
         p = put_varint(heap, p, length)
         for e in range(data_start[i], data_start[i + 1]):
-            heap[p] = letters[data_why[e]]
+            heap[p] = LETTERS[reasons.data_why[e]]
             p += 1
         for e in range(ctrl_start[i], ctrl_start[i + 1]):
-            heap[p] = letters[ctrl_why[e]]
+            heap[p] = LETTERS[reasons.ctrl_why[e]]
             p += 1
 
 
 @kernel
-def _read(heap, offset, data_start, ctrl_start, meaning, data_why, ctrl_why, strange):  # type: ignore[no-untyped-def]
+def _read(heap, offset, reasons, strange):  # type: ignore[no-untyped-def]
+    data_start, ctrl_start = reasons.data_start, reasons.ctrl_start
     for i in range(len(offset)):
         if offset[i] < 0:
             continue
@@ -120,12 +131,12 @@ def _read(heap, offset, data_start, ctrl_start, meaning, data_why, ctrl_why, str
         fits, known = length == num_data + ctrl_start[i + 1] - ctrl, False
         if fits:
             for p in range(first, first + length):
-                fits &= meaning[heap[p]] != _NONE
-                known |= meaning[heap[p]] != 0
+                fits &= _MEANING[heap[p]] != _NONE
+                known |= _MEANING[heap[p]] != 0
         if not (fits and known):
             strange[i] = True
             continue
         for e in range(num_data):
-            data_why[data + e] = meaning[heap[first + e]]
+            reasons.data_why[data + e] = _MEANING[heap[first + e]]
         for e in range(length - num_data):
-            ctrl_why[ctrl + e] = meaning[heap[first + num_data + e]]
+            reasons.ctrl_why[ctrl + e] = _MEANING[heap[first + num_data + e]]

@@ -7,7 +7,7 @@ writing copies slices. Every heap ends in PAD zero bytes, so kernels may load ei
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,14 +82,24 @@ def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
     return True
 
 
+class Coded(NamedTuple):
+    """The codes of one text column, and the table they are looked up in."""
+
+    codes: NDArray[np.int32]
+    table: NDArray[np.int32]  # a code at its hash, -1 where there is none
+    hashes: NDArray[np.uint64]  # of each code
+    unique: I64  # of each code the offset of its first use
+
+
 @kernel
-def _intern(heap, word, offsets, begin, stop, codes, table, hashes, unique, used):  # type: ignore[no-untyped-def]
-    """Codes for offsets[begin:stop], until the table is 60% full; returns (next row, strings so far)."""
+def _intern(heap, word, offsets, rows, coded, used):  # type: ignore[no-untyped-def]
+    """Codes for the offsets of a range of rows, until the table is 60% full; returns (next row, strings so far)."""
+    codes, table, hashes, unique = coded.codes, coded.table, coded.hashes, coded.unique
     mask = len(table) - 1
     limit = len(table) * 6 // 10
     last_offset = np.int64(-2)
     last_code = np.int32(-1)
-    for i in range(begin, stop):
+    for i in range(rows[0], rows[1]):
         offset = offsets[i]
         if offset < 0:
             codes[i] = -1
@@ -119,7 +129,7 @@ def _intern(heap, word, offsets, begin, stop, codes, table, hashes, unique, used
         codes[i] = code
         last_offset = offset
         last_code = code
-    return stop, used
+    return rows[1], used
 
 
 @kernel
@@ -149,8 +159,8 @@ class _Dictionary:
     def upto(self, heap: U8, word: NDArray[np.uint64], stop: int) -> None:
         """Codes for all rows before `stop`."""
         while True:
-            found = (self.codes, self._table, self._hashes, self._unique, self._used)
-            self._row, self._used = _intern(heap, word, self.offsets, self._row, stop, *found)
+            coded = Coded(self.codes, self._table, self._hashes, self._unique)
+            self._row, self._used = _intern(heap, word, self.offsets, (self._row, stop), coded, self._used)
             if self._row == stop:
                 return
             self._make(self._size * (4 if self._size < 1 << 18 else 2))

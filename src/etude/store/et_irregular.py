@@ -14,7 +14,7 @@ from etude.errors import FormatError
 from etude.kernels.varint import decode_varint, encode_varint
 from etude.model.schema import ValueKind
 from etude.model.text import pad, words
-from etude.store.et_kernels import MAX_DEPTH, MAX_MICROS, PROBLEM, VALUE_WIRE, check_list
+from etude.store.et_wire import MAX_DEPTH, MAX_MICROS, PROBLEM, VALUE_WIRE, check_list
 
 
 @dataclass(frozen=True, slots=True)

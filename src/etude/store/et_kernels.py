@@ -6,13 +6,28 @@ out of order inside an attribute, newer than the schema) is flagged as irregular
 
 from __future__ import annotations
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 from etude.kernels.varint import read_varint
 from etude.model.text import same_bytes
+from etude.store.et_wire import (
+    BAD,
+    BAD_LENGTH,
+    BAD_TEXT,
+    BAD_VARINT,
+    DONE,
+    GROW_ROWS,
+    MAX_DEPTH,
+    MAX_MICROS,
+    VALUE_WIRE,
+    check_list,
+    is_utf8,
+    skip_field,
+)
 
 # -- columns that are filled only if the file has them -----------------------------------------------------------------
 IO_FIRST, START_US, DURATION_US, OWNED_FIRST = 0, 6, 7, 8
@@ -22,191 +37,59 @@ ROW, DATA, CTRL, CELLS, STATES, LAYOUTS, STATUS, AT, IRREGULAR = range(9)
 CURSOR_SIZE = 9
 
 # -- status ------------------------------------------------------------------------------------------------------------
-DONE, GROW_ROWS, GROW_TRIE, BAD = 0, 1, 2, 10
-BAD_VARINT, BAD_LENGTH, BAD_TAG, BAD_TEXT, BAD_LIST = 10, 11, 12, 13, 14
-PROBLEM = {
-    BAD_VARINT: "a number does not end within its message",
-    BAD_LENGTH: "a field runs past the end of its message",
-    BAD_TAG: "not a protobuf field",
-    BAD_TEXT: "text that is not UTF-8",
-    BAD_LIST: "a list attribute is malformed",
-}
+GROW_TRIE = 2
 _IRREGULAR = -2
 _GROW = -3
-_BAD = -100  # _BAD - code
 
-MAX_DEPTH = 100
-"""Groups and messages within one another, as protobuf counts them."""
-MAX_MICROS = np.int64(np.iinfo(np.int64).max // 1000)
-
-# wire type of each value kind; -1 for none
-VALUE_WIRE = np.array(
-    [-1, 1, 2, 5, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 5, 2, 1, 2, 5, 2, 1, 2, 0, 2, 2, 2, 2, 2], np.int64
-)
-
-Out = namedtuple("Out", "source_id kind name io lazy lazy_seen lazy_default layout data_start ctrl_start irregular")
-Pools = namedtuple("Pools", "data ctrl cells")
-Names = namedtuple("Names", "bytes start is_text")
-"""Attributes that a column holds: their names one after the other, and whether they are text."""
-Trie = namedtuple("Trie", "start length kind owner parent predicted second layout table")
-"""Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the
-attribute message before the value (name, doc string, unknown fields, the value's tag)."""
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
 
 
-@kernel(inline=True)
-def is_ascii(word, p, end):
-    """Has no byte from p to end its high bit set?"""
-    seen = np.uint64(0)
-    while p + 8 <= end:
-        seen |= word[p]
-        p += 8
-    if p < end:
-        seen |= word[p] & ((np.uint64(1) << np.uint64(8 * (end - p))) - np.uint64(1))
-    return seen & np.uint64(0x8080808080808080) == np.uint64(0)
+class Out(NamedTuple):
+    """Columns of nodes."""
+
+    source_id: NDArray[np.uint64]
+    kind: U8
+    name: I64
+    io: U8
+    lazy: I64  # a row for each column that is filled only if the file has it
+    lazy_seen: U8
+    lazy_default: I64
+    layout: NDArray[np.int32]
+    data_start: I64
+    ctrl_start: I64
+    irregular: U8
 
 
-@kernel
-def is_utf8(u8, word, p, end):
-    if is_ascii(word, p, end):
-        return True
-    while p < end:
-        a = u8[p]
-        if a < 0x80:
-            p += 1
-            continue
-        if a < 0xC2 or a > 0xF4:
-            return False
-        more = 1 if a < 0xE0 else (2 if a < 0xF0 else 3)
-        if p + more >= end:
-            return False
-        b = u8[p + 1]
-        low, top = 0x80, 0xBF
-        if a == 0xE0:
-            low = 0xA0
-        elif a == 0xED:
-            top = 0x9F
-        elif a == 0xF0:
-            low = 0x90
-        elif a == 0xF4:
-            top = 0x8F
-        if b < low or b > top:
-            return False
-        for k in range(2, more + 1):
-            if u8[p + k] & 0xC0 != 0x80:
-                return False
-        p += more + 1
-    return True
+class Pools(NamedTuple):
+    """What nodes have any number of."""
+
+    data: NDArray[np.uint64]
+    ctrl: NDArray[np.uint64]
+    cells: I64
 
 
-@kernel
-def split(u8, size, p, starts, ends, count):
-    """Message spans from byte p on. Returns (messages so far, next byte, status); stops when the arrays are full."""
-    while p < size:
-        if count == len(starts):
-            return count, p, GROW_ROWS
-        length, q = read_varint(u8, p, min(size, p + 10))
-        if q < 0:
-            return count, p, BAD_VARINT
-        if length > np.uint64(size - q):
-            return count, p, BAD_LENGTH
-        starts[count] = q
-        ends[count] = q + np.int64(length)
-        count += 1
-        p = q + np.int64(length)
-    return count, p, DONE
+class Names(NamedTuple):
+    """Attributes that a column holds: their names one after the other, and whether they are text."""
+
+    bytes: U8
+    start: I64
+    is_text: NDArray[np.bool_]
 
 
-@kernel
-def skip_field(u8, p, end, tag, max_depth):
-    """Next byte after an unknown field's value, or _BAD - code."""
-    stack = np.empty(MAX_DEPTH, np.uint64)
-    depth = 0
-    while True:
-        wire = tag & np.uint64(7)
-        if tag >> np.uint64(32) != np.uint64(0) or (depth == 0 and tag < np.uint64(8)):
-            return np.int64(_BAD - BAD_TAG)
-        if wire == np.uint64(0):
-            _, p = read_varint(u8, p, end)
-            if p < 0:
-                return np.int64(_BAD - BAD_VARINT)
-        elif wire == np.uint64(1):
-            p += 8
-        elif wire == np.uint64(5):
-            p += 4
-        elif wire == np.uint64(2):
-            length, p = read_varint(u8, p, end)
-            if p < 0 or length > np.uint64(end - p):
-                return np.int64(_BAD - BAD_LENGTH)
-            p += np.int64(length)
-        elif wire == np.uint64(3):
-            if depth == max_depth:
-                return np.int64(_BAD - BAD_TAG)
-            stack[depth] = tag >> np.uint64(3)
-            depth += 1
-        elif wire == np.uint64(4):
-            if depth == 0 or stack[depth - 1] != tag >> np.uint64(3):
-                return np.int64(_BAD - BAD_TAG)
-            depth -= 1
-        else:
-            return np.int64(_BAD - BAD_TAG)
-        if p > end:
-            return np.int64(_BAD - BAD_LENGTH)
-        if depth == 0:
-            return p
-        tag, p = read_varint(u8, p, min(end, p + 5))
-        if p < 0:
-            return np.int64(_BAD - BAD_VARINT)
+class Trie(NamedTuple):
+    """Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the
+    attribute message before the value (name, doc string, unknown fields, the value's tag)."""
 
-
-@kernel
-def check_list(u8, word, kind, p, end):
-    """0, or the problem with a list attribute's message."""
-    one = VALUE_WIRE[kind - 1]
-    if kind == 28 and is_ascii(word, p, end):  # short ASCII strings: each is a tag, a length below 128, its bytes
-        q = p
-        while q + 1 < end and u8[q] == 10:
-            q += 2 + np.int64(u8[q + 1])
-        if q == end:
-            return 0
-    while p < end:
-        tag = np.uint64(10)
-        if u8[p] == 10:
-            p += 1
-        else:
-            tag, p = read_varint(u8, p, min(end, p + 5))
-            if p < 0:
-                return BAD_VARINT
-        if tag == np.uint64(10):
-            length, p = read_varint(u8, p, end)
-            if p < 0 or length > np.uint64(end - p):
-                return BAD_LENGTH
-            stop = p + np.int64(length)
-            if kind == 28:
-                if not is_utf8(u8, word, p, stop):
-                    return BAD_TEXT
-            elif one == 0:
-                while p < stop:
-                    _, p = read_varint(u8, p, stop)
-                    if p < 0:
-                        return BAD_VARINT
-            elif (one == 1 and length % np.uint64(8) != 0) or (one == 5 and length % np.uint64(4) != 0):
-                return BAD_LIST
-            p = stop
-        else:
-            p = skip_field(u8, p, end, tag, MAX_DEPTH - 2)
-            if p < 0:
-                return -(p - _BAD)
-    return 0
-
-
-@kernel
-def check_lists(u8, word, kinds, starts, ends):
-    """0, or the problem with the first bad one of many list messages."""
-    for i in range(len(kinds)):
-        problem = check_list(u8, word, kinds[i], starts[i], ends[i])
-        if problem:
-            return problem
-    return 0
+    start: I64
+    length: I64
+    kind: I64
+    owner: I64
+    parent: I64
+    predicted: I64
+    second: I64
+    layout: I64
+    table: I64
 
 
 @kernel
@@ -248,17 +131,17 @@ def _find_state(u8, word, a, e, state, trie, names, cur):
         tag_at = q
         tag, q = read_varint(u8, q, min(e, q + 5))
         if q < 0:
-            return np.int64(_BAD - BAD_VARINT)
+            return np.int64(BAD - BAD_VARINT)
         field, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
         if wire == 2 and field <= 2 and field >= 1:
             length, q = read_varint(u8, q, e)
             if q < 0 or length > np.uint64(e - q):
-                return np.int64(_BAD - BAD_LENGTH)
+                return np.int64(BAD - BAD_LENGTH)
             if stage >= field:
                 return np.int64(_IRREGULAR)
             stage = field
             if not is_utf8(u8, word, q, q + np.int64(length)):
-                return np.int64(_BAD - BAD_TEXT)
+                return np.int64(BAD - BAD_TEXT)
             if field == 1:
                 name_at, name_len = q, np.int64(length)
             q += np.int64(length)
@@ -430,7 +313,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                 if child < 0:
                     child = _find_state(u8, word, a, e, state, trie, names, cur)
                     if child < 0:
-                        status = 1 if child == _IRREGULAR else (_GROW if child == _GROW else -(child - _BAD))
+                        status = 1 if child == _IRREGULAR else (_GROW if child == _GROW else BAD - child)
                         break
                     t_predicted[state] = child
                 state = child
@@ -580,72 +463,3 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
     else:
         cur[STATUS] = DONE
     cur[ROW], cur[DATA], cur[CTRL], cur[CELLS] = row, at_data, at_ctrl, at_cell
-
-
-@kernel(inline=True)
-def _scattered(value):
-    """A hash of an id whose low bits depend on all of them, so that no plain pattern of ids collides."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-@kernel
-def rows_of(ids, rank_start, edge_start, targets, rows):
-    """Row within its rank of each target id (the first row that has it), -1 where none has.
-
-    Rank r owns rows rank_start[r]:rank_start[r+1] of ids; edge_start gives each row's span of targets."""
-    largest = 0
-    for r in range(len(rank_start) - 1):
-        largest = max(largest, rank_start[r + 1] - rank_start[r])
-    table = np.empty(0, np.int32)
-    for r in range(len(rank_start) - 1):
-        first, stop = rank_start[r], rank_start[r + 1]
-        n = stop - first
-        dense = True
-        for i in range(1, n):
-            if ids[first + i] != ids[first] + np.uint64(i):
-                dense = False
-                break
-        if dense:
-            for e in range(edge_start[first], edge_start[stop]):
-                k = targets[e] - ids[first]
-                rows[e] = np.int32(k) if k < np.uint64(n) else np.int32(-1)
-            continue
-        if len(table) == 0:
-            room = 16
-            while room < 2 * largest:
-                room *= 2
-            table = np.empty(room, np.int32)
-        size = 16
-        while size < 2 * n:
-            size *= 2
-        mask = np.uint64(size - 1)
-        table[:size] = -1
-        for i in range(n):
-            slot = _scattered(ids[first + i]) & mask
-            while table[slot] >= 0 and ids[first + table[slot]] != ids[first + i]:
-                slot = (slot + np.uint64(1)) & mask
-            if table[slot] < 0:
-                table[slot] = i
-        for e in range(edge_start[first], edge_start[stop]):
-            slot = _scattered(targets[e]) & mask
-            while table[slot] >= 0 and ids[first + table[slot]] != targets[e]:
-                slot = (slot + np.uint64(1)) & mask
-            rows[e] = table[slot]
-
-
-@kernel
-def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):
-    """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
-    for r in range(len(rank_start) - 1):
-        for e in range(edge_start[rank_start[r]], edge_start[rank_start[r + 1]]):
-            if rows[e] < 0:
-                low, high = lost_start[r], lost_start[r + 1]
-                while low < high:
-                    middle = (low + high) // 2
-                    if lost[middle] < targets[e]:
-                        low = middle + 1
-                    else:
-                        high = middle
-                rows[e] = ~np.int32(low - lost_start[r])

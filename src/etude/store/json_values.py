@@ -13,7 +13,7 @@ from etude.kernels.varint import encode_varint
 from etude.model.attrs import encode_list, scalar_to_varint
 from etude.model.schema import KIND_TO_WIRE, ValueKind
 from etude.store.et_irregular import delimited
-from etude.store.et_kernels import VALUE_WIRE
+from etude.store.et_wire import VALUE_WIRE
 
 V = ValueKind
 
