@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import browser
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+import browser
 
 RANK = re.compile(r"[._-]?(?:rank|device)[-_.]?(\d+)")
 SYSTEM = "dgx-h100"
@@ -82,10 +83,10 @@ def opened(source: Input) -> Any:
 def times(job: Any) -> Any:
     if job.timing is not None:
         return job.timing
-    from etude.cost import catalogue
+    from etude.machine import open_system
     from etude.simulate.run import simulate
 
-    machine = catalogue.system(SYSTEM)
+    machine = open_system(SYSTEM)
     return simulate(job, machine.resized(max(len(machine), -(-job.world_size // 8) * 8)))
 
 
@@ -111,8 +112,8 @@ def main() -> int:
     from etude.cli.report import allocated
     from etude.errors import EtudeError
     from etude.model.timing import Origin
-    from etude.reporting.compose import report
-    from etude.reporting.device import device_of
+    from etude.report.compose import report
+    from etude.report.device import device_of
     from etude.view.page import render
 
     failed = 0

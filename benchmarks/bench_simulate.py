@@ -20,9 +20,9 @@ from typing import Any
 
 import big_jobs
 
-from etude.cost import catalogue
+from etude.machine import open_system
+from etude.machine.system import System
 from etude.model.job import Job
-from etude.model.system import System
 
 CASES: dict[str, tuple[bool, int, int, dict[str, Any]]] = {
     "1,024 ranks, 4 M nodes, unfolded": (False, 1_024, 4_000, {"fold": False}),
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[bool, int, int, dict[str, Any]]] = {
 
 
 def machine(ranks: int) -> System:
-    return catalogue.system("dgx-h100").resized(max(ranks, 16))
+    return open_system("dgx-h100").resized(max(ranks, 16))
 
 
 def made(folded: bool, ranks: int, nodes: int) -> Job:

@@ -20,6 +20,7 @@ import gzip
 import json
 import math
 import os
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +30,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import by_hand
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
+import by_hand
 import etude
 from etude.analyse.breakdown import breakdown, kernel_types
 from etude.analyse.counting import counting_of

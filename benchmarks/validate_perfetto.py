@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import browser
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from all_reports import shared
+
+import browser
 
 RUNS = ("traces/h200/gpt_train_kineto.json.gz", "traces/public/vllm_prefill_decode.kineto.json.gz",
         "traces/public/mi300_bert_small.kineto.json.gz", "traces/public/mtia_inference.kineto.json.gz")  # fmt: skip
@@ -187,12 +188,12 @@ def compare(read: Perfetto, expected: Written, *, exact: bool) -> list[str]:
 def jobs(folder: Path) -> Iterator[tuple[str, Any, Any]]:
     import etude
     from etude.cli import main
-    from etude.cost import catalogue
+    from etude.machine import open_system
     from etude.simulate.run import simulate
 
     assert main(["generate", *MODEL, "-o", str(folder / "llama")]) == 0
     job = etude.open(folder / "llama")
-    yield "generated, simulated", job, simulate(job, catalogue.system("dgx-h100"))
+    yield "generated, simulated", job, simulate(job, open_system("dgx-h100"))
     root = shared()
     for name in RUNS:
         if (root / name).exists():

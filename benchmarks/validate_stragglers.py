@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from pathlib import Path
 
-from straggling_jobs import FACTORS, KINDS, SIZES, Truth, straggling
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from etude.analyse.stragglers import stragglers
+from straggling_jobs import FACTORS, KINDS, SIZES, Truth, straggling
 
 
 def named(truth: Truth, found: list[dict[str, object]]) -> str:

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import by_hand
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import by_hand
 import etude
 from etude.analyse.breakdown import breakdown, kernel_types
 from etude.analyse.counting import OURS, TOOLS, Counting, counting_of

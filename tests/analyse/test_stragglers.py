@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from straggling_jobs import straggling
 from validate_stragglers import named
 
 import etude
@@ -12,6 +11,7 @@ from etude.analyse.outliers import profile, slow_units
 from etude.analyse.stragglers import missing_only, stragglers
 from etude.errors import FormatError
 from etude.model.schema import Collective, Kind
+from straggling_jobs import straggling
 from timed_jobs import timed
 
 

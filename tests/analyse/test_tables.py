@@ -13,9 +13,9 @@ from etude.analyse.roofline import roofline, utilisation
 from etude.analyse.runs import left_over, runs
 from etude.analyse.steps import step_times, steps
 from etude.errors import UsageError
+from etude.machine.system import Device
 from etude.model.job import Job
 from etude.model.schema import Kind, Why
-from etude.model.system import Device
 from timed_jobs import timed
 
 GEMM = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}

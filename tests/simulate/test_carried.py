@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cost.catalogue import system as catalogue
 from etude.cost.collectives import choose
 from etude.cost.groups import group_shape
 from etude.errors import ClusterError, UsageError
+from etude.machine import open_system as catalogue
+from etude.machine.fabrics import topology_of_system
+from etude.machine.system import CollectiveSettings, Protocol
+from etude.machine.topology import Blocks, LinkList, VertexKind, Wire, topology_of
 from etude.model.build import TraceBuilder, job_of
-from etude.model.fabrics import topology_of_system
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.model.system import CollectiveSettings, Protocol
-from etude.model.topology import Blocks, Links, VertexKind, Wire, topology_of
 from etude.simulate.carried import Carrier
 from etude.simulate.network.run import Operation, run_operations
 from etude.simulate.options import Overlap
@@ -193,7 +193,7 @@ def test_overlap_of_many_changes_keeps_the_books(network: str):
 @BOTH
 def test_equal_ways_are_taken_at_once(network: str):
     """Two devices with two switches between them: a message takes both, as channels do."""
-    links = Links()
+    links = LinkList()
     links.add_both(np.repeat([0, 1], 2), np.tile([2, 3], 2), Wire(bytes_per_s=1e9, latency_ns=10))
     kind = np.array([VertexKind.DEVICE] * 2 + [VertexKind.SWITCH] * 2, np.uint8)
     graph = topology_of(

@@ -11,8 +11,8 @@ import pytest
 import etude
 from etude.cost.schedules import known, schedule
 from etude.errors import DeadlockError, UsageError
+from etude.machine.fabrics import topology_of_system
 from etude.model.build import TraceBuilder, job_of
-from etude.model.fabrics import topology_of_system
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.simulate import joined

@@ -12,9 +12,9 @@ from hypothesis.strategies import DrawFn
 
 from etude.cost.schedules import known, schedule
 from etude.errors import ClusterError, UsageError
-from etude.model.fabrics import dragonfly, fat_tree, rail_clos
+from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
+from etude.machine.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 from etude.model.schema import Collective
-from etude.model.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 from etude.simulate.network import kernels as k
 from etude.simulate.network.run import NetworkOptions, Operation, run_operations
 from etude.simulate.network.state import NetworkState

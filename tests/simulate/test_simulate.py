@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cost import catalogue
 from etude.errors import ClusterError, DeadlockError, EtudeError, MismatchError, TraceError, UsageError
+from etude.machine import open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.fold import fold
 from etude.model.job import Job
@@ -217,7 +217,7 @@ def test_compute_and_communication_slow_each_other_by_the_stated_factors():
 
 def test_compute_times_are_recorded_scaled_or_modelled():
     job = alone(comp(100), comp(UNKNOWN, flops=10**9), comp(UNKNOWN))
-    machine = catalogue.system("dgx-h100")
+    machine = open_system("dgx-h100")
     found = simulate(job, machine)
     start, end = found.block(0)
     assert end[0] - start[0] == 100

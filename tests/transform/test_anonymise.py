@@ -18,7 +18,7 @@ from etude.model.job import Job, Note, assemble
 from etude.model.schema import NODE, OWNED, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.timing import measured
 from etude.store import chakra
-from etude.transform.anonymise import AnonymiseOptions, anonymise, kept
+from etude.transform.anonymising import AnonymiseOptions, anonymise, kept
 from toy_systems import one_level
 
 SCHEMA_WORDS = {c.attr.encode() for c in OWNED} | {b"involved_dim", b"1.0.0"}

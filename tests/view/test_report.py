@@ -9,10 +9,10 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import browser
 import numpy as np
 import pytest
 
+import browser
 from etude.analyse.breakdown import breakdown
 from etude.cli import main
 from etude.errors import DeadlockError
@@ -20,8 +20,8 @@ from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job, Note
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.reporting import words
-from etude.reporting.compose import report, said_once
+from etude.report import words
+from etude.report.compose import report, said_once
 from etude.simulate.run import simulate
 from etude.store import chakra, columns
 from etude.view.embedded import Shown, pack

@@ -17,11 +17,11 @@ from etude.analyse.roofline import utilisation
 from etude.analyse.serving import served
 from etude.analyse.steps import step_times
 from etude.analyse.traffic import traffic_matrix
+from etude.machine.system import Device, System
 from etude.model.card import Card
 from etude.model.job import Job
 from etude.model.match import WORLD
 from etude.model.schema import Collective
-from etude.model.system import Device, System
 from etude.model.timing import Origin, Timing
 
 Row = tuple[str, float, str]

@@ -20,10 +20,10 @@ from etude.analyse.operators import device_times
 from etude.analyse.runs import Run, Use, by_rank, runs, segments, uses
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.cost.traces import ops_of
+from etude.machine.system import Device
 from etude.model.distinct import distinct
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
-from etude.model.system import Device
 from etude.model.timing import Timing
 from etude.model.trace import Trace
 

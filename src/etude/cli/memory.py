@@ -53,10 +53,9 @@ def memory(
 def _allocated(path: Path, each: bool) -> "pa.Table":
     from etude.analyse.memory import peaks
     from etude.errors import UsageError
-    from etude.ingest.allocations import allocations
-    from etude.ingest.reading import load_device
+    from etude.ingest import allocations, reading
 
-    found = allocations(load_device(path))
+    found = allocations.allocations(reading.load_device(path))
     if not len(found):
         raise UsageError(
             "no allocation was recorded", where=str(path), hint="profile(profile_memory=True) records them; --copies"

@@ -42,8 +42,8 @@ def metrics(
         emit(sent(open_job(path, groups, workers)), json=json, csv=csv, md=md)
         return
     from etude.analyse import metrics as analyse
-    from etude.named import open_system
-    from etude.reporting.device import device_of, recognised
+    from etude.machine import open_system
+    from etude.report.device import device_of, recognised
     from etude.store import cards
 
     job, times = _timed(path, groups, workers, system, timing)

@@ -41,10 +41,10 @@ def report(
     from etude import __version__
     from etude.errors import UsageError
     from etude.files import writing
-    from etude.reporting.comparison import comparison
-    from etude.reporting.compose import PARTS
-    from etude.reporting.compose import report as compose
-    from etude.reporting.device import device_of
+    from etude.report.comparison import comparison
+    from etude.report.compose import PARTS
+    from etude.report.compose import report as compose
+    from etude.report.device import device_of
     from etude.view.page import MARKS, render
 
     if len(paths) > 2:
@@ -93,10 +93,9 @@ def allocated(path: Path) -> "pa.Table | None":
 
     if not is_profile(path) or not re.search(rb'"profile_memory":\s*1', compressed.head(path, 1 << 16)):
         return None
-    from etude.ingest.allocations import allocations
-    from etude.ingest.reading import load_device
+    from etude.ingest import allocations, reading
 
-    return allocations(load_device(path))
+    return allocations.allocations(reading.load_device(path))
 
 
 def plain(path: Path) -> str:

@@ -31,14 +31,14 @@ def roofline(
     etude roofline trace.json.gz --device h200 --utilisation
     """
     from etude.analyse import roofline as analyse
-    from etude.cost import catalogue
     from etude.errors import UsageError
+    from etude.machine import device_names, open_device, open_system
     from etude.units import parse_count
 
     name = device or system
     on = None
     if name:
-        on = catalogue.device(name) if name in catalogue.device_names() else catalogue.system(name).device
+        on = open_device(name) if name in device_names() else open_system(name).device
     if utilisation and on is None:
         raise UsageError("utilisation is of a device, and none is given", hint="--device h200")
     job, times = open_timed(path, groups, workers, system, timing)

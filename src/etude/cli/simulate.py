@@ -14,8 +14,8 @@ from etude.cli.timed import grown
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
+    from etude.machine.system import System
     from etude.model.job import Job
-    from etude.model.system import System
     from etude.simulate.options import Options
     from etude.simulate.result import Simulated
 
@@ -75,7 +75,7 @@ def simulate(
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time"""
-    from etude.named import open_system
+    from etude.machine import open_system
     from etude.units import parse_bytes
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
@@ -231,7 +231,7 @@ def _rank(option: str, text: str) -> int:
 
 def _collectives(given: Pairs | None) -> dict[str, Any]:
     """Names of algorithms, or algorithms from files: one for each size of group."""
-    from etude.named import is_algorithm_file, open_algorithm
+    from etude.opening import is_algorithm_file, open_algorithm
 
     found: dict[str, Any] = {}
     for name, value in _pairs("collective", given):

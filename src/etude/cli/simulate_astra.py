@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from etude.simulate.astra import AstraResult, Workload
+    from etude.astra import AstraResult, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class AstraFiles:
 
 def simulate_astra(path: Path, files: AstraFiles, *, timing: Path | None, force: bool, json: bool) -> int:
     """Runs, writes the timing, prints; a hang or a crash of ASTRA-sim is the answer "no" with its cause."""
-    from etude.simulate import astra
+    from etude import astra
 
     network, system = astra.read_network(files.network), astra.read_system(files.system)
     remote = astra.read_remote_memory(files.remote_memory) if files.remote_memory else None
@@ -78,9 +78,9 @@ def _as_et(path: Path) -> Iterator[Path]:
     if is_plain:
         yield path
         return
-    from etude.generate.evened import by_rank
+    from etude.transform import for_astra
 
-    job = by_rank(open_job(path))
+    job = for_astra(open_job(path))
     with TemporaryDirectory(prefix="etude-") as folder:
         chakra.write_job(job, Path(folder))
         yield Path(folder)
@@ -88,7 +88,7 @@ def _as_et(path: Path) -> Iterator[Path]:
 
 def _traces(path: Path, npus: int, given: Path) -> tuple[list[Path], Path | None]:
     """A trace for each NPU, and the group file beside them. One file without a rank in its name serves all."""
-    from etude.simulate.astra import AstraAbort
+    from etude.astra import AstraAbort
     from etude.store.chakra import find_ranks
 
     name, found = find_ranks(path)
@@ -127,7 +127,7 @@ def _spent(workload: "Workload", found: "AstraResult") -> Any:
     """How each rank spent its time, by our own definitions."""
     import numpy as np
 
-    from etude.simulate.astra.workload import COMP, METADATA
+    from etude.astra.workload import COMP, METADATA
     from etude.simulate.result import rank_times
 
     ranks = np.arange(len(workload.rank_start) - 1, dtype=np.int32)

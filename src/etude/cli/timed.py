@@ -12,8 +12,8 @@ from etude.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from etude.machine.system import System
     from etude.model.job import Job
-    from etude.model.system import System
     from etude.model.timing import Timing
 
 OnSystem = Annotated[
@@ -102,7 +102,7 @@ def _read(job: "Job", path: Path) -> "Timing":
 
 
 def _simulated(job: "Job", name: str) -> "Timing":
-    from etude.named import open_system
+    from etude.machine import open_system
     from etude.simulate.run import simulate
 
     on = grown(open_system(name), name, job.world_size)
@@ -115,9 +115,9 @@ def _simulated(job: "Job", name: str) -> "Timing":
 
 def grown(found: "System", name: str, ranks: int) -> "System":
     """The system of that name, with room for so many ranks if it is one of the catalogue; a file is taken as it is."""
-    from etude.cost import catalogue
+    from etude.machine import system_names
 
-    if name not in catalogue.names() or found.num_ranks >= ranks:
+    if name not in system_names() or found.num_ranks >= ranks:
         return found
     node = len(found) // found.levels[-1].size
     devices = -(-ranks // node) * node

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.ingest import official_kernels as k
-from etude.ingest.official_link import Linked, caller_rows, link
+from etude.ingest.official_link import OfficialLinked, caller_rows, link
 from etude.kernels.varint import encode_varint
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
@@ -82,7 +82,7 @@ def _check(host: HostTrace) -> None:
             raise TraceError(f"node {host.id[bad[0]]} has no `{name}`", where=host.json.path)
 
 
-def _nodes(host: HostTrace, order: I64, linked: Linked | None, device: DeviceTrace | None) -> Nodes:
+def _nodes(host: HostTrace, order: I64, linked: OfficialLinked | None, device: DeviceTrace | None) -> Nodes:
     n = len(order)
     caller = caller_rows(host, order)
     if linked is None or device is None:
@@ -344,7 +344,7 @@ def _metadata(host: HostTrace) -> bytes:
 
 
 def _report(
-    host: HostTrace, device: DeviceTrace | None, linked: Linked | None, nodes: Nodes, comms: _Comms
+    host: HostTrace, device: DeviceTrace | None, linked: OfficialLinked | None, nodes: Nodes, comms: _Comms
 ) -> dict[str, Any]:
     """The coverage report: what was linked, and what was not, with the reason."""
     report: dict[str, Any] = {"device_ops": 0, "device_ops_linked": 0, "host_ops": len(host), "host_ops_timed": 0}

@@ -35,7 +35,7 @@ HANDOVER_GAP_US: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Linked:
+class OfficialLinked:
     """What linking adds to the host's rows, taken in order of their ids."""
 
     exclusive_us: F64
@@ -57,7 +57,7 @@ def microseconds(ns: I64) -> F64:
     return np.where(large, (ns // 1000).astype(np.float64) + (ns % 1000) / 1000.0, whole)
 
 
-def link(host: HostTrace, order: I64, device: DeviceTrace) -> Linked:
+def link(host: HostTrace, order: I64, device: DeviceTrace) -> OfficialLinked:
     """`order`: the host's rows by id."""
     cpu = np.flatnonzero(device.is_category("cpu_op", "user_annotation") & ~device.name_has("ProfilerStep"))
     ts, dur = microseconds(device.start_ns[cpu]), microseconds(np.maximum(device.duration_ns[cpu], 0))
@@ -69,7 +69,7 @@ def link(host: HostTrace, order: I64, device: DeviceTrace) -> Linked:
     check_pair(host, order[timed], device, cpu[event[timed]])
     gpu, parent, unmatched = _device_parents(device, cpu, ts)
     gpu_start, gpu = _by_operator(device.external_id[cpu[parent]], gpu, device.external_id[cpu[event]], timed)
-    return Linked(
+    return OfficialLinked(
         exclusive_us=np.where(timed, exclusive_us[event], 0.0),
         timed=timed,
         handover=_handover_rows(host.rf_id[order], np.where(timed, handover_rf[event], 0)),

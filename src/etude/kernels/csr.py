@@ -19,7 +19,7 @@ def starts(keys: NDArray[Any]) -> NDArray[np.int64]:
 
 
 @kernel
-def reverse(start, rows):  # type: ignore[no-untyped-def]
+def reverse(start, rows):
     """(start, rows) of the rows that have each row: ascending, twice where it is there twice."""
     n = len(start) - 1
     places = np.zeros(n + 2, np.int64)  # one place more: filling moves every start one down
@@ -34,7 +34,7 @@ def reverse(start, rows):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fill_reverse(start, rows, place, found):  # type: ignore[no-untyped-def]
+def fill_reverse(start, rows, place, found):
     """Writes each row to those that it has; place[d] is the next free place of d and ends up behind its last."""
     for i in range(len(start) - 1):
         for k in range(start[i], start[i + 1]):
@@ -45,7 +45,7 @@ def fill_reverse(start, rows, place, found):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def topological(waits, after_start, after, order):  # type: ignore[no-untyped-def]
+def topological(waits, after_start, after, order):
     """Fills `order` with rows so that each comes after all it waits for, and returns how many: first in, first out,
     from the roots in row order. waits[i] is how many edges lead to row i, and is counted down; above 0 it stays on
     rows on or behind a circle, which are left out. after: who waits for each row."""
@@ -58,7 +58,7 @@ def topological(waits, after_start, after, order):  # type: ignore[no-untyped-de
 
 
 @kernel
-def follow(waits, after_start, after, order, head, tail):  # type: ignore[no-untyped-def]
+def follow(waits, after_start, after, order, head, tail):
     """Goes on behind the rows order[head:tail], which wait for nothing any more; returns how many there are then."""
     while head < tail:
         i = order[head]

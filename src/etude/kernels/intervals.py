@@ -11,7 +11,7 @@ from etude.kernels.compile import kernel
 
 
 @kernel
-def nest(first, start, end, may_hold, slack, parent, apart):  # type: ignore[no-untyped-def]
+def nest(first, start, end, may_hold, slack, parent, apart):
     """Fills `parent` with the innermost interval around each, -1 at the top, and `apart` where an interval ends behind
     the one that it began in.
 
@@ -41,7 +41,7 @@ def nest(first, start, end, may_hold, slack, parent, apart):  # type: ignore[no-
 
 
 @kernel
-def depths(parent):  # type: ignore[no-untyped-def]
+def depths(parent):
     """How many intervals are around each; parents come before what they hold."""
     found = np.zeros(len(parent), np.int32)
     for i in range(len(parent)):
@@ -51,7 +51,7 @@ def depths(parent):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def time_by_mask(start, end, bits, width):  # type: ignore[no-untyped-def]
+def time_by_mask(start, end, bits, width):
     """Time in which exactly the classes of a mask run, for each mask of `width` classes; 0 is time in which none does.
 
     Interval i belongs to the classes whose bits are set in bits[i]. Time runs from the first start to the last end.
@@ -86,7 +86,7 @@ def time_by_mask(start, end, bits, width):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def merged(start, end):  # type: ignore[no-untyped-def]
+def merged(start, end):
     """The union of intervals as disjoint intervals, ascending: (starts, ends). Touching ones become one."""
     first, last = np.empty(len(start), np.int64), np.empty(len(start), np.int64)
     count = 0
@@ -100,7 +100,7 @@ def merged(start, end):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def covered(start, end, order):  # type: ignore[no-untyped-def]
+def covered(start, end, order):
     """Length of the union of some intervals; `order` is their rows by start."""
     total, until = np.int64(0), np.int64(np.iinfo(np.int64).min)
     for i in order:

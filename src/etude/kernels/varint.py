@@ -14,7 +14,7 @@ _ALL = 0xFFFFFFFFFFFFFFFF
 
 
 @kernel(inline=True)
-def read_varint(buf, p, end):  # type: ignore[no-untyped-def]
+def read_varint(buf, p, end):
     """(value as 64 bits, next byte); next byte is -1 if the number does not end before `end` or within 10 bytes."""
     if p >= end:
         return np.uint64(0), np.int64(-1)
@@ -35,7 +35,7 @@ def read_varint(buf, p, end):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline=True)
-def put_varint(out, p, value):  # type: ignore[no-untyped-def]
+def put_varint(out, p, value):
     """Writes a number without a sign at `p`; returns where it ends."""
     rest = np.uint64(value)
     while rest > np.uint64(127):
@@ -47,7 +47,7 @@ def put_varint(out, p, value):  # type: ignore[no-untyped-def]
 
 
 @kernel(inline=True)
-def varint_length(value):  # type: ignore[no-untyped-def]
+def varint_length(value):
     """Bytes that `put_varint` writes for a number without a sign."""
     n = 1
     while value > np.uint64(127):

@@ -29,8 +29,8 @@ __all__ = [
     "TEXT",
     "TIME",
     "WORD",
-    "Field",
     "Json",
+    "JsonField",
     "Rows",
     "Scanner",
     "padded",
@@ -46,7 +46,7 @@ cannot be interrupted, so signals are looked at between."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class JsonField:
     """A key worth keeping, and where it goes."""
 
     key: str
@@ -97,7 +97,7 @@ class Rows:
 class Scanner:
     """The compiled form of a list of fields."""
 
-    def __init__(self, fields: Sequence[Field], attribute_context: int = 0) -> None:
+    def __init__(self, fields: Sequence[JsonField], attribute_context: int = 0) -> None:
         columns = dict.fromkeys(f.column or f.key for f in fields if f.kind not in (ENTER, ATTRIBUTES) and not f.rare)
         rare = dict.fromkeys(f.column or f.key for f in fields if f.rare)
         self.columns, self.rare = list(columns), list(rare)

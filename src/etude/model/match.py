@@ -84,7 +84,7 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Links:
+class MessageLinks:
     """Who sends to whom, ordered by (src, dst)."""
 
     src: I64
@@ -118,7 +118,7 @@ class Matching:
     classes: Classes
     sides: Sides
     uses: Uses
-    links: Links
+    links: MessageLinks
     pairings: Pairings
 
 
@@ -133,7 +133,7 @@ def match(job: Job) -> Matching:
     src, dst = job.ranks.astype(np.int64)[send_at], job.ranks.astype(np.int64)[recv_at]
     links = _links(job, (src, send_peer, send_side), (recv_peer, dst, recv_side))
     number, pairings = _pairings(job, sides, links)
-    linked = Links(links.src, links.dst, links.src_at, links.dst_at, links.send_side, links.recv_side, number)
+    linked = MessageLinks(links.src, links.dst, links.src_at, links.dst_at, links.send_side, links.recv_side, number)
     return Matching(classes, sides, uses, linked, pairings)
 
 
@@ -314,7 +314,7 @@ def positions(job: Job, rank: I64) -> I32:
     return np.where(job.ranks[where] == rank, where, -1).astype(np.int32)
 
 
-def _links(job: Job, sends: Flow, recvs: Flow) -> Links:
+def _links(job: Job, sends: Flow, recvs: Flow) -> MessageLinks:
     """Sends and receives joined on (src, dst)."""
     src, dst = np.concatenate([sends[0], recvs[0]]), np.concatenate([sends[1], recvs[1]])
     order = np.lexsort((dst, src))
@@ -328,10 +328,10 @@ def _links(job: Job, sends: Flow, recvs: Flow) -> Links:
     recv_side[number[len(sends[0]) :]] = recvs[2]
     src, dst = src[order][fresh], dst[order][fresh]
     none = np.full(links, -1, np.int32)
-    return Links(src, dst, positions(job, src), positions(job, dst), send_side, recv_side, none)
+    return MessageLinks(src, dst, positions(job, src), positions(job, dst), send_side, recv_side, none)
 
 
-def _pairings(job: Job, sides: Sides, links: Links) -> tuple[I32, Pairings]:
+def _pairings(job: Job, sides: Sides, links: MessageLinks) -> tuple[I32, Pairings]:
     """Pairing of each link, and the pairings: one for each (sends, receives, difference of tag bases)."""
     both = np.flatnonzero((links.send_side >= 0) & (links.recv_side >= 0))
     shift = job.tag_base[links.src_at[both]] - job.tag_base[links.dst_at[both]]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.model.fabrics import topology_of_system
-from etude.model.faults import with_faults
+from etude.machine.fabrics import topology_of_system
+from etude.machine.faults import with_faults
 from etude.simulate import kernels as k
 from etude.simulate.carried import carried
 from etude.simulate.network import kernels as nk

@@ -12,10 +12,10 @@ from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import AUTO, collective_time_ns, p2p_time_ns
 from etude.cost.schedule import Schedule
 from etude.errors import MismatchError, TraceError
+from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.match import Matching
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.model.system import System
 from etude.simulate.carried import alone_ns
 from etude.simulate.classes import RankClasses
 from etude.simulate.groups import UsedGroups, link_factors, members_of

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import EtudeError, MismatchError, TraceError, UsageError
-from etude.model.check_groups import check_collectives, check_groups
-from etude.model.findings import Programs as SamePrograms
-from etude.model.findings import Report
+from etude.machine.system import System
+from etude.model.check.findings import ProgramClasses as SamePrograms
+from etude.model.check.findings import Report
+from etude.model.check.groups import check_collectives, check_groups
 from etude.model.job import Job
 from etude.model.match import Matching, match
 from etude.model.schema import UNKNOWN, Kind
-from etude.model.system import System
 from etude.model.timing import Origin
 from etude.model.trace import Trace
 from etude.simulate import kernels as k

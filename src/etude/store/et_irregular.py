@@ -18,7 +18,7 @@ from etude.store.et_wire import MAX_DEPTH, MAX_MICROS, PROBLEM, VALUE_WIRE, chec
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class WireField:
     number: int
     wire: int
     value: int
@@ -30,7 +30,7 @@ class Field:
     """How many of these bytes are not the tag."""
 
 
-def fields(data: bytes, where: str, base: int, within: int = 0) -> Iterator[Field]:
+def fields(data: bytes, where: str, base: int, within: int = 0) -> Iterator[WireField]:
     """The fields of one message; `base` is its place in the file, `within` how many messages it lies in."""
     p = 0
     while p < len(data):
@@ -59,7 +59,7 @@ def fields(data: bytes, where: str, base: int, within: int = 0) -> Iterator[Fiel
         except (ValueError, IndexError) as problem:
             text = str(problem) if isinstance(problem, ValueError) else "a field runs past the end of its message"
             raise FormatError(text, path=where, offset=base + start) from None
-        yield Field(number, wire, value, payload, data[start:p], p - body)
+        yield WireField(number, wire, value, payload, data[start:p], p - body)
 
 
 def _checked_varint(data: bytes, p: int) -> tuple[int, int]:
@@ -131,7 +131,7 @@ def _check_text(payload: bytes, where: str, base: int) -> None:
         raise FormatError("text that is not UTF-8", path=where, offset=base) from None
 
 
-def check_value(f: Field, where: str, base: int) -> None:
+def check_value(f: WireField, where: str, base: int) -> None:
     """An attribute's value is well-formed, also where a later one will replace it."""
     kind = ValueKind(f.number - 2)
     if kind == ValueKind.STRING:

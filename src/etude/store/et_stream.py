@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from etude.errors import FormatError, UsageError
 from etude.kernels.varint import decode_varint
-from etude.model.feeder import Feeder, Graph, Missing, check_missing, raise_cycle, raise_dangling
+from etude.model.feeder.feed import Feeder, FeederGraph, Missing, check_missing, raise_cycle, raise_dangling
+from etude.model.feeder.node_view import Bound, NodeView
 from etude.model.fingerprint import Fingerprint
 from etude.model.job import Groups
-from etude.model.node_view import Bound, NodeView
 from etude.model.schema import COLUMN, Kind
 from etude.model.text import PAD
 from etude.store import chakra, compressed
@@ -83,7 +83,7 @@ class Skeleton:
     stamp: tuple[int, int]
     """Size and time of the last change, when it was read."""
     places: I64
-    graph: Graph
+    graph: FeederGraph
     stretch: int
     """Nodes that are decoded together."""
 
@@ -230,7 +230,7 @@ class FileSource:
         self._max_bytes, self._max_open = max_bytes, max_open
         self._ranks = np.array(list(files), np.int32)
         self._skeletons: dict[int, Skeleton] = {}
-        self._shared: dict[bytes, Graph] = {}
+        self._shared: dict[bytes, FeederGraph] = {}
         self._open: OrderedDict[int, FileIO] = OrderedDict()
         self._blocks: OrderedDict[tuple[int, int], tuple[Bound, int]] = OrderedDict()
         """(rank, first row, or ~row of a single node) -> (decoded stretch, bytes), the least recently used first."""
@@ -260,7 +260,7 @@ class FileSource:
         metadata_rows = np.flatnonzero(found.kinds == Kind.METADATA)
         found.kinds = np.empty(0, np.uint8)
         edges, (lost, node, lost_id) = _edges(found)
-        graph, _, ahead = Graph.of(len(found.places) - 1, [edges])
+        graph, _, ahead = FeederGraph.of(len(found.places) - 1, [edges])
         places = found.places
         del edges, found
         stamp = (status.st_size, status.st_mtime_ns)
@@ -271,7 +271,7 @@ class FileSource:
             raise_cycle(rank, [NodeView(self, rank, n).source_id for n in circle])
         return self._record_groups(rank, metadata_rows)
 
-    def _same(self, graph: Graph) -> Graph:
+    def _same(self, graph: FeederGraph) -> FeederGraph:
         """The graph, or an equal one that another rank has."""
         if len(self._files) == 1:
             return graph
@@ -315,7 +315,7 @@ class FileSource:
     def open_files(self) -> int:
         return len(self._open)
 
-    def graph(self, rank: int) -> Graph:
+    def graph(self, rank: int) -> FeederGraph:
         return self._skeletons[rank].graph
 
     def locate(self, rank: int, node: int) -> tuple[Bound, int]:

@@ -36,7 +36,7 @@ class SkeletonRows(NamedTuple):
 
 
 @kernel
-def scan(window, rows, data, ctrl, cur):  # type: ignore[no-untyped-def]
+def scan(window, rows, data, ctrl, cur):
     """Messages from u8[cur[AT]:end] on, with their data and control dependencies, if wanted.
 
     Stops with cur[STATUS]: DONE at `end`, MORE when the message at cur[AT] lies partly behind it, GROW when the arrays
@@ -115,7 +115,7 @@ def scan(window, rows, data, ctrl, cur):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def resolve(ids, dep, rows, table):  # type: ignore[no-untyped-def]
+def resolve(ids, dep, rows, table):
     """Rows (the first that has the id) for ids, -1 where no node has it. `rows` may be the same memory as `dep`, which
     is read ahead of what is written. Returns (how many have none, the first such place, its id)."""
     n = len(ids)
@@ -149,7 +149,7 @@ def resolve(ids, dep, rows, table):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def is_dense(ids):  # type: ignore[no-untyped-def]
+def is_dense(ids):
     """Do the ids count up by one?"""
     same = 0
     for i in range(len(ids)):

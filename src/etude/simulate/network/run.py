@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from etude.cost.schedules import Schedule, message
 from etude.errors import ClusterError, DeadlockError, UsageError
-from etude.model.topology import Topology
+from etude.machine.topology import Topology
 from etude.simulate.network.state import NetworkState
 
 I64 = NDArray[np.int64]
@@ -36,7 +36,7 @@ class Operation:
     members: Sequence[int] | NDArray[Any]
     size_bytes: int
     flow: int = 0
-    """Which of several equal ways: as in `etude.model.routes`; chunks count on from it."""
+    """Which of several equal ways: as in `etude.machine.routes`; chunks count on from it."""
     launch_ns: int = 0
     """Before its first transfers."""
     wire_ppm: int = 1_000_000

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
-from etude.model.routes import Routes, common_switch
-from etude.model.topology import Topology
+from etude.machine.routes import Routes, common_switch
+from etude.machine.topology import Topology
 from etude.simulate.network import kernels as k
 
 if TYPE_CHECKING:
