@@ -50,7 +50,11 @@ class Cache(FunctionCache):  # type: ignore[misc]
         return (*super()._index_key(sig, codegen), fields, taken(self._py_func))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = super().load_overload(sig, target_context)
+        try:
+            found = super().load_overload(sig, target_context)
+        except (AttributeError, ImportError):  # the index names a NamedTuple that is no longer there
+            self.flush()
+            found = None
         if found is None and _listener is not None:
             _listener(self._py_func.__name__)
         return found
@@ -91,7 +95,7 @@ def _add_function(function: Any, digest: Any, seen: set[int]) -> None:
     if id(function) in seen:
         return
     seen.add(id(function))
-    digest.update(function.__qualname__.encode())
+    digest.update(f"{function.__qualname__}{function.__defaults__}".encode())
     names = _add_code(function.__code__, digest)
     for name in sorted(names & set(function.__globals__)):
         _add_value(name, function.__globals__[name], names, digest, seen)
@@ -101,7 +105,7 @@ def _add_function(function: Any, digest: Any, seen: set[int]) -> None:
 
 def _add_code(code: CodeType, digest: Any) -> set[str]:
     """Adds the code, that of functions inside it too; returns the names it uses."""
-    digest.update(code.co_code)
+    digest.update(code.co_code + repr(code.co_names).encode())
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -114,6 +118,7 @@ def _add_code(code: CodeType, digest: Any) -> set[str]:
 def _add_value(name: str, value: Any, names: set[str], digest: Any, seen: set[int]) -> None:
     digest.update(name.encode())
     if isinstance(value, Dispatcher):
+        digest.update(repr(sorted(value.targetoptions.items())).encode())
         _add_function(value.py_func, digest, seen)
     elif isinstance(value, ModuleType):
         if value.__name__.partition(".")[0] == PACKAGE:
@@ -124,7 +129,10 @@ def _add_value(name: str, value: Any, names: set[str], digest: Any, seen: set[in
     elif isinstance(value, type):
         inside = list(value) if issubclass(value, Enum) else getattr(value, "_fields", "")
         digest.update(f"{value.__qualname__}{inside}".encode())
-    elif isinstance(value, bool | int | float | str | bytes | tuple | np.generic):
+    elif isinstance(value, tuple):
+        for number, part in enumerate(value):
+            _add_value(str(number), part, names, digest, seen)
+    elif isinstance(value, bool | int | float | str | bytes | np.generic):
         digest.update(repr(value).encode())
-    elif callable(value) and getattr(value, "__module__", "").partition(".")[0] == PACKAGE:
-        _add_function(getattr(value, "py_func", value), digest, seen)
+    elif hasattr(value, "__code__") and value.__module__.partition(".")[0] == PACKAGE:
+        _add_function(value, digest, seen)

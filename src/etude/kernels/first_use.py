@@ -28,7 +28,7 @@ _at_work: threading.Thread | None = None
 
 @contextmanager
 def told_of_compiling(listener: Listener) -> Iterator[None]:
-    """`listener` is called before each kernel that is compiled rather than found in the cache, not for those it calls."""
+    """`listener` is called before each kernel that is compiled, not for those it calls or those in the cache."""
     global _listener
     before, _listener = _listener, listener
     try:
