@@ -154,7 +154,7 @@ class _Columns:
             first=np.array(first, np.int64)[of.reshape(-1)], side_start=sides.start, side_rows=sides.rows,
             start_ns=np.concatenate(start), ready_ns=np.concatenate(ready),
         )  # fmt: skip
-        return k.Meetings(*map(_read_only, found))
+        return _read_only(found)
 
     def _partners(self) -> tuple[k.Partners, k.Partners]:
         """The receives of sends, and the sends of receives."""
@@ -172,7 +172,7 @@ class _Columns:
                 ns = times[other.row[here]]
                 found[here] = np.where(ns == UNKNOWN, UNKNOWN, ns + self.shift[other.at[here]])
         order = np.argsort(mine.node)
-        return k.Partners(*map(_read_only, (mine.node[order], other.node[order], start[order], end[order])))
+        return _read_only(k.Partners(mine.node[order], other.node[order], start[order], end[order]))
 
     def table(self, pieces: I64) -> pa.Table:
         at, row, what = pieces[:, 0], pieces[:, 1], pieces[:, 2]
@@ -250,14 +250,15 @@ def columns_of(part: RunPart, timed: NDArray[np.bool_], role: U8, *, copies: boo
         ended=ended[np.argsort(part.end_ns[ended], kind="stable")],
         call=call, copy=copy,
     )  # fmt: skip
-    return k.Columns(*map(_read_only, columns))
+    return _read_only(columns)
 
 
-def _read_only(column: NDArray[Any]) -> NDArray[Any]:
-    """As columns of traces are: Numba compiles a kernel anew for arrays that may be written."""
-    column = np.ascontiguousarray(column).view()
-    column.flags.writeable = False
-    return column
+def _read_only(columns: Any) -> Any:
+    """A NamedTuple of columns as those of traces are: Numba compiles a kernel anew for arrays that may be written."""
+    views = [np.ascontiguousarray(column).view() for column in columns]
+    for view in views:
+        view.flags.writeable = False
+    return type(columns)(*views)
 
 
 _TO_OTHERS: Final = {Kind.SEND: k.SEND, Kind.RECV: k.RECV, Kind.COLL: k.COLL}

@@ -67,9 +67,10 @@ def timeline(host: HostEvents, pauses: list[Pauses]) -> Timeline:
     begin = np.full(threads, host.start_ns.min(initial=np.iinfo(np.int64).max), np.int64)
     events = k.ThreadEvents(host.first, host.start_ns, host.end_ns, host.apart)
     k.cut_pieces(events, begin, k.ThreadPauses(np.searchsorted(thread, np.arange(threads + 1)), from_ns, to_ns), pieces)
-    owner, start, end, whole = (column[: pieces.count[0]] for column in pieces[:4])
-    of = _threads(host, owner, start, threads)
-    return Timeline(owner, of, start, end, whole, np.searchsorted(of, np.arange(threads + 1)).astype(np.int64))
+    n = int(pieces.used[0])
+    of = _threads(host, owner[:n], start[:n], threads)
+    first = np.searchsorted(of, np.arange(threads + 1)).astype(np.int64)
+    return Timeline(owner[:n], of, start[:n], end[:n], pieces.whole[:n], first)
 
 
 def _threads(host: HostEvents, owner: I64, start: I64, threads: int) -> I64:

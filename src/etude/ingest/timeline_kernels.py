@@ -37,7 +37,7 @@ class Pieces(NamedTuple):
     start: I64
     end: I64
     whole: Bools  # all of an event without calls
-    count: I64  # one number
+    used: I64  # one number: pieces so far
 
 
 @kernel
@@ -79,9 +79,9 @@ def cut_pieces(events, begin, pauses, pieces):
 
 @kernel(allocates=False)
 def _put(pieces, owner, start, end, whole):
-    n = pieces.count[0]
+    n = pieces.used[0]
     pieces.owner[n], pieces.start[n], pieces.end[n], pieces.whole[n] = owner, start, end, whole
-    pieces.count[0] = n + 1
+    pieces.used[0] = n + 1
 
 
 @kernel(allocates=False)

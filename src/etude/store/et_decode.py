@@ -185,7 +185,7 @@ class _Raw:
     def _grow_pools(self, n: int, room: int) -> None:
         """Room for the rest of the file at the density seen so far, and for the message at hand."""
         row = max(int(self.cursor[k.ROW]), 1)
-        grown = []
+        grown: list[Any] = []
         for array, used in zip(self.pools, self.cursor[[k.DATA, k.CTRL, k.CELLS]].tolist(), strict=True):
             ahead = int(used / row * n * 1.02) if row > 64 else 0
             wanted = max(used + room + 1024, ahead + room + 1024)

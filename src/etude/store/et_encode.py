@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,8 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[k.LayoutProgram, list[str]]:
             kinds.append(int(a.kind))
             columns.append(used.setdefault(a.column, len(used)) if a.column else -1)
         start.append(len(kinds))
-    flat = (np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len))
-    return k.LayoutProgram(*(*flat, text.words(text.pad(bytes(prefixes))))), list(used)
+    flat: list[Any] = [np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len)]
+    return k.LayoutProgram(*flat, text.words(text.pad(bytes(prefixes)))), list(used)
 
 
 class Owned:
@@ -96,7 +97,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
         side, why_offset = reasons.spell(trace, side)
     owned = Owned(decoded, names, group_offset, why_offset, id_base, tag_base)
     counts = np.array([sum(a.in_cell for a in entry) for entry in layouts], np.int64)
-    edges = k.Edges(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
+    edges = k.EdgeIds(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
                   np.uint64(id_base))  # fmt: skip
     out = np.empty(1 << 22, np.uint8)
     texts = k.Texts(trace.heap, text.words(trace.heap), side, text.words(side))

@@ -25,21 +25,21 @@ class NodeRows(NamedTuple):
     kind: U8
     name: I64
     io: U8
-    start_us: U64
-    duration_us: U64
+    start_us: I64
+    duration_us: I64
     io_text: I64
     layout: NDArray[np.int32]
     cell_start: I64
 
 
-class Edges(NamedTuple):
+class EdgeIds(NamedTuple):
     data_start: I64
     data: NDArray[np.int32]
     ctrl_start: I64
     ctrl: NDArray[np.int32]
     source_id: U64
     missing: U64
-    id_base: int
+    id_base: np.uint64
 
 
 class LayoutProgram(NamedTuple):
