@@ -3,16 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from etude.cli.inputs import open_job
 from etude.cli.output import emit, progress, say
+from etude.cli.runs import rank_table
 from etude.errors import AnswerNo, DeadlockError, UsageError
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from etude.astra import AstraOptions, AstraResult
     from etude.model.job import Job
 
@@ -115,12 +113,15 @@ def _job(path: Path, npus: int) -> "Job":
 
 
 def _show(found: "AstraResult", json: bool) -> None:
+    """What ASTRA-sim says of each rank, and how the rank spent its time by our own definitions."""
+    import pyarrow as pa
+
+    from etude.model.run import Run
     from etude.units import format_time
 
-    spent = _spent(found)
-    columns = (spent.rank, found.finish_ns, spent.compute_ns, spent.exposed_comm_ns, spent.idle_ns, found.exposed_ns)
-    names = ("rank", "finish_ns", "compute_ns", "exposed_comm_ns", "idle_ns", "astra_exposed_ns")
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*(c.tolist() for c in columns), strict=True)]
+    spent = rank_table(Run(found.job, found.timing))
+    spent = spent.set_column(1, "finish_ns", pa.array(found.finish_ns))
+    rows = spent.append_column("astra_exposed_ns", pa.array(found.exposed_ns)).to_pylist()
     makespan_ns = max((row["finish_ns"] for row in rows), default=0)
     if json:
         emit({"makespan_ns": makespan_ns, "ranks": rows, "links": [], "warnings": list(found.warnings)}, json=True)
@@ -131,41 +132,11 @@ def _show(found: "AstraResult", json: bool) -> None:
     say(f"{len(rows):,} ranks as ASTRA-sim has them, done at {format_time(makespan_ns)}")
 
 
-def _spent(found: "AstraResult") -> Any:
-    """How each rank spent its time, by our own definitions."""
-    import numpy as np
-
-    from etude.model.schema import Kind
-    from etude.simulate.result import rank_times
-
-    ranks = found.job.ranks
-    kind = np.concatenate([found.job.trace(rank).kind for rank in ranks.tolist()])
-    start = np.cumsum([0, *(len(block) for block in found.timing.start_ns)])
-    use = np.where(kind == Kind.COMP, 1, np.where(kind <= Kind.METADATA, 0, 2)).astype(np.int32)
-    times = (np.concatenate(found.timing.start_ns), np.concatenate(found.timing.end_ns))
-    return rank_times(ranks, ranks, start, start[:-1], times, use, np.zeros(0, np.int64))
-
-
 def _write(found: "AstraResult", path: Path, force: bool) -> None:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.parquet
-
     from etude.files import writing
-    from etude.model.schema import UNKNOWN
+    from etude.model.run import Run
+    from etude.store.times import write_timing
 
-    def known(times: "tuple[NDArray[np.int64], ...]") -> Any:
-        flat = np.concatenate(times)
-        return pa.array(flat, mask=flat == UNKNOWN)
-
-    job, timing = found.job, found.timing
-    ids = [job.trace(rank).source_id + base for rank, base in zip(job.ranks.tolist(), job.id_base, strict=True)]
-    columns = {"rank": np.repeat(job.ranks, [len(i) for i in ids]), "source_id": np.concatenate(ids)}
-    table = pa.table(columns | {"start_ns": known(timing.start_ns), "end_ns": known(timing.end_ns)})
     with writing(path, force=force) as place:
-        if path.suffix == ".csv":
-            pyarrow.csv.write_csv(table, place)
-        else:
-            pyarrow.parquet.write_table(table, place)
+        write_timing(Run(found.job, found.timing), place)
     say(f"wrote {path}")
