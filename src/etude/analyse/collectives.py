@@ -25,6 +25,8 @@ from etude.model.match import match
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective
 
+__all__ = ["collectives", "summarised"]
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 

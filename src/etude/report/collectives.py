@@ -13,8 +13,9 @@ from etude.analyse.traffic import traffic_matrix
 from etude.model.schema import UNKNOWN
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Bar, Heading, Mark, Piece, bars, fitted, heat, legend, plot, table
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Section, Told
+from etude.view.plots import Mark, fitted, heat, plot
 
 SECTION = "collectives"
 
