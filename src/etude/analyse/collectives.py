@@ -120,11 +120,6 @@ def _who(at: I64, value: I64, wanted: I64, found: Calls) -> I64:
     return at[hit[first]]
 
 
-def collective_types(run: Run, *, by_group: bool = False) -> pa.Table:
-    """The calls by collective, group size and size (and group): count, bytes, transfer, waiting and rates."""
-    return summarised(collectives(run), by_group=by_group)
-
-
 def summarised(table: pa.Table, *, by_group: bool = False) -> pa.Table:
     """The rows of `collectives` put together: those that are alike become one, the longest in all first."""
     keys = ["collective", "group_size", "size_bytes"] + (["group", "group_name"] if by_group else [])
