@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
 
 LITERAL, DECIMAL, VARINT, VARINTS, OPEN, CLOSE = range(6)
 BLOCK = 16_384  # nodes at a time
@@ -110,7 +111,7 @@ class Program:
         return len(self.literals) + 10 + sum(worst[what] for what, _, _ in self.steps)
 
 
-@njit(cache=True)
+@kernel
 def _put_varint(out: Any, at: Any, value: Any) -> Any:
     while value > np.uint64(127):
         out[at] = np.uint8((value & np.uint64(127)) | np.uint64(128))
@@ -120,7 +121,7 @@ def _put_varint(out: Any, at: Any, value: Any) -> Any:
     return at + 1
 
 
-@njit(cache=True)
+@kernel
 def _put_decimal(out: Any, at: Any, value: Any) -> Any:
     digits = 1
     rest = value // np.uint64(10)
@@ -133,7 +134,7 @@ def _put_decimal(out: Any, at: Any, value: Any) -> Any:
     return at + digits
 
 
-@njit(cache=True)
+@kernel
 def _close(out: Any, begin: Any, at: Any) -> Any:
     """Puts the length of out[begin:at] before it, in the byte that was kept free at begin - 1."""
     size = at - begin
@@ -148,7 +149,7 @@ def _close(out: Any, begin: Any, at: Any) -> Any:
     return at + shift
 
 
-@njit(cache=True)
+@kernel
 def _write(sort: Any, slots: Any, first: Any, steps: Any, literals: Any, out: Any) -> Any:
     """Writes the nodes of a block, each behind its length, and returns how many bytes. Sort s has the steps
     first[s]:first[s+1]."""

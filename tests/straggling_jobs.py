@@ -10,9 +10,9 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from etude.kernels.compile import kernel
 from etude.machine import open_system
 from etude.model.build import TraceBuilder
 from etude.model.graph import dependencies
@@ -268,7 +268,7 @@ def hung(job: Job, starts: list[I64], ends: list[I64], truth: Truth) -> tuple[li
     return list(np.split(start, base[1:-1])), list(np.split(end, base[1:-1]))
 
 
-@njit(cache=True)
+@kernel
 def _stop(late, start, end, after_start, after, call_of, call_start, call_nodes, unknown):
     """Nodes that never start, and what cannot start or end because of them."""
     never = np.zeros(len(start), np.bool_)

@@ -1,32 +1,11 @@
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from etude.analyse.breakdown import breakdown, kernel_types, overlap
 from etude.analyse.idle import idle
-from etude.analyse.kernels import covered, merged, time_by_mask
 from etude.analyse.operators import kernels
 from etude.errors import TraceError, UsageError
 from etude.model.schema import Collective, Kind
-from naive_analyse import covered as naive_covered
-from naive_analyse import merged as naive_merged
-from naive_analyse import time_by_mask as naive_time_by_mask
 from timed_jobs import timed
-
-INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12), st.integers(0, 7)), max_size=8)
-
-
-@given(INTERVALS)
-def test_the_sweep_counts_as_the_twin_does(drawn: list[tuple[int, int, int]]) -> None:
-    intervals = [(s, s + d, bits) for s, d, bits in drawn]
-    start, end, bits = (np.array([i[k] for i in intervals], np.int64) for k in range(3))
-    assert time_by_mask(start, end, bits.astype(np.uint8), 3).tolist() == naive_time_by_mask(intervals, 3)
-    first, last = merged(start, end)
-    assert list(zip(first.tolist(), last.tolist(), strict=True)) == naive_merged([(s, e) for s, e, _ in intervals])
-    order = np.argsort(start, kind="stable")
-    assert covered(start, end, order, bits, 8).tolist() == naive_covered(intervals, 8)
-
 
 GEMM = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}
 SUM = {"kind": Kind.COLL, "name": "nccl", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "in_bytes": 8}

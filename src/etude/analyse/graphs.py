@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.grouping import table
-from etude.analyse.kernels import merged
 from etude.analyse.launches import launched
+from etude.kernels.intervals import merged
 from etude.model.run import Run, RunPart
 
 I64 = NDArray[np.int64]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from etude.analyse.counting import OURS, Counting
 from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
-from etude.analyse.kernels import merged
 from etude.analyse.launches import launched
+from etude.kernels.intervals import merged
 from etude.model.graph import dependencies
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind

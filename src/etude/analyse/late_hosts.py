@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
 from etude.analyse.device_work import on_device
-from etude.analyse.kernels import merged
 from etude.analyse.operations import Calls
 from etude.analyse.outliers import LIKES, Profile, Slow, grouped_median, slow_units
 from etude.analyse.segments import Segments
+from etude.kernels.intervals import merged
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.use import Use, uses

@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.analyse import path_kernels as at
 from etude.analyse import what_if_kernels as k
 from etude.analyse.clocks import offsets
-from etude.analyse.critical_path import KINDS, columns_of, ends_of, names_of, places_of, roles_of
+from etude.analyse.critical_path import KINDS, columns_of, ends_of, names_of, roles_of
 from etude.analyse.grouping import table
 from etude.analyse.operations import calls, messages
 from etude.errors import UsageError
@@ -106,10 +105,10 @@ class Retimed:
         known &= self.recorded[before] + weight <= self.recorded[after]  # clocks agree only so far
         after, before, weight = after[known], before[known], weight[known]
         order = np.argsort(after, kind="stable")
-        self.before, self.weight = before[order], weight[order]
-        self.first = np.searchsorted(after[order], np.arange(len(self.recorded) + 1))
-        self.add = self.recorded - k.ready_at(self.first, self.before, self.weight, self.recorded)
-        self.order = k.in_order(self.first, self.before, np.argsort(self.recorded, kind="stable"))
+        first = np.searchsorted(after[order], np.arange(len(self.recorded) + 1))
+        self.waits = k.Waits(first, before[order], weight[order])
+        self.add = self.recorded - k.ready_at(self.waits, self.recorded)
+        self.order = k.in_order(self.waits, np.argsort(self.recorded, kind="stable"))
         self.found = np.empty_like(self.recorded)
         self.length_ns = self._length(self.add)
 
@@ -162,15 +161,12 @@ class Retimed:
         return self.length_ns - self._length(add)
 
     def _length(self, add: I64) -> int:
-        k.times(self.order, self.first, self.before, self.weight, add, self.recorded, self.found)
+        k.times(self.order, self.waits, add, self.recorded, self.found)
         last = self.found[2 * np.flatnonzero(self.ends) + 1]
         begun = self.recorded[: 2 * len(self.ends)]
         return int(last.max() - begun[begun != UNKNOWN].min()) if len(last) else 0
 
 
 def _edges(part: RunPart, role: NDArray[np.uint8], *, copies: bool) -> tuple[I64, I64, I64, NDArray[np.uint8]]:
-    columns = columns_of(part, part.timed, role, copies=copies)
-    table_of = np.array([places_of(columns, len(part.trace))], np.int64)
-    given = (columns[which] for which in (at.START, at.END, at.ROLE, at.DEP_START, at.DEP, at.WHY, at.LANE_PREV))
-    found: tuple[I64, I64, I64, NDArray[np.uint8]] = k.edges_of_run(*given, table_of, UNKNOWN)
+    found: tuple[I64, I64, I64, NDArray[np.uint8]] = k.edges_of_run(columns_of(part, part.timed, role, copies=copies))
     return found

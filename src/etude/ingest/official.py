@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from etude.errors import TraceError
 from etude.ingest import official_kernels as k
 from etude.ingest.official_link import OfficialLinked, caller_rows, link
+from etude.kernels.varint import encode_varint
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
-from etude.model.text import varint
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store.chakra import Decoded
 
@@ -120,7 +120,7 @@ def _data(host: HostTrace, order: I64, nodes: Nodes) -> tuple[I64, I64, Bools]:
     is_gpu = nodes.event >= 0
     roots = np.flatnonzero(host.is_thread_root[order][nodes.row] & ~is_gpu)
     first, second = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-    k.program_order(roots, child_start, child, is_gpu, nodes.handover, first, second, np.zeros(n, np.bool_))
+    k.program_order(roots, k.CallTree(child_start, child, is_gpu, nodes.handover), first, second)
     count = (first >= 0).astype(np.int64) + (second >= 0)
     start = np.concatenate([[0], np.cumsum(count)])
     data = np.empty(start[-1], np.int64)
@@ -333,13 +333,13 @@ def _metadata(host: HostTrace) -> bytes:
     out = b""
     for name, value in {"schema": host.schema, **host.members}.items():
         if isinstance(value, str):
-            raw = b"\xea\x01" + varint(len(value.encode())) + value.encode()
+            raw = b"\xea\x01" + encode_varint(len(value.encode())) + value.encode()
         elif isinstance(value, int):
-            raw = b"\x68" + varint(value)
+            raw = b"\x68" + encode_varint(value)
         else:
             continue
-        attribute = b"\x0a" + varint(len(name.encode())) + name.encode() + raw
-        out += b"\x12" + varint(len(attribute)) + attribute
+        attribute = b"\x0a" + encode_varint(len(name.encode())) + name.encode() + raw
+        out += b"\x12" + encode_varint(len(attribute)) + attribute
     return out
 
 

@@ -144,10 +144,10 @@ def _device_parents(device: DeviceTrace, cpu: I64, cpu_ts: F64) -> tuple[I64, I6
     ops = np.lexsort((external, thread))
     parent = np.empty(len(launched), np.int64)
     is_nccl = device.name_has("nccl")[launched]
-    k.launching_operator(
-        before, device.tid[launch], device.external_id[launched], is_nccl, ops, thread[ops], external[ops],
-        np.argsort(thread, kind="stable"), device.name_has("nccl:coalesced")[cpu], parent,
-    )  # fmt: skip
+    launches = k.Launches(before, device.tid[launch], device.external_id[launched], is_nccl)
+    skipped = device.name_has("nccl:coalesced")[cpu]
+    by_thread = np.argsort(thread, kind="stable")
+    k.launching_operator(launches, k.Operators(ops, thread[ops], external[ops], by_thread, skipped), parent)
     unmatched = {
         "its launch is not in the trace": len(gpu) - len(launched),
         "no operator started before its launch": int((parent < 0).sum()),

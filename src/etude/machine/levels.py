@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from etude.machine.routes import Routes
+from etude.kernels.compile import kernel
+from etude.machine.routes import Routes, net_of
 from etude.machine.system import Level, LevelKind
 from etude.machine.topology import Topology
 
@@ -67,15 +67,12 @@ def _units(topology: Topology, order: I64, size: int, reach: int) -> I64 | None:
     """Ranks, unit by unit, if those within `reach` hops of any one are as many and the same for all of them."""
     rank_of = np.full(len(topology.kind), -1, np.int64)
     rank_of[topology.device] = np.arange(len(topology))
-    found, good = _gathered(
-        order, size, reach, topology.device.astype(np.int64), rank_of, topology.dst, topology.forwards,
-        topology.out_start, topology.out_link,
-    )  # fmt: skip
+    found, good = _gathered(order, size, reach, topology.device.astype(np.int64), rank_of, net_of(topology))
     return found if good else None
 
 
-@njit(cache=True)
-def _gathered(order, size, reach, device, rank_of, dst, forwards, out_start, out_link):  # type: ignore[no-untyped-def]
+@kernel
+def _gathered(order, size, reach, device, rank_of, net):  # type: ignore[no-untyped-def]
     """A search of `reach` hops from the first rank that is in no unit yet, until all are in one. What a unit holds
     keeps the order that it had, so units inside it stay together."""
     position = np.empty(len(order), np.int64)
@@ -102,10 +99,10 @@ def _gathered(order, size, reach, device, rank_of, dst, forwards, out_start, out
                 taken[r] = True
                 out[filled] = r
                 filled += 1
-            if away == reach or (away > 0 and not forwards[v]):
+            if away == reach or (away > 0 and not net.forwards[v]):
                 continue
-            for k in range(out_start[v], out_start[v + 1]):
-                u = dst[out_link[k]]
+            for k in range(net.out_start[v], net.out_start[v + 1]):
+                u = net.dst[net.out_link[k]]
                 if seen[u] != first:
                     seen[u] = first
                     queue[tail], depth[tail] = u, away + 1

@@ -9,18 +9,55 @@ and goes on with f // c. So flows 0, 1, 2, ... of one pair take all its ways bef
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError
+from etude.kernels.compile import kernel
 from etude.machine.topology import I32, I64, SHAPES, Topology, VertexKind
 
 _FAR = np.int32(2**30)
 _KEPT_CELLS = 1 << 25
 """Vertices times searches that are remembered: 400 MB."""
+
+
+class Net(NamedTuple):
+    """The links of a topology as the searches need them."""
+
+    src: I32
+    dst: I32
+    bytes_per_s: NDArray[np.float64]
+    forwards: NDArray[np.bool_]  # of each vertex: passes on what is not its own
+    out_start: I64  # links out_link[out_start[v]:out_start[v + 1]] leave vertex v
+    out_link: I32
+    in_start: I64
+    in_link: I32
+
+
+def net_of(topology: Topology) -> Net:
+    t, in_start = topology, np.zeros(len(topology.kind) + 1, np.int64)
+    np.cumsum(np.bincount(t.dst, minlength=len(t.kind)), out=in_start[1:])
+    in_link = np.argsort(t.dst, kind="stable").astype(np.int32)
+    return Net(t.src, t.dst, t.bytes_per_s, t.forwards, t.out_start, t.out_link, in_start, in_link)
+
+
+class Distances(NamedTuple):
+    """From each vertex to one goal: hops, and the smallest bandwidth on the widest of the shortest ways."""
+
+    hops: I32
+    width: NDArray[np.float64]
+
+
+class Ways(NamedTuple):
+    """Ways that are asked for, to goals with one anchor; `length` is filled with their hops."""
+
+    source: I64
+    goal: I64
+    flow: I64
+    anchor: I64
+    length: I64
 
 
 class Routes:
@@ -31,15 +68,10 @@ class Routes:
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        in_order = np.argsort(topology.dst, kind="stable").astype(np.int32)
-        self._in_start = np.zeros(len(topology.kind) + 1, np.int64)
-        np.cumsum(np.bincount(topology.dst, minlength=len(topology.kind)), out=self._in_start[1:])
-        self._in_link = in_order
+        self._net = net_of(topology)
         self._step = _product_table(topology)
-        self._tail, self._anchor = _tails(
-            topology.src, topology.dst, topology.forwards, self._in_start, in_order, topology.out_start
-        )
-        self._width: dict[int, tuple[I32, Any]] = {}
+        self._tail, self._anchor = _tails(self._net)
+        self._width: dict[int, Distances] = {}
 
     def paths(self, src: NDArray[Any], dst: NDArray[Any], flow: NDArray[Any] | int = 0) -> tuple[I64, I32]:
         """Of vertex src[i] to vertex dst[i]: links[start[i]:start[i + 1]], first hop first. None where src is dst."""
@@ -56,12 +88,12 @@ class Routes:
 
     def hops_to(self, vertex: int) -> I32:
         """Hops from every vertex to this one; 2**30 where there is no way."""
-        t = self.topology
-        found: I32 = _distances(vertex, t.src, t.bytes_per_s, t.forwards, self._in_start, self._in_link)[0]
-        return found
+        return self._distances(vertex).hops
+
+    def _distances(self, goal: int) -> Distances:
+        return Distances(*_distances(goal, self._net))
 
     def _searched(self, src: I64, dst: I64, flow: I64) -> tuple[I64, I32]:
-        t = self.topology
         anchor = self._anchor[dst]
         order = np.argsort(anchor, kind="stable")
         bounds = np.flatnonzero(np.diff(anchor[order], prepend=-1))
@@ -69,11 +101,9 @@ class Routes:
         parts: list[I32] = []
         for at, begin in enumerate(bounds):
             some = order[begin : bounds[at + 1] if at + 1 < len(bounds) else len(order)]
-            hops, width = self._search(int(anchor[some[0]]))
-            part, bad = _walk(
-                src[some], dst[some], flow[some], anchor[some], self._tail, t.src, t.dst, t.bytes_per_s,
-                t.out_start, t.out_link, hops, width, length, some,
-            )  # fmt: skip
+            ways = Ways(src[some], dst[some], flow[some], anchor[some], np.zeros(len(some), np.int64))
+            part, bad = _walk(ways, self._tail, self._net, self._search(int(anchor[some[0]])))
+            length[some] = ways.length
             if bad >= 0:
                 raise self._no_way(int(src[some[bad]]), int(dst[some[bad]]))
             parts.append(part)
@@ -81,12 +111,11 @@ class Routes:
         np.cumsum(length, out=start[1:])
         return start, _in_order(np.concatenate(parts), order, length, start)
 
-    def _search(self, anchor: int) -> tuple[I32, Any]:
+    def _search(self, anchor: int) -> Distances:
         found = self._width.get(anchor)
         if found is None:
-            t = self.topology
-            found = _distances(anchor, t.src, t.bytes_per_s, t.forwards, self._in_start, self._in_link)
-            if len(self._width) * len(t.kind) >= _KEPT_CELLS:
+            found = self._distances(anchor)
+            if len(self._width) * len(self.topology.kind) >= _KEPT_CELLS:
                 self._width.pop(next(iter(self._width)))  # the oldest
             self._width[anchor] = found
         return found
@@ -101,7 +130,7 @@ def check_connected(topology: Topology) -> None:
     routes, device = Routes(topology), topology.device.astype(np.int64)
     first = np.full(len(device), device[0])
     routes._searched(device, first, np.zeros(len(device), np.int64))
-    reached = _reaches(int(device[0]), topology.dst, topology.forwards, topology.out_start, topology.out_link)
+    reached = _reaches(int(device[0]), routes._net)
     lost = np.flatnonzero(~reached[device])
     if len(lost):
         raise routes._no_way(int(device[0]), int(device[lost[0]]))
@@ -141,9 +170,10 @@ def _product_table(topology: Topology) -> I64:
 # ---------------------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def _tails(src, dst, forwards, in_start, in_link, out_start):  # type: ignore[no-untyped-def]
+@kernel
+def _tails(net):  # type: ignore[no-untyped-def]
     """Where a vertex has one way in, that link; the anchor is the first vertex on the way back that has not."""
+    src, forwards, in_start, out_start = net.src, net.forwards, net.in_start, net.out_start
     n = len(in_start) - 1
     tail = np.full(n, -1, np.int32)
     anchor = np.arange(n)
@@ -151,7 +181,7 @@ def _tails(src, dst, forwards, in_start, in_link, out_start):  # type: ignore[no
         at = v
         hops = 0
         while in_start[at + 1] - in_start[at] == 1 and hops < 8:
-            link = in_link[in_start[at]]
+            link = net.in_link[in_start[at]]
             before = src[link]
             # What the tail joins must be a crossing: of two vertices with one way in each, one would hide the other.
             if before == v or not forwards[before] or (hops > 0 and not forwards[at]):
@@ -165,9 +195,10 @@ def _tails(src, dst, forwards, in_start, in_link, out_start):  # type: ignore[no
     return tail, anchor
 
 
-@njit(cache=True)
-def _distances(goal, src, bytes_per_s, forwards, in_start, in_link):  # type: ignore[no-untyped-def]
-    """(hops to the goal, smallest bandwidth on the widest of the shortest ways)."""
+@kernel
+def _distances(goal, net):  # type: ignore[no-untyped-def]
+    """The fields of `Distances`."""
+    src, bytes_per_s, forwards, in_start, in_link = net.src, net.bytes_per_s, net.forwards, net.in_start, net.in_link
     n = len(in_start) - 1
     hops = np.full(n, 1 << 30, np.int32)
     width = np.zeros(n, np.float64)
@@ -193,7 +224,7 @@ def _distances(goal, src, bytes_per_s, forwards, in_start, in_link):  # type: ig
     return hops, width
 
 
-@njit(cache=True)
+@kernel
 def _mix(a, b, c):  # type: ignore[no-untyped-def]
     x = np.uint64(a) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(c)
     x ^= x >> np.uint64(31)
@@ -202,20 +233,20 @@ def _mix(a, b, c):  # type: ignore[no-untyped-def]
     return np.int64(x >> np.uint64(2))
 
 
-@njit(cache=True)
-def _walk(  # type: ignore[no-untyped-def]
-    source, goal, flow, anchor, tail, src, dst, bytes_per_s, out_start, out_link, hops, width, length, which
-):
-    """Links of all ways, one after the other; lengths go to length[which]. Second: a way that is not there, or -1."""
+@kernel
+def _walk(ways, tail, net, distances):  # type: ignore[no-untyped-def]
+    """Links of all ways, one after the other. Second: a way that is not there, or -1."""
+    source, goal, anchor, length = ways.source, ways.goal, ways.anchor, ways.length
+    src, dst, bytes_per_s, out_start, out_link = net.src, net.dst, net.bytes_per_s, net.out_start, net.out_link
+    hops, width = distances.hops, distances.width
     out = np.empty(len(source) * 8, np.int32)
     used = 0
     back = np.empty(16, np.int32)
     for i in range(len(source)):
         begin = used
         v = source[i]
-        rest = flow[i]
+        rest = ways.flow[i]
         if v == goal[i]:
-            length[which[i]] = 0
             continue
         # The source may lie on the tail of the goal.
         tails = 0
@@ -258,11 +289,11 @@ def _walk(  # type: ignore[no-untyped-def]
         for k in range(tails - 1, -1, -1):
             out[used] = back[k]
             used += 1
-        length[which[i]] = used - begin
+        length[i] = used - begin
     return out[:used].copy(), -1
 
 
-@njit(cache=True)
+@kernel
 def _in_order(links, order, length, start):  # type: ignore[no-untyped-def]
     out = np.empty(len(links), np.int32)
     at = 0
@@ -273,9 +304,9 @@ def _in_order(links, order, length, start):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
-def _reaches(first, dst, forwards, out_start, out_link):  # type: ignore[no-untyped-def]
-    n = len(out_start) - 1
+@kernel
+def _reaches(first, net):  # type: ignore[no-untyped-def]
+    n = len(net.out_start) - 1
     seen = np.zeros(n, np.bool_)
     stack = np.empty(n, np.int32)
     stack[0] = first
@@ -284,10 +315,10 @@ def _reaches(first, dst, forwards, out_start, out_link):  # type: ignore[no-unty
     while top:
         top -= 1
         v = stack[top]
-        if v != first and not forwards[v]:
+        if v != first and not net.forwards[v]:
             continue
-        for k in range(out_start[v], out_start[v + 1]):
-            u = dst[out_link[k]]
+        for k in range(net.out_start[v], net.out_start[v + 1]):
+            u = net.dst[net.out_link[k]]
             if not seen[u]:
                 seen[u] = True
                 stack[top] = u
@@ -295,7 +326,7 @@ def _reaches(first, dst, forwards, out_start, out_link):  # type: ignore[no-unty
     return seen
 
 
-@njit(cache=True)
+@kernel
 def _walk_product(source, goal, dimensions):  # type: ignore[no-untyped-def]
     """The order of links is that of `topology._add_dimension`; rows are (shape, size, first link, devices)."""
     start = np.zeros(len(source) + 1, np.int64)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numba import njit
 
 from etude.errors import FormatError
+from etude.kernels.compile import kernel
+from etude.kernels.varint import encode_varint
 from etude.model.schema import COLUMN, ValueKind
-from etude.model.text import varint
 from etude.store.et_irregular import delimited
 from etude.store.json_values import FIELD_NAME, Encoder, MappingError, Node, integer, scalar, short, unbase64
 
@@ -62,7 +62,7 @@ def to_messages(data: bytes | memoryview, where: str) -> JsonMessages:
 
 def _stream(metadata: dict[str, Any], nodes: Iterator[Any], where: str, prefix: str, offset: int = 0) -> JsonMessages:
     first = metadata_bytes(metadata, where, "$.metadata" if not offset else "$[0]")
-    found = JsonMessages(bytearray(varint(len(first)) + first), [0], prefix, offset)
+    found = JsonMessages(bytearray(encode_varint(len(first)) + first), [0], prefix, offset)
     decoder = msgspec.json.Decoder(Node, strict=False)
     encoder = Encoder()
     for i, raw in enumerate(nodes, offset):
@@ -103,7 +103,7 @@ def _json_error(problem: Exception, where: str, path: str) -> FormatError:
 # -- the pieces of the file --------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def _spans(data, starts, ends, count, p):  # type: ignore[no-untyped-def]
     """Top-level objects from p on; (count, where it stopped): the end, a full table, or a byte that is none."""
     n = len(data)

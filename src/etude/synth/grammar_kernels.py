@@ -1,9 +1,9 @@
 """The repeat of a sequence that saves most."""
 
-from numba import njit
+from etude.kernels.compile import kernel
 
 
-@njit(cache=True)
+@kernel
 def best_repeat(sequence, max_period):
     """(begin, period, times): something that follows itself `times` times. Saves (times - 1) x period, the most there
     is; of several the one with the shortest period, the first. (0, 0, 0) if there is none."""

@@ -13,14 +13,17 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.csr import starts
+from etude.kernels.intervals import depths, nest
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind
 from etude.model.timing import Origin
 from etude.model.trace import Trace
 from etude.model.use import Use, uses
-from etude.view.kernels import nest
 
 U8 = NDArray[np.uint8]
+MAX_TRACKS = 256
+"""Tracks of one lane. What overlaps more than this many slices lies in the last one, over others."""
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
@@ -181,6 +184,21 @@ def sorts(trace: Trace) -> U8:
     return np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads do nothing else
 
 
+def _tracks(lane: I32, start: I64, end: I64) -> tuple[I32, I32]:
+    """(track, depth): a slice goes to the first track of its lane where the slice that is open, if any, holds all of
+    it. Slices are ordered by (lane, start, longest first)."""
+    track, depth = np.zeros(len(lane), np.int32), np.zeros(len(lane), np.int32)
+    rows = np.arange(len(lane))
+    for number in range(MAX_TRACKS):
+        parent, apart = np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_)
+        nest(starts(lane[rows]), start[rows], end[rows], np.ones(len(rows), np.bool_), 0, parent, apart)
+        track[rows], depth[rows] = number, depths(parent)
+        rows = rows[apart]
+        if not len(rows):
+            break
+    return track, depth
+
+
 def _unnamed(kind: Kind, collective: Collective) -> str:
     return collective.name.lower() if collective else kind.wire_name.removesuffix("_NODE").lower()
 
@@ -191,8 +209,7 @@ def _ordered(parts: Sequence[tuple[NDArray[np.generic], ...]], lanes: tuple[Lane
     columns = [np.concatenate([np.zeros(0, k), *(p[c] for p in parts)]) for c, k in enumerate(kinds)]
     order = np.lexsort((-columns[2], columns[1], columns[0]))
     lane, start, end, node, sort, name, at = (np.ascontiguousarray(c[order]) for c in columns)
-    track, depth = np.zeros(len(lane), np.int32), np.zeros(len(lane), np.int32)
-    nest(lane, start, end, track, depth)
+    track, depth = _tracks(lane, start, end)
     if (track > 0).any():
         order = np.lexsort((-end, start, track, lane))
         lane, start, end, node, sort, name, at, track, depth = (

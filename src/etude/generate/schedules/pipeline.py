@@ -228,15 +228,15 @@ def times(
     `hop` is the time from a stage to a stage on another rank; `overlap` what a forward and a backward that run together
     save. Raises DeadlockError where ranks wait for one another.
     """
-    from etude.generate.schedules.pipeline_kernels import run
+    from etude.generate.schedules.pipeline_kernels import Actions, Costs, run
 
     cost = np.zeros((5, max(schedule.stages, 1)))
     cost[Action.FORWARD], cost[Action.INPUT], cost[Action.WEIGHT] = forward, input, weight
     cost[Action.BACKWARD] = cost[Action.INPUT] + cost[Action.WEIGHT]
-    begin, end, at = run(
-        schedule.start, schedule.action, schedule.stage, schedule.micro_batch, schedule.paired, cost, -float(overlap),
-        float(hop), schedule.stages, schedule.micro_batches, int(Action.FORWARD), int(Action.WEIGHT),
-    )  # fmt: skip
+    s = schedule
+    actions = Actions(s.start, s.action, s.stage, s.micro_batch, s.paired)
+    costs = Costs(cost, -float(overlap), float(hop))
+    begin, end, at = run(actions, costs, s.micro_batches, int(Action.FORWARD), int(Action.WEIGHT))
     stuck = np.flatnonzero(at < schedule.start[1:])
     if len(stuck):
         raise _deadlock(schedule, at, stuck)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -11,6 +10,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.model.fingerprint import Fingerprint
 from etude.model.job import Job, ranges
 from etude.model.trace import Trace
 
@@ -206,16 +206,16 @@ def programs(job: Job) -> ProgramClasses:
 
 def _structure(trace: Trace) -> bytes:
     """A fingerprint of what checks look at, but for values; ids and tags count from their smallest, as in fold."""
-    h = hashlib.blake2b(repr((len(trace), len(trace.group_slots), trace.peer_slots)).encode(), digest_size=16)
+    found = Fingerprint(len(trace.group_slots), trace.peer_slots)
     for name in _STRUCTURE:
-        h.update(np.ascontiguousarray(getattr(trace, name)).data)
+        column = getattr(trace, name)
+        found.add(column.copy() if column.strides == (0,) else column)  # whether it was recorded does not count
     if len(trace):
         least = trace.source_id.min()
-        h.update((trace.source_id - least).data)
-        h.update((trace.missing - least).data)
         tagged = trace.tag >= 0
-        h.update(np.where(tagged, trace.tag - trace.tag.min(initial=2**63 - 1, where=tagged), trace.tag).data)
-    return h.digest()
+        tag = np.where(tagged, trace.tag - trace.tag.min(initial=2**63 - 1, where=tagged), trace.tag)
+        found.add(trace.source_id - least, trace.missing - least, tag)
+    return found.digest()
 
 
 def split_by(keys: NDArray[Any], which: NDArray[Any]) -> list[NDArray[Any]]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from etude.kernels.compile import kernel
 from etude.model import graph
 from etude.model.check.findings import ProgramClasses, Report, counted, split_by
 from etude.model.schema import UNKNOWN, Collective, Kind
@@ -111,7 +111,7 @@ def _check_never(report: Report, at: I32, trace: Trace, cycle: I32) -> None:
         report.nodes("never_starts", at, rows, what, _NEVER_HINT)
 
 
-@njit(cache=True)
+@kernel
 def _scan(start, rows, marks):  # type: ignore[no-untyped-def]
     """(dependencies that are missing, on the node itself or repeated; dependencies on a later node)."""
     odd = forward = 0
@@ -127,7 +127,7 @@ def _scan(start, rows, marks):  # type: ignore[no-untyped-def]
     return odd, forward
 
 
-@njit(cache=True)
+@kernel
 def _repeats(start, rows, marks):  # type: ignore[no-untyped-def]
     """Mask of dependencies that the node has already."""
     nodes = len(start) - 1

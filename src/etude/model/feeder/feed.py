@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from etude.errors import CycleError, DanglingDependency, DeadlockError, TraceError, UsageError
+from etude.kernels.csr import fill_reverse, topological
 from etude.model.feeder import kernels as k
 from etude.model.feeder.node_view import Bound, NodeView
 from etude.model.job import Job, Part, assemble, ranges
@@ -76,7 +77,7 @@ class FeederGraph:
         np.cumsum(places, out=places)
         succ = np.empty(int(places[-1]), np.int32)
         for start, dep in edges:
-            k.fill_successors(start, dep, places[1:], succ)
+            fill_reverse(start, dep, places[1:], succ)
         succ_start = places[: nodes + 1]
         for array in (succ_start, succ, indegree):
             array.flags.writeable = False
@@ -85,7 +86,7 @@ class FeederGraph:
     def cycle(self) -> list[int]:
         """Nodes that wait for one another in a circle, each for the one before it; [] if there is no circle."""
         remaining = self.indegree.copy()
-        if k.reach(remaining, self.succ_start, self.succ, np.empty(len(self), np.int32)) == len(self):
+        if topological(remaining, self.succ_start, self.succ, np.empty(len(self), np.int32)) == len(self):
             return []
         before = np.zeros(len(self), np.int32)
         first = node = int(k.one_cycle(remaining, self.succ_start, self.succ, before))

@@ -8,7 +8,8 @@ at `base[k]`. The smallest ready node is a walk down, an insertion a walk up, an
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 READY, ISSUED, COMPLETED = 0, -1, -2
 """What `remaining` holds of a node that waits for nothing; above 0 it is how many completions it waits for."""
@@ -17,7 +18,7 @@ _ONE = np.uint64(1)
 _LOW = np.uint64(63)
 
 
-@njit(cache=True)
+@kernel
 def bad_edge(start, dep, missing):
     """-1 if the CSR can be walked and all entries are rows or name missing ids, else the node where it cannot."""
     n = len(start) - 1
@@ -30,7 +31,7 @@ def bad_edge(start, dep, missing):
     return -1
 
 
-@njit(cache=True)
+@kernel
 def count_edges(start, dep, indegree, succ_start):
     """Adds to the in-degrees and, one place up, to the numbers of successors. Returns (edges that lead to a missing
     node, the first node that has one, edges that lead to a later row)."""
@@ -49,21 +50,10 @@ def count_edges(start, dep, indegree, succ_start):
     return lost, first, forward
 
 
-@njit(cache=True)
-def fill_successors(start, dep, cursor, succ):
-    """Writes the successors; cursor[d] is the next free place of d and ends up where d's successors end."""
-    for i in range(len(start) - 1):
-        for k in range(start[i], start[i + 1]):
-            d = dep[k]
-            if d >= 0:
-                succ[cursor[d]] = i
-                cursor[d] += 1
-
-
 # -- the ready set -----------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _lowest(word):
     """The number of the lowest bit that is set."""
     low = word & (~word + np.uint64(1))
@@ -83,7 +73,7 @@ def _lowest(word):
     return count
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _insert(bits, base, node):
     for level in range(len(base)):
         at = base[level] + (node >> 6)
@@ -94,7 +84,7 @@ def _insert(bits, base, node):
         node >>= 6
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _pop(bits, base):
     """Takes the smallest node out; -1 if there is none."""
     node = np.int64(0)
@@ -113,7 +103,7 @@ def _pop(bits, base):
     return node
 
 
-@njit(cache=True)
+@kernel
 def fill_ready(remaining, bits, base):
     """Puts all nodes that wait for nothing into an empty set; returns how many."""
     count = 0
@@ -124,7 +114,7 @@ def fill_ready(remaining, bits, base):
     return count
 
 
-@njit(cache=True)
+@kernel
 def peek(bits, words, out):
     """The first len(out) nodes of the set, ascending; `words` is the size of the lowest level."""
     count = 0
@@ -141,7 +131,7 @@ def peek(bits, words, out):
 # -- issue and release -------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def issue(remaining, bits, base, out):
     """Takes len(out) nodes out of the set, which holds at least as many, and marks them as issued."""
     for k in range(len(out)):
@@ -150,7 +140,7 @@ def issue(remaining, bits, base, out):
         out[k] = node
 
 
-@njit(cache=True)
+@kernel
 def complete(nodes, remaining, succ_start, succ, bits, base):
     """Completes nodes and releases what waited only for them; (released, -1), or (0, place of the first node that is
     not issued) and nothing is changed."""
@@ -171,7 +161,7 @@ def complete(nodes, remaining, succ_start, succ, bits, base):
     return released, -1
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def drain(remaining, succ_start, succ, bits, base, out):
     """Issues the smallest ready node and completes it at once, until len(out) are done or none is ready; returns how
     many were. `released - drained` is what the set has gained."""
@@ -195,32 +185,10 @@ def drain(remaining, succ_start, succ, bits, base, out):
 # -- circles -----------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
-def reach(remaining, succ_start, succ, stack):
-    """Kahn's count: how many nodes can be completed. Afterwards `remaining` is above 0 on those that cannot."""
-    top = 0
-    for i in range(len(remaining)):
-        if remaining[i] == 0:
-            stack[top] = i
-            top += 1
-    count = 0
-    while top > 0:
-        top -= 1
-        node = stack[top]
-        count += 1
-        for e in range(succ_start[node], succ_start[node + 1]):
-            other = succ[e]
-            remaining[other] -= 1
-            if remaining[other] == 0:
-                stack[top] = other
-                top += 1
-    return count
-
-
-@njit(cache=True)
+@kernel
 def one_cycle(remaining, succ_start, succ, before):
-    """Given what `reach` left: `before` is filled with one reason to wait for each stuck node; returns a node that is
-    on a circle of them."""
+    """Given what a topological order left: `before` is filled with one reason to wait for each stuck node; returns a
+    node that is on a circle of them."""
     last = -1
     for i in range(len(remaining)):
         if remaining[i] > 0:
@@ -232,7 +200,7 @@ def one_cycle(remaining, succ_start, succ, before):
     return last
 
 
-@njit(cache=True)
+@kernel
 def reasons(node, remaining, succ_start, succ, out):
     """Nodes not completed that `node` waits for, each once, ascending; returns how many there are, writes what fits."""
     count = 0
