@@ -1,1 +1,1 @@
-"""Where the time goes: pure functions of a Job and a Timing that return tables."""
+"""Where the time goes: pure functions of a Run that return tables."""
