@@ -14,8 +14,7 @@ from etude.generate.serving import ServedJob, first_and_last, last_stage, produc
 from etude.machine.system import System
 from etude.model.run import Run
 from etude.predict.step import grown
-from etude.simulate.result import Simulated
-from etude.simulate.run import simulate
+from etude.simulate import Simulated, simulate
 
 I64 = NDArray[np.int64]
 

@@ -18,9 +18,9 @@ from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, pop, push
 from etude.simulate.lanes import choose, complete, row_of, starts_with_operation, wake
 from etude.simulate.networks.analytic import retime_operations
-from etude.simulate.networks.running import RunningNetwork
 from etude.simulate.networks.seam import NO_ROOM, advance, next_time, post
 from etude.simulate.networks.state import NetworkState, OperationState
+from etude.simulate.running_network import RunningNetwork
 from etude.simulate.sharing import begin_compute, end_compute, retime_nodes
 from etude.simulate.state import COMPUTE, DONE, NEVER, Sharing, State, with_room
 

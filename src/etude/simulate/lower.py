@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from etude.errors import EtudeError, MismatchError, TraceError, UsageError
 from etude.machine.system import System
-from etude.model.check.findings import Programs as SamePrograms
+from etude.model.check.findings import ProgramClasses as SamePrograms
 from etude.model.check.findings import Report
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.job import Job

@@ -17,10 +17,10 @@ from etude.simulate.deadlock import explain
 from etude.simulate.engine import Engine
 from etude.simulate.initial_state import initial_state
 from etude.simulate.lower import Lowered, lower
-from etude.simulate.networks.running import RunningNetwork
 from etude.simulate.operations import operations
 from etude.simulate.options import Options
 from etude.simulate.result import Simulated, simulated
+from etude.simulate.running_network import RunningNetwork
 from etude.simulate.state import DONE
 
 EXPLAINED: Final = 1 << 20

@@ -241,7 +241,7 @@ class Registry:
         reduce = round(o.reduce_bytes_per_s / 1e6)
         numbers = [np.zeros(size, np.int64) for size in (2 * len(places) + 2, len(places) + 1, slots, slots)]
         state = LinkState(
-            clock=_table(LINKS_CLOCK, [(0, NEVER) + (0,) * (len(LINKS_CLOCK) - 2)]),
+            clock=_table(LINKS_CLOCK, [(0, NEVER) + (0,) * (len(LINKS_CLOCK.names or ()) - 2)]),
             costs=Costs(o.cut_through, o.endpoint_ns, reduce, round(MILLI * o.busy_factor)),
             place_of=np.zeros(0, np.int64),
             places=places,

@@ -10,9 +10,9 @@ from etude.kernels.heap import empty_heap
 from etude.machine.fabrics import topology_of_system
 from etude.machine.faults import with_faults
 from etude.machine.topology import Topology
+from etude.simulate.carried_operations import carried_operations
 from etude.simulate.costs import jittered
 from etude.simulate.lower import Lowered
-from etude.simulate.networks.lowering import carried_operations
 from etude.simulate.networks.operation import Model, NetworkOptions
 from etude.simulate.networks.registry import Registry, grown
 from etude.simulate.networks.state import OPERATION, NetworkState, OperationState
