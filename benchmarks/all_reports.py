@@ -80,9 +80,12 @@ def opened(source: Input) -> Any:
     return causal.to_job(source.name.rpartition("/")[2], linked)
 
 
-def times(job: Any) -> Any:
+def run_of(job: Any) -> Any:
+    """The job as recorded or, where no times were, as simulated."""
     if job.timing is not None:
-        return job.timing
+        from etude.model.run import recorded
+
+        return recorded(job)
     from etude.machine import open_system
     from etude.simulate.run import simulate
 
@@ -125,10 +128,10 @@ def main() -> int:
         try:
             job = opened(source)
             one = source.paths[0] if len(source.paths) == 1 and source.paths[0].is_file() else None
-            timing = times(job)
-            simulated = timing.origin == Origin.SIMULATED
+            run = run_of(job)
+            simulated = run.timing.origin == Origin.SIMULATED
             page = report(
-                job, timing, name=source.name.rpartition("/")[2], allocated=allocated(one) if one else None,
+                run, name=source.name.rpartition("/")[2], allocated=allocated(one) if one else None,
                 device=device_of(job, system=SYSTEM if simulated else ""),
             )  # fmt: skip
             html = render(page)

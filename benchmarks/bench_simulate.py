@@ -69,7 +69,7 @@ def agree(ranks: int = 128, nodes: int = 2_000) -> bool:
 
     job = big_jobs.folded_job(ranks, 8, nodes)
     a, b = simulate(job, machine(ranks), fold=True), simulate(job, machine(ranks), fold=False)
-    return all((x == y).all() for i in range(ranks) for x, y in zip(a.block(i), b.block(i), strict=True))
+    return all((x == y).all() for i in range(ranks) for x, y in zip(a.timing.block(i), b.timing.block(i), strict=True))
 
 
 def main() -> int:

@@ -105,7 +105,7 @@ def kernel_errors_us(job: Job, simulated: Simulated) -> I64:
     parts = []
     for i, trace in enumerate(job.traces):
         start = job.timing.block(i)[0]
-        found = simulated.block(i)[0]
+        found = simulated.timing.block(i)[0]
         on_device = trace.cpu == 0
         parts.append(((found - (start - start.min()))[on_device]) / 1000)
     return np.concatenate(parts)

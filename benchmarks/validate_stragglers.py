@@ -48,8 +48,8 @@ def main() -> int:
     given = parser.parse_args()
     table: Counter[tuple[int, str, float, str]] = Counter()
     for seed, ranks, kind, factor in cases(given.jobs, given.seed):
-        job, timing, truth = straggling(seed, ranks, kind, factor)
-        found = stragglers(job, timing).to_pylist()
+        run, truth = straggling(seed, ranks, kind, factor)
+        found = stragglers(run).to_pylist()
         answer = named(truth, found)
         table[ranks, kind, factor, answer] += 1
         if given.show and answer != kind:

@@ -18,6 +18,7 @@ from etude.model.build import TraceBuilder
 from etude.model.graph import dependencies
 from etude.model.job import Job, Part, assemble
 from etude.model.match import match
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.timing import Timing
 from etude.model.trace import Trace
@@ -203,8 +204,8 @@ def draw_truth(rng: random.Random, plan: Plan, kind: str, factor: float) -> Trut
     return Truth(kind, factor, (rng.randrange(plan.ranks),), since if kind != "missing_participant" else STEPS // 2)
 
 
-def straggling(seed: int, ranks: int, kind: str, factor: float) -> tuple[Job, Timing, Truth]:
-    """The job of a seed, with its simulated times on clocks that differ."""
+def straggling(seed: int, ranks: int, kind: str, factor: float) -> tuple[Run, Truth]:
+    """The run of a seed: a job with its simulated times on clocks that differ."""
     rng = random.Random(seed)
     while True:
         plan = plan_of(rng, ranks)
@@ -215,7 +216,7 @@ def straggling(seed: int, ranks: int, kind: str, factor: float) -> tuple[Job, Ti
     job = job.replace(values=values_of(rng, job, plan, truth))
     slow = {truth.ranks: truth.factor} if kind == "slow_link" else {}
     system = open_system("dgx-h100").resized(max(ranks, 8))
-    timing = simulate(job, system, jitter=dict.fromkeys(JITTER, NOISE), seed=seed, slow_links=slow)
+    timing = simulate(job, system, jitter=dict.fromkeys(JITTER, NOISE), seed=seed, slow_links=slow).timing
     starts, ends = [s.copy() for s in timing.start_ns], [e.copy() for e in timing.end_ns]
     if kind == "missing_participant":
         starts, ends = hung(job, starts, ends, truth)
@@ -224,8 +225,9 @@ def straggling(seed: int, ranks: int, kind: str, factor: float) -> tuple[Job, Ti
         start[start != UNKNOWN] += skew
         end[end != UNKNOWN] += skew
     block_of = np.arange(len(job.ranks), dtype=np.int32)
-    return job, Timing(origin=timing.origin, start_ns=tuple(starts), end_ns=tuple(ends), block_of=block_of,
-                       clock_offset_ns=np.zeros(len(job.ranks), np.int64)), truth  # fmt: skip
+    skewed = Timing(origin=timing.origin, start_ns=tuple(starts), end_ns=tuple(ends), block_of=block_of,
+                    clock_offset_ns=np.zeros(len(job.ranks), np.int64))  # fmt: skip
+    return Run(job, skewed), truth
 
 
 def hung(job: Job, starts: list[I64], ends: list[I64], truth: Truth) -> tuple[list[I64], list[I64]]:

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from etude.model.fold import expand as expand
     from etude.model.fold import fold as fold
     from etude.model.job import Job as Job
+    from etude.model.run import Run as Run
     from etude.model.summary import summary as summary
     from etude.model.timing import Timing as Timing
     from etude.model.trace import Trace as Trace
     from etude.opening import open as open
+    from etude.opening import open_run as open_run
     from etude.simulate.run import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
@@ -31,6 +33,7 @@ __version__ = "0.1.0.dev0"
 _HOME = {
     "EtudeError": "etude.errors",
     "Job": "etude.model.job",
+    "Run": "etude.model.run",
     "System": "etude.machine.system",
     "Timing": "etude.model.timing",
     "Trace": "etude.model.trace",
@@ -42,6 +45,7 @@ _HOME = {
     "fold": "etude.model.fold",
     "open": "etude.opening",
     "open_feeder": "etude.store.et_stream",
+    "open_run": "etude.opening",
     "open_system": "etude.machine.open",
     "query": "etude.store.sql",
     "simulate": "etude.simulate.run",
@@ -51,6 +55,7 @@ _HOME = {
 __all__ = [
     "EtudeError",
     "Job",
+    "Run",
     "System",
     "Timing",
     "Trace",
@@ -63,6 +68,7 @@ __all__ = [
     "fold",
     "open",
     "open_feeder",
+    "open_run",
     "open_system",
     "query",
     "simulate",

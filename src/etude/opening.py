@@ -15,6 +15,7 @@ from etude.model.schema import Collective
 if TYPE_CHECKING:
     from etude.cost.schedule import Schedule
     from etude.model.job import Job
+    from etude.model.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ def open(
     as they are read, `workers` at a time (0: of large recordings as many as there are cores, else one). `ranks` and
     `passes` are for an ASTRA-sim text workload, which does not say how many there are.
 
-    Recorded times, where there are any, are `job.timing`: an analysis is called as `analysis(job, job.timing)`. Of a
-    profiler's trace they are those of every operator, call and device activity, from start to end.
+    Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
+    analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
     """
     place = Path(path)
     if is_text(place):
@@ -52,6 +53,15 @@ def open(
         raise UsageError("says itself how many ranks it has", where=str(path), hint="--ranks is for text workloads")
     options: dict[str, Any] = {"groups": groups, "workers": workers, "max_bytes": max_bytes, "advance": advance}
     return sniff(place).read(place, options)
+
+
+def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
+    """The run at `path`: its job, the times that were recorded, and the card that lies with it. Options are those of
+    `open`. A job without times is refused: `etude.simulate` makes a run of it."""
+    from etude.model import run
+    from etude.store import cards
+
+    return run.recorded(open(path, **options), card=cards.find(Path(path)))
 
 
 def is_text(path: Path) -> bool:

@@ -41,10 +41,10 @@ def total(pair):
 RUN = """
 import numpy as np
 from etude import elsewhere, user
-from etude.kernels.compile import compiling
+from etude.kernels.first_use import told_of_compiling
 
 names = []
-with compiling(names.append):
+with told_of_compiling(lambda name, seconds: names.append(name)):
     pair = getattr(elsewhere, "Pair", None) or elsewhere.Couple
     found = user.total(pair(np.array([1]), np.array([2])))
 print(found, *names)
@@ -75,7 +75,7 @@ class Package:
 @pytest.fixture(scope="module")
 def package(tmp_path_factory):
     made = Package(tmp_path_factory.mktemp("package"))
-    assert made.run() == "13 total picked"
+    assert made.run() == "13 total"
     return made
 
 

@@ -159,8 +159,8 @@ def test_compute_is_slower_while_its_rank_communicates(network: str):
     slow = simulate(
         job(nodes, nodes), toy, network=network, collective={"all_reduce": "ring"}, overlap=Overlap(compute=2.0)
     )
-    assert [int(plain.block(0)[1][i]) for i in (0, 1)] == [1000, 220]  # two steps of 10 + 100 ns
-    assert [int(slow.block(0)[1][i]) for i in (0, 1)] == [1110, 220]  # of those 220 ns of compute, half is done
+    assert [int(plain.timing.block(0)[1][i]) for i in (0, 1)] == [1000, 220]  # two steps of 10 + 100 ns
+    assert [int(slow.timing.block(0)[1][i]) for i in (0, 1)] == [1110, 220]  # of those 220 ns of compute, half is done
 
 
 @BOTH
@@ -171,7 +171,7 @@ def test_transfers_are_slower_beside_compute(network: str):
     slow = simulate(
         job(nodes, idle), toy, network=network, collective={"all_reduce": "ring"}, overlap=Overlap(communication=1.5)
     )
-    assert int(slow.block(1)[1][0]) == (10 + 150) + (10 + 100)  # the second step starts when compute is done
+    assert int(slow.timing.block(1)[1][0]) == (10 + 150) + (10 + 100)  # the second step starts when compute is done
 
 
 @BOTH
@@ -185,7 +185,7 @@ def test_overlap_of_many_changes_keeps_the_books(network: str):
     slow = simulate(given, toy, network=network, overlap=Overlap(compute=1.3, communication=1.7))
     assert slow.makespan_ns > plain.makespan_ns
     for rank in range(4):
-        start, end = slow.block(rank)
+        start, end = slow.timing.block(rank)
         assert (end >= start).all()
         assert (end - start >= np.array([70 + 13 * k for k in range(30)] + [0] * 20)).all()
 

@@ -32,7 +32,7 @@ def job(*nodes: dict[str, Any]) -> Job:
 
 
 def times(found: Any) -> list[int]:
-    start, end = found.block(0)
+    start, end = found.timing.block(0)
     return (end - start).tolist()
 
 

@@ -174,7 +174,7 @@ def test_a_real_job_simulates_alike(place: str, shared: Path):
     ours, theirs = etude.simulate(copy, system), etude.simulate(job, system)
     assert ours.makespan_ns == theirs.makespan_ns > 0
     for index in range(len(job)):
-        for a, b in zip(ours.block(index), theirs.block(index), strict=True):
+        for a, b in zip(ours.timing.block(index), theirs.timing.block(index), strict=True):
             assert np.array_equal(a, b)
 
 

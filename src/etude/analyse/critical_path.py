@@ -21,15 +21,15 @@ from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
-from etude.analyse.runs import Run, Use, runs, uses
 from etude.errors import UsageError
 from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order
-from etude.model.job import Job
 from etude.model.match import match
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind, Why
-from etude.model.timing import Origin, Timing
+from etude.model.timing import Origin
 from etude.model.trace import Trace
+from etude.model.use import Use, uses
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -46,7 +46,7 @@ KINDS: Final = {
 }
 
 
-def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -> pa.Table:
+def critical_path(run: Run, *, rendezvous: bool | None = None) -> pa.Table:
     """The path from its beginning to its end: rank, node, name, kind, start_ns, end_ns; each row begins where the one
     before it ends.
 
@@ -55,8 +55,8 @@ def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -
     receive: by default as measured runs do and simulated ones do not.
     """
     if rendezvous is None:
-        rendezvous = timing.origin != Origin.SIMULATED
-    columns = _Columns(job, timing)
+        rendezvous = run.timing.origin != Origin.SIMULATED
+    columns = _Columns(run)
     if columns.last is None:
         raise UsageError("no node of this job has a start and an end", hint="etude simulate gives it times")
     return columns.table(columns.walk(rendezvous)[::-1])
@@ -91,31 +91,32 @@ def _spent(path: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
 class _Columns:
     """The runs of a job as the walk needs them."""
 
-    def __init__(self, job: Job, timing: Timing) -> None:
+    def __init__(self, run: Run) -> None:
+        job = run.job
         self.job, self.matching = job, match(job)
-        self.shift = offsets(job, timing, matching=self.matching)
+        self.shift = offsets(run, matching=self.matching)
         self.run_of = np.zeros(len(job.ranks), np.int64)
         self.traces: list[Trace] = []
         self.uses: list[U8] = []
         self.columns: list[k.Columns] = []
         self.last: tuple[int, int] | None = None
         latest, first = UNKNOWN, np.iinfo(np.int64).max
-        simulated = timing.origin == Origin.SIMULATED
-        for run in runs(job, timing):
-            trace, timed = run.trace, run.timed
-            self.run_of[run.at] = len(self.traces)
+        simulated = run.timing.origin == Origin.SIMULATED
+        for part in run.parts():
+            trace, timed = part.trace, part.timed
+            self.run_of[part.at] = len(self.traces)
             self.traces.append(trace)
             self.uses.append(uses(trace))
             role = roles_of(trace, by_name=not simulated)
-            self.columns.append(columns_of(run, timed, role, copies=not simulated))
+            self.columns.append(columns_of(part, timed, role, copies=not simulated))
             if timed.any():
-                rows, ends = np.flatnonzero(timed), ends_of(run, role)
-                mine = run.at[int(np.argmax(self.shift[run.at]))]
-                end = int(run.end_ns[ends].max() + self.shift[mine])
-                first = min(first, int(run.start_ns[rows].min() + self.shift[run.at].min()))
+                rows, ends = np.flatnonzero(timed), ends_of(part, role)
+                mine = part.at[int(np.argmax(self.shift[part.at]))]
+                end = int(part.end_ns[ends].max() + self.shift[mine])
+                first = min(first, int(part.start_ns[rows].min() + self.shift[part.at].min()))
                 if end > latest or self.last is None:
                     latest = end
-                    self.last = int(mine), int(ends[np.argmax(run.end_ns[ends])])
+                    self.last = int(mine), int(ends[np.argmax(part.end_ns[ends])])
         self.first_ns = int(first)
 
     def walk(self, rendezvous: bool) -> I64:
@@ -202,12 +203,12 @@ def _texts(code: I64, words: list[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), pa.array(words, pa.string())).cast(pa.string())
 
 
-def ends_of(run: Run, role: U8) -> I64:
+def ends_of(part: RunPart, role: U8) -> I64:
     """Rows that may be the end of a run: nodes with times of their own."""
-    rows = np.flatnonzero(run.timed)
+    rows = np.flatnonzero(part.timed)
     work = (role[rows] & k.FRAME) == 0
     own = rows[work] if work.any() else rows
-    return own[_counts(run.trace, own)]
+    return own[_counts(part.trace, own)]
 
 
 def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
@@ -235,18 +236,18 @@ class _Ends(NamedTuple):
         return self.at.astype(np.int64) << 32 | self.row
 
 
-def columns_of(run: Run, timed: NDArray[np.bool_], role: U8, *, copies: bool = True) -> k.Columns:
+def columns_of(part: RunPart, timed: NDArray[np.bool_], role: U8, *, copies: bool = True) -> k.Columns:
     """The columns of a run; those of its trace as they are, not copied. `copies`: calls may wait for theirs without an
     edge that says so, as in a recording."""
-    trace, dep = run.trace, dependencies(run.trace)
+    trace, dep = part.trace, dependencies(part.trace)
     ended = np.flatnonzero(timed & (trace.cpu != 1) & (trace.kind != Kind.METADATA)).astype(np.int32)
-    call, copy = _copies(run) if copies else (np.zeros(0, np.int32), np.zeros(0, np.int32))
+    call, copy = _copies(part) if copies else (np.zeros(0, np.int32), np.zeros(0, np.int32))
     columns = k.Columns(
-        start=run.start_ns, end=run.end_ns, role=role,
+        start=part.start_ns, end=part.end_ns, role=role,
         dep_start=dep.start, dep=dep.rows, why=_why(trace, dep.start),
-        lane_prev=_lane_before(trace, run.start_ns, run.end_ns, timed, role),
+        lane_prev=_lane_before(trace, part.start_ns, part.end_ns, timed, role),
         slot=trace.group if trace.group.strides != (0,) else np.zeros(0, np.int32),
-        ended=ended[np.argsort(run.end_ns[ended], kind="stable")],
+        ended=ended[np.argsort(part.end_ns[ended], kind="stable")],
         call=call, copy=copy,
     )  # fmt: skip
     return _read_only(columns)
@@ -281,11 +282,11 @@ def roles_of(trace: Trace, *, by_name: bool = True) -> U8:
     return role
 
 
-def _copies(run: Run) -> tuple[I32, I32]:
+def _copies(part: RunPart) -> tuple[I32, I32]:
     """Copy calls, ascending, and the copy that each launched. A call that outlasts its copy was waiting for it,
     whatever it is called: copies from and to pageable memory are."""
-    trace = run.trace
-    found = launched(run, "Memcpy")
+    trace = part.trace
+    found = launched(part, "Memcpy")
     if not len(found.call):
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     copy = np.full(len(trace), -1, np.int32)

@@ -92,7 +92,7 @@ def convert(
     trace, peers = _trace(device, host, found, rows)
     world = device.distributed.get("world_size")
     return Linked(
-        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=tuple(dropped(device))),
+        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=tuple(dropped(device, rank))),
         start_ns=found.start_ns + device.base_ns,
         end_ns=found.end_ns + device.base_ns,
         report=coverage(host, found, rows),

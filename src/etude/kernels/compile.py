@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import Enum
 from types import CodeType, ModuleType
 from typing import Any
@@ -25,20 +24,29 @@ from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
+from etude.kernels import first_use
+
 PACKAGE = __name__.partition(".")[0]
 
 
-def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False) -> Any:
+def kernel(
+    function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False, absorbed: bool = False
+) -> Any:
     """Compiles a function when it is first called, and keeps the result on disk.
 
     `allocates=False`: it makes no arrays, nor does anything it calls; no references are counted, which small kernels
-    that are called for every event feel. `inline`: its body is put where it is called.
+    that are called for every event feel. `inline`: its body is put where it is called, before types are known.
+    `absorbed`: the same, but compiled once, and put there by LLVM: for a large kernel of few callers that takes many
+    arrays, since each array that is handed on in a call costs seven words.
     """
     if function is None:
-        return lambda given: kernel(given, allocates=allocates, inline=inline)
+        return lambda given: kernel(given, allocates=allocates, inline=inline, absorbed=absorbed)
     more = {} if allocates else {"_nrt": False}
+    if absorbed:
+        more["forceinline"] = True
     made = njit(nogil=True, error_model="numpy", inline="always" if inline else "never", **more)(function)
     made._cache = Cache(function)
+    made.compile = first_use.interruptible(made.compile)
     return made
 
 
@@ -55,23 +63,9 @@ class Cache(FunctionCache):  # type: ignore[misc]
         except (AttributeError, ImportError):  # the index names a NamedTuple that is no longer there
             self.flush()
             found = None
-        if found is None and _listener is not None:
-            _listener(self._py_func.__name__)
+        if found is None:
+            first_use.announce(self._py_func.__name__, lambda: code_bytes(self._py_func))
         return found
-
-
-_listener: Callable[[str], None] | None = None
-
-
-@contextmanager
-def compiling(listener: Callable[[str], None]) -> Iterator[None]:
-    """`listener(name)` is called before each kernel that is compiled rather than found in the cache."""
-    global _listener
-    before, _listener = _listener, listener
-    try:
-        yield
-    finally:
-        _listener = before
 
 
 def _records(signature: Any) -> Iterator[Any]:
@@ -86,9 +80,24 @@ def _records(signature: Any) -> Iterator[Any]:
 def taken(function: Any) -> str:
     """A digest of a function's code and of all that it reads from the modules of this package."""
     digest = hashlib.sha256()
-    seen: set[int] = set()
-    _add_function(getattr(function, "py_func", function), digest, seen)
+    _add_function(getattr(function, "py_func", function), digest, set())
     return digest.hexdigest()
+
+
+class _Counter:
+    """Counts bytes as a digest would take them."""
+
+    size = 0
+
+    def update(self, piece: bytes) -> None:
+        self.size += len(piece)
+
+
+def code_bytes(function: Any) -> int:
+    """Bytes of a kernel and of all that it takes: how much there is to compile."""
+    counter = _Counter()
+    _add_function(getattr(function, "py_func", function), counter, set())
+    return counter.size
 
 
 def _add_function(function: Any, digest: Any, seen: set[int]) -> None:

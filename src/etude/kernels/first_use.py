@@ -23,12 +23,13 @@ SECONDS_PER_BYTE = 1.0e-3
 """Of bytecode of a kernel and of those it calls; measured by `benchmarks/bench_compile.py`."""
 
 _listener: Listener | None = None
-_at_work: threading.Thread | None = None
+_finished: threading.Event | None = None
+"""Of the last kernel that was compiled in a thread."""
 
 
 @contextmanager
 def told_of_compiling(listener: Listener) -> Iterator[None]:
-    """`listener` is called before each kernel that is compiled rather than found in the cache, not for those it calls."""
+    """`listener` is called before each kernel that is compiled, not for those it calls or those in the cache."""
     global _listener
     before, _listener = _listener, listener
     try:
@@ -39,14 +40,14 @@ def told_of_compiling(listener: Listener) -> Iterator[None]:
 
 def compiling() -> bool:
     """Is a kernel being compiled that nobody waits for any more?"""
-    return _at_work is not None and _at_work.is_alive()
+    return _finished is not None and not _finished.is_set()
 
 
-def announce(name: str, code_bytes: int) -> None:
+def announce(name: str, code_bytes: Callable[[], int]) -> None:
     """A kernel was not in the cache. Those that it calls are compiled within it, and are not told."""
     if _listener is not None and not _nested.active:
         _nested.active = True
-        _listener(name, code_bytes * SECONDS_PER_BYTE)
+        _listener(name, code_bytes() * SECONDS_PER_BYTE)
 
 
 class _Nested(threading.local):
@@ -68,20 +69,22 @@ def interruptible(compile_kernel: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _waited_for(work: Callable[[], Any]) -> Any:
-    global _at_work
+    global _finished
     found: list[Any] = []
     problems: list[BaseException] = []
+    finished = threading.Event()
 
     def run() -> None:
         try:
             found.append(work())
         except BaseException as problem:
             problems.append(problem)
+        finally:
+            finished.set()
 
-    _at_work = threading.Thread(target=run, name="compiling", daemon=True)
-    _at_work.start()
-    _at_work.join()
-    _at_work = None
+    _finished = finished
+    threading.Thread(target=run, name="compiling", daemon=True).start()
+    finished.wait()  # not `join`: a thread whose `join` was interrupted counts as ended
     if problems:
         raise problems[0]
     return found[0]

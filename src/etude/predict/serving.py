@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.analyse.serving import passes, token_times
 from etude.generate.ranks import Grid
 from etude.generate.serving import ServedJob
 from etude.generate.serving.batching import TARGET
@@ -16,8 +17,8 @@ from etude.generate.serving.ops import ATTENTION
 from etude.generate.serving.program import Instance, in_turn
 from etude.generate.train.job import is_product
 from etude.machine.system import System
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN
-from etude.model.timing import Timing
 from etude.model.trace import Trace
 from etude.predict.step import grown
 from etude.simulate.result import Simulated
@@ -77,14 +78,14 @@ def _products(trace: Trace) -> int:
     return int(trace.flops[product & (trace.flops != UNKNOWN)].sum())
 
 
-def answers(served: ServedJob, timing: Timing) -> pa.Table:
+def answers(served: ServedJob, run: Run) -> pa.Table:
     """When each request got its first and its last token. A request that arrives has waited since then; where arrivals
     were left out, since the start."""
     count = len(served.requests)
     first, last = np.full(count, UNKNOWN, np.int64), np.full(count, UNKNOWN, np.int64)
     alike = len({id(instance) for instance in served.instances}) == 1
     for copy, instance in enumerate(served.instances):
-        ends = _ends(served, timing, copy, instance)
+        ends = _ends(served, run, copy, instance)
         shift = copy if alike else 0  # requests are dealt out in turn
         for number, (at, _, one, _) in enumerate(in_turn(instance.batches)):
             if one.which != TARGET:
@@ -99,32 +100,25 @@ def answers(served: ServedJob, timing: Timing) -> pa.Table:
         np.array([getattr(r, name) for r in served.requests], np.int64) for name in ("prompt", "output", "arrival_ns")
     )
     arrival = np.where(served.timed, arrival, 0)
-    several = output > 1
-    pace = (last - first) / np.maximum(output - 1, 1)
+    ttft, tpot = token_times(arrival, first, last, output)
     return pa.table(
         {
             "request": np.arange(count),
             "arrival_ns": arrival,
             "prompt": prompt,
             "output": output,
-            "ttft_ns": first - arrival,
-            "tpot_ns": pa.array(pace, mask=~several),
+            "ttft_ns": ttft.astype(np.int64),
+            "tpot_ns": pa.array(tpot, mask=np.isnan(tpot)),
             "latency_ns": last - arrival,
         }
     )
 
 
-def _ends(served: ServedJob, timing: Timing, copy: int, instance: Instance) -> I64:
-    """End of each pass: of its last node on the last stage."""
+def _ends(served: ServedJob, run: Run, copy: int, instance: Instance) -> I64:
+    """End of each pass on the last stage."""
     grid = Grid.of(served.plan)
     here = (grid.at["dp"] == copy) & (grid.at["pp"] == served.plan.pp - 1) & (grid.at["tp"] == 0)
-    index = int(np.flatnonzero(here)[0])
-    trace = served.job.traces[int(served.job.trace_of[index])]
-    end = timing.block(index)[1]
-    known = trace.micro_batch != UNKNOWN
-    passes = sum(len(b.passes) for b in instance.batches)
-    found = np.zeros(passes, np.int64)
-    codes, words = trace.coded("name")
-    chosen = known & np.isin(codes, [i for i, w in enumerate(words) if w not in ("nccl:send", "nccl:recv")])
-    np.maximum.at(found, trace.step[chosen], end[chosen])
-    return found
+    found = passes(run.part(int(np.flatnonzero(here)[0])))
+    ends = np.zeros(sum(len(b.passes) for b in instance.batches), np.int64)
+    ends[found.step] = found.end_ns
+    return ends

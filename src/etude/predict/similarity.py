@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.analyse.breakdown import breakdown
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
@@ -176,7 +177,7 @@ def _simulated(a: _Side, b: _Side, system: System) -> list[dict[str, Any]]:
     runs = [simulate(side.job, grown(system, len(side.job))) for side in sides]
     step = [run.makespan_ns / side.steps for run, side in zip(runs, sides, strict=True)]
     rows = [_error("simulated step, ns", *step)]
-    tables = [run.ranks.table() for run in runs]
+    tables = [breakdown(run) for run in runs]
     for column in ("compute_ns", "comm_ns", "exposed_comm_ns"):
         means = [float(np.mean(t[column].to_numpy())) / side.steps for t, side in zip(tables, sides, strict=True)]
         rows.append(_error(f"simulated {column}, a rank", *means))

@@ -12,11 +12,12 @@ import pyarrow as pa
 from etude.analyse.critical_path import length_ns
 from etude.machine.system import Device
 from etude.model.job import Job, Note
-from etude.model.timing import Origin, Timing
-from etude.report import communication, late, memory, path, roofs, steps, time_spent, words, work
-from etude.report.study import Study
+from etude.model.run import Run
+from etude.model.timing import Origin
+from etude.report import breakdown, collectives, critical_path, kernels, memory, roofline, steps, stragglers, words
+from etude.report.subject import Subject
 from etude.view.embedded import Packed, Shown, pack
-from etude.view.page import Card, Page, Section, Told, timeline
+from etude.view.page import Figure, Page, Section, Told, timeline
 
 NOTHING = Told(
     "good",
@@ -26,77 +27,81 @@ NOTHING = Told(
 )
 UNWORKED = 0.1
 """Share of a run after its last work from which a report says so."""
-_TELL: Final = (late, path, time_spent, steps, work, communication, roofs)
-_SHOW: Final = (time_spent, steps, path, late, work, communication, roofs, memory)
+_TELL: Final = (stragglers, critical_path, breakdown, steps, kernels, collectives, roofline)
+"""Sections that have findings, in the order in which findings of equal weight are listed."""
+_SHOW: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory)
+"""Sections in the order of the page."""
 PARTS: Final = len(_TELL) + len(_SHOW)
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
 
 
 def report(
-    job: Job, timing: Timing, *, name: str = "", device: Device | None = None, allocated: pa.Table | None = None,
+    run: Run, *, name: str = "", device: Device | None = None, allocated: pa.Table | None = None,
     made_by: str = "Etude", advance: Callable[[int], None] = lambda amount: None,
 ) -> Page:  # fmt: skip
     """What a run did, in words and pictures. `allocated` is what the allocator did, where that was recorded; `advance`
     is told of the PARTS as they are done."""
-    study = Study(job, timing, name or job.name, device=device, allocated=allocated)
+    subject = Subject(run, name or run.job.name, device=device, allocated=allocated)
     told = []
     for part in _TELL:
-        told += part.told(study)
+        told += part.told(subject)
         advance(1)
-    told += _doubts(study)
-    sections = [timelines([study])]
+    told += _doubts(subject)
+    sections = [timelines([subject])]
     for part in _SHOW:
-        sections.append(part.section(study))
+        sections.append(part.section(subject))
         advance(1)
     return Page(
-        title=study.name,
-        subtitle=_subtitle(study),
-        verdict=_verdict(study),
+        title=subject.name,
+        subtitle=_subtitle(subject),
+        verdict=_verdict(subject),
         cards=(
-            Card("Time", words.time(study.span_ns), f"{study.origin}, first to last event"),
-            *steps.cards(study),
-            *time_spent.cards(study),
-            *roofs.cards(study),
+            Figure("Time", words.time(subject.span_ns), f"{subject.origin}, first to last event"),
+            *steps.cards(subject),
+            *breakdown.cards(subject),
+            *roofline.cards(subject),
         ),
         told=tuple(sorted(told or [NOTHING], key=lambda t: WEIGHT[t.tone])),
         sections=tuple(sections),
-        facts=facts(study),
-        notes=tuple(said_once(job.notes)),
+        facts=facts(subject),
+        notes=tuple(said_once(run.job.notes)),
         made_by=made_by,
     )
 
 
-def _subtitle(study: Study) -> str:
-    job = study.job
+def _subtitle(subject: Subject) -> str:
+    job = subject.run.job
     ranks = words.plural(len(job), "rank")
     if len(job) < job.world_size:
         ranks += f" of {job.world_size:,}"
-    return f"{ranks} · {study.origin} · {words.number(job.nodes)} nodes"
+    return f"{ranks} · {subject.origin} · {words.number(job.nodes)} nodes"
 
 
-def _verdict(study: Study) -> str:
-    s = time_spent.spent(study)
-    parts = [(study.computing, s.compute), ("waiting for communication", s.exposed_comm), ("copying memory", s.memory),
-             (study.idling, s.idle)]  # fmt: skip
+def _verdict(subject: Subject) -> str:
+    s = breakdown.spent(subject)
+    parts = [(subject.computing, s.compute), ("waiting for communication", s.exposed_comm),
+             ("copying memory", s.memory), (subject.idling, s.idle)]  # fmt: skip
     parts = sorted((p for p in parts if p[1] >= 0.005), key=lambda p: -p[1])
     told = words.named([f"{words.percent(share)} {what}" for what, share in parts], 4)
-    takes = f"The run takes {words.time(study.span_ns)}"
+    takes = f"The run takes {words.time(subject.span_ns)}"
     if not parts:
         return f"{takes}."
-    whose = f"the {study.noun} spends its time" if len(study.job) == 1 else f"the {study.noun}s spend their time"
-    used = max(v or 0 for v in study.breakdown["span_ns"].to_pylist())
-    if used < 0.95 * study.span_ns:
-        what = "Work on the device spans" if study.has_device else "Operators span"
-        what = what if len(study.job) == 1 or not study.has_device else "Work on the devices spans"
+    whose = (
+        f"the {subject.noun} spends its time" if len(subject.run.job) == 1 else f"the {subject.noun}s spend their time"
+    )
+    used = max(v or 0 for v in subject.breakdown["span_ns"].to_pylist())
+    if used < 0.95 * subject.span_ns:
+        what = "Work on the device spans" if subject.has_device else "Operators span"
+        what = what if len(subject.run.job) == 1 or not subject.has_device else "Work on the devices spans"
         return f"{takes}. {what} {words.time(used)} of that: {told}."
     return f"{takes}; {whose} {told}."
 
 
-def _doubts(study: Study) -> list[Told]:
+def _doubts(subject: Subject) -> list[Told]:
     """What a reader should know before believing the rest."""
     found = []
-    job, timing = study.job, study.timing
-    if not study.span_ns:
+    job, timing = subject.run.job, subject.run.timing
+    if not subject.span_ns:
         found.append(
             Told(
                 "warn",
@@ -105,12 +110,12 @@ def _doubts(study: Study) -> list[Told]:
                 "and work without FLOPs, bytes or a duration takes none: give all ranks, or what work costs.",
             )
         )
-    if not study.has_device and study.launches:
+    if not subject.has_device and subject.launches:
         found.append(Told("warn", "Kernels were launched, but none is recorded.",
-                          f"{words.plural(study.launches, 'launch call')} are in the trace and no device activity: it "
-                          "was dropped or not recorded, so what follows is about the host alone."))  # fmt: skip
-    rest = study.span_ns - length_ns(study.path)
-    if rest >= UNWORKED * study.span_ns > 0:
+                          f"{words.plural(subject.launches, 'launch call')} are in the trace and no device activity: "
+                          "it was dropped or not recorded, so what follows is about the host alone."))  # fmt: skip
+    rest = subject.span_ns - length_ns(subject.path)
+    if rest >= UNWORKED * subject.span_ns > 0:
         found.append(Told("info", f"The last {words.time(rest)} of the run hold no work.",
                           "An operator or a step is open until then, and nothing that it does is recorded.",
                           "timeline"))  # fmt: skip
@@ -122,20 +127,20 @@ def _doubts(study: Study) -> list[Told]:
         found.append(Told("info", f"{len(job):,} of {job.world_size:,} ranks {words.verb(len(job))} here.",
                           "What the others did can only be seen where they meet "
                           f"{words.verb(len(job), 'it', 'these')}."))  # fmt: skip
-    if timing.origin == Origin.MEASURED and len(job) > 1 and not timing.aligned and not _shifted(study):
+    if timing.origin == Origin.MEASURED and len(job) > 1 and not timing.aligned and not _shifted(subject):
         found.append(Told("info", "The ranks' clocks were taken as they are.",
                           "No collectives were recorded from which their offsets could be told."))  # fmt: skip
     return found
 
 
-def _shifted(study: Study) -> bool:
+def _shifted(subject: Subject) -> bool:
     """Were the ranks' clocks brought together?"""
-    return not study.timing.aligned and bool(study.aligned.clock_offset_ns.any())
+    return not subject.run.timing.aligned and bool(subject.aligned.clock_offset_ns.any())
 
 
 def _lost(job: Job) -> Told:
     """What is not in the recording; what begins before it or ends after it is no news."""
-    inside = [n for n in job.notes if not n.of_the_edges]
+    inside = [n for n in job.notes if not n.at_edge]
     said = said_once(inside or list(job.notes))
     if inside:
         return Told("warn", "Something is missing from the recording.", _sentence("; ".join(said[:3])))
@@ -161,16 +166,16 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def timelines(studies: list[Study]) -> Section:
+def timelines(subjects: list[Subject]) -> Section:
     shown = []
-    for study in studies:
-        slices = study.slices()
-        prefix = f"{study.label} · " if study.label else ""
-        shown.append(Shown(slices, prefix, path.on_path(study, slices)))
+    for subject in subjects:
+        slices = subject.slices()
+        prefix = f"{subject.label} · " if subject.label else ""
+        shown.append(Shown(slices, prefix, critical_path.on_path(subject, slices)))
     packed = pack(shown)
     lead = "Every lane of every rank on one clock: host threads with their calls nested, then the device's streams."
-    ranks = sum(len(s.drawn()) for s in studies)
-    total = sum(len(s.job) for s in studies)
+    ranks = sum(len(s.drawn()) for s in subjects)
+    total = sum(len(s.run.job) for s in subjects)
     if ranks < total:
         lead += f" {ranks} of {total:,} ranks are drawn."
     body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys walk from slice to slice.")
@@ -184,12 +189,12 @@ def _merged(packed: Packed) -> str:
             "their neighbours; `etude timeline` writes them all.")  # fmt: skip
 
 
-def facts(study: Study) -> tuple[tuple[str, str], ...]:
-    job = study.job
+def facts(subject: Subject) -> tuple[tuple[str, str], ...]:
+    job = subject.run.job
     rows = [
         ("Job", job.name),
-        ("Ranks", _subtitle(study)),
-        ("Times", study.origin + (", clocks aligned by collectives" if _shifted(study) else "")),
+        ("Ranks", _subtitle(subject)),
+        ("Times", subject.origin + (", clocks aligned by collectives" if _shifted(subject) else "")),
     ]
     rows += [(key.replace("_", " ").capitalize(), value) for key, value in job.provenance.items()]
     return tuple(rows)

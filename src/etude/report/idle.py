@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from etude.analyse.critical_path import by_kind, length_ns
 from etude.report import words
-from etude.report.study import Study
-from etude.view.charts import Bar, Column, Piece, bars, legend, table
+from etude.report.subject import Subject
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Told
+
+SECTION = "breakdown"
+"""Idle time is a part of that section."""
 
 CAUSE = {
     "host": ("host", "the host had not launched yet"),
@@ -24,20 +27,20 @@ OF_HOST = ("host", "dependency")
 RANKS = 16
 
 
-def main_cause(study: Study) -> tuple[str, float]:
+def main_cause(subject: Subject) -> tuple[str, float]:
     """The cause of most of the idle time, and its share of that."""
     total: dict[str, int] = {}
-    for row in study.idle.to_pylist():
+    for row in subject.idle.to_pylist():
         total[row["cause"]] = total.get(row["cause"], 0) + row["time_ns"]
     cause, ns = max(total.items(), key=lambda i: i[1], default=("other", 0))
     return cause, ns / (sum(total.values()) or 1)
 
 
-def told(study: Study, share: float) -> list[Told]:
+def told(subject: Subject, share: float) -> list[Told]:
     """One finding about idle time, with its main cause."""
     if share < MUCH:
         return []
-    cause, part = main_cause(study)
+    cause, part = main_cause(subject)
     advice = {
         "host": "The host is too slow to keep the device busy: larger batches, torch.compile, CUDA graphs or fewer "
         "small operators help.",
@@ -51,40 +54,40 @@ def told(study: Study, share: float) -> list[Told]:
         "other": "Nothing that was recorded says why.",
     }[cause]
     if cause in OF_HOST:
-        advice = _of_the_host(study, advice)
-    who = f"The {study.noun} is" if len(study.job) == 1 else f"The {study.noun}s are"
+        advice = _of_the_host(subject, advice)
+    who = f"The {subject.noun} is" if len(subject.run.job) == 1 else f"The {subject.noun}s are"
     mainly = ""
-    if part >= MAIN and study.has_device:
-        mainly = f" {words.percent(part)} of that is because {_because(study, cause)}."
+    if part >= MAIN and subject.has_device:
+        mainly = f" {words.percent(part)} of that is because {_because(subject, cause)}."
     tone = "bad" if share >= 2 * MUCH else "warn"
-    return [Told(tone, f"{who} {study.idling} {words.percent(share)} of the time.{mainly}", advice, "time")]
+    return [Told(tone, f"{who} {subject.idling} {words.percent(share)} of the time.{mainly}", advice, SECTION)]
 
 
-def _of_the_host(study: Study, advice: str) -> str:
+def _of_the_host(subject: Subject, advice: str) -> str:
     """What is said where the host is the limit: how far, and what helps."""
-    once = sum(ns for _, _, ns in study.first_use)
-    if once >= MAIN * study.span_ns:
+    once = sum(ns for _, _, ns in subject.first_use)
+    if once >= MAIN * subject.span_ns:
         return "Most of that is first use of the device, which a run that is warmed up does not have."
-    if study.loading_ns >= MAIN * study.span_ns:
+    if subject.loading_ns >= MAIN * subject.span_ns:
         return "Most of that is waiting for the data loader."
-    if not study.has_device:
-        calls = ", calls of the device's runtime" if study.launches else ""
+    if not subject.has_device:
+        calls = ", calls of the device's runtime" if subject.launches else ""
         return (
             f"That is Python, autograd, hooks{calls}: larger batches or torch.compile help where operators are small."
         )
-    host = by_kind(study.path).get("host", 0) / max(length_ns(study.path), 1)
+    host = by_kind(subject.path).get("host", 0) / max(length_ns(subject.path), 1)
     return f"{advice} The critical path runs through the host for {words.percent(host)} of the run."
 
 
-def _cause(study: Study, cause: str) -> tuple[str, str]:
+def _cause(subject: Subject, cause: str) -> tuple[str, str]:
     style, label = CAUSE[cause]
-    if cause == "host" and not study.has_device and study.launches:
+    if cause == "host" and not subject.has_device and subject.launches:
         return style, f"{ON_HOST[cause]}, calls of the device's runtime"
-    return style, label if study.has_device else ON_HOST.get(cause, label)
+    return style, label if subject.has_device else ON_HOST.get(cause, label)
 
 
-def _because(study: Study, cause: str) -> str:
-    if cause == "host" and not study.has_device:
+def _because(subject: Subject, cause: str) -> str:
+    if cause == "host" and not subject.has_device:
         return "Python, autograd or hooks run between operators"
     return {
         "host": "the host had not launched the next kernel",
@@ -96,24 +99,24 @@ def _because(study: Study, cause: str) -> str:
     }[cause]
 
 
-def figures(study: Study) -> str:
+def figures(subject: Subject) -> str:
     """Bars by cause, and a table."""
-    rows = study.idle.to_pylist()
+    rows = subject.idle.to_pylist()
     if not rows:
         return ""
     by_rank: dict[int, dict[str, int]] = {}
     for row in rows:
         by_rank.setdefault(row["rank"], {})[row["cause"]] = row["time_ns"]
     drawn = [
-        Bar(f"rank {rank}", tuple(Piece(*_cause(study, c), causes.get(c, 0)) for c in CAUSE))
+        Bar(f"rank {rank}", tuple(Piece(*_cause(subject, c), causes.get(c, 0)) for c in CAUSE))
         for rank, causes in list(by_rank.items())[:RANKS]
     ]
     used = [c for c in CAUSE if any(c in causes for causes in by_rank.values())]
     columns = [
-        Column("rank", "rank"), Column("cause", "cause", lambda c: _cause(study, c)[1], number=False),
-        Column("gaps", "gaps", words.number), Column("time_ns", "time", words.time),
-        Column("share", "share of it", words.percent, meter=1.0), Column("longest_ns", "longest", words.time),
+        Heading("rank", "rank"), Heading("cause", "cause", lambda c: _cause(subject, c)[1], number=False),
+        Heading("gaps", "gaps", words.number), Heading("time_ns", "time", words.time),
+        Heading("share", "share of it", words.percent, meter=1.0), Heading("longest_ns", "longest", words.time),
     ]  # fmt: skip
-    head = "Why devices are idle" if study.has_device else "What hosts do between operators"
-    said = legend([_cause(study, c) for c in used]) + bars(drawn, words.time)
+    head = "Why devices are idle" if subject.has_device else "What hosts do between operators"
+    said = legend([_cause(subject, c) for c in used]) + bars(drawn, words.time)
     return f"<h3>{head}</h3>{said}{table('t-idle', rows[:512], columns)}"

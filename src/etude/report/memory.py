@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from etude.analyse.memory import copies, levels, peaks
 from etude.report import words
-from etude.report.study import Study
-from etude.view.charts import Axis, Column, Line, fitted, legend, plot, table
+from etude.report.subject import Subject
+from etude.view.charts import Axis, Heading, Line, fitted, legend, plot, table
 from etude.view.page import Section
+
+SECTION = "memory"
 
 I64 = NDArray[np.int64]
 
@@ -24,30 +26,30 @@ LINES, POINTS = 4, 400
 COLOURS = ("compute", "communication", "memory", "host")
 
 
-def section(study: Study) -> Section:
-    held = levels(study.job, study.timing)
-    moved = copies(study.job, study.timing).to_pylist()
-    body = _allocated(study.allocated) if study.allocated is not None and len(study.allocated) else ""
+def section(subject: Subject) -> Section:
+    held = levels(subject.run)
+    moved = copies(subject.run).to_pylist()
+    body = _allocated(subject.allocated) if subject.allocated is not None and len(subject.allocated) else ""
     body += _levels(held) if len(held) else ""
     if moved:
         columns = [
-            Column("rank", "rank"), Column("name", "copy", number=False, code=True),
-            Column("count", "times", words.number), Column("size_bytes", "bytes", words.size),
-            Column("time_ns", "time", words.time), Column("bytes_per_s", "rate", words.rate),
-            Column("most_rate_bytes_per_s", "most at a time", words.rate),
+            Heading("rank", "rank"), Heading("name", "copy", number=False, code=True),
+            Heading("count", "times", words.number), Heading("size_bytes", "bytes", words.size),
+            Heading("time_ns", "time", words.time), Heading("bytes_per_s", "rate", words.rate),
+            Heading("most_rate_bytes_per_s", "most at a time", words.rate),
         ]  # fmt: skip
         body += "<h3>Copies and fills</h3>" + table("t-copies", moved[:512], columns)
     lead = "What is allocated over time where the profiler recorded it, and copies between host and device."
     empty = "No allocations (profile_memory=True), copies or memory nodes are recorded in this run."
-    return Section("memory", "Memory", lead, body, empty)
+    return Section(SECTION, "Memory", lead, body, empty)
 
 
 def _allocated(found: pa.Table) -> str:
     columns = [
-        Column("device", "device", number=False), Column("events", "events", words.number),
-        Column("most_allocated_bytes", "most allocated", words.size),
-        Column("most_reserved_bytes", "most reserved", words.size), Column("largest_bytes", "largest", words.size),
-        Column("first_bytes", "at the beginning", words.size), Column("last_bytes", "at the end", words.size),
+        Heading("device", "device", number=False), Heading("events", "events", words.number),
+        Heading("most_allocated_bytes", "most allocated", words.size),
+        Heading("most_reserved_bytes", "most reserved", words.size), Heading("largest_bytes", "largest", words.size),
+        Heading("first_bytes", "at the beginning", words.size), Heading("last_bytes", "at the end", words.size),
     ]  # fmt: skip
     parts = {d: found.filter(pc.equal(found["device"], d)) for d in pc.unique(found["device"]).to_pylist()}
     series = [

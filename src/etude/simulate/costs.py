@@ -15,9 +15,9 @@ from etude.errors import ClusterError, TraceError
 from etude.machine.system import System
 from etude.model.frames import frames
 from etude.model.job import Job
+from etude.model.memory import LOCAL, REMOTE, locations
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-from etude.simulate.memory import LOCAL, REMOTE, locations
 from etude.simulate.options import JITTER, Compute, Options
 from etude.simulate.programs import IS_COMM, IS_MEMORY
 

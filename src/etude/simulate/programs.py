@@ -13,11 +13,12 @@ from etude.errors import TraceError
 from etude.model.frames import frames
 from etude.model.graph import dependencies, successors
 from etude.model.job import Job
+from etude.model.memory import locations, tensors_of
 from etude.model.schema import UNKNOWN, Kind, LaneKind
 from etude.model.trace import Trace
-from etude.simulate.kernels import COMMUNICATION, COMPUTE, FROM_OUT, LANE, POS, USE
-from etude.simulate.memory import locations, tensors_of
-from etude.simulate.options import Options, Policy
+from etude.model.use import uses
+from etude.simulate.kernels import FROM_OUT, LANE, POS, USE
+from etude.simulate.options import Options, Overlap, Policy
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
@@ -45,14 +46,9 @@ def with_values(job: Job) -> Job:
     )
 
 
-def uses(trace: Trace) -> U8:
-    """COMPUTE and COMMUNICATION, 0 on other nodes. Host operators compute only where nothing runs on a device."""
-    use = np.zeros(len(trace), np.uint8)
-    comp = trace.kind == Kind.COMP
-    device = comp & (trace.cpu != 1)
-    use[device if device.any() else comp] = COMPUTE
-    use[(IS_COMM | IS_MEMORY)[trace.kind]] = COMMUNICATION
-    return use
+def _uses(trace: Trace, options: Options) -> U8:
+    """What nodes are to their device, where compute and communication slow each other down; else nothing asks."""
+    return uses(trace) if options.overlap != Overlap() else np.zeros(len(trace), np.uint8)
 
 
 def lanes_held(trace: Trace, options: Options) -> I32:
@@ -112,7 +108,7 @@ def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
 
     add(cost)
     add(lanes_held(trace, options))
-    add(uses(trace))
+    add(_uses(trace, options))
     for name in ("kind", "collective", "group", "src", "dst", "in_bytes", "out_bytes", "tensor_bytes", "priority"):
         add(getattr(trace, name))
     for name in ("data_start", "data", "ctrl_start", "ctrl"):
@@ -173,7 +169,7 @@ def build_programs(job: Job, costs: list[I64], options: Options) -> Programs:
         lane = lanes_held(trace, options)
         rows = lane_order(trace, lane, recorded[number])
         first = np.searchsorted(lane[rows], np.arange(len(trace.lane_kind) + 1)).astype(np.int64)
-        prog[here, LANE], prog[here, USE], cost_ns[here] = lane, uses(trace), costs[t]
+        prog[here, LANE], prog[here, USE], cost_ns[here] = lane, _uses(trace, options), costs[t]
         prog[here, FROM_OUT] = (trace.in_bytes == UNKNOWN) & (trace.out_bytes != UNKNOWN)
         held = rows[first[0] :]
         prog[here.start + held, POS] = np.arange(first[0], len(rows)) - first[lane[held]]

@@ -16,19 +16,17 @@ from etude.model.check.findings import Report
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.job import Job
 from etude.model.match import Matching, match
-from etude.model.schema import UNKNOWN, Kind
-from etude.model.timing import Origin
-from etude.model.trace import Trace
+from etude.model.schema import UNKNOWN
+from etude.model.timing import Origin, Timing
 from etude.simulate import kernels as k
 from etude.simulate.classes import RankClasses, alone, stable_classes
 from etude.simulate.costs import jitter_classes, jittered, node_costs
 from etude.simulate.groups import UsedGroups, link_distance, link_factors, used_groups
 from etude.simulate.joined import Joined
-from etude.simulate.memory import LOCAL, locations, peak_bytes, tensors_of
 from etude.simulate.operations import Operations, Run, operations
 from etude.simulate.options import JITTER, Network, Options, Policy
 from etude.simulate.programs import build_programs, merged, with_values
-from etude.simulate.result import RankTimes, Simulated, rank_times
+from etude.simulate.result import LinkUse, Simulated, simulated
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -62,9 +60,8 @@ def simulate(
         if len(run.classes) < len(job.ranks) and job.nodes <= EXPLAINED:
             simulate(job, system, replace(options, fold=False))  # ranks by name, not by class
         raise explain(run, state)
-    if joined is None:
-        return _result(run, state, (*notes, *ops.notes), stopped)
-    return replace(_result(run, state, (*notes, *ops.notes, *joined.notes), stopped), links=joined.links())
+    said = (*notes, *ops.notes, *(joined.notes if joined else ()))
+    return _result(job, run, state, joined.links() if joined else (), said, stopped)
 
 
 def _options(given: dict[str, Any]) -> Options:
@@ -331,64 +328,26 @@ def _go(state: State | Joined, progress: Progress | None) -> bool:
     return False
 
 
-def _result(run: Run, state: State, notes: tuple[str, ...], partial: bool) -> Simulated:
-    programs, base, classes = run.programs, run.base, run.classes
+def _result(
+    job: Job, run: Run, state: State, links: tuple[LinkUse, ...], notes: tuple[str, ...], partial: bool
+) -> Simulated:
+    base, classes = run.base, run.classes
     start, end = np.ascontiguousarray(state.time[:, k.START]), np.ascontiguousarray(state.time[:, k.END])
     if partial:
         open_ = state.node[:, k.WAITS] != k.DONE
         end[open_] = UNKNOWN
-    program = programs.start[programs.of[classes.first]]
-    use = np.ascontiguousarray(programs.prog[:, k.USE])
-    moved, tensors = _moved(run), [tensors_of(trace) for trace in _traces(run)]
-    ranks = rank_times(run.job.ranks, classes.of, base, program, (start, end), use, moved)
-    if any(map(len, tensors)):
-        of = programs.of[classes.first].astype(np.int64)
-        peak = peak_bytes(base, of, programs.start, (start, end), moved, tensors)
-        ranks = replace(ranks, peak_memory_bytes=peak[classes.of])
     bounds = base[1:-1]
-    return Simulated(
+    timing = Timing(
         origin=Origin.SIMULATED,
         start_ns=tuple(np.split(start, bounds)),
         end_ns=tuple(np.split(end, bounds)),
         block_of=classes.of,
-        clock_offset_ns=np.zeros(len(run.job.ranks), np.int64),
+        clock_offset_ns=np.zeros(len(job.ranks), np.int64),
         aligned=True,
         partial=partial,
-        makespan_ns=int(ranks.finish_ns.max(initial=0)),
-        ranks=ranks,
-        simulated_ranks=len(classes),
-        notes=(*notes, *_memory_notes(run, ranks)),
     )
-
-
-def _traces(run: Run) -> list[Trace]:
-    """The trace of each program."""
-    _, first = np.unique(run.programs.of, return_index=True)
-    return [run.job.traces[int(run.job.trace_of[at])] for at in first.tolist()]
-
-
-def _moved(run: Run) -> I64:
-    """Bytes that each row of the programs brings into memory, negative where it stores; empty without memory nodes.
-    What a node moves inside of the device's own memory is there before and after."""
-    programs, traces = run.programs, _traces(run)
-    if not any(((t.kind == Kind.MEM_LOAD) | (t.kind == Kind.MEM_STORE)).any() for t in traces):
-        return np.zeros(0, np.int64)
-    moved = np.zeros(int(programs.start[-1]), np.int64)
-    for number, trace in enumerate(traces):
-        size = np.where(locations(trace) == LOCAL, 0, np.maximum(trace.tensor_bytes, 0))
-        signed = np.where(trace.kind == Kind.MEM_LOAD, size, np.where(trace.kind == Kind.MEM_STORE, -size, 0))
-        moved[programs.start[number] : programs.start[number + 1]] = signed
-    return moved
-
-
-def _memory_notes(run: Run, ranks: RankTimes) -> list[str]:
     remote = run.options.remote_memory
-    notes = []
-    for peak, room, what in (
-        (ranks.peak_memory_bytes, run.system.device.memory_bytes, "have more in memory than the {} B of their device"),
-        (ranks.peak_stored_bytes, remote.capacity_bytes if remote else 0, "store more than the {} B of remote memory"),
-    ):
-        over = ranks.rank[peak > room] if room else ranks.rank[:0]
-        if len(over):
-            notes.append(f"{len(over):,} ranks {what.format(f'{room:,}')}; the first is rank {over[0]}")
-    return notes
+    return simulated(
+        job, timing, run.system, simulated_ranks=len(classes), links=links, notes=notes,
+        remote_capacity_bytes=remote.capacity_bytes if remote else 0,
+    )  # fmt: skip

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.model import graph
+from etude.model.frames import frames
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
@@ -202,13 +203,6 @@ def _optimizes(trace: Trace) -> I64:
     codes, names = trace.coded("phase")
     found = np.isin(codes, [code for code, name in enumerate(names) if name == "optimizer"])
     return (found & (trace.kind == Kind.COMP) & (trace.cpu != 1)).astype(np.int64)
-
-
-def frames(trace: Trace) -> NDArray[np.bool_]:
-    """Nodes of the host whose time runs in what they call."""
-    found = np.zeros(len(trace), bool)
-    found[trace.parent[(trace.parent >= 0) & (trace.cpu == 1)]] = True
-    return found & (trace.cpu == 1)
 
 
 def _values(job: Job, number: int, trace: Trace, order: NDArray[np.int32]) -> tuple[list[I64], list[float]]:

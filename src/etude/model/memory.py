@@ -1,4 +1,4 @@
-"""What is in memory when: tensors that nodes name, and bytes that memory nodes load and store.
+"""How much is in memory when: tensors that nodes name, and bytes that memory nodes load and store.
 
 Generators and ASTRA-sim's memory tracker write tensors as two lists of text on a node, `inputs` and `outputs`, in which
 each tensor's name is followed by its size in bytes. A tensor lives from the start of the first node that puts it out
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.compile import kernel
 from etude.model import text
-from etude.model.schema import Kind, ValueKind
+from etude.model.run import Run, RunPart
+from etude.model.schema import UNKNOWN, Kind, ValueKind
 from etude.model.trace import Trace
 
 I32 = NDArray[np.int32]
@@ -102,7 +103,7 @@ def tensors_of(trace: Trace) -> Tensors:
     return Tensors(start, row[order].astype(np.int32), out[order], sizes)
 
 
-@njit(cache=True)
+@kernel
 def _count(heap, cells):  # type: ignore[no-untyped-def]
     """Texts in all lists, over two."""
     total = 0
@@ -118,7 +119,7 @@ def _count(heap, cells):  # type: ignore[no-untyped-def]
     return total
 
 
-@njit(cache=True)
+@kernel
 def _references(heap, cells, which, key, size):  # type: ignore[no-untyped-def]
     """List, fingerprint of the name and size of each tensor. Returns a list that is not of that form, or -1."""
     at = 0
@@ -159,63 +160,78 @@ def _references(heap, cells, which, key, size):  # type: ignore[no-untyped-def]
     return -1
 
 
-def peak_bytes(base: I64, program: I64, rows: I64, times: tuple[I64, I64], moved: I64, tensors: list[Tensors]) -> I64:
-    """Most bytes in memory, of each instance: live tensors, and what memory nodes loaded and did not store yet.
-
-    Instance i has the nodes base[i]:base[i+1] and runs program[i], whose rows begin at rows[program[i]] of `moved`.
-    """
-    found = np.zeros(len(base) - 1, np.int64)
-    for i, p in enumerate(program.tolist()):
-        here = slice(base[i], base[i + 1])
-        t = tensors[p]
-        part = moved[rows[p] : rows[p + 1]] if len(moved) else np.zeros(here.stop - here.start, np.int64)
-        found[i] = _peak(times[0][here], times[1][here], part, t.start, t.row, t.out, t.size_bytes)
-    return found
+def moved_bytes(trace: Trace) -> I64:
+    """Bytes that each node brings into memory, negative where it stores them elsewhere. What a node moves inside of the
+    device's own memory is there before and after."""
+    sign = np.where(trace.kind == Kind.MEM_LOAD, 1, np.where(trace.kind == Kind.MEM_STORE, -1, 0))
+    if not sign.any():
+        return np.zeros(len(trace), np.int64)
+    return np.where(locations(trace) == LOCAL, 0, sign * np.maximum(trace.tensor_bytes, 0))
 
 
-@njit(cache=True)
-def _peak(start_ns, end_ns, moved, first, row, out, size):  # type: ignore[no-untyped-def]
-    last = np.int64(0)
-    for i in range(len(end_ns)):
-        last = max(last, end_ns[i])
-    loads = np.flatnonzero(moved != 0)
-    when = np.empty(2 * len(size) + len(loads), np.int64)
-    what = np.empty(len(when), np.int64)  # bytes that come or go
-    kind = np.empty(len(when), np.int64)
-    n = 0
-    for t in range(len(size)):
-        begin, end = np.int64(-1), np.int64(-1)
-        made, read = False, False
-        for k in range(first[t], first[t + 1]):
-            i = row[k]
-            if out[k]:
-                made = True
-                if start_ns[i] >= 0 and (begin < 0 or start_ns[i] < begin):
-                    begin = start_ns[i]
-            else:
-                read = True
-            if end_ns[i] < 0:
-                end = last + 1
-            else:
-                end = max(end, end_ns[i])
-        if not made:
-            begin = np.int64(0)
-        if begin < 0:
-            continue
-        if not made or not read:
-            end = last + 1
-        when[n], what[n], kind[n] = 2 * begin + 1, size[t], 0
-        when[n + 1], what[n + 1], kind[n + 1] = 2 * end, -size[t], 0  # what ends at an instant makes room first
-        n += 2
-    for j in loads:
-        if end_ns[j] >= 0:
-            when[n], what[n], kind[n] = 2 * end_ns[j] + 1, moved[j], 1
-            n += 1
-    live, held, most = np.int64(0), np.int64(0), np.int64(0)
-    for k in np.argsort(when[:n], kind="mergesort"):
-        if kind[k] == 0:
-            live += what[k]
-        else:
-            held = max(held + what[k], np.int64(0))
-        most = max(most, live + held)
-    return most
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryLevels:
+    """What is in memory, and what memory nodes have stored elsewhere and not loaded again, from each time on."""
+
+    time_ns: I64
+    held_bytes: I64
+    stored_bytes: I64
+
+
+def memory_levels(part: RunPart) -> MemoryLevels | None:
+    """The levels of memory over time; None where the trace says nothing of memory. What ends at an instant makes room
+    for what begins at it."""
+    tensors, moved = tensors_of(part.trace), moved_bytes(part.trace)
+    loads = np.flatnonzero((moved != 0) & (part.end_ns != UNKNOWN))
+    if not len(tensors) and not moved.any():
+        return None
+    begin, until, size = _lifetimes(part, tensors)
+    last = part.end_ns.max(initial=UNKNOWN)
+    ends = until <= last
+    time = np.concatenate([begin, until[ends], part.end_ns[loads]])
+    turn = np.repeat(np.array([1, 0, 1], np.int8), [len(begin), int(ends.sum()), len(loads)])
+    lives = np.concatenate([size, -size[ends], np.zeros(len(loads), np.int64)])
+    loaded = np.concatenate([np.zeros(len(time) - len(loads), np.int64), moved[loads]])
+    order = np.lexsort((turn, time))
+    lives, loaded = lives[order], loaded[order]
+    return MemoryLevels(time[order], np.cumsum(lives) + _not_below_0(loaded), _not_below_0(-loaded))
+
+
+def _not_below_0(change: I64) -> I64:
+    """The running sum of changes, in which nothing is taken away that is not there."""
+    total = np.cumsum(change)
+    return total - np.minimum(np.minimum.accumulate(total), 0) if len(total) else total
+
+
+def _lifetimes(part: RunPart, tensors: Tensors) -> tuple[I64, I64, I64]:
+    """(begin, end, bytes) of each tensor that came to be; one that stays ends after everything else."""
+    if not len(tensors):
+        return tensors.size_bytes, tensors.size_bytes, tensors.size_bytes
+    start, end = part.start_ns[tensors.row], part.end_ns[tensors.row]
+    first, never = part.start_ns[part.start_ns != UNKNOWN].min(initial=np.iinfo(np.int64).max), np.iinfo(np.int64).max
+    stays = part.end_ns.max(initial=UNKNOWN) + 1
+    heads = tensors.start[:-1]
+    made, read = np.logical_or.reduceat(tensors.out, heads), np.logical_or.reduceat(~tensors.out, heads)
+    begin = np.minimum.reduceat(np.where(tensors.out & (start != UNKNOWN), start, never), heads)
+    begin = np.where(made, begin, first)
+    until = np.maximum.reduceat(np.where(end == UNKNOWN, stays, end), heads)
+    until = np.where(made & read, until, stays)
+    there = begin < never
+    return begin[there], until[there], tensors.size_bytes[there]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryPeaks:
+    """The most that was in memory, and stored elsewhere, beside each rank present; UNKNOWN where nothing says it."""
+
+    held_bytes: I64
+    stored_bytes: I64
+
+
+def memory_peaks(run: Run) -> MemoryPeaks:
+    held, stored = (np.full(len(run.job.ranks), UNKNOWN, np.int64) for _ in range(2))
+    for part in run.parts():
+        levels = memory_levels(part)
+        if levels is not None:
+            held[part.at], stored[part.at] = levels.held_bytes.max(initial=0), levels.stored_bytes.max(initial=0)
+    return MemoryPeaks(held, stored)

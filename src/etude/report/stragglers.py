@@ -7,41 +7,40 @@ from typing import Any
 import pyarrow.compute as pc
 
 from etude.report import words
-from etude.report.study import Study
-from etude.view.charts import Column, table
+from etude.report.subject import SUSPECTS, Subject
+from etude.view.charts import Heading, table
 from etude.view.page import Section, Told
+
+SECTION = "stragglers"
 
 SAID = {
     "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host",
     "missing_participant": "missing participant",
 }  # fmt: skip
-MOST = 4
-"""Findings of the summary; the section has all."""
 MATTERS = 0.01
 """Share of a rank's time from which a slow device is a problem."""
 
 
-def told(study: Study) -> list[Told]:
+def told(subject: Subject) -> list[Told]:
     found = []
-    rows = study.stragglers.to_pylist()
-    for row in rows[:MOST]:
+    rows = subject.stragglers.to_pylist()
+    for row in rows[:SUSPECTS]:
         sure = f"{words.percent(row['confidence'])} sure"
-        study.marked.append(row["rank"])
         evidence = f"{row['evidence'][:1].upper()}{row['evidence'][1:]} ({sure})."
-        costs = _costs(study, row)
+        costs = _costs(subject, row)
         tone = "bad" if costs is None or costs >= MATTERS else "info"
         little = "" if tone == "bad" else f" That is {words.percent(costs or 0)} of its time."
-        found.append(Told(tone, _headline(row), evidence + little, "late"))
-    if len(rows) > MOST:
-        found.append(Told("warn", f"{words.plural(len(rows) - MOST, 'more straggler')} found.", "", "late"))
+        found.append(Told(tone, _headline(row), evidence + little, SECTION))
+    if len(rows) > SUSPECTS:
+        found.append(Told("warn", f"{words.plural(len(rows) - SUSPECTS, 'more straggler')} found.", "", SECTION))
     return found
 
 
-def _costs(study: Study, row: dict[str, Any]) -> float | None:
+def _costs(subject: Subject, row: dict[str, Any]) -> float | None:
     """Share of the rank's time by which a slow device is too long; None where that does not say what it costs."""
     if row["kind"] != "slow_rank" or row["slowdown_pct"] is None:
         return None
-    mine = study.breakdown.filter(pc.equal(study.breakdown["rank"], row["rank"])).to_pylist()
+    mine = subject.breakdown.filter(pc.equal(subject.breakdown["rank"], row["rank"])).to_pylist()
     if not mine or not mine[0]["span_ns"]:
         return None
     return float((1 - 1 / (1 + row["slowdown_pct"] / 100)) * mine[0]["compute_ns"] / mine[0]["span_ns"])
@@ -65,19 +64,19 @@ def _headline(row: dict[str, Any]) -> str:
     return f"{who.get(row['kind'], ranks.capitalize())} takes {much} its likes{when}."
 
 
-def section(study: Study) -> Section:
-    if len(study.job) < 2:
-        return Section("late", "Stragglers", "", empty="One rank alone has nobody to wait for. Give the traces of all "
+def section(subject: Subject) -> Section:
+    if len(subject.run.job) < 2:
+        return Section(SECTION, "Stragglers", "", empty="One rank alone has nobody to wait for. Give the traces of all "
                        "ranks to see who holds the others up.")  # fmt: skip
-    rows = study.stragglers.to_pylist()
+    rows = subject.stragglers.to_pylist()
     if not rows:
-        return Section("late", "Stragglers", "", empty="No rank, link or host is slower than its likes, and nobody is "
+        return Section(SECTION, "Stragglers", "", empty="No rank, link or host is slower than its likes, and nobody is "
                        "missing.")  # fmt: skip
     columns = [
-        Column("rank", "rank"), Column("kind", "what", lambda k: SAID.get(k, k), number=False),
-        Column("slowdown_pct", "slower by", lambda v: f"{v:.1f}%"), Column("pattern", "when", number=False),
-        Column("since", "since", words.number), Column("confidence", "confidence", words.percent, meter=1.0),
-        Column("evidence", "evidence", number=False),
+        Heading("rank", "rank"), Heading("kind", "what", lambda k: SAID.get(k, k), number=False),
+        Heading("slowdown_pct", "slower by", lambda v: f"{v:.1f}%"), Heading("pattern", "when", number=False),
+        Heading("since", "since", words.number), Heading("confidence", "confidence", words.percent, meter=1.0),
+        Heading("evidence", "evidence", number=False),
     ]  # fmt: skip
     lead = "Kernels are compared with the same kernels of other ranks, so that a rank that waits is not taken for slow."
-    return Section("late", "Stragglers", lead, table("t-late", rows, columns))
+    return Section(SECTION, "Stragglers", lead, table("t-stragglers", rows, columns))

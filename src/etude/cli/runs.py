@@ -1,4 +1,4 @@
-"""What commands that analyse a run have in common: a job with times, measured, read from a file, or simulated."""
+"""What commands that analyse a run have in common: a run, measured, with times from a file, or simulated."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from etude.machine.system import System
+    from etude.model.card import Card
     from etude.model.job import Job
-    from etude.model.timing import Timing
+    from etude.model.run import Run
 
 OnSystem = Annotated[
     str, typer.Option("--system", help="Analyse the job as it would run here: a name of `etude systems`, or a file.")
@@ -48,38 +49,44 @@ def show(table: "pa.Table", *, json: bool = False, csv: bool = False, md: bool =
     emit(table, json=json, csv=csv, md=md)
 
 
-def open_timed(
-    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None
-) -> "tuple[Job, Timing]":
-    """The job at `path` and its times: of a file, of a simulation, or as recorded."""
-    job, found = open_maybe_timed(path, groups, workers, system, times)
-    if found is None:
-        raise UsageError(
-            "no times were recorded in this job",
-            where=str(path),
-            hint="--system dgx-h100 analyses it as simulated there, --timing FILE takes times from a file",
-        )
-    return job, found
+def open_run(path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None) -> "Run":
+    """The run at `path`, with times of a file, of a simulation, or as recorded."""
+    run = find_run(path, groups, workers, system, times)[1]
+    if run is None:
+        raise no_times(path)
+    return run
 
 
-def open_maybe_timed(
+def no_times(path: Path) -> UsageError:
+    return UsageError(
+        "no times were recorded in this job",
+        where=str(path),
+        hint="--system dgx-h100 analyses it as simulated there, --timing FILE takes times from a file",
+    )
+
+
+def find_run(
     path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None
-) -> "tuple[Job, Timing | None]":
-    """As `open_timed`, for what can also be told of a job that has no times."""
+) -> "tuple[Job, Run | None]":
+    """As `open_run`, for what can also be told of a job that has no times."""
+    from etude.model.run import Run
+    from etude.store import cards
+    from etude.store.times import read_timing
+
     if system and times is not None:
         raise UsageError("times are wanted from a file and from a simulation", hint="one of --timing and --system")
-    job = open_job(path, groups, workers)
+    job, card = open_job(path, groups, workers), cards.find(path)
     if times is not None:
-        return job, _read(job, times)
+        return job, Run(job, read_timing(job, times), card=card)
     if system:
-        return job, _simulated(job, system)
+        return job, simulated(job, system, card)
     if job.timing is None:
         job = _recorded_beside(path, workers) or job
     for note in job.notes[:NOTES]:
         say(f"note: rank {note.rank}: {note.what}")
     if len(job.notes) > NOTES:
         say(f"note: {len(job.notes) - NOTES:,} more such notes; `etude info` has all")
-    return job, job.timing
+    return job, None if job.timing is None else Run(job, job.timing, card=card)
 
 
 def _recorded_beside(path: Path, workers: int) -> "Job | None":
@@ -95,13 +102,10 @@ def _recorded_beside(path: Path, workers: int) -> "Job | None":
     return job
 
 
-def _read(job: "Job", path: Path) -> "Timing":
-    from etude.store.times import read_timing
+def simulated(job: "Job", name: str, card: "Card | None" = None) -> "Run":
+    """The job as it runs on a system."""
+    from dataclasses import replace
 
-    return read_timing(job, path)
-
-
-def _simulated(job: "Job", name: str) -> "Timing":
     from etude.machine import open_system
     from etude.simulate.run import simulate
 
@@ -110,7 +114,7 @@ def _simulated(job: "Job", name: str) -> "Timing":
         found = simulate(job, on)
     for note in found.notes:
         say(f"note: {note}")
-    return found
+    return replace(found, card=card)
 
 
 def grown(found: "System", name: str, ranks: int) -> "System":
@@ -123,3 +127,19 @@ def grown(found: "System", name: str, ranks: int) -> "System":
     devices = -(-ranks // node) * node
     say(f"note: `{found.name}` is taken with {devices:,} devices instead of {len(found):,}")
     return found.resized(devices)
+
+
+def rank_table(found: "Run") -> "pa.Table":
+    """A row a rank: when it ends, its breakdown and, where something is known of it, its memory."""
+    import pyarrow as pa
+
+    from etude.analyse.breakdown import breakdown
+    from etude.model.memory import memory_peaks
+    from etude.model.schema import UNKNOWN
+
+    finish, peaks = found.timing.last_ends(), memory_peaks(found)
+    rows = breakdown(found).add_column(1, "finish_ns", pa.array(finish, mask=finish == UNKNOWN))
+    for name, values in (("peak_memory_bytes", peaks.held_bytes), ("peak_stored_bytes", peaks.stored_bytes)):
+        if (values != UNKNOWN).any():
+            rows = rows.append_column(name, pa.array(values, mask=values == UNKNOWN))
+    return rows

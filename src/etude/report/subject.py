@@ -1,15 +1,14 @@
-"""A run under study: its job, its times, and the tables that several sections look at, each made once."""
+"""The subject of a report: a run, and the tables about it that several sections look at, each made once."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
 from etude.analyse.clocks import offsets
@@ -19,19 +18,16 @@ from etude.analyse.graphs import graph_replays
 from etude.analyse.idle import idle
 from etude.analyse.operators import kernels
 from etude.analyse.roofline import roofline
-from etude.analyse.runs import Use, runs, uses
+from etude.analyse.steps import steps
 from etude.analyse.stragglers import stragglers
 from etude.cost.aten_families import FAMILIES
 from etude.errors import UsageError
 from etude.machine.system import Device
 from etude.model.frames import SEGMENT
-from etude.model.job import Job
-from etude.model.schema import Kind
+from etude.model.run import Run
 from etude.model.timing import Origin, Timing
-from etude.model.trace import Trace
-from etude.view.slices import UNRECORDED, Slices, Sort, slices_of
-
-U8 = NDArray[np.uint8]
+from etude.model.use import Use, has_device, uses
+from etude.view.slices import UNRECORDED, Slices, slices_of
 
 BETWEEN = "host code between operators"
 UNSEEN, ON_THE_WAY = "(nothing recorded)", "from one activity of the device to the next"
@@ -43,6 +39,8 @@ LOADER = "enumerate(DataLoader)"
 WAITS = re.compile(r"Synchronize|Memcpy")
 LONG_CALL_NS, LONG_CALL = 1_000_000, 0.005
 """Calls of the runtime take microseconds; one of this length, in ns and of the run, does something once."""
+SUSPECTS = 4
+"""Stragglers that the summary names and the timeline draws; the section has all."""
 RANKS_DRAWN = 16
 """Ranks of a timeline; where there are more, those drawn are chosen."""
 
@@ -53,19 +51,6 @@ ORIGINS = {
     Origin.REPLAYED: "replayed",
 }
 
-_SORT = np.zeros(len(Use), np.uint8)
-_SORT[Use.NONE], _SORT[Use.COMPUTE], _SORT[Use.COMMUNICATION] = Sort.OTHER, Sort.COMPUTE, Sort.COMMUNICATION
-_SORT[Use.MEMORY], _SORT[Use.HOST] = Sort.MEMORY, Sort.HOST
-
-
-def sort_of(trace: Trace) -> U8:
-    """What the analyses take a node to be, for its colour; what takes no device time on the host is the host's."""
-    use = uses(trace)
-    sort = np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT[use])
-    codes, words = trace.coded("name")
-    talks = np.array([word.startswith("gloo:") for word in words] + [False])[codes]
-    return np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads do nothing else
-
 
 def with_own_time(found: pa.Table) -> pa.Table:
     """Segments under a name that says what they are."""
@@ -74,9 +59,8 @@ def with_own_time(found: pa.Table) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Study:
-    job: Job
-    timing: Timing
+class Subject:
+    run: Run
     name: str
     label: str = ""
     """How the run is called where there are two: `measured`, `simulated`, or the names of their folders."""
@@ -84,17 +68,15 @@ class Study:
     """What the ranks run on, where that is known."""
     allocated: pa.Table | None = None
     """What the allocator did, where that was recorded."""
-    marked: list[int] = field(default_factory=list)
-    """Ranks that a finding is about: they are drawn first."""
 
     @property
     def origin(self) -> str:
-        return ORIGINS[self.timing.origin]
+        return ORIGINS[self.run.timing.origin]
 
     @property
     def whose(self) -> str:
         """`the device's`, `the hosts'`: the host is the device where nothing else is."""
-        return f"the {self.noun}'s" if len(self.job) == 1 else f"the {self.noun}s'"
+        return f"the {self.noun}'s" if len(self.run.job) == 1 else f"the {self.noun}s'"
 
     @property
     def noun(self) -> str:
@@ -112,9 +94,7 @@ class Study:
     @cached_property
     def aligned(self) -> Timing:
         """The times on one clock."""
-        from dataclasses import replace
-
-        return replace(self.timing, clock_offset_ns=offsets(self.job, self.timing), aligned=True)
+        return replace(self.run.timing, clock_offset_ns=offsets(self.run), aligned=True)
 
     @cached_property
     def span_ns(self) -> int:
@@ -128,16 +108,20 @@ class Study:
         """From the first event of the run to the first on a device."""
         first = self.span_ns
         span = self.aligned.span()
-        for run in runs(self.job, self.timing):
-            use = uses(run.trace)  # also what was launched before the recording began
-            start = run.start_ns[run.timed & (use != Use.NONE) & (use != Use.HOST)]
+        for part in self.run.parts():
+            use = uses(part.trace)  # also what was launched before the recording began
+            start = part.start_ns[part.timed & (use != Use.NONE) & (use != Use.HOST)]
             if len(start) and span:
-                first = min(first, int(start.min() + self.aligned.clock_offset_ns[run.at].min()) - span[0])
+                first = min(first, int(start.min() + self.aligned.clock_offset_ns[part.at].min()) - span[0])
         return first
 
     @cached_property
     def breakdown(self) -> pa.Table:
-        return breakdown(self.job, self.timing)
+        return breakdown(self.run)
+
+    @cached_property
+    def steps(self) -> pa.Table:
+        return steps(self.run)
 
     @cached_property
     def exposed_share(self) -> float:
@@ -147,7 +131,7 @@ class Study:
 
     @cached_property
     def collectives(self) -> pa.Table:
-        return collectives(self.job, self.timing)
+        return collectives(self.run)
 
     @cached_property
     def collective_times(self) -> tuple[int, int]:
@@ -157,11 +141,11 @@ class Study:
 
     @cached_property
     def kernels(self) -> pa.Table:
-        return with_own_time(kernels(self.job, self.timing))
+        return with_own_time(kernels(self.run))
 
     @cached_property
     def roofline(self) -> pa.Table:
-        found = with_own_time(roofline(self.job, self.timing, self.device))
+        found = with_own_time(roofline(self.run, self.device))
         if self.has_device:
             return found
         # On a host an operator's work lies with the longest of its pieces: not with an `aten::empty` that it calls.
@@ -170,31 +154,34 @@ class Study:
 
     @cached_property
     def idle(self) -> pa.Table:
-        return idle(self.job, self.timing)
+        return idle(self.run)
 
     @cached_property
     def stragglers(self) -> pa.Table:
-        return stragglers(self.job, self.timing)
+        return stragglers(self.run)
+
+    @cached_property
+    def suspects(self) -> list[int]:
+        """Ranks of the stragglers that the summary names."""
+        ranks: list[int] = self.stragglers["rank"].slice(0, SUSPECTS).to_pylist()
+        return ranks
 
     @cached_property
     def has_device(self) -> bool:
-        """Does anything run beside the host? Messages that do not say where they run are no sign of it."""
-        if not any(bool((t.cpu == 1).any()) for t in self.job.traces):
-            return True
-        talks = (Kind.SEND, Kind.RECV, Kind.COLL)
-        return any(bool(((t.cpu == 0) | ((t.cpu != 1) & ~np.isin(t.kind, talks))).any()) for t in self.job.traces)
+        """Does anything run beside the host, on any rank?"""
+        return any(has_device(trace) for trace in self.run.job.traces)
 
     @cached_property
     def replayed_kernels(self) -> int:
         """What CUDA graphs ran, on all ranks."""
-        return sum(graph_replays(self.job, self.timing)["kernels"].to_pylist())
+        return sum(graph_replays(self.run)["kernels"].to_pylist())
 
     @cached_property
     def launches(self) -> int:
         """Calls that launch kernels, on all ranks."""
         found = 0
-        for t, ranks in zip(*np.unique(self.job.trace_of, return_counts=True), strict=True):
-            codes, words = self.job.traces[int(t)].coded("name")
+        for t, ranks in zip(*np.unique(self.run.job.trace_of, return_counts=True), strict=True):
+            codes, words = self.run.job.traces[int(t)].coded("name")
             which = np.array([bool(LAUNCH.match(w)) for w in words] + [False])
             found += int(which[codes].sum()) * int(ranks)
         return found
@@ -202,12 +189,12 @@ class Study:
     @cached_property
     def path(self) -> pa.Table:
         """The critical path; an operator's own time has its operator's name."""
-        found = critical_path(self.job, self.timing)
+        found = critical_path(self.run)
         names = found["name"].to_pylist()
         own = np.array([i for i, name in enumerate(names) if name == SEGMENT], np.int64)
         ranks, nodes = found["rank"].to_numpy()[own], found["node"].to_numpy()[own]
         for rank in np.unique(ranks).tolist():
-            trace = self.job.traces[int(self.job.trace_of[self.job.index(rank)])]
+            trace = self.run.job.traces[int(self.run.job.trace_of[self.run.job.index(rank)])]
             codes, words = trace.coded("name")
             mine = own[ranks == rank]
             callers = trace.parent[nodes[ranks == rank]]
@@ -249,11 +236,11 @@ class Study:
 
     def drawn(self) -> list[int]:
         """Ranks of the timeline: all, or those that findings are about, one of each kind, and others between."""
-        ranks = self.job.ranks.tolist()
+        ranks = self.run.job.ranks.tolist()
         if len(ranks) <= RANKS_DRAWN:
             return ranks
-        chosen = list(dict.fromkeys(r for r in self.marked if r in ranks))[: RANKS_DRAWN // 2]
-        classes = np.stack([self.job.trace_of, self.timing.block_of], 1)
+        chosen = list(dict.fromkeys(r for r in self.suspects if r in ranks))[: RANKS_DRAWN // 2]
+        classes = np.stack([self.run.job.trace_of, self.run.timing.block_of], 1)
         first = np.unique(classes, axis=0, return_index=True)[1].tolist()
         if len(first) <= RANKS_DRAWN - len(chosen):  # one of each kind, where there are few kinds
             chosen = list(dict.fromkeys([*chosen, *(ranks[i] for i in first)]))
@@ -263,4 +250,4 @@ class Study:
         return sorted(chosen)
 
     def slices(self) -> Slices:
-        return slices_of(self.job, self.aligned, self.drawn(), sort_of)
+        return slices_of(replace(self.run, timing=self.aligned), self.drawn())
