@@ -12,7 +12,7 @@ from etude.machine.topology import Wire, ring
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.simulate.network.run import Operation, run_operations
+from etude.simulate.networks import Operation, run_operations
 from symbolic import assert_right
 
 

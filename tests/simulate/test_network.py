@@ -15,9 +15,10 @@ from etude.errors import ClusterError, UsageError
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
 from etude.machine.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 from etude.model.schema import Collective
-from etude.simulate.network import kernels as k
-from etude.simulate.network.run import NetworkOptions, Operation, run_operations
-from etude.simulate.network.state import NetworkState
+from etude.simulate.networks import NetworkOptions, Operation, run_operations, slots, transfers
+from etude.simulate.networks.registry import Registry
+from etude.simulate.networks.standalone import run_registered
+from etude.simulate.state import NEVER
 from naive_network import NaiveFlow, NaiveLinks
 
 GB = Wire(bytes_per_s=1e9, latency_ns=100)  # one byte a ns
@@ -210,28 +211,26 @@ def test_rates_are_max_min_fair_at_every_instant(t: Topology, data: st.DataObjec
     """Steps the kernel by hand: no link is over its rate, and every flow has a bottleneck."""
     pairs = data.draw(st.lists(st.permutations(range(len(t))), min_size=1, max_size=12))
     ops = [Operation.message(p[0], p[1], data.draw(st.integers(1, 9000)), f) for f, p in enumerate(pairs)]
-    state = NetworkState(t, NetworkOptions())
-    state.register(ops)
-    arrays = state.arrays()
-    reg, slots, speed, load = arrays[0], arrays[2], arrays[3][k.SPEED], arrays[-1][k.LOAD]
-    paths = [state.routes.paths(t.device[[p[0]]], t.device[[p[1]]], f)[1] for f, p in enumerate(pairs)]
-    for op in range(len(ops)):
-        for member in (0, 1):
-            assert k.post(arrays, 0, op, member)
-    now = 0
-    while (soon := k.next_time(arrays, now)) < k.NEVER:
-        flows = {int(slots[k.OP, at]): speed[at] for at in slots[k.LIVE, : reg[k.FLOWS_N]]}
+    registry = Registry(t, NetworkOptions())
+    registry.register(ops)
+    state, flows = registry.state()
+    assert flows is not None
+    paths = [registry.routes.paths(t.device[[p[0]]], t.device[[p[1]]], f)[1] for f, p in enumerate(pairs)]
+    assert all(transfers.join(state, place) for place in range(2 * len(ops)))
+    while (soon := transfers.next_time(state, flows)) < NEVER:
+        live = flows.live[: flows.clock[0]["live"]]
+        speeds = {int(state.slots["operation"][at]): flows.slots["speed"][at] for at in live}
         total = np.zeros(len(t.src))
-        for op, s in flows.items():
+        for op, s in speeds.items():
             total[paths[op]] += s
-        np.testing.assert_allclose(total, load, atol=1e-9)
+        np.testing.assert_allclose(total, flows.links["load"], atol=1e-9)
         capacity = t.bytes_per_s / 1e9
         assert (total <= capacity * (1 + 1e-9)).all()
-        for op, s in flows.items():
+        for op, s in speeds.items():
             full_links = [link for link in paths[op] if total[link] >= capacity[link] * (1 - 1e-8)]
-            assert any(all(f <= s * (1 + 1e-8) for o, f in flows.items() if link in paths[o]) for link in full_links)
-        now = soon
-        k.advance(arrays, now)
+            assert any(all(f <= s * (1 + 1e-8) for o, f in speeds.items() if link in paths[o]) for link in full_links)
+        transfers.happen_all(state, flows, soon)
+        state.clock["done"] = 0
 
 
 # --- against ASTRA-sim ----------------------------------------------------------------------------------------------
@@ -273,6 +272,13 @@ def test_store_and_forward_is_astra_sims_congestion_aware_model(shared: Path) ->
         assert abs(end_ns - int(r["cycles_max_ns"])) <= 10
 
 
+@given(st.lists(st.integers(-9, 9), max_size=40))
+def test_keys_are_sorted_in_place(keys: list[int]) -> None:
+    made = np.array([*keys, -99], np.int64)
+    slots.sort(made, len(keys))
+    assert made.tolist() == [*sorted(keys), -99]
+
+
 # --- room and refusals ----------------------------------------------------------------------------------------------
 
 
@@ -281,10 +287,10 @@ def test_the_state_grows_while_it_runs(model: Any) -> None:
     s = schedule(Collective.ALL_REDUCE, "ring", 32)
     ops = [Operation(s, range(32), 32_000) for _ in range(8)]
     t = ring(32, GB)
-    state = NetworkState(t, NetworkOptions(model=model))
-    state.register(ops)
-    joins = np.array([(100 * op, op, m) for op in range(8) for m in range(32)], np.int64)
-    finish = state.run(joins, np.arange(9) * 32, slots=1)
+    registry = Registry(t, NetworkOptions(model=model))
+    registry.register(ops)
+    state = run_registered(*registry.state(slots=1), np.repeat(100 * np.arange(8), 32))
+    finish = state.places["done_ns"]
     again = run_operations(t, ops, [100 * op for op in range(8)], model=model)
     assert finish.tolist() == np.concatenate(again.finish_ns).tolist()
     assert (finish > 0).all()
@@ -294,14 +300,11 @@ def test_the_state_grows_while_it_runs(model: Any) -> None:
 def test_slots_are_used_again(model: Any) -> None:
     """A thousand collectives, one after the other, in the room of one."""
     s = schedule(Collective.ALL_REDUCE, "ring", 4)
-    state = NetworkState(ring(4, GB), NetworkOptions(model=model))
-    state.register([Operation(s, range(4), 400)] * 1000)
-    arrays = state.arrays()
-    joins = np.array([(10_000 * op, op, m) for op in range(1000) for m in range(4)], np.int64)
-    finish = np.zeros(4000, np.int64)
-    assert k.run(arrays, 0, joins, finish, np.arange(1001) * 4, 10**9) == (4000, True)
-    assert arrays[0][k.TOP] == len(s) + 4
-    assert (finish.reshape(-1, 4) - np.arange(1000)[:, None] * 10_000 == 6 * 200).all()
+    registry = Registry(ring(4, GB), NetworkOptions(model=model))
+    registry.register([Operation(s, range(4), 400)] * 1000)
+    state = run_registered(*registry.state(), np.repeat(10_000 * np.arange(1000), 4))
+    assert state.clock[0]["top"] == len(s) + 4
+    assert (state.places["done_ns"].reshape(-1, 4) - np.arange(1000)[:, None] * 10_000 == 6 * 200).all()
 
 
 @pytest.mark.parametrize(

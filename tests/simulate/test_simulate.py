@@ -20,7 +20,7 @@ from etude.model.job import Job
 from etude.model.memory import memory_peaks
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.simulate import run as running
+from etude.simulate import engine
 from etude.simulate.options import Overlap, RemoteMemory
 from etude.simulate.run import simulate
 from simulated_jobs import system
@@ -448,7 +448,7 @@ def test_the_verb_can_be_called_whatever_was_imported_before():
 
 
 def test_an_interrupted_run_is_partial(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running, "SLICE", 1)
+    monkeypatch.setattr(engine, "SLICE", 1)
     seen = []
 
     def stop(done: int, now_ns: int) -> None:

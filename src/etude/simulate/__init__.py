@@ -6,7 +6,18 @@ can be called as well.
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.simulate.options import Options as Options
+    from etude.simulate.options import Overlap as Overlap
+    from etude.simulate.options import RemoteMemory as RemoteMemory
+    from etude.simulate.result import Simulated as Simulated
+    from etude.simulate.run import simulate as simulate
+
+__getattr__ = face(__name__)
 
 
 class _Verb(ModuleType):

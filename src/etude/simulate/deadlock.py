@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +17,8 @@ from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import ranges
 from etude.model.match import WORLD, match
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.simulate import kernels as k
-from etude.simulate.operations import Run
-
-if TYPE_CHECKING:
-    from etude.simulate.run import State
+from etude.simulate.lower import Lowered
+from etude.simulate.state import DONE, Table
 
 SHOWN = 8
 """Waiting ranks that the message names; the error holds all."""
@@ -38,87 +35,87 @@ class Wait:
     """Positions of the ranks that it waits for."""
 
 
-def explain(run: Run, state: State) -> DeadlockError:
+def explain(lowered: Lowered, nodes: Table) -> DeadlockError:
     """The error that tells of the deadlock."""
-    cycles = _cycles(run)
-    waits = _waits(run, state) + cycles
-    causes = _causes(run)
-    left = state.nodes - state.done
-    stuck = sum(int((run.classes.of == run.classes.of[w.at]).sum()) for w in {w.at: w for w in waits}.values())
+    cycles = _cycles(lowered)
+    waits = _waits(lowered, nodes) + cycles
+    causes = _causes(lowered)
+    left = int((nodes["waits"] != DONE).sum())
+    stuck = sum(int((lowered.classes.of == lowered.classes.of[w.at]).sum()) for w in {w.at: w for w in waits}.values())
     who = f"{stuck:,} rank{'s wait' if stuck != 1 else ' waits'} for ever"
-    lines = [f"deadlock: {who}; {left:,} of {state.nodes:,} simulated nodes never end"]
-    lines += [f"  {_who(run, w.at)}: {w.text}" for w in waits[:SHOWN]]
+    lines = [f"deadlock: {who}; {left:,} of {len(nodes):,} simulated nodes never end"]
+    lines += [f"  {_who(lowered, w.at)}: {w.text}" for w in waits[:SHOWN]]
     if len(waits) > SHOWN:
         lines.append(f"  ... and {len(waits) - SHOWN:,} more")
-    circle = _circle(run, waits)
+    circle = _circle(lowered, waits)
     if circle:
         lines.append(f"circle: {circle}")
     lines += [f"cause: {cause}" for cause in causes]
-    causes += [f"{_who(run, w.at)}: {w.text}" for w in cycles]
-    return DeadlockError("\n".join(lines), waiting=tuple(_record(run, w) for w in waits), causes=tuple(causes))
+    causes += [f"{_who(lowered, w.at)}: {w.text}" for w in cycles]
+    return DeadlockError("\n".join(lines), waiting=tuple(_record(lowered, w) for w in waits), causes=tuple(causes))
 
 
-def _cycles(run: Run) -> list[Wait]:
+def _cycles(lowered: Lowered) -> list[Wait]:
     """Programs that stand in their own way; one rank speaks for each."""
     found: dict[int, Wait] = {}
-    for at in run.classes.first.tolist():
-        t = int(run.job.trace_of[at])
+    for at in lowered.classes.first.tolist():
+        t = int(lowered.job.trace_of[at])
         if t in found:
             continue
-        cycle = find_cycle(run.job.traces[t])
+        cycle = find_cycle(lowered.job.traces[t])
         if len(cycle):
-            ids = [run.source_id(at, row) for row in cycle.tolist()]
+            ids = [lowered.source_id(at, row) for row in cycle.tolist()]
             found[t] = Wait(at, int(cycle[0]), f"nodes wait for one another: {cycle_text(ids)}")
     return list(found.values())
 
 
-def _record(run: Run, wait: Wait) -> dict[str, object]:
+def _record(lowered: Lowered, wait: Wait) -> dict[str, object]:
     return {
-        "rank": int(run.job.ranks[wait.at]),
-        "ranks": ranges(run.job.ranks[run.classes.of == run.classes.of[wait.at]]),
-        "node": run.source_id(wait.at, wait.row),
+        "rank": int(lowered.job.ranks[wait.at]),
+        "ranks": ranges(lowered.job.ranks[lowered.classes.of == lowered.classes.of[wait.at]]),
+        "node": lowered.source_id(wait.at, wait.row),
         "what": wait.text,
-        "waits_for": [int(run.job.ranks[other]) for other in wait.lacking],
+        "waits_for": [int(lowered.job.ranks[other]) for other in wait.lacking],
     }
 
 
-def _who(run: Run, at: int) -> str:
-    same = run.job.ranks[run.classes.of == run.classes.of[at]]
+def _who(lowered: Lowered, at: int) -> str:
+    same = lowered.job.ranks[lowered.classes.of == lowered.classes.of[at]]
     return f"rank {same[0]}" if len(same) == 1 else f"ranks {ranges(same)}"
 
 
-def _named(run: Run, at: int, row: int) -> str:
-    trace = run.source.traces[int(run.source.trace_of[at])]
+def _named(lowered: Lowered, at: int, row: int) -> str:
+    trace = lowered.source.traces[int(lowered.source.trace_of[at])]
     name = trace.text("name", row)
     what = Collective(min(int(trace.collective[row]), int(Collective.OTHER)))
     kind = what.name.lower() if what else Kind(int(trace.kind[row])).name.lower()
-    return f"node {run.source_id(at, row)} ({kind}{f' `{name[:60]}`' if name else ''})"
+    return f"node {lowered.source_id(at, row)} ({kind}{f' `{name[:60]}`' if name else ''})"
 
 
-def _waits(run: Run, state: State) -> list[Wait]:
+def _waits(lowered: Lowered, nodes: Table) -> list[Wait]:
     """One entry for each simulated rank that is stuck: the first node that waits for others, else a held one."""
     found = []
-    started, done = state.time[:, k.START] != UNKNOWN, state.node[:, k.WAITS] == k.DONE
-    for i, at in enumerate(run.classes.first.tolist()):
-        here = slice(int(run.base[i]), int(run.base[i + 1]))
+    started, done = nodes["start_ns"] != UNKNOWN, nodes["waits"] == DONE
+    for i, at in enumerate(lowered.classes.first.tolist()):
+        here = slice(int(lowered.base[i]), int(lowered.base[i + 1]))
         waiting = np.flatnonzero(started[here] & ~done[here])
-        found += [_wait(run, state, at, row) for row in waiting[:1].tolist()]
-        held = np.flatnonzero(~started[here] & (state.node[here, k.WAITS] == 0))
+        found += [_wait(lowered, nodes, at, row) for row in waiting[:1].tolist()]
+        held = np.flatnonzero(~started[here] & (nodes["waits"][here] == 0))
         if not len(waiting) and len(held):
             lane = "its lane keeps the recorded order and is to run another node first"
-            found.append(Wait(at, int(held[0]), f"{_named(run, at, int(held[0]))} is ready, but {lane}"))
+            found.append(Wait(at, int(held[0]), f"{_named(lowered, at, int(held[0]))} is ready, but {lane}"))
     return found
 
 
-def _wait(run: Run, state: State, at: int, row: int) -> Wait:
-    trace = run.job.traces[int(run.job.trace_of[at])]
+def _wait(lowered: Lowered, nodes: Table, at: int, row: int) -> Wait:
+    trace = lowered.job.traces[int(lowered.job.trace_of[at])]
     if trace.kind[row] == Kind.COLL:
-        return _collective_wait(run, state, at, row)
-    return _message_wait(run, state, at, row)
+        return _collective_wait(lowered, nodes, at, row)
+    return _message_wait(lowered, nodes, at, row)
 
 
-def _collective_wait(run: Run, state: State, at: int, row: int) -> Wait:
-    uses, sides, job = run.matching.uses, run.matching.sides, run.job
+def _collective_wait(lowered: Lowered, nodes: Table, at: int, row: int) -> Wait:
+    uses, sides, job = lowered.matching.uses, lowered.matching.sides, lowered.job
     for use in np.flatnonzero(uses.at == at).tolist():
         rows = sides.rows[sides.span(int(uses.side[use]))]
         if row in rows:
@@ -129,7 +126,7 @@ def _collective_wait(run: Run, state: State, at: int, row: int) -> Wait:
         theirs = sides.rows[sides.span(int(uses.side[other]))]
         if call >= len(theirs):
             never.append(int(uses.at[other]))
-        elif state.time[run.node(uses.at[other], theirs[call]), k.START] == UNKNOWN:
+        elif nodes["start_ns"][lowered.node(uses.at[other], theirs[call])] == UNKNOWN:
             late.append(int(uses.at[other]))
     users = set(uses.at[uses.group == group].tolist())
     members = np.arange(job.world_size) if group == WORLD else job.groups.ranks(group)
@@ -138,21 +135,21 @@ def _collective_wait(run: Run, state: State, at: int, row: int) -> Wait:
     name = "the world" if group == WORLD else f"group `{job.groups.names[group]}`"
     parts = []
     if late:
-        parts.append(f"{_ranks(run, late)}, which {'has' if len(late) == 1 else 'have'} not come to it")
+        parts.append(f"{_ranks(lowered, late)}, which {'has' if len(late) == 1 else 'have'} not come to it")
     if never:
-        parts.append(f"{_ranks(run, never)}, which {'has' if len(never) == 1 else 'have'} no such call")
-    text = f"{_named(run, at, row)}, the {ordinal(call)} of {name}, waits for {' and for '.join(parts)}"
+        parts.append(f"{_ranks(lowered, never)}, which {'has' if len(never) == 1 else 'have'} no such call")
+    text = f"{_named(lowered, at, row)}, the {ordinal(call)} of {name}, waits for {' and for '.join(parts)}"
     return Wait(at, row, text, late + never)
 
 
-def _ranks(run: Run, at: list[int]) -> str:
-    ranks = run.job.ranks[at]
+def _ranks(lowered: Lowered, at: list[int]) -> str:
+    ranks = lowered.job.ranks[at]
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
 
 
-def _message_wait(run: Run, state: State, at: int, row: int) -> Wait:
-    links, sides, pairs = run.matching.links, run.matching.sides, run.matching.pairings
-    trace = run.job.traces[int(run.job.trace_of[at])]
+def _message_wait(lowered: Lowered, nodes: Table, at: int, row: int) -> Wait:
+    links, sides, pairs = lowered.matching.links, lowered.matching.sides, lowered.matching.pairings
+    trace = lowered.job.traces[int(lowered.job.trace_of[at])]
     sends = trace.kind[row] == Kind.SEND
     me, side = (links.src_at, links.send_side) if sends else (links.dst_at, links.recv_side)
     other, mine, theirs = (
@@ -164,15 +161,15 @@ def _message_wait(run: Run, state: State, at: int, row: int) -> Wait:
     peer = int(other[link])
     verb = "to be received by" if sends else "for a message from"
     tag = int(trace.tag[row])
-    with_tag = f" (tag {tag + int(run.job.tag_base[at])})" if tag >= 0 else ""
-    text = f"{_named(run, at, row)} waits {verb} rank {run.job.ranks[peer]}{with_tag}"
+    with_tag = f" (tag {tag + int(lowered.job.tag_base[at])})" if tag >= 0 else ""
+    text = f"{_named(lowered, at, row)} waits {verb} rank {lowered.job.ranks[peer]}{with_tag}"
     pairing = int(links.pairing[link])
     if pairing >= 0:
         span = slice(int(pairs.start[pairing]), int(pairs.start[pairing + 1]))
         hit = np.flatnonzero((sides.rows[mine[span]] == row) & _within(sides, mine[span], int(side[link])))
         if len(hit):
             partner = int(sides.rows[theirs[span][hit[0]]])
-            return Wait(at, row, f"{text}, which has not come to {_named(run, peer, partner)}", [peer])
+            return Wait(at, row, f"{text}, which has not come to {_named(lowered, peer, partner)}", [peer])
     return Wait(at, row, f"{text}, which has no such {'receive' if sends else 'send'}", [peer])
 
 
@@ -181,29 +178,28 @@ def _within(sides: Any, place: NDArray[np.int64], side: int) -> NDArray[np.bool_
     return (place >= span.start) & (place < span.stop)
 
 
-def _circle(run: Run, waits: list[Wait]) -> str:
+def _circle(lowered: Lowered, waits: list[Wait]) -> str:
     """Ranks that wait for each other in a ring, in words; empty if there is none."""
-    by_class = {int(run.classes.of[w.at]): w for w in waits}
+    by_class = {int(lowered.classes.of[w.at]): w for w in waits}
     for start in by_class:
         path: list[int] = []
         here = start
         while here in by_class and here not in path:
             path.append(here)
-            ahead = [int(run.classes.of[a]) for a in by_class[here].lacking]
+            ahead = [int(lowered.classes.of[a]) for a in by_class[here].lacking]
             here = next((c for c in ahead if c in by_class), -1)
         if here in path:
             ring = path[path.index(here) :]
-            steps = [
-                f"{_who(run, by_class[c].at)} at node {run.source_id(by_class[c].at, by_class[c].row)}" for c in ring
-            ]
+            stuck = [by_class[c] for c in ring]
+            steps = [f"{_who(lowered, w.at)} at node {lowered.source_id(w.at, w.row)}" for w in stuck]
             shown = [*steps[:6], "..."] if len(steps) > 7 else steps
             return " waits for ".join([*shown, steps[0]])
     return ""
 
 
-def _causes(run: Run) -> list[str]:
+def _causes(lowered: Lowered) -> list[str]:
     """What `check` finds wrong with the communication."""
-    report, matching = Report(run.source), match(run.source)
+    report, matching = Report(lowered.source), match(lowered.source)
     check_collectives(report, matching)
-    check_messages(report, SamePrograms(run.source.trace_of, ()), matching)
+    check_messages(report, SamePrograms(lowered.source.trace_of, ()), matching)
     return [f"{f.where}: {f.what}" if f.where else f.what for f in report.sorted() if f.severity == "error"]

@@ -13,7 +13,7 @@ from etude.errors import ClusterError, UsageError
 from etude.machine.system import LevelKind, System
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
-from etude.simulate.options import Network, Options
+from etude.simulate.options import Options
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -85,7 +85,7 @@ def _name(job: Job, group: int) -> str:
 
 def _slowest(members: I32, options: Options, who: str) -> float:
     worst = 1.0
-    for (a, b), factor in _between_ranks(options):
+    for (a, b), factor in options.slow_pairs:
         if a in members and b in members:
             if math.isinf(factor):
                 raise _failed(a, b, who)
@@ -93,17 +93,10 @@ def _slowest(members: I32, options: Options, who: str) -> float:
     return worst
 
 
-def _between_ranks(options: Options) -> list[tuple[tuple[int, int], float]]:
-    """Slow links, where they slow down an operation as a whole: in closed forms."""
-    if options.network != Network.ANALYTIC:
-        return []
-    return [((int(a), int(b)), factor) for (a, b), factor in options.slow_links.items()]
-
-
 def link_factors(src: I64, dst: I64, options: Options) -> F64:
     """Factor on the messages of each pair of ranks."""
     factor = np.ones(len(src))
-    for (a, b), slow in _between_ranks(options):
+    for (a, b), slow in options.slow_pairs:
         hit = ((src == a) & (dst == b)) | ((src == b) & (dst == a))
         if math.isinf(slow) and hit.any():
             raise _failed(a, b, "a message")

@@ -8,57 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.algorithms import ALGORITHMS
-from etude.cost.collectives import AUTO, collective_time_ns, p2p_time_ns
+from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.cost.schedule import Schedule
 from etude.errors import MismatchError, TraceError
-from etude.machine.system import System
-from etude.model.job import Job
-from etude.model.match import Matching
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.simulate.carried import alone_ns
-from etude.simulate.classes import RankClasses
-from etude.simulate.groups import UsedGroups, link_factors, members_of
-from etude.simulate.kernels import FROM_OUT
-from etude.simulate.options import Network, Options, Times
-from etude.simulate.programs import Programs
+from etude.simulate.groups import link_factors, members_of
+from etude.simulate.lower import Lowered
+from etude.simulate.networks.carrier import alone_ns
+from etude.simulate.options import Times
+from etude.simulate.state import I32, I64, NEVER
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
-
-NEVER = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """What is simulated: instance i is a rank of class i and has the nodes base[i]:base[i+1]."""
-
-    source: Job
-    """As given, but for values: it has the ids and names of every rank."""
-    job: Job
-    """The same ranks with as few traces as there are programs that differ to a simulation."""
-    system: System
-    options: Options
-    matching: Matching
-    groups: UsedGroups
-    classes: RankClasses
-    programs: Programs
-    base: I64
-
-    def program_row(self, at: NDArray[Any], row: NDArray[Any]) -> I64:
-        """Rows of the program tables, of rows of the ranks at these positions."""
-        return self.programs.start[self.programs.of[at]] + row
-
-    def node(self, at: NDArray[Any], row: NDArray[Any]) -> I64:
-        """Simulated nodes that stand for rows of the ranks at these positions."""
-        return self.base[self.classes.of[at]] + row
-
-    def source_id(self, at: int, row: int) -> int:
-        """The id that a row has in the file of the at-th rank present."""
-        source = self.source
-        return (int(source.traces[int(source.trace_of[at])].source_id[row]) + int(source.id_base[at])) % 2**64
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +39,7 @@ class Operations:
     size_bytes: I64
     """Input bytes per member, or of the message; 0 where not known."""
     place: I64
-    """Row of `run.groups` of a collective, of `run.matching.links` of a message."""
+    """Row of `lowered.groups` of a collective, of `lowered.matching.links` of a message."""
     single_node: I64
     """Sends and receives whose partner is not in the job, and what they cost."""
     single_ns: I64
@@ -94,11 +55,11 @@ class Operations:
         return np.arange(len(self)) >= self.messages_from
 
 
-def operations(run: Run) -> Operations:
+def operations(lowered: Lowered) -> Operations:
     notes: list[str] = []
-    parts = [_collectives(run, notes), _messages(run, notes), _lone(run, notes)]
+    parts = [_collectives(lowered, notes), _messages(lowered, notes), _lone(lowered, notes)]
     offset = np.cumsum([0] + [len(p) for p in parts])
-    single_node, single_ns = _singles(run, notes)
+    single_node, single_ns = _singles(lowered, notes)
     return Operations(
         np.concatenate([p.node for p in parts]),
         np.concatenate([p.of + o for p, o in zip(parts, offset, strict=False)]),
@@ -138,42 +99,35 @@ def spread(start: NDArray[Any], length: NDArray[Any]) -> tuple[I64, I64]:
     return which, np.arange(len(which)) - np.repeat(np.cumsum(length) - length - start, length)
 
 
-def is_first(run: Run) -> Bool:
-    """Ranks present that are simulated."""
-    mask = np.zeros(len(run.job.ranks), bool)
-    mask[run.classes.first] = True
-    return mask
-
-
 # -- collectives -------------------------------------------------------------------------------------------------------
 
 
-def _collectives(run: Run, notes: list[str]) -> _Part:
-    uses, sides, groups = run.matching.uses, run.matching.sides, run.groups
-    mine = np.flatnonzero(is_first(run)[uses.at])
-    use_class = run.classes.group[groups.of_use[mine]]
+def _collectives(lowered: Lowered, notes: list[str]) -> _Part:
+    uses, sides, groups = lowered.matching.uses, lowered.matching.sides, lowered.groups
+    mine = np.flatnonzero(lowered.is_simulated[uses.at])
+    use_class = lowered.classes.group[groups.of_use[mine]]
     length = (sides.start[1:] - sides.start[:-1])[uses.side[mine]]
-    calls = np.zeros(run.classes.groups, np.int64)
+    calls = np.zeros(lowered.classes.groups, np.int64)
     np.maximum.at(calls, use_class, length)
     first = np.cumsum(calls) - calls
     which, flat = spread(sides.start[uses.side[mine]], length)
     of = first[use_class[which]] + flat - sides.start[uses.side[mine]][which]
     at = uses.at[mine][which]
     total = int(calls.sum())
-    one = np.zeros(run.classes.groups, np.int64)
-    one[run.classes.group] = np.arange(len(groups.group))  # any group stands for its class
+    one = np.zeros(lowered.classes.groups, np.int64)
+    one[lowered.classes.group] = np.arange(len(groups.group))  # any group stands for its class
     of_op = np.repeat(one, calls)
-    comers = np.bincount(use_class, minlength=run.classes.groups) + groups.lacks[one]
+    comers = np.bincount(use_class, minlength=lowered.classes.groups) + groups.lacks[one]
     kind, size = np.zeros(total, np.uint8), np.full(total, UNKNOWN, np.int64)
-    row = run.program_row(at, sides.rows[flat])
+    row = lowered.program_row(at, sides.rows[flat])
     members = np.array([s.size for s in groups.shapes] or [1], np.int64)[groups.shape]
     np.maximum.at(kind, of, sides.collective[flat])
-    np.maximum.at(size, of, _input(run, row, sides.collective[flat], sides.size_bytes[flat], members[of_op][of]))
+    np.maximum.at(size, of, _input(lowered, row, sides.collective[flat], sides.size_bytes[flat], members[of_op][of]))
     recorded = np.full(total, NEVER, np.int64)
-    cost = run.programs.cost_ns[row]
+    cost = lowered.programs.cost_ns[row]
     np.minimum.at(recorded, of, np.where(cost == UNKNOWN, NEVER, cost))
-    node = run.node(at, sides.rows[flat])
-    time_ns = _collective_times(run, of_op, kind, size, recorded, notes)
+    node = lowered.node(at, sides.rows[flat])
+    time_ns = _collective_times(lowered, of_op, kind, size, recorded, notes)
     member = uses.group_rank[mine][which].astype(np.int64)
     return _Part(
         node,
@@ -188,9 +142,9 @@ def _collectives(run: Run, notes: list[str]) -> _Part:
     )
 
 
-def _input(run: Run, row: I64, kind: NDArray[np.uint8], size: I64, members: I64) -> I64:
+def _input(lowered: Lowered, row: I64, kind: NDArray[np.uint8], size: I64, members: I64) -> I64:
     """Input bytes, from output bytes where only those were recorded."""
-    derived = (run.programs.prog[row, FROM_OUT] == 1) & (size != UNKNOWN)
+    derived = lowered.programs.from_output[row] & (size != UNKNOWN)
     if not derived.any():
         return size
     gathers = np.isin(kind, (Collective.ALL_GATHER, Collective.GATHER))
@@ -199,10 +153,12 @@ def _input(run: Run, row: I64, kind: NDArray[np.uint8], size: I64, members: I64)
     return np.where(derived & scatters, size * members, size)
 
 
-def _collective_times(run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, recorded: I64, notes: list[str]) -> I64:
+def _collective_times(
+    lowered: Lowered, of_op: I64, kind: NDArray[np.uint8], size: I64, recorded: I64, notes: list[str]
+) -> I64:
     """Recorded where asked for or where members are absent and it is known; else modelled."""
-    groups, system = run.groups, run.system
-    everywhere = run.options.collective_times == Times.RECORDED
+    groups, system = lowered.groups, lowered.system
+    everywhere = lowered.options.collective_times == Times.RECORDED
     by_record = (recorded != NEVER) & (everywhere | groups.partial[of_op])
     nameless = (kind == Collective.NONE) | (kind == Collective.OTHER)
     by_record |= nameless & (recorded != NEVER)
@@ -222,16 +178,14 @@ def _collective_times(run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, 
         what = Collective(key & 255)
         sizes, back = np.unique(size[mine], return_inverse=True)
         shape = groups.shapes[key >> 8]
-        own = run.options.own(what, shape.size)
+        own = lowered.options.own(what, shape.size)
         if own is not None:
-            members = members_of(run.job, run.matching, groups, int(of_op[mine[0]]))
+            members = members_of(lowered.job, lowered.matching, groups, int(of_op[mine[0]]))
             time_ns[mine] = alone_ns(system, own, members, sizes)[back.reshape(-1)]
             continue
-        algorithm = run.options.algorithm(what)
-        if run.options.network != Network.ANALYTIC and algorithm not in ALGORITHMS.get(what, ()):
-            algorithm = AUTO  # there may be a schedule of that name
+        algorithm = lowered.options.closed_form(what)
         time_ns[mine] = collective_time_ns(system, what, sizes, shape, algorithm)[back.reshape(-1)]
-    notes += _own_notes(run, of_op, kind)
+    notes += _own_notes(lowered, of_op, kind)
     if groups.partial.any():
         count, total = int((by_record & groups.partial[of_op]).sum()), int(groups.partial[of_op].sum())
         notes.append(
@@ -241,16 +195,16 @@ def _collective_times(run: Run, of_op: I64, kind: NDArray[np.uint8], size: I64, 
     return _slowed(time_ns, groups.factor[of_op], ~by_record)
 
 
-def _own_notes(run: Run, of_op: I64, kind: NDArray[np.uint8]) -> list[str]:
+def _own_notes(lowered: Lowered, of_op: I64, kind: NDArray[np.uint8]) -> list[str]:
     """Where an algorithm of the user's was not for all groups; an error if it was for none."""
     said = []
-    members = np.array([s.size for s in run.groups.shapes] or [1], np.int64)[run.groups.shape]
-    for name, given in run.options.collective.items():
+    members = np.array([s.size for s in lowered.groups.shapes] or [1], np.int64)[lowered.groups.shape]
+    for name, given in lowered.options.collective.items():
         if isinstance(given, str):
             continue
         what = Collective.parse(name)
         sizes = np.unique(members[of_op[kind == what]]).tolist()
-        others = [n for n in sizes if n > 1 and run.options.own(what, n) is None]
+        others = [n for n in sizes if n > 1 and lowered.options.own(what, n) is None]
         if sizes and len(others) == len([n for n in sizes if n > 1]):
             plans = [given] if isinstance(given, Schedule) else given
             raise MismatchError(
@@ -271,10 +225,10 @@ def _slowed(time_ns: I64, factor: F64, where: Bool) -> I64:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def _messages(run: Run, notes: list[str]) -> _Part:
+def _messages(lowered: Lowered, notes: list[str]) -> _Part:
     """Sends with their receives."""
-    links, sides, pairs = run.matching.links, run.matching.sides, run.matching.pairings
-    mine = np.flatnonzero((links.pairing >= 0) & is_first(run)[links.src_at])
+    links, sides, pairs = lowered.matching.links, lowered.matching.sides, lowered.matching.pairings
+    mine = np.flatnonzero((links.pairing >= 0) & lowered.is_simulated[links.src_at])
     start = pairs.start[links.pairing[mine]]
     which, place = spread(start, pairs.start[links.pairing[mine] + 1] - start)
     send, recv = pairs.send_at[place], pairs.recv_at[place]
@@ -283,7 +237,7 @@ def _messages(run: Run, notes: list[str]) -> _Part:
     wrong = np.flatnonzero((sent != got) & (sent != UNKNOWN) & (got != UNKNOWN))
     if len(wrong):
         w = int(wrong[0])
-        node = run.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))
+        node = lowered.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))
         raise MismatchError(
             f"sends {sent[w]:,} B to rank {links.dst[link[w]]}, which receives {got[w]:,} B",
             where=f"rank {links.src[link[w]]}: node {node}",
@@ -292,16 +246,18 @@ def _messages(run: Run, notes: list[str]) -> _Part:
     if (size == UNKNOWN).any():
         notes.append(f"{int((size == UNKNOWN).sum()):,} messages have no recorded size and are taken to be of 0 bytes")
     size = np.maximum(size, 0)
-    time_ns = p2p_time_ns(run.system, links.src[link], links.dst[link], size)
-    time_ns = _slowed(time_ns, link_factors(links.src[link], links.dst[link], run.options), np.ones(len(link), bool))
-    a, b = run.node(links.src_at[link], sides.rows[send]), run.node(links.dst_at[link], sides.rows[recv])
-    if run.options.collective_times == Times.RECORDED:
-        costs = [run.programs.cost_ns[run.program_row(at[link], sides.rows[flat])]
+    time_ns = p2p_time_ns(lowered.system, links.src[link], links.dst[link], size)
+    time_ns = _slowed(
+        time_ns, link_factors(links.src[link], links.dst[link], lowered.options), np.ones(len(link), bool)
+    )
+    a, b = lowered.node(links.src_at[link], sides.rows[send]), lowered.node(links.dst_at[link], sides.rows[recv])
+    if lowered.options.collective_times == Times.RECORDED:
+        costs = [lowered.programs.cost_ns[lowered.program_row(at[link], sides.rows[flat])]
                  for at, flat in ((links.src_at, send), (links.dst_at, recv))]  # fmt: skip
         best = np.minimum(*(np.where(c == UNKNOWN, NEVER, c) for c in costs))
         time_ns = np.where(best == NEVER, time_ns, best)
     number = np.arange(len(link))
-    sender = np.where(_eager(run, size), a, -1)
+    sender = np.where(_eager(lowered, size), a, -1)
     return _Part(
         np.concatenate([a, b]),
         np.concatenate([number, number]),
@@ -315,15 +271,15 @@ def _messages(run: Run, notes: list[str]) -> _Part:
     )
 
 
-def _eager(run: Run, size: I64) -> Bool:
-    limit = run.options.eager_bytes
+def _eager(lowered: Lowered, size: I64) -> Bool:
+    limit = lowered.options.eager_bytes
     return np.ones(len(size), bool) if limit is None else size <= limit
 
 
-def _lone(run: Run, notes: list[str]) -> _Part:
+def _lone(lowered: Lowered, notes: list[str]) -> _Part:
     """Sends and receives whose partner should be there and is not. An eager send ends, the others wait for ever."""
-    links, sides, pairs = run.matching.links, run.matching.sides, run.matching.pairings
-    first = is_first(run)
+    links, sides, pairs = lowered.matching.links, lowered.matching.sides, lowered.matching.pairings
+    first = lowered.is_simulated
     parts: list[tuple[I64, I64, Bool]] = []
     for me, side, other, starts, flat, sends in (
         (links.src_at, links.send_side, links.dst_at, pairs.lone_send_start, pairs.lone_send, True),
@@ -340,11 +296,11 @@ def _lone(run: Run, notes: list[str]) -> _Part:
         parts.append((mine[which], place, np.full(len(which), sends)))
     link, place, is_send = (np.concatenate([p[i] for p in parts]) for i in range(3))
     at = np.where(is_send, links.src_at[link], links.dst_at[link])
-    node = run.node(at, sides.rows[place])
+    node = lowered.node(at, sides.rows[place])
     size = np.maximum(sides.size_bytes[place], 0)
-    sender = np.where(is_send & _eager(run, size), node, -1)
-    time_ns = p2p_time_ns(run.system, links.src[link], links.dst[link], size)
-    factor = link_factors(links.src[link], links.dst[link], run.options)
+    sender = np.where(is_send & _eager(lowered, size), node, -1)
+    time_ns = p2p_time_ns(lowered.system, links.src[link], links.dst[link], size)
+    factor = link_factors(links.src[link], links.dst[link], lowered.options)
     time_ns = _slowed(time_ns, factor, np.ones(len(link), bool))
     if (sender >= 0).any():
         notes.append(f"{int((sender >= 0).sum()):,} eager sends are received by nobody")
@@ -353,11 +309,11 @@ def _lone(run: Run, notes: list[str]) -> _Part:
     return _Part(node, np.arange(len(link)), member, comers, sender, time_ns, none, size, link)
 
 
-def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:
+def _singles(lowered: Lowered, notes: list[str]) -> tuple[I64, I64]:
     """Sends and receives with a rank that is absent, or that name none: they last as recorded, or as modelled."""
     nodes, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    links, sides, job = run.matching.links, run.matching.sides, run.job
-    first = is_first(run)
+    links, sides, job = lowered.matching.links, lowered.matching.sides, lowered.job
+    first = lowered.is_simulated
     for me, side, other, peer in (
         (links.src_at, links.send_side, links.dst_at, links.dst),
         (links.dst_at, links.recv_side, links.src_at, links.src),
@@ -366,7 +322,7 @@ def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:
         outside = mine[(peer[mine] < 0) | (peer[mine] >= job.world_size)]
         if len(outside):
             who, rank = int(me[outside[0]]), int(peer[outside[0]])
-            node = run.source_id(who, int(sides.rows[sides.start[side[outside[0]]]]))
+            node = lowered.source_id(who, int(sides.rows[sides.start[side[outside[0]]]]))
             problem = f"its peer is rank {rank}, outside the world of {job.world_size:,}"
             raise TraceError(problem, where=f"rank {job.ranks[who]}: node {node}", hint="ranks count from 0")
         mine = mine[first[me[mine]]]
@@ -374,15 +330,15 @@ def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:
         which, place = spread(begin, sides.start[side[mine] + 1] - begin)
         link = mine[which]
         at = me[link]
-        recorded = run.programs.cost_ns[run.program_row(at, sides.rows[place])]
-        modelled = p2p_time_ns(run.system, links.src[link], links.dst[link], np.maximum(sides.size_bytes[place], 0))
-        nodes.append(run.node(at, sides.rows[place]))
+        recorded = lowered.programs.cost_ns[lowered.program_row(at, sides.rows[place])]
+        modelled = p2p_time_ns(lowered.system, links.src[link], links.dst[link], np.maximum(sides.size_bytes[place], 0))
+        nodes.append(lowered.node(at, sides.rows[place]))
         times.append(np.where(recorded == UNKNOWN, modelled, recorded))
     absent = sum(map(len, nodes))
     if absent:
         notes.append(f"{absent:,} sends and receives have a peer that is not in the job, and wait for nobody")
-    for i, at in enumerate(run.classes.first.tolist()):
-        found = _peerless(run, i, at)
+    for i, at in enumerate(lowered.classes.first.tolist()):
+        found = _peerless(lowered, i, at)
         nodes.append(found[0])
         times.append(found[1])
     if sum(map(len, nodes)) > absent:
@@ -390,16 +346,16 @@ def _singles(run: Run, notes: list[str]) -> tuple[I64, I64]:
     return np.concatenate(nodes), np.concatenate(times)
 
 
-def _peerless(run: Run, instance: int, at: int) -> tuple[I64, I64]:
-    trace = run.job.traces[int(run.job.trace_of[at])]
+def _peerless(lowered: Lowered, instance: int, at: int) -> tuple[I64, I64]:
+    trace = lowered.job.traces[int(lowered.job.trace_of[at])]
     if trace.peer_slots == 0 and not (trace.kind == Kind.SEND).any() and not (trace.kind == Kind.RECV).any():
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     rows = np.flatnonzero(((trace.kind == Kind.SEND) & (trace.dst < 0)) | ((trace.kind == Kind.RECV) & (trace.src < 0)))
-    cost = run.programs.cost_ns[run.program_row(np.full(len(rows), at), rows)]
+    cost = lowered.programs.cost_ns[lowered.program_row(np.full(len(rows), at), rows)]
     if (cost == UNKNOWN).any():
         row = int(rows[cost == UNKNOWN][0])
         raise TraceError(
             f"a {Kind(int(trace.kind[row])).name.lower()} that names no peer and has no recorded time",
-            where=f"rank {run.job.ranks[at]}: node {run.source_id(at, row)}",
+            where=f"rank {lowered.job.ranks[at]}: node {lowered.source_id(at, row)}",
         )
-    return run.base[instance] + rows, cost
+    return lowered.base[instance] + rows, cost

@@ -59,6 +59,10 @@ class Network(StrEnum):
     FLOW = "flow"
     """Transfers over routed links that all live ones share max-min fairly."""
 
+    @property
+    def has_links(self) -> bool:
+        return self is not Network.ANALYTIC
+
 
 JITTER: Final = ("compute", "host", "collective", "p2p", "memory")
 """Classes of nodes that can jitter."""
@@ -162,19 +166,21 @@ class Options:
             raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
         if self.compute == Compute.TABLE and not self.table:
             raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
-        if self.network not in (None, Network.ANALYTIC):
+        if self._has_links:
             self._check_links()
 
     def on(self, system: System) -> Options:
         """The same, with the network that the system is simulated on."""
         if self.network is None:
             return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
+        if self.network.has_links:
+            return self
         named = [pair for pair in self.slow_links if not all(isinstance(end, int) for end in pair)]
-        if self.network == Network.ANALYTIC and named:
+        if named:
             raise UsageError(
                 f"slow link {named[0][0]}/{named[0][1]}: closed forms know ranks, not links", hint="--network flow"
             )
-        if self.network == Network.ANALYTIC and system.irregular:
+        if system.irregular:
             raise UsageError(
                 f"closed forms need levels, and the graph of system `{system.name}` has none: {system.irregular}",
                 hint="--network flow or links; or `levels` beside its `topology`",
@@ -185,6 +191,27 @@ class Options:
         """The name that was asked for; `auto` where none was."""
         given = self.collective.get(what.name.lower(), AUTO)
         return given if isinstance(given, str) else AUTO
+
+    def closed_form(self, what: Collective) -> str:
+        """The algorithm whose closed form is asked for. On links there may be a schedule of a name that has none."""
+        name = self.algorithm(what)
+        return AUTO if self._has_links and name not in ALGORITHMS.get(what, ()) else name
+
+    @property
+    def slow_pairs(self) -> list[tuple[tuple[int, int], float]]:
+        """Pairs of ranks between which an operation as a whole is slower: where there are no links to be slow."""
+        return [] if self._has_links else [((int(a), int(b)), factor) for (a, b), factor in self.slow_links.items()]
+
+    @property
+    def why_not_folded(self) -> str:
+        """Why no two ranks behave alike; empty where they may."""
+        if self._has_links:
+            return "ranks share links, and no two are alike"
+        return "with jitter no two ranks are alike" if any(self.jitter.values()) else ""
+
+    @property
+    def _has_links(self) -> bool:
+        return self.network is not None and self.network.has_links
 
     def own(self, what: Collective, members: int) -> Schedule | None:
         """The user's algorithm for so many members."""

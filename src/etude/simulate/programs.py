@@ -1,4 +1,4 @@
-"""What the ranks run, as the kernel sees it: who waits for whom, which lane holds a node, in which order lanes take."""
+"""What the ranks run, as the engine sees it: who waits for whom, which lane holds a node, in which order lanes take."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from etude.model.memory import locations, tensors_of
 from etude.model.schema import UNKNOWN, Kind, LaneKind
 from etude.model.trace import Trace
 from etude.model.use import uses
-from etude.simulate.kernels import FROM_OUT, LANE, POS, USE
 from etude.simulate.options import Options, Overlap, Policy
+from etude.simulate.state import ROW, Programs, Table
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
@@ -28,22 +28,6 @@ Bool = NDArray[np.bool_]
 IS_COMM, IS_MEMORY = np.zeros(256, bool), np.zeros(256, bool)
 """By kind of node."""
 IS_COMM[[Kind.SEND, Kind.RECV, Kind.COLL]] = IS_MEMORY[[Kind.MEM_LOAD, Kind.MEM_STORE]] = True
-
-
-def with_values(job: Job) -> Job:
-    """The same ranks, each with a trace that has its own values, and only traces that some rank runs."""
-    traces, trace_of = list(job.traces), job.trace_of.copy()
-    number: dict[tuple[Any, ...], int] = {}
-    for rank, own in job.values.items():
-        at = job.index(rank)
-        key = (int(job.trace_of[at]), *sorted((column, id(values)) for column, values in own.items()))
-        trace_of[at] = number.setdefault(key, len(traces))
-        if trace_of[at] == len(traces):
-            traces.append(job.trace(rank))
-    used, inverse = np.unique(trace_of, return_inverse=True)
-    return job.replace(
-        traces=tuple(traces[t] for t in used.tolist()), trace_of=inverse.reshape(-1).astype(np.int32), values={}
-    )
 
 
 def _uses(trace: Trace, options: Options) -> U8:
@@ -121,74 +105,72 @@ def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Programs:
-    """Program t has the rows start[t]:start[t+1] of the tables and the lanes lane_start[t]:lane_start[t+1].
-
-    Lane l of a program holds lane_rows[start[t] + lane_first[l]:][:count], in the order in which it takes them.
-    """
+class BuiltPrograms:
+    """Program t has the rows start[t]:start[t+1] of the tables and the lanes lane_start[t]:lane_start[t+1]."""
 
     of: I32
     """Program of the i-th rank present."""
     start: I64
-    prog: I32
-    waits: I32
-    succ_start: I64
-    succ: I32
-    lane_rows: I32
     lane_start: I64
-    lane_first: I64
-    """For each lane and, one entry more, for the end of each program's last."""
+    tables: Programs
+    """What the kernels take; there is one entry more in `lane_first` for the end of each program's last lane."""
+    waits: I32
     cost_ns: I64
     """Of sends, receives and collectives what was recorded, or UNKNOWN."""
+    from_output: Bool
+    """Only output bytes were recorded."""
     missing: int
     """Dependencies on nodes that are not in the file, over all programs."""
 
 
-def build_programs(job: Job, costs: list[I64], options: Options) -> Programs:
+def build_programs(job: Job, costs: list[I64], options: Options) -> BuiltPrograms:
     of, trace_of, recorded = _orders(job, options)
     start = np.zeros(len(trace_of) + 1, np.int64)
     np.cumsum([len(job.traces[t]) for t in trace_of], out=start[1:])
     total = int(start[-1])
-    prog, waits, lane_rows = np.zeros((total, 4), np.int32), np.zeros(total, np.int32), np.zeros(total, np.int32)
-    cost_ns = np.zeros(total, np.int64)
-    succ_start, succ = [np.zeros(1, np.int64)], [np.zeros(0, np.int32)]
-    lane_first: list[I64] = []
-    lane_start, edges, missing = [0], 0, 0
+    rows, waits, lane_rows = np.zeros(total, ROW), np.zeros(total, np.int32), np.zeros(total, np.int32)
+    cost_ns, from_output = np.zeros(total, np.int64), np.zeros(total, bool)
+    succ: list[I32] = [np.zeros(0, np.int32)]
+    lane_first: list[I64] = [np.zeros(0, np.int64)]
+    edges = missing = 0
     for number, t in enumerate(trace_of):
         trace, here = job.traces[t], slice(int(start[number]), int(start[number + 1]))
-        dep, after = dependencies(trace), successors(trace)
-        lost = np.flatnonzero(dep.rows < 0)
-        waits[here] = np.diff(dep.start)
-        if len(lost):
-            owner = np.searchsorted(dep.start, lost, "right") - 1
-            waits[here] -= np.bincount(owner, minlength=len(trace)).astype(np.int32)
-            missing += len(lost)
-        succ_start.append(after.start[1:] + edges)
+        waits[here], lost = _waits(trace)
+        missing += lost
+        after = successors(trace)
+        rows["succ_start"][here] = after.start[:-1] + edges
+        rows["succ_count"][here] = np.diff(after.start)
         succ.append(after.rows)
         edges += len(after.rows)
-        lane = lanes_held(trace, options)
-        rows = lane_order(trace, lane, recorded[number])
-        first = np.searchsorted(lane[rows], np.arange(len(trace.lane_kind) + 1)).astype(np.int64)
-        prog[here, LANE], prog[here, USE], cost_ns[here] = lane, _uses(trace, options), costs[t]
-        prog[here, FROM_OUT] = (trace.in_bytes == UNKNOWN) & (trace.out_bytes != UNKNOWN)
-        held = rows[first[0] :]
-        prog[here.start + held, POS] = np.arange(first[0], len(rows)) - first[lane[held]]
-        lane_rows[here] = rows
+        lane_rows[here], first = _lanes(rows[here], trace, recorded[number], options)
         lane_first.append(first)
-        lane_start.append(lane_start[-1] + len(first))
-    return Programs(
-        of,
-        start,
-        prog,
-        waits,
-        np.concatenate(succ_start),
-        np.concatenate(succ),
-        lane_rows,
-        np.array(lane_start, np.int64),
-        np.concatenate([*lane_first, np.zeros(0, np.int64)]),
-        cost_ns,
-        missing,
-    )
+        rows["use"][here], cost_ns[here] = _uses(trace, options), costs[t]
+        from_output[here] = (trace.in_bytes == UNKNOWN) & (trace.out_bytes != UNKNOWN)
+    lane_start = np.cumsum([len(first) for first in lane_first])
+    tables = Programs(rows, np.concatenate(succ), np.concatenate(lane_first), lane_rows)
+    return BuiltPrograms(of, start, lane_start, tables, waits, cost_ns, from_output, missing)
+
+
+def _waits(trace: Trace) -> tuple[I32, int]:
+    """How many nodes each waits for, and how many dependencies are on nodes that are not in the file."""
+    dep = dependencies(trace)
+    waits = np.diff(dep.start).astype(np.int32)
+    lost = np.flatnonzero(dep.rows < 0)
+    if len(lost):
+        owner = np.searchsorted(dep.start, lost, "right") - 1
+        waits -= np.bincount(owner, minlength=len(trace)).astype(np.int32)
+    return waits, len(lost)
+
+
+def _lanes(rows: Table, trace: Trace, recorded: I64 | None, options: Options) -> tuple[I32, I64]:
+    """Sets lane and position of the rows of a program. Returns its rows by lane, and where each lane begins."""
+    lane = lanes_held(trace, options)
+    order = lane_order(trace, lane, recorded)
+    first = np.searchsorted(lane[order], np.arange(len(trace.lane_kind) + 1)).astype(np.int64)
+    held = order[first[0] :]
+    rows["lane"] = lane
+    rows["position"][held] = np.arange(first[0], len(order)) - first[lane[held]]
+    return order, first
 
 
 def _orders(job: Job, options: Options) -> tuple[I32, list[int], list[I64 | None]]:

@@ -1,4 +1,4 @@
-"""The arrays that the network kernels work on, gathered from operations.
+"""Operations gathered into the state of a network with links.
 
 Operations that have a schedule in common share its arrays; those with schedule, members and flow in common share their
 ways; those with schedule and size in common share their bytes.
@@ -7,24 +7,37 @@ ways; those with schedule and size in common share their bytes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from etude.cost.schedules import Schedule
 from etude.errors import UsageError
+from etude.kernels.heap import Queue, empty_queue
 from etude.machine.routes import Routes, common_switch
 from etude.machine.topology import Topology
-from etude.simulate.network import kernels as k
+from etude.simulate.networks import flow
+from etude.simulate.networks.operation import NetworkOptions, Operation
+from etude.simulate.networks.state import (
+    CARRIED,
+    LINK,
+    LINKS_CLOCK,
+    MEMBER,
+    PLACE,
+    PLAN,
+    SLOT,
+    TRANSFER,
+    UNBORN,
+    Amounts,
+    Costs,
+    Flows,
+    LinkState,
+    Paths,
+    Schedules,
+)
+from etude.simulate.state import I64, MILLI, NEVER, SHARED_INSTANCE, Table
 
-if TYPE_CHECKING:
-    from etude.cost.schedules import Schedule
-    from etude.simulate.network.run import NetworkOptions, Operation
-
-I64 = NDArray[np.int64]
-_FIRST_SLOTS = 1 << 12
-_SLICE = 1 << 16
-"""Instants between two looks at the outside: compiled code cannot be interrupted."""
+FIRST_SLOTS: Final = 1 << 12
 
 
 class _Column:
@@ -35,6 +48,7 @@ class _Column:
         self.size = 0
 
     def add(self, values: Any) -> int:
+        """Where the values begin."""
         part = np.asarray(values, np.int64)
         first = self.size
         self.parts.append(part)
@@ -45,38 +59,47 @@ class _Column:
         return np.concatenate(self.parts) if self.parts else np.zeros(0, np.int64)
 
 
-class NetworkState:
-    """Registered operations and the state of the network. `arrays` is what the kernels take."""
+_COLUMNS: Final = (
+    *("src", "dst", "delay_ns", "has_deps", "put", "waits", "succ_start", "succ", "left", "touch_start", "touch"),
+    *("path_of", "path_start", "path_link", "sizes", "lags", "seats"),
+)
 
-    def __init__(self, topology: Topology, options: NetworkOptions) -> None:
+
+class Registry:
+    """Operations on a topology; `state` is what the kernels take."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        options: NetworkOptions,
+        *,
+        instances: Table | None = None,
+        instance_of: I64 | None = None,
+    ) -> None:
+        """`instances[instance_of[rank]].computing` is > 0 while a rank computes; looked at where `busy_factor` is not
+        1."""
         self.topology, self.options = topology, options
+        self.instances = np.zeros(1, SHARED_INSTANCE) if instances is None else instances
+        self.instance_of = np.zeros(len(topology), np.int64) if instance_of is None else instance_of
         self.routes = Routes(topology)
-        self.link_bytes = np.zeros(len(topology.src), np.int64)
-        self.link_busy_ns = np.zeros(len(topology.src), np.int64)
-        names = ("src", "dst", "wait0", "left0", "succ", "touch", "path_link", "delay", "succ_start", "touch_start")
-        more = ("path_of", "path_start", "sizes", "has_deps", "put", "lags", "seats")
-        self.columns = {name: _Column() for name in (*names, *more)}
-        self.shapes: dict[int, int] = {}
+        self.columns = {name: _Column() for name in _COLUMNS}
+        self.plans: dict[int, int] = {}
         self.kept: list[Schedule] = []  # ids of dead schedules could come again
-        self.shape_rows: list[tuple[int, int, int, int]] = []
+        self.plan_rows: list[tuple[int, int, int, int]] = []
         self.ways: dict[Hashable, int] = {}
         self.sizes: dict[tuple[int, int], int] = {}
         self.lags: dict[int, int] = {}
         self.kept_lags: list[I64] = []
         self.seats: dict[bytes, int] = {}
-        self.load = np.zeros((1, 1), np.int32)
-        """Rows that are > 0 in the first column while a rank computes; looked at where `busy_factor` is not 1."""
-        self.seat_of = np.arange(len(topology))
-        """Row of each rank there."""
-        self.op_rows: list[tuple[int, ...]] = []
-        self.hops_max = 1
+        self.rows: list[tuple[int, ...]] = []  # in the order of CARRIED, without `place0`
+        self.most_hops = 1
 
     # --- registering
 
     def register(self, operations: Sequence[Operation]) -> None:
         """Adds operations; they are numbered in order. The ways of all new ones are searched together."""
-        first = len(self.op_rows)
-        self.op_rows += [()] * len(operations)
+        first = len(self.rows)
+        self.rows += [()] * len(operations)
         single = [i for i, op in enumerate(operations) if op.schedule.algorithm == "message"]
         self._register_messages([operations[i] for i in single], [first + i for i in single])
         alone = set(single)
@@ -86,22 +109,22 @@ class NetworkState:
         keys = []
         for _, op in rest:
             self._check(op)
-            shape = self._shape(op.schedule)
-            key = (shape, np.asarray(op.members, np.int64).tobytes(), op.flow)
+            plan = self._plan(op.schedule)
+            key = (plan, np.asarray(op.members, np.int64).tobytes(), op.flow)
             keys.append(key)
             if key not in self.ways:
                 self.ways[key] = -1
                 asked.append(self._pairs(op))
                 new.append((key, len(op.schedule)))
-            if (shape, op.size_bytes) not in self.sizes:
+            if (plan, op.size_bytes) not in self.sizes:
                 sizes = op.schedule.transfer_bytes(op.size_bytes)
-                self.sizes[shape, op.size_bytes] = self.columns["sizes"].add(sizes)
+                self.sizes[plan, op.size_bytes] = self.columns["sizes"].add(sizes)
         self._find_ways(asked, new)
         for (row, op), key in zip(rest, keys, strict=True):
             left = op.schedule.members + len(op.schedule)
             size0 = self.sizes[key[0], op.size_bytes]
-            place = (key[0], -1, left, op.schedule.members, self.ways[key], size0)
-            self.op_rows[row] = (*place, op.launch_ns, op.wire_ppm, self._lags(op.lags), self._seats(op))
+            place = (key[0], UNBORN, left, op.schedule.members, self.ways[key], size0)
+            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, self._lags(op.lags), self._seats(op))
 
     def _register_messages(self, messages: Sequence[Operation], rows: Sequence[int]) -> None:
         """Messages come in hundreds of thousands: all at once, nothing shared."""
@@ -117,8 +140,8 @@ class NetworkState:
         path0 = self._add_paths(vertex[:, 0], vertex[:, 1], np.array([op.flow for op in messages], np.int64))
         size0 = self.columns["sizes"].add(size)
         for i, (row, op) in enumerate(zip(rows, messages, strict=True)):
-            place = (self._shape(op.schedule), -1, 3, 2, path0 + i, size0 + i)
-            self.op_rows[row] = (*place, op.launch_ns, op.wire_ppm, -1, self._seats(op))
+            place = (self._plan(op.schedule), UNBORN, 3, 2, path0 + i, size0 + i)
+            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, -1, self._seats(op))
 
     def _lags(self, lags: I64 | None) -> int:
         if lags is None:
@@ -135,7 +158,7 @@ class NetworkState:
         members = np.asarray(op.members, np.int64)
         key = members.tobytes()
         if key not in self.seats:
-            self.seats[key] = self.columns["seats"].add(self.seat_of[members])
+            self.seats[key] = self.columns["seats"].add(self.instance_of[members])
         return self.seats[key]
 
     def _check(self, op: Operation) -> None:
@@ -148,18 +171,18 @@ class NetworkState:
         if len(np.unique(members)) != len(members):
             raise UsageError("a rank is twice in a group")
 
-    def _shape(self, schedule: Schedule) -> int:
-        if id(schedule) in self.shapes:
-            return self.shapes[id(schedule)]
+    def _plan(self, schedule: Schedule) -> int:
+        if id(schedule) in self.plans:
+            return self.plans[id(schedule)]
         s, add = schedule, self.columns
         everyone = s.members + s.helpers
         join = s.src == s.dst
         deps = np.diff(s.dep_start)
         waits = deps + (s.src < s.members) + ((s.dst < s.members) & ~join)
         first = add["src"].add(s.src)
-        for name, values in (("dst", s.dst), ("delay", s.delay_ns), ("has_deps", deps > 0), ("put", s.put)):
+        for name, values in (("dst", s.dst), ("delay_ns", s.delay_ns), ("has_deps", deps > 0), ("put", s.put)):
             add[name].add(values)
-        add["wait0"].add(waits)
+        add["waits"].add(waits)
         who = np.repeat(np.arange(len(s)), deps)
         order = np.argsort(s.dep, kind="stable")
         start = np.cumsum(np.bincount(s.dep, minlength=len(s))) if len(s) else np.zeros(0, np.int64)
@@ -170,11 +193,11 @@ class NetworkState:
         count = np.bincount(member, minlength=everyone)
         base = add["touch"].add(transfer[np.lexsort((transfer, member))])
         add["touch_start"].add(base + np.cumsum(count) - count)
-        row = (first, len(s), add["left0"].add(count), everyone)
-        self.shapes[id(schedule)] = len(self.shape_rows)
-        self.shape_rows.append(row)
+        row = (first, len(s), add["left"].add(count), everyone)
+        self.plans[id(schedule)] = len(self.plan_rows)
+        self.plan_rows.append(row)
         self.kept.append(schedule)
-        return len(self.shape_rows) - 1
+        return len(self.plan_rows) - 1
 
     def _pairs(self, op: Operation) -> tuple[I64, I64, I64]:
         vertex = self.topology.device[np.asarray(op.members, np.int64)].astype(np.int64)
@@ -202,59 +225,82 @@ class NetworkState:
         which[order] = np.cumsum(new) - 1
         once = order[new]
         start, found = self.routes.paths(src[once], dst[once], way[once])
-        self.hops_max = max(self.hops_max, int(np.diff(start).max()))
+        self.most_hops = max(self.most_hops, int(np.diff(start).max()))
         first = self.columns["path_start"].add(self.columns["path_link"].add(found) + start)
         return self.columns["path_of"].add(first + which)
 
-    # --- running
+    # --- state
 
-    def arrays(self, slots: int = _FIRST_SLOTS) -> tuple[NDArray[Any], ...]:
-        """What the kernels take, before anything has happened; the order is that of `kernels.post`."""
-        t, column, o = self.topology, {name: c.array() for name, c in self.columns.items()}, self.options
-        slots = max(slots, max((row[1] + row[3] for row in self.shape_rows), default=1))
-        ops = np.ascontiguousarray(np.array(self.op_rows, np.int64).reshape(-1, 10).T)
-        shapes = np.array([(*row, -1) for row in self.shape_rows], np.int64).reshape(-1, 5).T
-        transfers = np.stack([column[name] for name in ("src", "dst", "delay", "has_deps", "put", "wait0")])
-        members = np.stack((np.append(column["touch_start"], len(column["touch"])), np.append(column["left0"], 0)))
+    def state(self, slots: int = FIRST_SLOTS) -> tuple[LinkState, Flows | None]:
+        """What the kernels take, before anything has happened. Its places are nobody's yet."""
+        o, links, column = self.options, len(self.topology.src), {n: c.array() for n, c in self.columns.items()}
+        plans = _table(PLAN, [(*row, -1) for row in self.plan_rows])
+        slots = max(slots, int((plans["transfers"] + plans["members"]).max(initial=1)))
+        carried, places = self._places()
         # Per us, so that a rate in whole bytes is exact where it is whole in bytes per us.
         reduce = round(o.reduce_bytes_per_s / 1e6)
-        hop_bits = (self.hops_max - 1).bit_length()
-        close = max(round(o.tolerance * 1e9), 1)
-        busy = round(1000 * o.busy_factor)
-        options = np.array([o.model == "flow", o.cut_through, o.endpoint_ns, hop_bits, reduce, close, busy], np.int64)
-        links = np.zeros((k.LINK_ROWS, len(t.src)), np.int64)
-        links[k.LATENCY], links[k.HEAD] = t.latency_ns, -1
-        link_rates = np.zeros((5, len(t.src)))
-        link_rates[k.RATE] = t.bytes_per_s / 1e9
-        slot_columns = np.zeros((k.SLOT_ROWS, slots), np.int64)
-        slot_columns[k.POS] = -1
-        entries = np.zeros((2, slots << hop_bits if o.model == "flow" else 1), np.int64)
-        return (
-            np.zeros(10, np.int64), options, slot_columns, np.zeros((3, slots)), entries, ops,
-            np.ascontiguousarray(shapes), transfers, members, np.append(column["succ_start"], len(column["succ"])),
-            column["succ"], column["touch"], column["path_of"], column["path_start"],
-            column["path_link"], column["sizes"], column["lags"], column["seats"], self.load, links, link_rates,
-        )  # fmt: skip
+        numbers = [np.zeros(size, np.int64) for size in (2 * len(places) + 2, len(places) + 1, slots, slots)]
+        state = LinkState(
+            clock=_table(LINKS_CLOCK, [(0, NEVER) + (0,) * (len(LINKS_CLOCK.names or ()) - 2)]),
+            costs=Costs(o.cut_through, o.endpoint_ns, reduce, round(MILLI * o.busy_factor)),
+            place_of=np.zeros(0, np.int64),
+            places=places,
+            posted=numbers[0],
+            done=numbers[1],
+            carried=carried,
+            schedules=self._schedules(plans),
+            paths=Paths(column["path_of"], column["path_start"], column["path_link"]),
+            amounts=Amounts(column["sizes"], column["lags"], column["seats"], self.instances),
+            slots=np.zeros(slots, SLOT),
+            events=empty_queue(slots),
+            ready=numbers[2],
+            order=numbers[3],
+            links=self._links(),
+        )
+        flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None
+        return state, flows
 
-    def grown(self, arrays: tuple[NDArray[Any], ...]) -> tuple[NDArray[Any], ...]:
-        """Twice the slots, their contents kept."""
-        reg, options, slots, slot_rates, entries, *more = arrays
-        both = np.concatenate((slots, np.zeros_like(slots)), axis=1)
-        both[k.POS, slots.shape[1] :] = -1
-        rates = np.concatenate((slot_rates, np.zeros_like(slot_rates)), axis=1)
-        if options[k.FLOW_MODEL]:
-            entries = np.concatenate((entries, np.zeros_like(entries)), axis=1)
-        return reg, options, both, rates, entries, *more
+    def _places(self) -> tuple[Table, Table]:
+        """The carried operations, and a place for each of their members."""
+        carried = _table(CARRIED, [(*row, 0) for row in self.rows])
+        members = carried["members"]
+        carried["place0"] = np.cumsum(members) - members
+        places = np.zeros(int(members.sum()), PLACE)
+        places["operation"] = np.repeat(np.arange(len(carried)), members)
+        places["node"] = places["done_ns"] = -1
+        return carried, places
 
-    def run(self, joins: I64, finish0: I64, *, slots: int = _FIRST_SLOTS) -> I64:
-        """Posts the joins (rows of time, operation, member; ordered by time) and runs until all is quiet."""
-        arrays = self.arrays(slots)
-        finish = np.full(int(finish0[-1]), -1, np.int64)
-        posted, over = 0, False
-        while not over:
-            before = int(arrays[0][k.SEQ]), posted
-            posted, over = k.run(arrays, posted, joins, finish, finish0, _SLICE)
-            if not over and (int(arrays[0][k.SEQ]), posted) == before:
-                arrays = self.grown(arrays)
-        self.link_bytes, self.link_busy_ns = arrays[-2][k.BYTES].copy(), arrays[-2][k.BUSY].copy()
-        return finish
+    def _schedules(self, plans: Table) -> Schedules:
+        """Of transfers and members there is one more, which ends the last list."""
+        of = self.columns
+        transfers, members = np.zeros(of["src"].size + 1, TRANSFER), np.zeros(of["left"].size + 1, MEMBER)
+        for name in ("src", "dst", "delay_ns", "has_deps", "put", "waits"):
+            transfers[name][:-1] = of[name].array()
+        transfers["succ_start"] = np.append(of["succ_start"].array(), of["succ"].size)
+        members["transfers"][:-1] = of["left"].array()
+        members["touch_start"] = np.append(of["touch_start"].array(), of["touch"].size)
+        return Schedules(plans, transfers, of["succ"].array(), members, of["touch"].array())
+
+    def _links(self) -> Table:
+        links = np.zeros(len(self.topology.src), LINK)
+        links["latency_ns"], links["bytes_per_ns"] = self.topology.latency_ns, self.topology.bytes_per_s / 1e9
+        return links
+
+
+def _table(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]]) -> Table:
+    return np.array(rows, kind).reshape(-1)
+
+
+def grown(state: LinkState, flows: Flows | None) -> tuple[LinkState, Flows | None]:
+    """Twice the slots, their contents kept."""
+    events = state.events
+    item, key, turn = (flow.twice(array) for array in (events.item, events.key, events.turn))
+    place = np.concatenate((events.place, np.full(len(events.place), -1)))
+    state.clock["crowded"] = 0
+    larger = state._replace(
+        slots=flow.twice(state.slots),
+        events=Queue(item, place, key, turn, events.size),
+        ready=flow.twice(state.ready),
+        order=flow.twice(state.order),
+    )
+    return larger, None if flows is None else flow.grown(flows)

@@ -1,4 +1,4 @@
-"""The engine and the networks with links together: tiny jobs by hand, and what must always hold."""
+"""Jobs on the networks with links: tiny ones by hand, and what must always hold."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from etude.machine.fabrics import topology_of_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.simulate import joined
-from etude.simulate import run as running
-from etude.simulate.network.run import Operation, run_operations
+from etude.simulate import engine
+from etude.simulate.networks import Operation, run_operations, running
 from etude.simulate.result import Simulated
 from etude.simulate.run import simulate
 from simulated_jobs import random_job, symmetric_job, system
@@ -190,7 +189,7 @@ def test_slots_grow_and_slices_do_not_matter(network: Any, monkeypatch: pytest.M
     plan = {"all_reduce": "ring"}
     whole = simulate(given, ONE, network=network, collective=plan)  # 40 times 112 transfers at once
     assert sum(link.bytes for link in whole.links) == 2 * 40 * 14 * 640
-    monkeypatch.setattr(joined, "_SLICE", 3)
+    monkeypatch.setattr(engine, "TURNS", 3)
     cut = simulate(given, ONE, network=network, collective=plan)
     assert cut.links == whole.links
     assert all(np.array_equal(a, b) for a, b in zip(cut.timing.end_ns, whole.timing.end_ns, strict=True))
@@ -201,7 +200,7 @@ def test_an_interrupted_run_keeps_what_is_done(network: Any, monkeypatch: pytest
     def stop(done: int, now_ns: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "SLICE", 1)
+    monkeypatch.setattr(engine, "SLICE", 1)
     given = job(*([comp(5, stream=1), coll(50, data=[0], stream=1)] for _ in range(2)))
     found = simulate(given, ONE, network=network, progress=stop)
     assert found.timing.partial
@@ -216,7 +215,7 @@ def test_an_algorithm_without_a_schedule_is_replaced_and_said_so():
 
 
 def test_only_the_busiest_links_are_named(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(joined, "LINKS_SHOWN", 1)
+    monkeypatch.setattr(running, "LINKS_SHOWN", 1)
     sends = [(Kind.SEND, {"dst": 2, "in_bytes": 50, "stream": 1})]
     gets = [(Kind.RECV, {"src": src, "in_bytes": 50, "stream": src}) for src in (0, 1)]
     found = simulate(job(sends, sends, gets), ONE, network="flow")

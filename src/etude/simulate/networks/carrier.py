@@ -1,4 +1,4 @@
-"""Operations of the engine as operations of a network with links: which algorithm, in how many chunks, at which costs.
+"""Collectives and messages as operations of a network with links: which algorithm, in how many chunks, at which costs.
 
 What closed forms add to the bytes is added here in the same way: the launch and the ramp of the protocol before the
 first transfers, the protocol's part of the bandwidth on all bytes, its step latency in place of the level's.
@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +25,9 @@ from etude.machine.routes import Routes, common_switch
 from etude.machine.system import LevelKind, System
 from etude.machine.topology import Topology
 from etude.model.schema import Collective
-from etude.simulate.costs import jittered
-from etude.simulate.groups import members_of
-from etude.simulate.network.run import Operation, run_operations
-from etude.simulate.options import Network
-
-if TYPE_CHECKING:
-    from etude.simulate.operations import Operations, Run
+from etude.simulate.networks.operation import Operation
+from etude.simulate.networks.standalone import run_operations
+from etude.simulate.networks.state import WHOLE
 
 I64 = NDArray[np.int64]
 
@@ -44,18 +40,22 @@ _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE)
 _MOST_CHUNKS: Final = 64
 _MOST_TRANSFERS: Final = 1 << 20
 """Of one schedule, where there is a choice."""
-_WHOLE: Final = 1_000_000
 _MOST_WAYS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Carried:
-    """A collective on a group, ready for the network."""
+class Carriage:
+    """How a collective is carried out on a group."""
 
     schedule: Schedule
     launch_ns: int
     wire_ppm: int
     lags: I64 | None
+
+    def operation(self, members: I64, size_bytes: int) -> Operation:
+        return Operation(
+            self.schedule, members, size_bytes, launch_ns=self.launch_ns, wire_ppm=self.wire_ppm, lags=self.lags
+        )
 
 
 class Carrier:
@@ -75,9 +75,9 @@ class Carrier:
 
     # -- collectives
 
-    def collective(self, what: Collective, size: int, members: I64, shape: GroupShape, algorithm: str) -> Carried:
+    def collective(self, what: Collective, size: int, members: I64, shape: GroupShape, algorithm: str) -> Carriage:
         """The algorithm that is asked for, or the one whose closed form is fastest."""
-        name, there = what.name.lower(), _known(what)
+        name, there = what.name.lower(), schedulable(what)
         asked = algorithm != AUTO
         if asked and algorithm not in there and algorithm not in ALGORITHMS[what]:
             raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}")
@@ -85,7 +85,7 @@ class Carrier:
             algorithm = str(choose(self.system, what, [size], shape).algorithm[0])
         dims = self._dims(shape, members)
         plain = ("direct",) if what == Collective.ALL_TO_ALL else _PLAIN
-        take = self._schedulable(algorithm, there, dims, members, plain)
+        take = self._pick(algorithm, there, dims, members, plain)
         if not take:
             raise UsageError(f"{name} has no algorithm that can be carried out", hint=f"known: {', '.join(there)}")
         if take != algorithm and len(members) > 1:
@@ -100,7 +100,7 @@ class Carrier:
             self.made[key] = schedule(what, take, len(members), chunks=chunks, window=max(self.window, ways), **more)
         plan = self.made[key]
         lags = self._lags(key, plan, members, protocol, self._messages(plan, take, what))
-        return Carried(plan, start, self._wire(what, take, shape, protocol), lags)
+        return Carriage(plan, start, self._wire(what, take, shape, protocol), lags)
 
     def _layout(
         self, what: Collective, take: str, shape: GroupShape, members: I64, dims: tuple[int, ...]
@@ -127,16 +127,16 @@ class Carrier:
             return [[m * stride % n for m in range(n)] for stride in range(1, n) if math.gcd(stride, n) == 1]
         return [list(range(n))]
 
-    def own(self, plan: Schedule, members: I64) -> Carried:
+    def own(self, plan: Schedule, members: I64) -> Carriage:
         """An algorithm that the user brought: its transfers, with the launch and the steps of a protocol."""
         protocols = self.system.collectives.used()
         protocol = plan.protocol if plan.protocol in protocols else list(protocols)[-1]
         costs = protocols[protocol]
-        wire = round(_WHOLE / costs.bandwidth_fraction)
+        wire = round(WHOLE / costs.bandwidth_fraction)
         lags = self._lags((id(plan),), plan, members, protocol, None)
-        return Carried(plan, round(costs.launch_ns), wire, lags)
+        return Carriage(plan, round(costs.launch_ns), wire, lags)
 
-    def _schedulable(
+    def _pick(
         self, algorithm: str, there: Sequence[str], dims: tuple[int, ...], members: I64, plain: Sequence[str]
     ) -> str:
         rings = any(level.kind == LevelKind.RING for level in self.system.levels)
@@ -206,7 +206,7 @@ class Carrier:
                 factor *= level.efficiency / level.in_switch_efficiency
             if what in (Collective.ALL_REDUCE, Collective.BARRIER):
                 factor *= 1 + 1 / shape.size
-        return round(factor * _WHOLE)
+        return round(factor * WHOLE)
 
     def _lags(self, key: tuple[Any, ...], plan: Schedule, members: I64, protocol: str, more: I64 | None) -> I64 | None:
         """The protocol's step in place of the latency of the outermost level that a transfer crosses, and `more`."""
@@ -246,75 +246,19 @@ class Carrier:
 def alone_ns(system: System, plan: Schedule, members: I64, sizes: I64) -> I64:
     """Time of a user's algorithm on the links of a system that has nothing else to do, for each size."""
     topology = topology_of_system(system)
-    c = Carrier(system, topology).own(plan, members)
+    carriage = Carrier(system, topology).own(plan, members)
     times = np.zeros(len(sizes), np.int64)
     for i, size in enumerate(sizes.tolist()):
         if i and plan.fixed_bytes is not None:
             times[i] = times[0]
             continue
-        op = Operation(plan, members, size, launch_ns=c.launch_ns, wire_ppm=c.wire_ppm, lags=c.lags)
-        times[i] = run_operations(topology, [op], model="links").end_ns
+        times[i] = run_operations(topology, [carriage.operation(members, size)], model="links").end_ns
     return times
 
 
-def carried(run: Run, ops: Operations, topology: Topology, notes: list[str]) -> tuple[list[Operation], I64]:
-    """The operations that are carried out on links, and their numbers in the engine."""
-    carrier = Carrier(run.system, topology, window=2 if run.options.network == Network.FLOW else 4)
-    made: list[Operation] = []
-    number: list[int] = []
-    placed = np.ones(len(ops), bool)
-    placed[ops.of[ops.member < 0]] = False
-    members = [members_of(run.job, run.matching, run.groups, group) for group in range(len(run.groups.group))]
-    chosen: dict[tuple[int, int, int], Carried] = {}
-    for o in np.flatnonzero(placed[: ops.messages_from]).tolist():
-        group, what, size = int(ops.place[o]), Collective(int(ops.collective[o])), int(ops.size_bytes[o])
-        if run.groups.partial[group] or not _known(what):
-            continue
-        key = (group, int(what), size)
-        if key not in chosen:
-            own = run.options.own(what, len(members[group]))
-            shape = run.groups.shapes[run.groups.shape[group]]
-            chosen[key] = (
-                carrier.own(own, members[group])
-                if own is not None
-                else carrier.collective(what, size, members[group], shape, run.options.algorithm(what))
-            )
-        c = chosen[key]
-        made.append(
-            Operation(
-                c.schedule, members[group], size, launch_ns=c.launch_ns, wire_ppm=c.wire_ppm, lags=c.lags
-            )
-        )  # fmt: skip
-        number.append(o)
-    links = run.matching.links
-    for o in range(ops.messages_from, len(ops)):
-        src, dst = int(links.src[ops.place[o]]), int(links.dst[ops.place[o]])
-        if src != dst:
-            made.append(carrier.message(src, dst, int(ops.size_bytes[o])))
-            number.append(o)
-    if len(made) < len(ops):
-        which = "whose members are not all known and present, or that stay on their rank"
-        notes.append(f"{len(ops) - len(made):,} operations {which}, use no links and last a fixed time")
-    for asked, taken in carrier.replaced.items():
-        notes.append(f"{asked} has no schedule on some groups, where {taken} is carried out")
-    return _noisy(run, ops, made, number), np.array(number, np.int64)
-
-
-def _noisy(run: Run, ops: Operations, made: list[Operation], number: list[int]) -> list[Operation]:
-    """Jitter of an operation as a whole: on its launch and on the time of all its bytes."""
-    jitter = run.options.jitter
-    spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
-    if not spread.any():
-        return made
-    factor = jittered(np.full(len(ops), _WHOLE), spread, (run.options.seed, 1 << 40))[number] / _WHOLE
-    return [
-        replace(op, launch_ns=round(op.launch_ns * f), wire_ppm=max(round(op.wire_ppm * f), 1))
-        for op, f in zip(made, factor.tolist(), strict=True)
-    ]
-
-
 @cache
-def _known(what: Collective) -> list[str]:
+def schedulable(what: Collective) -> list[str]:
+    """Algorithms that have a schedule."""
     table = known()
     if what == Collective.REDUCE_SCATTER_BLOCK:
         what = Collective.REDUCE_SCATTER

@@ -18,8 +18,8 @@ from etude.machine.topology import Blocks, LinkList, VertexKind, Wire, topology_
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.simulate.carried import Carrier
-from etude.simulate.network.run import Operation, run_operations
+from etude.simulate.networks import run_operations
+from etude.simulate.networks.carrier import Carrier
 from etude.simulate.options import Overlap
 from etude.simulate.run import simulate
 from toy_systems import one_level, two_levels
@@ -69,9 +69,8 @@ def test_alone_on_the_links_an_operation_takes_what_its_closed_form_says(
     shape = group_shape(dgx, members)
     for size in (1 << 12, 1 << 20, 1 << 26):
         closed = int(choose(dgx, what, [size], shape, algorithm).time_ns[0])
-        c = Carrier(dgx, topology).collective(what, size, members, shape, algorithm)
-        op = Operation(c.schedule, members, size, launch_ns=c.launch_ns, wire_ppm=c.wire_ppm, lags=c.lags)
-        carried = run_operations(topology, [op], model="links").end_ns
+        carriage = Carrier(dgx, topology).collective(what, size, members, shape, algorithm)
+        carried = run_operations(topology, [carriage.operation(members, size)], model="links").end_ns
         assert 1 / most <= carried / closed <= most, (size, carried, closed)
 
 

@@ -1,0 +1,171 @@
+"""The engine: one loop over the instants of a simulation, whatever the network.
+
+The rule of one instant, which all networks share:
+
+    1. apply all completions of the instant: nodes end, lanes come free, successors become ready;
+    2. then issue: each free lane takes the first of its ready nodes by (priority, row), or as its policy says.
+
+What is issued and takes no time completes in the next round of the same instant. No outcome depends on the order in
+which lanes or completions of one round are visited, so runs that simulate equal ranks once and runs that simulate all
+of them agree. Kernels here make no arrays, and every index was checked before.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from etude.kernels.compile import kernel
+from etude.kernels.heap import KEY, Heap, pop, push
+from etude.simulate.lanes import choose, complete, row_of, starts_with_operation, wake
+from etude.simulate.networks.analytic import retime_operations
+from etude.simulate.networks.seam import NO_ROOM, advance, next_time, post
+from etude.simulate.networks.state import NetworkState, OperationState
+from etude.simulate.running_network import RunningNetwork
+from etude.simulate.sharing import begin_compute, end_compute, retime_nodes
+from etude.simulate.state import COMPUTE, DONE, NEVER, Sharing, State, with_room
+
+OVER, REACHED, PAUSED, CROWDED = 0, 1, 2, 3
+"""Why `_run` returned: nothing more can happen; nothing more up to the time given; enough for now; no room."""
+SLICE: Final = 500_000
+"""Nodes between two looks at the clock and the keyboard: a tenth of a second."""
+TURNS: Final = 1 << 16
+"""Rounds between them."""
+
+
+class Engine:
+    """A job under simulation, with a clock that can be stopped: `advance(until_ns)` as often as one likes gives the
+    same times as one run to the end."""
+
+    def __init__(self, state: State, network: RunningNetwork) -> None:
+        self.state, self.network = state, network
+        self._grow()
+
+    @property
+    def nodes(self) -> int:
+        return len(self.state.nodes)
+
+    @property
+    def done_nodes(self) -> int:
+        return int(self.state.clock[0]["done_nodes"])
+
+    @property
+    def now_ns(self) -> int:
+        """The last instant at which something happened on the ranks."""
+        return int(self.state.clock[0]["now_ns"])
+
+    def advance(self, until_ns: int = NEVER) -> bool:
+        """Runs all instants up to and including this one; True while there is more to do after it."""
+        while (why := self._slice(until_ns)) == PAUSED:
+            pass
+        return why == REACHED
+
+    def step(self) -> bool:
+        """Runs for about a tenth of a second; True while there is more to do."""
+        return self._slice(NEVER) == PAUSED
+
+    def _slice(self, until_ns: int) -> int:
+        while (why := _run(self.state, self.network.state, until_ns, SLICE, TURNS)) == CROWDED:
+            self._grow()
+        return int(why)
+
+    def _grow(self) -> None:
+        """Room for what a round may add: with sharing, each node and operation may be given another end, twice."""
+        room = 0 if self.state.sharing is None else 3 * self.nodes + 8
+        self.state = self.state._replace(ends=with_room(self.state.ends, room))
+        self.network.grow(room)
+
+
+@kernel(allocates=False)
+def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max_turns: int) -> int:
+    """Runs the rounds of all instants up to a time, but ends after about so many nodes or rounds."""
+    clock = state.clock[0]
+    stop = clock.done_nodes + max_nodes
+    for _ in range(max_turns):
+        if clock.done_nodes >= stop:
+            break
+        if not clock.woken:
+            wake(state)
+        else:
+            ahead_ns = _next_end(state.ends)
+            at_ns = next_time(network, clock.now_ns, ahead_ns)
+            if at_ns == NEVER:
+                return OVER
+            if at_ns > until_ns:
+                return REACHED
+            if at_ns == NO_ROOM or _is_crowded(state.sharing, state, network.operations.ends):
+                return CROWDED
+            if advance(network, state.sharing, state.nodes, at_ns) == 0 and at_ns < ahead_ns:
+                continue  # the network went on, and nobody is done
+            if at_ns != clock.now_ns:
+                clock.now_ns = at_ns
+                clock.instant += 1
+            _end_nodes(state.sharing, state)
+            _end_members(state, network.operations)
+        _start_nodes(state.sharing, state, network)
+        _share(state.sharing, state, network.operations)
+    return PAUSED
+
+
+@kernel(allocates=False)
+def _next_end(ends: Heap) -> int:
+    return ends.entry[0, KEY] if ends.size[0] > 0 else NEVER
+
+
+@kernel(allocates=False)
+def _is_crowded(sharing: Sharing | None, state: State, op_ends: Heap) -> bool:
+    """Whether a round could give more ends than there is room for."""
+    if sharing is None:
+        return False
+    free = min(len(state.ends.entry) - state.ends.size[0], len(op_ends.entry) - op_ends.size[0])
+    return free < 2 * len(state.nodes)
+
+
+@kernel(allocates=False)
+def _end_nodes(sharing: Sharing | None, state: State) -> None:
+    """Nodes that end now, members of operations apart."""
+    ends, now_ns = state.ends, state.clock[0].now_ns
+    while ends.size[0] > 0 and ends.entry[0, KEY] == now_ns:
+        node = pop(ends)
+        if state.nodes[node].waits == DONE or state.nodes[node].end_ns != now_ns:
+            continue  # it was given another end since
+        if sharing is not None:
+            end_compute(sharing, state.nodes, node)
+        complete(state, node)
+
+
+@kernel(allocates=False)
+def _end_members(state: State, operations: OperationState) -> None:
+    """Nodes with which the network is done."""
+    for k in range(operations.done_count[0]):
+        node = operations.done[k]
+        starts_with_operation(state, node, operations.table[state.nodes[node].op].begin_ns)
+        complete(state, node)
+
+
+@kernel(allocates=False)
+def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -> None:
+    now_ns = state.clock[0].now_ns
+    for k in range(choose(state)):
+        node = state.starting[k]
+        it = state.nodes[node]
+        cost_ns = it.cost_ns
+        if it.op >= 0:
+            if not post(network, sharing, state.nodes, node, now_ns):
+                continue
+            cost_ns = 0
+        elif sharing is not None and cost_ns > 0 and state.programs.rows[row_of(state, node)].use == COMPUTE:
+            cost_ns = begin_compute(sharing, state.nodes, node, now_ns)
+        it.end_ns = now_ns + cost_ns
+        push(state.ends, it.end_ns, node)
+
+
+@kernel(allocates=False)
+def _share(sharing: Sharing | None, state: State, operations: OperationState) -> None:
+    """Rates of what runs, where a rank began or ended to compute or to communicate in this round."""
+    if sharing is not None:
+        for k in range(sharing.changed_count[0]):
+            i = sharing.changed[k]
+            sharing.instances[i].is_changed = 0
+            retime_operations(operations, sharing, state.nodes, i, state.clock[0].now_ns)
+            retime_nodes(sharing, state, i)
+        sharing.changed_count[0] = 0

@@ -1,0 +1,68 @@
+"""The state of a simulation before anything has happened."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etude.kernels.heap import empty_heap
+from etude.model.schema import UNKNOWN
+from etude.simulate.costs import jitter_classes, jittered
+from etude.simulate.lower import Lowered
+from etude.simulate.operations import Operations
+from etude.simulate.options import JITTER, Policy
+from etude.simulate.state import CLOCK, I32, I64, INSTANCE, LANE, NODE, Rules, State, Table, make_sharing
+
+
+def initial_state(lowered: Lowered, ops: Operations) -> State:
+    options, programs, total = lowered.options, lowered.programs, int(lowered.base[-1])
+    program = programs.of[lowered.classes.first]
+    lane_count = np.diff(programs.lane_start)[program]
+    instances = np.zeros(len(program), INSTANCE)
+    instances["node0"], instances["row0"] = lowered.base[:-1], programs.start[program]
+    instances["lane0"] = np.cumsum(lane_count) - lane_count
+    instances["program_lane0"] = programs.lane_start[program]
+    lanes = np.zeros(int(lane_count.sum()), LANE)
+    lanes["busy"], lanes["instance"] = -1, np.repeat(np.arange(len(program)), lane_count)
+    overlap = options.overlap
+    return State(
+        clock=np.zeros(1, CLOCK),
+        rules=Rules(strict=options.policy == Policy.RECORDED, first_come=options.policy == Policy.READY),
+        programs=programs.tables,
+        instances=instances,
+        nodes=_nodes(lowered, ops, program),
+        lanes=lanes,
+        ends=empty_heap(total + 1),
+        ready=np.zeros(total, np.int64),
+        touched=np.zeros(len(lanes), np.int32),
+        starting=np.zeros(total, np.int32),
+        sharing=make_sharing(overlap.compute, overlap.communication, len(program), total),
+    )
+
+
+def _nodes(lowered: Lowered, ops: Operations, program: I32) -> Table:
+    programs, base = lowered.programs, lowered.base
+    nodes = np.zeros(int(base[-1]), NODE)
+    nodes["start_ns"] = nodes["end_ns"] = UNKNOWN
+    nodes["op"] = nodes["comer_before"] = -1
+    for i, p in enumerate(program.tolist()):
+        here, there = nodes[base[i] : base[i + 1]], slice(programs.start[p], programs.start[p + 1])
+        here["waits"], here["instance"] = programs.waits[there], i
+        here["cost_ns"] = _perturbed(lowered, i, programs.cost_ns[there])
+    nodes["op"][ops.node] = ops.of
+    nodes["cost_ns"][ops.single_node] = ops.single_ns
+    nodes["cost_ns"][ops.node] = 0
+    return nodes
+
+
+def _perturbed(lowered: Lowered, instance: int, cost_ns: I64) -> I64:
+    """Costs of one rank: slower if it is slow, with its own jitter."""
+    options, at = lowered.options, int(lowered.classes.first[instance])
+    rank = int(lowered.job.ranks[at])
+    factor = options.slow_ranks.get(rank, 1.0)
+    jitter = np.array([options.jitter.get(name, 0.0) for name in JITTER] + [0.0])
+    if factor == 1.0 and not jitter.any():
+        return cost_ns
+    klass = jitter_classes(lowered.job.traces[int(lowered.job.trace_of[at])])
+    own = klass >= 0
+    slowed = np.where(own, np.rint(np.where(own, cost_ns, 0) * factor).astype(np.int64), cost_ns)
+    return jittered(slowed, np.where(own, jitter[klass], 0.0), (options.seed, rank)) if jitter.any() else slowed

@@ -1,0 +1,125 @@
+"""The analytic network: an operation lasts a known time from the moment in which its members are there.
+
+The other networks have one too, for operations that use no links.
+"""
+
+from __future__ import annotations
+
+from etude.kernels.compile import kernel
+from etude.kernels.heap import KEY, Heap, pop, push
+from etude.simulate.networks.state import OVER, RUNNING, OperationState
+from etude.simulate.sharing import communicate, delist, enlist, rest_ns
+from etude.simulate.state import MILLI, NEVER, Sharing, Table
+
+
+@kernel(allocates=False)
+def post(operations: OperationState, sharing: Sharing | None, nodes: Table, node: int, now_ns: int) -> bool:
+    """The node comes to its operation. A collective or a rendezvous begins with its last member, an eager message with
+    its sender. True: it is over already, and so the node is done at once."""
+    op = nodes[node].op
+    it = operations.table[op]
+    if it.status == OVER:
+        return True
+    nodes[node].comer_before = it.last_comer
+    it.last_comer = node
+    it.missing -= 1
+    if it.status == RUNNING:
+        _come_late(operations, sharing, nodes, node, now_ns)
+    elif it.missing == 0 or it.sender == node:
+        it.status = RUNNING
+        it.begin_ns = now_ns
+        it.end_ns = now_ns + it.duration_ns
+        _share_devices(operations, sharing, nodes, op, now_ns)
+        push(operations.ends, it.end_ns, op)
+    return False
+
+
+@kernel(allocates=False)
+def _share_devices(operations: OperationState, sharing: Sharing | None, nodes: Table, op: int, now_ns: int) -> None:
+    """With sharing, an operation that begins ends as late as its members' compute makes it."""
+    if sharing is not None:
+        it = operations.table[op]
+        if it.duration_ns > 0:
+            node = it.last_comer
+            while node >= 0:
+                it.slow += _attend(sharing, nodes, node)
+                node = nodes[node].comer_before
+            it.left = it.duration_ns * sharing.communication_milli
+            it.since_ns = now_ns
+            it.end_ns = now_ns + rest_ns(it.left, MILLI if it.slow > 0 else sharing.communication_milli)
+
+
+@kernel(allocates=False)
+def _attend(sharing: Sharing, nodes: Table, node: int) -> int:
+    """A member of a running operation communicates from now on. Returns 1 if its compute slows the operation down."""
+    i = nodes[node].instance
+    instance = sharing.instances[i]
+    enlist(sharing, node, instance.first_communicating)
+    instance.first_communicating = node
+    communicate(sharing, i, 1)
+    return instance.slows_communication
+
+
+@kernel(allocates=False)
+def _come_late(operations: OperationState, sharing: Sharing | None, nodes: Table, node: int, now_ns: int) -> None:
+    """The receiver of a message that is on its way: with sharing, its compute may make the message slower."""
+    if sharing is not None:
+        op = nodes[node].op
+        it = operations.table[op]
+        if it.duration_ns > 0:
+            _slow_down(operations, sharing, op, _attend(sharing, nodes, node), now_ns)
+
+
+@kernel(allocates=False)
+def _slow_down(operations: OperationState, sharing: Sharing, op: int, amount: int, now_ns: int) -> None:
+    """More members of a running operation compute, or fewer: between none and some, it runs on at another rate."""
+    it = operations.table[op]
+    was_slow = it.slow > 0
+    it.slow += amount
+    slow = it.slow > 0
+    if was_slow != slow:
+        it.left -= (now_ns - it.since_ns) * (MILLI if was_slow else sharing.communication_milli)
+        it.since_ns = now_ns
+        it.end_ns = now_ns + rest_ns(it.left, MILLI if slow else sharing.communication_milli)
+        push(operations.ends, it.end_ns, op)
+
+
+@kernel(allocates=False)
+def retime_operations(operations: OperationState, sharing: Sharing, nodes: Table, instance: int, now_ns: int) -> None:
+    """The operations of an instance run on at another rate, if it began or ended to compute."""
+    here = sharing.instances[instance]
+    slows = 1 if here.computing > 0 else 0
+    if slows == here.slows_communication:
+        return
+    here.slows_communication = slows
+    node = here.first_communicating
+    while node >= 0:
+        _slow_down(operations, sharing, nodes[node].op, 1 if slows else -1, now_ns)
+        node = sharing.nodes[node].after
+
+
+@kernel(allocates=False)
+def next_time(ends: Heap) -> int:
+    """When the next operation ends; NEVER if none is under way."""
+    return ends.entry[0, KEY] if ends.size[0] > 0 else NEVER
+
+
+@kernel(allocates=False)
+def advance(operations: OperationState, sharing: Sharing | None, nodes: Table, now_ns: int) -> None:
+    """Operations that end now: their members are done."""
+    ends = operations.ends
+    while ends.size[0] > 0 and ends.entry[0, KEY] == now_ns:
+        it = operations.table[pop(ends)]
+        if it.status == OVER or it.end_ns != now_ns:
+            continue  # it was given another end since
+        it.status = OVER
+        node = it.last_comer
+        while node >= 0:
+            operations.done[operations.done_count[0]] = node
+            operations.done_count[0] += 1
+            if sharing is not None and it.duration_ns > 0:
+                i = nodes[node].instance
+                instance = sharing.instances[i]
+                instance.first_communicating = delist(sharing, node, instance.first_communicating)
+                communicate(sharing, i, -1)
+            node = nodes[node].comer_before

@@ -1,0 +1,44 @@
+"""Kernels of the model `links`: a link takes one message at a time, in the order in which they come to it.
+
+Store-and-forward: a message that a link takes at t is whole at the next vertex at t + floor(latency + bytes / rate),
+and the link is free again at t + floor(bytes / rate). Cut-through: its head goes on after the latency alone, its tail
+follows at the rate of the slowest link so far.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etude.kernels.compile import kernel
+from etude.simulate.networks.slots import put_event
+from etude.simulate.networks.state import LAND, MOVE, LinkState
+
+
+@kernel(allocates=False)
+def hop(state: LinkState, slot: int, size_bytes: int, lag_ns: int) -> None:
+    """The message is at its next link, or at its end."""
+    it, now_ns = state.slots[slot], state.clock[0].now_ns
+    at, last = state.paths.start[it.path] + it.hop, state.paths.start[it.path + 1]
+    it.phase = MOVE
+    if at == last:
+        it.phase = LAND
+        put_event(state, slot, max(now_ns, it.tail_ns))
+        return
+    link = state.links[state.paths.link[at]]
+    begin_ns = max(now_ns, link.free_ns)
+    moving_ns = it.wire_bytes / link.bytes_per_ns
+    latency_ns = link.latency_ns
+    if at + 1 == last:
+        latency_ns = max(latency_ns + lag_ns, 0)
+    link.carried_bytes += size_bytes
+    it.hop += 1
+    if state.costs.cut_through:
+        # Its tail cannot leave before it has come from the link before.
+        end_ns = max(begin_ns + np.int64(moving_ns), it.tail_ns)
+        it.tail_ns = end_ns + latency_ns
+        put_event(state, slot, begin_ns + latency_ns)
+    else:
+        end_ns = begin_ns + np.int64(moving_ns)
+        put_event(state, slot, begin_ns + np.int64(latency_ns + moving_ns))
+    link.busy_ns += end_ns - begin_ns
+    link.free_ns = end_ns

@@ -1,0 +1,63 @@
+"""What a network with links is given: operations as schedules on ranks, and the options of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.schedules import Schedule, message
+from etude.errors import ClusterError, UsageError
+
+I64 = NDArray[np.int64]
+Model = Literal["flow", "links"]
+_MESSAGE = message()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation:
+    """A schedule on ranks: member m of the schedule is rank members[m]."""
+
+    schedule: Schedule
+    members: Sequence[int] | NDArray[Any]
+    size_bytes: int
+    flow: int = 0
+    """Which of several equal ways: as in `etude.model.routes`; chunks count on from it."""
+    launch_ns: int = 0
+    """Before its first transfers."""
+    wire_ppm: int = 1_000_000
+    """What its bytes are to the links, in millionths: more than they are where a protocol adds flags."""
+    lags: I64 | None = None
+    """Of each transfer: ns more (or less) than the latency of its way."""
+
+    @classmethod
+    def message(cls, src: int, dst: int, size_bytes: int, flow: int = 0, **costs: Any) -> Operation:
+        return cls(_MESSAGE, (src, dst), size_bytes, flow, **costs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkOptions:
+    model: Model = "flow"
+    cut_through: bool = True
+    """Of `links`; False: store-and-forward."""
+    endpoint_ns: int = 0
+    """Before the first transfers of a member, and after every arrival."""
+    reduce_bytes_per_s: float = 0.0
+    """Memory rate of a reduction, which moves three times its bytes; 0: takes no time."""
+    tolerance: float = 0.0
+    """Of `flow`: a rate stays as it is while it is off its fair share by less than this part. 0 is exact; 0.01 spares
+    large runs most of the work. Links are never overbooked."""
+
+    busy_factor: float = 1.0
+    """On the time of a transfer's bytes, where its sender or receiver computes when it starts; in thousandths."""
+
+    def __post_init__(self) -> None:
+        if self.model not in ("flow", "links"):
+            raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links")
+        if self.endpoint_ns < 0 or self.reduce_bytes_per_s < 0:
+            raise ClusterError("the endpoint delay or the rate of reductions is negative")
+        if not 0 <= self.tolerance < 1:
+            raise UsageError(f"a tolerance of {self.tolerance}", hint="0 is exact, 0.01 is one part in a hundred")

@@ -1,0 +1,227 @@
+"""The state of a network: tables that its kernels read and change.
+
+An operation is a collective or a message. Those that are *timed* last a known time from the moment in which all have
+come; those that are *carried* are transfers over links. The analytic network is the one that carries nothing.
+
+A *slot* is one transfer of a live operation or, after those, one of its members.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.heap import Heap, Queue
+from etude.simulate.state import I32, I64, Table
+
+WAITING, RUNNING, OVER = 0, 1, 2
+"""In `status` of an operation."""
+START, MOVE, LAND, END = 0, 1, 2, 3
+"""In `phase` of a slot: at its event it sets off, is on its way, has brought its bytes, is over."""
+UNBORN, RELEASED = -1, -2
+"""In `base` of a carried operation: it has no slots yet, or no longer."""
+WHOLE: Final = 1_000_000
+"""In `wire_ppm`: what goes over the wire is what is sent."""
+
+
+def _numbers(*names: str) -> np.dtype[np.void]:
+    return np.dtype([(name, np.int64) for name in names], align=True)
+
+
+OPERATION: Final = np.dtype(
+    [
+        ("missing", np.int32),  # members that have not come
+        ("sender", np.int32),  # the node that begins it alone, or -1
+        ("last_comer", np.int32),  # a list of the nodes that have come
+        ("status", np.int32),  # this one and the following: if it is timed
+        ("slow", np.int32),  # members that compute
+        ("carried", np.int32),  # its number among the carried operations, or -1
+        ("begin_ns", np.int64),
+        ("end_ns", np.int64),
+        ("duration_ns", np.int64),
+        ("left", np.int64),  # with sharing: work that is left
+        ("since_ns", np.int64),  # ... when that was so
+    ],
+    align=True,
+)
+CARRIED: Final = _numbers(
+    "plan",
+    "base",  # its first slot, UNBORN or RELEASED
+    "left",  # members that are not done and transfers that have not ended
+    "members",
+    "path0",
+    "size0",
+    "launch_ns",  # before its first transfers
+    "wire_ppm",  # what its bytes are to the links
+    "lag0",  # -1: its transfers take the latency of their way
+    "seat0",  # -1: nobody looks at what its members compute
+    "place0",
+)
+PLACE: Final = _numbers("operation", "node", "came", "done_ns")
+"""Of each member of each carried operation: its node or -1, 1 once that has come, when the network was done with it or
+-1."""
+PLAN: Final = _numbers("transfer0", "transfers", "member0", "members", "free")
+"""Of each schedule: where its transfers and members begin, and how many there are, helpers among them; `free` is a list
+of the slots of operations that ended."""
+TRANSFER: Final = _numbers(
+    "src",
+    "dst",
+    "delay_ns",
+    "has_deps",
+    "put",  # > 0: what arrives is added to what is there
+    "waits",  # transfers and members that it waits for
+    "succ_start",
+)
+"""Of the schedules, one after the other. Transfer t is waited for by succ[succ_start of t:succ_start of t + 1]."""
+MEMBER: Final = _numbers("transfers", "touch_start")
+"""Likewise: how many transfers it takes part in, and where in `touch` they begin."""
+SLOT: Final = np.dtype(
+    [
+        ("phase", np.int64),
+        ("waits", np.int64),
+        ("operation", np.int64),
+        ("path", np.int64),
+        ("hop", np.int64),  # links that its head has passed
+        ("tail_ns", np.int64),  # when its tail comes; of a flow its latency
+        ("wire_bytes", np.float64),
+        ("free_next", np.int64),
+    ],
+    align=True,
+)
+LINK: Final = np.dtype(
+    [
+        ("latency_ns", np.int64),
+        ("bytes_per_ns", np.float64),
+        ("carried_bytes", np.int64),
+        ("busy_ns", np.int64),
+        ("free_ns", np.int64),  # of the model `links`: when it has passed on what it took
+    ],
+    align=True,
+)
+LINKS_CLOCK: Final = _numbers(
+    "now_ns",  # the last instant posted or advanced to
+    "next_ns",
+    "turn",
+    "top",  # slots that were ever in use
+    "ready",  # entries in use of the lists of `LinkState`
+    "done",
+    "posted",
+    "joined",
+    "crowded",  # 1: there are too few slots
+)
+FLOW_CLOCK: Final = _numbers("live", "fresh", "dirty", "stamp")
+FLOW_SLOT: Final = np.dtype(
+    [
+        ("rest_bytes", np.float64),
+        ("speed", np.float64),
+        ("new_speed", np.float64),
+        ("since_ns", np.int64),
+        ("bottleneck", np.int64),
+        ("new_bottleneck", np.int64),
+        ("mark", np.int64),  # the stamp of the last sharing that it took part in
+        ("fixed", np.int64),
+        ("live_at", np.int64),
+    ],
+    align=True,
+)
+FLOW_LINK: Final = np.dtype(
+    [
+        ("head", np.int64),  # a list of entries
+        ("active", np.int64),
+        ("busy_since_ns", np.int64),
+        ("load", np.float64),
+        ("free", np.float64),
+        ("level", np.float64),
+        ("looking", np.int64),  # flows that look for a rate
+        ("mark", np.int64),
+        ("is_dirty", np.int64),
+    ],
+    align=True,
+)
+ENTRY: Final = _numbers("after", "before")
+"""A slot on a link: its neighbours there."""
+
+
+class Flows(NamedTuple):
+    """Of the model `flow`."""
+
+    clock: NDArray[Any]
+    hop_bits: int  # an entry is its slot << hop_bits | the hop
+    close: float  # a rate this near to its share stays
+    slots: Table
+    links: Table
+    entries: Table
+    queue: Queue  # of links, by the rate that they give
+    live: I64  # a list of slots
+    fresh: I64  # ... those that have no rate yet
+    chosen: I64  # ... those whose rate is to be found
+    dirty: I64  # a list of links that flows have left
+
+
+class Costs(NamedTuple):
+    cut_through: bool  # of the model `links`
+    endpoint_ns: int  # before the first transfers of a member, and after every arrival
+    reduce_bytes_per_us: int  # 0: a reduction takes no time
+    busy_milli: int  # of a transfer whose sender or receiver computes when it sets off
+
+
+class Schedules(NamedTuple):
+    plans: Table
+    transfers: Table
+    succ: I64
+    members: Table
+    touch: I64
+
+
+class Paths(NamedTuple):
+    """Path p goes over link[start[p]:start[p + 1]]; transfer t of an operation takes path of[path0 + t]."""
+
+    of: I64
+    start: I64
+    link: I64
+
+
+class Amounts(NamedTuple):
+    """Of the transfers of operations, from `size0` and `lag0` on; of their members, from `seat0` on."""
+
+    size_bytes: I64
+    lag_ns: I64
+    seat: I64  # the instance of each member
+    instances: Table  # of `Sharing`
+
+
+class LinkState(NamedTuple):
+    """A network with links."""
+
+    clock: NDArray[Any]
+    costs: Costs
+    place_of: I64  # of each node
+    places: Table
+    posted: I64  # places that came in this instant, and join when it is over
+    done: I64  # places with which the network was done at `now_ns`
+    carried: Table
+    schedules: Schedules
+    paths: Paths
+    amounts: Amounts
+    slots: Table
+    events: Queue  # of slots, by (time, turn)
+    ready: I64  # slots that may set off
+    order: I64  # the same, in order
+    links: Table
+
+
+class OperationState(NamedTuple):
+    """What all networks have."""
+
+    table: Table
+    ends: Heap  # of (time, timed operation)
+    done: I32  # nodes with which the network is done
+    done_count: I64  # one number
+
+
+class NetworkState(NamedTuple):
+    operations: OperationState
+    links: LinkState | None  # the analytic network has none
+    flows: Flows | None  # the model `links` has none: its links take one message at a time

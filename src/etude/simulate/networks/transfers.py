@@ -1,0 +1,213 @@
+"""Kernels of networks with links: operations are carried out transfer by transfer.
+
+    join(state, place)      a member has come to its operation; False: no room, grow the state and join again
+    next_time(state, ...)   when something happens next; NEVER if nothing will
+    advance(state, ...)     all that happens up to a time, or up to the first instant that is the last of some member
+
+Within an instant all events are applied first, then what became ready starts, ordered by operation and transfer: so the
+order in which members come makes no difference.
+
+An operation has costs of its own: a launch before its first transfers, more bytes on the wire than it sends (protocol,
+jitter), lags on the latency of its ways; and a transfer whose sender or receiver computes when it sets off is slower.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etude.kernels.compile import kernel
+from etude.kernels.heap import take
+from etude.simulate.networks.flow import begin_flow, end_flow, share_out
+from etude.simulate.networks.links import hop
+from etude.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
+from etude.simulate.networks.state import END, LAND, MOVE, START, UNBORN, WHOLE, Flows, LinkState
+from etude.simulate.state import I64, NEVER
+
+
+@kernel(allocates=False)
+def join(state: LinkState, place: int) -> bool:
+    """A member takes part from `clock.now_ns` on."""
+    operation = state.places[place].operation
+    it = state.carried[operation]
+    if it.base == UNBORN and not allocate(state, operation):
+        return False
+    members, row = state.schedules.members, state.schedules.plans[it.plan].member0 + place - it.place0
+    begin, end = members[row].touch_start, members[row + 1].touch_start
+    for k in range(begin, end):
+        waits_less(state, it.base + state.schedules.touch[k])
+    if begin == end:
+        member_done(state, operation, place - it.place0)
+    return True
+
+
+@kernel(allocates=False)
+def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> float:
+    """What the bytes of a transfer are to the links: more for a protocol, with jitter, or beside compute."""
+    it, amounts = state.carried[operation], state.amounts
+    wire = np.float64(size_bytes)
+    if it.wire_ppm != WHOLE:
+        wire *= it.wire_ppm / WHOLE
+    if it.seat0 >= 0:
+        transfer = state.schedules.transfers[row]
+        for end in range(2):
+            member = transfer.dst if end else transfer.src
+            if member < it.members and amounts.instances[amounts.seat[it.seat0 + member]].computing > 0:
+                return wire * state.costs.busy_milli / 1000
+    return wire
+
+
+@kernel(allocates=False)
+def _move(state: LinkState, flows: Flows | None, slot: int) -> None:
+    """The transfer goes on to its next link, or to all links of its way."""
+    here, amounts = state.slots[slot], state.amounts
+    it = state.carried[here.operation]
+    transfer = slot - it.base
+    size_bytes = amounts.size_bytes[it.size0 + transfer]
+    if here.hop == 0:
+        row = state.schedules.plans[it.plan].transfer0 + transfer
+        here.wire_bytes = _wire_bytes(state, here.operation, row, size_bytes)
+    lag_ns = amounts.lag_ns[it.lag0 + transfer] if it.lag0 >= 0 else 0
+    if flows is None:
+        hop(state, slot, size_bytes, lag_ns)
+    else:
+        begin_flow(state, flows, slot, size_bytes, lag_ns)
+
+
+@kernel(allocates=False)
+def _start(state: LinkState, flows: Flows | None, slot: int) -> None:
+    """A transfer for which nothing is missing sets off, or is over where it goes nowhere."""
+    now_ns, here = state.clock[0].now_ns, state.slots[slot]
+    it = state.carried[here.operation]
+    transfer = state.schedules.transfers[state.schedules.plans[it.plan].transfer0 + slot - it.base]
+    here.hop = 0
+    here.tail_ns = 0
+    here.path = state.paths.of[it.path0 + slot - it.base]
+    wait_ns = 0 if transfer.has_deps else it.launch_ns
+    if transfer.src == transfer.dst:
+        wait_ns += transfer.delay_ns
+        if wait_ns == 0:
+            finish(state, slot)
+            return
+        here.phase = END
+    elif not transfer.has_deps:
+        wait_ns += state.costs.endpoint_ns
+        here.phase = START
+    if wait_ns > 0:
+        put_event(state, slot, now_ns + wait_ns)
+    else:
+        _move(state, flows, slot)
+
+
+@kernel(allocates=False)
+def _start_ready(state: LinkState, flows: Flows | None) -> None:
+    while state.clock[0].ready > 0:
+        for k in range(ready_in_order(state)):
+            _start(state, flows, state.order[k])
+
+
+@kernel(allocates=False)
+def _share(state: LinkState, flows: Flows | None) -> None:
+    """Rates of the flows, where some began or ended."""
+    if flows is not None:
+        clock = flows.clock[0]
+        if clock.fresh > 0 or clock.dirty > 0:
+            share_out(state, flows)
+
+
+@kernel(allocates=False)
+def next_time(state: LinkState, flows: Flows | None) -> int:
+    if state.clock[0].ready > 0:
+        _start_ready(state, flows)
+    _share(state, flows)
+    return state.events.key[state.events.item[0]] if state.events.size[0] > 0 else NEVER
+
+
+@kernel(allocates=False)
+def _is_there(state: LinkState, flows: Flows | None, slot: int) -> bool:
+    """The bytes have left their last link; False if the latency is still to pass."""
+    if flows is not None:
+        here = state.slots[slot]
+        if here.phase == MOVE:
+            end_flow(state, flows, slot)
+            here.phase = LAND
+            if here.tail_ns > 0:
+                put_event(state, slot, state.clock[0].now_ns + here.tail_ns)
+                return False
+    return True
+
+
+@kernel(allocates=False)
+def _receive_ns(state: LinkState, slot: int) -> int:
+    """What the receiver does before a transfer that has landed is over."""
+    it, costs = state.carried[state.slots[slot].operation], state.costs
+    if costs.reduce_bytes_per_us > 0:
+        row = state.schedules.plans[it.plan].transfer0 + slot - it.base
+        if state.schedules.transfers[row].put > 0:
+            size_bytes = state.amounts.size_bytes[it.size0 + slot - it.base]
+            return costs.endpoint_ns + 3 * (1000 * size_bytes // costs.reduce_bytes_per_us)  # two reads, one write
+    return costs.endpoint_ns
+
+
+@kernel(allocates=False)
+def _happen(state: LinkState, flows: Flows | None, slot: int) -> None:
+    """The event of a slot."""
+    here = state.slots[slot]
+    if here.phase == START or (here.phase == MOVE and flows is None):
+        _move(state, flows, slot)
+        return
+    if not _is_there(state, flows, slot):
+        return
+    if here.phase == LAND:
+        took_ns = _receive_ns(state, slot)
+        if took_ns > 0:
+            here.phase = END
+            put_event(state, slot, state.clock[0].now_ns + took_ns)
+            return
+    finish(state, slot)
+
+
+@kernel(allocates=False)
+def happen_all(state: LinkState, flows: Flows | None, now_ns: int) -> None:
+    """All events of the instant."""
+    clock, events = state.clock[0], state.events
+    clock.now_ns = now_ns
+    while True:
+        if events.size[0] > 0 and events.key[events.item[0]] <= now_ns:
+            _happen(state, flows, take(events))
+        elif clock.ready > 0:
+            _start_ready(state, flows)
+        else:
+            return
+
+
+@kernel(allocates=False)
+def advance(state: LinkState, flows: Flows | None, until_ns: int) -> None:
+    """Afterwards done[:clock.done] are the places with which the network is done; `clock.next_ns` is when something
+    happens next, NEVER where that is not known before `next_time` is asked."""
+    clock = state.clock[0]
+    while clock.done == 0 and clock.next_ns <= until_ns:
+        happen_all(state, flows, clock.next_ns)
+        clock.next_ns = next_time(state, flows) if clock.done == 0 else NEVER
+
+
+@kernel(allocates=False)
+def run_alone(state: LinkState, flows: Flows | None, joins_ns: I64, at: int, max_instants: int) -> int:
+    """Drives the network without a workload: members join in the order of `posted`, each at its time. Returns how many
+    have joined. It is over if that is all and `clock.next_ns` is NEVER; if not, either there is no room
+    (`clock.crowded`) or so many instants have passed."""
+    clock = state.clock[0]
+    for _ in range(max_instants):
+        clock.next_ns = next_time(state, flows)
+        now_ns = min(clock.next_ns, joins_ns[at] if at < len(joins_ns) else NEVER)
+        if now_ns == NEVER or clock.crowded:
+            break
+        if clock.next_ns == now_ns:
+            happen_all(state, flows, now_ns)
+        clock.now_ns = clock.next_ns = now_ns
+        while at < len(joins_ns) and joins_ns[at] == now_ns and not clock.crowded:
+            if join(state, state.posted[at]):
+                at += 1
+            else:
+                clock.crowded = 1
+        clock.done = 0
+    return at

@@ -1,0 +1,97 @@
+"""A network under a simulation: the one place in which `options.network` says which."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from etude.kernels.heap import empty_heap
+from etude.machine.fabrics import topology_of_system
+from etude.machine.faults import with_faults
+from etude.machine.topology import Topology
+from etude.simulate.carried_operations import carried_operations
+from etude.simulate.costs import jittered
+from etude.simulate.lower import Lowered
+from etude.simulate.networks.operation import Model, NetworkOptions
+from etude.simulate.networks.registry import Registry, grown
+from etude.simulate.networks.state import OPERATION, NetworkState, OperationState
+from etude.simulate.operations import Operations
+from etude.simulate.options import Network
+from etude.simulate.result import LINKS_SHOWN, LinkUse
+from etude.simulate.state import I64, Sharing, Table, with_room
+
+_MODELS: Final[dict[Network, tuple[Model, int]]] = {Network.LINKS: ("links", 4), Network.FLOW: ("flow", 2)}
+"""Networks with links: the model, and how many chunks of one transfer may be under way. Links take them one by one;
+where flows share a link, more than two only make each other late."""
+
+
+class RunningNetwork:
+    """What the engine takes turns with, through the kernels of `seam`."""
+
+    def __init__(self, lowered: Lowered, ops: Operations, sharing: Sharing | None) -> None:
+        self.notes: list[str] = []
+        self.topology: Topology | None = None
+        done = np.zeros(int(lowered.base[-1]), np.int32), np.zeros(1, np.int64)
+        self.state = NetworkState(
+            OperationState(_operations(lowered, ops), empty_heap(len(ops) + 1), *done), links=None, flows=None
+        )
+        if lowered.options.network in _MODELS:
+            self._carry(lowered, ops, sharing, *_MODELS[lowered.options.network])
+
+    def _carry(self, lowered: Lowered, ops: Operations, sharing: Sharing | None, model: Model, window: int) -> None:
+        """Carries out on links what can be carried out there."""
+        topology, said = with_faults(topology_of_system(lowered.system), lowered.options.slow_links)
+        self.topology = topology
+        self.notes += [f"all ranks are simulated, none folded: they share the {len(topology.src):,} links", *said]
+        made, number = carried_operations(lowered, ops, topology, window, self.notes)
+        instance_of = np.zeros(len(topology), np.int64)
+        instance_of[lowered.job.ranks] = np.arange(len(lowered.job.ranks))  # all are simulated: one instance each
+        registry = Registry(
+            topology,
+            NetworkOptions(model=model, busy_factor=lowered.options.overlap.communication),
+            instances=None if sharing is None else sharing.instances,
+            instance_of=instance_of,
+        )
+        registry.register(made)
+        links, flows = registry.state()
+        carried = self.state.operations.table["carried"]
+        carried[number] = np.arange(len(number))
+        on = carried[ops.of] >= 0
+        place = links.carried["place0"][carried[ops.of[on]]] + ops.member[on]
+        links.places["node"][place] = ops.node[on]
+        place_of = np.full(int(lowered.base[-1]), -1, np.int64)
+        place_of[ops.node[on]] = place
+        self.state = self.state._replace(links=links._replace(place_of=place_of), flows=flows)
+
+    def grow(self, room: int) -> None:
+        """Room for so many more ends of operations, and for more transfers where there was too little."""
+        operations = self.state.operations
+        self.state = self.state._replace(operations=operations._replace(ends=with_room(operations.ends, room)))
+        if self.state.links is not None and self.state.links.clock[0]["crowded"]:
+            links, flows = grown(self.state.links, self.state.flows)
+            self.state = self.state._replace(links=links, flows=flows)
+
+    def link_use(self) -> tuple[LinkUse, ...]:
+        """Links that carried something, the busiest first."""
+        if self.state.links is None or self.topology is None:
+            return ()
+        moved, busy = self.state.links.links["carried_bytes"], self.state.links.links["busy_ns"]
+        used = np.flatnonzero((moved > 0) | (busy > 0))
+        order = used[np.lexsort((used, -moved[used], -busy[used]))][:LINKS_SHOWN].tolist()
+        return tuple(LinkUse(self.topology.link_name(i), int(moved[i]), int(busy[i])) for i in order)
+
+
+def _operations(lowered: Lowered, ops: Operations) -> Table:
+    """All operations, before anybody has come; none of them carried."""
+    table = np.zeros(len(ops), OPERATION)
+    table["missing"], table["sender"] = ops.missing, ops.sender
+    table["last_comer"] = table["carried"] = -1
+    table["duration_ns"] = _durations(lowered, ops)
+    return table
+
+
+def _durations(lowered: Lowered, ops: Operations) -> I64:
+    jitter = lowered.options.jitter
+    spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
+    return jittered(ops.time_ns, spread, (lowered.options.seed, 1 << 40)) if spread.any() else ops.time_ns

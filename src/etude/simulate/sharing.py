@@ -1,0 +1,93 @@
+"""Kernels of overlap: compute and communication of one rank slow each other down."""
+
+from __future__ import annotations
+
+from etude.kernels.compile import kernel
+from etude.kernels.heap import push
+from etude.simulate.state import MILLI, Sharing, State, Table
+
+
+@kernel(allocates=False)
+def rest_ns(left: int, rate_milli: int) -> int:
+    return (left + rate_milli - 1) // rate_milli
+
+
+@kernel(allocates=False)
+def note_change(sharing: Sharing, instance: int) -> None:
+    """The rates on the instance are looked at when the round is over."""
+    if sharing.instances[instance].is_changed == 0:
+        sharing.instances[instance].is_changed = 1
+        sharing.changed[sharing.changed_count[0]] = instance
+        sharing.changed_count[0] += 1
+
+
+@kernel(allocates=False)
+def enlist(sharing: Sharing, node: int, head: int) -> None:
+    """The node becomes the first of the list that began with `head`."""
+    sharing.nodes[node].after = head
+    sharing.nodes[node].before = -1
+    if head >= 0:
+        sharing.nodes[head].before = node
+
+
+@kernel(allocates=False)
+def delist(sharing: Sharing, node: int, head: int) -> int:
+    """Takes the node out of the list that begins with `head`. Returns what it begins with now."""
+    after, before = sharing.nodes[node].after, sharing.nodes[node].before
+    if after >= 0:
+        sharing.nodes[after].before = before
+    if before >= 0:
+        sharing.nodes[before].after = after
+        return head
+    return after
+
+
+@kernel(allocates=False)
+def communicate(sharing: Sharing, instance: int, amount: int) -> None:
+    """More nodes communicate on an instance, or fewer."""
+    sharing.instances[instance].communicating += amount
+    note_change(sharing, instance)
+
+
+@kernel(allocates=False)
+def begin_compute(sharing: Sharing, nodes: Table, node: int, now_ns: int) -> int:
+    """Time of a compute node that starts now, as things stand."""
+    i, work = nodes[node].instance, sharing.nodes[node]
+    instance = sharing.instances[i]
+    work.left = nodes[node].cost_ns * sharing.compute_milli
+    work.since_ns = now_ns
+    enlist(sharing, node, instance.first_computing)
+    instance.first_computing = node
+    instance.computing += 1
+    note_change(sharing, i)
+    return rest_ns(work.left, MILLI if instance.slows_compute else sharing.compute_milli)
+
+
+@kernel(allocates=False)
+def end_compute(sharing: Sharing, nodes: Table, node: int) -> None:
+    """The node, if it is one that shares its device, does so no longer."""
+    if nodes[node].op < 0 and sharing.nodes[node].since_ns >= 0:
+        i = nodes[node].instance
+        instance = sharing.instances[i]
+        instance.first_computing = delist(sharing, node, instance.first_computing)
+        instance.computing -= 1
+        note_change(sharing, i)
+
+
+@kernel(allocates=False)
+def retime_nodes(sharing: Sharing, state: State, instance: int) -> None:
+    """The compute nodes of an instance run on at another rate, if it began or ended to communicate."""
+    here = sharing.instances[instance]
+    slow = 1 if here.communicating > 0 else 0
+    if slow == here.slows_compute:
+        return
+    here.slows_compute = slow
+    now_ns, fast = state.clock[0].now_ns, sharing.compute_milli
+    node = here.first_computing
+    while node >= 0:
+        work = sharing.nodes[node]
+        work.left -= (now_ns - work.since_ns) * (fast if slow else MILLI)
+        work.since_ns = now_ns
+        state.nodes[node].end_ns = now_ns + rest_ns(work.left, MILLI if slow else fast)
+        push(state.ends, state.nodes[node].end_ns, node)
+        node = work.after

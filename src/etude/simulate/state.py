@@ -1,0 +1,162 @@
+"""The state of a simulation: tables that the kernels of the engine read and change.
+
+A table is an array of records: `nodes[node].waits`. A *node* is a node of one simulated rank (an *instance*); a *row*
+is what its program says of it, which all instances of the program share.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.heap import Heap, empty_heap
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+Table = NDArray[np.void]
+
+DONE: Final = -1
+"""In `waits` of a node: it has ended."""
+COMPUTE, COMMUNICATION = 1, 2
+"""In `use` of a row."""
+NEVER: Final = np.iinfo(np.int64).max
+MILLI: Final = 1000
+
+CLOCK: Final = np.dtype(
+    [
+        ("now_ns", np.int64),
+        ("instant", np.int64),  # instants so far
+        ("done_nodes", np.int64),
+        ("touched", np.int64),  # entries in use of the lists of `State`
+        ("starting", np.int64),
+        ("woken", np.int64),  # 1 once the nodes that wait for nothing were found
+    ],
+    align=True,
+)
+ROW: Final = np.dtype(
+    [
+        ("lane", np.int32),  # of the program; -1: it holds none
+        ("position", np.int32),  # in the order in which its lane takes rows
+        ("use", np.int32),
+        ("succ_count", np.int32),
+        ("succ_start", np.int64),
+    ],
+    align=True,
+)
+"""Row r is waited for by the `succ_count` rows of `succ` from `succ_start` on, counted from their program's first."""
+INSTANCE: Final = np.dtype([(name, np.int64) for name in ("node0", "row0", "lane0", "program_lane0")], align=True)
+"""Where the tables of a simulated rank begin."""
+NODE: Final = np.dtype(
+    [
+        ("waits", np.int32),  # nodes that it waits for and that have not ended, or DONE
+        ("op", np.int32),  # the operation that it is a member of, or -1
+        ("instance", np.int32),
+        ("comer_before", np.int32),  # a list of those that have come to its operation
+        ("start_ns", np.int64),
+        ("end_ns", np.int64),
+        ("cost_ns", np.int64),
+    ],
+    align=True,
+)
+LANE: Final = np.dtype(
+    [
+        ("busy", np.int32),  # the node that it runs, or -1
+        ("count", np.int32),  # ready nodes; with a strict order, nodes that it has taken
+        ("is_touched", np.int32),
+        ("instance", np.int32),
+    ],
+    align=True,
+)
+
+
+class Rules(NamedTuple):
+    strict: bool  # lanes keep the recorded order
+    first_come: bool  # a lane takes what became ready first
+
+
+class Programs(NamedTuple):
+    """Lane l of a program holds lane_rows[lane_first[l]:lane_first[l + 1]], both counted from its first row."""
+
+    rows: Table
+    succ: I32
+    lane_first: I64
+    lane_rows: I32
+
+
+SHARED_INSTANCE: Final = np.dtype(
+    [
+        ("computing", np.int32),  # nodes that compute
+        ("communicating", np.int32),
+        ("slows_communication", np.int32),  # 1 while it computes, as operations know
+        ("slows_compute", np.int32),  # 1 while it communicates, as nodes know
+        ("first_computing", np.int32),  # a list of the nodes that compute
+        ("first_communicating", np.int32),  # ... and of those in operations that last a known time
+        ("is_changed", np.int32),
+    ],
+    align=True,
+)
+SHARED_NODE: Final = np.dtype(
+    [
+        ("after", np.int32),  # the next of its list
+        ("before", np.int32),
+        ("left", np.int64),  # work that is left
+        ("since_ns", np.int64),  # when that was so; -1: it shares nothing
+    ],
+    align=True,
+)
+
+
+class Sharing(NamedTuple):
+    """Compute and communication of one rank slow each other down. Work is counted in 1/1000 ns of the undisturbed rate
+    times the factor, so that both rates are whole numbers."""
+
+    compute_milli: int
+    communication_milli: int
+    instances: Table
+    nodes: Table
+    changed: I32  # a list of instances
+    changed_count: I64  # one number
+
+
+class State(NamedTuple):
+    clock: NDArray[Any]  # one record
+    rules: Rules
+    programs: Programs
+    instances: Table
+    nodes: Table
+    lanes: Table
+    ends: Heap  # of (time, node)
+    ready: I64  # a heap of keys for each lane, one after the other
+    touched: I32  # lanes that may take a node when this round issues
+    starting: I32  # nodes that start in this round; those without a lane come first
+    sharing: Sharing | None
+
+
+def make_sharing(compute: float, communication: float, instances: int, nodes: int) -> Sharing | None:
+    """None where the factors are 1."""
+    if compute == communication == 1.0:
+        return None
+    of_instances, of_nodes = np.zeros(instances, SHARED_INSTANCE), np.zeros(nodes, SHARED_NODE)
+    of_instances["first_computing"] = of_instances["first_communicating"] = -1
+    of_nodes["after"] = of_nodes["before"] = of_nodes["since_ns"] = -1
+    return Sharing(
+        round(compute * MILLI),
+        round(communication * MILLI),
+        of_instances,
+        of_nodes,
+        np.zeros(instances, np.int32),
+        np.zeros(1, np.int64),
+    )
+
+
+def with_room(heap: Heap, room: int) -> Heap:
+    """The same entries with room for at least so many more."""
+    size = int(heap.size[0])
+    if len(heap.entry) - size >= room:
+        return heap
+    larger = empty_heap(2 * size + room)
+    larger.entry[:size] = heap.entry[:size]
+    larger.size[0] = size
+    return larger
