@@ -8,7 +8,10 @@ All others still have their bottleneck, so the rates are those that working out 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import empty_queue, put, take
@@ -49,11 +52,16 @@ def make_flows(links: int, slots: int, most_hops: int, tolerance: float) -> Flow
 
 def grown(flows: Flows) -> Flows:
     """Twice the slots, their contents kept."""
-    larger = {name: twice(getattr(flows, name)) for name in ("slots", "entries", "live", "fresh", "chosen")}
-    return flows._replace(**larger)
+    return flows._replace(
+        slots=twice(flows.slots),
+        entries=twice(flows.entries),
+        live=twice(flows.live),
+        fresh=twice(flows.fresh),
+        chosen=twice(flows.chosen),
+    )
 
 
-def twice(array: Table) -> Table:
+def twice(array: NDArray[Any]) -> NDArray[Any]:
     """The same with as many zeros after it."""
     return np.concatenate((array, np.zeros_like(array)))
 

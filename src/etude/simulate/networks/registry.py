@@ -241,7 +241,7 @@ class Registry:
         reduce = round(o.reduce_bytes_per_s / 1e6)
         numbers = [np.zeros(size, np.int64) for size in (2 * len(places) + 2, len(places) + 1, slots, slots)]
         state = LinkState(
-            clock=_table(LINKS_CLOCK, [(0, NEVER) + (0,) * (len(LINKS_CLOCK) - 2)]),
+            clock=np.zeros(1, LINKS_CLOCK),
             costs=Costs(o.cut_through, o.endpoint_ns, reduce, round(MILLI * o.busy_factor)),
             place_of=np.zeros(0, np.int64),
             places=places,
@@ -257,6 +257,7 @@ class Registry:
             order=numbers[3],
             links=self._links(),
         )
+        state.clock["next_ns"] = NEVER
         flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None
         return state, flows
 
