@@ -16,7 +16,6 @@ TORCH_STAMP := $(VENV)/.torch-$(TORCH_VERSION)
 BASE_STAMP  := $(VENV)/.base
 DEV_STAMP   := $(VENV)/.dev
 DOCS_STAMP  := $(VENV)/.docs
-KERNEL_STAMP := $(VENV)/.kernels
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -61,13 +60,8 @@ browser:
 	  || echo "chromium could not be installed: tests of pages will be skipped" >&2; \
 	else echo "no Chromium here: tests of pages will be skipped" >&2; fi
 
-# Numba sees a change of a kernel's own file only, not of the constants and kernels it takes from others.
-$(KERNEL_STAMP): $(shell find src -name '*.py') | $(VENV_STAMP)
-	@find src -name '*.nb[ic]' -delete
-	@touch $@
-
 # -rs: what was skipped, and why; -n: up to four processes, a folder of tests stays in one
-test: $(DEV_STAMP) $(KERNEL_STAMP)
+test: $(DEV_STAMP)
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 $(ARGS)
 
 check: $(DEV_STAMP)

@@ -14,19 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.simulate.astra import (
-    AstraResult,
-    Network,
-    RemoteMemory,
-    SystemConfig,
-    Workload,
-    read_groups,
-    read_network,
-    read_remote_memory,
-    read_system,
-    read_workload,
-    run,
-)
+from etude import astra
+from etude.astra.config import NetworkConfig, RemoteMemoryConfig, SystemConfig
+from etude.model.job import Job
+from etude.store import chakra
 
 ROOT = Path(__file__).resolve().parents[1]
 COLLECTIVE_TABLES = ("collectives_1d", "collectives_multidim", "collectives_extra")
@@ -93,36 +84,42 @@ class Case:
 
 
 _networks, _systems, _memories, _groups = (
-    cache(read_network),
-    cache(read_system),
-    cache(read_remote_memory),
-    cache(read_groups),
+    cache(astra.read_network),
+    cache(astra.read_system),
+    cache(astra.read_remote_memory),
+    cache(astra.read_groups),
 )
 
 
-@cache
-def workload(files: tuple[Path, ...], groups: Path | None) -> Workload:
-    return read_workload(files, _groups(groups) if groups else None)
+def read_job(files: tuple[Path, ...]) -> Job:
+    """The job of these files: one file that all NPUs run, or `name.{rank}.et` of each."""
+    first = files[0]
+    return chakra.read_job(first if len(set(files)) == 1 < len(files) else first.with_name(first.name.split(".")[0]))
 
 
-def configs(case: Case) -> tuple[Network, SystemConfig, RemoteMemory | None]:
-    system = replace(_systems(case.system), **case.overrides)
-    return _networks(case.network), system, _memories(case.memory) if case.memory else None
+_jobs = cache(read_job)
 
 
-def simulate(case: Case, **options: object) -> AstraResult:
-    network, system, memory = configs(case)
-    return run(
-        workload(case.files, case.groups),
-        network,
-        system,
-        remote_memory=memory,
+def configs(case: Case) -> tuple[NetworkConfig, SystemConfig]:
+    return _networks(case.network), replace(_systems(case.system), **case.overrides)
+
+
+def options(case: Case, *, by_message: bool = False) -> astra.AstraOptions:
+    """What the command line of a case says."""
+    return astra.AstraOptions(
+        remote_memory=_memories(case.memory) if case.memory else RemoteMemoryConfig(),
+        groups=_groups(case.groups) if case.groups else {},
         backend=case.backend,
         num_queues_per_dim=case.queues,
         rendezvous=case.rendezvous,
         injection_scale=case.injection,
-        **options,
+        is_one_for_all=len(set(case.files)) == 1 < len(case.files),
+        is_message_by_message=by_message,
     )
+
+
+def simulate(case: Case, *, by_message: bool = False) -> astra.AstraResult:
+    return astra.run(_jobs(case.files), *configs(case), options(case, by_message=by_message))
 
 
 def _rows(root: Path, name: str) -> Iterator[dict[str, str]]:
@@ -275,7 +272,7 @@ def read_timeline(path: Path) -> np.ndarray:
         return np.loadtxt(f, delimiter=",", skiprows=1, dtype=np.int64, ndmin=2)
 
 
-def differences(case: Case, result: AstraResult) -> list[str]:
+def differences(case: Case, result: astra.AstraResult) -> list[str]:
     """What in a result is not as recorded."""
     out = []
     finish, exposed = result.finish_ns, result.exposed_ns

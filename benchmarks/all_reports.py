@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import browser
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+
+import browser
 
 RANK = re.compile(r"[._-]?(?:rank|device)[-_.]?(\d+)")
 SYSTEM = "dgx-h100"
@@ -79,13 +80,16 @@ def opened(source: Input) -> Any:
     return causal.to_job(source.name.rpartition("/")[2], linked)
 
 
-def times(job: Any) -> Any:
+def run_of(job: Any) -> Any:
+    """The job as recorded or, where no times were, as simulated."""
     if job.timing is not None:
-        return job.timing
-    from etude.cost import catalogue
+        from etude.model.run import recorded
+
+        return recorded(job)
+    from etude.machine import open_system
     from etude.simulate.run import simulate
 
-    machine = catalogue.system(SYSTEM)
+    machine = open_system(SYSTEM)
     return simulate(job, machine.resized(max(len(machine), -(-job.world_size // 8) * 8)))
 
 
@@ -111,8 +115,8 @@ def main() -> int:
     from etude.cli.report import allocated
     from etude.errors import EtudeError
     from etude.model.timing import Origin
-    from etude.reporting.compose import report
-    from etude.reporting.device import device_of
+    from etude.report.compose import report
+    from etude.report.device import device_of
     from etude.view.page import render
 
     failed = 0
@@ -124,10 +128,10 @@ def main() -> int:
         try:
             job = opened(source)
             one = source.paths[0] if len(source.paths) == 1 and source.paths[0].is_file() else None
-            timing = times(job)
-            simulated = timing.origin == Origin.SIMULATED
+            run = run_of(job)
+            simulated = run.timing.origin == Origin.SIMULATED
             page = report(
-                job, timing, name=source.name.rpartition("/")[2], allocated=allocated(one) if one else None,
+                run, name=source.name.rpartition("/")[2], allocated=allocated(one) if one else None,
                 device=device_of(job, system=SYSTEM if simulated else ""),
             )  # fmt: skip
             html = render(page)

@@ -76,17 +76,16 @@ def ours() -> Callable[[list[Path]], dict[str, Any]]:
     from etude.analyse.breakdown import breakdown, overlap
     from etude.analyse.critical_path import critical_path, length_ns
     from etude.ingest import causal, runs
+    from etude.model.run import recorded
 
     assert etude
 
     def run(paths: list[Path]) -> dict[str, Any]:
         files = [runs.RankFiles(rank=rank, device=path) for rank, path in enumerate(paths)]
-        job = causal.to_job("bench", runs.link_run(files))  # what `etude.open` does
-        timing = job.timing
-        assert timing is not None
-        row = breakdown(job, timing).to_pylist()[0]
-        overlap(job, timing)
-        path = critical_path(job, timing)
+        found = recorded(causal.to_job("bench", runs.link_run(files)))  # what `etude.open_run` does
+        row = breakdown(found).to_pylist()[0]
+        overlap(found)
+        path = critical_path(found)
         return {"compute_us": row["compute_ns"] / 1e3, "idle_us": row["idle_ns"] / 1e3, "path_ns": length_ns(path)}
 
     return run

@@ -19,17 +19,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from _astra_oracle import Case, collective_cases, llm_cases, oracle
+from _astra_oracle import Case, collective_cases, llm_cases, oracle, read_job
 from parity_astra import unpack
 
-from etude.simulate.astra import (
-    read_groups,
-    read_network,
-    read_remote_memory,
-    read_system,
-    read_workload,
-    run,
-)
+from etude import astra
 
 PURE_NETWORK = "collectives_extra"
 
@@ -42,13 +35,18 @@ def measure(case: Case, warm: Case) -> dict[str, float]:
     """One timed run, from the files to the result, after a small one that compiles or loads the kernels."""
     for each in (warm, case):
         before, start = _peak_bytes(), time.process_time()
-        network, system = read_network(each.network), replace(read_system(each.system), **each.overrides)
-        memory = read_remote_memory(each.memory) if each.memory else None
-        w = read_workload(each.files, read_groups(each.groups) if each.groups else None)
+        network, system = astra.read_network(each.network), replace(astra.read_system(each.system), **each.overrides)
+        options = astra.AstraOptions(
+            groups=astra.read_groups(each.groups) if each.groups else {},
+            backend=each.backend,
+            num_queues_per_dim=each.queues,
+            is_one_for_all=len(set(each.files)) == 1 < len(each.files),
+        )
+        job = read_job(each.files)
         loaded = time.process_time()
-        run(w, network, system, remote_memory=memory, backend=each.backend, num_queues_per_dim=each.queues)
+        result = astra.run(job, network, system, options)
     return {
-        "nodes": len(w),
+        "nodes": result.job.nodes,
         "load_s": loaded - start,
         "run_s": time.process_time() - loaded,
         "bytes": _peak_bytes() - before,

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE)]
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests")]
 WARM_NODES = 2000
 
 
@@ -74,7 +74,7 @@ def _stream(path: Path) -> Any:
 
 
 def _memory(path: Path) -> Any:
-    from etude.model.feeder import feeder
+    from etude.model.feeder.feed import feeder
     from etude.store.chakra import read_job
 
     return feeder(read_job(path), missing="drop")

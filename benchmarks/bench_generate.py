@@ -17,13 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from etude.cost.catalogue import system
-from etude.generate.build import Generated, generate
-from etude.generate.model import model
+from etude.generate.model.open import open_model
 from etude.generate.plan import Plan
+from etude.generate.train.job import Generated, generate
+from etude.machine import open_system
+from etude.predict.step import grown
 from etude.simulate.run import simulate
 from etude.store import chakra
-from etude.sweep.predict import grown
 
 GPT3 = Plan(gpus=1024, tp=8, pp=8, global_batch=128)
 LLAMA = Plan(gpus=16384, tp=8, pp=16, global_batch=2048, zero=1, schedule="interleaved:2")
@@ -40,10 +40,10 @@ def timed(what: str, work):  # type: ignore[no-untyped-def]
 
 
 def warm(folder: Path) -> None:
-    small = generate(model("gpt2"), Plan(gpus=4, tp=2, pp=2, global_batch=2))
+    small = generate(open_model("gpt2"), Plan(gpus=4, tp=2, pp=2, global_batch=2))
     (folder / "warm").mkdir()
     chakra.write_job(small.job, folder / "warm")
-    simulate(small.job, system("dgx-h100"))
+    simulate(small.job, open_system("dgx-h100"))
 
 
 def main() -> int:
@@ -55,7 +55,7 @@ def main() -> int:
     try:
         warm(folder)
         made: Generated
-        made, cpu = timed("GPT-3 175B, 1,024 ranks, folded", lambda: generate(model("gpt3-175b"), GPT3))
+        made, cpu = timed("GPT-3 175B, 1,024 ranks, folded", lambda: generate(open_model("gpt3-175b"), GPT3))
         times = STG_CPU_S / cpu
         print(
             f"  {made.job.nodes:,} nodes, {len(made.job.traces)} distinct traces; STG took {times:,.0f} times as long"
@@ -64,8 +64,8 @@ def main() -> int:
         _, wrote = timed("  expanded: 1,024 .et files", lambda: chakra.write_job(made.job, folder / "gpt3"))
         size = sum(f.stat().st_size for f in (folder / "gpt3").iterdir())
         print(f"  {size / 1e9:.2f} GB; STG took {STG_CPU_S / (cpu + wrote):,.0f} times as long")
-        made, one = timed("Llama-3 405B, 16,384 GPUs, generated", lambda: generate(model("llama3-405b"), LLAMA))
-        there = grown(system("dgx-h100"), 16384)
+        made, one = timed("Llama-3 405B, 16,384 GPUs, generated", lambda: generate(open_model("llama3-405b"), LLAMA))
+        there = grown(open_system("dgx-h100"), 16384)
         done, two = timed("  and simulated", lambda: simulate(made.job, there))
         print(
             f"  {made.job.nodes:,} nodes; {one + two:.2f} CPU s together; a step takes {done.makespan_ns / 1e9:.2f} s"

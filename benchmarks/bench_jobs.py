@@ -83,7 +83,7 @@ def main() -> int:
             et.mkdir()
             chakra.write_job(job, et)
         print(f"{'':<44}{'CPU s':>10}{'peak MB':>12}")
-        measure("nothing but imports", "import etude.opening, etude.store.columns, etude.model.check")
+        measure("nothing but imports", "import etude.opening, etude.store.columns, etude.model.check.whole")
         info = measure("folded, 16,384 ranks: info", command("info", str(folded), "--json"))
         check = measure("folded, 16,384 ranks: check", command("check", str(folded), "--json"))
         print(f"{'  together':<44}{info[0] + check[0]:>10.2f}{max(info[1], check[1]) / 1e6:>12.0f}")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from etude.cost.schedules import schedule
-from etude.model.fabrics import dragonfly, fat_tree, rail_clos
+from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
+from etude.machine.topology import Topology, Wire, switch
 from etude.model.schema import Collective
-from etude.model.topology import Topology, Wire, switch
 from etude.simulate.networks import Operation, run_operations
 
 WIRE = Wire(bytes_per_s=50e9, latency_ns=500)

@@ -20,9 +20,9 @@ from typing import Any
 
 import big_jobs
 
-from etude.cost import catalogue
+from etude.machine import open_system
+from etude.machine.system import System
 from etude.model.job import Job
-from etude.model.system import System
 
 CASES: dict[str, tuple[bool, int, int, dict[str, Any]]] = {
     "1,024 ranks, 4 M nodes, unfolded": (False, 1_024, 4_000, {"fold": False}),
@@ -40,7 +40,7 @@ CASES: dict[str, tuple[bool, int, int, dict[str, Any]]] = {
 
 
 def machine(ranks: int) -> System:
-    return catalogue.system("dgx-h100").resized(max(ranks, 16))
+    return open_system("dgx-h100").resized(max(ranks, 16))
 
 
 def made(folded: bool, ranks: int, nodes: int) -> Job:
@@ -69,7 +69,7 @@ def agree(ranks: int = 128, nodes: int = 2_000) -> bool:
 
     job = big_jobs.folded_job(ranks, 8, nodes)
     a, b = simulate(job, machine(ranks), fold=True), simulate(job, machine(ranks), fold=False)
-    return all((x == y).all() for i in range(ranks) for x, y in zip(a.block(i), b.block(i), strict=True))
+    return all((x == y).all() for i in range(ranks) for x, y in zip(a.timing.block(i), b.timing.block(i), strict=True))
 
 
 def main() -> int:

@@ -110,7 +110,7 @@ def _copied(trace: Trace) -> Trace:
 
 
 def main() -> None:
-    from etude.model.check import check
+    from etude.model.check.whole import check
     from etude.model.match import match
 
     parser = argparse.ArgumentParser(description=__doc__)

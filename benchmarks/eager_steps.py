@@ -7,7 +7,7 @@ from pathlib import Path
 
 from published_rows import Case
 
-from etude.generate.model import Model
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
 
 HOST_NS = 60_000

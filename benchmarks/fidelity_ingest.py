@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost import catalogue
 from etude.ingest import causal, reading
+from etude.machine import open_system
 from etude.model.job import Job
 from etude.model.schema import Why
 from etude.model.trace import Trace
@@ -71,7 +71,7 @@ def linked(ranks: list[tuple[Path | None, Path]], name: str) -> Job:
 
 
 def run(job: Job) -> Simulated:
-    system = catalogue.system("dgx-h100").resized(max(job.world_size, 16))
+    system = open_system("dgx-h100").resized(max(job.world_size, 16))
     return simulate(job.replace(timing=None), system, collective_times="recorded", fold=False)
 
 
@@ -105,7 +105,7 @@ def kernel_errors_us(job: Job, simulated: Simulated) -> I64:
     parts = []
     for i, trace in enumerate(job.traces):
         start = job.timing.block(i)[0]
-        found = simulated.block(i)[0]
+        found = simulated.timing.block(i)[0]
         on_device = trace.cpu == 0
         parts.append(((found - (start - start.min()))[on_device]) / 1000)
     return np.concatenate(parts)

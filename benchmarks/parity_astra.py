@@ -30,19 +30,19 @@ from _astra_oracle import (
     semantics_cases,
     simulate,
     timelines,
-    workload,
 )
 
+from etude.astra import AstraResult
 from etude.errors import EtudeError
 
 
-def check(cases: Iterable[Case], **options: object) -> tuple[int, int, list[str], list[str]]:
+def check(cases: Iterable[Case], by_message: bool = False) -> tuple[int, int, list[str], list[str]]:
     """Equal rows, rows that must be equal, what differs, and rows that must fail but do not."""
     equal = total = 0
     wrong, unrefused = [], []
     for case in cases:
         try:
-            found = differences(case, simulate(case, **options))
+            found = differences(case, simulate(case, by_message=by_message))
         except EtudeError as error:
             found = [f"{type(error).__name__}: {str(error).splitlines()[0]}"]
             if not case.finishes and error.exit_code == 1:
@@ -56,7 +56,19 @@ def check(cases: Iterable[Case], **options: object) -> tuple[int, int, list[str]
     return equal, total, wrong, unrefused
 
 
-def check_timelines(root: Path, cases: dict[tuple[str, str], Case], **options: object) -> tuple[int, int, list[str]]:
+def nodes_of(result: AstraResult) -> np.ndarray:
+    """Rows of rank, node id, node type, issue and finish, as timelines have them."""
+    rows = []
+    for rank in result.job.ranks.tolist():
+        trace, (start_ns, end_ns) = result.job.trace(rank), result.timing.block(rank)
+        ids, types = trace.source_id.astype(np.int64), trace.kind.astype(np.int64) - 1
+        rows.append(np.stack([np.full(len(trace), rank), ids, types, start_ns, end_ns], axis=1))
+    return np.concatenate(rows)
+
+
+def check_timelines(
+    root: Path, cases: dict[tuple[str, str], Case], by_message: bool = False
+) -> tuple[int, int, list[str]]:
     """Nodes equal in issue and finish over the recorded timelines of these runs."""
     equal = total = 0
     wrong = []
@@ -64,9 +76,7 @@ def check_timelines(root: Path, cases: dict[tuple[str, str], Case], **options: o
         if (trace, backend) not in cases:
             continue
         case = cases[trace, backend]
-        w, result = workload(case.files, case.groups), simulate(case, **options)
-        rank = np.repeat(np.arange(w.num_ranks), np.diff(w.rank_start))
-        mine = np.stack([rank, w.source_id.astype(np.int64), w.kind, result.start_ns, result.end_ns], axis=1)
+        mine = nodes_of(simulate(case, by_message=by_message))
         recorded = read_timeline(path)
         mine, recorded = (t[np.lexsort((t[:, 1], t[:, 0]))] for t in (mine, recorded))
         same = (mine == recorded).all(axis=1) if mine.shape == recorded.shape else np.zeros(len(recorded), bool)
@@ -99,7 +109,6 @@ def main(argv: list[str] | None = None) -> int:
     if root is None:
         print("the oracle folder is not at hand", file=sys.stderr)
         return 2
-    options = {"ahead": False} if args.full_events else {}
     bad = rows = same = 0
     with tempfile.TemporaryDirectory() as scratch:
         tables = {name: lambda name=name: collective_cases(root, name) for name in COLLECTIVE_TABLES}
@@ -112,7 +121,7 @@ def main(argv: list[str] | None = None) -> int:
             if args.only and name not in args.only:
                 continue
             start = time.perf_counter()
-            equal, total, wrong, unrefused = check(cases(), **options)
+            equal, total, wrong, unrefused = check(cases(), args.full_events)
             report(name, equal, total, wrong, time.perf_counter() - start)
             if unrefused:
                 print(f"    {len(unrefused)} rows that hang or crash there gave a result: {', '.join(unrefused[:20])}")
@@ -123,7 +132,7 @@ def main(argv: list[str] | None = None) -> int:
                 (c.row["trace"], c.backend): c for c in tables["llm_traces"]() if c.row["network"].count("Switch") == 1
             }
             start = time.perf_counter()
-            equal, total, wrong = check_timelines(root, flat, **options)
+            equal, total, wrong = check_timelines(root, flat, args.full_events)
             report("timelines (nodes)", equal, total, wrong, time.perf_counter() - start)
             bad += len(wrong)
     if not args.only:

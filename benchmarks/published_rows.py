@@ -9,9 +9,10 @@ import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-from etude.generate.build import memory
-from etude.generate.model import Model, model
+from etude.generate.model.open import open_model
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan, Precision
+from etude.generate.train import plan_memory
 
 Row = dict[str, str]
 
@@ -125,7 +126,7 @@ def reason_out(row: Row) -> str:
 
 def model_of(row: Row) -> Model:
     if row["model"] in CATALOGUE:
-        return model(CATALOGUE[row["model"]])
+        return open_model(CATALOGUE[row["model"]])
     shape = {name: _number(row, name) for name in ("layers", "hidden", "heads", "ffn", "vocab")}
     name = row["model"].replace(" ", "-").lower()
     if row["model"].startswith("MPT"):  # ALiBi, no biases, tied
@@ -283,8 +284,8 @@ def _recompute(given: dict[str, Any], m: Model, gpu: str, said: list[str]) -> st
 def _peak_bytes(m: Model, plan: Plan) -> int:
     """Of the fullest rank. With 8-bit products these stacks hold weights in 8 bits alone, in both layouts, which takes
     what one in 16 bits does."""
-    plain = memory(m, plan.replace(precision=Precision.BF16))
-    return max(a.peak_bytes - a.weights + b.weights for a, b in zip(memory(m, plan), plain, strict=True))
+    plain = plan_memory(m, plan.replace(precision=Precision.BF16))
+    return max(a.peak_bytes - a.weights + b.weights for a, b in zip(plan_memory(m, plan), plain, strict=True))
 
 
 def step_seconds(row: Row, m: Model, plan: Plan) -> float:

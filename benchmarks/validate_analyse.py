@@ -20,6 +20,7 @@ import gzip
 import json
 import math
 import os
+import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +30,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import by_hand
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
+import by_hand
 import etude
 from etude.analyse.breakdown import breakdown, kernel_types
 from etude.analyse.counting import counting_of
@@ -39,6 +41,7 @@ from etude.analyse.launches import launches, queue_depth
 from etude.analyse.memory import copies
 from etude.analyse.operators import kernels, operators
 from etude.analyse.roofline import roofline
+from etude.model.run import recorded
 
 LIMIT_PCT = 0.5
 HTA, TRACELENS = counting_of("hta"), counting_of("tracelens")
@@ -182,7 +185,7 @@ def compare_hta(hta: Path, name: str, ranks: list[int] | None = None) -> Iterato
 
 
 def compare_times(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: str) -> Iterator[Compared]:
-    ours = breakdown(job, job.timing, HTA).to_pylist()[0]
+    ours = breakdown(recorded(job), HTA).to_pylist()[0]
     busy = ours["exposed_comm_ns"] + ours["exposed_memory_ns"]
     names = {
         "compute": ("compute_time(us)", ours["compute_ns"]), "other": ("non_compute_time(us)", busy),
@@ -207,7 +210,7 @@ def compare_types(hta: Path, name: str, opened: dict[int, Any]) -> Iterator[Comp
     words = {"COMPUTATION": "compute", "COMMUNICATION": "communication", "MEMORY": "memory"}
     ours = defaultdict[str, float](float)
     for job, _ in opened.values():
-        for row in kernel_types(job, job.timing, HTA).to_pylist():
+        for row in kernel_types(recorded(job), HTA).to_pylist():
             ours[row["running"]] += row["time_ns"] / 1e3
 
     @cache
@@ -227,7 +230,7 @@ def compare_types(hta: Path, name: str, opened: dict[int, Any]) -> Iterator[Comp
 
 
 def compare_kernels(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: str) -> Iterator[Compared]:
-    found = {row["name"]: row for row in kernels(job, job.timing, counting=HTA).to_pylist()}
+    found = {row["name"]: row for row in kernels(recorded(job), counting=HTA).to_pylist()}
 
     @cache
     def counted(*made: str) -> dict[str, dict[str, float]]:
@@ -245,7 +248,7 @@ def compare_kernels(hta: Path, name: str, rank: int, job: Any, hand: Hand, where
 
 
 def compare_launches(hta: Path, name: str, rank: int, job: Any, where: str) -> Iterator[Compared]:
-    ours = launches(job, job.timing, HTA.launches).to_pylist()[0]
+    ours = launches(recorded(job), HTA.launches).to_pylist()[0]
     names = {
         "launches": ("launches", 1), "sum_cpu_us": ("host_ns", 1e3), "sum_gpu_us": ("device_ns", 1e3),
         "sum_launch_delay_us": ("delay_ns", 1e3), "median_launch_delay_us": ("median_delay_ns", 1e3),
@@ -259,7 +262,7 @@ def compare_launches(hta: Path, name: str, rank: int, job: Any, where: str) -> I
 
 
 def compare_gaps(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: str) -> Iterator[Compared]:
-    ours = {(row["stream"], row["cause"]): row["time_ns"] for row in stream_gaps(job, job.timing, HTA).to_pylist()}
+    ours = {(row["stream"], row["cause"]): row["time_ns"] for row in stream_gaps(recorded(job), HTA).to_pylist()}
 
     @cache
     def apart(*made: str) -> dict[tuple[int, str], float]:
@@ -276,13 +279,13 @@ def compare_gaps(hta: Path, name: str, rank: int, job: Any, hand: Hand, where: s
 
 def compare_queues(theirs: list[list[float]], job: Any, hand: Hand, where: str) -> Iterator[Compared]:
     """HTA's rows do not say which stream they are of, so each of ours must be among them."""
-    for row in queue_depth(job, job.timing, HTA.enqueues).to_pylist() if theirs else []:
+    for row in queue_depth(recorded(job), HTA.enqueues).to_pylist() if theirs else []:
         label, ours = f"{where} queue of stream {row['stream']}", (row["events"], row["mean_depth"], row["most"])
         yield from between(label, theirs, ours, lambda s=row["stream"]: by_hand.queues(hand.events, hand.work())[s])
 
 
 def compare_rates(theirs: list[list[float]], job: Any, hand: Hand, where: str) -> Iterator[Compared]:
-    for row in copies(job, job.timing, HTA).to_pylist() if theirs else []:
+    for row in copies(recorded(job), HTA).to_pylist() if theirs else []:
         if row["mean_rate_bytes_per_s"] is not None:
             rates = row["mean_rate_bytes_per_s"] / 1e9, row["most_rate_bytes_per_s"] / 1e9
             label, ours = f"{where} {row['name']} GB/s", (row["events"], *rates)
@@ -312,7 +315,7 @@ def between(
 
 def compare_tracelens(folder: Path) -> Iterator[Compared]:
     job = etude.open(folder / "input_h100_qwen15_05b.json.gz")
-    ours = breakdown(job, job.timing, TRACELENS).to_pylist()[0]
+    ours = breakdown(recorded(job), TRACELENS).to_pylist()[0]
     names = {
         "computation_time": "compute_ns", "exposed_comm_time": "exposed_comm_ns", "idle_time": "idle_ns",
         "exposed_memcpy_time": "exposed_memory_ns", "total_time": "span_ns", "total_comm_time": "comm_ns",
@@ -322,13 +325,13 @@ def compare_tracelens(folder: Path) -> Iterator[Compared]:
     for theirs, mine in names.items():
         yield Compared(f"tracelens {theirs}", timeline[theirs], ours[mine] / 1e6)
     yield Compared("tracelens busy_time", timeline["busy_time"], (ours["span_ns"] - ours["idle_ns"]) / 1e6)
-    found = {row["name"]: row for row in operators(job, job.timing).to_pylist()}
+    found = {row["name"]: row for row in operators(recorded(job)).to_pylist()}
     for row in table(folder / "ops_summary.csv"):
         op, label = found[row["name"]], f"tracelens {row['name']}"
         yield Compared(f"{label} direct", float(row["total_direct_kernel_time_sum"]), op["device_self_ns"] / 1e3)
         yield Compared(f"{label} below", float(row["total_subtree_kernel_time_sum"]), op["device_total_ns"] / 1e3)
         yield Compared(f"{label} count", float(row["Count"]), op["launching"])
-    reached = roofline(job, job.timing).to_pylist()
+    reached = roofline(recorded(job)).to_pylist()
     for row in table(folder / "GEMM.csv"):
         gemm = next(r for r in reached if (r["name"], r["shapes"]) == (row["name"], row["Input Dims_first"]))
         yield from compare_reached(f"{row['param: M']}x{row['param: N']}x{row['param: K']}", row, gemm)

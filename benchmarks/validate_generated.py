@@ -19,17 +19,17 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from etude.cost.catalogue import system
+from etude import astra
 from etude.errors import UsageError
-from etude.generate.build import generate
-from etude.generate.evened import by_rank
 from etude.generate.plan import Plan
-from etude.model.check import check
+from etude.generate.train.job import generate
+from etude.machine import open_system
+from etude.model.check.whole import check
 from etude.model.job import Job
-from etude.simulate import astra
+from etude.predict.step import grown
 from etude.simulate.run import simulate
 from etude.store import chakra
-from etude.sweep.predict import grown
+from etude.transform.dialects.astra import for_astra
 from random_jobs import random_model, random_plan
 
 SYSTEM = {
@@ -45,19 +45,15 @@ def as_astra(job: Job) -> None:
     """Through `.et` files and both of ASTRA-sim's analytical backends; raises where it hangs or aborts."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        chakra.write_job(by_rank(job), folder)
+        chakra.write_job(for_astra(job), folder)
         (folder / "system.json").write_text(json.dumps(SYSTEM))
         (folder / "network.yml").write_text(
             f"topology: [ Switch ]\nnpus_count: [ {len(job)} ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n"
         )
-        groups = folder / f"{job.name}.json"
-        workload = astra.read_workload(
-            [folder / f"{job.name}.{rank}.et" for rank in range(len(job))],
-            astra.read_groups(groups) if groups.exists() else None,
-        )
+        written = chakra.read_job(folder / job.name)
         network, machine = astra.read_network(folder / "network.yml"), astra.read_system(folder / "system.json")
         for backend in ("unaware", "aware"):
-            astra.run(workload, network, machine, backend=backend)
+            astra.run(written, network, machine, astra.AstraOptions(backend=backend))
 
 
 def main() -> int:
@@ -66,7 +62,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--astra", action="store_true", help="run small ones as ASTRA-sim too")
     options = parser.parse_args()
-    dgx, start = system("dgx-h100"), time.process_time()
+    dgx, start = open_system("dgx-h100"), time.process_time()
     ran = 0
     made, nodes, refused, families, schedules = 0, 0, Counter[str](), Counter[str](), Counter[str]()
     seed = options.seed

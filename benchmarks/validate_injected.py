@@ -19,6 +19,7 @@ from injected_runs import FORMS, Truth, injected, write
 
 import etude
 from etude.analyse.stragglers import stragglers
+from etude.model.run import recorded
 
 KINDS = ("none", "slow_rank", "slow_link", "late_host", "missing_participant")
 FACTORS = (1.05, 1.1, 1.2, 1.5)
@@ -52,8 +53,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), machine, truth, form, given.seed + i)
             job = etude.open(folder)
-            assert job.timing is not None
-            found = stragglers(job, job.timing).to_pylist()
+            found = stragglers(recorded(job)).to_pylist()
         answer = named(truth, found)
         table[form, f"{kind} {truth.how}".strip(), factor, answer] += 1
         if found and factor != FACTORS[0]:

@@ -23,11 +23,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost import catalogue
 from etude.cost.collectives import collective_time_ns
 from etude.cost.fit import fit
+from etude.machine import open_system
+from etude.machine.system import Protocol, System
 from etude.model.schema import Collective
-from etude.model.system import Protocol, System
 
 F64 = NDArray[np.float64]
 BIG_BYTES = 1_000_000
@@ -144,7 +144,7 @@ def validate(rows: Rows, salt: str = "") -> Result:
     constants = {}
     for gpu in sorted(set(rows.gpu) & set(SYSTEMS)):
         mine = np.array([g == gpu for g in rows.gpu])
-        system = catalogue.system(SYSTEMS[gpu])
+        system = open_system(SYSTEMS[gpu])
         half = fitted_half(rows, mine & single, salt)
         fitted |= half
         again, constants[gpu] = refit(system, rows, half) if half.any() else (system, np.zeros(0))

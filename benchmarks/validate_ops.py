@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost import catalogue
 from etude.cost.calibrate import calibrate, read_measured
 from etude.cost.compute import MeasuredOps, roofline_ns
 from etude.cost.fit import fold_of
 from etude.cost.ops import OpClass
-from etude.model.system import Device
+from etude.machine import open_device
+from etude.machine.system import Device
 
 F64 = NDArray[np.float64]
 FOLDS = 5
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> int:
     if not args.rows.is_file():
         print(f"skipped: {args.rows} is not there", file=sys.stderr)
         return 0
-    report(validate(args.rows, catalogue.device(args.device)), every=args.all)
+    report(validate(args.rows, open_device(args.device)), every=args.all)
     return 0
 
 

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import browser
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from all_reports import shared
+
+import browser
 
 RUNS = ("traces/h200/gpt_train_kineto.json.gz", "traces/public/vllm_prefill_decode.kineto.json.gz",
         "traces/public/mi300_bert_small.kineto.json.gz", "traces/public/mtia_inference.kineto.json.gz")  # fmt: skip
@@ -184,26 +185,25 @@ def compare(read: Perfetto, expected: Written, *, exact: bool) -> list[str]:
     return wrong
 
 
-def jobs(folder: Path) -> Iterator[tuple[str, Any, Any]]:
+def runs(folder: Path) -> Iterator[tuple[str, Any]]:
     import etude
     from etude.cli import main
-    from etude.cost import catalogue
+    from etude.machine import open_system
+    from etude.model.run import recorded
     from etude.simulate.run import simulate
 
     assert main(["generate", *MODEL, "-o", str(folder / "llama")]) == 0
     job = etude.open(folder / "llama")
-    yield "generated, simulated", job, simulate(job, catalogue.system("dgx-h100"))
+    yield "generated, simulated", simulate(job, open_system("dgx-h100"))
     root = shared()
     for name in RUNS:
         if (root / name).exists():
-            job = etude.open(root / name)
-            yield name, job, job.timing
+            yield name, etude.open_run(root / name)
     from all_reports import Input, opened
 
     pair = tuple(sorted((root / "traces/h200").glob("ddp_rank*_kineto.json.gz")))
     if pair:
-        job = opened(Input("ddp", pair))
-        yield "traces/h200/ddp, 2 ranks", job, job.timing
+        yield "traces/h200/ddp, 2 ranks", recorded(opened(Input("ddp", pair)))
 
 
 def main() -> int:
@@ -221,11 +221,11 @@ def main() -> int:
     version = next(folder.glob("v*/trace_processor.wasm")).parent.name
     print(f"Perfetto {version}\n{'run':50} {'form':8} {'slices':>9} {'flows':>8} {'counters':>8}  differs")
     with tempfile.TemporaryDirectory() as place, Perfetto(folder) as read:
-        for name, job, timing in jobs(Path(place)):
+        for name, run in runs(Path(place)):
             for form in ("pftrace", "json"):
                 path = Path(place) / f"run.{form}"
                 path.unlink(missing_ok=True)
-                expected = written(job, write_timeline(job, timing, path))
+                expected = written(run.job, write_timeline(run, path))
                 read.open(path)
                 wrong = compare(read, expected, exact=form == "pftrace")
                 failed += bool(wrong)

@@ -30,12 +30,12 @@ import numpy as np
 from eager_steps import HOST_NS, cases_of
 from published_rows import Case, Row, case_of, fitted_keys, generation, key_of
 
-from etude.cost.catalogue import system
-from etude.generate.build import generate
-from etude.model.reading import plain
-from etude.model.system import CollectiveSettings, Device, Protocol, System
+from etude.config import plain
+from etude.generate.train.job import generate
+from etude.machine import open_system
+from etude.machine.system import CollectiveSettings, Device, Protocol, System
+from etude.predict.step import grown
 from etude.simulate.run import simulate
-from etude.sweep.predict import grown
 
 HERE = Path(__file__).parent
 KNOBS = ("products", "fp8", "attention", "rest")
@@ -62,7 +62,7 @@ def slowed(device: Device, constants: Constants) -> Device:
 
 def machine(case: Case) -> System:
     """The system of a row. What the catalogue has no GPU for is made from the nearest one's data sheet."""
-    made = system(case.system)
+    made = open_system(case.system)
     device = made.device
     if case.gpu in ("GB200", "GB300"):  # jobs take 64 of a rack's 72 GPUs
         made = made.replace(levels=(replace(made.levels[0], size=64), *made.levels[1:]))

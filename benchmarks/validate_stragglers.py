@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
+from pathlib import Path
 
-from straggling_jobs import FACTORS, KINDS, SIZES, Truth, straggling
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from etude.analyse.stragglers import stragglers
+from straggling_jobs import FACTORS, KINDS, SIZES, Truth, straggling
 
 
 def named(truth: Truth, found: list[dict[str, object]]) -> str:
@@ -46,8 +48,8 @@ def main() -> int:
     given = parser.parse_args()
     table: Counter[tuple[int, str, float, str]] = Counter()
     for seed, ranks, kind, factor in cases(given.jobs, given.seed):
-        job, timing, truth = straggling(seed, ranks, kind, factor)
-        found = stragglers(job, timing).to_pylist()
+        run, truth = straggling(seed, ranks, kind, factor)
+        found = stragglers(run).to_pylist()
         answer = named(truth, found)
         table[ranks, kind, factor, answer] += 1
         if given.show and answer != kind:

@@ -21,20 +21,20 @@ import msgspec
 import numpy as np
 
 import etude
-from etude.cost import catalogue
-from etude.cost.traces import timed
-from etude.generate.build import generate
-from etude.generate.model import model
+from etude.generate.model.open import open_model
 from etude.generate.plan import Plan
-from etude.generate.synth import Learned
-from etude.generate.synth_learn import learn
-from etude.generate.synth_make import MakeOptions, make
+from etude.generate.train.job import generate
 from etude.ingest import causal, runs
+from etude.machine import open_system
+from etude.machine.system import System
 from etude.model.job import Job
-from etude.model.system import System
-from etude.sweep.likeness import likeness
-from etude.sweep.predict import grown
-from etude.transform.anonymise import AnonymiseOptions, anonymise
+from etude.predict.similarity import likeness
+from etude.predict.step import grown
+from etude.synth.learned import Learned
+from etude.synth.learning import learn
+from etude.synth.making import MakeOptions, make
+from etude.transform.anonymising import AnonymiseOptions, anonymise
+from etude.transform.durations import with_durations
 
 SEEDS = 3
 CPU = "colls_2p colls_4p ddp_2p ddp_4p dp_tp_4p fsdp2_2p fsdp2_4p moe_2p pp_1f1b_2p pp_1f1b_4p pp_gpipe_2p"
@@ -146,7 +146,9 @@ def scaled(system: System, only: str) -> Iterator[list[str]]:
             large = small | {"gpus": ranks}
             if "global_batch" in small:
                 large["global_batch"] = small["global_batch"] * ranks // small["gpus"]
-            source, real = (timed(generate(model(name), Plan(**plan)).job, system.device) for plan in (small, large))
+            source, real = (
+                with_durations(generate(open_model(name), Plan(**plan)).job, system.device) for plan in (small, large)
+            )
             yield [text, f"{ranks} ranks", *_made_for(source, real, system)]
 
 
@@ -187,7 +189,7 @@ def main() -> None:
     parser.add_argument("--system", default="dgx-h100")
     parser.add_argument("--only", default="", help="rows whose name has this in it")
     args = parser.parse_args()
-    system = catalogue.system(args.system)
+    system = open_system(args.system)
     head = "learned from | made for | model bytes | CPU s | nodes | bytes by type | sizes | bytes sent | step | exposed"
     table(
         f"Recorded runs, {SEEDS} seeds (exposed and spread in points; larger: 4 times the ranks)",

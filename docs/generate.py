@@ -10,11 +10,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from etude.cost import catalogue
+from etude.config import EXAMPLE, key_of
+from etude.machine import device_names, open_device, open_system, system_names
+from etude.machine.system import CollectiveSettings, Device, Level, OpCost, Protocol, System
 from etude.model import schema
 from etude.model.job import VALUE_COLUMNS
-from etude.model.reading import EXAMPLE, key_of
-from etude.model.system import CollectiveSettings, Device, Level, OpCost, Protocol, System
 from etude.units import format_bandwidth, format_bytes, format_count, format_time
 
 DOCS = Path(__file__).parent
@@ -151,8 +151,8 @@ def _power(device: Device) -> str:
 
 def devices() -> str:
     rows = []
-    for name in catalogue.device_names():
-        d = catalogue.device(name)
+    for name in device_names():
+        d = open_device(name)
         peaks = ", ".join(f"{k} {format_count(int(v))}" for k, v in d.peak_flop_per_s.items())
         memory = f"{format_bytes(d.memory_bytes)}, {format_bandwidth(int(d.memory_bandwidth_bytes_per_s))}"
         rows.append((f"`{name}`", d.name, peaks, memory, _power(d), d.source.get("*", "")))
@@ -161,8 +161,8 @@ def devices() -> str:
 
 def clusters() -> str:
     rows = []
-    for name in catalogue.names():
-        s = catalogue.system(name)
+    for name in system_names():
+        s = open_system(name)
         for number, level in enumerate(s.levels):
             what = f"{level.size} x {level.kind}" + (", rails" if level.rails else "")
             what += f", {level.oversubscription:g}:1" if level.oversubscription > 1 else ""
@@ -177,9 +177,9 @@ def clusters() -> str:
 def sources() -> str:
     """Each source of a figure once, with the figures that it is the source of."""
     found: dict[str, list[str]] = {}
-    parts: list[tuple[str, Any]] = [(f"device {n}", catalogue.device(n)) for n in catalogue.device_names()]
-    for name in catalogue.names():
-        s = catalogue.system(name)
+    parts: list[tuple[str, Any]] = [(f"device {n}", open_device(n)) for n in device_names()]
+    for name in system_names():
+        s = open_system(name)
         parts += [(f"{name}, {level.name}", level) for level in s.levels] + [(name, s.collectives)]
     for what, part in parts:
         for key, text in part.source.items():

@@ -6,81 +6,93 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from etude.simulate.astra import Network, SystemConfig, Workload
-from etude.simulate.astra.config import COLLECTIVES, parse_algorithm
-from etude.simulate.astra.workload import COLL, COMP, RECV, SEND
+from etude import astra
+from etude.astra.config import COLLECTIVES, AstraOptions, NetworkConfig, SystemConfig, parse_algorithm
+from etude.model.build import TraceBuilder
+from etude.model.job import Job, Part, assemble
+from etude.model.schema import Collective, Kind
 
-WIRE = {"all-reduce": 0, "all-gather": 2, "broadcast": 5, "all-to-all": 6, "reduce-scatter": 7}
-BYTES_PER_NS = (1 << 30) / 1e9  # of a link of 1 GB/s
-DTYPES = {
-    "source_id": np.uint64,
-    "kind": np.uint8,
-    "is_cpu": np.bool_,
-    "duration_us": np.int64,
-    "num_ops": np.int64,
-    "tensor_size": np.int64,
-    "comm_type": np.int64,
-    "comm_size": np.int64,
-    "src": np.int32,
-    "dst": np.int32,
-    "tag": np.int32,
-    "group": np.int32,
-    "involved_dims": np.int16,
+OF_NAME = {
+    "all-reduce": Collective.ALL_REDUCE,
+    "all-gather": Collective.ALL_GATHER,
+    "broadcast": Collective.BROADCAST,
+    "all-to-all": Collective.ALL_TO_ALL,
+    "reduce-scatter": Collective.REDUCE_SCATTER,
 }
-ABSENT = {
-    "is_cpu": False,
-    "duration_us": 0,
-    "num_ops": -1,
-    "tensor_size": -1,
-    "comm_type": -1,
-    "comm_size": -1,
-    "src": -1,
-    "dst": -1,
-    "tag": -1,
-    "group": -1,
-    "involved_dims": -1,
-}
+COLUMNS = {"num_ops": "flops", "tensor_size": "tensor_bytes", "comm_size": "in_bytes", "tag": "tag"}
 
 Node = dict[str, Any]
 
 
 def comp(us: int, *deps: int, **more: Any) -> Node:
-    return {"kind": COMP, "duration_us": us, "deps": deps, **more}
+    return {"kind": Kind.COMP, "duration_us": us, "deps": deps, **more}
 
 
 def coll(name: str, size: int, *deps: int, group: int = -1, **more: Any) -> Node:
-    return {"kind": COLL, "comm_type": WIRE[name], "comm_size": size, "group": group, "deps": deps, **more}
+    return {"kind": Kind.COLL, "comm_type": OF_NAME[name], "comm_size": size, "group": group, "deps": deps, **more}
 
 
 def send(dst: int, size: int, *deps: int, tag: int = 0) -> Node:
-    return {"kind": SEND, "dst": dst, "comm_size": size, "tag": tag, "deps": deps}
+    return {"kind": Kind.SEND, "dst": dst, "comm_size": size, "tag": tag, "deps": deps}
 
 
 def recv(src: int, size: int, *deps: int, tag: int = 0) -> Node:
-    return {"kind": RECV, "src": src, "comm_size": size, "tag": tag, "deps": deps}
+    return {"kind": Kind.RECV, "src": src, "comm_size": size, "tag": tag, "deps": deps}
 
 
-def workload(ranks: Sequence[Sequence[Node]], groups: dict[int, Sequence[int]] | None = None) -> Workload:
-    """Ranks of nodes; a node's id is its place in its rank, and dependencies are such places."""
-    nodes = [{**ABSENT, "source_id": i, **node} for rank in ranks for i, node in enumerate(rank)]
-    rank_start = np.concatenate([[0], np.cumsum([len(r) for r in ranks])]).astype(np.int64)
-    base = np.repeat(rank_start[:-1], np.diff(rank_start))
-    deps = [[int(b) + d if d >= 0 else -1 for d in node["deps"]] for b, node in zip(base, nodes, strict=True)]
+def _part(rank: int, nodes: Sequence[Node], names: dict[int, str], groups: dict[str, list[int]]) -> Part:
+    builder = TraceBuilder()
+    for node in nodes:
+        columns = {COLUMNS[k]: v for k, v in node.items() if k in COLUMNS}
+        if "comm_type" in node:
+            columns["collective"] = node["comm_type"]
+        if node.get("duration_us"):
+            columns["duration_ns"] = node["duration_us"] * 1000
+        builder.add(
+            node["kind"],
+            data=[max(d, 0) for d in node["deps"]],
+            group=names.get(node.get("group", -1)),
+            src=node.get("src"),
+            dst=node.get("dst"),
+            cpu=1 if node.get("is_cpu") else 0,
+            **columns,
+        )
+    part = builder.part(rank, groups)
+    deps = [d for node in nodes for d in node["deps"]]
+    if -1 not in deps:
+        return part
+    trace = part.trace.replace(data=np.array(deps, np.int32), missing=np.array([12345], np.uint64))
+    return Part(rank, trace, part.groups, part.peers)
+
+
+def workload(ranks: Sequence[Sequence[Node]], groups: dict[int, Sequence[int]] | None = None) -> Job:
+    """Ranks of nodes; a node's id is its place in its rank, and dependencies are such places, -1 one that is missing.
+    The group of a node is a place among the groups, -2 one that nobody knows."""
     groups = groups or {}
-    return Workload(
-        rank_start=rank_start,
-        dep_start=np.concatenate([[0], np.cumsum([len(d) for d in deps])]).astype(np.int64),
-        dep=np.array([d for each in deps for d in each], np.int32),
-        groups=tuple(np.array(g, np.int64) for g in groups.values()),
-        group_ids=tuple(groups),
-        **{k: np.array([n[k] for n in nodes], t) for k, t in DTYPES.items()},
-    )
+    names = {i: str(number) for i, number in enumerate(groups)} | {-2: "77777"}
+    known = {str(number): list(members) for number, members in groups.items()}
+    parts = [_part(rank, nodes, names, known) for rank, nodes in enumerate(ranks)]
+    return assemble("w", parts, more_groups=list(known.items()))
 
 
-def network(*dims: tuple[str, int, float, float]) -> Network:
+def run(job: Job, net: NetworkConfig, sys_: SystemConfig, **options: Any) -> astra.AstraResult:
+    return astra.run(job, net, sys_, AstraOptions(**options))
+
+
+def starts(result: astra.AstraResult) -> NDArray[np.int64]:
+    """Starts of the nodes of all ranks, rank after rank."""
+    return np.concatenate(result.timing.start_ns)
+
+
+def ends(result: astra.AstraResult) -> NDArray[np.int64]:
+    return np.concatenate(result.timing.end_ns)
+
+
+def network(*dims: tuple[str, int, float, float]) -> NetworkConfig:
     """Dimensions as (topology, NPUs, GB/s, ns)."""
-    return Network(
+    return NetworkConfig(
         topology=tuple(d[0] for d in dims),
         npus_count=tuple(d[1] for d in dims),
         bandwidth_gibyte_per_s=tuple(float(d[2]) for d in dims),

@@ -1,4 +1,5 @@
-"""Chakra traces as a `Workload`, through protobuf messages: slow, plain, and independent of the reader under test."""
+"""Chakra traces as ASTRA-sim reads them, through protobuf messages: slow, plain, and independent of the code under
+test."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from astra_build import DTYPES
 from chakra_pb import read_messages
-from etude.simulate.astra.workload import ABSENT, UNKNOWN_GROUP, WORLD, Workload
+from etude.model.schema import UNKNOWN
 
-NUMBERS = ("num_ops", "tensor_size", "comm_type", "comm_size")
+NUMBERS = {"num_ops": "flops", "tensor_size": "tensor_bytes", "comm_size": "comm_bytes"}
+COLUMNS = (
+    "source_id", "kind", "cpu", "duration_ns", "flops", "tensor_bytes", "comm_bytes", "collective", "src", "dst", "tag",
+    "group", "involved_dims",
+)  # fmt: skip
 
 
 def _value(attr: Any) -> Any:
@@ -20,64 +22,46 @@ def _value(attr: Any) -> Any:
     return getattr(attr, which) if which else None
 
 
-def _rank_columns(path: Path, groups: dict[int, int]) -> dict[str, list[Any]]:
-    """One rank's columns; dependencies as rows of the rank, -1 where an id is not in the file."""
-    _, nodes = read_messages(path)
-    nodes = list(nodes)
-    row = {n.id: i for i, n in enumerate(nodes)}
-    out: dict[str, list[Any]] = {
-        k: []
-        for k in (
-            "source_id",
-            "kind",
-            "is_cpu",
-            "duration_us",
-            *NUMBERS,
-            "src",
-            "dst",
-            "tag",
-            "group",
-            "involved_dims",
-            "deps",
-        )
-    }
-    for node in nodes:
-        attrs = {a.name: a for a in node.attr}
-        out["source_id"].append(node.id)
-        out["kind"].append(node.type)
-        out["is_cpu"].append(bool(_value(attrs["is_cpu_op"])) if "is_cpu_op" in attrs else False)
-        out["duration_us"].append(node.duration_micros)
-        for name in NUMBERS:
-            out[name].append(int(_value(attrs[name])) if name in attrs else ABSENT)
-        for name in ("src", "dst", "tag"):
-            key = f"comm_{name}"
-            out[name].append(int(_value(attrs[key])) if key in attrs else ABSENT)
-        label = str(_value(attrs["pg_name"])) if "pg_name" in attrs else ""
-        out["group"].append(WORLD if label in ("", "0") else groups.get(int(label), UNKNOWN_GROUP))
-        mask = ABSENT
-        if "involved_dim" in attrs:
-            mask = sum(1 << d for d, on in enumerate(_value(attrs["involved_dim"]).values) if on)
-        out["involved_dims"].append(mask)
-        out["deps"].append([row.get(d, -1) for d in (*node.data_deps, *node.ctrl_deps)])
-    return out
+def _group(attrs: dict[str, Any], place: dict[int, int]) -> int:
+    name = str(_value(attrs["pg_name"])) if "pg_name" in attrs else ""
+    return -1 if name in ("", "0") else place.get(int(name), -2)
 
 
-def load(paths: Sequence[Path], groups: dict[int, Sequence[int]] | None = None) -> Workload:
-    """A workload from one file per rank."""
-    groups = groups or {}
-    index = {g: i for i, g in enumerate(groups)}
-    ranks = [_rank_columns(path, index) for path in paths]
-    rank_start = np.concatenate([[0], np.cumsum([len(r["kind"]) for r in ranks])]).astype(np.int64)
-    deps = [
-        [d + int(base) if d >= 0 else -1 for d in each]
-        for base, rank in zip(rank_start, ranks, strict=False)
-        for each in rank["deps"]
+def _node(node: Any, place: dict[int, int]) -> list[Any]:
+    """The columns of one node, in the order of COLUMNS."""
+    attrs = {a.name: a for a in node.attr}
+
+    def number(name: str, default: int) -> int:
+        return int(_value(attrs[name])) if name in attrs else default
+
+    mask = -1
+    if "involved_dim" in attrs:
+        mask = sum(1 << d for d, on in enumerate(_value(attrs["involved_dim"]).values) if on)
+    return [
+        node.id,
+        node.type + 1,
+        number("is_cpu_op", -1),
+        node.duration_micros * 1000 or UNKNOWN,
+        *(number(name, UNKNOWN) for name in NUMBERS),
+        number("comm_type", -1) + 1,
+        *(number(name, -1) for name in ("comm_src", "comm_dst", "comm_tag")),
+        _group(attrs, place),
+        mask,
     ]
-    return Workload(
-        **{k: np.array([v for rank in ranks for v in rank[k]], t) for k, t in DTYPES.items()},
-        rank_start=rank_start,
-        dep_start=np.concatenate([[0], np.cumsum([len(d) for d in deps])]).astype(np.int64),
-        dep=np.array([d for each in deps for d in each], np.int32),
-        groups=tuple(np.array(g, np.int64) for g in groups.values()),
-        group_ids=tuple(groups),
-    )
+
+
+def load(paths: Sequence[Path], groups: dict[int, Sequence[int]] | None = None) -> dict[str, list[Any]]:
+    """Column -> values over all ranks, from one file per rank; `dep` holds rows, -1 where an id is not in the file."""
+    place = {number: i for i, number in enumerate(sorted(groups or {}))}
+    out: dict[str, list[Any]] = {name: [] for name in COLUMNS} | {"rank_start": [0], "dep_start": [0], "dep": []}
+    for path in paths:
+        nodes = list(read_messages(path)[1])
+        first = out["rank_start"][-1]
+        row = {n.id: first + i for i, n in enumerate(nodes)}
+        for node in nodes:
+            for name, value in zip(COLUMNS, _node(node, place), strict=True):
+                out[name].append(value)
+            out["dep"] += [row.get(d, -1) for d in (*node.data_deps, *node.ctrl_deps)]
+            out["dep_start"].append(len(out["dep"]))
+        out["rank_start"].append(first + len(nodes))
+    return out

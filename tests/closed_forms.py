@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 
-from etude.generate.model import Model
-from etude.generate.pipeline import Action
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.schedules import schedule
+from etude.generate.schedules.by_name import schedule
+from etude.generate.schedules.pipeline import Action
 
 NORM, ACTIVATION, SOFTMAX = 8, 8, 5
 GRAD = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -137,7 +137,7 @@ def tied_bytes(m: Model, plan: Plan) -> int:
 
 
 def data_bytes(m: Model, plan: Plan) -> Counter[str]:
-    from etude.generate.build import split
+    from etude.generate.train.job import split
 
     found: Counter[str] = Counter()
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
@@ -186,7 +186,7 @@ def kept_bytes(m: Model, plan: Plan, layers: int, *, first: bool, last: bool) ->
 
 def memory_peaks(m: Model, plan: Plan) -> list[int]:
     """Of each pipeline rank of ZeRO 0 to 2: weights, gradients, optimizer, and the fullest moment of its schedule."""
-    from etude.generate.build import split
+    from etude.generate.train.job import split
 
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
     sizes, n = split(m.layers, made.stages), plan.replicas

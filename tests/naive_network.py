@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from etude.cost.schedules import Schedule
-from etude.model.routes import Routes, common_switch
-from etude.model.topology import Topology
+from etude.machine.routes import Routes, common_switch
+from etude.machine.topology import Topology
 from etude.simulate.networks import Operation
 
 

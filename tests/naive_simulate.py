@@ -9,9 +9,9 @@ from math import ceil
 
 import naive
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
+from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind
-from etude.model.system import System
 from etude.simulate.options import Options, Policy
 
 Node = tuple[int, int]

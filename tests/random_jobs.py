@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from etude.generate.model import Model
+from etude.generate.model.shape import Model
 
 RECOMPUTE = ["none", "selective", "selective:norm,activation", "full"]
 SCHEDULES = ("1f1b", "gpipe", "interleaved:2", "interleaved:3", "looped_bfs:2", "zb1p", "zb2p", "zbv", "vhalf", "vmin",

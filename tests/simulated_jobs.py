@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from etude.machine.system import Device, Level, LevelKind, System
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
-from etude.model.system import Device, Level, LevelKind, System
 from etude.model.timing import Origin, Timing
 from etude.simulate.options import Options, Overlap, Policy
 

@@ -2,21 +2,31 @@
 
 import ast
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from etude.faces import homes
+from module_graph import circles, folders, inside, module_graph, module_name
+
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-BASE = {"errors", "units", "files", "kernels", "model"}
-VERBS = {"collect", "link", "ingest", "generate", "transform", "simulate", "replay", "analyse", "view"}
+GROUND = {"errors", "faces", "units", "files", "config"}
+BASE = GROUND | {"kernels", "machine", "model"}
+VERBS = {
+    "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "analyse", "view",
+}  # fmt: skip
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "faces": set(),
     "units": {"errors"},
     "files": {"errors"},
-    "kernels": set(),
-    "model": {"errors", "units", "kernels"},
+    "config": {"errors", "units"},
+    "kernels": {"errors"},
+    "machine": GROUND | {"kernels"},
+    "model": GROUND | {"kernels", "machine"},
     "store": BASE,
     "cost": BASE,
     # verbs: never one another, except that ingest uses link
@@ -24,19 +34,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "link": BASE,
     "ingest": BASE | {"store", "cost", "link"},
     "generate": BASE | {"cost"},
+    "synth": BASE,
     "transform": BASE | {"cost"},
     "simulate": BASE | {"cost"},
+    "astra": BASE | {"store", "cost"},
     "replay": BASE | {"cost"},
     "analyse": BASE | {"cost"},
     "view": BASE,
     # composers
-    "opening": BASE | {"store", "link", "ingest"},
-    "named": BASE | {"store", "cost", "opening"},
-    "sweep": BASE | VERBS | {"store", "cost", "opening", "named"},
-    "reporting": BASE | {"cost", "analyse", "view"},
-    "cli": BASE | VERBS | {"store", "cost", "opening", "named", "sweep", "reporting", "__init__"},
+    "opening": BASE | {"store", "cost", "link", "ingest"},
+    "predict": BASE | VERBS | {"store", "cost", "opening"},
+    "report": BASE | {"cost", "analyse", "view"},
+    "cli": BASE | VERBS | {"store", "cost", "opening", "predict", "report", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
-    "__init__": BASE | VERBS | {"store", "cost", "opening", "named", "sweep"},
+    "__init__": BASE | VERBS | {"store", "cost", "opening", "predict"},
     "__main__": {"cli"},
 }
 
@@ -93,6 +104,40 @@ def test_layers():
 def test_every_room_is_in_the_table():
     rooms = {room_of(path, SRC) for path in SRC.rglob("*.py")}
     assert rooms - set(MAY_IMPORT) == set()
+
+
+def test_no_circle_inside_a_room():
+    graph = module_graph(SRC)
+    assert [found for part in inside(graph) for found in circles(part)] == []
+
+
+def test_a_circle_is_seen():
+    graph = {
+        "etude.a.x": {"etude.a.y"},
+        "etude.a.y": {"etude.a.z"},
+        "etude.a.z": {"etude.a.x"},
+        "etude.b.x": {"etude.a.x"},
+    }
+    assert circles(graph) == [["etude.a.x", "etude.a.y", "etude.a.z"]]
+
+
+def test_no_circle_among_sub_rooms():
+    packages = {module_name(path, SRC) for path in SRC.rglob("__init__.py")}
+    assert circles(folders(module_graph(SRC), packages)) == []
+
+
+ROOMS = [module_name(path, SRC) for path in sorted(SRC.rglob("__init__.py")) if path.parent != SRC]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_face_has_few_names_and_each_is_there(room: str):
+    module = import_module(room)
+    names = homes(room)
+    assert len(names) <= 8
+    files = {path.stem for path in Path(str(module.__file__)).parent.iterdir()}
+    for name, (home, there) in names.items():
+        assert home == room or name not in files, f"`{name}` is a file of {room} too"
+        assert there == name and getattr(module, name) is not None
 
 
 def test_only_the_command_line_prints_and_exits():

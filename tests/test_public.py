@@ -7,6 +7,7 @@ import etude
 PUBLIC = [
     "EtudeError",
     "Job",
+    "Run",
     "System",
     "Timing",
     "Trace",
@@ -19,6 +20,7 @@ PUBLIC = [
     "fold",
     "open",
     "open_feeder",
+    "open_run",
     "open_system",
     "query",
     "simulate",

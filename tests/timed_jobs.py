@@ -1,4 +1,4 @@
-"""Jobs with times, written down by hand."""
+"""Runs written down by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from etude.model.build import TraceBuilder, job_of
-from etude.model.job import Job
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin, Timing
 
@@ -29,7 +29,7 @@ def timed(
     *ranks: list[tuple[dict[str, Any], int | None, int | None]],
     groups: dict[str, list[int]] | None = None,
     origin: Origin = Origin.MEASURED,
-) -> tuple[Job, Timing]:
+) -> Run:
     """Each rank is a list of (what TraceBuilder.add takes, start, end); a start of None is not known."""
     builders, starts, ends = [], [], []
     for nodes in ranks:
@@ -41,4 +41,4 @@ def timed(
         starts.append([UNKNOWN if s is None else s for _, s, _ in nodes])
         ends.append([UNKNOWN if e is None else e for _, _, e in nodes])
     timing = timing_of(starts, ends, origin=origin)
-    return job_of("timed", builders, groups or {}).replace(timing=timing), timing
+    return Run(job_of("timed", builders, groups or {}).replace(timing=timing), timing)

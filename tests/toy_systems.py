@@ -1,6 +1,6 @@
 """Systems with round figures, so that a time can be worked out by hand: 1 byte/ns, 10 ns a step, nothing else."""
 
-from etude.model.system import CollectiveSettings, Device, Level, LevelKind, Protocol, System
+from etude.machine.system import CollectiveSettings, Device, Level, LevelKind, Protocol, System
 
 DEVICE = Device(name="toy", peak_flop_per_s={"bf16": 1e12, "fp32": 1e11}, memory_bandwidth_bytes_per_s=1e9)
 

@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from etude.errors import EtudeError as EtudeError
     from etude.errors import TraceError as TraceError
-    from etude.model.check import check as check
+    from etude.machine import open_system as open_system
+    from etude.machine.system import System as System
+    from etude.model.check.whole import check as check
     from etude.model.diff import diff as diff
-    from etude.model.feeder import feeder as feeder
+    from etude.model.feeder.feed import feeder as feeder
     from etude.model.fold import expand as expand
     from etude.model.fold import fold as fold
     from etude.model.job import Job as Job
+    from etude.model.run import Run as Run
     from etude.model.summary import summary as summary
-    from etude.model.system import System as System
     from etude.model.timing import Timing as Timing
     from etude.model.trace import Trace as Trace
-    from etude.named import open_system as open_system
     from etude.opening import open as open
+    from etude.opening import open_run as open_run
     from etude.simulate.run import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
@@ -31,18 +33,20 @@ __version__ = "0.1.0.dev0"
 _HOME = {
     "EtudeError": "etude.errors",
     "Job": "etude.model.job",
-    "System": "etude.model.system",
+    "Run": "etude.model.run",
+    "System": "etude.machine.system",
     "Timing": "etude.model.timing",
     "Trace": "etude.model.trace",
     "TraceError": "etude.errors",
-    "check": "etude.model.check",
+    "check": "etude.model.check.whole",
     "diff": "etude.model.diff",
     "expand": "etude.model.fold",
-    "feeder": "etude.model.feeder",
+    "feeder": "etude.model.feeder.feed",
     "fold": "etude.model.fold",
     "open": "etude.opening",
     "open_feeder": "etude.store.et_stream",
-    "open_system": "etude.named",
+    "open_run": "etude.opening",
+    "open_system": "etude.machine.open",
     "query": "etude.store.sql",
     "simulate": "etude.simulate.run",
     "summary": "etude.model.summary",
@@ -51,6 +55,7 @@ _HOME = {
 __all__ = [
     "EtudeError",
     "Job",
+    "Run",
     "System",
     "Timing",
     "Trace",
@@ -63,6 +68,7 @@ __all__ = [
     "fold",
     "open",
     "open_feeder",
+    "open_run",
     "open_system",
     "query",
     "simulate",

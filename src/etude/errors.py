@@ -14,6 +14,8 @@
 Each has a problem, a place (`where`) and, if there is one, a way out (`hint`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike, fspath
 
 
@@ -105,3 +107,15 @@ class DeadlockError(AnswerNo):
         self.waiting = waiting
         self.causes = causes
         super().__init__(problem, where=where, hint=hint)
+
+
+@contextmanager
+def in_file(where: str) -> Iterator[None]:
+    """What is wrong inside is wrong in the description in this file: a ClusterError that names it."""
+    try:
+        yield
+    except EtudeError as problem:
+        if where in problem.where:
+            raise
+        place = f"{where}: {problem.where}" if problem.where else where
+        raise ClusterError(problem.problem, where=place, hint=problem.hint) from None

@@ -1,4 +1,4 @@
-"""Open anything that holds a job: looks at what is there, then calls the reader for it."""
+"""Open anything that holds a job, or an algorithm: looks at what is there, then calls the reader for it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.errors import UsageError
+from etude.errors import ClusterError, UsageError, in_file
+from etude.model.schema import Collective
 
 if TYPE_CHECKING:
+    from etude.cost.schedule import Schedule
     from etude.model.job import Job
+    from etude.model.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,8 @@ def open(
     as they are read, `workers` at a time (0: of large recordings as many as there are cores, else one). `ranks` and
     `passes` are for an ASTRA-sim text workload, which does not say how many there are.
 
-    Recorded times, where there are any, are `job.timing`: an analysis is called as `analysis(job, job.timing)`. Of a
-    profiler's trace they are those of every operator, call and device activity, from start to end.
+    Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
+    analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
     """
     place = Path(path)
     if is_text(place):
@@ -50,6 +53,15 @@ def open(
         raise UsageError("says itself how many ranks it has", where=str(path), hint="--ranks is for text workloads")
     options: dict[str, Any] = {"groups": groups, "workers": workers, "max_bytes": max_bytes, "advance": advance}
     return sniff(place).read(place, options)
+
+
+def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
+    """The run at `path`: its job, the times that were recorded, and the card that lies with it. Options are those of
+    `open`. A job without times is refused: `etude.simulate` makes a run of it."""
+    from etude.model import run
+    from etude.store import cards
+
+    return run.recorded(open(path, **options), card=cards.find(Path(path)))
 
 
 def is_text(path: Path) -> bool:
@@ -168,10 +180,7 @@ def is_run(path: Path) -> bool:
         return False
     from etude.ingest import runs
 
-    try:
-        return bool(runs.find_run(path))
-    except UsageError as problem:
-        return "several runs" in problem.problem
+    return bool(runs.runs_in(path))
 
 
 def _read_run(path: Path, options: dict[str, Any]) -> Job:
@@ -225,3 +234,27 @@ FORMATS = (
     Format("dumps of PyTorch's Flight Recorder (JSON or pickle, one a rank)", is_dumps, _read_dumps),
     Format("Chakra JSON (`name.{rank}.json`, `workload_graph`)", _is_json, _read_json),
 )
+
+
+# -- algorithms --------------------------------------------------------------------------------------------------------
+
+
+def is_algorithm_file(text: str) -> bool:
+    """Whether a text on the command line names a file or a prefix of one, rather than an algorithm of ours."""
+    path = Path(text)
+    return path.suffix in (".xml", ".et", ".json") or path.exists() or path.with_name(f"{path.name}.0.et").exists()
+
+
+def open_algorithm(path: str | os.PathLike[str], collective: str | Collective = Collective.NONE) -> Schedule:
+    """A collective algorithm of your own: MSCCL-style XML, or a Chakra job of sends and receives."""
+    from etude.cost.schedule_files import from_job, from_msccl
+
+    what = Collective.parse(collective) if isinstance(collective, str) else collective
+    place = Path(path)
+    with in_file(str(place)):
+        if place.suffix == ".xml":
+            try:
+                return from_msccl(place.read_bytes())
+            except OSError as problem:
+                raise ClusterError(str(problem.strerror or problem).lower()) from None
+        return from_job(open(place), what)

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import by_hand
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import by_hand
 import etude
 from etude.analyse.breakdown import breakdown, kernel_types
 from etude.analyse.counting import OURS, TOOLS, Counting, counting_of
@@ -17,6 +17,7 @@ from etude.analyse.launches import queue_depth
 from etude.analyse.memory import copies
 from etude.analyse.operators import kernels
 from etude.errors import UsageError
+from etude.model.run import recorded
 from recorded import device_json, event, launch
 
 HTA = TOOLS["hta"]
@@ -88,7 +89,7 @@ def earlier(events: list[by_hand.Event]) -> set[by_hand.Event]:
 
 
 def times(job: etude.Job, counting: Counting) -> dict[str, int]:
-    row = breakdown(job, job.timing, counting).to_pylist()[0]
+    row = breakdown(recorded(job), counting).to_pylist()[0]
     other = row["exposed_comm_ns"] + row["exposed_memory_ns"]
     return {"span": row["span_ns"], "compute": row["compute_ns"], "other": other, "idle": row["idle_ns"]}
 
@@ -104,18 +105,18 @@ def test_a_recorded_trace_by_hand(tmp_path: Path, pieces: list[Piece], steps: in
     assert times(job, HTA) == by_hand.temporal(work)
     gone = earlier(events)
     assert times(job, OURS) == by_hand.temporal([e for e in events if e.on_device and e not in gone])
-    assert sum(r["time_ns"] for r in idle(job, job.timing).to_pylist()) == times(job, OURS)["idle"]
-    running = {r["running"]: r["time_ns"] / 1000 for r in kernel_types(job, job.timing, HTA).to_pylist()}
+    assert sum(r["time_ns"] for r in idle(recorded(job)).to_pylist()) == times(job, OURS)["idle"]
+    running = {r["running"]: r["time_ns"] / 1000 for r in kernel_types(recorded(job), HTA).to_pylist()}
     assert {k: t for k, t in running.items() if k != "idle"} == pytest.approx(
         {k: t for k, t in by_hand.types(work).items() if t}
     )
-    pct = breakdown(job, job.timing, HTA)["overlap_pct"][0].as_py()
+    pct = breakdown(recorded(job), HTA)["overlap_pct"][0].as_py()
     assert pct == (None if by_hand.overlap_pct(work) is None else pytest.approx(by_hand.overlap_pct(work)))
-    found = {r["name"]: (r["total_ns"], r["max_ns"]) for r in kernels(job, job.timing, counting=HTA).to_pylist()}
+    found = {r["name"]: (r["total_ns"], r["max_ns"]) for r in kernels(recorded(job), counting=HTA).to_pylist()}
     assert found == {
         name: (round(1000 * k["total"]), round(1000 * k["max"])) for name, k in by_hand.kernels(work).items()
     }
-    gaps = {(r["stream"], r["cause"]): r["time_ns"] / 1000 for r in stream_gaps(job, job.timing, HTA).to_pylist()}
+    gaps = {(r["stream"], r["cause"]): r["time_ns"] / 1000 for r in stream_gaps(recorded(job), HTA).to_pylist()}
     apart = [e.start for e in work]
     if len(set(apart)) == len(apart):  # of what starts at one time on a stream, who was before whom?
         assert gaps == pytest.approx(by_hand.gaps(events, work))
@@ -129,12 +130,12 @@ def test_queues_and_rates_by_hand(tmp_path: Path, pieces: list[Piece], steps: in
     events, job = by_hand.read(path), etude.open(path)
     work = by_hand.device_work(events)
     ours = {r["stream"]: (r["events"], r["mean_depth"], r["most"])
-            for r in queue_depth(job, job.timing, HTA.enqueues).to_pylist()}  # fmt: skip
+            for r in queue_depth(recorded(job), HTA.enqueues).to_pylist()}  # fmt: skip
     assert ours == {s: pytest.approx(both[0]) for s, both in by_hand.queues(events, work).items()}
     turns = [t for e in work if e.rate for t in (e.start, e.end)]
     if len(set(turns)) == len(turns):  # of what ties the order of steps would count
         rates = {r["name"]: (r["events"], r["mean_rate_bytes_per_s"] / 1e9, r["most_rate_bytes_per_s"] / 1e9)
-                 for r in copies(job, job.timing, HTA).to_pylist()}  # fmt: skip
+                 for r in copies(recorded(job), HTA).to_pylist()}  # fmt: skip
         assert rates == {n: pytest.approx(both[0]) for n, both in by_hand.rates(work).items()}
 
 

@@ -87,3 +87,13 @@ def test_a_job_without_times_says_what_to_do(tmp_path: Path, capsys: pytest.Capt
 def test_what_cannot_be_asked_for(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
     assert main([argv[0], str(TRACE), *argv[1:]]) == 2
     assert "error:" in capsys.readouterr().err
+
+
+def test_simulate_prints_the_breakdown_of_its_run(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of copies that a profiler recorded as kernels, and of gloo, where the host is the device."""
+    for path in (str(TRACE), str(shared / "traces" / "torch_cpu" / "pp_1f1b_2p")):
+        asked = (path, "--system", "dgx-h100", "--json")
+        spent = json.loads(run(capsys, "breakdown", *asked))
+        printed = json.loads(run(capsys, "simulate", *asked))["ranks"]
+        assert [{name: rank[name] for name in row} for row, rank in zip(spent, printed, strict=True)] == spent
+        assert set(printed[0]) == {*spent[0], "finish_ns"}  # nothing says what is in memory

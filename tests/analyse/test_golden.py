@@ -8,6 +8,7 @@ from validate_analyse import Compared, compare_hta, compare_tracelens, inputs
 import etude
 from etude.analyse.breakdown import breakdown
 from etude.analyse.counting import TOOLS
+from etude.model.run import recorded
 
 
 def off(found: list[Compared]) -> list[str]:
@@ -35,12 +36,12 @@ def test_by_default_a_breakdown_is_that_of_hta(shared: Path, name: str, ranks: l
     for rank, path in inputs(shared / "oracle" / "hta", name):
         if rank in ranks:
             job = etude.open(path)
-            assert breakdown(job, job.timing) == breakdown(job, job.timing, TOOLS["hta"])
+            assert breakdown(recorded(job)) == breakdown(recorded(job), TOOLS["hta"])
 
 
 def test_a_kernel_that_carried_several_messages_counts_once(shared: Path) -> None:
     from etude.analyse.operators import kernels
 
     job = etude.open(shared / "oracle" / "chakra_official" / "h200_nccl" / "coll" / "device.0.json.gz")
-    counts = {row["name"].partition("(")[0]: row["count"] for row in kernels(job, job.timing).to_pylist()}
+    counts = {row["name"].partition("(")[0]: row["count"] for row in kernels(recorded(job)).to_pylist()}
     assert (counts["ncclDevKernel_AllReduce_Sum_f32_RING_LL"], counts["ncclDevKernel_SendRecv"]) == (6, 10)

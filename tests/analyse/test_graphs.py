@@ -1,5 +1,6 @@
 from etude.analyse.graphs import graph_replays
 from etude.ingest import causal
+from etude.model.run import recorded
 from recorded import device_json, event, kernel, launch, op, read_device_json
 
 
@@ -17,8 +18,7 @@ def test_each_replay_has_its_launch_and_what_was_around_it() -> None:
         kernel("a", 31, 2, 12, 0),
     )
     job = causal.to_job("run", [causal.convert(read_device_json(events))])
-    assert job.timing is not None
-    found = graph_replays(job, job.timing).to_pylist()
+    found = graph_replays(recorded(job)).to_pylist()
     assert [(r["call"], r["under"], r["kernels"]) for r in found] == [
         ("cudaGraphLaunch", "decode", 3),
         ("cudaGraphLaunch", "decode", 1),

@@ -16,8 +16,8 @@ def test_the_figures_of_a_run() -> None:
         "in_bytes": 100,
     }
     call = total | {"group": "g"}
-    job, timing = timed([(gemm, 0, 60), (call, 50, 100)], [(gemm, 0, 20), (call, 50, 100)], groups={"g": [0, 1]})
-    found = {row["metric"]: row["value"] for row in metrics(job, timing).to_pylist()}
+    run = timed([(gemm, 0, 60), (call, 50, 100)], [(gemm, 0, 20), (call, 50, 100)], groups={"g": [0, 1]})
+    found = {row["metric"]: row["value"] for row in metrics(run).to_pylist()}
     assert found["communication_fraction"] == pytest.approx(0.5)
     assert found["exposed_communication_fraction"] == pytest.approx(0.45)
     assert found["compute_comm_overlap"] == pytest.approx(0.1)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from etude.analyse.peaks import peak_bus_bandwidth
-from etude.cost import catalogue
+from etude.machine import open_system
 from etude.model.schema import Collective
 
 
@@ -19,6 +19,6 @@ from etude.model.schema import Collective
     ],
 )
 def test_the_narrowest_level_that_a_group_crosses_counts(ranks, collective, peak) -> None:  # type: ignore[no-untyped-def]
-    system = catalogue.system("dgx-h100").resized(16)
+    system = open_system("dgx-h100").resized(16)
     inner, outer = (level.bandwidth_bytes_per_s / level.oversubscription for level in system.levels)
     assert peak_bus_bandwidth(system, np.array(list(ranks)), collective) == peak(inner, outer)

@@ -4,6 +4,7 @@ from typing import Any
 
 import etude
 from etude.analyse.operators import kernels, operators
+from etude.model.run import recorded
 from etude.store import chakra
 
 
@@ -11,7 +12,7 @@ def event(cat: str, name: str, ts: float, dur: float, tid: int = 1, **args: Any)
     return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": ts, "dur": dur, "args": args}
 
 
-def recorded(folder: Path) -> Path:
+def written(folder: Path) -> Path:
     """main calls layer twice, each runs mm (which calls copy_); its backward runs on another thread."""
     events = [event("python_function", "train.py(9): main", 0, 100)]
     for i in range(2):
@@ -37,26 +38,21 @@ def recorded(folder: Path) -> Path:
 
 
 def test_a_kernel_has_the_stack_of_the_operator_that_python_called(tmp_path: Path) -> None:
-    job = etude.open(recorded(tmp_path))
-    assert job.timing is not None
-    found = {
-        (row["stack"], row["name"]): row["count"] for row in kernels(job, job.timing, ["stack", "name"]).to_pylist()
-    }
+    job = etude.open(written(tmp_path))
+    found = {(row["stack"], row["name"]): row["count"] for row in kernels(recorded(job), ["stack", "name"]).to_pylist()}
     first, second = (f"train.py(9): main;model.py({line}): layer" for line in (3, 4))
     assert found == {(first, "gemm"): 1, (second, "gemm"): 1, (second, "gemm_bwd"): 1}  # backward is of its forward
-    by_frame = kernels(job, job.timing, ["stack:1"]).to_pylist()
+    by_frame = kernels(recorded(job), ["stack:1"]).to_pylist()
     assert {row["stack:1"]: row["count"] for row in by_frame} == {"model.py(3): layer": 1, "model.py(4): layer": 2}
-    inner = operators(job, job.timing, ["name", "stack:1"]).to_pylist()
+    inner = operators(recorded(job), ["name", "stack:1"]).to_pylist()
     assert {(row["name"], row["stack:1"]) for row in inner if row["name"] == "aten::copy_"} == {
         ("aten::copy_", "model.py(3): layer"), ("aten::copy_", "model.py(4): layer")
     }  # fmt: skip
 
 
 def test_stacks_travel_in_et_files(tmp_path: Path) -> None:
-    job = etude.open(recorded(tmp_path))
+    job = etude.open(written(tmp_path))
     (tmp_path / "out").mkdir()
     chakra.write_job(job, tmp_path / "out")
     again = etude.open(tmp_path / "out")
-    assert job.timing is not None
-    assert again.timing is not None
-    assert kernels(again, again.timing, ["stack"]).equals(kernels(job, job.timing, ["stack"]))
+    assert kernels(recorded(again), ["stack"]).equals(kernels(recorded(job), ["stack"]))

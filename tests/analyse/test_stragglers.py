@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from straggling_jobs import straggling
 from validate_stragglers import named
 
 import etude
 from etude.analyse.outliers import profile, slow_units
 from etude.analyse.stragglers import missing_only, stragglers
 from etude.errors import FormatError
+from etude.model.run import recorded
 from etude.model.schema import Collective, Kind
+from straggling_jobs import straggling
 from timed_jobs import timed
 
 
@@ -21,8 +22,8 @@ from timed_jobs import timed
      (5, 16, "slow_link", 1.2), (6, 16, "missing_participant", 1.0)],
 )  # fmt: skip
 def test_injected_truth_is_found(seed: int, ranks: int, kind: str, factor: float) -> None:
-    job, timing, truth = straggling(seed, ranks, kind, factor)
-    found = stragglers(job, timing).to_pylist()
+    run, truth = straggling(seed, ranks, kind, factor)
+    found = stragglers(run).to_pylist()
     assert named(truth, found) == kind
     if kind == "slow_rank":
         assert found[0]["slowdown_pct"] == pytest.approx(10, abs=2.5)
@@ -38,8 +39,8 @@ def test_a_rank_that_waits_is_not_slow() -> None:
     for i in range(20):
         ranks[0] += [(short, 100 * i, 100 * i + 10), (total, 100 * i + 10, 100 * i + 90)]
         ranks[1] += [(long, 100 * i, 100 * i + 80), (total, 100 * i + 80, 100 * i + 90)]
-    job, timing = timed(*ranks, groups={"g": [0, 1]})
-    assert len(stragglers(job, timing)) == 0
+    run = timed(*ranks, groups={"g": [0, 1]})
+    assert len(stragglers(run)) == 0
 
 
 def test_one_key_that_is_slow_makes_no_unit_slow() -> None:
@@ -60,21 +61,21 @@ def test_one_key_that_is_slow_makes_no_unit_slow() -> None:
 
 
 def test_one_rank_alone_is_compared_with_nobody() -> None:
-    job, timing = timed([({"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}, 0, 10)])
-    assert stragglers(job, timing).num_rows == 0
+    run = timed([({"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}, 0, 10)])
+    assert stragglers(run).num_rows == 0
 
 
 def test_who_never_came_is_named_and_who_waits_is_not() -> None:
     gemm = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}
     total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
     other = total | {"group": "h"}
-    job, timing = timed(
+    run = timed(
         [(gemm, 0, 10), (total, 10, None), (other, None, None)],
         [(gemm, 0, 10), (total, None, None)],  # the one
         [(gemm, 0, 10), (other, 10, None)],  # waits for rank 0, which waits for rank 1
         groups={"g": [0, 1], "h": [0, 2]},
     )
-    found = stragglers(job, timing).to_pylist()
+    found = stragglers(run).to_pylist()
     assert [(f["rank"], f["kind"]) for f in found] == [(1, "missing_participant")]
     assert "never came to all_reduce 1 of group `g`" in found[0]["evidence"]
 
@@ -82,8 +83,8 @@ def test_who_never_came_is_named_and_who_waits_is_not() -> None:
 def test_of_two_ranks_neither_is_called_slow() -> None:
     gemm = {"kind": Kind.COMP, "name": "gemm", "stream": 7, "cpu": 0}
     rows = [[(gemm, 1000 * i, 1000 * i + (100 + i % 3) * slow // 10) for i in range(64)] for slow in (10, 20, 10, 10)]
-    assert stragglers(*timed(*rows[:2])).num_rows == 0
-    found = stragglers(*timed(*rows)).to_pylist()
+    assert stragglers(timed(*rows[:2])).num_rows == 0
+    found = stragglers(timed(*rows)).to_pylist()
     assert [(f["rank"], f["kind"]) for f in found] == [(1, "slow_rank")]
     assert found[0]["confidence"] == pytest.approx(1 - 1 / 8)  # three others agree, which may be chance
 
@@ -110,8 +111,8 @@ def test_a_slow_group_is_named_by_its_ranks_even_if_nobody_said_who_is_in_it() -
     for rank in range(8):
         each = 100 if rank // 2 != 2 else 200
         ranks.append([(sums | {"group": f"g{rank // 2}"}, 1000 * i, 1000 * i + each + i % 3) for i in range(64)])
-    job, timing = timed(*ranks, groups={f"g{i}": None for i in range(4)})
-    found = stragglers(job, timing).to_pylist()
+    run = timed(*ranks, groups={f"g{i}": None for i in range(4)})
+    found = stragglers(run).to_pylist()
     assert [(f["rank"], f["kind"], f["ranks"]) for f in found] == [(4, "slow_link", [4, 5])]
     assert "group `g2`" in found[0]["evidence"]
 
@@ -136,7 +137,7 @@ def test_dumps_of_the_flight_recorder_tell_who_never_came(tmp_path: Path) -> Non
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump))
     job = etude.open(tmp_path)
     assert [len(job.trace(rank)) for rank in range(3)] == [4, 3, 4]
-    found = stragglers(job, job.timing).to_pylist()
+    found = stragglers(recorded(job)).to_pylist()
     assert [(f["rank"], f["kind"], f["confidence"]) for f in found] == [(1, "missing_participant", 1.0)]
     assert "rank 0, 2 waits" in found[0]["evidence"]
 
@@ -151,17 +152,17 @@ def test_a_dump_that_would_run_code_is_refused(tmp_path: Path) -> None:
 def test_a_rank_that_stops_before_the_others_is_missing() -> None:
     total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
     ranks = [[(total, 10 * i, 10 * i + 5) for i in range(20 if rank != 2 else 12)] for rank in range(4)]
-    job, timing = timed(*ranks, groups={"g": [0, 1, 2, 3]})
-    found = stragglers(job, timing).to_pylist()
+    run = timed(*ranks, groups={"g": [0, 1, 2, 3]})
+    found = stragglers(run).to_pylist()
     assert [(f["rank"], f["kind"]) for f in found] == [(2, "missing_participant")]
     assert "came to 12 of 20 collectives" in found[0]["evidence"]
-    assert missing_only(job)["rank"].to_pylist() == [2]  # the same without times
+    assert missing_only(run.job)["rank"].to_pylist() == [2]  # the same without times
 
 
 def test_a_rank_of_which_nothing_was_recorded_is_missing() -> None:
     total = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE, "group": "g"}
-    job, timing = timed(*[[(total, 0, 5)] for _ in range(3)], groups={"g": [0, 1, 2, 3]})
-    assert [(f["rank"], f["kind"]) for f in stragglers(job, timing).to_pylist()] == [(3, "missing_participant")]
+    run = timed(*[[(total, 0, 5)] for _ in range(3)], groups={"g": [0, 1, 2, 3]})
+    assert [(f["rank"], f["kind"]) for f in stragglers(run).to_pylist()] == [(3, "missing_participant")]
 
 
 def test_a_host_that_comes_late_leaves_its_device_idle_while_the_others_wait() -> None:
@@ -176,7 +177,7 @@ def test_a_host_that_comes_late_leaves_its_device_idle_while_the_others_wait() -
             nodes += [(gemm | {"step": step}, begin, begin + 500)]
             nodes += [(total | {"step": step}, begin + 500, 1000 * step + 800)]
         ranks.append(nodes)
-    found = stragglers(*timed(*ranks, groups={"g": list(range(6))})).to_pylist()
+    found = stragglers(timed(*ranks, groups={"g": list(range(6))})).to_pylist()
     assert [(f["rank"], f["kind"], f["pattern"], f["since"]) for f in found] == [(4, "late_host", "acute", 2)]
     assert found[0]["slowdown_pct"] == pytest.approx(100 * 150 / 800, abs=3)
 
@@ -195,5 +196,5 @@ def test_a_port_slows_every_group_that_its_rank_is_in() -> None:
             nodes.append((sums | {"group": group}, now, now + lasts))
             now += 2000
         ranks.append(nodes)
-    found = stragglers(*timed(*ranks, groups=groups), ranks_per_node=16).to_pylist()
+    found = stragglers(timed(*ranks, groups=groups), ranks_per_node=16).to_pylist()
     assert [(f["rank"], f["kind"], f["ranks"]) for f in found] == [(5, "slow_link", [5])]

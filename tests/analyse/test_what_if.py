@@ -8,6 +8,7 @@ import pytest
 from etude.analyse.critical_path import critical_path, length_ns
 from etude.analyse.what_if import Retimed, what_if
 from etude.errors import EtudeError, UsageError
+from etude.model.run import Run
 from etude.model.schema import Collective, Kind, Why
 from etude.simulate.options import Options, Overlap
 from etude.simulate.run import simulate
@@ -21,13 +22,13 @@ TOTAL = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": 
 
 def test_another_path_ends_what_shortening_buys() -> None:
     """gemm 0..100 on rank 0, norm 0..70 on rank 1, then a sum of 20: of gemm's 100 only 30 can be bought."""
-    job, timing = timed(
+    run = timed(
         [(GEMM, 0, 100), (TOTAL | {"data": [0]}, 100, 120)],
         [(NORM, 0, 70), (TOTAL | {"data": [0]}, 70, 120)],
         groups={"g": [0, 1]},
     )
     classes = [("compute", "gemm"), ("compute", "norm"), ("communication", "sum"), ("compute", "")]
-    rows = what_if(job, timing, classes).to_pylist()
+    rows = what_if(run, classes).to_pylist()
     assert [[row[f"buys_{part}_ns"] for part in (10, 50, 100)] for row in rows] == [
         [10, 30, 30], [0, 0, 0], [2, 10, 20], [10, 50, 100],
     ]  # fmt: skip
@@ -35,15 +36,15 @@ def test_another_path_ends_what_shortening_buys() -> None:
 
 def test_launches_and_gaps_are_classes_of_their_own() -> None:
     call = {"kind": Kind.COMP, "name": "cudaLaunchKernel", "thread": 1, "cpu": 1}
-    job, timing = timed([(call, 0, 10), (GEMM | {"data": [0]}, 14, 90), (call, 40, 50)])
-    trace = job.traces[0].replace(data_why=np.array([Why.LAUNCH], np.uint8))
-    job = job.replace(traces=(trace,))
-    assert what_if(job, timing, [("launch", "gemm"), ("host", "cudaLaunchKernel")])["buys_100_ns"].to_pylist() == [
+    run = timed([(call, 0, 10), (GEMM | {"data": [0]}, 14, 90), (call, 40, 50)])
+    trace = run.job.traces[0].replace(data_why=np.array([Why.LAUNCH], np.uint8))
+    run = Run(run.job.replace(traces=(trace,)), run.timing)
+    assert what_if(run, [("launch", "gemm"), ("host", "cudaLaunchKernel")])["buys_100_ns"].to_pylist() == [
         4,
         10,
     ]
     with pytest.raises(UsageError, match="no such kind"):
-        what_if(job, timing, [("magic", "gemm")])
+        what_if(run, [("magic", "gemm")])
 
 
 def test_it_is_the_simulation_again_with_its_order_as_a_rule() -> None:
@@ -54,12 +55,12 @@ def test_it_is_the_simulation_again_with_its_order_as_a_rule() -> None:
         plain = {"overlap": Overlap(), "eager_bytes": None, "concurrent_network": False, "slow_ranks": {}, "jitter": {}}
         try:
             first = simulate(job, system(), random_options(rng, job, **plain))
-            job = job.replace(timing=first)
-            timing = simulate(job, system(), Options(policy="recorded", fold=False))
+            job = job.replace(timing=first.timing)
+            run = simulate(job, system(), Options(policy="recorded", fold=False))
         except EtudeError:
             continue
-        retimed = Retimed(job, timing)
-        assert retimed.length_ns == timing.makespan_ns
+        retimed = Retimed(run)
+        assert retimed.length_ns == run.makespan_ns
         for part in (0.1, 0.5, 1.0):
             events, values = [], dict(job.values)
             for at, rank in enumerate(job.ranks.tolist()):
@@ -72,7 +73,7 @@ def test_it_is_the_simulation_again_with_its_order_as_a_rule() -> None:
                 events += [2 * (int(retimed.base[at]) + row) + 1 for row in mine]
             again = simulate(job.replace(values=values), system(), Options(policy="recorded", fold=False))
             found = retimed.buys(np.array(events, np.int64), part)
-            assert found == timing.makespan_ns - again.makespan_ns, (seed, part)
+            assert found == run.makespan_ns - again.makespan_ns, (seed, part)
             compared += 1
             bought += found > 0
     assert compared > 100
@@ -80,5 +81,5 @@ def test_it_is_the_simulation_again_with_its_order_as_a_rule() -> None:
 
 
 def test_nothing_faster_is_the_run_as_it_was() -> None:
-    job, timing = timed([(GEMM, 5, 10), (NORM, 12, 20)], [(GEMM, 0, 30)])
-    assert Retimed(job, timing).length_ns == length_ns(critical_path(job, timing)) == 30
+    run = timed([(GEMM, 5, 10), (NORM, 12, 20)], [(GEMM, 0, 30)])
+    assert Retimed(run).length_ns == length_ns(critical_path(run)) == 30

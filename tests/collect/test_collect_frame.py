@@ -13,7 +13,7 @@ from collected import ENVIRONMENT
 from etude.cli import main
 from etude.collect import layout
 from etude.collect import torch as collect
-from etude.collect.options import Options
+from etude.collect.options import CollectOptions
 from etude.errors import UsageError
 
 
@@ -24,7 +24,7 @@ def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_importing_collect_imports_no_pytorch():
-    code = "import sys, etude.collect.torch, etude.collect.launch; print('torch' in sys.modules)"
+    code = "import sys, etude.collect.torch, etude.collect.launcher; print('torch' in sys.modules)"
     assert python(code).stdout == "False\n"
 
 
@@ -148,5 +148,5 @@ def test_what_cannot_be_run_or_written_is_refused(tmp_path: Path, capsys: pytest
 
 
 def test_options_survive_the_way_to_the_worker():
-    options = Options(steps=3, warmup=1, plan={"tp": 2}, memory=True)
-    assert Options.from_dict(options.to_dict()) == options
+    options = CollectOptions(steps=3, warmup=1, plan={"tp": 2}, memory=True)
+    assert CollectOptions.from_dict(options.to_dict()) == options

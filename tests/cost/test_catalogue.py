@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from etude.cost import catalogue
+import etude.machine
+from etude.config import key_of
 from etude.errors import ClusterError, EtudeError
-from etude.model.reading import key_of
-from etude.model.system import Device, Level, System
+from etude.machine import device_names, open_device, open_system, system_names
+from etude.machine.system import Device, Level, System
 
 WANTED = {"v100", "a100", "h100", "h200", "b200", "gb200", "gb300", "mi300x", "tpu-v5p", "tpu-v6e"}
 SMALL = """
@@ -20,13 +21,13 @@ levels:
 
 
 def test_the_devices_are_these():
-    assert set(catalogue.device_names()) == WANTED
-    assert {"dgx-h100", "dgx-a100", "dgx-b200", "gb200-nvl72", "mi300x-node", "tpu-v5p-pod"} <= set(catalogue.names())
+    assert set(device_names()) == WANTED
+    assert {"dgx-h100", "dgx-a100", "dgx-b200", "gb200-nvl72", "mi300x-node", "tpu-v5p-pod"} <= set(system_names())
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", system_names())
 def test_every_system_loads_and_says_what_it_is(name: str):
-    system = catalogue.system(name)
+    system = open_system(name)
     assert system.name == name
     assert system.doc
     assert len(system) >= 64
@@ -45,32 +46,32 @@ def unsourced(part: object) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", system_names())
 def test_every_figure_has_its_source(name: str):
-    system = catalogue.system(name)
+    system = open_system(name)
     parts = [system.device, *system.levels, system.collectives]
     assert [u for part in parts for u in unsourced(part)] == []
     assert all(text.strip() for part in parts for text in part.source.values())
 
 
 def test_data_sheets():
-    h100 = catalogue.device("h100")
+    h100 = open_device("h100")
     assert (h100.peak("bf16"), h100.peak("fp8"), h100.memory_bandwidth_bytes_per_s) == (989.4e12, 1978.9e12, 3.35e12)
-    assert catalogue.system("dgx-a100").levels[0].bandwidth_bytes_per_s == 300e9
-    assert [level.size for level in catalogue.system("tpu-v5p-pod").levels] == [16, 16, 16]
+    assert open_system("dgx-a100").levels[0].bandwidth_bytes_per_s == 300e9
+    assert [level.size for level in open_system("tpu-v5p-pod").levels] == [16, 16, 16]
 
 
 def test_sizes_change():
-    assert [level.size for level in catalogue.system("dgx-h100").resized(512).levels] == [8, 64]
-    assert [level.size for level in catalogue.system("dgx-h100").resized(4).levels] == [4]
+    assert [level.size for level in open_system("dgx-h100").resized(512).levels] == [8, 64]
+    assert [level.size for level in open_system("dgx-h100").resized(4).levels] == [4]
     with pytest.raises(EtudeError, match="12 devices are not a whole number of units of 8"):
-        catalogue.system("dgx-h100").resized(12)
+        open_system("dgx-h100").resized(12)
 
 
 def test_a_file_of_ones_own(tmp_path: Path):
     path = tmp_path / "mine.yaml"
     path.write_text(SMALL)
-    system = catalogue.system(path)
+    system = open_system(path)
     assert (len(system), system.device.name) == (8, "NVIDIA H100 SXM5 80GB")
     assert system.levels[0].latency_ns == 700
 
@@ -107,11 +108,11 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, change: tuple[str,
     path = tmp_path / "mine.yaml"
     path.write_text(SMALL.replace(*change))
     if message is None:
-        assert len(catalogue.load(path)) == 8
+        assert len(open_system(path)) == 8
         return
     start = time.perf_counter()
     with pytest.raises(ClusterError, match=message):
-        catalogue.load(path)
+        open_system(path)
     assert time.perf_counter() - start < 1
 
 
@@ -120,32 +121,32 @@ def test_nonsense_is_refused(tmp_path: Path, text: str):
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(ClusterError):
-        catalogue.load(path)
+        open_system(path)
 
 
 def test_what_is_not_there():
     with pytest.raises(ClusterError, match="unknown system `dgx-h1000`\nhint: known: dgx-2"):
-        catalogue.system("dgx-h1000")
+        open_system("dgx-h1000")
     with pytest.raises(ClusterError, match=r"gone.yaml: no such file"):
-        catalogue.system("gone.yaml")
+        open_system("gone.yaml")
 
 
-@pytest.mark.parametrize("name", catalogue.names())
+@pytest.mark.parametrize("name", system_names())
 def test_a_system_written_is_the_system_read(name: str, tmp_path: Path):
-    system = catalogue.system(name)
+    system = open_system(name)
     assert System.from_dict(system.to_dict()) == system
     path = tmp_path / "again.yaml"
     path.write_text(yaml.safe_dump(system.to_dict()))
-    assert catalogue.load(path) == system
+    assert open_system(path) == system
 
 
 def test_the_files_are_in_the_package():
-    folder = Path(catalogue.__file__).parent / "systems"
-    assert len(list(folder.rglob("*.yaml"))) == len(catalogue.names()) + len(catalogue.device_names())
+    folder = Path(etude.machine.__file__).parent / "catalogue"
+    assert len(list(folder.rglob("*.yaml"))) == len(system_names()) + len(device_names())
 
 
 def test_descriptions_are_values():
-    assert catalogue.system("dgx-h100") == catalogue.system("dgx-h100")
-    assert isinstance(catalogue.system("dgx-h100"), System)
-    assert all(isinstance(level, Level) for level in catalogue.system("dgx-h100").levels)
-    assert isinstance(catalogue.device("h100"), Device)
+    assert open_system("dgx-h100") == open_system("dgx-h100")
+    assert isinstance(open_system("dgx-h100"), System)
+    assert all(isinstance(level, Level) for level in open_system("dgx-h100").levels)
+    assert isinstance(open_device("h100"), Device)

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etude.cost.algorithms import ALGORITHMS
-from etude.cost.catalogue import names, system
 from etude.cost.collectives import choose, collective_time_ns, collectives_time_ns, p2p_time_ns
 from etude.cost.groups import group_shape
 from etude.errors import UsageError
+from etude.machine import open_system, system_names
+from etude.machine.system import CollectiveSettings, Protocol, System
 from etude.model.job import Groups
 from etude.model.schema import UNKNOWN, Collective
-from etude.model.system import CollectiveSettings, Protocol, System
 from toy_systems import level, one_level, two_levels, with_protocols
 
 AR, RS, AG = Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER
@@ -216,14 +216,14 @@ def test_other_rails_are_reached_through_the_node() -> None:
 
 # ---- properties
 
-SYSTEMS = st.sampled_from(names())
+SYSTEMS = st.sampled_from(system_names())
 KINDS = st.sampled_from(sorted(ALGORITHMS))
 
 
 @settings(deadline=None, max_examples=150)
 @given(SYSTEMS, KINDS, st.integers(1, 40), st.integers(0, 1 << 34), st.data())
 def test_more_bandwidth_is_never_slower(name: str, kind: Collective, n: int, size: int, data: st.DataObject) -> None:
-    target = system(name)
+    target = open_system(name)
     ranks = data.draw(st.lists(st.integers(0, len(target) - 1), min_size=n, max_size=n, unique=True))
     algorithm = data.draw(st.sampled_from(sorted(set(ALGORITHMS[kind]) - {"in_switch", "torus"})))
     which = data.draw(st.integers(0, len(target.levels) - 1))
@@ -240,7 +240,7 @@ def test_more_bandwidth_is_never_slower(name: str, kind: Collective, n: int, siz
 @settings(deadline=None, max_examples=100)
 @given(SYSTEMS, KINDS, st.integers(2, 64), st.lists(st.integers(0, 1 << 36), min_size=2, max_size=8))
 def test_more_bytes_never_take_less_time(name: str, kind: Collective, n: int, sizes: list[int]) -> None:
-    time = collective_time_ns(system(name), kind, sorted(sizes), range(min(n, len(system(name)))))
+    time = collective_time_ns(open_system(name), kind, sorted(sizes), range(min(n, len(open_system(name)))))
     assert (np.diff(time) >= 0).all()
     assert (time > 0).all()
 
@@ -263,7 +263,7 @@ def test_nothing_beats_the_injection_port(n: int, kind: str, data: st.DataObject
 
 
 def test_many_sizes_of_a_large_group_are_quick() -> None:
-    target = system("dgx-h100")
+    target = open_system("dgx-h100")
     shape = group_shape(target, range(1024))
     time = collective_time_ns(target, AR, np.arange(100_000) * 1000, shape)
     assert time.shape == (100_000,)

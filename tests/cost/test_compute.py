@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.cost import catalogue, ops
+from etude.cost import ops
 from etude.cost.compute import MeasuredOps, compute_time_ns, roofline_ns
 from etude.cost.ops import OpClass, OpTable, Work
 from etude.errors import MismatchError, UsageError
+from etude.machine import device_names, open_device
+from etude.machine.system import Device, OpCost
 from etude.model.schema import UNKNOWN
-from etude.model.system import Device, OpCost
 
 PLAIN = OpCost(fixed_ns=0.0, flop_efficiency=1.0, memory_efficiency=1.0)
 # 1000 FLOP/ns in the matrix units, 10 in the vector units, 1 byte/ns
@@ -122,9 +123,9 @@ SIZES = st.integers(1, 1 << 14)
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.sampled_from(catalogue.device_names()), SIZES, SIZES, SIZES, st.sampled_from([1, 2, 7]))
+@given(st.sampled_from(device_names()), SIZES, SIZES, SIZES, st.sampled_from([1, 2, 7]))
 def test_no_gemm_beats_the_peak(name: str, m: int, n: int, k: int, batch: int):
-    device, work = catalogue.device(name), ops.matmul(m, n, k, batch=batch)
+    device, work = open_device(name), ops.matmul(m, n, k, batch=batch)
     time = float(roofline_ns(device, OpTable.of([work]))[0])
     assert time >= work.flops / device.peak("bf16") * 1e9
 
@@ -132,7 +133,7 @@ def test_no_gemm_beats_the_peak(name: str, m: int, n: int, k: int, batch: int):
 @settings(deadline=None, max_examples=100)
 @given(st.sampled_from(["copy", "activation", "elementwise"]), st.integers(1, 1 << 30), st.integers(1, 1 << 30))
 def test_more_elements_never_take_less_time(family: str, a: int, b: int):
-    device = catalogue.device("h200")
+    device = open_device("h200")
     works = [getattr(ops, family)(n) for n in sorted((a, b))]
     first, second = roofline_ns(device, OpTable.of(works)).tolist()
     assert first <= second

@@ -6,7 +6,7 @@ from etude.cost.compute import MeasuredOps
 from etude.cost.fit import fit, fold_of
 from etude.cost.ops import OpTable, copy
 from etude.errors import FormatError
-from etude.model.system import Device
+from etude.machine.system import Device
 
 
 def test_a_line_is_found():

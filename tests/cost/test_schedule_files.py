@@ -8,10 +8,10 @@ import pytest
 from etude.cost.schedule_files import from_job, from_msccl
 from etude.cost.schedules import schedule
 from etude.errors import ClusterError, CycleError, MismatchError
+from etude.machine.topology import Wire, ring
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.model.topology import Wire, ring
 from etude.simulate.networks import Operation, run_operations
 from symbolic import assert_right
 

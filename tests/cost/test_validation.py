@@ -7,9 +7,9 @@ import pytest
 import validate_nccl
 import validate_ops
 
-from etude.cost import catalogue
 from etude.cost.calibrate import calibrate, read_measured
 from etude.cost.compute import roofline_ns
+from etude.machine import open_device
 
 HERE = Path(__file__).resolve().parents[2]
 NCCL_HEAD = "source,gpu,gpus,gpus_per_node,collective,size_bytes,time_us,algbw_GBps,busbw_GBps,note\n"
@@ -41,7 +41,7 @@ def test_ops_on_tiny_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "ops.csv"
     rows = [f"copy_bf16,{n},0,{4 * n},{1.5 + 4 * n / 4e6:.4f}\n" for n in (10**6, 10**7, 10**8, 3 * 10**8)]
     path.write_text("op,shape,flops,bytes,microseconds\n" + "".join(rows))
-    result = validate_ops.validate(path, catalogue.device("h200"))
+    result = validate_ops.validate(path, open_device("h200"))
     assert np.isfinite(result.errors["refit"]).all()
     validate_ops.report(result, every=True)
     assert "copy" in capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_published_all_reduce_times(shared: Path):
 
 
 def test_measured_ops_that_were_held_out(shared: Path):
-    result = validate_ops.validate(shared / "measured" / "h200_ops.csv", catalogue.device("h200"))
+    result = validate_ops.validate(shared / "measured" / "h200_ops.csv", open_device("h200"))
     for model in ("catalogue", "refit"):
         _, mean, median = validate_ops.summary(result.errors[model])
         assert mean <= 0.15
@@ -70,7 +70,7 @@ def test_measured_ops_that_were_held_out(shared: Path):
 def test_the_h200_of_the_catalogue_is_what_the_grid_gives():
     """The shipped constants are those of a fit to our own measurements, rounded."""
     _, measured = read_measured(HERE / "benchmarks" / "h200_ops_grid.csv")
-    shipped = catalogue.device("h200")
+    shipped = open_device("h200")
     _, mean, median = validate_ops.summary(roofline_ns(shipped, measured.ops) / measured.time_ns - 1)
     assert mean <= 0.08
     assert median <= 0.05

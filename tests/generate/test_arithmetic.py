@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import closed_forms as forms
-from etude.cost.catalogue import system
 from etude.errors import UsageError
-from etude.generate.build import Generated, generate, is_product
-from etude.generate.model import Model
-from etude.generate.numbers import by_group
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
+from etude.generate.totals import by_group
+from etude.generate.train.job import Generated, generate, is_product
+from etude.machine import open_system
 from etude.model.schema import Collective, Kind
 from etude.simulate.run import simulate
 
@@ -219,9 +219,9 @@ def test_an_uneven_exchange_lasts_as_long_as_the_fullest_rank_receives():
     times = []
     for plan in ({"micro_batch": 64}, {"micro_batch": 64, "moe_skew": 1.5}, {"micro_batch": 96}):
         job = made(thin, gpus=4, ep=4, **plan).job
-        done, trace = simulate(job, system("dgx-h100")), job.trace(3)
+        (start, end), trace = simulate(job, open_system("dgx-h100")).timing.block(3), job.trace(3)
         exchanges = trace.collective == Collective.ALL_TO_ALL
-        times.append(int((done.end_ns[done.block_of[3]] - done.start_ns[done.block_of[3]])[exchanges].sum()))
+        times.append(int((end - start)[exchanges].sum()))
     assert times[0] < times[1] and times[1] == pytest.approx(times[2], rel=0.02)
 
 
@@ -335,4 +335,4 @@ def test_every_node_says_what_it_works_on(precision: str):
             (count,) = ast.literal_eval(shape)[0]
             assert count * width[kind.partition("::")[2].rstrip(")']")] == trace.in_bytes[row]
         else:
-            assert shape and kind and trace.flops[row] > 0 and trace.tensor_bytes[row] > 0
+            assert shape and kind and trace.flops[row] >= 0 and trace.tensor_bytes[row] > 0

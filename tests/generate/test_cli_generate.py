@@ -8,10 +8,10 @@ import pytest
 
 import etude
 from etude.cli import main
-from etude.cost.catalogue import system
+from etude.machine import open_system
 from etude.model.schema import Collective
+from etude.predict.plans import usual_batch
 from etude.simulate.run import simulate
-from etude.sweep.plans import usual_batch
 
 TINY = "{layers: 4, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq: 32, gated: true, tied: true}\n"
 PLAN = ["--gpus", "8", "--tp", "2", "--pp", "2", "--global-batch", "8", "--zero", "1"]
@@ -170,7 +170,7 @@ def test_members_of_a_collective_say_one_size_in_files_by_rank(tmp_path: Path, c
         sent = own.trace(rank).in_bytes[exchange]
         assert sent.min() == round(min(1.0, 0.5 + rank % 4 / 3) * 32 * 2 * 64 * 2)
         assert even.trace(rank).flops.clip(1).min() == 1
-    assert simulate(even, system("dgx-h100")).makespan_ns == simulate(own, system("dgx-h100")).makespan_ns
+    assert simulate(even, open_system("dgx-h100")).makespan_ns == simulate(own, open_system("dgx-h100")).makespan_ns
 
 
 def test_memory_over_time(tiny: str, tmp_path: Path, capsys):

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cost.catalogue import system
 from etude.errors import UsageError
-from etude.generate.build import generate, local_of
-from etude.generate.model import Model
+from etude.generate.blocks.transformer import CALLS_OF_16_BITS, CALLS_OF_ROUTER, layer
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.transformer import CALLS_OF_16_BITS, CALLS_OF_ROUTER, layer
+from etude.generate.train.job import generate, local_of
+from etude.machine import open_system
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 from etude.simulate.run import simulate
@@ -42,7 +42,7 @@ def test_the_host_issues_each_op_once_and_casts_with_their_product():
 def test_a_host_that_is_slow_sets_the_pace():
     """A millisecond an op is longer than any op of these takes: the step lasts as long as the host, and the last op."""
     job = generate(DENSE, Plan(seq=64, host_ns=1e6)).job
-    assert simulate(job, system("dgx-h100")).makespan_ns == pytest.approx(host_ns(job.traces[0]), rel=0.001)
+    assert simulate(job, open_system("dgx-h100")).makespan_ns == pytest.approx(host_ns(job.traces[0]), rel=0.001)
 
 
 @pytest.mark.parametrize("sp", [True, False])

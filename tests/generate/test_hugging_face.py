@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from etude.errors import UsageError
-from etude.generate.build import local_of, sequence_of
-from etude.generate.families import blocks_of
-from etude.generate.hugging_face import from_config
-from etude.generate.model import Model
+from etude.generate.blocks.families import blocks_of
+from etude.generate.model.hugging_face import from_config
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
+from etude.generate.train.job import local_of, sequence_of
 
 CONFIGS = json.loads(Path(__file__).with_name("hugging_face.json").read_text())
 LLAMA = CONFIGS["llama3.1-8b"][1]

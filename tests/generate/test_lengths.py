@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import etude
 from etude.errors import EtudeError, FormatError, UsageError
-from etude.generate.build import generate
-from etude.generate.lengths import Lengths, deal
-from etude.generate.model import Model
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
+from etude.generate.train.job import generate
+from etude.generate.train.lengths import Lengths, deal
 from etude.model.schema import UNKNOWN, Kind
 from toy_systems import one_level
 

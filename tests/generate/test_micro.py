@@ -9,9 +9,9 @@ import pytest
 import etude
 from etude.cli import main
 from etude.errors import UsageError
-from etude.generate.micro import COLLECTIVES, PATTERNS, MicroOptions, micro
-from etude.generate.numbers import numbers
+from etude.generate.micro_benchmarks import COLLECTIVES, PATTERNS, MicroOptions, micro
 from etude.model.schema import Collective, Kind
+from etude.model.totals import totals
 from toy_systems import one_level
 
 ALL = [*(c.name.lower() for c in COLLECTIVES), *PATTERNS, "shift:3"]
@@ -90,13 +90,13 @@ def test_who_sends_to_whom():
 def test_ranks_cost_nothing():
     job = micro("ring", MicroOptions(ranks=100_000, sizes=(8,)))
     assert (len(job.traces), len(job), job.nodes) == (1, 100_000, 200_000)
-    assert numbers(job)["comm_bytes_by_type"] == {"send": 800_000}
+    assert totals(job)["comm_bytes_by_type"] == {"send": 800_000}
 
 
 def test_numbers_count_ranks_with_values_of_their_own():
     job = micro("all_reduce", MicroOptions(ranks=4, sizes=(100,)))
     job = job.replace(values={2: {"in_bytes": np.array([1000], np.int64)}})
-    assert numbers(job)["comm_bytes_by_type"] == {"all_reduce": 3 * 100 + 1000}
+    assert totals(job)["comm_bytes_by_type"] == {"all_reduce": 3 * 100 + 1000}
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,11 @@
 import pytest
 
 from etude.errors import UsageError
-from etude.generate.build import local_of, sequence_of
-from etude.generate.families import blocks_of
-from etude.generate.model import Model, model, names
+from etude.generate.blocks.families import blocks_of
+from etude.generate.model.open import model_names, open_model
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
+from etude.generate.train.job import local_of, sequence_of
 
 SCALE = {"B": 10**9, "M": 10**6}
 
@@ -16,9 +17,9 @@ def params_of(m: Model, **plan: int) -> int:
     return sum(block.params for block in blocks_of(m, local_of(m, made)))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", model_names())
 def test_parameters_are_those_published(name: str):
-    m = model(name)
+    m = open_model(name)
     found = params_of(m)
     if m.params.isdigit():
         assert found == int(m.params)
@@ -28,15 +29,15 @@ def test_parameters_are_those_published(name: str):
 
 
 def test_parameters_do_not_depend_on_the_plan():
-    assert params_of(model("llama3-8b"), gpus=8, tp=8) == int(model("llama3-8b").params)
-    assert params_of(model("mixtral-8x7b"), gpus=8, ep=8) == int(model("mixtral-8x7b").params)
+    assert params_of(open_model("llama3-8b"), gpus=8, tp=8) == int(open_model("llama3-8b").params)
+    assert params_of(open_model("mixtral-8x7b"), gpus=8, ep=8) == int(open_model("mixtral-8x7b").params)
 
 
 def test_a_model_of_a_file(tmp_path):
     path = tmp_path / "tiny.yaml"
     path.write_text("{layers: 2, hidden: 8, heads: 2, ffn: 16, vocab: 10, seq: 4, gated: true}\n")
-    assert model(path).name == "tiny"
-    assert params_of(model(path)) == 2 * (4 * 8 * 8 + 3 * 8 * 16 + 2 * 8) + 8 + 2 * 10 * 8
+    assert open_model(path).name == "tiny"
+    assert params_of(open_model(path)) == 2 * (4 * 8 * 8 + 3 * 8 * 16 + 2 * 8) + 8 + 2 * 10 * 8
 
 
 @pytest.mark.parametrize(
@@ -54,10 +55,10 @@ def test_what_cannot_be_is_refused_with_the_place(tmp_path, text: str, problem: 
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match=problem) as caught:
-        model(path)
+        open_model(path)
     assert "m.yaml" in str(caught.value)
 
 
 def test_an_unknown_model_names_those_near():
     with pytest.raises(UsageError, match="llama3-70b"):
-        model("llama-3-70b")
+        open_model("llama-3-70b")

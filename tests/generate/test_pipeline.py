@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etude.errors import DeadlockError, EtudeError, FormatError, UsageError
-from etude.generate.pipeline import Action, PipelineSchedule, build, check, in_flight, times
-from etude.generate.schedules import KNOWN, parse, schedule
-from etude.generate.schedules_csv import read, text
+from etude.generate.schedules.by_name import KNOWN, parse, schedule
+from etude.generate.schedules.csv import read, text
+from etude.generate.schedules.pipeline import Action, PipelineSchedule, build, check, in_flight, times
 
 F, B, I, W = Action.FORWARD, Action.BACKWARD, Action.INPUT, Action.WEIGHT  # noqa: E741
 

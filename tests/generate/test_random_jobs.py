@@ -4,16 +4,16 @@ from random import Random
 
 import pytest
 
-from etude.cost.catalogue import system
 from etude.errors import UsageError
-from etude.generate.build import generate
 from etude.generate.plan import Plan
-from etude.model.check import check
+from etude.generate.train.job import generate
+from etude.machine import open_system
+from etude.model.check.whole import check
+from etude.predict.step import grown
 from etude.simulate.run import simulate
-from etude.sweep.predict import grown
 from random_jobs import random_model, random_plan
 
-DGX = system("dgx-h100")
+DGX = open_system("dgx-h100")
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -28,4 +28,4 @@ def test_a_random_job_is_sound_and_runs(seed: int):
     assert list(check(job)) == []
     done = simulate(job, grown(DGX, job.world_size))
     assert done.makespan_ns > 0
-    assert not done.partial
+    assert not done.timing.partial

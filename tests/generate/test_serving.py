@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 
 import etude
 from etude.cli import main
-from etude.cost import catalogue
 from etude.errors import FormatError, UsageError
-from etude.generate.batching import DRAFT, Batching, batch
-from etude.generate.model import Model, model
+from etude.generate.model.open import open_model
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.requests import Request, read_requests
-from etude.generate.serving import Serving, serve
-from etude.generate.serving_ops import ATTENTION
+from etude.generate.serving.batching import DRAFT, BatchLimits, batch
+from etude.generate.serving.job import Serving, serve
+from etude.generate.serving.ops import ATTENTION
+from etude.generate.serving.requests import Request, read_requests
+from etude.machine import open_system
 from etude.model.schema import Kind
-from etude.sweep.serving import predict_serving
+from etude.predict.serving import predict_serving
 from toy_systems import one_level
 
 TINY = Model(name="tiny", layers=4, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)
@@ -36,13 +37,13 @@ requests = st.lists(
     st.builds(Request, st.integers(1, 40), st.integers(1, 9), st.integers(0, 500)), min_size=1, max_size=8
 )
 batchings = st.builds(
-    Batching,
+    BatchLimits,
     max_batch=st.integers(1, 5),
     token_budget=st.integers(40, 64),
     chunked=st.just(False),
     kv_tokens=st.integers(50, 200),
 ) | st.builds(
-    Batching,
+    BatchLimits,
     max_batch=st.integers(1, 5),
     token_budget=st.integers(6, 30),
     chunked=st.just(True),
@@ -52,7 +53,7 @@ batchings = st.builds(
 
 
 @given(requests, batchings, st.booleans())
-def test_every_token_goes_through_once_and_limits_hold(rs: list[Request], b: Batching, timed: bool):
+def test_every_token_goes_through_once_and_limits_hold(rs: list[Request], b: BatchLimits, timed: bool):
     made = batch(rs, b, (lambda p: 7.0 * p.tokens) if timed else None)
     done: dict[int, int] = defaultdict(int)
     out: dict[int, int] = defaultdict(int)
@@ -79,7 +80,7 @@ def test_every_token_goes_through_once_and_limits_hold(rs: list[Request], b: Bat
 
 
 @given(requests, batchings, st.booleans())
-def test_who_gives_way_reads_again_and_all_get_their_tokens(rs: list[Request], b: Batching, timed: bool):
+def test_who_gives_way_reads_again_and_all_get_their_tokens(rs: list[Request], b: BatchLimits, timed: bool):
     b = replace(b, preempt=True, token_budget=b.token_budget if b.chunked else 100, speculate=0)
     made = batch(rs, b, (lambda p: 7.0 * p.tokens) if timed else None)
     held: dict[int, int] = defaultdict(int)
@@ -101,7 +102,7 @@ def test_who_gives_way_reads_again_and_all_get_their_tokens(rs: list[Request], b
 
 def test_the_last_gives_way_by_hand():
     """Room for 12 tokens: both prompts fit, and after two tokens each the second gives way until the first is done."""
-    made = batch([Request(4, 5), Request(4, 5)], Batching(kv_tokens=12, preempt=True))
+    made = batch([Request(4, 5), Request(4, 5)], BatchLimits(kv_tokens=12, preempt=True))
     assert [(p.phase, [(s.request, s.queries, s.keys) for s in p.spans]) for p in made.passes] == [
         ("prefill", [(0, 4, 4), (1, 4, 4)]),
         ("decode", [(0, 1, 5), (1, 1, 5)]),
@@ -117,14 +118,14 @@ def test_the_last_gives_way_by_hand():
 
 def test_prompts_alone_or_cut_and_shared_by_hand():
     rs = [Request(10, 3), Request(4, 3)]
-    whole = batch(rs, Batching(token_budget=12))
+    whole = batch(rs, BatchLimits(token_budget=12))
     assert [(p.phase, [(s.request, s.queries, s.keys) for s in p.spans]) for p in whole.passes] == [
         ("prefill", [(0, 10, 10)]),
         ("prefill", [(1, 4, 4)]),
         ("decode", [(0, 1, 11), (1, 1, 5)]),
         ("decode", [(0, 1, 12), (1, 1, 6)]),
     ]
-    cut = batch(rs, Batching(token_budget=6, chunked=True))
+    cut = batch(rs, BatchLimits(token_budget=6, chunked=True))
     assert [(p.phase, [(s.request, s.queries, s.keys) for s in p.spans]) for p in cut.passes] == [
         ("prefill", [(0, 6, 6)]),
         ("prefill", [(0, 4, 10), (1, 2, 2)]),
@@ -137,18 +138,18 @@ def test_prompts_alone_or_cut_and_shared_by_hand():
 
 def test_a_request_waits_for_its_arrival():
     late = [Request(5, 2), Request(5, 2, arrival_ns=1000)]
-    made = batch(late, Batching(), lambda p: 10.0)
+    made = batch(late, BatchLimits(), lambda p: 10.0)
     assert [[s.request for s in p.spans] for p in made.passes] == [[0], [0], [1], [1]]
 
 
 def test_speculation_by_hand():
     """Everything is taken: a round of two drafted tokens makes three."""
-    made = batch([Request(5, 7)], Batching(speculate=2, accept=1.0))
+    made = batch([Request(5, 7)], BatchLimits(speculate=2, accept=1.0))
     shown = [(p.phase, [(s.queries, s.keys) for s in p.spans], p.outputs) for p in made.passes]
     one = [("draft", [(1, 6)], 1), ("draft", [(1, 7)], 1), ("decode", [(3, 8)], 3)]
     two = [("draft", [(1, 9)], 1), ("draft", [(1, 10)], 1), ("decode", [(3, 11)], 3)]
     assert shown == [("prefill", [(5, 5)], 1), ("draft", [(5, 5)], 0), *one, *two]
-    none = batch([Request(5, 7)], Batching(speculate=2, accept=0.0))
+    none = batch([Request(5, 7)], BatchLimits(speculate=2, accept=0.0))
     assert sum(p.phase == "decode" for p in none.passes) == 6
 
 
@@ -248,7 +249,7 @@ def test_every_job_is_sound_and_ends(data: st.DataObject):
     draft = DRAFT_MODEL if serving.speculate else None
     some = st.lists(st.builds(Request, st.integers(1, 20), st.integers(1, 4), st.integers(0, 10**6)), max_size=5)
     given_requests = data.draw(st.none() | some)
-    device = data.draw(st.sampled_from([None, catalogue.system("dgx-h100").device]))
+    device = data.draw(st.sampled_from([None, open_system("dgx-h100").device]))
     try:
         found = serve(m, Plan(gpus=tp * pp * dp, tp=tp, pp=pp, ep=ep, etp=etp), serving, requests=given_requests,
                       draft=draft, device=device)  # fmt: skip
@@ -278,7 +279,7 @@ def test_keys_and_values_go_from_readers_to_makers():
 
 def test_arrivals_hold_back_passes():
     rs = [Request(8, 2), Request(8, 2, arrival_ns=10**9)]
-    device = catalogue.system("dgx-h100").device
+    device = open_system("dgx-h100").device
     timed = serve(TINY, Plan(), Serving(), requests=rs, device=device)
     assert etude.simulate(timed.job, one_level("switch", 1)).makespan_ns >= 10**9
     free = serve(TINY, Plan(), Serving(), requests=rs)
@@ -297,7 +298,7 @@ def test_arrivals_hold_back_passes():
         ({"serving": Serving(disaggregate="x")}, "disaggregate `x`"),
         ({"serving": Serving(prefill=100, kv_memory_bytes=4096)}, "keys and values of 8 fit"),
         ({"serving": Serving(prefill=100, token_budget=50)}, "does not fit a pass of 50"),
-        ({"model": model("bert-base")}, "decoders are served"),
+        ({"model": open_model("bert-base")}, "decoders are served"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, object], problem: str):
@@ -329,7 +330,7 @@ def test_when_each_request_gets_its_tokens(pp: int, split: str):
 
 def test_waiting_begins_with_the_arrival():
     rs = [Request(8, 2), Request(8, 1, arrival_ns=10**9)]
-    timed = serve(TINY, Plan(), Serving(), requests=rs, device=catalogue.system("dgx-h100").device)
+    timed = serve(TINY, Plan(), Serving(), requests=rs, device=open_system("dgx-h100").device)
     table = predict_serving(timed, one_level("switch", 1)).answers.to_pydict()
     assert table["ttft_ns"][1] < 10**8
     assert table["tpot_ns"][1] is None

@@ -12,22 +12,22 @@ from hypothesis import strategies as st
 
 import etude
 from etude.cli import main
-from etude.cost.traces import timed
 from etude.errors import FormatError, UsageError
-from etude.generate.build import generate
-from etude.generate.micro import MicroOptions, micro
-from etude.generate.model import Model
+from etude.generate.micro_benchmarks import MicroOptions, micro
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.synth import COLUMNS, Learned, read, write
-from etude.generate.synth_grammar import folded, size, unfolded
-from etude.generate.synth_learn import hidden, learn
-from etude.generate.synth_make import MakeOptions, make
+from etude.generate.train.job import generate
 from etude.model.build import TraceBuilder, job_of
-from etude.model.grid import on_grid
 from etude.model.job import Job
+from etude.model.rounding import on_grid
 from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.predict.similarity import likeness
 from etude.store import chakra
-from etude.sweep.likeness import likeness
+from etude.synth.grammar import folded, size, unfolded
+from etude.synth.learned import COLUMNS, Learned, read, write
+from etude.synth.learning import hidden, learn
+from etude.synth.making import MakeOptions, make
+from etude.transform.durations import with_durations
 from toy_systems import one_level
 
 TINY = Model(name="tiny", layers=4, hidden=64, heads=4, kv_heads=2, head_size=16, ffn=128, vocab=512, gated=True)
@@ -82,7 +82,10 @@ def test_a_job_of_the_same_size_behaves_alike(plan: dict[str, object]):
 def test_times_stay_when_names_go():
     """Products take other times than their FLOPs and bytes alone say; with times learned, the step is as long."""
     job, system = training(gpus=4, seq=64), one_level("switch", 4)
-    found = {row["what"]: row["difference"] for row in likeness(job, make(learn([timed(job, system.device)])), system)}
+    found = {
+        row["what"]: row["difference"]
+        for row in likeness(job, make(learn([with_durations(job, system.device)])), system)
+    }
     assert abs(found["simulated step, ns"]) < 0.05
 
 
@@ -117,7 +120,7 @@ def test_sharded_weights_are_as_many_in_all():
 
 
 def test_a_sharded_optimizer_has_less_to_do_on_more_ranks():
-    small, large = (timed(training(gpus=n, zero=1, seq=64), one_level("switch", 4).device) for n in (4, 16))
+    small, large = (with_durations(training(gpus=n, zero=1, seq=64), one_level("switch", 4).device) for n in (4, 16))
     made = make(learn([small]), MakeOptions(ranks=16))
 
     def moved(job: Job) -> float:

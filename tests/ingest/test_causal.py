@@ -15,7 +15,7 @@ import etude
 from etude.cli import main
 from etude.errors import EtudeError, MismatchError
 from etude.ingest import causal
-from etude.model.check import check
+from etude.model.check.whole import check
 from etude.model.schema import UNKNOWN, Why
 from etude.model.trace import Trace
 from recorded import device_json, event, host_json, kernel, launch, node, op, read_device_json, read_host_json

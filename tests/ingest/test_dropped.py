@@ -13,7 +13,7 @@ def recorded(*events: dict[str, Any], **members: Any) -> DeviceTrace:
 
 
 def notes(*events: dict[str, Any], **members: Any) -> list[str]:
-    return list(dropped(recorded(*events, **members)))
+    return [note.what for note in dropped(recorded(*events, **members), 0)]
 
 
 def pair(number: int, at: float) -> list[dict[str, Any]]:
@@ -51,6 +51,11 @@ def test_activity_that_nobody_launched_is_of_before_or_dropped() -> None:
 def test_what_the_profiler_said_of_lost_records_is_told_and_nothing_else() -> None:
     said = ["WARNING:2026-01-08 08:51:59 865:3386 Cupti.cpp:47] Dropped 120 activity records", "WARNING: hello"]
     assert notes(*WHOLE, WARNING=said) == ["the profiler said: Dropped 120 activity records"]
+
+
+def test_what_lies_at_an_edge_of_the_recording_is_marked() -> None:
+    events = recorded(kernel("old", 1, 1, 99, 0), launch(2, 20), *WHOLE, launch(60, 21))
+    assert [(note.rank, note.at_edge) for note in dropped(events, 3)] == [(3, True), (3, False), (3, True)]
 
 
 def test_notes_go_with_the_job() -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from etude.ingest.laid_down import SMALL, LaidDown, lay_down
+from etude.ingest.spill import SMALL, LaidDown, lay_down
 
 
 def test_arrays_come_back_from_a_file_that_has_no_name(tmp_path: Path) -> None:

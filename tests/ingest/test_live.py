@@ -14,7 +14,7 @@ import pytest
 import etude
 from collected import SCENARIOS
 from etude.cli import main
-from etude.model.check import check
+from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 

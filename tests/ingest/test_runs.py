@@ -13,8 +13,9 @@ import pytest
 import etude
 from etude.cli import main
 from etude.errors import EtudeError, UsageError
-from etude.ingest import causal, laid_down, runs
-from etude.model.check import check
+from etude.ingest import causal, runs
+from etude.ingest import spill as laid_down
+from etude.model.check.whole import check
 from etude.model.schema import Collective, Kind
 from recorded import device_json, kernel, launch, op
 

@@ -10,7 +10,7 @@ import etude
 from etude.cli import main
 from etude.errors import FormatError, UsageError
 from etude.ingest.text import read_text
-from etude.model.check import check
+from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective
 

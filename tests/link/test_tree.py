@@ -17,17 +17,17 @@ Interval = tuple[int, int, int, bool]
 
 
 def naive(intervals: list[Interval], slack: int) -> list[int]:
-    """(thread, start, end, is outer): the last before it, in order, that holds it, and itself ends inside its own."""
+    """(thread, start, end, is outer): the last before it, in order, that holds it, and itself ends inside its own. An
+    end that is late by no more than the slack is the end of what is around it."""
     order = sorted(range(len(intervals)), key=lambda i: (intervals[i][0], intervals[i][1], -intervals[i][2], i))
-    found, frames = [-1] * len(intervals), []
+    found, frames = [-1] * len(intervals), {}
     for i in order:
         thread, start, end, is_outer = intervals[i]
-
-        around = [j for j in frames if intervals[j][0] == thread and intervals[j][2] > start]
-        holding = [j for j in around if end <= intervals[j][2] + slack]
+        around = [j for j, until in frames.items() if intervals[j][0] == thread and until > start]
+        holding = [j for j in around if end <= frames[j] + slack]
         found[i] = holding[-1] if holding else -1
         if is_outer and (not around or found[i] == around[-1]):
-            frames.append(i)
+            frames[i] = min([end, *(frames[j] for j in around[-1:])])
     return found
 
 

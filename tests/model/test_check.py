@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import strategies
 from etude.errors import TraceError
 from etude.model.build import TraceBuilder, job_of
-from etude.model.check import Finding, check
-from etude.model.findings import FEW, SEVERITY
+from etude.model.check.findings import FEW, SEVERITY
+from etude.model.check.whole import Finding, check
 from etude.model.fold import fold
 from etude.model.graph import topological_order
 from etude.model.job import Job, Note, assemble

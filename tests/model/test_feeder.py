@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from etude.errors import CycleError, DanglingDependency, DeadlockError, TraceError, UsageError
 from etude.model.build import TraceBuilder, build_trace, job_of
-from etude.model.feeder import Feeder, feeder
+from etude.model.feeder.feed import Feeder, feeder
 from etude.model.fold import fold
 from etude.model.job import Job, Part, assemble
 from etude.model.schema import Collective, Kind, LaneKind, ValueKind

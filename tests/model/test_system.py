@@ -1,7 +1,7 @@
 import pytest
 
 from etude.errors import ClusterError, UsageError
-from etude.model.system import Device, Level, LevelKind, Protocol, System
+from etude.machine.system import Device, Level, LevelKind, Protocol, System
 from toy_systems import one_level, two_levels
 
 

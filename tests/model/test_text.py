@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive_text
+from etude.kernels.varint import encode_varint
 from etude.model import text
 
 WORDS = st.lists(
@@ -38,7 +39,7 @@ def test_intern_agrees_with_a_dict(words: list[str | None]) -> None:
         offsets.append(-1 if w is None else len(heap))
         if w is not None:
             raw = w.encode()
-            heap += text.varint(len(raw)) + raw
+            heap += encode_varint(len(raw)) + raw
     padded = text.pad(bytes(heap))
     codes, unique = text.intern(padded, np.array(offsets, np.int64))
     assert (codes.tolist(), text.strings(padded, unique)) == naive_text.intern(words)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from etude.errors import ClusterError
-from etude.model.fabrics import dragonfly, fat_tree, rail_clos, topology_of_system
-from etude.model.routes import Routes, check_connected, common_switch
-from etude.model.system import Device, Level, LevelKind, System
-from etude.model.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
+from etude.machine.fabrics import dragonfly, fat_tree, rail_clos, topology_of_system
+from etude.machine.routes import Routes, check_connected, common_switch
+from etude.machine.system import Device, Level, LevelKind, System
+from etude.machine.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 
 W = Wire(bytes_per_s=50e9, latency_ns=500)
 FAST = Wire(bytes_per_s=450e9, latency_ns=300)

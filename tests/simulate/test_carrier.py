@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cost.catalogue import system as catalogue
 from etude.cost.collectives import choose
 from etude.cost.groups import group_shape
 from etude.errors import ClusterError, UsageError
+from etude.machine import open_system as catalogue
+from etude.machine.fabrics import topology_of_system
+from etude.machine.system import CollectiveSettings, Protocol
+from etude.machine.topology import Blocks, LinkList, VertexKind, Wire, topology_of
 from etude.model.build import TraceBuilder, job_of
-from etude.model.fabrics import topology_of_system
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.model.system import CollectiveSettings, Protocol
-from etude.model.topology import Blocks, Links, VertexKind, Wire, topology_of
 from etude.simulate.networks import run_operations
 from etude.simulate.networks.carrier import Carrier
 from etude.simulate.options import Overlap
@@ -158,8 +158,8 @@ def test_compute_is_slower_while_its_rank_communicates(network: str):
     slow = simulate(
         job(nodes, nodes), toy, network=network, collective={"all_reduce": "ring"}, overlap=Overlap(compute=2.0)
     )
-    assert [int(plain.block(0)[1][i]) for i in (0, 1)] == [1000, 220]  # two steps of 10 + 100 ns
-    assert [int(slow.block(0)[1][i]) for i in (0, 1)] == [1110, 220]  # of those 220 ns of compute, half is done
+    assert [int(plain.timing.block(0)[1][i]) for i in (0, 1)] == [1000, 220]  # two steps of 10 + 100 ns
+    assert [int(slow.timing.block(0)[1][i]) for i in (0, 1)] == [1110, 220]  # of those 220 ns of compute, half is done
 
 
 @BOTH
@@ -170,7 +170,7 @@ def test_transfers_are_slower_beside_compute(network: str):
     slow = simulate(
         job(nodes, idle), toy, network=network, collective={"all_reduce": "ring"}, overlap=Overlap(communication=1.5)
     )
-    assert int(slow.block(1)[1][0]) == (10 + 150) + (10 + 100)  # the second step starts when compute is done
+    assert int(slow.timing.block(1)[1][0]) == (10 + 150) + (10 + 100)  # the second step starts when compute is done
 
 
 @BOTH
@@ -184,7 +184,7 @@ def test_overlap_of_many_changes_keeps_the_books(network: str):
     slow = simulate(given, toy, network=network, overlap=Overlap(compute=1.3, communication=1.7))
     assert slow.makespan_ns > plain.makespan_ns
     for rank in range(4):
-        start, end = slow.block(rank)
+        start, end = slow.timing.block(rank)
         assert (end >= start).all()
         assert (end - start >= np.array([70 + 13 * k for k in range(30)] + [0] * 20)).all()
 
@@ -192,7 +192,7 @@ def test_overlap_of_many_changes_keeps_the_books(network: str):
 @BOTH
 def test_equal_ways_are_taken_at_once(network: str):
     """Two devices with two switches between them: a message takes both, as channels do."""
-    links = Links()
+    links = LinkList()
     links.add_both(np.repeat([0, 1], 2), np.tile([2, 3], 2), Wire(bytes_per_s=1e9, latency_ns=10))
     kind = np.array([VertexKind.DEVICE] * 2 + [VertexKind.SWITCH] * 2, np.uint8)
     graph = topology_of(

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 
 from etude.cli import main
-from etude.cost.catalogue import device, system
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpClass, OpTable, Work
 from etude.cost.traces import ops_of
 from etude.errors import FormatError
+from etude.machine import open_device, open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.simulate.run import simulate
 from etude.store import chakra
 
-H200 = system("dgx-h200")
+H200 = open_system("dgx-h200")
 BF16 = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)']"
 
 
@@ -32,7 +32,7 @@ def job(*nodes: dict[str, Any]) -> Job:
 
 
 def times(found: Any) -> list[int]:
-    start, end = found.block(0)
+    start, end = found.timing.block(0)
     return (end - start).tolist()
 
 
@@ -44,7 +44,7 @@ def test_an_operator_takes_what_its_class_and_size_say():
     gemm = Work(
         op_class=OpClass.GEMM, flops=2 * 4096**3, size_bytes=3 * 2 * 4096**2, dtype="bf16", m=4096, n=4096, k=4096
     )
-    expected = int(compute_time_ns(device("h200").busy(), OpTable.of([gemm]))[0])  # as one of many
+    expected = int(compute_time_ns(open_device("h200").busy(), OpTable.of([gemm]))[0])  # as one of many
     assert times(simulate(job(shaped(4096, 4096, 4096)), H200, compute="roofline")) == [expected]
     assert times(simulate(job(shaped(4096, 4096, 4096)), H200)) == [expected]  # nothing was recorded
     thin = times(simulate(job(shaped(16, 4096, 4096)), H200, compute="roofline"))[0]

@@ -12,12 +12,12 @@ import pytest
 import etude
 from etude.cli import main
 from etude.errors import ClusterError, UsageError
+from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
+from etude.machine.levels import levels_of
+from etude.machine.topology import Wire, full, ring
 from etude.model.build import TraceBuilder, job_of
-from etude.model.fabrics import dragonfly, fat_tree, rail_clos
 from etude.model.job import Job
-from etude.model.levels import levels_of
 from etude.model.schema import Collective, Kind
-from etude.model.topology import Wire, full, ring
 from etude.store import chakra
 
 WIRE = Wire(bytes_per_s=1e9, latency_ns=100)

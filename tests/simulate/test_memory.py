@@ -12,11 +12,17 @@ import etude
 from etude.errors import ClusterError, TraceError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
-from etude.model.schema import Collective, Kind, ValueKind
-from etude.simulate.memory import tensors_of
+from etude.model.memory import memory_peaks, tensors_of
+from etude.model.run import Run
+from etude.model.schema import UNKNOWN, Collective, Kind, ValueKind
 from etude.simulate.options import RemoteMemory
 from etude.simulate.run import simulate
 from toy_systems import one_level
+
+
+def peaks(run: Run) -> list[int]:
+    return memory_peaks(run).held_bytes.tolist()
+
 
 TOY = one_level("switch", 4)
 FAR = RemoteMemory(bytes_per_s=2e9, latency_ns=7)
@@ -41,7 +47,7 @@ def test_a_tensor_lives_from_who_makes_it_to_who_takes_it_last():
         (10, named(inputs=["w", "1000"], outputs=["d", "480"])),  # c stays, nobody takes it: 1050 + 30 + 480
     )
     found = simulate(job, TOY)
-    assert found.ranks.peak_memory_bytes.tolist() == [1560]
+    assert peaks(found) == [1560]
 
 
 def test_a_naive_sweep_agrees():
@@ -57,8 +63,8 @@ def test_a_naive_sweep_agrees():
             nodes.append((int(rng.integers(1, 9)), named(**lists)))
         job = chain(*nodes)
         found = simulate(job, TOY)
-        start, end = found.block(0)
-        assert found.ranks.peak_memory_bytes.tolist() == [naive_peak(nodes, start, end)]
+        start, end = found.timing.block(0)
+        assert peaks(found) == [naive_peak(nodes, start, end)]
 
 
 def naive_peak(nodes: list[tuple[int, dict[str, Any]]], start: Any, end: Any) -> int:
@@ -92,7 +98,7 @@ def test_more_than_the_device_has_is_said():
 
 def test_lists_of_another_form_are_left_alone():
     for texts in (["a"], ["a", "b"], ["a", "1", "b"], ["a", "-3"]):
-        assert simulate(chain((1, named(inputs=texts))), TOY).ranks.peak_memory_bytes.tolist() == [0]
+        assert peaks(simulate(chain((1, named(inputs=texts))), TOY)) == [UNKNOWN]
 
 
 def test_ranks_that_differ_in_tensors_alone_are_not_folded():
@@ -103,7 +109,7 @@ def test_ranks_that_differ_in_tensors_alone_are_not_folded():
         b.add(Kind.COLL, source_id=2, data=[0], collective=Collective.ALL_REDUCE, in_bytes=8)
         builders.append(b)
     found = simulate(job_of("w", builders), TOY)
-    assert found.ranks.peak_memory_bytes.tolist() == [100, 101]
+    assert peaks(found) == [100, 101]
 
 
 def memory_job(kind: Kind, place: Any, value_kind: ValueKind = ValueKind.UINT32) -> Job:
@@ -116,13 +122,14 @@ def memory_job(kind: Kind, place: Any, value_kind: ValueKind = ValueKind.UINT32)
 @pytest.mark.parametrize(
     ("place", "remote", "time_ns", "peak"),
     [
-        (1, FAR, 1000, 0), (2, FAR, 507, 1000), (None, FAR, 507, 1000), (1, None, 1000, 0), (None, None, 1000, 1000),
+        (1, FAR, 1000, UNKNOWN), (2, FAR, 507, 1000), (None, FAR, 507, 1000), (1, None, 1000, UNKNOWN),
+        (None, None, 1000, 1000),
     ],
 )  # fmt: skip
 def test_memory_nodes_work_where_they_say(place: int | None, remote: RemoteMemory | None, time_ns: int, peak: int):
     """1000 B at 1 B/ns in the device's own memory, at 2 B/ns and 7 ns in the remote one."""
     found = simulate(memory_job(Kind.MEM_LOAD, place), TOY, remote_memory=remote)
-    assert (found.makespan_ns, found.ranks.peak_memory_bytes.tolist()) == (time_ns, [peak])
+    assert (found.makespan_ns, peaks(found)) == (time_ns, [peak])
 
 
 def test_words_and_what_cannot_be():

@@ -12,9 +12,9 @@ from hypothesis.strategies import DrawFn
 
 from etude.cost.schedules import known, schedule
 from etude.errors import ClusterError, UsageError
-from etude.model.fabrics import dragonfly, fat_tree, rail_clos
+from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
+from etude.machine.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 from etude.model.schema import Collective
-from etude.model.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 from etude.simulate.networks import NetworkOptions, Operation, run_operations, slots, transfers
 from etude.simulate.networks.registry import Registry
 from etude.simulate.networks.standalone import run_registered

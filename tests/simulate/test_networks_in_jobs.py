@@ -11,8 +11,8 @@ import pytest
 import etude
 from etude.cost.schedules import known, schedule
 from etude.errors import DeadlockError, UsageError
+from etude.machine.fabrics import topology_of_system
 from etude.model.build import TraceBuilder, job_of
-from etude.model.fabrics import topology_of_system
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.simulate import engine
@@ -46,11 +46,11 @@ def coll(size: int, what: Collective = AR, **row: Any) -> tuple[Kind, dict[str, 
 
 
 def ends(found: Simulated, row: int) -> list[int]:
-    return [int(found.block(at)[1][row]) for at in range(len(found.block_of))]
+    return [int(found.timing.block(at)[1][row]) for at in range(len(found.timing.block_of))]
 
 
 def spans(found: Simulated, rank: int) -> list[tuple[int, int]]:
-    start, end = found.block(rank)
+    start, end = found.timing.block(rank)
     return list(zip(start.tolist(), end.tolist(), strict=True))
 
 
@@ -192,7 +192,7 @@ def test_slots_grow_and_slices_do_not_matter(network: Any, monkeypatch: pytest.M
     monkeypatch.setattr(engine, "TURNS", 3)
     cut = simulate(given, ONE, network=network, collective=plan)
     assert cut.links == whole.links
-    assert all(np.array_equal(a, b) for a, b in zip(cut.end_ns, whole.end_ns, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(cut.timing.end_ns, whole.timing.end_ns, strict=True))
 
 
 @BOTH
@@ -203,7 +203,7 @@ def test_an_interrupted_run_keeps_what_is_done(network: Any, monkeypatch: pytest
     monkeypatch.setattr(engine, "SLICE", 1)
     given = job(*([comp(5, stream=1), coll(50, data=[0], stream=1)] for _ in range(2)))
     found = simulate(given, ONE, network=network, progress=stop)
-    assert found.partial
+    assert found.timing.partial
     assert spans(found, 0) == [(0, 5), (5, UNKNOWN)]
 
 
@@ -238,7 +238,7 @@ def test_nothing_starts_before_what_it_waits_for(network: Any, seed: int):
     found = simulate(given, where, network=network)
     assert plain.simulated_ranks == found.simulated_ranks
     for at in range(len(given.ranks)):
-        trace, (start, end) = given.traces[int(given.trace_of[at])], found.block(at)
+        trace, (start, end) = given.traces[int(given.trace_of[at])], found.timing.block(at)
         assert (start != UNKNOWN).all()
         assert (start <= end).all()
         for edges, first in ((trace.data, trace.data_start), (trace.ctrl, trace.ctrl_start)):
@@ -246,4 +246,4 @@ def test_nothing_starts_before_what_it_waits_for(network: Any, seed: int):
                 for before in edges[first[row] : first[row + 1]].tolist():
                     assert before < 0 or start[row] >= end[before]
     again = simulate(given, where, network=network)
-    assert all(np.array_equal(a, b) for a, b in zip(found.end_ns, again.end_ns, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(found.timing.end_ns, again.timing.end_ns, strict=True))

@@ -14,7 +14,7 @@ from etude.errors import ClusterError, MismatchError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
-from etude.named import open_algorithm
+from etude.opening import open_algorithm
 from etude.simulate.run import simulate
 from etude.store import chakra
 from toy_systems import one_level

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cost import catalogue
+from etude.analyse.breakdown import breakdown
 from etude.errors import ClusterError, DeadlockError, EtudeError, MismatchError, TraceError, UsageError
+from etude.machine import open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.fold import fold
 from etude.model.job import Job
+from etude.model.memory import memory_peaks
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.timing import Origin, Timing
 from etude.simulate import engine
@@ -31,7 +33,7 @@ SUM = {"collective": Collective.ALL_REDUCE, "in_bytes": 50}
 
 
 def times(job: Job, rank: int = 0, **options: Any) -> list[tuple[int, int]]:
-    start, end = simulate(job, ONE, **options).block(job.index(rank))
+    start, end = simulate(job, ONE, **options).timing.block(job.index(rank))
     return list(zip(start.tolist(), end.tolist(), strict=True))
 
 
@@ -130,9 +132,10 @@ def test_a_collective_waits_for_its_last_member():
     assert times(job, 1) == [(0, 60), (60, 60 + ns)]
     found = simulate(job, ONE)
     assert found.makespan_ns == 60 + ns
-    assert found.ranks.compute_ns.tolist() == [10, 60]
-    assert found.ranks.exposed_comm_ns.tolist() == [50 + ns, ns]
-    assert found.ranks.idle_ns.tolist() == [0, 0]
+    spent = breakdown(found)
+    assert spent["compute_ns"].to_pylist() == [10, 60]
+    assert spent["exposed_comm_ns"].to_pylist() == [50 + ns, ns]
+    assert spent["idle_ns"].to_pylist() == [0, 0]
 
 
 def test_recorded_collective_times_are_those_of_the_member_that_waited_least():
@@ -168,7 +171,7 @@ def test_a_receive_without_a_lane_begins_with_its_message():
     b.add(Kind.RECV, src=0, in_bytes=50)
     job = job_of("early", [a, b])
     assert times(job, 1) == [(100, 100 + MESSAGE)]
-    assert simulate(job, ONE).ranks.idle_ns.tolist() == [0, 100]
+    assert breakdown(simulate(job, ONE))["span_ns"].to_pylist() == [100 + MESSAGE, MESSAGE]
 
 
 def test_collectives_on_one_lane_queue_and_without_it_are_in_flight_together():
@@ -191,7 +194,7 @@ def test_a_job_of_some_ranks_of_its_world_runs_and_says_so():
     b.add(Kind.SEND, dst=3, in_bytes=50, data=[1])
     job = job_of("part", [b], {"g": [0, 1, 2, 3]})
     found = simulate(job, ONE)
-    start, end = found.block(0)
+    start, end = found.timing.block(0)
     assert end[0] == 40
     assert end[1] > 40
     assert end[2] - start[2] == MESSAGE
@@ -217,16 +220,16 @@ def test_compute_and_communication_slow_each_other_by_the_stated_factors():
 
 def test_compute_times_are_recorded_scaled_or_modelled():
     job = alone(comp(100), comp(UNKNOWN, flops=10**9), comp(UNKNOWN))
-    machine = catalogue.system("dgx-h100")
+    machine = open_system("dgx-h100")
     found = simulate(job, machine)
-    start, end = found.block(0)
+    start, end = found.timing.block(0)
     assert end[0] - start[0] == 100
     assert end[1] - start[1] > 1000
     assert end[2] == start[2]
     assert len(found.notes) == 2
     scaled = simulate(job, machine, compute="scaled", scale=0.5)
-    assert scaled.block(0)[1][0] == 50
-    modelled = simulate(job, machine, compute="roofline").block(0)
+    assert scaled.timing.block(0)[1][0] == 50
+    modelled = simulate(job, machine, compute="roofline").timing.block(0)
     assert (modelled[1] - modelled[0]).tolist()[1] == end[1] - start[1]
 
 
@@ -238,8 +241,8 @@ def test_memory_nodes_take_bytes_over_bandwidth_and_hold_memory():
     )
     assert times(job) == [(0, 1000), (1000, 1500), (1500, 2700)]
     found = simulate(job, ONE, remote_memory=RemoteMemory(bytes_per_s=2e9, latency_ns=7))
-    assert found.block(0)[1].tolist() == [507, 764, 1371]
-    assert found.ranks.peak_memory_bytes.tolist() == [1500]
+    assert found.timing.block(0)[1].tolist() == [507, 764, 1371]
+    assert memory_peaks(found).held_bytes.tolist() == [1500]
     small = simulate(job, ONE, remote_memory=RemoteMemory(bytes_per_s=2e9, capacity_bytes=1000))
     assert small.notes == ("1 ranks store more than the 1,000 B of remote memory; the first is rank 0",)
 
@@ -273,7 +276,7 @@ def test_ranks_with_values_of_their_own():
     job = fold(job_of("job", [ring(r, duration_ns=10 + r) for r in range(4)], GROUPS))
     assert job.values
     found = simulate(job, ONE)
-    assert [found.block(i)[1][0] for i in range(4)] == [10, 11, 12, 13]
+    assert [found.timing.block(i)[1][0] for i in range(4)] == [10, 11, 12, 13]
 
 
 # -- folding -----------------------------------------------------------------------------------------------------------
@@ -298,8 +301,8 @@ def test_ranks_that_are_alike_are_simulated_once():
     found, whole = simulate(job, ONE, fold=True), simulate(job, ONE, fold=False)
     assert (found.simulated_ranks, whole.simulated_ranks) == (1, 4)
     for i in range(4):
-        assert found.block(i)[1].tolist() == whole.block(i)[1].tolist()
-    assert found.origin == Origin.SIMULATED
+        assert found.timing.block(i)[1].tolist() == whole.timing.block(i)[1].tolist()
+    assert found.timing.origin == Origin.SIMULATED
 
 
 def test_placement_takes_classes_apart():
@@ -454,7 +457,7 @@ def test_an_interrupted_run_is_partial(monkeypatch: pytest.MonkeyPatch):
             raise KeyboardInterrupt
 
     found = simulate(alone(comp(10), comp(10), comp(10)), ONE, progress=stop)
-    assert found.partial
-    assert found.block(0)[1].tolist() == [10, 20, UNKNOWN]
+    assert found.timing.partial
+    assert found.timing.block(0)[1].tolist() == [10, 20, UNKNOWN]
     assert found.makespan_ns == 20
     assert seen == [(1, 10), (2, 20)]

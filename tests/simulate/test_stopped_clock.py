@@ -7,8 +7,8 @@ import random
 import numpy as np
 import pytest
 
+from etude.machine.system import System
 from etude.model.job import Job
-from etude.model.system import System
 from etude.simulate.engine import Engine
 from etude.simulate.lower import lower
 from etude.simulate.options import Network, Options

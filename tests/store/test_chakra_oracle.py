@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 import chakra_pb as pb
+import et_files
 import fuzz_et
 import strategies
 
@@ -88,19 +87,8 @@ def test_seed_files_come_back(codec: fuzz_et.Codec) -> None:
         assert_comes_back(data, codec, f"seed file {k}")
 
 
-@pytest.fixture(scope="module")
-def et_files() -> Iterator[ModuleType]:
-    """The maker of large files that the benchmarks read."""
-    folder = str(Path(__file__).resolve().parents[2] / "benchmarks")
-    sys.path.insert(0, folder)
-    import et_files
-
-    yield et_files
-    sys.path.remove(folder)
-
-
 @pytest.mark.parametrize("kind", ["pytorch", "stg"])
-def test_benchmark_files_come_back(kind: str, et_files: ModuleType, codec: fuzz_et.Codec, tmp_path: Path) -> None:
+def test_benchmark_files_come_back(kind: str, codec: fuzz_et.Codec, tmp_path: Path) -> None:
     et_files.MAKERS[kind](tmp_path / "t.et", 2_000)
     assert_comes_back((tmp_path / "t.et").read_bytes(), codec, kind)
 
@@ -162,7 +150,7 @@ STG_ATTRIBUTES = ["inputs", "outputs", "num_ops", "tensor_size", "op_type"]
     "kind, names, bytes_per_node", [("pytorch", TORCH_ATTRIBUTES, 500), ("stg", STG_ATTRIBUTES, 320)]
 )
 def test_benchmark_files_are_as_protobuf_writes_them(
-    kind: str, names: list[str], bytes_per_node: int, et_files: ModuleType, tmp_path: Path
+    kind: str, names: list[str], bytes_per_node: int, tmp_path: Path
 ) -> None:
     size = et_files.MAKERS[kind](tmp_path / "t.et", 20_000)
     metadata, nodes = pb.read_messages(tmp_path / "t.et")

@@ -19,7 +19,7 @@ import store_jobs as jobs
 import strategies
 from etude.errors import EtudeError, FormatError, UsageError
 from etude.model.fold import expand, fold
-from etude.model.job import Job, assemble
+from etude.model.job import Job, Note, assemble
 from etude.model.schema import UNKNOWN
 from etude.model.trace import assert_same
 from etude.store import chakra, columns, columns_schema, columns_small, columns_write
@@ -97,6 +97,13 @@ def test_values_and_times_come_back() -> None:
             assert again.timing.clock_offset_ns.tolist() == [0, 1]
             for i in range(len(job)):
                 assert [x.tolist() for x in again.timing.block(i)] == [x.tolist() for x in job.timing.block(i)]
+
+
+def test_notes_come_back_with_what_they_are_about() -> None:
+    notes = (Note(0, "lost"), Note(1, "cut", at_edge=True))
+    job = jobs.tiny_job().replace(notes=notes)
+    assert assert_comes_back(job).notes == notes
+    assert round_trip(job, ranks=[1]).notes == notes[1:]
 
 
 def test_ranks_can_be_chosen() -> None:

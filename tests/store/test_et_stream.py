@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 import strategies as s
 from etude.errors import CycleError, DanglingDependency, FormatError, UsageError
-from etude.model.feeder import Feeder, feeder
+from etude.model.feeder.feed import Feeder, feeder
 from etude.model.schema import Collective, Kind
 from etude.store import et_stream
 from etude.store.chakra import decode, read_job

@@ -12,10 +12,10 @@ import pytest
 import yaml
 
 from etude.errors import ClusterError, FormatError
-from etude.model.annotations import cluster_of
-from etude.model.infragraph import InfraGraph, edge_names, expand
-from etude.model.topology import VertexKind
-from etude.store.infragraph import read_cluster, read_infragraph
+from etude.machine.infragraph.annotations import cluster_of
+from etude.machine.infragraph.files import read_cluster, read_infragraph
+from etude.machine.infragraph.graph import InfraGraph, edge_names, expand
+from etude.machine.topology import VertexKind
 
 HOST = """
 name: two hosts

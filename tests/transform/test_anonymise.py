@@ -18,7 +18,7 @@ from etude.model.job import Job, Note, assemble
 from etude.model.schema import NODE, OWNED, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.timing import measured
 from etude.store import chakra
-from etude.transform.anonymise import AnonymiseOptions, anonymise, kept
+from etude.transform.anonymising import AnonymiseOptions, anonymise, kept
 from toy_systems import one_level
 
 SCHEMA_WORDS = {c.attr.encode() for c in OWNED} | {b"involved_dim", b"1.0.0"}
@@ -174,7 +174,7 @@ def test_a_real_job_simulates_alike(place: str, shared: Path):
     ours, theirs = etude.simulate(copy, system), etude.simulate(job, system)
     assert ours.makespan_ns == theirs.makespan_ns > 0
     for index in range(len(job)):
-        for a, b in zip(ours.block(index), theirs.block(index), strict=True):
+        for a, b in zip(ours.timing.block(index), theirs.timing.block(index), strict=True):
             assert np.array_equal(a, b)
 
 

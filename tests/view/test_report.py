@@ -9,19 +9,21 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import browser
 import numpy as np
 import pytest
 
+import browser
 from etude.analyse.breakdown import breakdown
 from etude.cli import main
 from etude.errors import DeadlockError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job, Note
+from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from etude.model.timing import Origin, Timing
-from etude.reporting import words
-from etude.reporting.compose import report, said_once
+from etude.report import compose, words
+from etude.report.compose import report, said_once
+from etude.report.subject import Subject
 from etude.simulate.run import simulate
 from etude.store import chakra, columns
 from etude.view.embedded import Shown, pack
@@ -72,12 +74,12 @@ def test_any_simulated_job_has_a_page(seed: int):
     rng = random.Random(seed)
     job = symmetric_job(rng) if seed % 2 else random_job(rng, broken=False)
     try:
-        times = simulate(job, system(16))
+        run = simulate(job, system(16))
     except DeadlockError:
         return
-    if times.span() is None:
+    if run.timing.span() is None:
         return
-    checked(render(report(job, times)))
+    checked(render(report(run)))
 
 
 # -- the packed timeline -----------------------------------------------------------------------------------------------
@@ -122,7 +124,7 @@ def unpacked(text: str) -> tuple[dict[str, object], np.ndarray]:
 
 def demo_slices() -> tuple[Job, Slices]:
     job = training_step()
-    return job, slices_of(job, simulate(job, system(8)))
+    return job, slices_of(simulate(job, system(8)))
 
 
 def test_nothing_is_lost_where_all_fits():
@@ -174,7 +176,7 @@ def chromium() -> Iterator[browser.Browser]:
 def test_the_page_is_one_sound_file(page: Path):
     html = page.read_text()
     parser = checked(html)
-    assert {"findings", "timeline", "time", "path", "communication", "about"} <= set(parser.ids)
+    assert {"findings", "timeline", "breakdown", "critical-path", "collectives", "about"} <= set(parser.ids)
     assert "demo &lt;&amp;&gt;" in html
     assert page.stat().st_size < 5e6
 
@@ -315,12 +317,12 @@ def test_nothing_is_cut_off_on_paper(page: Path, chromium: browser.Browser):
 
 def test_tables_sort_and_the_theme_turns(page: Path, chromium: browser.Browser):
     chromium.open(page)
-    first = "document.querySelector('#t-path tbody tr').cells[0].textContent"
+    first = "document.querySelector('#t-critical-path tbody tr').cells[0].textContent"
     before = chromium.evaluate(first)
-    chromium.click("#t-path th:nth-child(4) button")
-    assert chromium.evaluate("document.querySelector('#t-path th:nth-child(4)').ariaSort") == "descending"
+    chromium.click("#t-critical-path th:nth-child(4) button")
+    assert chromium.evaluate("document.querySelector('#t-critical-path th:nth-child(4)').ariaSort") == "descending"
     assert chromium.evaluate(first) == before
-    chromium.click("#t-path th:nth-child(4) button")
+    chromium.click("#t-critical-path th:nth-child(4) button")
     assert chromium.evaluate(first) != before
     chromium.click("#theme")
     assert chromium.evaluate("document.documentElement.dataset.theme") == "dark"
@@ -350,7 +352,7 @@ def test_two_runs_are_held_against_each_other(page: Path, chromium: browser.Brow
 
 def test_a_recording_is_held_against_its_simulation(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     job = training_step()
-    measured = replace(simulate(job, system(8)), origin=Origin.MEASURED)
+    measured = replace(simulate(job, system(8)).timing, origin=Origin.MEASURED)
     (tmp_path / "run").mkdir()
     columns.write_job(replace(job, timing=measured), tmp_path / "run")
     out = tmp_path / "compare.html"
@@ -371,13 +373,12 @@ def test_a_slow_rank_is_the_first_finding(page: Path, tmp_path: Path, capsys: py
 
 
 def test_the_cards_say_what_the_breakdown_says():
-    job = training_step()
-    times = simulate(job, system(8))
-    cards = {c.label: c.value for c in report(job, times).cards}
-    rows = breakdown(job, times).to_pylist()
+    run = simulate(training_step(), system(8))
+    cards = {c.label: c.value for c in report(run).cards}
+    rows = breakdown(run).to_pylist()
     share = sum(r["compute_ns"] for r in rows) / sum(r["span_ns"] for r in rows)
     assert cards["Computing"] == words.percent(share)
-    assert cards["Time"] == words.time(times.makespan_ns)
+    assert cards["Time"] == words.time(run.makespan_ns)
 
 
 @pytest.mark.parametrize(
@@ -400,6 +401,33 @@ def test_kernels_are_called_by_their_own_names(name: str, said: str):
     assert words.kernel(name) == said
 
 
+def test_the_order_of_sections_changes_no_finding(monkeypatch: pytest.MonkeyPatch):
+    """Ranks that a finding is about are drawn, and told of once, whichever section is asked first."""
+    run = simulate(straggling_job(), system(32), slow_ranks={19: 2.0})
+    pages = []
+    for order in (1, -1):
+        monkeypatch.setattr(compose, "_TELL", compose._TELL[::order])
+        pages.append(report(run))
+    a, b = pages
+    assert sorted(a.told, key=repr) == sorted(b.told, key=repr)
+    assert a.sections == b.sections
+    assert [t.section for t in a.told if t.what.startswith("Rank 19")] == ["stragglers"]  # and not as one that computes
+    assert 19 in Subject(run, "r").drawn()
+
+
+def straggling_job() -> Job:
+    """More ranks than a timeline draws, each with the same kernels and a sum over all."""
+    builders = []
+    for _ in range(32):
+        b = TraceBuilder()
+        for step in range(4):
+            for k in range(8):
+                b.add(Kind.COMP, f"gemm{k}", cpu=0, stream=7, duration_ns=100_003, step=step)
+            b.add(Kind.COLL, "sum", cpu=0, stream=7, collective=Collective.ALL_REDUCE, in_bytes=64, step=step)
+        builders.append(b)
+    return job_of("straggling", builders)
+
+
 def test_notes_that_differ_in_figures_only_are_said_once():
     notes = [Note(0, "3 of 9 launches were dropped"), Note(1, "5 of 8 launches were dropped"), Note(1, "other")]
     assert said_once(notes) == ["3 of 9 launches were dropped (rank 0; alike on 1 other)", "other"]
@@ -413,7 +441,7 @@ def cold_start(launch_ns: int) -> Page:
     op = b.add(Kind.COMP, "aten::relu", cpu=1, thread=1, data=[first], duration_ns=1_000_000)
     b.add(Kind.COMP, "gemm", cpu=0, stream=7, data=[op, kernel], duration_ns=100_000)
     job = job_of("cold", [b])
-    return report(job, simulate(job, system(1)))
+    return report(simulate(job, system(1)))
 
 
 def test_first_use_of_a_device_is_told_apart_from_slow_hosts():
@@ -430,7 +458,7 @@ def on_host(first: str, ns: int) -> list[str]:
     launch = b.add(Kind.COMP, "cudaLaunchKernel", cpu=1, thread=1, data=[before], duration_ns=5_000)
     b.add(Kind.COMP, "gemm", cpu=0, stream=7, data=[launch], duration_ns=1_000_000)
     job = job_of("one", [b])
-    return [t.what for t in report(job, simulate(job, system(1))).told]
+    return [t.what for t in report(simulate(job, system(1))).told]
 
 
 def test_waiting_for_batches_and_for_one_call_is_told():
@@ -447,7 +475,7 @@ def test_messages_are_listed_by_pair():
         send.add(Kind.SEND, "to", cpu=0, dst=1, tag=0, in_bytes=1000)
         receive.add(Kind.RECV, "from", cpu=0, src=0, tag=0, in_bytes=1000)
     job = job_of("pair", [send, receive])
-    html = render(report(job, simulate(job, system(2))))
+    html = render(report(simulate(job, system(2))))
     table = html[html.index('id="t-messages"') :].split("</table>")[0]
     assert re.findall(r'data-v="([^"]*)"', table)[:4] == ["0", "1", "3", "3000"]
 
@@ -461,8 +489,8 @@ def test_one_member_of_a_collective_cannot_be_seen_to_wait():
         origin=Origin.MEASURED, start_ns=(start,), end_ns=(end,), block_of=np.zeros(1, np.int32),
         clock_offset_ns=np.zeros(1, np.int64),
     )  # fmt: skip
-    html = render(report(job, timing))
-    section = html[html.index('<section id="communication">') :].split("</section>")[0]
+    html = render(report(Run(job, timing)))
+    section = html[html.index('<section id="collectives">') :].split("</section>")[0]
     assert "waiting for the last member" not in section
     assert "waiting in all" not in section
 
@@ -472,7 +500,7 @@ def test_a_run_in_which_nothing_stands_out_says_so():
     for number in range(30):
         b.add(Kind.COMP, f"gemm{number}", cpu=0, stream=7, duration_ns=100_000)
     job = job_of("even", [b])
-    page = report(job, simulate(job, system(1)))
+    page = report(simulate(job, system(1)))
     assert [t.what for t in page.told] == ["Nothing stands out."]
 
 
@@ -493,7 +521,7 @@ def test_hosts_can_be_hidden(tmp_path: Path, chromium: browser.Browser):
         builders.append(b)
     job = job_of("three", builders)
     out = tmp_path / "hosts.html"
-    out.write_text(render(report(job, simulate(job, system(4)))))
+    out.write_text(render(report(simulate(job, system(4)))))
     chromium.open(out)
     shown = "document.querySelector('.timeline').timeline.rows.filter(r => !r.hidden).length"
     assert chromium.evaluate(shown) == 3

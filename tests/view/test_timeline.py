@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from etude.cli import main
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.timing import Origin, Timing
 from etude.view.flows import flows_of, running
@@ -20,18 +22,19 @@ from simulated_jobs import random_job
 from training_step import training_step
 
 
-def timed(job: Job, *blocks: list[tuple[int, int]], offsets: tuple[int, ...] = ()) -> Timing:
+def timed(job: Job, *blocks: list[tuple[int, int]], offsets: tuple[int, ...] = ()) -> Run:
     starts, ends = zip(*(np.array(b, np.int64).T for b in blocks), strict=True)
-    return Timing(
+    timing = Timing(
         origin=Origin.MEASURED,
         start_ns=tuple(np.ascontiguousarray(s) for s in starts),
         end_ns=tuple(np.ascontiguousarray(e) for e in ends),
         block_of=np.arange(len(blocks), dtype=np.int32),
         clock_offset_ns=np.array(offsets or [0] * len(blocks), np.int64),
     )
+    return Run(job, timing)
 
 
-def two_ranks() -> tuple[Job, Timing]:
+def two_ranks() -> Run:
     """Rank r: an operator that holds another, a kernel it launched, and an all-reduce of both ranks."""
     builders = []
     for _ in (0, 1):
@@ -44,7 +47,7 @@ def two_ranks() -> tuple[Job, Timing]:
         builders.append(b)
     job = job_of("two", builders, {"dp": [0, 1]})
     none = (UNKNOWN, UNKNOWN)
-    return job, timed(
+    return timed(
         job,
         [(1000, 1100), (1010, 1050), (1060, 1200), (1200, 1300), none],
         [(900, 1000), (910, 950), (960, 1150), (1150, 1200), none],
@@ -53,8 +56,8 @@ def two_ranks() -> tuple[Job, Timing]:
 
 
 def test_slices_lie_in_lanes_on_one_clock():
-    job, timing = two_ranks()
-    s = slices_of(job, timing)
+    run = two_ranks()
+    s = slices_of(run)
     assert [(lane.rank, lane.label) for lane in s.lanes] == [
         (0, "thread 5"), (0, "stream 7"), (0, "stream 9"), (1, "thread 5"), (1, "stream 7"), (1, "stream 9")
     ]  # fmt: skip
@@ -72,15 +75,15 @@ def test_what_overlaps_without_nesting_gets_another_track():
     for _ in range(4):
         b.add(Kind.COMP, cpu=0, stream=1)
     job = job_of("one", [b])
-    s = slices_of(job, timed(job, [(0, 10), (5, 15), (6, 9), (10, 12)]))
+    s = slices_of(timed(job, [(0, 10), (5, 15), (6, 9), (10, 12)]))
     assert dict(zip(s.node.tolist(), s.track.tolist(), strict=True)) == {0: 0, 1: 1, 2: 0, 3: 0}
     assert dict(zip(s.node.tolist(), s.depth.tolist(), strict=True)) == {0: 0, 1: 0, 2: 1, 3: 0}
 
 
 def test_flows_join_launch_and_members():
-    job, timing = two_ranks()
-    s = slices_of(job, timing)
-    flows = flows_of(job, s)
+    run = two_ranks()
+    s = slices_of(run)
+    flows = flows_of(run.job, s)
     of = [set(flows.id[flows.start[i] : flows.start[i + 1]].tolist()) for i in range(len(s))]
     inner0, gemm0, sum0, inner1, gemm1, sum1 = (of[i] for i in (1, 2, 3, 5, 6, 7))
     assert [len(x) for x in of] == [0, 1, 2, 2, 0, 1, 2, 2]
@@ -89,13 +92,13 @@ def test_flows_join_launch_and_members():
 
 
 def test_counters_say_how_many_run():
-    job, timing = two_ranks()
-    found = {(c.rank, c.name): (c.time_ns.tolist(), c.value.tolist()) for c in running(slices_of(job, timing))}
+    run = two_ranks()
+    found = {(c.rank, c.name): (c.time_ns.tolist(), c.value.tolist()) for c in running(slices_of(run))}
     assert found[0, "compute running"] == ([60, 200], [1, 0])
     assert found[1, "communication running"] == ([250, 300], [1, 0])
 
 
-def scattered(seed: int) -> tuple[Job, Timing]:
+def scattered(seed: int) -> Run:
     """A random job with random times: slices that nest, overlap, have no length or no time."""
     rng = random.Random(seed)
     job = random_job(rng, ranks=3, events=60, broken=False)
@@ -104,7 +107,7 @@ def scattered(seed: int) -> tuple[Job, Timing]:
         start = rng.randrange(400)
         return (UNKNOWN, UNKNOWN) if rng.random() < 0.1 else (start, start + rng.choice([0, 1, 20, 100]))
 
-    return job, timed(job, *([one() for _ in range(len(job.trace(r)))] for r in job.ranks.tolist()))
+    return timed(job, *([one() for _ in range(len(job.trace(r)))] for r in job.ranks.tolist()))
 
 
 def rows(s: Slices) -> list[tuple[Any, ...]]:
@@ -116,8 +119,8 @@ def rows(s: Slices) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_chrome_json_holds_every_slice(seed: int, tmp_path: Path):
-    job, timing = scattered(seed)
-    s = write_timeline(job, timing, tmp_path / "run.json")
+    run = scattered(seed)
+    s = write_timeline(run, tmp_path / "run.json")
     events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
     found = [(e["pid"], e["name"], round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000))
              for e in events if e["ph"] == "X"]  # fmt: skip
@@ -134,8 +137,8 @@ def test_chrome_json_holds_every_slice(seed: int, tmp_path: Path):
 @pytest.mark.parametrize("seed", range(8))
 def test_perfetto_holds_every_slice(seed: int, tmp_path: Path):
     proto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2", reason="needs perfetto's schema")
-    job, timing = scattered(seed)
-    s = write_timeline(job, timing, tmp_path / "run.pftrace")
+    run = scattered(seed)
+    s = write_timeline(run, tmp_path / "run.pftrace")
     trace = proto.Trace.FromString((tmp_path / "run.pftrace").read_bytes())
     names: dict[int, str] = {}
     parent: dict[int, int] = {}
@@ -164,7 +167,7 @@ def test_perfetto_holds_every_slice(seed: int, tmp_path: Path):
     assert not any(open_on.values())
     assert sorted(found) == rows(s)
     assert counters == sum(len(c.time_ns) for c in running(s))
-    assert flows == len(flows_of(job, s).id)
+    assert flows == len(flows_of(run.job, s).id)
 
 
 def test_the_command_writes_by_name_and_refuses_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -192,10 +195,7 @@ def test_time_without_events_is_not_drawn_around_its_operator():
     b.add(Kind.COMP, "dispatch", cpu=1, thread=9)
     b.add(Kind.COMP, "gemm", cpu=0, stream=7)
     job = job_of("one", [b])
-    times = timed(job, [(0, 10), (2, 8), (10, 20), (5, 6), (6, 9)])
-    assert [slices_of(job, times).node.tolist(), slices_of(job, times).untimed] == [[0, 4], 0]
-    predicted = Timing(
-        origin=Origin.SIMULATED, start_ns=times.start_ns, end_ns=times.end_ns, block_of=times.block_of,
-        clock_offset_ns=times.clock_offset_ns,
-    )  # fmt: skip
-    assert sorted(slices_of(job, predicted).node.tolist()) == [0, 2, 3, 4]
+    run = timed(job, [(0, 10), (2, 8), (10, 20), (5, 6), (6, 9)])
+    assert [slices_of(run).node.tolist(), slices_of(run).untimed] == [[0, 4], 0]
+    predicted = Run(job, replace(run.timing, origin=Origin.SIMULATED))
+    assert sorted(slices_of(predicted).node.tolist()) == [0, 2, 3, 4]

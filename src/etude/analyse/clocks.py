@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from etude.analyse.operations import Calls, calls
 from etude.analyse.outliers import grouped_median
-from etude.model.job import Job
 from etude.model.match import Matching
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN
-from etude.model.timing import Timing
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -22,16 +21,17 @@ ROUNDS = 8
 """Turns of the refinement; after the first pass along the groups it changes little."""
 
 
-def offsets(job: Job, timing: Timing, found: Calls | None = None, matching: Matching | None = None) -> I64:
+def offsets(run: Run, found: Calls | None = None, matching: Matching | None = None) -> I64:
     """ns to add to each rank's times to bring them onto the first rank's clock.
 
     What the timing says where it is aligned. Else from the ends of collectives: first along a tree of ranks that share
     groups (medians of differences), then each rank's offset is the median over its calls of their middle end less its
     own, a few times over. Ranks that share no call with others, directly or not, get 0.
     """
+    job, timing = run.job, run.timing
     if timing.aligned or len(job.ranks) < 2:
         return timing.clock_offset_ns
-    found = found or calls(job, timing, matching)
+    found = found or calls(run, matching)
     known = (found.end_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]
     at, call, end = found.at[known].astype(np.int64), found.of[known], found.end_ns[known].astype(np.float64)
     if not len(at):
@@ -48,11 +48,12 @@ def offsets(job: Job, timing: Timing, found: Calls | None = None, matching: Matc
     return np.rint(offset - offset[0]).astype(np.int64)
 
 
-def alignment(job: Job, timing: Timing) -> pa.Table:
+def alignment(run: Run) -> pa.Table:
     """How well the ranks' clocks agree once aligned: rank, offset_ns, calls, end_spread_ns (median distance of its ends
     from the middle end of each call)."""
-    found = calls(job, timing)
-    offset = offsets(job, timing, found)
+    job = run.job
+    found = calls(run)
+    offset = offsets(run, found)
     known = (found.end_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]
     at, call = found.at[known].astype(np.int64), found.of[known]
     end = (found.end_ns[known] + offset[at]).astype(np.float64)

@@ -22,8 +22,8 @@ from etude.analyse.clocks import offsets
 from etude.analyse.operations import Calls, calls, group_name, group_size
 from etude.model.job import Job
 from etude.model.match import match
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective
-from etude.model.timing import Timing
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -54,14 +54,14 @@ def bus_factor(collective: NDArray[np.uint8], members: I64) -> F64:
     return np.where(np.isin(collective, _TWICE), 2 * share, np.where(np.isin(collective, _SHARED), share, 1.0))
 
 
-def collectives(job: Job, timing: Timing) -> pa.Table:
+def collectives(run: Run) -> pa.Table:
     """A row a call: group, number (the how manieth on its group), collective, size_bytes (input of a member),
     group_size, ranks_seen, start_ns, end_ns, transfer_ns, skew_ns, wait_ns (mean over members), first_rank, last_rank,
     algbw_bytes_per_s, busbw_bytes_per_s."""
-    matching = match(job)
-    found = calls(job, timing, matching)
-    offset = offsets(job, timing, found)
-    return _table(job, found, offset)
+    matching = match(run.job)
+    found = calls(run, matching)
+    offset = offsets(run, found)
+    return _table(run.job, found, offset)
 
 
 def _table(job: Job, found: Calls, offset: I64) -> pa.Table:
@@ -120,9 +120,9 @@ def _who(at: I64, value: I64, wanted: I64, found: Calls) -> I64:
     return at[hit[first]]
 
 
-def collective_types(job: Job, timing: Timing, *, by_group: bool = False) -> pa.Table:
+def collective_types(run: Run, *, by_group: bool = False) -> pa.Table:
     """The calls by collective, group size and size (and group): count, bytes, transfer, waiting and rates."""
-    return summarised(collectives(job, timing), by_group=by_group)
+    return summarised(collectives(run), by_group=by_group)
 
 
 def summarised(table: pa.Table, *, by_group: bool = False) -> pa.Table:

@@ -14,20 +14,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
+from etude.analyse.device_work import on_device
 from etude.analyse.grouping import Tally, table
-from etude.analyse.runs import Run, on_device, runs, uses
-from etude.model.job import Job
-from etude.model.timing import Timing
+from etude.analyse.measures import MEASURES
+from etude.model.run import Run, RunPart
+from etude.model.use import uses
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
-_PARTS = ("span_ns", "compute_ns", "comm_ns", "exposed_comm_ns", "memory_ns", "exposed_memory_ns", "idle_ns")
 BY = ("kind", "name", "shapes")
 
 
-def compare(a: Job, a_timing: Timing, b: Job, b_timing: Timing, *, operators: bool = False) -> pa.Table:
+def compare(a: Run, b: Run, *, operators: bool = False) -> pa.Table:
     """A row for each operation of either run, the largest change first: kind, name, shapes, change (`same`, `slower`,
     `faster`, `more`, `fewer`, `new`, `gone`), count_a, count_b, time_a_ns, time_b_ns, delta_ns (b less a, a rank),
     by_count_ns and by_speed_ns, which sum to it. Times and counts are means over each run's ranks.
@@ -35,7 +35,7 @@ def compare(a: Job, a_timing: Timing, b: Job, b_timing: Timing, *, operators: bo
     With `operators`, device time is that of the operator that launched it: devices differ in their kernels, programs
     less in their operators.
     """
-    ours, theirs = _tally(a, a_timing, operators), _tally(b, b_timing, operators)
+    ours, theirs = _tally(a, operators), _tally(b, operators)
     rows = [_row(key, ours.get(key), theirs.get(key)) for key in dict.fromkeys([*ours, *theirs])]
     rows.sort(key=lambda row: -abs(row["delta_ns"]))
     text, real = pa.string(), pa.float64()
@@ -44,23 +44,23 @@ def compare(a: Job, a_timing: Timing, b: Job, b_timing: Timing, *, operators: bo
     return table(rows, names | dict.fromkeys(numbers, real))
 
 
-def _tally(job: Job, timing: Timing, operators: bool) -> dict[tuple[Any, ...], tuple[float, float]]:
+def _tally(run: Run, operators: bool) -> dict[tuple[Any, ...], tuple[float, float]]:
     """(count, time) a rank of each kind of operation on the devices."""
     tally = Tally(BY, ("ns",))
-    for run in runs(job, timing):
-        use = uses(run.trace)
-        rows = np.flatnonzero(on_device(run, use))
-        lasted = run.end_ns[rows] - run.start_ns[rows]
+    for part in run.parts():
+        use = uses(part.trace)
+        rows = np.flatnonzero(on_device(part, use))
+        lasted = part.end_ns[rows] - part.start_ns[rows]
         if operators:
-            rows, lasted, use = _to_operators(run, rows, lasted, use)
-        tally.add(run, rows, {"ns": lasted}, use, job.ranks[run.at].tolist())
-    ranks = max(len(job.ranks), 1)
+            rows, lasted, use = _to_operators(part, rows, lasted, use)
+        tally.add(part, rows, {"ns": lasted}, use, run.job.ranks[part.at].tolist())
+    ranks = max(len(run.job.ranks), 1)
     return {tuple(r[k] for k in BY): (r["count"] / ranks, r["total_ns"] / ranks) for r in tally.rows()}
 
 
-def _to_operators(run: Run, rows: I64, lasted: I64, use: U8) -> tuple[I64, I64, U8]:
+def _to_operators(part: RunPart, rows: I64, lasted: I64, use: U8) -> tuple[I64, I64, U8]:
     """(rows, times, uses) with the work of a device as that of the operators that launched it, each call once."""
-    caller = np.where(run.trace.cpu[rows] != 1, run.trace.parent[rows], -1)
+    caller = np.where(part.trace.cpu[rows] != 1, part.trace.parent[rows], -1)
     launched = caller >= 0
     found, at = np.unique(caller[launched], return_inverse=True)
     total = np.zeros(len(found), np.int64)
@@ -108,14 +108,14 @@ def _share(a: F64, b: F64) -> float:
     return float(np.minimum(a, b).sum()) / most if most else 1.0
 
 
-def breakdowns(a: Job, a_timing: Timing, b: Job, b_timing: Timing) -> pa.Table:
+def breakdowns(a: Run, b: Run) -> pa.Table:
     """The parts of the time side by side: part, a_ns, b_ns, delta_ns, delta_pct; means over each run's ranks."""
     means: list[Mapping[str, float]] = []
-    for job, timing in ((a, a_timing), (b, b_timing)):
-        found = breakdown(job, timing)
-        means.append({part: float(np.mean(found[part].to_numpy())) for part in _PARTS} if len(found) else {})
+    for run in (a, b):
+        found = breakdown(run)
+        means.append({part: float(np.mean(found[part].to_numpy())) for part in MEASURES} if len(found) else {})
     rows = []
-    for part in _PARTS:
+    for part in MEASURES:
         ours, theirs = means[0].get(part, 0.0), means[1].get(part, 0.0)
         pct = 100 * (theirs - ours) / ours if ours else None
         rows.append({"part": part, "a_ns": ours, "b_ns": theirs, "delta_ns": theirs - ours, "delta_pct": pct})

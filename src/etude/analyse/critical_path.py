@@ -9,7 +9,7 @@ run; what is not on it cannot shorten the run by itself.
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,15 +21,15 @@ from etude.analyse.clocks import offsets
 from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
-from etude.analyse.runs import Run, Use, runs, uses
 from etude.errors import UsageError
 from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order
-from etude.model.job import Job
-from etude.model.match import Matching, match
+from etude.model.match import match
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind, Why
-from etude.model.timing import Origin, Timing
+from etude.model.timing import Origin
 from etude.model.trace import Trace
+from etude.model.use import Use, uses
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -46,7 +46,7 @@ KINDS: Final = {
 }
 
 
-def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -> pa.Table:
+def critical_path(run: Run, *, rendezvous: bool | None = None) -> pa.Table:
     """The path from its beginning to its end: rank, node, name, kind, start_ns, end_ns; each row begins where the one
     before it ends.
 
@@ -55,11 +55,11 @@ def critical_path(job: Job, timing: Timing, *, rendezvous: bool | None = None) -
     receive: by default as measured runs do and simulated ones do not.
     """
     if rendezvous is None:
-        rendezvous = timing.origin != Origin.SIMULATED
-    columns = _Columns(job, timing)
+        rendezvous = run.timing.origin != Origin.SIMULATED
+    columns = _Columns(run)
     if columns.last is None:
         raise UsageError("no node of this job has a start and an end", hint="etude simulate gives it times")
-    return columns.table(k.walk(*columns.arguments(rendezvous))[::-1])
+    return columns.table(columns.walk(rendezvous)[::-1])
 
 
 def by_kind(path: pa.Table) -> dict[str, int]:
@@ -89,46 +89,90 @@ def _spent(path: pa.Table, keys: list[str]) -> list[dict[str, Any]]:
 
 
 class _Columns:
-    """The runs of a job as the walk needs them: where their columns lie, and those that are made for it."""
+    """The runs of a job as the walk needs them."""
 
-    def __init__(self, job: Job, timing: Timing) -> None:
+    def __init__(self, run: Run) -> None:
+        job = run.job
         self.job, self.matching = job, match(job)
-        self.shift = offsets(job, timing, matching=self.matching)
+        self.shift = offsets(run, matching=self.matching)
         self.run_of = np.zeros(len(job.ranks), np.int64)
         self.traces: list[Trace] = []
         self.uses: list[U8] = []
-        self.kept: list[dict[int, NDArray[Any]]] = []
-        places = []
+        self.columns: list[k.Columns] = []
         self.last: tuple[int, int] | None = None
         latest, first = UNKNOWN, np.iinfo(np.int64).max
-        simulated = timing.origin == Origin.SIMULATED
-        for run in runs(job, timing):
-            trace, timed = run.trace, run.timed
-            self.run_of[run.at] = len(self.traces)
+        simulated = run.timing.origin == Origin.SIMULATED
+        for part in run.parts():
+            trace, timed = part.trace, part.timed
+            self.run_of[part.at] = len(self.traces)
             self.traces.append(trace)
             self.uses.append(uses(trace))
             role = roles_of(trace, by_name=not simulated)
-            columns = columns_of(run, timed, role, copies=not simulated)
-            self.kept.append(columns)
-            places.append(places_of(columns, len(trace)))
+            self.columns.append(columns_of(part, timed, role, copies=not simulated))
             if timed.any():
-                rows, ends = np.flatnonzero(timed), ends_of(run, role)
-                mine = run.at[int(np.argmax(self.shift[run.at]))]
-                end = int(run.end_ns[ends].max() + self.shift[mine])
-                first = min(first, int(run.start_ns[rows].min() + self.shift[run.at].min()))
+                rows, ends = np.flatnonzero(timed), ends_of(part, role)
+                mine = part.at[int(np.argmax(self.shift[part.at]))]
+                end = int(part.end_ns[ends].max() + self.shift[mine])
+                first = min(first, int(part.start_ns[rows].min() + self.shift[part.at].min()))
                 if end > latest or self.last is None:
                     latest = end
-                    self.last = int(mine), int(ends[np.argmax(run.end_ns[ends])])
+                    self.last = int(mine), int(ends[np.argmax(part.end_ns[ends])])
         self.first_ns = int(first)
-        self.places = np.array(places, np.int64).reshape(len(places), k.NUM_COPIES + 1)
 
-    def arguments(self, rendezvous: bool) -> list[Any]:
-        job, matching = self.job, self.matching
+    def walk(self, rendezvous: bool) -> I64:
+        """Segments of the path from its end to its beginning: at, row, what, from, until."""
         assert self.last is not None
-        return [
-            *self.last, self.first_ns, self.run_of, self.shift, self.places, job.group_start, job.group_of,
-            *_uses(job, matching), *_partners(job, matching), rendezvous, len(job.ranks), UNKNOWN,
-        ]  # fmt: skip
+        at, row = self.last
+        others = k.Others(len(self.job.ranks), self._meetings(), *self._partners())
+        place = np.zeros(k.ARRIVED + 1, np.int64)
+        place[[k.AT, k.ROW, k.CURSOR]] = at, row, self.columns[self.run_of[at]].end[row] + self.shift[at]
+        walk = k.PathWalk(place, np.empty((1024, 5), np.int64), np.empty((1024, 2), np.int64))
+        while True:
+            at = int(place[k.AT])
+            columns, clock_ns = self.columns[self.run_of[at]], int(self.shift[at])
+            why = k.walk_rank(columns, clock_ns, others, self.first_ns, rendezvous, walk)
+            if why == k.DONE:
+                return walk.segment[: place[k.SIZE]]
+            if why == k.FULL:
+                walk = k.PathWalk(place, *(np.concatenate([found, np.empty_like(found)]) for found in walk[1:]))
+
+    def _meetings(self) -> k.Meetings:
+        """The collectives, with the times of each (run, side) once."""
+        job, uses, sides = self.job, self.matching.uses, self.matching.sides
+        key = (uses.group.astype(np.int64) + 1) * len(job.ranks) + uses.at
+        order = np.argsort(key, kind="stable")
+        pair, of = np.unique(self.run_of[uses.at] * max(len(sides), 1) + uses.side, return_inverse=True)
+        first, start, ready = [0], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for run, side in zip(*divmod(pair, max(len(sides), 1)), strict=True):
+            rows = sides.rows[sides.start[side] : sides.start[side + 1]]
+            start.append(self.columns[run].start[rows])
+            ready.append(k.ready(self.columns[run], rows))
+            first.append(first[-1] + len(rows))
+        found = k.Meetings(
+            slot_start=job.group_start, slot_group=job.group_of, key=key[order], member=order,
+            at=uses.at, group=uses.group, clock_ns=self.shift[uses.at], side=uses.side,
+            first=np.array(first, np.int64)[of.reshape(-1)], side_start=sides.start, side_rows=sides.rows,
+            start_ns=np.concatenate(start), ready_ns=np.concatenate(ready),
+        )  # fmt: skip
+        return _read_only(found)
+
+    def _partners(self) -> tuple[k.Partners, k.Partners]:
+        """The receives of sends, and the sends of receives."""
+        found = messages(self.job, self.matching)
+        send = _Ends(found.src_at, found.src_row.astype(np.int64))
+        recv = _Ends(found.dst_at, found.dst_row.astype(np.int64))
+        return self._other_ends(send, recv), self._other_ends(recv, send)
+
+    def _other_ends(self, mine: _Ends, other: _Ends) -> k.Partners:
+        start, end = np.full(len(mine.at), UNKNOWN, np.int64), np.full(len(mine.at), UNKNOWN, np.int64)
+        run = self.run_of[other.at]
+        for number in np.unique(run).tolist():
+            here = np.flatnonzero(run == number)
+            for found, times in ((start, self.columns[number].start), (end, self.columns[number].end)):
+                ns = times[other.row[here]]
+                found[here] = np.where(ns == UNKNOWN, UNKNOWN, ns + self.shift[other.at[here]])
+        order = np.argsort(mine.node)
+        return _read_only(k.Partners(mine.node[order], other.node[order], start[order], end[order]))
 
     def table(self, pieces: I64) -> pa.Table:
         at, row, what = pieces[:, 0], pieces[:, 1], pieces[:, 2]
@@ -159,12 +203,12 @@ def _texts(code: I64, words: list[str]) -> pa.Array:
     return pa.DictionaryArray.from_arrays(pa.array(code, pa.int32()), pa.array(words, pa.string())).cast(pa.string())
 
 
-def ends_of(run: Run, role: U8) -> I64:
+def ends_of(part: RunPart, role: U8) -> I64:
     """Rows that may be the end of a run: nodes with times of their own."""
-    rows = np.flatnonzero(run.timed)
+    rows = np.flatnonzero(part.timed)
     work = (role[rows] & k.FRAME) == 0
     own = rows[work] if work.any() else rows
-    return own[_counts(run.trace, own)]
+    return own[_counts(part.trace, own)]
 
 
 def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
@@ -181,29 +225,40 @@ def _counts(trace: Trace, rows: I64) -> NDArray[np.bool_]:
     return found
 
 
-def columns_of(run: Run, timed: NDArray[np.bool_], role: U8, *, copies: bool = True) -> dict[int, NDArray[Any]]:
-    """The columns of a run by their places in the kernel's table; those of its trace as they are, not copied. `copies`:
-    calls may wait for theirs without an edge that says so, as in a recording."""
-    trace, dep = run.trace, dependencies(run.trace)
+class _Ends(NamedTuple):
+    """One end of each message."""
+
+    at: I32
+    row: I64
+
+    @property
+    def node(self) -> I64:
+        return self.at.astype(np.int64) << 32 | self.row
+
+
+def columns_of(part: RunPart, timed: NDArray[np.bool_], role: U8, *, copies: bool = True) -> k.Columns:
+    """The columns of a run; those of its trace as they are, not copied. `copies`: calls may wait for theirs without an
+    edge that says so, as in a recording."""
+    trace, dep = part.trace, dependencies(part.trace)
     ended = np.flatnonzero(timed & (trace.cpu != 1) & (trace.kind != Kind.METADATA)).astype(np.int32)
-    call, copy = _copies(run) if copies else (np.zeros(0, np.int32), np.zeros(0, np.int32))
-    columns = {
-        k.START: run.start_ns, k.END: run.end_ns, k.ROLE: role,
-        k.DEP_START: dep.start, k.DEP: dep.rows, k.WHY: _why(trace, dep.start),
-        k.LANE_PREV: _lane_before(trace, run.start_ns, run.end_ns, timed, role),
-        k.ENDED: ended[np.argsort(run.end_ns[ended], kind="stable")],
-        k.CALL: call, k.COPY: copy,
-    }  # fmt: skip
-    if trace.group.strides != (0,):
-        columns[k.SLOT] = trace.group
-    return {which: np.ascontiguousarray(column) for which, column in columns.items()}
+    call, copy = _copies(part) if copies else (np.zeros(0, np.int32), np.zeros(0, np.int32))
+    columns = k.Columns(
+        start=part.start_ns, end=part.end_ns, role=role,
+        dep_start=dep.start, dep=dep.rows, why=_why(trace, dep.start),
+        lane_prev=_lane_before(trace, part.start_ns, part.end_ns, timed, role),
+        slot=trace.group if trace.group.strides != (0,) else np.zeros(0, np.int32),
+        ended=ended[np.argsort(part.end_ns[ended], kind="stable")],
+        call=call, copy=copy,
+    )  # fmt: skip
+    return _read_only(columns)
 
 
-def places_of(columns: dict[int, NDArray[Any]], nodes: int) -> list[int]:
-    """A row of the kernel's table. The columns must live for as long as it is used."""
-    found = {which: column.ctypes.data for which, column in columns.items()}
-    found |= {k.NODES: nodes, k.NUM_ENDED: len(columns[k.ENDED]), k.NUM_COPIES: len(columns[k.COPY])}
-    return [found.get(which, 0) for which in range(k.NUM_COPIES + 1)]
+def _read_only(columns: Any) -> Any:
+    """A NamedTuple of columns as those of traces are: Numba compiles a kernel anew for arrays that may be written."""
+    views = [np.ascontiguousarray(column).view() for column in columns]
+    for view in views:
+        view.flags.writeable = False
+    return type(columns)(*views)
 
 
 _TO_OTHERS: Final = {Kind.SEND: k.SEND, Kind.RECV: k.RECV, Kind.COLL: k.COLL}
@@ -227,11 +282,11 @@ def roles_of(trace: Trace, *, by_name: bool = True) -> U8:
     return role
 
 
-def _copies(run: Run) -> tuple[I32, I32]:
+def _copies(part: RunPart) -> tuple[I32, I32]:
     """Copy calls, ascending, and the copy that each launched. A call that outlasts its copy was waiting for it,
     whatever it is called: copies from and to pageable memory are."""
-    trace = run.trace
-    found = launched(run, "Memcpy")
+    trace = part.trace
+    found = launched(part, "Memcpy")
     if not len(found.call):
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     copy = np.full(len(trace), -1, np.int32)
@@ -287,19 +342,3 @@ def _lane_before(trace: Trace, start: I64, end: I64, timed: NDArray[np.bool_], r
     same = lane[1:] == lane[:-1]
     before[rows[1:][same]] = rows[:-1][same]
     return before
-
-
-def _uses(job: Job, matching: Matching) -> list[Any]:
-    uses, sides = matching.uses, matching.sides
-    key = (uses.group.astype(np.int64) + 1) * len(job.ranks) + uses.at
-    order = np.argsort(key, kind="stable")
-    return [key[order], order, uses.at, uses.side, uses.group, sides.start, sides.rows]
-
-
-def _partners(job: Job, matching: Matching) -> list[I64]:
-    """Sorted keys of sends with their receives, and of receives with their sends; a key is position << 32 | row."""
-    found = messages(job, matching)
-    send = found.src_at.astype(np.int64) << 32 | found.src_row
-    recv = found.dst_at.astype(np.int64) << 32 | found.dst_row
-    by_send, by_recv = np.argsort(send), np.argsort(recv)
-    return [send[by_send], recv[by_send], recv[by_recv], send[by_recv]]

@@ -9,42 +9,40 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.grouping import table
-from etude.analyse.kernels import merged
 from etude.analyse.launches import launched
-from etude.analyse.runs import Run, runs
-from etude.model.job import Job
-from etude.model.timing import Timing
+from etude.kernels.intervals import merged
+from etude.model.run import Run, RunPart
 
 I64 = NDArray[np.int64]
 
 CALLS: Final = "GraphLaunch"
 
 
-def graph_replays(job: Job, timing: Timing) -> pa.Table:
+def graph_replays(run: Run) -> pa.Table:
     """A row a replay: rank, node (of the call), call, under (the operator or annotation around it, innermost), step,
     kernels (device work of any kind), start_ns, span_ns (first start to last end), busy_ns, delay_ns (from the end of
     the call to the first start, not below 0)."""
     rows: list[dict[str, Any]] = []
-    for run in runs(job, timing):
-        found = _replays(run)
-        rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist() for row in found]
+    for part in run.parts():
+        found = _replays(part)
+        rows += [{"rank": int(run.job.ranks[i])} | row for i in part.at.tolist() for row in found]
     rows.sort(key=lambda row: (row["rank"], row["start_ns"]))
     text, whole = pa.string(), pa.int64()
     names = {"rank": pa.int32(), "node": whole, "call": text, "under": text, "step": whole, "kernels": whole}
     return table(rows, names | dict.fromkeys(("start_ns", "span_ns", "busy_ns", "delay_ns"), whole))
 
 
-def _replays(run: Run) -> list[dict[str, Any]]:
-    found = launched(run, CALLS)
+def _replays(part: RunPart) -> list[dict[str, Any]]:
+    found = launched(part, CALLS)
     order = np.argsort(found.call, kind="stable")
     call, node = found.call[order], found.node[order]
     calls, first = np.unique(call, return_index=True)
     bounds = np.append(first, len(call))
-    trace = run.trace
+    trace = part.trace
     rows = []
     for i, at in enumerate(calls.tolist()):
         mine = node[bounds[i] : bounds[i + 1]]
-        start, end = run.start_ns[mine], run.end_ns[mine]
+        start, end = part.start_ns[mine], part.end_ns[mine]
         begins, ends = merged(start, end)
         parent, step = int(trace.parent[at]), int(trace.step[at])
         rows.append(
@@ -57,7 +55,7 @@ def _replays(run: Run) -> list[dict[str, Any]]:
                 "start_ns": int(start.min()),
                 "span_ns": int(end.max() - start.min()),
                 "busy_ns": int((ends - begins).sum()),
-                "delay_ns": max(int(start.min() - run.end_ns[at]), 0),
+                "delay_ns": max(int(start.min() - part.end_ns[at]), 0),
             }
         )
     return rows

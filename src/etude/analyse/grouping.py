@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.analyse.runs import Run, Use
 from etude.analyse.stacks import stacks
 from etude.errors import UsageError
 from etude.model.distinct import distinct
+from etude.model.job import Job
+from etude.model.run import RunPart
 from etude.model.schema import UNKNOWN
+from etude.model.use import Use
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -36,11 +38,13 @@ class Tally:
         self.by, self.values = tuple(by), tuple(values)
         self.found: dict[tuple[Any, ...], list[Any]] = {}
 
-    def add(self, run: Run, rows: I64, columns: Mapping[str, I64], kinds: NDArray[np.uint8], ranks: list[int]) -> None:
-        """Adds these rows of a run; `columns` are beside the rows. A run counts once for each of its ranks."""
+    def add(
+        self, part: RunPart, rows: I64, columns: Mapping[str, I64], kinds: NDArray[np.uint8], ranks: list[int]
+    ) -> None:
+        """Adds these rows of a part; `columns` are beside the rows. A part counts once for each of its ranks."""
         if not len(rows):
             return
-        labels = [self._labels(run, rows, kinds, name) for name in self.by if name != "rank"]
+        labels = [self._labels(part, rows, kinds, name) for name in self.by if name != "rank"]
         unique, which = distinct([code for code, _ in labels] or [np.zeros(len(rows), np.int64)])
         order = np.argsort(which, kind="stable")
         first = np.searchsorted(which[order], np.arange(len(unique)))
@@ -65,17 +69,17 @@ class Tally:
                 mine[3] += weight * squares
 
     def _labels(
-        self, run: Run, rows: I64, kinds: NDArray[np.uint8], name: str
+        self, part: RunPart, rows: I64, kinds: NDArray[np.uint8], name: str
     ) -> tuple[I64, list[str | int | None] | None]:
         if name == "kind":
             return kinds[rows].astype(np.int64), [use.name.lower() for use in Use]
         if found := _STACK.fullmatch(name):
-            code, stack = stacks(run.trace, int(found[1] or 0))
+            code, stack = stacks(part.trace, int(found[1] or 0))
             return code[rows].astype(np.int64), [*stack, None]
         if name in TEXTS:
-            codes, words = run.trace.coded(TEXTS[name])
+            codes, words = part.trace.coded(TEXTS[name])
             return codes[rows].astype(np.int64), [*words, None]  # -1, no text, is the last
-        values = getattr(run.trace, name)[rows]
+        values = getattr(part.trace, name)[rows]
         return np.where(values == UNKNOWN, -1, values), None
 
     def rows(self) -> list[dict[str, Any]]:
@@ -115,3 +119,23 @@ def table(rows: list[dict[str, Any]], names: Mapping[str, Any]) -> pa.Table:
 def key_kinds(by: Sequence[str]) -> dict[str, Any]:
     texts = {name for name in by if name in TEXTS or name == "kind" or _STACK.fullmatch(name)}
     return {name: pa.string() if name in texts else pa.int64() for name in by}
+
+
+def by_rank(job: Job, rows: list[tuple[I64, dict[str, Any]]], names: dict[str, Any]) -> pa.Table:
+    """A table with a row a rank: `rows` pairs positions of ranks with the values that they share."""
+    found: list[dict[str, Any]] = [{} for _ in range(len(job.ranks))]
+    for at, values in rows:
+        for i in at.tolist():
+            found[i] = values
+    columns = {"rank": pa.array(job.ranks, pa.int32())}
+    for name, kind in names.items():
+        columns[name] = pa.array([row.get(name) for row in found], kind)
+    return pa.table(columns)
+
+
+def pattern_of(text: str) -> re.Pattern[str]:
+    """A pattern that a user gave."""
+    try:
+        return re.compile(text)
+    except re.error as problem:
+        raise UsageError(f"`{text}` is not a regular expression: {problem}") from None

@@ -10,14 +10,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
+from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
-from etude.analyse.kernels import merged
 from etude.analyse.launches import launched
-from etude.analyse.runs import Run, Use, on_device, runs, uses
+from etude.kernels.intervals import merged
 from etude.model.graph import dependencies
-from etude.model.job import Job
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
-from etude.model.timing import Timing
+from etude.model.use import Use, uses
 
 I64 = NDArray[np.int64]
 
@@ -32,12 +32,12 @@ SHORT_NS: Final = 30_000
 _WAITS: Final = re.compile(r"Synchronize|^aten::item$|^aten::_local_scalar_dense$|^(cuda|hip)Memcpy$")
 
 
-def idle(job: Job, timing: Timing) -> pa.Table:
+def idle(run: Run) -> pa.Table:
     """A row a rank and cause: gaps, time_ns, share of the rank's idle time, longest_ns. The times sum to idle_ns of the
     breakdown."""
     rows: list[dict[str, Any]] = []
-    for run in runs(job, timing):
-        cause, lasted = _gaps(run)[2:]
+    for part in run.parts():
+        cause, lasted = _gaps(part)[2:]
         whole = int(lasted.sum())
         for number, name in enumerate(CAUSES):
             mine = lasted[cause == number]
@@ -49,47 +49,49 @@ def idle(job: Job, timing: Timing) -> pa.Table:
                     "longest_ns": int(mine.max()),
                 }
                 row["share"] = row["time_ns"] / whole if whole else 0.0
-                rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist()]
+                rows += [{"rank": int(run.job.ranks[i])} | row for i in part.at.tolist()]
     rows.sort(key=lambda row: (row["rank"], -row["time_ns"]))
     names = {"rank": pa.int32(), "cause": pa.string(), "gaps": pa.int64(), "time_ns": pa.int64()}
     return table(rows, names | {"share": pa.float64(), "longest_ns": pa.int64()})
 
 
-def gaps(job: Job, timing: Timing) -> pa.Table:
+def gaps(run: Run) -> pa.Table:
     """Every gap: rank, start_ns, end_ns, cause, node (that ends it), on each rank's own clock."""
     rows = []
-    for run in runs(job, timing):
-        begin, node, cause, lasted = _gaps(run)
-        for i in run.at.tolist():
+    for part in run.parts():
+        begin, node, cause, lasted = _gaps(part)
+        for i in part.at.tolist():
             for b, n, c, d in zip(begin.tolist(), node.tolist(), cause.tolist(), lasted.tolist(), strict=True):
-                rows.append({"rank": int(job.ranks[i]), "start_ns": b, "end_ns": b + d, "cause": CAUSES[c], "node": n})
+                rows.append(
+                    {"rank": int(run.job.ranks[i]), "start_ns": b, "end_ns": b + d, "cause": CAUSES[c], "node": n}
+                )
     names = {"rank": pa.int32(), "start_ns": pa.int64(), "end_ns": pa.int64(), "cause": pa.string()}
     return table(rows, names | {"node": pa.int64()})
 
 
-def stream_gaps(job: Job, timing: Timing, counting: Counting = OURS) -> pa.Table:
+def stream_gaps(run: Run, counting: Counting = OURS) -> pa.Table:
     """Gaps between what runs on each stream, whatever other streams do: a row a rank, stream and cause with gaps,
     time_ns, longest_ns. `host_wait`: what ends the gap was launched only after it had begun; `kernel_wait`: it was
     there before, and the gap is short (under 30 µs); `other`."""
     rows: list[dict[str, Any]] = []
-    for run in runs(job, timing):
-        for row in _on_streams(run, counting):
-            rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist()]
+    for part in run.parts():
+        for row in _on_streams(part, counting):
+            rows += [{"rank": int(run.job.ranks[i])} | row for i in part.at.tolist()]
     rows.sort(key=lambda row: (row["rank"], row["stream"], row["cause"]))
     names = {"rank": pa.int32(), "stream": pa.int64(), "cause": pa.string(), "gaps": pa.int64()}
     return table(rows, names | {"time_ns": pa.int64(), "longest_ns": pa.int64()})
 
 
-def _on_streams(run: Run, counting: Counting) -> list[dict[str, Any]]:
-    trace = run.trace
-    nodes = np.flatnonzero(on_device(run, uses(trace), counting) & (trace.cpu != 1) & (trace.stream != UNKNOWN))
-    nodes = nodes[np.lexsort((run.start_ns[nodes], trace.stream[nodes]))]
+def _on_streams(part: RunPart, counting: Counting) -> list[dict[str, Any]]:
+    trace = part.trace
+    nodes = np.flatnonzero(on_device(part, uses(trace), counting) & (trace.cpu != 1) & (trace.stream != UNKNOWN))
+    nodes = nodes[np.lexsort((part.start_ns[nodes], trace.stream[nodes]))]
     later = np.flatnonzero(trace.stream[nodes[1:]] == trace.stream[nodes[:-1]]) + 1
-    node, begin = nodes[later], run.end_ns[nodes[later - 1]]
-    found = launched(run)
+    node, begin = nodes[later], part.end_ns[nodes[later - 1]]
+    found = launched(part)
     called = np.full(len(trace), np.iinfo(np.int64).min, np.int64)
-    called[found.node] = run.start_ns[found.call]
-    lasted = run.start_ns[node] - begin
+    called[found.node] = part.start_ns[found.call]
+    lasted = part.start_ns[node] - begin
     cause = np.where(called[node] > begin, 0, np.where(lasted < SHORT_NS, 1, 2))
     rows = []
     for stream in np.unique(trace.stream[node]).tolist():
@@ -101,17 +103,17 @@ def _on_streams(run: Run, counting: Counting) -> list[dict[str, Any]]:
     return rows
 
 
-def _gaps(run: Run) -> tuple[I64, I64, I64, I64]:
+def _gaps(part: RunPart) -> tuple[I64, I64, I64, I64]:
     """(begin, node that ends it, cause, length) of each gap of the device."""
-    trace, use = run.trace, uses(run.trace)
-    rows = np.flatnonzero(on_device(run, use))
-    first, last = merged(run.start_ns[rows], run.end_ns[rows])
+    trace, use = part.trace, uses(part.trace)
+    rows = np.flatnonzero(on_device(part, use))
+    first, last = merged(part.start_ns[rows], part.end_ns[rows])
     begin, until = last[:-1], first[1:]
-    rows = rows[np.argsort(run.start_ns[rows], kind="stable")]
-    node = rows[np.searchsorted(run.start_ns[rows], until)] if len(until) else rows[:0]
+    rows = rows[np.argsort(part.start_ns[rows], kind="stable")]
+    node = rows[np.searchsorted(part.start_ns[rows], until)] if len(until) else rows[:0]
     cause = np.full(len(node), CAUSES.index("other"), np.int64)
-    _by_dependency(run, use, node, begin, cause)
-    _by_launch(run, node, begin, cause)
+    _by_dependency(part, use, node, begin, cause)
+    _by_launch(part, node, begin, cause)
     waits_for_others = np.isin(trace.kind[node], (Kind.RECV, Kind.COLL, Kind.SEND)) & (cause == CAUSES.index("other"))
     cause[waits_for_others] = CAUSES.index("communication")
     on_host = (trace.cpu[node] == 1) & (trace.kind[node] == Kind.COMP)
@@ -119,43 +121,43 @@ def _gaps(run: Run) -> tuple[I64, I64, I64, I64]:
     return begin, node, cause, until - begin
 
 
-def _by_dependency(run: Run, use: NDArray[np.uint8], node: I64, begin: I64, cause: I64) -> None:
+def _by_dependency(part: RunPart, use: NDArray[np.uint8], node: I64, begin: I64, cause: I64) -> None:
     """A node that waited for one that ended within the gap: on the host, or in communication that holds no device."""
-    dep, timed = dependencies(run.trace), run.timed
+    dep, timed = dependencies(part.trace), part.timed
     count = dep.start[node + 1] - dep.start[node]
     of = np.repeat(np.arange(len(node)), count)  # the gap that each of these dependencies is of
     waited = dep.rows[np.arange(len(of)) - np.repeat(np.cumsum(count) - count - dep.start[node], count)]
     known = (waited >= 0) & timed[waited]
     of, waited = of[known], waited[known]
-    of, first = np.unique(of[order := np.lexsort((-run.end_ns[waited], of))], return_index=True)
+    of, first = np.unique(of[order := np.lexsort((-part.end_ns[waited], of))], return_index=True)
     last = waited[order[first]]
-    within = run.end_ns[last] > begin[of]
+    within = part.end_ns[last] > begin[of]
     of, last = of[within], last[within]
-    talks = (use[last] == Use.COMMUNICATION) | np.isin(run.trace.kind[last], (Kind.SEND, Kind.RECV, Kind.COLL))
+    talks = (use[last] == Use.COMMUNICATION) | np.isin(part.trace.kind[last], (Kind.SEND, Kind.RECV, Kind.COLL))
     cause[of] = np.where(talks, CAUSES.index("communication"), CAUSES.index("dependency"))
 
 
-def _by_launch(run: Run, node: I64, begin: I64, cause: I64) -> None:
-    found = launched(run)
+def _by_launch(part: RunPart, node: I64, begin: I64, cause: I64) -> None:
+    found = launched(part)
     if not len(found.node) or not len(node):
         return
-    call = np.full(len(run.trace), -1, np.int64)
+    call = np.full(len(part.trace), -1, np.int64)
     call[found.node] = found.call
     of = call[node]
     known = of >= 0
-    starts, ends = run.start_ns[np.maximum(of, 0)], run.end_ns[np.maximum(of, 0)]
+    starts, ends = part.start_ns[np.maximum(of, 0)], part.end_ns[np.maximum(of, 0)]
     # of a gap that a launch divides the longer part counts: before it was made, or until it took effect
-    late = known & (starts > begin) & (starts - begin >= run.start_ns[node] - ends)
+    late = known & (starts > begin) & (starts - begin >= part.start_ns[node] - ends)
     cause[known & ~late] = CAUSES.index("launch")
     cause[late] = CAUSES.index("host")
-    codes, words = run.trace.coded("name")
-    waits = np.array([bool(_WAITS.search(w)) for w in words] + [False])[codes] & run.timed & (run.trace.cpu == 1)
-    for thread in np.unique(run.trace.thread[of[late]]).tolist():
-        calls = np.flatnonzero(waits & (run.trace.thread == thread))
+    codes, words = part.trace.coded("name")
+    waits = np.array([bool(_WAITS.search(w)) for w in words] + [False])[codes] & part.timed & (part.trace.cpu == 1)
+    for thread in np.unique(part.trace.thread[of[late]]).tolist():
+        calls = np.flatnonzero(waits & (part.trace.thread == thread))
         if not len(calls):
             continue
-        begins, ends = merged(run.start_ns[calls], run.end_ns[calls])
-        mine = np.flatnonzero(late & (run.trace.thread[np.maximum(of, 0)] == thread))
+        begins, ends = merged(part.start_ns[calls], part.end_ns[calls])
+        mine = np.flatnonzero(late & (part.trace.thread[np.maximum(of, 0)] == thread))
         at = np.searchsorted(begins, begin[mine], "right") - 1
         inside = (at >= 0) & (begin[mine] < ends[np.maximum(at, 0)])
         cause[mine[inside]] = CAUSES.index("synchronisation")

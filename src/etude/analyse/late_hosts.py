@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
-from etude.analyse.kernels import merged
+from etude.analyse.device_work import on_device
 from etude.analyse.operations import Calls
 from etude.analyse.outliers import LIKES, Profile, Slow, grouped_median, slow_units
-from etude.analyse.runs import Run, Use, on_device, runs, uses
 from etude.analyse.segments import Segments
-from etude.model.job import Job
+from etude.kernels.intervals import merged
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
-from etude.model.timing import Timing
+from etude.model.use import Use, uses
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -30,24 +30,24 @@ LEAST_ERROR = 0.002
 """Part of a step below which idle times are not told apart."""
 
 
-def late_hosts(job: Job, timing: Timing, found: Calls, stretches: Segments, least: float) -> list[Slow]:
+def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> list[Slow]:
     """Ranks by position; the factor is 1 + the part of a step that the device was idle more than those of its likes."""
     count = stretches.count if stretches.by_step else 1  # equal parts of ranks' nodes are not the same parts
-    idle = np.full((len(job.ranks), count), np.nan)
-    span, role = idle.copy(), np.zeros(len(job.ranks), np.int64)
+    idle = np.full((len(run.job.ranks), count), np.nan)
+    span, role = idle.copy(), np.zeros(len(run.job.ranks), np.int64)
     roles: dict[bytes, int] = {}
     waits_inside = _waits_inside(found)
-    begin_ns = _begins(job, timing, found) if not stretches.by_step else None
-    for run in runs(job, timing):
-        use = uses(run.trace)
-        if not (run.trace.cpu == 1).any() or (use == Use.HOST).any() or (run.trace.cpu == 0).any():
-            row = _idle(run, use, stretches, count, waits_inside)
+    begin_ns = _begins(run, found) if not stretches.by_step else None
+    for part in run.parts():
+        use = uses(part.trace)
+        if not (part.trace.cpu == 1).any() or (use == Use.HOST).any() or (part.trace.cpu == 0).any():
+            row = _idle(part, use, stretches, count, waits_inside)
             if row is not None:
-                idle[run.at], span[run.at] = row
+                idle[part.at], span[part.at] = row
                 if begin_ns is not None:
-                    idle[run.at, 0] += begin_ns[run.at]
+                    idle[part.at, 0] += begin_ns[part.at]
             kinds = np.bincount(use, minlength=len(Use))[[Use.COMPUTE, Use.COMMUNICATION, Use.MEMORY]]
-            role[run.at] = roles.setdefault(kinds.tobytes(), len(roles))
+            role[part.at] = roles.setdefault(kinds.tobytes(), len(roles))
     known = ~np.isnan(idle)
     if known.any(axis=1).sum() < LIKES:
         return []
@@ -63,38 +63,38 @@ def late_hosts(job: Job, timing: Timing, found: Calls, stretches: Segments, leas
 
 
 def _idle(
-    run: Run, use: NDArray[np.uint8], stretches: Segments, count: int, waits_inside: bool
+    part: RunPart, use: NDArray[np.uint8], stretches: Segments, count: int, waits_inside: bool
 ) -> tuple[F64, F64] | None:
     """Idle time of a device and its length by segment. A gap belongs to the node that ends it."""
-    rows = np.flatnonzero(on_device(run, use))
-    rows = rows[np.argsort(run.start_ns[rows], kind="stable")]
-    segment = stretches.of(run, rows) if count > 1 else np.zeros(len(rows), np.int64)
+    rows = np.flatnonzero(on_device(part, use))
+    rows = rows[np.argsort(part.start_ns[rows], kind="stable")]
+    segment = stretches.of(part, rows) if count > 1 else np.zeros(len(rows), np.int64)
     if not len(rows) or not (segment >= 0).any():
         return None
-    first, last = merged(run.start_ns[rows], run.end_ns[rows])
-    at = np.searchsorted(run.start_ns[rows], first[1:])
+    first, last = merged(part.start_ns[rows], part.end_ns[rows])
+    at = np.searchsorted(part.start_ns[rows], first[1:])
     counts = segment[at] >= 0
     if not waits_inside:
-        counts &= ~np.isin(run.trace.kind[rows[at]], (Kind.COLL, Kind.SEND, Kind.RECV))
+        counts &= ~np.isin(part.trace.kind[rows[at]], (Kind.COLL, Kind.SEND, Kind.RECV))
     idle = np.bincount(segment[at][counts], (first[1:] - last[:-1])[counts], count)
     begin, end = np.full(count, 2**62), np.full(count, -(2**62))
     inside = segment >= 0
-    np.minimum.at(begin, segment[inside], run.start_ns[rows[inside]])
-    np.maximum.at(end, segment[inside], run.end_ns[rows[inside]])
+    np.minimum.at(begin, segment[inside], part.start_ns[rows[inside]])
+    np.maximum.at(end, segment[inside], part.end_ns[rows[inside]])
     some = end >= begin
     return np.where(some, idle, np.nan), np.where(some, (end - begin).astype(np.float64), np.nan)
 
 
-def _begins(job: Job, timing: Timing, found: Calls) -> F64 | None:
+def _begins(run: Run, found: Calls) -> F64 | None:
     """How long after the first rank each begins, on one clock: of a single step that is all there is of a late start.
     Of several the first may be cut off anywhere, and the others say enough."""
     if not len(found):
         return None
-    offset = offsets(job, timing, found)
-    first = np.zeros(len(job.ranks))
-    for run in runs(job, timing):
-        begun = run.start_ns[on_device(run, uses(run.trace))]
-        first[run.at] = begun.min() + offset[run.at] if len(begun) else np.nan
+    offset = offsets(run, found)
+    first = np.zeros(len(run.job.ranks))
+    for part in run.parts():
+        begun = part.start_ns[on_device(part, uses(part.trace))]
+        first[part.at] = begun.min() + offset[part.at] if len(begun) else np.nan
     return first - np.nanmin(first) if not np.isnan(first).all() else None
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.analyse.grouping import table
-from etude.analyse.runs import Run, by_rank, on_device, pattern_of, runs, uses
-from etude.model.job import Job
+from etude.analyse.device_work import on_device
+from etude.analyse.grouping import by_rank, pattern_of, table
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Why
-from etude.model.timing import Timing
+from etude.model.use import uses
 
 I64 = NDArray[np.int64]
 
@@ -33,25 +33,25 @@ class Launched:
     node: I64
 
 
-def launched(run: Run, calls: str = "") -> Launched:
+def launched(part: RunPart, calls: str = "") -> Launched:
     """Nodes of the device with the calls that launched them: by correlation, else by a dependency that says so. `calls`
     is a pattern that the names of calls must have."""
-    trace = run.trace
+    trace = part.trace
     use = uses(trace)
-    device = np.flatnonzero(on_device(run, use) & (trace.cpu != 1))
+    device = np.flatnonzero(on_device(part, use) & (trace.cpu != 1))
     call = np.full(len(trace), -1, np.int64)
     edges = np.flatnonzero((trace.data_why == Why.LAUNCH) & (trace.data >= 0))
     if len(edges):
         call[np.searchsorted(trace.data_start, edges, "right") - 1] = trace.data[edges]
-    hosts = np.flatnonzero(run.timed & (trace.cpu == 1) & (trace.correlation != UNKNOWN))
+    hosts = np.flatnonzero(part.timed & (trace.cpu == 1) & (trace.correlation != UNKNOWN))
     if len(hosts):
-        hosts = hosts[np.lexsort((run.start_ns[hosts], trace.correlation[hosts]))]
+        hosts = hosts[np.lexsort((part.start_ns[hosts], trace.correlation[hosts]))]
         known = trace.correlation[hosts]
         at = np.minimum(np.searchsorted(known, trace.correlation[device]), len(hosts) - 1)
         same = (known[at] == trace.correlation[device]) & (trace.correlation[device] != UNKNOWN)
         call[device[same]] = hosts[at[same]]
     node = device[(call[device] >= 0)]
-    node = node[run.timed[call[node]]]
+    node = node[part.timed[call[node]]]
     if calls:
         codes, words = trace.coded("name", call[node])
         pattern = pattern_of(calls)
@@ -59,19 +59,19 @@ def launched(run: Run, calls: str = "") -> Launched:
     return Launched(call[node], node)
 
 
-def launches(job: Job, timing: Timing, calls: str = "") -> pa.Table:
+def launches(run: Run, calls: str = "") -> pa.Table:
     """A row a rank: launches, host_ns (in the calls), device_ns (of what they launched), delay_ns (from the end of a
     call to the start of what it launched, not below 0), its median, how many delays are over 100 µs, calls over 50 µs,
     and device work shorter than its call. `calls` is a pattern of the calls that count, by default all."""
-    rows = [(run.at, _statistics(run, calls)) for run in runs(job, timing)]
-    return by_rank(job, rows, {"launches": pa.int64()} | _NS | dict.fromkeys(_COUNTS, pa.int64()))
+    rows = [(part.at, _statistics(part, calls)) for part in run.parts()]
+    return by_rank(run.job, rows, {"launches": pa.int64()} | _NS | dict.fromkeys(_COUNTS, pa.int64()))
 
 
-def _statistics(run: Run, calls: str) -> dict[str, Any]:
-    found = launched(run, calls)
-    host = run.end_ns[found.call] - run.start_ns[found.call]
-    device = run.end_ns[found.node] - run.start_ns[found.node]
-    delay = np.maximum(run.start_ns[found.node] - run.end_ns[found.call], 0)
+def _statistics(part: RunPart, calls: str) -> dict[str, Any]:
+    found = launched(part, calls)
+    host = part.end_ns[found.call] - part.start_ns[found.call]
+    device = part.end_ns[found.node] - part.start_ns[found.node]
+    delay = np.maximum(part.start_ns[found.node] - part.end_ns[found.call], 0)
     return {
         "launches": len(found.node),
         "host_ns": int(host.sum()),
@@ -84,26 +84,26 @@ def _statistics(run: Run, calls: str) -> dict[str, Any]:
     }
 
 
-def queue_series(run: Run, calls: str = "") -> dict[int, tuple[I64, I64]]:
+def queue_series(part: RunPart, calls: str = "") -> dict[int, tuple[I64, I64]]:
     """By stream: (times, depth from then on). A launch begins: one more; what it launched starts: one less."""
-    found = launched(run, calls)
-    stream = run.trace.stream[found.node]
+    found = launched(part, calls)
+    stream = part.trace.stream[found.node]
     series = {}
     for s in np.unique(stream).tolist():
         mine = stream == s
-        time = np.concatenate([run.start_ns[found.call[mine]], run.start_ns[found.node[mine]]])
+        time = np.concatenate([part.start_ns[found.call[mine]], part.start_ns[found.node[mine]]])
         change = np.repeat(np.array([1, -1], np.int64), int(mine.sum()))
         order = np.lexsort((-change, time))
         series[int(s)] = time[order], np.cumsum(change[order])
     return series
 
 
-def queue_depth(job: Job, timing: Timing, calls: str = "") -> pa.Table:
+def queue_depth(run: Run, calls: str = "") -> pa.Table:
     """A row a rank and stream: events (launches and starts), mean depth over events, depth over time, most, and for how
     long the queue was full (1,024 launches)."""
     rows = []
-    for run in runs(job, timing):
-        for stream, (time, depth) in queue_series(run, calls).items():
+    for part in run.parts():
+        for stream, (time, depth) in queue_series(part, calls).items():
             lasted = np.diff(time)
             whole = int(lasted.sum())
             row = {
@@ -115,7 +115,7 @@ def queue_depth(job: Job, timing: Timing, calls: str = "") -> pa.Table:
                 "most": int(depth.max()),
                 "full_ns": int(lasted[depth[:-1] >= FULL].sum()),
             }
-            rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist()]
+            rows += [{"rank": int(run.job.ranks[i])} | row for i in part.at.tolist()]
     rows.sort(key=lambda row: (row["rank"], row["stream"]))
     names = {"rank": pa.int32(), "stream": pa.int64(), "events": pa.int64(), "mean_depth": pa.float64()}
     names |= {"std_depth": pa.float64(), "depth_over_time": pa.float64(), "most": pa.int64(), "full_ns": pa.int64()}

@@ -9,47 +9,48 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
+from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
-from etude.analyse.runs import Run, Use, on_device, runs, uses
-from etude.model.job import Job
-from etude.model.schema import UNKNOWN, Kind, ValueKind
-from etude.model.timing import Timing
+from etude.model.memory import memory_levels
+from etude.model.run import Run, RunPart
+from etude.model.schema import UNKNOWN, ValueKind
+from etude.model.use import Use, uses
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 
-def copies(job: Job, timing: Timing, counting: Counting = OURS) -> pa.Table:
+def copies(run: Run, counting: Counting = OURS) -> pa.Table:
     """A row a rank and kind of copy (`Memcpy HtoD`, `Memset`): count, size_bytes, time_ns, bytes_per_s over that time,
     and the rate of copies under way at once: its mean over events (a copy begins or ends and one is under way) and its
     most. A copy's rate is the one that the profiler wrote, else its bytes over its length."""
     rows: list[dict[str, Any]] = []
-    for run in runs(job, timing):
-        for row in _copies(run, counting):
-            rows += [{"rank": int(job.ranks[i])} | row for i in run.at.tolist()]
+    for part in run.parts():
+        for row in _copies(part, counting):
+            rows += [{"rank": int(run.job.ranks[i])} | row for i in part.at.tolist()]
     rows.sort(key=lambda row: (row["rank"], -row["time_ns"]))
     names = {"rank": pa.int32(), "name": pa.string(), "count": pa.int64(), "size_bytes": pa.int64()}
     names |= {"time_ns": pa.int64(), "bytes_per_s": pa.float64(), "events": pa.int64()}
     return table(rows, names | {"mean_rate_bytes_per_s": pa.float64(), "most_rate_bytes_per_s": pa.float64()})
 
 
-def _copies(run: Run, counting: Counting) -> list[dict[str, Any]]:
-    trace, use = run.trace, uses(run.trace)
-    copied = np.flatnonzero(on_device(run, use, counting) & (use == Use.MEMORY))
+def _copies(part: RunPart, counting: Counting) -> list[dict[str, Any]]:
+    trace, use = part.trace, uses(part.trace)
+    copied = np.flatnonzero(on_device(part, use, counting) & (use == Use.MEMORY))
     codes, words = trace.coded("name")
-    rate = _recorded_rates(run)
+    rate = _recorded_rates(part)
     kinds = sorted({word.partition(" (")[0] for word in words})
     kind_of = np.array([kinds.index(word.partition(" (")[0]) for word in words] + [-1], np.int64)[codes]
     found = []
     for kind in np.unique(kind_of[copied]).tolist():
         mine = copied[kind_of[copied] == kind]
-        time, size = run.end_ns[mine] - run.start_ns[mine], trace.tensor_bytes[mine]
+        time, size = part.end_ns[mine] - part.start_ns[mine], trace.tensor_bytes[mine]
         known = (size != UNKNOWN) & (time > 0)
         moved, lasted = int(size[known].sum()), int(time[known].sum())
         by_length = np.where(known, size / np.maximum(time, 1) * 1e9, 0.0)
         of_each = np.where(np.isnan(rate[mine]), by_length, rate[mine])
         timed = of_each > 0
-        rates = rate_series(run.start_ns[mine[timed]], run.end_ns[mine[timed]], of_each[timed])[1]
+        rates = rate_series(part.start_ns[mine[timed]], part.end_ns[mine[timed]], of_each[timed])[1]
         rates = rates[rates > 1]  # sums of rates that ended leave a rest of rounding
         row: dict[str, Any] = {
             "name": kinds[kind] if kind >= 0 else "",
@@ -65,10 +66,10 @@ def _copies(run: Run, counting: Counting) -> list[dict[str, Any]]:
     return found
 
 
-def _recorded_rates(run: Run) -> F64:
+def _recorded_rates(part: RunPart) -> F64:
     """Rate of each node as its profiler wrote it; NaN where it did not."""
-    rate = np.full(len(run.trace), np.nan)
-    nodes, cells = run.trace.attr_cells().get(("memory_bandwidth_gbyte_per_s", ValueKind.DOUBLE), (None, None))
+    rate = np.full(len(part.trace), np.nan)
+    nodes, cells = part.trace.attr_cells().get(("memory_bandwidth_gbyte_per_s", ValueKind.DOUBLE), (None, None))
     if nodes is not None and cells is not None:
         rate[nodes] = np.ascontiguousarray(cells).view(np.float64) * 1e9
     return rate
@@ -84,18 +85,19 @@ def rate_series(start: I64, end: I64, rate: F64) -> tuple[I64, F64]:
     return time[order], np.cumsum(change[order])
 
 
-def levels(job: Job, timing: Timing) -> pa.Table:
-    """Bytes held over time, from memory nodes: rank, time_ns, held_bytes. A load adds its bytes when it ends, a store
-    takes them away."""
-    rows: list[tuple[I64, I64, I64]] = []
-    for run in runs(job, timing):
-        moves = np.isin(run.trace.kind, (Kind.MEM_LOAD, Kind.MEM_STORE)) & (run.trace.tensor_bytes != UNKNOWN)
-        mine = np.flatnonzero(moves & run.timed)
-        mine = mine[np.argsort(run.end_ns[mine], kind="stable")]
-        size = np.where(run.trace.kind[mine] == Kind.MEM_LOAD, 1, -1) * run.trace.tensor_bytes[mine]
-        held = np.cumsum(size)
-        rows += [(np.full(len(mine), job.ranks[i], np.int64), run.end_ns[mine], held) for i in run.at.tolist()]
-    columns = [np.concatenate([r[k] for r in rows]) if rows else np.zeros(0, np.int64) for k in range(3)]
+def levels(run: Run) -> pa.Table:
+    """Bytes in memory over time, of tensors that nodes name and of memory nodes: rank, time_ns, held_bytes. A load adds
+    its bytes when it ends, a store takes them away."""
+    ranks, times, held = ([np.zeros(0, np.int64)] for _ in range(3))
+    for part in run.parts():
+        found = memory_levels(part)
+        if found is None:
+            continue
+        for rank in run.job.ranks[part.at].tolist():
+            ranks.append(np.full(len(found.time_ns), rank, np.int64))
+            times.append(found.time_ns)
+            held.append(found.held_bytes)
+    columns = [np.concatenate(column) for column in (ranks, times, held)]
     order = np.lexsort((columns[1], columns[0]))
     return pa.table(dict(zip(("rank", "time_ns", "held_bytes"), (c[order] for c in columns), strict=True)))
 

@@ -17,63 +17,56 @@ from etude.analyse.roofline import utilisation
 from etude.analyse.serving import served
 from etude.analyse.steps import step_times
 from etude.analyse.traffic import traffic_matrix
-from etude.model.card import Card
+from etude.machine.system import Device, System
 from etude.model.job import Job
 from etude.model.match import WORLD
+from etude.model.run import Run
 from etude.model.schema import Collective
-from etude.model.system import Device, System
-from etude.model.timing import Origin, Timing
+from etude.model.timing import Origin
 
 Row = tuple[str, float, str]
 
 
-def metrics(
-    job: Job,
-    timing: Timing,
-    *,
-    card: Card | None = None,
-    system: System | None = None,
-    device: Device | None = None,
-) -> pa.Table:
+def metrics(run: Run, *, device: Device | None = None) -> pa.Table:
     """Rows of metric, value, unit. What a run does not have is left out.
 
-    With a `card` that says how much the model computes, model-FLOP utilisation; with a `system`, what collectives reach
-    of its links; with a device (given, or the system's), what the ranks reach of its peak.
+    With a card that says how much the model computes, model-FLOP utilisation; with a system, what collectives reach of
+    its links; with a device (given, or the system's), what the ranks reach of its peak.
     """
-    device = device or (system.device if system else None)
+    device = device or (run.system.device if run.system else None)
     rows = [
-        *_times(job, timing, card),
-        *_parts(job, timing),
-        *_used(job, timing, card, device),
-        *_calls(job, timing, system),
-        *_traffic(job),
-        *served(job, timing, card),
+        *_times(run),
+        *_parts(run),
+        *_used(run, device),
+        *_calls(run),
+        *_traffic(run.job),
+        *served(run),
     ]
     found = [{"metric": metric, "value": float(value), "unit": unit} for metric, value, unit in rows]
     return table(found, {"metric": pa.string(), "value": pa.float64(), "unit": pa.string()})
 
 
-def step_time_ns(job: Job, timing: Timing) -> float | None:
+def step_time_ns(run: Run) -> float | None:
     """Mean over ranks of the time from step to step; of a simulated step all of its time."""
-    steps = step_times(job, timing)
+    steps = step_times(run)
     if len(steps):
         return float(np.mean(steps["mean_ns"].to_numpy()))
-    span = timing.span() if timing.origin == Origin.SIMULATED else None
+    span = run.timing.span() if run.timing.origin == Origin.SIMULATED else None
     return float(span[1] - span[0]) if span else None
 
 
-def _times(job: Job, timing: Timing, card: Card | None) -> Iterator[Row]:
-    step = step_time_ns(job, timing)
+def _times(run: Run) -> Iterator[Row]:
+    step, card = step_time_ns(run), run.card
     if not step or (card is not None and card.plan.workload == "serving"):
         return
     yield "avg_step_time", step / 1e9, "s"
     if card is not None and card.plan.tokens_per_step:
         yield "tokens_per_second", card.plan.tokens_per_step / (step / 1e9), "1/s"
-        yield "tokens_per_second_per_device", card.plan.tokens_per_step / (step / 1e9) / job.world_size, "1/s"
+        yield "tokens_per_second_per_device", card.plan.tokens_per_step / (step / 1e9) / run.job.world_size, "1/s"
 
 
-def _parts(job: Job, timing: Timing) -> Iterator[Row]:
-    spent = breakdown(job, timing)
+def _parts(run: Run) -> Iterator[Row]:
+    spent = breakdown(run)
     total = {name: float(pc.sum(spent[name]).as_py() or 0) for name in spent.column_names if name.endswith("_ns")}
     if total["span_ns"] > 0:
         yield "communication_fraction", total["comm_ns"] / total["span_ns"], ""
@@ -86,22 +79,22 @@ def _parts(job: Job, timing: Timing) -> Iterator[Row]:
         yield "load_imbalance_ratio", float(compute.max() / compute.mean()), ""
 
 
-def _used(job: Job, timing: Timing, card: Card | None, device: Device | None) -> Iterator[Row]:
+def _used(run: Run, device: Device | None) -> Iterator[Row]:
     """Utilisation of the devices: of what the model needs (MFU), and of what was executed (HFU)."""
     if device is None:
         return
-    step = step_time_ns(job, timing)
+    step, card = step_time_ns(run), run.card
     peak = device.peak((card.plan.precision if card else "") or "bf16")
     if card is not None and card.plan.model_flops_per_step and step and peak:
         needed = card.plan.model_flops_per_step
-        yield "mfu", needed / (step / 1e9) / (peak * (card.plan.ranks or job.world_size)), ""
-    done = pc.mean(utilisation(job, timing, device)["hfu"]).as_py()
+        yield "mfu", needed / (step / 1e9) / (peak * (card.plan.ranks or run.job.world_size)), ""
+    done = pc.mean(utilisation(run, device)["hfu"]).as_py()
     if done:
         yield "hfu", done, ""
 
 
-def _calls(job: Job, timing: Timing, system: System | None) -> Iterator[Row]:
-    calls = collectives(job, timing)
+def _calls(run: Run) -> Iterator[Row]:
+    calls = collectives(run)
     found = summarised(calls).to_pylist()
     yield "coll_call_num", sum(row["calls"] for row in found), ""
     for name in sorted({row["collective"] for row in found}):
@@ -110,9 +103,9 @@ def _calls(job: Job, timing: Timing, system: System | None) -> Iterator[Row]:
         if known:
             mean = np.average([k[0] for k in known], weights=[k[1] for k in known])
             yield f"bus_bandwidth_{name}", float(mean), "B/s"
-    if system is None:
+    if run.system is None:
         return
-    for name, reached, possible in reached_of_links(job, calls, system):
+    for name, reached, possible in reached_of_links(run.job, calls, run.system):
         yield f"bandwidth_utilisation_{name}", reached / possible, ""
 
 

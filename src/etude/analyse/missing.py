@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from etude.analyse.launches import launched
 from etude.analyse.operations import Calls, group_name
-from etude.analyse.runs import runs
 from etude.model.job import Job, ranges
 from etude.model.match import WORLD, Matching, match
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.model.timing import Timing
 
 Bool = NDArray[np.bool_]
 I64 = NDArray[np.int64]
@@ -50,12 +49,13 @@ class Missing:
     """First step in which it is missed, where steps are known."""
 
 
-def missing(job: Job, timing: Timing | None, found: Calls, matching: Matching | None = None) -> Iterator[Missing]:
+def missing(run: Run, found: Calls, matching: Matching | None = None) -> Iterator[Missing]:
     """Every rank once, for the strongest reason. Without times only what the ranks' programs lack is told."""
+    job = run.job
     told: set[int] = set()
-    asked = _asked(job, timing)
-    waits = _waiting(job, timing) | asked
-    ways = (_stood_up(job, timing, found, waits), _never_asked(job, asked), _stopped(job, found, waits),
+    asked = _asked(run)
+    waits = _waiting(run) | asked
+    ways = (_stood_up(run, found, waits), _never_asked(job, asked), _stopped(job, found, waits),
             _unanswered(job, matching or match(job), waits), _absent(job))  # fmt: skip
     for way in ways:
         for one in way:
@@ -64,10 +64,9 @@ def missing(job: Job, timing: Timing | None, found: Calls, matching: Matching | 
                 yield one
 
 
-def _stood_up(job: Job, timing: Timing | None, found: Calls, waits: Bool) -> Iterator[Missing]:
+def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
     """Who others wait for in a call that began and never ended, while it waits for nobody itself."""
-    if timing is None:
-        return
+    job = run.job
     started = found.start_ns != UNKNOWN
     open_ = started & (found.end_ns == UNKNOWN)
     for call in np.unique(found.of[open_]).tolist():
@@ -85,7 +84,7 @@ def _stood_up(job: Job, timing: Timing | None, found: Calls, waits: Bool) -> Ite
                 f"never came to {kind} {int(found.number[call]) + 1} of group `{group_name(job, group)}` of "
                 f"{len(members)} ranks, in which rank {ranges(here[open_[span]])} waits"
             )
-            yield Missing(rank, 1.0, evidence + _last_seen(job, timing, at), _step(job, found, call))
+            yield Missing(rank, 1.0, evidence + _last_seen(run, at), _step(job, found, call))
 
 
 def _never_asked(job: Job, asked: Bool) -> Iterator[Missing]:
@@ -96,20 +95,20 @@ def _never_asked(job: Job, asked: Bool) -> Iterator[Missing]:
         yield Missing(int(job.ranks[others[0]]), ALONE, evidence)
 
 
-def _asked(job: Job, timing: Timing | None) -> Bool:
+def _asked(run: Run) -> Bool:
     """Ranks whose hosts asked for a communication after the last one that a device ran. A profiler records what a
     device has done, so one that hangs is not there."""
-    found = np.zeros(len(job.ranks), bool)
-    for run in runs(job, timing) if timing is not None else ():
-        trace = run.trace
-        host = np.flatnonzero(run.timed & (trace.cpu == 1))
-        done = launched(run)
-        done_at = run.start_ns[done.call[np.isin(trace.kind[done.node], (Kind.COLL, Kind.SEND, Kind.RECV))]]
+    found = np.zeros(len(run.job.ranks), bool)
+    for part in run.parts():
+        trace = part.trace
+        host = np.flatnonzero(part.timed & (trace.cpu == 1))
+        done = launched(part)
+        done_at = part.start_ns[done.call[np.isin(trace.kind[done.node], (Kind.COLL, Kind.SEND, Kind.RECV))]]
         if not len(host) or not len(done_at):
             continue
         codes, words = trace.coded("name")
         talks = np.array([bool(_ASKS.search(word)) for word in words] + [False])[codes[host]]
-        found[run.at] = bool((run.start_ns[host[talks]] > done_at.max()).any())
+        found[part.at] = bool((part.start_ns[host[talks]] > done_at.max()).any())
     return found
 
 
@@ -192,21 +191,21 @@ def _step(job: Job, found: Calls, call: int) -> int | None:
     return None if step == UNKNOWN else step
 
 
-def _waiting(job: Job, timing: Timing | None) -> Bool:
+def _waiting(run: Run) -> Bool:
     """Ranks that stand in a communication."""
-    found = np.zeros(len(job.ranks), bool)
-    for at in range(len(job.ranks) if timing is not None else 0):
-        start, end = timing.block(at)  # type: ignore[union-attr]
-        kind = job.traces[int(job.trace_of[at])].kind
+    found = np.zeros(len(run.job.ranks), bool)
+    for at, trace in enumerate(run.job.trace_of.tolist()):
+        start, end = run.timing.block(at)
+        kind = run.job.traces[trace].kind
         found[at] = ((start != UNKNOWN) & (end == UNKNOWN) & np.isin(kind, (Kind.COLL, Kind.SEND, Kind.RECV))).any()
     return found
 
 
-def _last_seen(job: Job, timing: Timing, at: int) -> str:
+def _last_seen(run: Run, at: int) -> str:
     if at < 0:
         return "; nothing of it was recorded"
-    start, end = timing.block(at)
-    trace = job.traces[int(job.trace_of[at])]
+    start, end = run.timing.block(at)
+    trace = run.job.traces[int(run.job.trace_of[at])]
     running = np.flatnonzero((start != UNKNOWN) & (end == UNKNOWN))
     if len(running):
         return f"; it is still in node {int(running[0])} (`{trace.text('name', int(running[0]))}`)"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Timing
 
@@ -49,9 +50,9 @@ class Calls:
         return np.repeat(np.arange(len(self)), np.diff(self.first))
 
 
-def calls(job: Job, timing: Timing, matching: Matching | None = None) -> Calls:
+def calls(run: Run, matching: Matching | None = None) -> Calls:
     """Every collective call of the job, by group and number."""
-    matching = matching or match(job)
+    matching = matching or match(run.job)
     uses, sides = matching.uses, matching.sides
     length = np.diff(sides.start)[uses.side]
     total = int(length.sum())
@@ -66,7 +67,7 @@ def calls(job: Job, timing: Timing, matching: Matching | None = None) -> Calls:
     fresh = np.ones(total, bool)
     fresh[1:] = (group[1:] != group[:-1]) | (number[1:] != number[:-1])
     first = np.append(np.flatnonzero(fresh), total).astype(np.int64)
-    start, end = times_of(timing, at, sides.rows[place])
+    start, end = times_of(run.timing, at, sides.rows[place])
     size = sides.size_bytes[place]
     heads = first[:-1]
     return Calls(

@@ -9,26 +9,26 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.counting import OURS, Counting
+from etude.analyse.device_work import on_device, uses_as
 from etude.analyse.grouping import Tally, key_kinds, table
 from etude.analyse.kernels import add_to_callers, outermost
-from etude.analyse.runs import Run, Use, on_device, runs, segments, uses
-from etude.model.job import Job
-from etude.model.timing import Timing
+from etude.model.run import Run, RunPart
+from etude.model.use import Use, segments, uses
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-def kernels(job: Job, timing: Timing, by: Sequence[str] = ("name", "kind"), counting: Counting = OURS) -> pa.Table:
+def kernels(run: Run, by: Sequence[str] = ("name", "kind"), counting: Counting = OURS) -> pa.Table:
     """What runs on the devices, put together by any of `grouping.BY`: count, total_ns, share of the total, mean_ns,
     min_ns, max_ns, std_ns; the longest in all first."""
     tally = Tally(by, ("ns",))
-    for run in runs(job, timing):
-        use = uses(run.trace, counting)
-        rows = np.flatnonzero(on_device(run, use, counting))
-        rows, lasted = _own_time_to_operators(run, rows)
+    for part in run.parts():
+        use = uses_as(part.trace, counting)
+        rows = np.flatnonzero(on_device(part, use, counting))
+        rows, lasted = _own_time_to_operators(part, rows)
         use[rows[use[rows] == Use.NONE]] = Use.COMPUTE  # operators on the host with what they do between others
-        tally.add(run, rows, {"ns": lasted}, use, job.ranks[run.at].tolist())
+        tally.add(part, rows, {"ns": lasted}, use, run.job.ranks[part.at].tolist())
     found = tally.rows()
     whole = sum(row["total_ns"] for row in found)
     for row in found:
@@ -43,57 +43,57 @@ def kernels(job: Job, timing: Timing, by: Sequence[str] = ("name", "kind"), coun
     return table(found, kinds | {"min_ns": pa.int64(), "max_ns": pa.int64(), "std_ns": pa.float64()})
 
 
-def _own_time_to_operators(run: Run, rows: I64) -> tuple[I64, I64]:
+def _own_time_to_operators(part: RunPart, rows: I64) -> tuple[I64, I64]:
     """(rows, time): what an operator on the host does between those that it calls is time of the operator, once."""
-    lasted = run.end_ns[rows] - run.start_ns[rows]
-    own = segments(run.trace)[rows] & (run.trace.parent[rows] >= 0)
+    lasted = part.end_ns[rows] - part.start_ns[rows]
+    own = segments(part.trace)[rows] & (part.trace.parent[rows] >= 0)
     if not own.any():
         return rows, lasted
-    operator, at = np.unique(run.trace.parent[rows[own]], return_inverse=True)
+    operator, at = np.unique(part.trace.parent[rows[own]], return_inverse=True)
     total = np.zeros(len(operator), np.int64)
     np.add.at(total, at.reshape(-1), lasted[own])
     return np.concatenate([rows[~own], operator.astype(np.int64)]), np.concatenate([lasted[~own], total])
 
 
-def operators(job: Job, timing: Timing, by: Sequence[str] = ("name",)) -> pa.Table:
+def operators(run: Run, by: Sequence[str] = ("name",)) -> pa.Table:
     """What runs on the hosts: count, how many of them launch something themselves, self_ns (without what it calls),
     total_ns, and the device time of what it launches itself (device_self_ns) or anything below it does
     (device_total_ns); the longest on the device first. Of operators that call others of their name, totals count the
     outermost."""
     values = ("launching", "self_ns", "total_ns", "device_self_ns", "device_total_ns")
     tally = Tally(by, values)
-    for run in runs(job, timing):
-        rows, columns = _operator_times(run)
-        tally.add(run, rows, columns, uses(run.trace), job.ranks[run.at].tolist())
+    for part in run.parts():
+        rows, columns = _operator_times(part)
+        tally.add(part, rows, columns, uses(part.trace), run.job.ranks[part.at].tolist())
     found = [{key: row.get(key, row.get(f"total_{key}")) for key in (*by, "count", *values)} for row in tally.rows()]
     found.sort(key=lambda row: (-(row["device_self_ns"] or 0), -(row["self_ns"] or 0)))
     return table(found, key_kinds(by) | dict.fromkeys(("count", *values), pa.int64()))
 
 
-def _operator_times(run: Run) -> tuple[I64, dict[str, I64]]:
-    trace, timed = run.trace, run.timed
+def _operator_times(part: RunPart) -> tuple[I64, dict[str, I64]]:
+    trace, timed = part.trace, part.timed
     host = timed & (trace.cpu == 1) & ~segments(trace)
-    lasted = np.where(timed, run.end_ns - np.where(timed, run.start_ns, 0), 0)
+    lasted = np.where(timed, part.end_ns - np.where(timed, part.start_ns, 0), 0)
     called = np.bincount(trace.parent[host & (trace.parent >= 0)], lasted[host & (trace.parent >= 0)], len(trace))
-    direct, below = device_times(run)
+    direct, below = device_times(part)
     rows = np.flatnonzero(host)
     top = outermost(np.ascontiguousarray(trace.parent), trace.coded("name")[0])
     columns = {"launching": np.zeros(len(trace), np.int64)}
-    columns["launching"][trace.parent[_launched(run)]] = 1
+    columns["launching"][trace.parent[_launched(part)]] = 1
     columns |= {"self_ns": lasted - called.astype(np.int64), "total_ns": np.where(top, lasted, 0)}
     columns |= {"device_self_ns": direct, "device_total_ns": np.where(top, below, 0)}
     return rows, {name: column[rows] for name, column in columns.items()}
 
 
-def _launched(run: Run) -> I64:
+def _launched(part: RunPart) -> I64:
     """Device work that a node of the host launched."""
-    return np.flatnonzero(on_device(run, uses(run.trace)) & (run.trace.cpu != 1) & (run.trace.parent >= 0))
+    return np.flatnonzero(on_device(part, uses(part.trace)) & (part.trace.cpu != 1) & (part.trace.parent >= 0))
 
 
-def device_times(run: Run) -> tuple[I64, I64]:
+def device_times(part: RunPart) -> tuple[I64, I64]:
     """Device time of what each node launched, and of what it or anything that it calls did."""
-    trace, rows = run.trace, _launched(run)
-    lasted = (run.end_ns - run.start_ns)[rows]
+    trace, rows = part.trace, _launched(part)
+    lasted = (part.end_ns - part.start_ns)[rows]
     direct, below = np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
     np.add.at(direct, trace.parent[rows], lasted)
     add_to_callers(np.ascontiguousarray(trace.parent), rows, lasted, below)

@@ -1,14 +1,24 @@
 """The walk back along the critical path. Arrays only; every index was checked before.
 
-A node is (at, row): a rank's position among those present, and a row of its program. Ranks of one run share its
-columns. Those of all runs are not put one behind the other, which would be a copy of the whole job: `columns` says
-where in memory each of them lies, and the caller keeps them alive. Times are on one clock.
+A node is (at, row): a rank's position among those present, and a row of its program. The walk sees the columns of one
+rank, as they lie in memory, and of the others only what they did together with it; where the path goes on at another
+rank it stops, and the caller gives it the columns of that one. Times of `Others` are on one clock, those of `Columns`
+on their rank's own.
 """
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 import numpy as np
-from numba import carray, njit
-from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+from etude.model.schema import UNKNOWN
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
 
 FRAME, SYNC, HOST, SEND, RECV, COLL = 1, 2, 4, 8, 16, 32
 """Bits of a role: an operator that only calls others; a host call that waits for the device; on the host; what it is to
@@ -17,35 +27,74 @@ LAUNCH = 1
 """Why of an edge."""
 NODE, GAP, LAUNCHING = 0, 1, 2
 """What a segment is: a node that runs, time before a node that nothing explains, the way from a launch to a kernel."""
-NODES, START, END, ROLE, DEP_START, DEP, WHY, LANE_PREV, SLOT, ENDED, NUM_ENDED, CALL, COPY, NUM_COPIES = range(14)
-"""Of each run in `columns`: its nodes; addresses; and lengths of what is not as long as it has nodes. No SLOT is that
-of the world."""
+DONE, ELSEWHERE, FULL = 0, 1, 2
+"""Why the walk stops: at the beginning, at a node of another rank, for want of room."""
+AT, ROW, CURSOR, SIZE, COUNT, ARRIVED = range(6)
+"""Cells of a walk's place: the node and the time where it is, segments found, nodes of this instant, and whether the
+node was come to from another rank."""
 
 
-@intrinsic
-def _pointer(typing, address):
-    def generate(context, builder, signature, args):
-        return builder.inttoptr(args[0], cgutils.voidptr_t)
+class Columns(NamedTuple):
+    """What the walk looks at of a program and its times."""
 
-    return types.voidptr(types.int64), generate
-
-
-@njit(cache=True)
-def _i64(columns, run, which, size):
-    return carray(_pointer(columns[run, which]), (size,), np.int64)
-
-
-@njit(cache=True)
-def _i32(columns, run, which, size):
-    return carray(_pointer(columns[run, which]), (size,), np.int32)
+    start: I64
+    end: I64
+    role: U8
+    dep_start: I64
+    dep: I32
+    why: U8
+    lane_prev: I32  # what held the lane before
+    slot: I32  # of its group; empty where all collectives are of the world
+    ended: I32  # nodes of the device by their end
+    call: I32  # copy calls, ascending
+    copy: I32  # and the copy of each
 
 
-@njit(cache=True)
-def _u8(columns, run, which, size):
-    return carray(_pointer(columns[run, which]), (size,), np.uint8)
+class Meetings(NamedTuple):
+    """Collectives. A member is a rank in a group; members lie by group. The k-th calls of all members are one."""
+
+    slot_start: I64  # groups of the rank at i: slot_group[slot_start[i]:slot_start[i + 1]]
+    slot_group: I32
+    key: I64  # (group + 1) * ranks + at, ascending; the group -1 is the world
+    member: I64  # of each key
+    at: I32  # of each member
+    group: I32
+    clock_ns: I64
+    side: I32
+    first: I64  # where its calls begin in start_ns and ready_ns, which are on its own clock
+    side_start: I64  # rows of the calls of a side
+    side_rows: I32
+    start_ns: I64
+    ready_ns: I64  # when what each call waited for was done
 
 
-@njit(cache=True)
+class Partners(NamedTuple):
+    """The other ends of messages. A node is at << 32 | row."""
+
+    node: I64  # ascending
+    other: I64
+    start_ns: I64  # of the other end
+    end_ns: I64
+
+
+class Others(NamedTuple):
+    """What ranks do together."""
+
+    ranks: int
+    meetings: Meetings
+    of_send: Partners
+    of_recv: Partners
+
+
+class PathWalk(NamedTuple):
+    """Where the walk is and what it has found."""
+
+    place: I64
+    segment: I64  # at, row, what, from, until
+    instant: I64  # at, row of the nodes that it was at in the instant where it is
+
+
+@kernel(allocates=False)
 def _lower(keys, key):
     """The first position in an ascending array whose key is not below this one."""
     i, j = 0, len(keys)
@@ -58,14 +107,14 @@ def _lower(keys, key):
     return i
 
 
-@njit(cache=True)
+@kernel(allocates=False)
 def _index(keys, key):
     """Position of a key in an ascending array, -1 where it is not."""
     i = _lower(keys, key)
     return i if i < len(keys) and keys[i] == key else -1
 
 
-@njit(cache=True)
+@kernel(allocates=False)
 def _seen(instant, count, at, row):
     for i in range(count):
         if instant[i, 0] == at and instant[i, 1] == row:
@@ -73,232 +122,229 @@ def _seen(instant, count, at, row):
     return False
 
 
-@njit(cache=True)
-def _before(at, row, cursor, run_of, shift, columns, unknown, instant, count):
-    """(row, when it let go, by a launch?) of what node (at, row) waited for longest; row -1 where it is nothing.
+@kernel(allocates=False)
+def _before(columns, row, cursor, walk):
+    """(row, when it let go, by a launch?) of what a node of this rank waited for longest; row -1 where it is nothing.
 
     Of a dependency that ends later than the cursor only its part before counts: a kernel starts while its launch is
     still on. A frame takes no time: it lets go when it starts.
     """
-    run = run_of[at]
-    nodes = columns[run, NODES]
-    start, end, role = _i64(columns, run, START, nodes), _i64(columns, run, END, nodes), _u8(columns, run, ROLE, nodes)
-    dep_start = _i64(columns, run, DEP_START, nodes + 1)
-    edges = dep_start[nodes]
-    dep, why = _i32(columns, run, DEP, edges), _u8(columns, run, WHY, edges)
-    best, best_ns, launched = -1, np.int64(unknown), False
+    start, end, dep_start = columns.start, columns.end, columns.dep_start
+    at, count = walk.place[AT], walk.place[COUNT]
+    best, best_ns, launched = -1, np.int64(UNKNOWN), False
     for e in range(dep_start[row], dep_start[row + 1] + 1):
-        if e < dep_start[row + 1]:
-            d = dep[e]
-            by_launch = why[e] == LAUNCH
-        else:
-            d = _i32(columns, run, LANE_PREV, nodes)[row]
-            by_launch = False
-        if d < 0 or start[d] == unknown or end[d] == unknown:
+        in_lane = e == dep_start[row + 1]
+        d = columns.lane_prev[row] if in_lane else columns.dep[e]
+        if d < 0 or start[d] == UNKNOWN or end[d] == UNKNOWN:
             continue
-        begin = start[d] + shift[at]
-        ns = begin if role[d] & FRAME else min(end[d] + shift[at], cursor)
-        if begin > cursor or _seen(instant, count, at, d):
+        ns = start[d] if columns.role[d] & FRAME else min(end[d], cursor)
+        if start[d] > cursor or _seen(walk.instant, count, at, d):
             continue
         if best < 0 or ns > best_ns:
-            best, best_ns, launched = d, ns, by_launch
+            best, best_ns, launched = d, ns, not in_lane and columns.why[e] == LAUNCH
     return best, best_ns, launched
 
 
-@njit(cache=True)
-def _last_ended(at, time, run_of, shift, columns):
-    """(The device node of a rank that was the last to end by a time, its end); row -1 where none had."""
-    run = run_of[at]
-    end = _i64(columns, run, END, columns[run, NODES])
-    rows = _i32(columns, run, ENDED, columns[run, NUM_ENDED])
+@kernel
+def ready(columns, rows):
+    """When what each of these rows waited for was done; UNKNOWN where it waited for nothing."""
+    found = np.full(len(rows), UNKNOWN, np.int64)
+    nowhere = PathWalk(np.zeros(COUNT + 1, np.int64), np.empty((0, 5), np.int64), np.empty((0, 2), np.int64))
+    for i in range(len(rows)):
+        start = columns.start[rows[i]]
+        if start != UNKNOWN:
+            found[i] = _before(columns, rows[i], start, nowhere)[1]
+    return found
+
+
+@kernel(allocates=False)
+def last_ended(columns, time):
+    """The device node that was the last to end by a time; -1 where none had."""
+    rows = columns.ended
     i, j = 0, len(rows)
     while i < j:
         m = (i + j) // 2
-        if end[rows[m]] + shift[at] <= time:
+        if columns.end[rows[m]] <= time:
             i = m + 1
         else:
             j = m
-    if i == 0:
-        return np.int32(-1), np.int64(0)
-    return rows[i - 1], end[rows[i - 1]]
+    return rows[i - 1] if i else np.int32(-1)
 
 
-@njit(cache=True)
-def _held(at, row, run_of, columns, unknown):
+@kernel(allocates=False)
+def _held(columns, row):
     """Until when what it waited for beside its launch held a device node up, or its lane did."""
-    run = run_of[at]
-    nodes = columns[run, NODES]
-    end = _i64(columns, run, END, nodes)
-    dep_start = _i64(columns, run, DEP_START, nodes + 1)
-    edges = dep_start[nodes]
-    dep, why = _i32(columns, run, DEP, edges), _u8(columns, run, WHY, edges)
-    before = _i32(columns, run, LANE_PREV, nodes)[row]
-    until = np.int64(unknown) if before < 0 else end[before]
-    for e in range(dep_start[row], dep_start[row + 1]):
-        if dep[e] >= 0 and why[e] != LAUNCH and end[dep[e]] != unknown:
-            until = max(until, end[dep[e]])
+    before = columns.lane_prev[row]
+    until = np.int64(UNKNOWN) if before < 0 else columns.end[before]
+    for e in range(columns.dep_start[row], columns.dep_start[row + 1]):
+        d = columns.dep[e]
+        if d >= 0 and columns.why[e] != LAUNCH and columns.end[d] != UNKNOWN:
+            until = max(until, columns.end[d])
     return until
 
 
-@njit(cache=True)
-def _waited_inside(at, row, cursor, run_of, shift, columns, unknown):
+@kernel(allocates=False)
+def waited_inside(columns, row, cursor):
     """The device node whose end released a host node that was waiting; -1 where it is none."""
-    run = run_of[at]
-    nodes = columns[run, NODES]
-    start, end, role = _i64(columns, run, START, nodes), _i64(columns, run, END, nodes), _u8(columns, run, ROLE, nodes)
-    dep_start = _i64(columns, run, DEP_START, nodes + 1)
-    dep = _i32(columns, run, DEP, dep_start[nodes])
+    start, end, role = columns.start, columns.end, columns.role
     begin = start[row]
     best, best_ns = -1, begin
-    for e in range(dep_start[row], dep_start[row + 1]):
-        d = dep[e]
-        if d < 0 or role[d] & HOST or start[d] == unknown or end[d] == unknown:
+    for e in range(columns.dep_start[row], columns.dep_start[row + 1]):
+        d = columns.dep[e]
+        if d < 0 or role[d] & HOST or start[d] == UNKNOWN or end[d] == UNKNOWN:
             continue
-        if end[d] > best_ns and end[d] + shift[at] <= cursor:
+        if end[d] > best_ns and end[d] <= cursor:
             best, best_ns = d, end[d]
     if best >= 0:
         return best
-    copies = columns[run, NUM_COPIES]
-    which = _index(_i32(columns, run, CALL, copies), row)
+    which = _index(columns.call, row)
     if which >= 0:
-        c = _i32(columns, run, COPY, copies)[which]
+        c = columns.copy[which]
         # A copy call that returned when its copy was done; clocks of host and device differ by a little. Until the copy
         # begins the call waits only if the device had something else to do.
         slack = (end[row] - begin) // 20
-        on = begin < start[c] and start[c] + shift[at] <= cursor and end[c] + shift[at] <= cursor + slack
-        if on and (start[c] + shift[at] < cursor or _held(at, c, run_of, columns, unknown) > begin):
+        on = begin < start[c] and start[c] <= cursor and end[c] <= cursor + slack
+        if on and (start[c] < cursor or _held(columns, c) > begin):
             return c
     if role[row] & SYNC:
-        last, ended = _last_ended(at, cursor, run_of, shift, columns)
-        if last >= 0 and ended > begin:
+        last = last_ended(columns, cursor)
+        if last >= 0 and end[last] > begin:
             best = last
     return best
 
 
-@njit(cache=True)
-def _time(which, at, row, run_of, columns):
-    run = run_of[at]
-    return _i64(columns, run, which, columns[run, NODES])[row]
-
-
-@njit(cache=True)
-def _role(at, row, run_of, columns):
-    run = run_of[at]
-    return _u8(columns, run, ROLE, columns[run, NODES])[row]
-
-
-@njit(cache=True)
-def _group(at, row, run_of, columns, group_start, group_of):
-    """The group of a collective; -1 is the world."""
-    run = run_of[at]
-    if columns[run, SLOT] == 0:
-        return -1
-    slot = _i32(columns, run, SLOT, columns[run, NODES])[row]
-    return -1 if slot < 0 else group_of[group_start[at] + slot]
-
-
-@njit(cache=True)
-def walk(
-    at, row, first_ns, run_of, shift, columns, group_start, group_of, use_key, use_of_key, use_at, use_side, use_group,
-    side_start, side_rows, send_key, send_to, recv_key, recv_from, rendezvous, ranks, unknown,
-):  # fmt: skip
-    """Segments of the path from its end to its beginning: at, row, what, from, until."""
-    out = np.empty((1024, 5), np.int64)
-    size = 0
-    instant = np.empty((1024, 2), np.int64)
-    count = 0
-    cursor = _time(END, at, row, run_of, columns) + shift[at]
-    while True:
-        if size + 4 > len(out):
-            grown = np.empty((2 * len(out), 5), np.int64)
-            grown[:size] = out[:size]
-            out = grown
-        if count + 2 > len(instant):
-            more = np.empty((2 * len(instant), 2), np.int64)
-            more[:count] = instant[:count]
-            instant = more
-        instant[count, 0], instant[count, 1] = at, row
-        count += 1
-        k = _role(at, row, run_of, columns)
-        begin = _time(START, at, row, run_of, columns) + shift[at]
-        # whose start decided when this one could go on: the last member of a collective, the other end of a message
-        if k & COLL:
-            group = _group(at, row, run_of, columns, group_start, group_of)
-            u = _index(use_key, np.int64(group + 1) * ranks + at)
-            if u >= 0:
-                side = use_side[use_of_key[u]]
-                number = _index(side_rows[side_start[side] : side_start[side + 1]], row)
-                last_at, last_row, last_ns, ready_ns = at, row, begin, np.int64(unknown)
-                lo, hi = _lower(use_group, group), _lower(use_group, group + 1)
-                for m in range(lo, hi):
-                    other, side = use_at[m], use_side[m]
-                    if number < 0 or number >= side_start[side + 1] - side_start[side]:
-                        continue
-                    r = side_rows[side_start[side] + number]
-                    s = _time(START, other, r, run_of, columns)
-                    if s == unknown or s + shift[other] > cursor or _seen(instant, count - 1, other, r):
-                        continue
-                    s += shift[other]
-                    if s < last_ns:
-                        continue
-                    _, ready, _ = _before(other, r, s, run_of, shift, columns, unknown, instant, count)
-                    if s > last_ns or ready > ready_ns:
-                        last_at, last_row, last_ns, ready_ns = other, r, s, ready
-                if last_at != at:
-                    at, row, begin = last_at, last_row, last_ns
-                    instant[count, 0], instant[count, 1] = at, row
-                    count += 1
-        elif k & (SEND | RECV):
-            keys, partner = (send_key, send_to) if k & SEND else (recv_key, recv_from)
-            p = _index(keys, np.int64(at) << 32 | row)
-            if p >= 0:
-                other, r = partner[p] >> 32, np.int64(partner[p] & 0xFFFFFFFF)
-                s, e = _time(START, other, r, run_of, columns), _time(END, other, r, run_of, columns)
-                if s != unknown and e != unknown and not _seen(instant, count, other, r):
-                    s, e = s + shift[other], e + shift[other]
-                    if rendezvous:
-                        through = s > begin
-                    elif k & RECV:
-                        _, ready, _ = _before(at, row, begin, run_of, shift, columns, unknown, instant, count)
-                        through = e > begin or (e == begin and ready < begin)
-                    else:
-                        through = False
-                    if through and s <= cursor:
-                        at, row, begin = other, r, s
-                        instant[count, 0], instant[count, 1] = at, row
-                        count += 1
-        here = _role(at, row, run_of, columns)
-        waited = _waited_inside(at, row, cursor, run_of, shift, columns, unknown) if here & HOST else -1
-        if waited >= 0:
-            begin = min(_time(END, at, waited, run_of, columns) + shift[at], cursor)
-            out[size, 0], out[size, 1], out[size, 2], out[size, 3], out[size, 4] = at, row, NODE, begin, cursor
-            size += 1
-            row = waited
-            if begin < cursor:
-                count = 0
-            cursor = begin
+@kernel(allocates=False)
+def _last_member(columns, row, begin, meetings, ranks, walk):
+    """(at, row, start) of the member of a collective that came last; of several, the one that waited for other things
+    longest."""
+    at, cursor, count = walk.place[AT], walk.place[CURSOR], walk.place[COUNT]
+    slot = columns.slot[row] if len(columns.slot) else np.int32(-1)
+    group = np.int64(-1) if slot < 0 else np.int64(meetings.slot_group[meetings.slot_start[at] + slot])
+    last_at, last_row, last_ns, ready_ns = at, row, begin, np.int64(UNKNOWN)
+    k = _index(meetings.key, (group + 1) * ranks + at)
+    if k < 0:
+        return last_at, last_row, last_ns
+    side_start = meetings.side_start
+    side = meetings.side[meetings.member[k]]
+    number = _index(meetings.side_rows[side_start[side] : side_start[side + 1]], row)
+    for m in range(_lower(meetings.group, group), _lower(meetings.group, group + 1)):
+        side = meetings.side[m]
+        if number < 0 or number >= side_start[side + 1] - side_start[side]:
             continue
-        begin = cursor if here & FRAME else min(begin, cursor)
-        out[size, 0], out[size, 1], out[size, 2], out[size, 3], out[size, 4] = at, row, NODE, begin, cursor
-        size += 1
+        call = meetings.first[m] + number
+        s, r = meetings.start_ns[call], np.int64(meetings.side_rows[side_start[side] + number])
+        if s == UNKNOWN or s + meetings.clock_ns[m] > cursor or _seen(walk.instant, count - 1, meetings.at[m], r):
+            continue
+        s += meetings.clock_ns[m]
+        since = meetings.ready_ns[call]
+        if since != UNKNOWN:
+            since += meetings.clock_ns[m]
+        if s > last_ns or (s == last_ns and since > ready_ns):
+            last_at, last_row, last_ns, ready_ns = np.int64(meetings.at[m]), r, s, since
+    return last_at, last_row, last_ns
+
+
+@kernel(allocates=False)
+def _other_end(columns, clock_ns, row, begin, others, rendezvous, walk):
+    """(at, row, start) of the other end of a message if the path goes on there, else as given."""
+    at, cursor, count = walk.place[AT], walk.place[CURSOR], walk.place[COUNT]
+    is_recv = columns.role[row] & RECV != 0
+    partners = others.of_recv if is_recv else others.of_send
+    p = _index(partners.node, at << 32 | row)
+    if p < 0:
+        return at, row, begin
+    other, r = partners.other[p] >> 32, partners.other[p] & 0xFFFFFFFF
+    s, e = partners.start_ns[p], partners.end_ns[p]
+    if s == UNKNOWN or e == UNKNOWN or s > cursor or _seen(walk.instant, count, other, r):
+        return at, row, begin
+    if rendezvous:
+        through = s > begin
+    elif is_recv:
+        since = _before(columns, row, begin - clock_ns, walk)[1]
+        through = e > begin or (e == begin and (since == UNKNOWN or since + clock_ns < begin))
+    else:
+        through = False
+    return (other, r, s) if through else (at, row, begin)
+
+
+@kernel(allocates=False)
+def _add(walk, row, what, begin, end):
+    size = walk.place[SIZE]
+    walk.segment[size, 0], walk.segment[size, 1], walk.segment[size, 2] = walk.place[AT], row, what
+    walk.segment[size, 3], walk.segment[size, 4] = begin, end
+    walk.place[SIZE] = size + 1
+
+
+@kernel(allocates=False)
+def _visit(walk, at, row):
+    """The walk is at this node."""
+    count = walk.place[COUNT]
+    walk.instant[count, 0], walk.instant[count, 1] = at, row
+    walk.place[AT], walk.place[ROW], walk.place[COUNT] = at, row, count + 1
+
+
+@kernel(allocates=False)
+def _step(columns, clock_ns, row, first_ns, walk):
+    """Over the node where the walk is, and the wait before it. Returns the row before, -1 at the beginning."""
+    place, role = walk.place, columns.role[row]
+    cursor = place[CURSOR]
+    waited = waited_inside(columns, row, cursor - clock_ns) if role & HOST else -1
+    if waited >= 0:
+        begin = min(columns.end[waited] + clock_ns, cursor)
+        _add(walk, row, NODE, begin, cursor)
         if begin < cursor:
-            instant[0, 0], instant[0, 1] = at, row
-            count = 1
-        cursor = begin
-        prev, ns, launched = _before(at, row, cursor, run_of, shift, columns, unknown, instant, count)
-        if prev < 0:
-            ns = min(first_ns, cursor)
-        if ns < cursor and not launched and not here & HOST:
-            # Nothing recorded explains the wait: a stream waited for another one, and no event says so.
-            other, ended = _last_ended(at, cursor, run_of, shift, columns)
-            if other >= 0 and ended + shift[at] > ns and not _seen(instant, count, at, other):
-                prev, ns = other, ended + shift[at]
-        if ns < cursor:
-            what = LAUNCHING if launched else GAP
-            out[size, 0], out[size, 1], out[size, 2], out[size, 3], out[size, 4] = at, row, what, ns, cursor
-            size += 1
-            cursor = ns
-            count = 0
-        if prev < 0:
-            return out[:size]
-        row = prev
+            place[COUNT] = 0
+        place[CURSOR] = begin
+        return waited
+    begin = cursor if role & FRAME else min(columns.start[row] + clock_ns, cursor)
+    _add(walk, row, NODE, begin, cursor)
+    if begin < cursor:
+        place[COUNT] = 0
+        _visit(walk, place[AT], row)
+    place[CURSOR] = begin
+    prev, since, launched = _before(columns, row, begin - clock_ns, walk)
+    ns = since + clock_ns if prev >= 0 else min(first_ns, begin)
+    if ns < begin and not launched and not role & HOST:
+        # Nothing recorded explains the wait: a stream waited for another one, and no event says so.
+        other = last_ended(columns, begin - clock_ns)
+        if (
+            other >= 0
+            and columns.end[other] + clock_ns > ns
+            and not _seen(walk.instant, place[COUNT], place[AT], other)
+        ):
+            prev, ns = other, columns.end[other] + clock_ns
+    if ns < begin:
+        _add(walk, row, LAUNCHING if launched else GAP, ns, begin)
+        place[CURSOR] = ns
+        place[COUNT] = 0
+    return prev
+
+
+@kernel(allocates=False)
+def walk_rank(columns, clock_ns, others, first_ns, rendezvous, walk):
+    """Walks on at the rank where the walk is, whose columns and clock these are; returns why it stops."""
+    place = walk.place
+    while True:
+        if place[SIZE] + 2 > len(walk.segment) or place[COUNT] + 3 > len(walk.instant):
+            return FULL
+        row = place[ROW]
+        if not place[ARRIVED]:
+            at = place[AT]
+            _visit(walk, at, row)
+            begin = columns.start[row] + clock_ns
+            if columns.role[row] & COLL:
+                to, row, begin = _last_member(columns, row, begin, others.meetings, others.ranks, walk)
+            elif columns.role[row] & (SEND | RECV):
+                to, row, begin = _other_end(columns, clock_ns, row, begin, others, rendezvous, walk)
+            else:
+                to = at
+            if to != at or row != place[ROW]:
+                _visit(walk, to, row)
+            if to != at:
+                place[ARRIVED] = 1
+                return ELSEWHERE
+        place[ARRIVED] = 0
+        row = _step(columns, clock_ns, row, first_ns, walk)
+        if row < 0:
+            return DONE
+        place[ROW] = row

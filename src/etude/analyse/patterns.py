@@ -9,29 +9,29 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
-from etude.analyse.runs import Run, on_device, runs, uses
 from etude.errors import UsageError
-from etude.model.job import Job
-from etude.model.timing import Timing
+from etude.model.run import Run, RunPart
+from etude.model.use import uses
 
 I64 = NDArray[np.int64]
 
 LONGEST = 8
 
 
-def patterns(job: Job, timing: Timing, *, longest: int = LONGEST, top: int = 50) -> pa.Table:
+def patterns(run: Run, *, longest: int = LONGEST, top: int = 50) -> pa.Table:
     """A row a sequence of 2 to `longest` kernels that follow one another on a stream and come at least twice: length,
     count, time_ns (of the kernels in it, over all ranks), mean_ns, names. The most time first; a sequence that is only
     ever part of a longer one is left out. Occurrences may overlap."""
     if longest < 2:
         raise UsageError(f"a sequence of {longest} is none", hint="2 or more")
     found: dict[tuple[str, ...], list[int]] = {}
-    for run in runs(job, timing):
-        for names, count, time in _of_run(run, longest):
+    for part in run.parts():
+        for names, count, time in _of_run(part, longest):
             entry = found.setdefault(names, [0, 0])
-            entry[0] += count * len(run.at)
-            entry[1] += time * len(run.at)
+            entry[0] += count * len(part.at)
+            entry[1] += time * len(part.at)
     kept = _maximal({names: (count, time) for names, (count, time) in found.items()})
     rows: list[dict[str, Any]] = [
         {"length": len(n), "count": c, "time_ns": t, "mean_ns": t / c, "names": list(n)} for n, (c, t) in kept.items()
@@ -41,12 +41,12 @@ def patterns(job: Job, timing: Timing, *, longest: int = LONGEST, top: int = 50)
     return table(rows[:top], kinds | {"names": pa.list_(pa.string())})
 
 
-def _of_run(run: Run, longest: int) -> list[tuple[tuple[str, ...], int, int]]:
-    rows = np.flatnonzero(on_device(run, uses(run.trace)))
-    rows = rows[np.lexsort((run.start_ns[rows], run.trace.lane[rows]))]
-    codes, words = run.trace.coded("name")
-    code, lane = codes[rows], run.trace.lane[rows]
-    time = np.concatenate([[0], np.cumsum(run.end_ns[rows] - run.start_ns[rows])])
+def _of_run(part: RunPart, longest: int) -> list[tuple[tuple[str, ...], int, int]]:
+    rows = np.flatnonzero(on_device(part, uses(part.trace)))
+    rows = rows[np.lexsort((part.start_ns[rows], part.trace.lane[rows]))]
+    codes, words = part.trace.coded("name")
+    code, lane = codes[rows], part.trace.lane[rows]
+    time = np.concatenate([[0], np.cumsum(part.end_ns[rows] - part.start_ns[rows])])
     found = []
     for length in range(2, longest + 1):
         if len(rows) < length:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.machine.system import System
 from etude.model.schema import Collective
-from etude.model.system import System
 
 
 def peak_bus_bandwidth(system: System, ranks: NDArray[np.signedinteger], collective: Collective) -> float | None:

@@ -14,35 +14,34 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
-from etude.analyse.grouping import table
+from etude.analyse.grouping import by_rank, table
 from etude.analyse.kernels import add_to_callers
 from etude.analyse.operators import device_times
-from etude.analyse.runs import Run, Use, by_rank, runs, segments, uses
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.cost.traces import ops_of
+from etude.machine.system import Device
 from etude.model.distinct import distinct
-from etude.model.job import Job
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
-from etude.model.system import Device
-from etude.model.timing import Timing
 from etude.model.trace import Trace
+from etude.model.use import Use, segments, uses
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 DTYPE: Final = {number: name for name, number in DTYPE_NUMBER.items()}
 
 
-def roofline(job: Job, timing: Timing, device: Device | None = None) -> pa.Table:
+def roofline(run: Run, device: Device | None = None) -> pa.Table:
     """A row for each operator, shape and type: name, op_class, shapes, dtype, count, flops and size_bytes of one,
     time_ns of all, flop_per_s, bytes_per_s, intensity (FLOPs a byte); with a device also bound (`compute` or `memory`)
     and roofline_pct, what is reached of what the bound allows. The longest in all first."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for run in runs(job, timing):
-        rows, time, ops = _measured(run)
-        for key, count, total in _unique(run, rows, time, ops):
+    for part in run.parts():
+        rows, time, ops = _measured(part)
+        for key, count, total in _unique(part, rows, time, ops):
             entry = found.setdefault(key, [0, 0])
-            entry[0] += count * len(run.at)
-            entry[1] += total * len(run.at)
+            entry[0] += count * len(part.at)
+            entry[1] += total * len(part.at)
     rows_out = [_row(key, count, total, device) for key, (count, total) in found.items()]
     rows_out.sort(key=lambda row: -row["time_ns"])
     text, whole, real = pa.string(), pa.int64(), pa.float64()
@@ -51,16 +50,16 @@ def roofline(job: Job, timing: Timing, device: Device | None = None) -> pa.Table
     return table(rows_out, names | ({"bound": text, "roofline_pct": real} if device else {}))
 
 
-def _measured(run: Run) -> tuple[I64, I64, OpTable]:
+def _measured(part: RunPart) -> tuple[I64, I64, OpTable]:
     """(rows with known work, device time of each, their work)."""
-    trace = run.trace
+    trace = part.trace
     ops = ops_of(trace)
     use = uses(trace)
     known = (ops.flops != UNKNOWN) | (ops.size_bytes != UNKNOWN)
     known &= ops.op_class != OpClass.NONE
-    lasted = np.where(run.timed, run.end_ns - np.where(run.timed, run.start_ns, 0), 0)
+    lasted = np.where(part.timed, part.end_ns - np.where(part.timed, part.start_ns, 0), 0)
     beside = (use == Use.HOST) | ((use == Use.NONE) & (trace.cpu == 1))
-    time = np.where(beside, device_times(run)[1], lasted)
+    time = np.where(beside, device_times(part)[1], lasted)
     operators = np.flatnonzero(known & (time > 0) & beside)
     operators = operators[_called(trace, operators)[operators] == 0]
     launched = _below(trace, operators)
@@ -88,13 +87,13 @@ def _below(trace: Trace, rows: I64) -> NDArray[np.bool_]:
         found = more
 
 
-def _unique(run: Run, rows: I64, time: I64, ops: OpTable) -> list[tuple[tuple[Any, ...], int, int]]:
+def _unique(part: RunPart, rows: I64, time: I64, ops: OpTable) -> list[tuple[tuple[Any, ...], int, int]]:
     if not len(rows):
         return []
-    names, words = run.trace.coded("name")
-    shapes, texts = run.trace.coded("in_shapes")
-    own = segments(run.trace)[rows] & (run.trace.parent[rows] >= 0)
-    named = np.where(own, run.trace.parent[rows], rows)  # what an operator does between others is called by its name
+    names, words = part.trace.coded("name")
+    shapes, texts = part.trace.coded("in_shapes")
+    own = segments(part.trace)[rows] & (part.trace.parent[rows] >= 0)
+    named = np.where(own, part.trace.parent[rows], rows)  # what an operator does between others is called by its name
     columns: list[NDArray[Any]] = [names[named], shapes[named], ops.op_class, ops.dtype, ops.flops, ops.size_bytes]
     unique, which = distinct(columns)
     count = np.bincount(which)
@@ -142,24 +141,25 @@ def peak_flop_per_s(op_class: int, dtype: int, device: Device) -> float:
     return device.peak(DTYPE[dtype] or "bf16") if OpClass(op_class) in (*MATRIX, OpClass.OTHER) else device.peak("fp32")
 
 
-def utilisation(job: Job, timing: Timing, device: Device, *, model_flops: int | None = None) -> pa.Table:
+def utilisation(run: Run, device: Device, *, model_flops: int | None = None) -> pa.Table:
     """A row a rank: flops (executed, where known), span_ns, flop_per_s, hfu and, where the FLOPs that the model needs
     are given (on each rank, over the span), mfu. Utilisation is the time that the device's peak rates would need over
     the span; executed FLOPs include what is computed again."""
-    span = dict(zip(job.ranks.tolist(), breakdown(job, timing)["span_ns"].to_pylist(), strict=True))
+    job = run.job
+    span = dict(zip(job.ranks.tolist(), breakdown(run)["span_ns"].to_pylist(), strict=True))
     rows = []
-    for run in runs(job, timing):
-        _, _, ops = _measured(run)
+    for part in run.parts():
+        _, _, ops = _measured(part)
         flops = np.where(ops.flops == UNKNOWN, 0, ops.flops)
         rates = np.array(
             [peak_flop_per_s(int(c), int(d), device) for c, d in zip(ops.op_class, ops.dtype, strict=True)]
         )
         with np.errstate(divide="ignore", invalid="ignore"):
             least_s = float(np.nansum(np.where(rates > 0, flops / rates, 0.0))) if len(rates) else 0.0
-        lasted = (span[int(job.ranks[run.at[0]])] or 0) / 1e9
+        lasted = (span[int(job.ranks[part.at[0]])] or 0) / 1e9
         row = {"flops": int(flops.sum()), "span_ns": round(lasted * 1e9)}
         peak = device.peak("bf16")
-        rows.append((run.at, row | {
+        rows.append((part.at, row | {
             "flop_per_s": row["flops"] / lasted if lasted else None,
             "hfu": least_s / lasted if lasted else None,
             "mfu": model_flops / peak / lasted if model_flops and peak and lasted else None,

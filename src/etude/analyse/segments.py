@@ -7,10 +7,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.analyse.runs import Run, runs
 from etude.model.job import Job
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
-from etude.model.timing import Timing
 
 I64 = NDArray[np.int64]
 
@@ -29,23 +28,23 @@ class Segments:
         self.width = max(1, -(-len(self.steps) // MOST)) if self.by_step else 1
         self.count = -(-len(self.steps) // self.width) if self.by_step else PARTS
 
-    def of(self, run: Run, rows: NDArray[np.signedinteger]) -> I64:
+    def of(self, part: RunPart, rows: NDArray[np.signedinteger]) -> I64:
         """Segment of each row, whose time is known; -1 where it belongs to none."""
         if not self.by_step:
-            timed = run.timed
-            first = int(run.start_ns[timed].min()) if timed.any() else 0
-            length = int(run.start_ns[timed].max()) - first + 1 if timed.any() else 1
-            part = (run.start_ns[rows] - first).astype(np.float64) / length
-            return np.minimum((part * PARTS).astype(np.int64), PARTS - 1)
-        step = run.trace.step[rows]
+            timed = part.timed
+            first = int(part.start_ns[timed].min()) if timed.any() else 0
+            length = int(part.start_ns[timed].max()) - first + 1 if timed.any() else 1
+            share = (part.start_ns[rows] - first).astype(np.float64) / length
+            return np.minimum((share * PARTS).astype(np.int64), PARTS - 1)
+        step = part.trace.step[rows]
         return np.where(step == UNKNOWN, -1, np.searchsorted(self.steps, step) // self.width)
 
-    def of_ranks(self, job: Job, timing: Timing, at: NDArray[np.signedinteger], row: NDArray[np.signedinteger]) -> I64:
+    def of_ranks(self, run: Run, at: NDArray[np.signedinteger], row: NDArray[np.signedinteger]) -> I64:
         """Segment of rows of the ranks at these positions."""
         found = np.full(len(at), -1, np.int64)
-        for run in runs(job, timing):
-            mine = np.flatnonzero(np.isin(at, run.at))
-            found[mine] = self.of(run, row[mine])
+        for part in run.parts():
+            mine = np.flatnonzero(np.isin(at, part.at))
+            found[mine] = self.of(part, row[mine])
         return found
 
     def name(self, segment: int) -> str:

@@ -1,79 +1,109 @@
-"""Serving as its passes tell it: time to the first token, time of each further one.
+"""Serving: when tokens come. A token comes with the end of the pass that makes it, so
+
+    ttft = end of the pass that makes the first token - arrival
+    tpot = (end of the pass that makes the last - end of the one that makes the first) / (tokens - 1)
 
 Prompts are read in passes of phase `prefill`, tokens made in passes of phase `decode` (or `mixed`, with prompts among
-them); `step` numbers them.
-
-    ttft = from the start of the run to the end of a batch's first stretch of prefill passes, mean over batches
-    tpot = from the end of one pass of a batch to the end of its next, where that makes tokens, median
-
-These are of batches: how long one request of a stream waited for its turn is what `etude predict --serve` says.
+them); `step` numbers them. A trace does not say which request a token is of. `metrics` takes a batch for one request
+that arrives at the start of the run; `etude predict --serve` knows the requests, and says it of each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.analyse.runs import Run, on_device, runs, uses
-from etude.model.card import Card
-from etude.model.job import Job
+from etude.analyse.device_work import on_device
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
-from etude.model.timing import Timing
+from etude.model.use import uses
 
+I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
-READS, MAKES, DRAFTS = ("prefill",), ("decode", "mixed"), ("draft",)
+
+class Does(IntEnum):
+    """What a pass does."""
+
+    NONE = 0
+    READS = 1
+    MAKES = 2
+    DRAFTS = 3
 
 
-def served(job: Job, timing: Timing, card: Card | None = None) -> Iterator[tuple[str, float, str]]:
-    """(metric, value, unit): ttft, tpot and, with a card that says how many tokens come out, tokens_per_second."""
-    first: list[float] = []
-    pace: list[F64] = []
-    serving = card is not None and card.plan.workload == "serving"
-    last_stage = job.world_size - job.world_size // (card.plan.pp if card else 1)
-    span = timing.span()
+_OF_PHASE: Final = {"prefill": Does.READS, "decode": Does.MAKES, "mixed": Does.MAKES, "draft": Does.DRAFTS}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassEnds:
+    """The passes of a stage, by batch and step."""
+
+    batch: I64
+    step: I64
+    end_ns: I64
+    does: I64
+
+
+def passes(part: RunPart) -> PassEnds:
+    """The passes of a part of a run; each ends with the last of its nodes on the device, messages left out."""
+    trace = part.trace
+    codes, words = trace.coded("phase")
+    does = np.array([_OF_PHASE.get(word, Does.NONE) for word in words] + [Does.NONE], np.int64)[codes]
+    chosen = on_device(part, uses(trace)) & (trace.step != UNKNOWN) & (does > 0)
+    rows = np.flatnonzero(chosen & (trace.kind != Kind.SEND) & (trace.kind != Kind.RECV))
+    keys = np.stack([trace.micro_batch[rows], trace.step[rows]], 1).astype(np.int64)
+    found, at = np.unique(keys, axis=0, return_inverse=True)
+    end, what = np.full(len(found), UNKNOWN, np.int64), np.zeros(len(found), np.int64)
+    np.maximum.at(end, at.reshape(-1), part.end_ns[rows])
+    what[at.reshape(-1)] = does[rows]
+    return PassEnds(found[:, 0], found[:, 1], end, what)
+
+
+def token_times(arrival_ns: I64, first_ns: I64, last_ns: I64, tokens: I64) -> tuple[F64, F64]:
+    """(ttft, tpot) of requests in ns, from the ends of the passes that made their first and last tokens; tpot is NaN of
+    a request for one token."""
+    pace = (last_ns - first_ns) / np.maximum(tokens - 1, 1)
+    return (first_ns - arrival_ns).astype(np.float64), np.where(tokens > 1, pace, np.nan)
+
+
+def served(run: Run) -> Iterator[tuple[str, float, str]]:
+    """(metric, value, unit): ttft and tpot, means over batches and ranks of the last stage; and, with a card that says
+    how many tokens come out, tokens_per_second."""
+    job, card, span = run.job, run.card, run.timing.span()
     if span is None:
         return
-    for run in runs(job, timing):
-        found = _passes(run, span[0] - int(timing.clock_offset_ns[run.at[0]]))
-        mine = int((job.ranks[run.at] >= last_stage).sum())  # tokens come out of the last stage
-        if found is None or not mine:
-            continue
-        first += found[0] * mine
-        pace += [found[1]] * mine
-    if first:
-        yield "ttft", float(np.mean(first)) / 1e9, "s"
-    if pace and len(gaps := np.concatenate(pace)):
-        yield "tpot", float(np.median(gaps)) / 1e9, "s"
-    if serving and card is not None and card.plan.tokens_per_step and span[1] > span[0]:
+    last_stage = job.world_size - job.world_size // (card.plan.pp if card else 1)  # tokens come out of it
+    times, weight = [np.zeros((0, 2))], [np.zeros(0)]
+    for part in run.parts():
+        found = _of_batches(passes(part), span[0] - int(run.timing.clock_offset_ns[part.at[0]]))
+        times.append(found)
+        weight.append(np.full(len(found), (job.ranks[part.at] >= last_stage).sum(), np.float64))
+    every, ranks = np.concatenate(times), np.concatenate(weight)
+    for name, column in zip(("ttft", "tpot"), every.T, strict=True):
+        known = ~np.isnan(column) & (ranks > 0)
+        if known.any():
+            yield name, float(np.average(column[known], weights=ranks[known])) / 1e9, "s"
+    if card is not None and card.plan.workload == "serving" and card.plan.tokens_per_step and span[1] > span[0]:
         rate = card.plan.tokens_per_step / ((span[1] - span[0]) / 1e9)
         yield "tokens_per_second", rate, "1/s"
         yield "tokens_per_second_per_device", rate / job.world_size, "1/s"
 
 
-def _passes(run: Run, begun_ns: int) -> tuple[list[float], F64] | None:
-    """(time to the first token of each batch, times between its passes that make tokens); None without such passes."""
-    trace = run.trace
-    codes, words = trace.coded("phase")
-    if not set(words) & {*READS, *MAKES}:
-        return None
-    what = np.array([1 if w in READS else 2 if w in MAKES else 3 if w in DRAFTS else 0 for w in words] + [0])[codes]
-    chosen = on_device(run, uses(trace)) & (trace.step != UNKNOWN) & (what > 0)
-    rows = np.flatnonzero(chosen & (trace.kind != Kind.SEND) & (trace.kind != Kind.RECV))
-    if not len(rows):
-        return None
-    keys = np.stack([trace.micro_batch[rows], trace.step[rows]], 1)
-    passes, at = np.unique(keys, axis=0, return_inverse=True)
-    end, kind = np.full(len(passes), np.iinfo(np.int64).min), np.zeros(len(passes), np.int64)
-    np.maximum.at(end, at.reshape(-1), run.end_ns[rows])
-    kind[at.reshape(-1)] = what[rows]
-    first, gaps = [], []
-    for batch in np.unique(passes[:, 0]).tolist():
-        ends, kinds = end[passes[:, 0] == batch], kind[passes[:, 0] == batch]
-        reads = int(np.argmax(kinds != 1)) if (kinds != 1).any() else len(kinds)
-        first += [float(ends[reads - 1] - begun_ns)] if reads else []
-        if not (kinds == 3).any():  # else a pass makes more than one token, and how many is not said
-            gaps.append(np.diff(ends)[kinds[1:] == 2])
-    return first, np.concatenate(gaps).astype(np.float64) if gaps else np.zeros(0)
+def _of_batches(found: PassEnds, begun_ns: int) -> F64:
+    """(ttft, tpot) of each batch; NaN where no prompt was read, or a draft makes several tokens a pass."""
+    rows = []
+    for batch in np.unique(found.batch).tolist():
+        ends, does = found.end_ns[found.batch == batch], found.does[found.batch == batch]
+        reads = int(np.argmax(does != Does.READS)) if (does != Does.READS).any() else len(does)
+        made = ends[reads:][does[reads:] == Does.MAKES]
+        made = np.append(ends[reads - 1], made) if reads else made
+        if len(made):
+            one = (np.array([value], np.int64) for value in (begun_ns, made[0], made[-1], len(made)))
+            (ttft,), (tpot,) = token_times(*one)
+            rows.append((ttft if reads else np.nan, np.nan if (does == Does.DRAFTS).any() else tpot))
+    return np.array(rows, np.float64).reshape(len(rows), 2)

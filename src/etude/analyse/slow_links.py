@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from etude.analyse.operations import Calls, group_name, group_size, messages, times_of
 from etude.analyse.outliers import Profile, Slow, profile, rounded_to, shared, shows, slower_units, standing_out
 from etude.analyse.segments import Segments
-from etude.model.job import Job, ranges
+from etude.model.job import ranges
 from etude.model.match import WORLD
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN
-from etude.model.timing import Origin, Timing
+from etude.model.timing import Origin
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -46,8 +47,8 @@ class SlowLink:
 class Links:
     """Transfers by unit, with the key of those that lie alike."""
 
-    def __init__(self, job: Job, timing: Timing, stretches: Segments, ranks_per_node: int) -> None:
-        self.job, self.timing, self.segments, self.node = job, timing, stretches, ranks_per_node
+    def __init__(self, run: Run, stretches: Segments, ranks_per_node: int) -> None:
+        self.run, self.job, self.segments, self.node = run, run.job, stretches, ranks_per_node
         self.units: list[tuple[int, ...]] = []
         self.labels: list[str] = []
         self.keys: dict[tuple[Any, ...], int] = {}
@@ -134,7 +135,7 @@ class Links:
                 key[i] = self.keys.setdefault(what, len(self.keys))
         rows = np.flatnonzero(unit >= 0)
         first = found.first[rows]
-        segment = self.segments.of_ranks(self.job, self.timing, found.at[first], found.row[first])
+        segment = self.segments.of_ranks(self.run, found.at[first], found.row[first])
         return unit[rows], key[rows], segment, np.log(transfer[rows].astype(np.float64))
 
     def _members(self, found: Calls, group: int, rows: I64) -> NDArray[np.int32]:
@@ -149,7 +150,7 @@ class Links:
 
     def _sent(self) -> Samples | None:
         """Transfers of messages: of a simulated one its send, of a measured one the shorter of send and receive."""
-        job, timing = self.job, self.timing
+        job, timing = self.job, self.run.timing
         found = messages(job)
         sent, there = times_of(timing, found.src_at, found.src_row), times_of(timing, found.dst_at, found.dst_row)
         known = (sent[0] != UNKNOWN) & (sent[1] != UNKNOWN) & (there[0] != UNKNOWN) & (there[1] != UNKNOWN)
@@ -169,5 +170,5 @@ class Links:
         # there and back are not alike: what comes back may be waited for in another way
         what = zip(found.size_bytes[good].tolist(), which.reshape(-1).tolist(), (src < dst)[good].tolist(), strict=True)
         key = [self.keys.setdefault(("message", size, on, places[pair]), len(self.keys)) for size, pair, on in what]
-        segment = self.segments.of_ranks(job, timing, found.src_at[good], found.src_row[good])
+        segment = self.segments.of_ranks(self.run, found.src_at[good], found.src_row[good])
         return which.reshape(-1) + base, np.array(key, np.int64), segment, np.log(lasted[good].astype(np.float64))

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.outliers import LIKES, Slow, profile, rounded_to, shared, slow_units
-from etude.analyse.runs import Use, runs, segments, uses
 from etude.analyse.segments import Segments
 from etude.model.distinct import distinct
-from etude.model.job import Job
-from etude.model.timing import Timing
+from etude.model.run import Run
 from etude.model.trace import Trace
+from etude.model.use import Use, segments, uses
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -58,24 +57,24 @@ class Keys:
         return number[which]
 
 
-def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: float) -> list[Slow]:
+def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Slow]:
     """Ranks by position; `use` says whose times are compared."""
     keys = Keys()
     parts: list[tuple[I64, I64, I64, F64]] = []
     counted: dict[int, NDArray[np.bool_]] = {}
     step_ns = 1000
-    for run in runs(job, timing):
-        if id(run.trace.name) not in counted:
-            counted = {id(run.trace.name): (uses(run.trace) == use) & ~_waiting(run.trace)}
-        rows = np.flatnonzero(counted[id(run.trace.name)] & run.timed)
-        rows = rows[np.argsort(run.start_ns[rows], kind="stable")]
-        lasted = run.end_ns[rows] - run.start_ns[rows]
+    for part in run.parts():
+        if id(part.trace.name) not in counted:
+            counted = {id(part.trace.name): (uses(part.trace) == use) & ~_waiting(part.trace)}
+        rows = np.flatnonzero(counted[id(part.trace.name)] & part.timed)
+        rows = rows[np.argsort(part.start_ns[rows], kind="stable")]
+        lasted = part.end_ns[rows] - part.start_ns[rows]
         rows, lasted = rows[lasted > 0], lasted[lasted > 0]
         step_ns = min(step_ns, rounded_to(lasted)) if len(lasted) else step_ns
-        segment, key = stretches.of(run, rows), keys.of(run.trace)[rows]
-        chosen = (segment >= 0) & _every(-(-job.nodes // MOST), key)
+        segment, key = stretches.of(part, rows), keys.of(part.trace)[rows]
+        chosen = (segment >= 0) & _every(-(-run.job.nodes // MOST), key)
         key, log = key[chosen], np.log(lasted[chosen].astype(np.float64))
-        parts += [(np.full(len(key), at, np.int64), key, segment[chosen], log) for at in run.at.tolist()]
+        parts += [(np.full(len(key), at, np.int64), key, segment[chosen], log) for at in part.at.tolist()]
     if not parts or not sum(len(p[0]) for p in parts):
         return []
     unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
@@ -84,7 +83,7 @@ def slow_ranks(job: Job, timing: Timing, stretches: Segments, use: Use, least: f
     if not enough.any():
         return []
     unit, key, segment, log = unit[enough], key[enough], segment[enough], log[enough]
-    shape = len(job.ranks), len(keys.numbers), stretches.count
+    shape = len(run.job.ranks), len(keys.numbers), stretches.count
     return slow_units(profile(unit, key, segment, log, shape, step_ns=step_ns), least)
 
 

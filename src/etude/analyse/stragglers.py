@@ -21,15 +21,16 @@ from etude.analyse.late_hosts import late_hosts
 from etude.analyse.missing import Missing, missing
 from etude.analyse.operations import Calls, calls
 from etude.analyse.outliers import Slow
-from etude.analyse.runs import Use
 from etude.analyse.segments import Segments
 from etude.analyse.slow_links import Links, SlowLink
 from etude.analyse.slow_ranks import slow_ranks
 from etude.errors import UsageError
 from etude.model.job import Job, ranges
 from etude.model.match import match
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN
-from etude.model.timing import Timing, no_times
+from etude.model.timing import no_times
+from etude.model.use import Use
 
 LEAST: Final = 0.06
 """A unit is named if it is this much slower than its likes."""
@@ -39,7 +40,7 @@ KINDS: Final = ("slow_rank", "slow_link", "late_host", "missing_participant")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Straggler:
     rank: int
     kind: str
     """One of `KINDS`."""
@@ -54,7 +55,7 @@ class Finding:
     """First step (or eighth of the run, where no steps are known) in which it shows."""
 
 
-def stragglers(job: Job, timing: Timing, *, least: float = LEAST, ranks_per_node: int = NODE) -> pa.Table:
+def stragglers(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> pa.Table:
     """A row a finding, the surest first: rank, kind, confidence, evidence, ranks, slowdown_pct, pattern, since.
 
     `least` is the slow-down from which one is named. Links are compared with those that lie alike, which depends on
@@ -62,12 +63,12 @@ def stragglers(job: Job, timing: Timing, *, least: float = LEAST, ranks_per_node
     """
     if ranks_per_node < 1:
         raise UsageError(f"{ranks_per_node} ranks in a node")
-    return finding_table(findings(job, timing, least=least, ranks_per_node=ranks_per_node))
+    return finding_table(findings(run, least=least, ranks_per_node=ranks_per_node))
 
 
-def finding_table(found: Iterable[Finding]) -> pa.Table:
+def finding_table(found: Iterable[Straggler]) -> pa.Table:
     ordered = sorted(found, key=lambda f: (-f.confidence, -(f.slowdown_pct or 0), f.rank))
-    rows = [{name: getattr(f, name) for name in Finding.__slots__} for f in ordered]
+    rows = [{name: getattr(f, name) for name in Straggler.__slots__} for f in ordered]
     names = {"rank": pa.int32(), "kind": pa.string(), "confidence": pa.float64(), "evidence": pa.string()}
     names |= {"ranks": pa.list_(pa.int32()), "slowdown_pct": pa.float64(), "pattern": pa.string(), "since": pa.int64()}
     return table([row | {"ranks": list(row["ranks"])} for row in rows], names)
@@ -75,30 +76,31 @@ def finding_table(found: Iterable[Finding]) -> pa.Table:
 
 def missing_only(job: Job) -> pa.Table:
     """What is told of a job that has no times: participants that its ranks' programs lack. Columns of `stragglers`."""
-    found = calls(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]), match(job))
-    return finding_table(_gone(absent) for absent in missing(job, None, found))
+    run = Run(job, no_times([len(job.traces[t]) for t in job.trace_of.tolist()]))
+    return finding_table(_gone(absent) for absent in missing(run, calls(run)))
 
 
-def _gone(one: Missing) -> Finding:
-    return Finding(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
+def _gone(one: Missing) -> Straggler:
+    return Straggler(one.rank, "missing_participant", one.confidence, one.evidence, (one.rank,), since=one.since)
 
 
-def findings(job: Job, timing: Timing, *, least: float = LEAST, ranks_per_node: int = NODE) -> Iterator[Finding]:
-    found = calls(job, timing, match(job))
-    gone = list(missing(job, timing, found))
+def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> Iterator[Straggler]:
+    job = run.job
+    found = calls(run, match(job))
+    gone = list(missing(run, found))
     yield from map(_gone, gone)
     if len(job.ranks) < 2:
         return
     stretches = Segments(job)
-    late = _Lateness(job, timing, found)
+    late = _Lateness(run, found)
     named = {absent.rank for absent in gone}
     ways = (
         ("slow_rank", "kernels take {:.1f}% longer than the same ones of other ranks",
-         slow_ranks(job, timing, stretches, Use.COMPUTE, least)),
+         slow_ranks(run, stretches, Use.COMPUTE, least)),
         ("late_host", "host calls take {:.1f}% longer than the same ones of other ranks",
-         slow_ranks(job, timing, stretches, Use.HOST, least)),
+         slow_ranks(run, stretches, Use.HOST, least)),
         ("late_host", "device has nothing to do for {:.1f}% of a step more than those of ranks that do the same",
-         late_hosts(job, timing, found, stretches, least)),
+         late_hosts(run, found, stretches, least)),
     )  # fmt: skip
     for kind, what, slow in ways:
         for one in slow:
@@ -106,16 +108,17 @@ def findings(job: Job, timing: Timing, *, least: float = LEAST, ranks_per_node: 
             if rank not in named:
                 named.add(rank)
                 yield _rank_finding(rank, one, kind, what, stretches, late)
-    for link in Links(job, timing, stretches, ranks_per_node).slow(found, least):
+    for link in Links(run, stretches, ranks_per_node).slow(found, least):
         yield _link_finding(link, stretches)
 
 
 class _Lateness:
     """How often and by how much each rank is the last to come to its collectives."""
 
-    def __init__(self, job: Job, timing: Timing, found: Calls) -> None:
+    def __init__(self, run: Run, found: Calls) -> None:
+        job = run.job
         seen = (found.start_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]
-        offset = offsets(job, timing, found)
+        offset = offsets(run, found)
         at, call = found.at[seen].astype(np.int64), found.of[seen]
         start = found.start_ns[seen] + offset[at]
         last, first = np.full(len(found), -(2**62)), np.full(len(found), 2**62)
@@ -134,13 +137,13 @@ class _Lateness:
         return f"; it comes last to {share:.0f}% of its collectives, {self.held_ns[at] / 1e6:.2f} ms after the first"
 
 
-def _rank_finding(rank: int, one: Slow, kind: str, what: str, stretches: Segments, late: _Lateness) -> Finding:
+def _rank_finding(rank: int, one: Slow, kind: str, what: str, stretches: Segments, late: _Lateness) -> Straggler:
     pct = 100 * (one.factor - 1)
     evidence = f"its {what.format(pct)}, {_when(one, stretches)}{late.text(one.unit)}"
-    return Finding(rank, kind, one.confidence, evidence, (rank,), pct, _pattern(one), stretches.first_step(one.first))
+    return Straggler(rank, kind, one.confidence, evidence, (rank,), pct, _pattern(one), stretches.first_step(one.first))
 
 
-def _link_finding(link: SlowLink, stretches: Segments) -> Finding:
+def _link_finding(link: SlowLink, stretches: Segments) -> Straggler:
     one = link.slow
     pct = 100 * (one.factor - 1)
     evidence = f"{link.label} take {pct:.1f}% longer than those of their likes, waiting apart, {_when(one, stretches)}"
@@ -148,7 +151,7 @@ def _link_finding(link: SlowLink, stretches: Segments) -> Finding:
         common = f"rank{'s' if len(link.ranks) > 1 else ''} {ranges(np.array(link.ranks))}"
         evidence += f"; so do {link.units - 1} more groups or pairs that have {common} in common"
     since = stretches.first_step(one.first)
-    return Finding(link.ranks[0], "slow_link", one.confidence, evidence, link.ranks, pct, _pattern(one), since)
+    return Straggler(link.ranks[0], "slow_link", one.confidence, evidence, link.ranks, pct, _pattern(one), since)
 
 
 def _when(one: Slow, stretches: Segments) -> str:

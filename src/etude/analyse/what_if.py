@@ -15,18 +15,18 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.analyse import path_kernels as at
 from etude.analyse import what_if_kernels as k
 from etude.analyse.clocks import offsets
-from etude.analyse.critical_path import KINDS, columns_of, ends_of, names_of, places_of, roles_of
+from etude.analyse.critical_path import KINDS, columns_of, ends_of, names_of, roles_of
 from etude.analyse.grouping import table
 from etude.analyse.operations import calls, messages
-from etude.analyse.runs import Run, runs, uses
 from etude.errors import UsageError
 from etude.model.job import Job
 from etude.model.match import match
+from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
-from etude.model.timing import Origin, Timing
+from etude.model.timing import Origin
+from etude.model.use import uses
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -37,8 +37,7 @@ MOST_NODES: Final = 20_000_000
 
 
 def what_if(
-    job: Job,
-    timing: Timing,
+    run: Run,
     classes: Sequence[tuple[str, str]],
     *,
     faster: Sequence[float] = FASTER,
@@ -46,7 +45,7 @@ def what_if(
 ) -> pa.Table:
     """A row a class (kind, name), as `critical_path.by_name` has them: how much shorter the run is with all nodes of
     the class faster by 10, 50, 100%: buys_10_ns, buys_50_ns, buys_100_ns. A name of "" is all of the kind."""
-    retimed = Retimed(job, timing, rendezvous)
+    retimed = Retimed(run, rendezvous)
     rows = []
     for kind, name in classes:
         chosen = retimed.chosen(kind, name)
@@ -59,45 +58,46 @@ def what_if(
 class Retimed:
     """The events of a run and what each waits for; `length_ns` is the run as it was."""
 
-    def __init__(self, job: Job, timing: Timing, rendezvous: bool | None = None) -> None:
+    def __init__(self, run: Run, rendezvous: bool | None = None) -> None:
+        job = run.job
         nodes = sum(len(job.traces[t]) for t in job.trace_of.tolist())
         if nodes > MOST_NODES:
             raise UsageError(f"{nodes:,} nodes are more than are re-timed", hint=f"at most {MOST_NODES:,}")
         matching = match(job)
-        shift = offsets(job, timing, matching=matching)
+        shift = offsets(run, matching=matching)
         self.base = np.zeros(len(job.ranks), np.int64)
         self.words: dict[str, int] = {}
         parts: list[tuple[I64, I64, I64]] = []
         columns: dict[str, list[NDArray[Any]]] = {}
         total = 0
-        simulated = timing.origin == Origin.SIMULATED
-        for run in runs(job, timing):
-            role = roles_of(run.trace, by_name=not simulated)
-            after, before, weight, delay = _edges(run, role, copies=not simulated)
-            label, use = self._labels(run)
-            ends = np.zeros(len(run.trace), bool)
-            ends[ends_of(run, role)] = True
-            times = np.stack([run.start_ns, run.end_ns], 1).reshape(-1)
-            for i in run.at.tolist():
+        simulated = run.timing.origin == Origin.SIMULATED
+        for part in run.parts():
+            role = roles_of(part.trace, by_name=not simulated)
+            after, before, weight, delay = _edges(part, role, copies=not simulated)
+            label, use = self._labels(part)
+            ends = np.zeros(len(part.trace), bool)
+            ends[ends_of(part, role)] = True
+            times = np.stack([part.start_ns, part.end_ns], 1).reshape(-1)
+            for i in part.at.tolist():
                 self.base[i] = total
                 parts.append((after + 2 * total, before + 2 * total, weight))
                 moved = np.where(times == UNKNOWN, UNKNOWN, times + shift[i])
                 of_run = {"times": moved, "label": label, "use": use, "delay": delay, "ends": ends}
-                of_run["free"] = run.trace.lane < 0
+                of_run["free"] = part.trace.lane < 0
                 for name, values in of_run.items():
                     columns.setdefault(name, []).append(values)
-                total += len(run.trace)
+                total += len(part.trace)
         flat = {name: np.concatenate(values) for name, values in columns.items()}
         self.recorded, self.label, self.use, self.delay = (flat[name] for name in ("times", "label", "use", "delay"))
         self.ends, self.free = flat["ends"], flat["free"]
-        self._join(job, timing, matching, parts, rendezvous)
+        self._join(run, matching, parts, rendezvous)
 
-    def _join(self, job: Job, timing: Timing, matching: Any, parts: list[Any], rendezvous: bool | None) -> None:
+    def _join(self, run: Run, matching: Any, parts: list[Any], rendezvous: bool | None) -> None:
         """Edges of all ranks with those between them, as CSR, and what each event adds."""
         if rendezvous is None:
-            rendezvous = timing.origin != Origin.SIMULATED
-        parts.append(self._messages(job, matching, rendezvous))
-        ready, meeting = self._collectives(job, timing, matching)
+            rendezvous = run.timing.origin != Origin.SIMULATED
+        parts.append(self._messages(run.job, matching, rendezvous))
+        ready, meeting = self._collectives(run, matching)
         self.recorded = np.concatenate([self.recorded, ready])
         parts.append(meeting)
         after, before, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
@@ -105,18 +105,18 @@ class Retimed:
         known &= self.recorded[before] + weight <= self.recorded[after]  # clocks agree only so far
         after, before, weight = after[known], before[known], weight[known]
         order = np.argsort(after, kind="stable")
-        self.before, self.weight = before[order], weight[order]
-        self.first = np.searchsorted(after[order], np.arange(len(self.recorded) + 1))
-        self.add = self.recorded - k.ready_at(self.first, self.before, self.weight, self.recorded)
-        self.order = k.in_order(self.first, self.before, np.argsort(self.recorded, kind="stable"))
+        first = np.searchsorted(after[order], np.arange(len(self.recorded) + 1))
+        self.waits = k.Waits(first, before[order], weight[order])
+        self.add = self.recorded - k.ready_at(self.waits, self.recorded)
+        self.order = k.in_order(self.waits, np.argsort(self.recorded, kind="stable"))
         self.found = np.empty_like(self.recorded)
         self.length_ns = self._length(self.add)
 
-    def _labels(self, run: Run) -> tuple[I64, NDArray[np.uint8]]:
+    def _labels(self, part: RunPart) -> tuple[I64, NDArray[np.uint8]]:
         """Number of each node's name, the same for all runs, and its use."""
-        codes, words = names_of(run.trace, np.arange(len(run.trace)))
+        codes, words = names_of(part.trace, np.arange(len(part.trace)))
         number = np.array([self.words.setdefault(word, len(self.words)) for word in words] + [-1], np.int64)
-        return number[codes], uses(run.trace)
+        return number[codes], uses(part.trace)
 
     def _messages(self, job: Job, matching: Any, rendezvous: bool) -> tuple[I64, I64, I64]:
         found = messages(job, matching)
@@ -130,9 +130,9 @@ class Retimed:
             before = np.concatenate([2 * send + 1, 2 * send[free]])
         return after, before, np.zeros(len(after), np.int64)
 
-    def _collectives(self, job: Job, timing: Timing, matching: Any) -> tuple[I64, tuple[I64, I64, I64]]:
+    def _collectives(self, run: Run, matching: Any) -> tuple[I64, tuple[I64, I64, I64]]:
         """(moments in which all members are there, edges to and from them)."""
-        found = calls(job, timing, matching)
+        found = calls(run, matching)
         node = self.base[found.at] + found.row.astype(np.int64)
         start, end = self.recorded[2 * node], self.recorded[2 * node + 1]
         seen = (start != UNKNOWN) & (end != UNKNOWN)
@@ -161,15 +161,12 @@ class Retimed:
         return self.length_ns - self._length(add)
 
     def _length(self, add: I64) -> int:
-        k.times(self.order, self.first, self.before, self.weight, add, self.recorded, self.found)
+        k.times(self.order, self.waits, add, self.recorded, self.found)
         last = self.found[2 * np.flatnonzero(self.ends) + 1]
         begun = self.recorded[: 2 * len(self.ends)]
         return int(last.max() - begun[begun != UNKNOWN].min()) if len(last) else 0
 
 
-def _edges(run: Run, role: NDArray[np.uint8], *, copies: bool) -> tuple[I64, I64, I64, NDArray[np.uint8]]:
-    columns = columns_of(run, run.timed, role, copies=copies)
-    table_of = np.array([places_of(columns, len(run.trace))], np.int64)
-    given = (columns[which] for which in (at.START, at.END, at.ROLE, at.DEP_START, at.DEP, at.WHY, at.LANE_PREV))
-    found: tuple[I64, I64, I64, NDArray[np.uint8]] = k.edges_of_run(*given, table_of, UNKNOWN)
+def _edges(part: RunPart, role: NDArray[np.uint8], *, copies: bool) -> tuple[I64, I64, I64, NDArray[np.uint8]]:
+    found: tuple[I64, I64, I64, NDArray[np.uint8]] = k.edges_of_run(columns_of(part, part.timed, role, copies=copies))
     return found

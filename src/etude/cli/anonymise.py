@@ -50,7 +50,7 @@ def anonymise(
     etude anonymise run/ -o shared/ --round 8
     """
     from etude.files import writing
-    from etude.transform.anonymise import AnonymiseOptions, anonymise, kept
+    from etude.transform import AnonymiseOptions, anonymise, kept
 
     if out is not None:
         check_place(out, force, source=path)

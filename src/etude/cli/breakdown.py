@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, say
-from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
+from etude.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -50,15 +50,15 @@ def breakdown(
     if steps + variation + types + (overlap is not None) > 1:
         raise UsageError("only one of --steps, --variation, --types and --overlap can be had at a time")
     counting = counting_of(counted)
-    job, times = open_timed(path, groups, workers, system, timing)
+    run = open_run(path, groups, workers, system, timing)
     if steps or variation:
         from etude.analyse import steps as by_step
 
-        found = by_step.steps(job, times) if steps else by_step.step_times(job, times)
+        found = by_step.steps(run) if steps else by_step.step_times(run)
         if not len(found):
             say("note: no steps were recorded")
     elif overlap:
-        found = analyse.overlap(job, times, overlap[0], overlap[1], counting)
+        found = analyse.overlap(run, overlap[0], overlap[1], counting)
     else:
-        found = (analyse.kernel_types if types else analyse.breakdown)(job, times, counting)
+        found = (analyse.kernel_types if types else analyse.breakdown)(run, counting)
     show(found, json=json, csv=csv, md=md)

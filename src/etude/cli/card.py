@@ -41,11 +41,11 @@ def card(
 
 def made(path: Path) -> "Card":
     """A card from what a job or the files of a run say."""
+    from etude.ingest import card as cards_of
     from etude.ingest import runs
-    from etude.ingest.card import card_of_job, card_of_run
     from etude.opening import is_run, sniff
 
     job = open_job(path)
     if sniff(path).holds is is_run:
-        return card_of_run(job, runs.find_run(path)[1])
-    return card_of_job(job)
+        return cards_of.card_of_run(job, runs.find_run(path)[1])
+    return cards_of.card_of_job(job)

@@ -17,7 +17,7 @@ def check(
     json: AsJson = False,
 ) -> int:
     """Every way in which a job is broken; exit code 1 if there are errors"""
-    from etude.model.check import check as check_job
+    from etude.model.check.whole import check as check_job
 
     findings = check_job(open_job(path, groups, workers, max_bytes), complete=complete)
     rows = [

@@ -20,11 +20,10 @@ def collect(
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run.")] = False,
 ) -> int:
     """Run a PyTorch command, unchanged, and record every rank of it; its exit code is passed on"""
-    from etude.collect.launch import launch
-    from etude.collect.options import Options
+    from etude.collect import CollectOptions, launch
 
     asked = {"steps": None, "warmup": 0} if whole else {"steps": steps, "warmup": warmup}
-    options = Options.from_dict({"name": name, "stacks": stacks, "memory": memory, "force": force, **asked})
+    options = CollectOptions.from_dict({"name": name, "stacks": stacks, "memory": memory, "force": force, **asked})
     done = launch(command, out, options, whole=whole)
     for problem in done.problems:
         say(f"etude collect: {problem}")

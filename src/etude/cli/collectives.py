@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.runs import OnSystem, TimesFile, open_run, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -29,6 +29,6 @@ def collectives(
     from etude.analyse.collectives import collectives as table
     from etude.analyse.collectives import summarised
 
-    job, times = open_timed(path, groups, workers, system, timing)
-    found = table(job, times)
+    run = open_run(path, groups, workers, system, timing)
+    found = table(run)
     show(found if each else summarised(found, by_group=by_group), json=json, csv=csv, md=md)

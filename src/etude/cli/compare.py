@@ -6,7 +6,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.timed import open_timed, show
+from etude.cli.runs import open_run, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -36,10 +36,10 @@ def compare(
     """
     from etude.analyse import compare as analyse
 
-    first = open_timed(a, None, workers, system_a or ("" if timing_a else system), timing_a)
-    second = open_timed(b, None, workers, system_b or ("" if timing_b else system), timing_b)
-    found = analyse.compare(*first, *second, operators=operators)
-    alike, parts = analyse.similarity(found), analyse.breakdowns(*first, *second)
+    first = open_run(a, None, workers, system_a or ("" if timing_a else system), timing_a)
+    second = open_run(b, None, workers, system_b or ("" if timing_b else system), timing_b)
+    found = analyse.compare(first, second, operators=operators)
+    alike, parts = analyse.similarity(found), analyse.breakdowns(first, second)
     causes = found.slice(0, top) if top else found
     if json:
         record = {"similarity": alike, "breakdown": parts.to_pylist(), "causes": causes.to_pylist()}

@@ -6,14 +6,8 @@ import typer
 
 from etude.cli.app import CONVERT, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
-from etude.cli.job_out import check_place
+from etude.cli.job_out import To, check_place
 from etude.cli.output import progress, say
-
-
-class To(StrEnum):
-    ET = "et"
-    JSON = "json"
-    PARQUET = "parquet"
 
 
 class Compression(StrEnum):

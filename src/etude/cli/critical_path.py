@@ -5,13 +5,12 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.runs import OnSystem, TimesFile, open_run, show
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from etude.model.job import Job
-    from etude.model.timing import Timing
+    from etude.model.run import Run
 
 DEFAULT = 10
 
@@ -48,34 +47,34 @@ def critical_path(
     from etude.analyse import critical_path as analyse
     from etude.units import format_time
 
-    job, times = open_timed(path, groups, workers, system, timing)
-    found = analyse.critical_path(job, times)
+    run = open_run(path, groups, workers, system, timing)
+    found = analyse.critical_path(run)
     length, kinds = analyse.length_ns(found), analyse.by_kind(found)
     if json:
         record = {"length_ns": length, "by_kind": kinds, "path": found}
         if buys is not None:
-            record["what_if"] = _with_buys(job, times, analyse.by_name(found), buys).slice(0, buys)
+            record["what_if"] = _with_buys(run, analyse.by_name(found), buys).slice(0, buys)
         emit(record, json=True)
         return
     names = analyse.by_name(found)
     if not each:
-        names = _with_buys(job, times, names, DEFAULT if buys is None else buys)
+        names = _with_buys(run, names, DEFAULT if buys is None else buys)
     show(found if each else names, csv=csv, md=md)
     parts = ", ".join(f"{kind} {100 * ns / max(length, 1):.1f}%" for kind, ns in kinds.items())
     say(f"{format_time(length)} over {len(found):,} pieces: {parts}")
 
 
-def _with_buys(job: "Job", times: "Timing", names: "pa.Table", count: int) -> "pa.Table":
+def _with_buys(run: "Run", names: "pa.Table", count: int) -> "pa.Table":
     """The table with what the first rows would buy; the others are left open."""
     import pyarrow as pa
 
     from etude.analyse.what_if import FASTER, MOST_NODES, what_if
 
-    if sum(len(job.traces[t]) for t in job.trace_of.tolist()) > MOST_NODES:
+    if run.job.nodes > MOST_NODES:
         say(f"note: of more than {MOST_NODES:,} nodes it is not told what making them faster would buy")
         count = 0
     chosen = names.slice(0, count).select(["kind", "name"]).to_pylist()
-    bought = what_if(job, times, [(row["kind"], row["name"]) for row in chosen]) if count else None
+    bought = what_if(run, [(row["kind"], row["name"]) for row in chosen]) if count else None
     for part in FASTER:
         column = f"buys_{100 * part:.0f}_ns"
         values = bought[column].to_pylist() if bought is not None else []

@@ -10,7 +10,7 @@ from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
 from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, shown, with_serving
 
 if TYPE_CHECKING:
-    from etude.generate.build import Generated
+    from etude.generate import Generated
     from etude.generate.serving import ServedJob
     from etude.model.job import Job
 
@@ -57,14 +57,14 @@ def generate(
 ) -> int:
     from etude import __version__
     from etude.errors import UsageError
-    from etude.generate.build import generate as make
-    from etude.generate.card import card_of
-    from etude.generate.model import names
-    from etude.sweep.predict import check_memory
+    from etude.generate import card_of
+    from etude.generate import generate as make
+    from etude.generate.model import model_names
+    from etude.predict import check_memory
     from etude.units import parse_bytes
 
     if not model and hf is None:
-        raise UsageError("no model is given", hint=f"etude generate llama3-8b; known: {', '.join(names())}")
+        raise UsageError("no model is given", hint=f"etude generate llama3-8b; known: {', '.join(model_names())}")
     by = f"etude {__version__}"
     if serve:
         answered = served(Asked(model, hf, flags, serving, plan, requests, draft, system, memory, name))
@@ -77,9 +77,9 @@ def generate(
     refuse(serving, requests, draft)
     found = make(model_of(model, hf), plan_of(flags, plan), name=name)
     if system:
-        from etude.cost import catalogue
+        from etude.machine import open_system
 
-        check_memory(found, catalogue.system(system).device.memory_bytes, f"{found.model.name} on {system}")
+        check_memory(found, open_system(system).device.memory_bytes, f"{found.model.name} on {system}")
     if memory:
         check_memory(found, parse_bytes(memory), found.model.name)
     _memory_over_time(found, memory_out, force=force)
@@ -93,25 +93,23 @@ def _memory_over_time(found: "Generated | ServedJob", path: Path | None, *, forc
         return
     from etude.files import writing
     from etude.generate import memory_table
-    from etude.generate.build import Generated
 
     memory_table.check_name(path)
-    table = memory_table.of_training(found) if isinstance(found, Generated) else memory_table.of_serving(found)
     with writing(path, force=force) as file:
-        memory_table.write(table, file)
+        memory_table.write(memory_table.memory_over_time(found), file)
 
 
 def _as_read(job: "Job", to: To) -> "Job":
-    """For readers of files by rank, collectives have one size on all members."""
+    """Files of single ranks are written for ASTRA-sim; a folder holds the job as it is."""
     if to == To.PARQUET:
         return job
-    from etude.generate.evened import by_rank
+    from etude.transform import for_astra
 
-    return by_rank(job)
+    return for_astra(job)
 
 
 def _shown(found: "Generated") -> dict[str, Any]:
-    from etude.generate.numbers import by_group
+    from etude.generate import by_group
     from etude.units import format_bytes, format_count
 
     numbers = found.summary()

@@ -35,9 +35,8 @@ def generate_learned(
 
     etude likeness run/ job/ --system dgx-h100
     """
-    from etude.generate.numbers import numbers
-    from etude.generate.synth import read
-    from etude.generate.synth_make import MakeOptions, make
+    from etude.model.totals import totals
+    from etude.synth import MakeOptions, make, read
 
     factors = {"depth": depth, "compute": compute, "traffic": traffic, "spread": spread}
     learned = read(model)
@@ -45,4 +44,4 @@ def generate_learned(
     if len(job) > max(t.ranks for t in learned.templates) and not any(t.grows for t in learned.templates):
         say("nothing that was learned is sent among ranks alike: more ranks are copies that do not meet")
     write_job(job, out, to, force=force, no_write=no_write)
-    emit(numbers(job) if json else shown(numbers(job)), json=json)
+    emit(totals(job) if json else shown(totals(job)), json=json)

@@ -39,8 +39,8 @@ def generate_micro(
     etude generate micro shift:8 --ranks 32 --bytes 1MB,16MB --repeat 4 -o job/
     etude generate micro all_gather --ranks 64 --group 8 --compute 2ms --overlap -o job/
     """
-    from etude.generate.micro import MicroOptions, micro
-    from etude.generate.numbers import numbers
+    from etude.generate import MicroOptions, micro
+    from etude.model.totals import totals
     from etude.units import parse_bytes, parse_time
 
     options = MicroOptions(
@@ -56,4 +56,4 @@ def generate_micro(
     )
     job = micro(pattern, options)
     write_job(job, out, to, force=force, no_write=no_write)
-    emit(numbers(job) if json else shown(numbers(job)), json=json)
+    emit(totals(job) if json else shown(totals(job)), json=json)

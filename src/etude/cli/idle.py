@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
+from etude.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -44,13 +44,13 @@ def idle(
     if calls and not launches and not queues:
         raise UsageError("--calls is for launches and queues", hint="--launches or --queues")
     counting = counting_of(counted)
-    job, times = open_timed(path, groups, workers, system, timing)
+    run = open_run(path, groups, workers, system, timing)
     if launches:
-        found = launch_table(job, times, calls or counting.launches)
+        found = launch_table(run, calls or counting.launches)
     elif queues:
-        found = queue_depth(job, times, calls or counting.enqueues)
+        found = queue_depth(run, calls or counting.enqueues)
     elif streams:
-        found = analyse.stream_gaps(job, times, counting)
+        found = analyse.stream_gaps(run, counting)
     else:
-        found = (analyse.gaps if each else analyse.idle)(job, times)
+        found = (analyse.gaps if each else analyse.idle)(run)
     show(found, json=json, csv=csv, md=md)

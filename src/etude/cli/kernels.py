@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
+from etude.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -48,19 +48,19 @@ def kernels(
 
     counting = counting_of(counted)
     keys = [name.strip() for name in by.split(",") if name.strip()]
-    job, times = open_timed(path, groups, workers, system, timing)
+    run = open_run(path, groups, workers, system, timing)
     if graphs + operators + patterns > 1:
         raise UsageError("only one of --operators, --graphs and --patterns can be had at a time")
     if patterns:
         from etude.analyse.patterns import patterns as repeated
 
-        found = repeated(job, times, top=top or 50)
+        found = repeated(run, top=top or 50)
     elif graphs:
         from etude.analyse.graphs import graph_replays
 
-        found = graph_replays(job, times)
+        found = graph_replays(run)
     elif operators:
-        found = analyse.operators(job, times, keys or ["name"])
+        found = analyse.operators(run, keys or ["name"])
     else:
-        found = analyse.kernels(job, times, keys or ["name", "kind"], counting)
+        found = analyse.kernels(run, keys or ["name", "kind"], counting)
     show(found.slice(0, top) if top else found, json=json, csv=csv, md=md)

@@ -35,10 +35,8 @@ def learn(
     etude likeness run/ job/ --system dgx-h100
     """
     from etude.files import writing
-    from etude.generate.synth import write
-    from etude.generate.synth_about import KEPT, about
-    from etude.generate.synth_learn import hidden
-    from etude.generate.synth_learn import learn as learn_from
+    from etude.synth import KEPT, about, hidden, write
+    from etude.synth import learn as learn_from
 
     opened = [with_times(open_job(path, groups, workers, max_bytes), times_on) for path in jobs]
     learned = learn_from(opened, at_least)

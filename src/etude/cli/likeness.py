@@ -23,10 +23,10 @@ def likeness(
 
     etude likeness run/ job/ --system dgx-h100
     """
-    from etude.cost import catalogue
-    from etude.sweep.likeness import likeness as compare
+    from etude.machine import open_system
+    from etude.predict import likeness as compare
 
-    found = compare(open_job(a), open_job(b), catalogue.system(system) if system else None)
+    found = compare(open_job(a), open_job(b), open_system(system) if system else None)
     emit(found if json or csv else [_read(row) for row in found], json=json, csv=csv, md=md)
 
 

@@ -76,8 +76,7 @@ def _run(path: Path, out: Path, limit: int | None, workers: int, force: bool, js
     import os
 
     from etude.files import writing
-    from etude.ingest import causal, runs
-    from etude.ingest.card import card_of_run
+    from etude.ingest import card, causal, runs
     from etude.store import cards, chakra
 
     name, ranks = runs.find_run(path)
@@ -87,7 +86,7 @@ def _run(path: Path, out: Path, limit: int | None, workers: int, force: bool, js
         job = causal.to_job(name, done)
         folder.mkdir()
         chakra.write_job(job, folder)
-        cards.write(cards.find(path) or card_of_run(job, ranks), folder / cards.NAME)
+        cards.write(cards.find(path) or card.card_of_run(job, ranks), folder / cards.NAME)
     report = runs.total_report(name, job, done)
     if json:
         emit(report, json=True)

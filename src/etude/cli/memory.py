@@ -6,7 +6,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import CountedAs, OnSystem, TimesFile, open_timed, show
+from etude.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,8 +43,8 @@ def memory(
     else:
         from etude.analyse import memory as analyse
 
-        job, times = open_timed(path, groups, workers, system, timing)
-        found = analyse.copies(job, times, counting) if copies else analyse.levels(job, times)
+        run = open_run(path, groups, workers, system, timing)
+        found = analyse.copies(run, counting) if copies else analyse.levels(run)
         if not copies and not each:
             found = analyse.level_peaks(found)
     show(found, json=json, csv=csv, md=md)
@@ -53,10 +53,9 @@ def memory(
 def _allocated(path: Path, each: bool) -> "pa.Table":
     from etude.analyse.memory import peaks
     from etude.errors import UsageError
-    from etude.ingest.allocations import allocations
-    from etude.ingest.reading import load_device
+    from etude.ingest import allocations, reading
 
-    found = allocations(load_device(path))
+    found = allocations.allocations(reading.load_device(path))
     if not len(found):
         raise UsageError(
             "no allocation was recorded", where=str(path), hint="profile(profile_memory=True) records them; --copies"

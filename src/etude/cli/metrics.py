@@ -1,17 +1,11 @@
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers, open_job
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.timed import TimesFile, grown, open_timed
-from etude.errors import UsageError
-
-if TYPE_CHECKING:
-    from etude.model.job import Job
-    from etude.model.timing import Timing
+from etude.cli.runs import TimesFile, find_run, grown, no_times, simulated
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -41,29 +35,26 @@ def metrics(
 
         emit(sent(open_job(path, groups, workers)), json=json, csv=csv, md=md)
         return
+    from dataclasses import replace
+
     from etude.analyse import metrics as analyse
-    from etude.named import open_system
-    from etude.reporting.device import device_of, recognised
+    from etude.machine import open_system
+    from etude.report.device import device_of, recognised
     from etude.store import cards
 
-    job, times = _timed(path, groups, workers, system, timing)
-    card = cards.find(path)
+    job, run = find_run(path, groups, workers, "", timing)
+    if run is None and not system:
+        raise no_times(path)
+    if run is None:
+        say(f"note: no times were recorded: they are those of a simulation on {system}")
+        run = simulated(job, system, cards.find(path))
+    card = run.card
     if not system and card is not None:
         system = card.hardware.system
-    on = grown(open_system(system), system, job.world_size) if system else None
+    if system:
+        run = replace(run, system=grown(open_system(system), system, job.world_size))
     ran_on = device_of(job, device) or (recognised(card.hardware.device) if card is not None else None)
-    found = analyse.metrics(job, times, card=card, system=on, device=ran_on)
+    found = analyse.metrics(run, device=ran_on)
     emit(found if json or csv else analyse.shown(found), json=json, csv=csv, md=md)
     if card is None:
         say(f"note: no card lies with this job, so nothing is known of its model; `etude card {path} --write`")
-
-
-def _timed(path: Path, groups: Path | None, workers: int, system: str, times: Path | None) -> "tuple[Job, Timing]":
-    """Recorded times if there are any; else those of a simulation, where a system is named."""
-    try:
-        return open_timed(path, groups, workers, "", times)
-    except UsageError as problem:
-        if not system or times is not None or "no times" not in problem.problem:
-            raise
-    say(f"note: no times were recorded: they are those of a simulation on {system}")
-    return open_timed(path, groups, workers, system)

@@ -30,9 +30,9 @@ def plan(
     tries: Annotated[int, typer.Option(min=1, help="Plans that are simulated, the most promising first.")] = 24,
     json: AsJson = False,
 ) -> int:
-    from etude.cost import catalogue
     from etude.errors import UsageError
-    from etude.sweep.plans import search
+    from etude.machine import open_system
+    from etude.predict import search
     from etude.units import format_bytes, format_time
 
     if not system:
@@ -42,7 +42,7 @@ def plan(
     given = given_of(flags, plan)
     gpus = int(given.pop("gpus", 1))
     with progress("simulating plans", tries) as advance:
-        found = search(model_of(model, hf), gpus, catalogue.system(system), tries=tries, advance=advance, **given)
+        found = search(model_of(model, hf), gpus, open_system(system), tries=tries, advance=advance, **given)
     rows = [ranked.row() for ranked in found]
     if not json:
         for row in rows:

@@ -1,7 +1,6 @@
 """Flags of a plan: one for each field of `Plan`, made from the fields themselves, and `--plan FILE` beneath them."""
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.config import key_of, read_mapping
 from etude.errors import UsageError
-from etude.generate.plan import Plan
-from etude.model.reading import key_of
+from etude.generate import Plan
 
 if TYPE_CHECKING:
     from etude.generate.model import Model
@@ -59,31 +58,16 @@ def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
 with_plan = with_fields(Plan, "flags", PANEL)
 
 
-def plan_of(flags: dict[str, Any], path: Path | None, *, training: bool = True) -> Plan:
+def plan_of(flags: dict[str, Any], path: Path | None) -> Plan:
     """The plan of a file with these flags over it."""
-    return Plan.from_dict(completed(given_of(flags, path), training=training), str(path or "plan"))
-
-
-def completed(given: dict[str, Any], *, training: bool = True) -> dict[str, Any]:
-    """What a step needs beside what is said: the fewest ranks that the axes fill, and micro-batches for a pipeline."""
-    sizes = {name: given.get(name, 1) for name in ("tp", "cp", "pp", "ep", "etp", "micro_batch")}
-    if not all(isinstance(n, int) and n > 0 for n in sizes.values()):
-        return given  # refused with the reason where the plan is read
-    copy = sizes["tp"] * sizes["cp"]
-    gpus = given.get("gpus", sizes["pp"] * math.lcm(copy, sizes["ep"] * sizes["etp"]))
-    more = {"gpus": gpus}
-    if training and sizes["pp"] > 1 and not given.get("global_batch") and isinstance(gpus, int):
-        more["global_batch"] = max(gpus // copy, 1) * 2 * sizes["micro_batch"]  # two for each pipeline rank
-    return more | {k: v for k, v in given.items() if v or k not in more}
+    return Plan.from_dict(given_of(flags, path), str(path or "plan"))
 
 
 def given_of(flags: dict[str, Any], path: Path | None) -> dict[str, Any]:
     """What a file and these flags say, by key."""
     given: dict[str, Any] = {}
     if path is not None:
-        from etude.generate.model import parsed
-
-        given = parsed(path)
+        given = read_mapping(path)
     keys = {f.name: key_of(f) for f in fields(Plan)}
     for name, value in flags.items():
         given[keys[name]] = _numbers(name, value) if name == "stages" else value
@@ -98,8 +82,8 @@ def _numbers(name: str, text: str) -> list[int]:
 
 
 def model_of(name: str, hf: Path | None = None) -> "Model":
-    from etude.generate.model import model
+    from etude.generate.model import open_model
 
     if hf is not None:
-        return model(hf / "config.json" if hf.is_dir() else hf)
-    return model(name)
+        return open_model(hf / "config.json" if hf.is_dir() else hf)
+    return open_model(name)

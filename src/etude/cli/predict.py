@@ -33,9 +33,9 @@ def predict(
     draft: Draft = "",
     json: AsJson = False,
 ) -> int:
-    from etude.cost import catalogue
     from etude.errors import UsageError
-    from etude.sweep.predict import predict as run
+    from etude.machine import open_system
+    from etude.predict import predict as run
     from etude.units import format_bytes, format_time
 
     if not system:
@@ -47,7 +47,7 @@ def predict(
         emit(predicted(asked, check=memory_check, json=json), json=json)
         return 0
     refuse(serving, requests, draft)
-    found = run(model_of(model, hf), plan_of(flags, plan), catalogue.system(system), check=memory_check)
+    found = run(model_of(model, hf), plan_of(flags, plan), open_system(system), check=memory_check)
     if json:
         emit(found.summary(), json=True)
     else:

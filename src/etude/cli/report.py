@@ -7,13 +7,12 @@ import typer
 from etude.cli.app import LOOK, app
 from etude.cli.inputs import GroupFile, Workers
 from etude.cli.output import progress, say
-from etude.cli.timed import OnSystem, TimesFile, open_timed
+from etude.cli.runs import OnSystem, TimesFile, open_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from etude.model.job import Job
-    from etude.model.timing import Timing
+    from etude.model.run import Run
 
 
 @app.command(rich_help_panel=LOOK)
@@ -41,10 +40,10 @@ def report(
     from etude import __version__
     from etude.errors import UsageError
     from etude.files import writing
-    from etude.reporting.comparison import comparison
-    from etude.reporting.compose import PARTS
-    from etude.reporting.compose import report as compose
-    from etude.reporting.device import device_of
+    from etude.report.comparison import comparison
+    from etude.report.compose import PARTS
+    from etude.report.compose import report as compose
+    from etude.report.device import device_of
     from etude.view.page import MARKS, render
 
     if len(paths) > 2:
@@ -56,10 +55,10 @@ def report(
             together, pair = named_apart(runs)
             page = comparison(*pair, title=title or together, made_by=by)
         else:
-            job, times, name = runs[0]
-            on = device_of(job, device, system)
+            run, name = runs[0]
+            on = device_of(run.job, device, system)
             memory = allocated(paths[0]) if not system and timing is None else None
-            page = compose(job, times, name=title or name, device=on, allocated=memory, made_by=by, advance=advance)
+            page = compose(run, name=title or name, device=on, allocated=memory, made_by=by, advance=advance)
         place.write_text(render(page), encoding="utf-8")
     say(page.verdict)
     for told in page.told:
@@ -69,14 +68,14 @@ def report(
 
 def opened(
     paths: list[Path], groups: Path | None, workers: int, system: str, timing: Path | None
-) -> "list[tuple[Job, Timing, str]]":
+) -> "list[tuple[Run, str]]":
     """The runs with their names. Of two, the first is taken as recorded where it is, and the second as asked for: so
     a recording is held against its simulation."""
     runs = []
     for number, path in enumerate(paths):
         as_recorded = number == 0 and len(paths) == 2 and (system or timing is not None) and _has_times(path, workers)
         asked = ("", None) if as_recorded else (system, timing)
-        runs.append((*open_timed(path, groups, workers, *asked), plain(path)))
+        runs.append((open_run(path, groups, workers, *asked), plain(path)))
     return runs
 
 
@@ -93,10 +92,9 @@ def allocated(path: Path) -> "pa.Table | None":
 
     if not is_profile(path) or not re.search(rb'"profile_memory":\s*1', compressed.head(path, 1 << 16)):
         return None
-    from etude.ingest.allocations import allocations
-    from etude.ingest.reading import load_device
+    from etude.ingest import allocations, reading
 
-    return allocations(load_device(path))
+    return allocations.allocations(reading.load_device(path))
 
 
 def plain(path: Path) -> str:
@@ -107,12 +105,12 @@ def plain(path: Path) -> str:
     return name or str(path)
 
 
-def named_apart(runs: "list[tuple[Job, Timing, str]]") -> "tuple[str, list[tuple[Job, Timing, str]]]":
+def named_apart(runs: "list[tuple[Run, str]]") -> "tuple[str, list[tuple[Run, str]]]":
     """A title for two runs, and the runs: two of one name are called by where their times come from, or by order."""
-    names = [name for _, _, name in runs]
+    names = [name for _, name in runs]
     if names[0] != names[1]:
         return f"{names[0]} and {names[1]}", runs
-    origins = [times.origin.name.lower() for _, times, _ in runs]
+    origins = [run.timing.origin.name.lower() for run, _ in runs]
     places = origins if origins[0] != origins[1] else ["first", "second"]
-    apart = [(job, times, place) for (job, times, _), place in zip(runs, places, strict=True)]
+    apart = [(run, place) for (run, _), place in zip(runs, places, strict=True)]
     return f"{names[0]}: {places[0]} and {places[1]}", apart

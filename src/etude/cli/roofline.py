@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown
-from etude.cli.timed import OnSystem, TimesFile, open_timed, show
+from etude.cli.runs import OnSystem, TimesFile, open_run, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -31,20 +31,20 @@ def roofline(
     etude roofline trace.json.gz --device h200 --utilisation
     """
     from etude.analyse import roofline as analyse
-    from etude.cost import catalogue
     from etude.errors import UsageError
+    from etude.machine import device_names, open_device, open_system
     from etude.units import parse_count
 
     name = device or system
     on = None
     if name:
-        on = catalogue.device(name) if name in catalogue.device_names() else catalogue.system(name).device
+        on = open_device(name) if name in device_names() else open_system(name).device
     if utilisation and on is None:
         raise UsageError("utilisation is of a device, and none is given", hint="--device h200")
-    job, times = open_timed(path, groups, workers, system, timing)
+    run = open_run(path, groups, workers, system, timing)
     if utilisation and on is not None:
         needed = parse_count(model_flops) if model_flops else None
-        found = analyse.utilisation(job, times, on, model_flops=needed)
+        found = analyse.utilisation(run, on, model_flops=needed)
     else:
-        found = analyse.roofline(job, times, on)
+        found = analyse.roofline(run, on)
     show(found.slice(0, top) if top else found, json=json, csv=csv, md=md)

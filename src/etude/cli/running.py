@@ -7,12 +7,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 import typer
 
 from etude.errors import EtudeError
+from etude.kernels.first_use import compiling, told_of_compiling
 
 INTERRUPTED = 130  # what a shell reports for death by SIGINT
 BROKEN_PIPE = 141  # and by SIGPIPE
@@ -27,13 +28,38 @@ class Settings:
 
 def run(app: typer.Typer, argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` names. A command returns nothing, or its exit code."""
+    code = _run(app, argv)
+    if compiling():  # cut off meanwhile: LLVM cannot be stopped, and Python would wait for it
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(code)
+    return code
+
+
+LONG_S = 5.0
+"""Compiling that is worth another word."""
+
+
+class FirstUse:
+    """Says that kernels are being compiled: once, and again before one that takes long. For people, not for logs."""
+
+    told = False
+
+    def __call__(self, name: str, seconds: float) -> None:
+        if sys.stderr.isatty() and (not self.told or seconds >= LONG_S):
+            self.told = True
+            print(f"compiling {name} for its first use, about {max(seconds, 1):.0f} s", file=sys.stderr)
+
+
+def _run(app: typer.Typer, argv: Sequence[str] | None) -> int:
     settings = Settings()
     streams = sys.stdout, sys.stderr
     for stream in streams:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # names in traces may be any bytes
     try:
-        with _termination_unwinds():
+        with _termination_unwinds(), told_of_compiling(FirstUse()):
             command = typer.main.get_command(app)
             try:
                 result = command.main(argv, prog_name="etude", standalone_mode=False, obj=settings)

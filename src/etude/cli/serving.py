@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.plan_flags import model_of, plan_of, with_fields
+from etude.config import key_of
 from etude.errors import UsageError
-from etude.generate.serving_options import Serving
-from etude.model.reading import key_of
+from etude.generate.serving import Serving
 
 if TYPE_CHECKING:
     from etude.generate.serving import ServedJob
@@ -43,9 +43,8 @@ class Asked:
 
 def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     """The job. Without --gpus there are as many ranks as one instance needs, or all instances of a split."""
-    from etude.cost import catalogue
-    from etude.generate.requests import read_requests
-    from etude.generate.serving import check_memory, serve
+    from etude.generate.serving import check_serving_memory, read_requests, serve
+    from etude.machine import open_system
     from etude.units import parse_bytes
 
     keys = {f.name: key_of(f) for f in fields(Serving)}
@@ -53,10 +52,10 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     flags = dict(asked.flags)
     if asked.plan is None:
         flags.setdefault("gpus", flags.get("tp", 1) * flags.get("pp", 1) * max(sum(options.split), 1))
-    device = catalogue.system(asked.system).device if asked.system else None
+    device = open_system(asked.system).device if asked.system else None
     found = serve(
         model_of(asked.model, asked.hf),
-        plan_of(flags, asked.plan, training=False),
+        plan_of(flags, asked.plan),
         options,
         requests=read_requests(asked.requests) if asked.requests else None,
         draft=model_of(asked.draft) if asked.draft else None,
@@ -65,17 +64,17 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     )
     limit = parse_bytes(asked.memory) if asked.memory else device.memory_bytes if device else 0
     if check:
-        check_memory(found, limit)
+        check_serving_memory(found, limit)
     return found
 
 
 def predicted(asked: Asked, *, check: bool, json: bool) -> dict[str, Any]:
     """Generated and simulated: everything, or what a reader wants to see first."""
-    from etude.cost import catalogue
-    from etude.sweep.serving import predict_serving
+    from etude.machine import open_system
+    from etude.predict import predict_serving
     from etude.units import format_bytes, format_time
 
-    numbers = predict_serving(served(asked, check=check), catalogue.system(asked.system)).summary()
+    numbers = predict_serving(served(asked, check=check), open_system(asked.system)).summary()
     if json:
         return numbers
     names = {"ttft_ns": "first token", "tpot_ns": "each further token", "latency_ns": "whole answer"}

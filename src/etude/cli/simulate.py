@@ -9,13 +9,13 @@ from etude.cli.app import RUN, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
+from etude.cli.runs import grown, rank_table
 from etude.cli.simulate_astra import AstraFiles, simulate_astra
-from etude.cli.timed import grown
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
+    from etude.machine.system import System
     from etude.model.job import Job
-    from etude.model.system import System
     from etude.simulate.options import Options
     from etude.simulate.result import Simulated
 
@@ -75,7 +75,7 @@ def simulate(
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,
 ) -> int:
     """What a job does on a system: when each rank ends and how it spends its time"""
-    from etude.named import open_system
+    from etude.machine import open_system
     from etude.units import parse_bytes
 
     if timing is not None and timing.suffix not in (".csv", ".parquet"):
@@ -106,9 +106,9 @@ def simulate(
     job = open_job(path, groups, workers, max_bytes)
     found = _run(job, grown(machine, system, job.world_size), options, json)
     if timing is not None:
-        _write(job, found, timing, force)
+        _write(found, timing, force)
     _show(found, json)
-    return INTERRUPTED if found.partial else 0
+    return INTERRUPTED if found.timing.partial else 0
 
 
 def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated":
@@ -135,12 +135,12 @@ def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated
 def _show(found: "Simulated", json: bool) -> None:
     from etude.units import format_time
 
-    rows = found.ranks.table()
+    rows = rank_table(found)
     if json:
         record: dict[str, Any] = {"makespan_ns": found.makespan_ns, "ranks": rows.to_pylist()}
         record |= {
             "links": [asdict(link) for link in found.links],
-            "partial": found.partial,
+            "partial": found.timing.partial,
             "simulated_ranks": found.simulated_ranks,
         }
         emit(record | {"notes": list(found.notes)}, json=True)
@@ -148,18 +148,18 @@ def _show(found: "Simulated", json: bool) -> None:
         emit(rows)
     for note in found.notes:
         say(f"note: {note}")
-    if found.partial:
+    if found.timing.partial:
         say("interrupted: these are the nodes that were done")
     alike = "" if found.simulated_ranks == len(rows) else f", {found.simulated_ranks:,} simulated"
     say(f"{len(rows):,} ranks{alike}, done at {format_time(found.makespan_ns)}")
 
 
-def _write(job: "Job", found: "Simulated", path: Path, force: bool) -> None:
+def _write(found: "Simulated", path: Path, force: bool) -> None:
     from etude.files import writing
-    from etude.simulate.result import write_timing
+    from etude.store.times import write_timing
 
     with writing(path, force=force) as place:
-        write_timing(job, found, place)
+        write_timing(found, place)
     say(f"wrote {path}")
 
 
@@ -231,7 +231,7 @@ def _rank(option: str, text: str) -> int:
 
 def _collectives(given: Pairs | None) -> dict[str, Any]:
     """Names of algorithms, or algorithms from files: one for each size of group."""
-    from etude.named import is_algorithm_file, open_algorithm
+    from etude.opening import is_algorithm_file, open_algorithm
 
     found: dict[str, Any] = {}
     for name, value in _pairs("collective", given):

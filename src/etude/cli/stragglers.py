@@ -5,7 +5,7 @@ import typer
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers, open_job
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.timed import OnSystem, TimesFile, open_maybe_timed, open_timed, show
+from etude.cli.runs import OnSystem, TimesFile, find_run, open_run, show
 
 
 @app.command(rich_help_panel=ANALYSE)
@@ -34,16 +34,18 @@ def stragglers(
     from etude.errors import DeadlockError
 
     if clocks:
-        show(alignment(*open_timed(path, groups, workers, system, timing)), json=json, csv=csv, md=md)
+        show(alignment(open_run(path, groups, workers, system, timing)), json=json, csv=csv, md=md)
         return
     try:
-        job, times = open_maybe_timed(path, groups, workers, system, timing)
+        job, run = find_run(path, groups, workers, system, timing)
     except DeadlockError as problem:
         say(f"note: simulated, it stands still: {problem.problem}")
-        job, times = open_job(path, groups, workers), None
-    if times is None:
+        job, run = open_job(path, groups, workers), None
+    if run is None:
         say("note: without times no more than missing participants can be told; --system dgx-h100 simulates")
-    found = analyse(job, times, least=least, ranks_per_node=ranks_per_node) if times else missing_only(job)
+        found = missing_only(job)
+    else:
+        found = analyse(run, least=least, ranks_per_node=ranks_per_node)
     if json:
         emit({"findings": found.to_pylist()}, json=True)
         return

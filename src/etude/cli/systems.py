@@ -16,9 +16,9 @@ def all_systems(context: typer.Context, json: AsJson = False) -> None:
     """The catalogue of systems: list, show one, check a file of your own"""
     if context.invoked_subcommand is not None:
         return
-    from etude.cost import catalogue
+    from etude.machine import open_system, system_names
 
-    emit([_row(name, catalogue.system(name)) for name in catalogue.names()], json=json)
+    emit([_row(name, open_system(name)) for name in system_names()], json=json)
 
 
 def _row(name: str, system: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def show(
     """Every figure of one system, with its source, as YAML that can be changed and used"""
     import yaml
 
-    from etude.named import open_system
+    from etude.machine import open_system
 
     found = open_system(name).to_dict()
     if json:
@@ -58,7 +58,7 @@ def show(
 @systems.command()
 def check(path: Annotated[Path, typer.Argument(help="YAML, or an InfraGraph.")]) -> None:
     """Is a system file sound? Names the key that is wrong; exit code 2 if one is"""
-    from etude.named import open_system
+    from etude.machine import open_system
     from etude.units import format_bandwidth
 
     if not path.is_file():

@@ -7,7 +7,7 @@ from etude.cli.app import LOOK, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
 from etude.cli.output import progress, say
 from etude.cli.ranks import Ranks, ranks_of
-from etude.cli.timed import OnSystem, TimesFile, open_timed
+from etude.cli.runs import OnSystem, TimesFile, open_run
 
 ENDINGS = (".pftrace", ".perfetto-trace", ".json", ".json.gz")
 
@@ -36,9 +36,9 @@ def timeline(
 
     if not out.name.endswith(ENDINGS):
         raise UsageError(f"a timeline is not written as `{out.suffix}`", where=str(out), hint=", ".join(ENDINGS))
-    job, times = open_timed(path, groups, workers, system, timing)
+    run = open_run(path, groups, workers, system, timing)
     with writing(out, force=force) as place, progress(f"writing {out}"):
-        written = write_timeline(job, times, place, ranks=ranks_of(ranks, job), flows=flows, counters=counters)
+        written = write_timeline(run, place, ranks=ranks_of(ranks, run.job), flows=flows, counters=counters)
     if not len(written):
         say("note: no node has a time, so the timeline is empty")
     elif written.untimed:

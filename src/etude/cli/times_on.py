@@ -16,7 +16,7 @@ def with_times(job: "Job", system: str) -> "Job":
     """The job with the times that its compute takes on a system, where none were recorded."""
     if not system:
         return job
-    from etude.cost import catalogue
-    from etude.cost.traces import timed
+    from etude.machine import open_system
+    from etude.transform import with_durations
 
-    return timed(job, catalogue.system(system).device)
+    return with_durations(job, open_system(system).device)

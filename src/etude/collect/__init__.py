@@ -6,3 +6,13 @@ with collect.trace("run/", steps=3):
 
 Nothing here imports PyTorch before a recording is asked for.
 """
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.collect.launcher import launch as launch
+    from etude.collect.options import CollectOptions as CollectOptions
+
+__getattr__ = face(__name__)

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from etude.collect import features
-from etude.collect.options import Options
+from etude.collect.options import CollectOptions
 from etude.collect.quiet import quiet
 
 
 class Capture:
     """Recording from `Capture(...)` to `stop()`. `host` and `device` are then plain JSON files, until `discard()`."""
 
-    def __init__(self, torch: Any, options: Options, folder: Path) -> None:
+    def __init__(self, torch: Any, options: CollectOptions, folder: Path) -> None:
         self._torch = torch
         self.folder = folder
         self.host = folder / "host.json"
@@ -34,7 +34,7 @@ class Capture:
             self._observer.unregister_callback()
             raise
 
-    def _made(self, options: Options) -> Any:
+    def _made(self, options: CollectOptions) -> Any:
         profile = self._torch.profiler.profile
         self._observed = features.accepts(profile.__init__, "execution_trace_observer")
         settings: dict[str, Any] = {"execution_trace_observer": self._observer} if self._observed else {}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.collect import features, layout
-from etude.collect.options import Options
+from etude.collect.options import CollectOptions
 from etude.collect.recorder import Recorder
 from etude.collect.steps import OptimizerClock
 
@@ -23,7 +23,7 @@ def activate(settings: str) -> None:
     asked = json.loads(settings)
     if asked["whole"] and any(word in _STARTERS for word in _command_words()):
         return
-    Worker(Path(asked["folder"]), Options.from_dict(asked["options"]), whole=asked["whole"])
+    Worker(Path(asked["folder"]), CollectOptions.from_dict(asked["options"]), whole=asked["whole"])
 
 
 def _command_words() -> list[str]:
@@ -33,7 +33,7 @@ def _command_words() -> list[str]:
 class Worker:
     """Begins with the first call of a module or of an optimizer: by then the program has chosen its device."""
 
-    def __init__(self, folder: Path, options: Options, *, whole: bool) -> None:
+    def __init__(self, folder: Path, options: CollectOptions, *, whole: bool) -> None:
         self._torch = features.torch()
         self._folder = folder
         self._options = options

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from etude.collect import features
-from etude.collect.options import Options
+from etude.collect.options import CollectOptions
 
 FORMAT = 1
 
@@ -63,7 +63,7 @@ def process_groups(dist: Any) -> list[dict[str, Any]]:
     return found
 
 
-def manifest(torch: Any, options: Options, world: World) -> dict[str, Any]:
+def manifest(torch: Any, options: CollectOptions, world: World) -> dict[str, Any]:
     """All but what the recorder adds: files, steps, whether it is partial."""
     recorded = options.to_dict()
     plan = recorded.pop("plan")

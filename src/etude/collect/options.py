@@ -11,7 +11,7 @@ from etude.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class CollectOptions:
     name: str = "trace"
     """Files are `NAME.rank3.et.json.gz` and so on."""
     steps: int | None = None
@@ -52,7 +52,7 @@ class Options:
             raise UsageError(f"the plan does not go into JSON: {problem}") from None
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Options":
+    def from_dict(cls, values: Mapping[str, Any]) -> "CollectOptions":
         known = [f.name for f in dataclasses.fields(cls)]
         for key in values:
             if key not in known:

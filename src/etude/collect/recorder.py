@@ -19,14 +19,14 @@ from typing import Any
 from etude.collect import flight, layout
 from etude.collect.capture import Capture
 from etude.collect.manifest import World, manifest, world
-from etude.collect.options import Options
+from etude.collect.options import CollectOptions
 from etude.collect.signals import Signals
 
 
 class Recorder:
     """Not thread-safe and not meant to be: steps of other threads than the one that began are not counted."""
 
-    def __init__(self, torch: Any, folder: Path, options: Options) -> None:
+    def __init__(self, torch: Any, folder: Path, options: CollectOptions) -> None:
         self._torch = torch
         self._folder = folder
         self.options = options

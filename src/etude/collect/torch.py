@@ -23,12 +23,12 @@ from typing import Any, ParamSpec, TypeVar
 
 from etude.collect import features, flight, layout
 from etude.collect.layout import manifests
-from etude.collect.options import Options
+from etude.collect.options import CollectOptions
 from etude.collect.recorder import Recorder
 from etude.collect.steps import OptimizerClock
 from etude.errors import UsageError
 
-__all__ = ["Options", "Recording", "manifests", "trace", "traced"]
+__all__ = ["CollectOptions", "Recording", "manifests", "trace", "traced"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,7 +37,7 @@ R = TypeVar("R")
 class Recording:
     """What `trace` gives: a context manager that records from entering to leaving, or for `steps` steps."""
 
-    def __init__(self, folder: str | os.PathLike[str], options: Options) -> None:
+    def __init__(self, folder: str | os.PathLike[str], options: CollectOptions) -> None:
         self.folder = Path(folder)
         self.options = options
         self._recorder: Recorder | None = None
@@ -122,12 +122,12 @@ def trace(folder: str | os.PathLike[str], **options: Any) -> Recording:
     `steps` to record after `warmup` others, `name` of the files, `plan` for the manifest, `force` to replace an earlier
     run; `shapes`, `stacks`, `flops`, `modules`, `memory`, `sync_events`, `flight_recorder` say what is recorded.
     """
-    return Recording(folder, Options.from_dict(options))
+    return Recording(folder, CollectOptions.from_dict(options))
 
 
 def traced(folder: str | os.PathLike[str], **options: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Records the first call of a function; later calls run as ever."""
-    chosen = Options.from_dict(options)
+    chosen = CollectOptions.from_dict(options)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         used = False

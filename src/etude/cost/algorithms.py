@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from math import ceil, log2, prod
 from typing import Final
 
-from etude.cost.groups import GroupShape, Span
+from etude.cost.groups import GroupShape, GroupSpan
 from etude.errors import UsageError
+from etude.machine.system import Level, LevelKind, System
 from etude.model.schema import Collective
-from etude.model.system import Level, LevelKind, System
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class AlgorithmPhase:
     legs: tuple[Leg, ...]
     messages: int = 0
     """Messages that a device posts one by one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    phases: tuple[Phase, ...]
+class AlgorithmPlan:
+    phases: tuple[AlgorithmPhase, ...]
     in_switch: bool = False
     """A switch reduces somewhere, which only the `simple` protocol can."""
     pipelined: bool = False
@@ -57,7 +57,7 @@ _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE)
 _PASSES: Final = {Collective.ALL_REDUCE: 2, Collective.BARRIER: 2}
 
 
-def _rate(level: Level, span: Span, *, peers: str) -> float:
+def _rate(level: Level, span: GroupSpan, *, peers: str) -> float:
     """Rate of one device at a level. `peers`: it speaks to `all` others at once, to `two` neighbours, or to `one`."""
     rate = level.rate_bytes_per_ns
     if level.kind == LevelKind.FULL and level.size > 1:
@@ -67,7 +67,7 @@ def _rate(level: Level, span: Span, *, peers: str) -> float:
     return rate
 
 
-def _detour(level: Level, span: Span) -> float:
+def _detour(level: Level, span: GroupSpan) -> float:
     """Links that a byte occupies on the way to a random other unit, over what a neighbour's byte does."""
     if level.kind != LevelKind.RING or span.units < 3:
         return 1.0
@@ -81,7 +81,7 @@ def _bits(n: int) -> int:
 # ---- flat: one pattern over the whole group
 
 
-def ring(system: System, kind: Collective, shape: GroupShape, *, both: bool = False) -> Plan:
+def ring(system: System, kind: Collective, shape: GroupShape, *, both: bool = False) -> AlgorithmPlan:
     """Neighbour to neighbour in rank order. `both` ways halves the steps, and fills both links of a ring level."""
     n = shape.size
     passes = _PASSES.get(kind, 1)
@@ -97,14 +97,14 @@ def ring(system: System, kind: Collective, shape: GroupShape, *, both: bool = Fa
         hops = passes * ceil(span.crossings * share)
         # A unit's members share the traffic that leaves it: each channel goes out through another port.
         legs.append(Leg(span.level, hops, volume / span.below_least, rate))
-    return Plan((Phase(tuple(legs)),))
+    return AlgorithmPlan((AlgorithmPhase(tuple(legs)),))
 
 
-def ring_both(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def ring_both(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     return ring(system, kind, shape, both=True)
 
 
-def tree(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def tree(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """Double binary tree: each member is a leaf in one tree and inner in the other, with half of the payload in each.
 
     Over several levels the trees join the outer units, and the members inside the innermost form a chain, as in NCCL.
@@ -116,21 +116,21 @@ def tree(system: System, kind: Collective, shape: GroupShape) -> Plan:
         rate = _rate(system.levels[span.level], span, peers="one")
         hops = span.units - 1 if chain else _bits(span.units)
         legs.append(Leg(span.level, passes * hops, float(passes) / span.below_least, rate))
-    return Plan((Phase(tuple(legs)),))
+    return AlgorithmPlan((AlgorithmPhase(tuple(legs)),))
 
 
-def direct(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def direct(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """Every member to every other at once, a block each; an all-reduce is a scatter and a gather (two shots)."""
     phase = _to_all(system, shape, block=1 / shape.size)
-    return Plan((phase, phase) if _PASSES.get(kind, 1) == 2 else (phase,))
+    return AlgorithmPlan((phase, phase) if _PASSES.get(kind, 1) == 2 else (phase,))
 
 
-def one_shot(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def one_shot(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """Every member sends all it has to every other, and each reduces for itself."""
-    return Plan((_to_all(system, shape, block=1.0),))
+    return AlgorithmPlan((_to_all(system, shape, block=1.0),))
 
 
-def _to_all(system: System, shape: GroupShape, *, block: float) -> Phase:
+def _to_all(system: System, shape: GroupShape, *, block: float) -> AlgorithmPhase:
     legs = []
     for place, span in enumerate(shape.spans):
         level = system.levels[span.level]
@@ -139,20 +139,20 @@ def _to_all(system: System, shape: GroupShape, *, block: float) -> Phase:
         rate = _rate(level, span, peers="all")
         last = place + 1 == len(shape.spans)
         legs.append(Leg(span.level, 1.0 if last else 0.0, outside * _detour(level, span), rate))
-    return Phase(tuple(legs), messages=shape.size - 1)
+    return AlgorithmPhase(tuple(legs), messages=shape.size - 1)
 
 
-def fan(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def fan(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """One root and all others: what the root's port carries. A broadcast sends the whole to each, a scatter a block."""
     phase = _to_all(system, shape, block=1.0 if kind in _ROOTED else 1 / shape.size)
     legs = tuple(
         Leg(g.level, g.hops, g.volume / _detour(system.levels[g.level], s), g.rate_bytes_per_ns)
         for g, s in zip(phase.legs, shape.spans, strict=True)
     )
-    return Plan((Phase(legs, phase.messages),))
+    return AlgorithmPlan((AlgorithmPhase(legs, phase.messages),))
 
 
-def in_switch(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def in_switch(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """The switch reduces and multicasts (NVLS, SHARP): each port carries the payload about once."""
     legs = []
     for span in shape.spans:
@@ -162,7 +162,7 @@ def in_switch(system: System, kind: Collective, shape: GroupShape) -> Plan:
         # All-reduce: a port gives its whole buffer and its share of the result, and takes as much.
         volume = 1 + 1 / span.units if kind == Collective.ALL_REDUCE else 1.0
         legs.append(Leg(span.level, _PASSES.get(kind, 1), volume / span.below_least, rate, in_switch=True))
-    return Plan((Phase(tuple(legs)),), in_switch=True)
+    return AlgorithmPlan((AlgorithmPhase(tuple(legs)),), in_switch=True)
 
 
 def _need_switch(level: Level) -> None:
@@ -175,31 +175,31 @@ def _need_switch(level: Level) -> None:
 # ---- level by level
 
 
-LevelCost = Callable[[Level, Span], Leg]
+LevelCost = Callable[[Level, GroupSpan], Leg]
 """A reduce-scatter or an all-gather at one level."""
 
 
-def _ring_level(level: Level, span: Span) -> Leg:
+def _ring_level(level: Level, span: GroupSpan) -> Leg:
     n = span.units
     steps = ceil((n - 1) / 2) if level.kind == LevelKind.RING else n - 1
     return Leg(span.level, steps, (n - 1) / n / span.below, _rate(level, span, peers="two"))
 
 
-def _best_level(level: Level, span: Span) -> Leg:
+def _best_level(level: Level, span: GroupSpan) -> Leg:
     return _switch_level(level, span, 1.0) if _reduces(level, span) else _ring_level(level, span)
 
 
-def _reduces(level: Level, span: Span) -> bool:
+def _reduces(level: Level, span: GroupSpan) -> bool:
     return level.in_switch_efficiency > 0 and span.units > 2
 
 
-def _switch_level(level: Level, span: Span, volume: float) -> Leg:
+def _switch_level(level: Level, span: GroupSpan, volume: float) -> Leg:
     rate = level.rate_bytes_per_ns / level.efficiency * level.in_switch_efficiency
     # A scatter gives everything and takes a share; a gather the other way round.
     return Leg(span.level, 1.0, volume / span.below, rate, in_switch=True, inward=1 / span.units)
 
 
-def _halving_level(level: Level, span: Span) -> Leg:
+def _halving_level(level: Level, span: GroupSpan) -> Leg:
     """Recursive halving; members beyond the last power of two hand their payload to a partner first."""
     n, rate = span.units, _rate(level, span, peers="one")
     core = 1 << (n.bit_length() - 1)
@@ -208,17 +208,17 @@ def _halving_level(level: Level, span: Span) -> Leg:
     return Leg(span.level, _bits(core) + odd, (volume + odd) / span.below, rate)
 
 
-def _by_level(system: System, kind: Collective, shape: GroupShape, cost: LevelCost) -> list[Phase]:
+def _by_level(system: System, kind: Collective, shape: GroupShape, cost: LevelCost) -> list[AlgorithmPhase]:
     """Scatter inwards-out, or gather outwards-in; an all-reduce does both. What enters a level is the level below's."""
     legs = [cost(system.levels[span.level], span) for span in shape.spans]
-    scatter = [Phase((leg,)) for leg in legs]
-    gather = [Phase((replace(leg, outward=leg.inward, inward=leg.outward),)) for leg in reversed(legs)]
+    scatter = [AlgorithmPhase((leg,)) for leg in legs]
+    gather = [AlgorithmPhase((replace(leg, outward=leg.inward, inward=leg.outward),)) for leg in reversed(legs)]
     if kind == Collective.ALL_GATHER:
         return gather
     return scatter if kind in _SCATTERING else scatter + gather
 
 
-def hierarchical(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def hierarchical(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """Level by level, chunk after chunk; in the switch where the level can, else by ring."""
     if kind == Collective.ALL_TO_ALL:
         return _all_to_all_by_level(system, shape, pipelined=False)
@@ -229,12 +229,12 @@ def hierarchical(system: System, kind: Collective, shape: GroupShape) -> Plan:
         # At the outermost level scatter and gather are one all-reduce in the switch.
         middle = len(phases) // 2
         whole = replace(_switch_level(level, top, 1 + 1 / top.units), hops=2.0, inward=1.0)
-        phases = [*phases[: middle - 1], Phase((whole,)), *phases[middle + 1 :]]
+        phases = [*phases[: middle - 1], AlgorithmPhase((whole,)), *phases[middle + 1 :]]
     switched = any(leg.in_switch for phase in phases for leg in phase.legs)
-    return Plan(tuple(phases), in_switch=switched, pipelined=len(shape.spans) > 1)
+    return AlgorithmPlan(tuple(phases), in_switch=switched, pipelined=len(shape.spans) > 1)
 
 
-def torus(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def torus(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """Rings of every dimension at once: the payload is cut into as many parts, and each starts at another one."""
     spans, parts = shape.spans, len(shape.spans)
     scatter = []
@@ -246,36 +246,36 @@ def torus(system: System, kind: Collective, shape: GroupShape) -> Plan:
             leg = _ring_level(system.levels[order[-1].level], replace(order[-1], below=1))
             legs.append(replace(leg, volume=leg.volume * entering))
         slowest = max(legs, key=lambda g: g.hops * system.levels[g.level].latency_ns)
-        scatter.append(Phase(tuple(g if g is slowest else replace(g, hops=0.0) for g in legs)))
+        scatter.append(AlgorithmPhase(tuple(g if g is slowest else replace(g, hops=0.0) for g in legs)))
     gather = scatter[::-1]
     if kind == Collective.ALL_GATHER:
-        return Plan(tuple(gather))
-    return Plan(tuple(scatter if kind in _SCATTERING else scatter + gather))
+        return AlgorithmPlan(tuple(gather))
+    return AlgorithmPlan(tuple(scatter if kind in _SCATTERING else scatter + gather))
 
 
-def halving_doubling(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def halving_doubling(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """Recursive halving and doubling, nearest partners first."""
-    return Plan(tuple(_by_level(system, kind, shape, _halving_level)))
+    return AlgorithmPlan(tuple(_by_level(system, kind, shape, _halving_level)))
 
 
-def rail(system: System, kind: Collective, shape: GroupShape) -> Plan:
+def rail(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """All-to-all over rails: bytes first move to the neighbour on the right rail, both levels at once."""
     return _all_to_all_by_level(system, shape, pipelined=True)
 
 
-def _all_to_all_by_level(system: System, shape: GroupShape, *, pipelined: bool) -> Plan:
+def _all_to_all_by_level(system: System, shape: GroupShape, *, pipelined: bool) -> AlgorithmPlan:
     phases = []
     for span in shape.spans:
         level = system.levels[span.level]
         volume = (span.units - 1) / span.units * _detour(level, span)
         leg = Leg(span.level, 1.0, volume, _rate(level, span, peers="all"))
-        phases.append(Phase((leg,), messages=span.units - 1))
-    return Plan(tuple(phases), pipelined=pipelined and len(phases) > 1)
+        phases.append(AlgorithmPhase((leg,), messages=span.units - 1))
+    return AlgorithmPlan(tuple(phases), pipelined=pipelined and len(phases) > 1)
 
 
 # ---- which are there, and which are tried unasked
 
-Algorithm = Callable[[System, Collective, GroupShape], Plan]
+Algorithm = Callable[[System, Collective, GroupShape], AlgorithmPlan]
 
 _ALL_REDUCE: Final[dict[str, Algorithm]] = {
     "ring": ring,

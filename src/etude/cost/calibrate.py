@@ -15,7 +15,7 @@ from etude.cost.compute import MeasuredOps, roofline_ns
 from etude.cost.fit import fit
 from etude.cost.ops import OpClass, OpTable, Work
 from etude.errors import FormatError
-from etude.model.system import Device, OpCost
+from etude.machine.system import Device, OpCost
 
 F64 = NDArray[np.float64]
 

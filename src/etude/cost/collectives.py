@@ -15,12 +15,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.algorithms import ALGORITHMS, Phase, Plan, tried
+from etude.cost.algorithms import ALGORITHMS, AlgorithmPhase, AlgorithmPlan, tried
 from etude.cost.groups import GroupShape, group_shape
 from etude.errors import UsageError
+from etude.machine.system import Level, LevelKind, Protocol, System
 from etude.model.job import Groups
 from etude.model.schema import UNKNOWN, Collective
-from etude.model.system import Level, LevelKind, Protocol, System
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -108,7 +108,9 @@ def algorithms_for(system: System, kind: Collective, shape: GroupShape, algorith
     return [algorithm]
 
 
-def plan_time_ns(system: System, plan: Plan, payload_bytes: F64, protocol_name: str, protocol: Protocol) -> F64:
+def plan_time_ns(
+    system: System, plan: AlgorithmPlan, payload_bytes: F64, protocol_name: str, protocol: Protocol
+) -> F64:
     """Time of one plan under one protocol, chunks chosen for the shortest time where it is pipelined."""
     moving, _ = _moving_ns(system, plan, payload_bytes, protocol_name, protocol)
     return moving + _ramps(plan, payload_bytes, protocol) + protocol.launch_ns
@@ -138,12 +140,12 @@ def _payload(kind: Collective, size_bytes: F64, members: int) -> F64:
     return size_bytes * members if kind in _GATHERING else size_bytes * (kind != Collective.BARRIER)
 
 
-def _ramps(plan: Plan, payload_bytes: F64, protocol: Protocol) -> F64:
+def _ramps(plan: AlgorithmPlan, payload_bytes: F64, protocol: Protocol) -> F64:
     return sum((_ramp(p, payload_bytes, protocol) for p in plan.phases), np.zeros(payload_bytes.shape))
 
 
 def _moving_ns(
-    system: System, plan: Plan, payload_bytes: F64, protocol_name: str, protocol: Protocol
+    system: System, plan: AlgorithmPlan, payload_bytes: F64, protocol_name: str, protocol: Protocol
 ) -> tuple[F64, I64]:
     """Time of the phases alone, and the chunks with which it is the shortest."""
     latency, slope = zip(*(_phase(system, p, protocol_name, protocol) for p in plan.phases), strict=True)
@@ -160,7 +162,7 @@ def _moving_ns(
     return best, best_chunks
 
 
-def _turns(plan: Plan, latency: Sequence[float], slope: Sequence[float]) -> list[tuple[float, float]]:
+def _turns(plan: AlgorithmPlan, latency: Sequence[float], slope: Sequence[float]) -> list[tuple[float, float]]:
     """(fixed ns, ns for each byte) of the phases that share a level's ports in one direction, and so take turns."""
     shared: dict[tuple[int, str], tuple[float, float]] = {}
     for phase, fixed_ns, ns_per_byte in zip(plan.phases, latency, slope, strict=True):
@@ -171,7 +173,7 @@ def _turns(plan: Plan, latency: Sequence[float], slope: Sequence[float]) -> list
     return list(shared.values())
 
 
-def _phase(system: System, phase: Phase, protocol_name: str, protocol: Protocol) -> tuple[float, float]:
+def _phase(system: System, phase: AlgorithmPhase, protocol_name: str, protocol: Protocol) -> tuple[float, float]:
     """(fixed ns, ns for each byte of payload)."""
     fixed = 0.0
     for leg in phase.legs:
@@ -181,7 +183,7 @@ def _phase(system: System, phase: Phase, protocol_name: str, protocol: Protocol)
     return fixed, slope
 
 
-def _ramp(phase: Phase, payload_bytes: F64, protocol: Protocol) -> F64:
+def _ramp(phase: AlgorithmPhase, payload_bytes: F64, protocol: Protocol) -> F64:
     """What the bytes cost beyond their rate, since chunks in flight are few at first.
 
     With chunks of the best size the cost of starting chunks and of filling the pipe is 2 sqrt(ramp * time at full

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.errors import MismatchError, UsageError
+from etude.machine.system import Device, OpCost
 from etude.model.schema import UNKNOWN
-from etude.model.system import Device, OpCost
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

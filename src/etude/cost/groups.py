@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from etude.errors import UsageError
-from etude.model.system import System
+from etude.machine.system import System
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class GroupSpan:
     """What a group is at one level. `units` parts of the level's `size` hold members (the most in any one part)."""
 
     level: int
@@ -32,7 +32,7 @@ class GroupShape:
     """Where the members of a group sit, level by level; levels at which nothing differs are left out."""
 
     size: int
-    spans: tuple[Span, ...]
+    spans: tuple[GroupSpan, ...]
     regular: bool
     """The same number of members under every unit of every level, so that the group is a product of levels."""
 
@@ -44,7 +44,7 @@ def group_shape(system: System, members: Any) -> GroupShape:
         raise UsageError("a group without members has no cost")
     if (np.diff(devices) == 0).any():
         raise UsageError(f"a group of {len(devices)} members names a rank twice")
-    spans: list[Span] = []
+    spans: list[GroupSpan] = []
     unit, regular = devices, True
     for number, level in enumerate(system.levels):
         inside, members_in = np.unique(unit, return_counts=True)
@@ -54,6 +54,6 @@ def group_shape(system: System, members: Any) -> GroupShape:
         if len(inside) > len(parent):
             crossings = len(inside) - len(parent)
             below, least = int(members_in.max()), int(members_in.min())
-            spans.append(Span(number, units, below, least, crossings, units == level.size))
+            spans.append(GroupSpan(number, units, below, least, crossings, units == level.size))
         unit = unit // level.size
     return GroupShape(len(devices), tuple(spans), regular)

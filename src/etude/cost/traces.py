@@ -8,9 +8,8 @@ from numpy.typing import NDArray
 from etude.cost.aten import aten_work
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpClass, OpTable
-from etude.model.job import Job
+from etude.machine.system import Device
 from etude.model.schema import UNKNOWN, Kind
-from etude.model.system import Device
 from etude.model.trace import Trace
 
 I64 = NDArray[np.int64]
@@ -83,26 +82,3 @@ def trace_time_ns(
         time_ns = compute_time_ns(device, nodes, mode=mode, measured_ns=trace.duration_ns, scale=scale)
         return np.where(trace.kind == int(Kind.COMP), time_ns, UNKNOWN)
     return compute_time_ns(device, ops_of(trace), mode=mode, table=table)
-
-
-def timed(job: Job, device: Device) -> Job:
-    """The job with the device's times where a compute node has none: what its names and shapes say of it then stays
-    when they go."""
-    traces = tuple(_timed(trace, device) for trace in job.traces)
-    known: dict[tuple[int, int], I64] = {}
-    values = {}
-    for rank, own in job.values.items():
-        number = int(job.trace_of[job.index(rank)])
-        key = number, id(own)
-        if key not in known:
-            known[key] = _timed(job.traces[number].replace(**own), device).duration_ns
-        values[rank] = {**own, "duration_ns": known[key]}
-    return job.replace(traces=traces, values=values)
-
-
-def _timed(trace: Trace, device: Device) -> Trace:
-    unknown = (trace.kind == int(Kind.COMP)) & (trace.cpu != 1) & (trace.duration_ns == UNKNOWN)
-    if not unknown.any():
-        return trace
-    found = trace_time_ns(device.busy(), trace)
-    return trace.replace(duration_ns=np.where(unknown, found, trace.duration_ns))

@@ -1,9 +1,25 @@
 """Generate: from a model and a plan to an exact job.
 
-Model      what is trained: its shape (model.py), from the catalogue, YAML or a Hugging Face config.json
-Block      a piece of it as ops with their backward (ops.py, blocks.py, ...)
+Model      what is trained: its shape, from the catalogue, YAML or a Hugging Face config.json (model/)
+Block      a piece of it as ops with their backward (blocks/)
 Plan       how it is spread over ranks (plan.py)
-Schedule   in which order a pipeline rank does its work (schedules)
-Program    the nodes of one pipeline rank as columns (program.py)
-Generated  the folded job and its numbers (build.py)
+Schedule   in which order a pipeline rank does its work (schedules/)
+Program    the nodes of one pipeline rank as columns, and the step they make (train/)
+Serving    requests answered pass by pass (serving/)
 """
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.generate import memory_table as memory_table
+    from etude.generate.card import card_of as card_of
+    from etude.generate.micro_benchmarks import MicroOptions as MicroOptions
+    from etude.generate.micro_benchmarks import micro as micro
+    from etude.generate.plan import Plan as Plan
+    from etude.generate.totals import by_group as by_group
+    from etude.generate.train.job import Generated as Generated
+    from etude.generate.train.job import generate as generate
+
+__getattr__ = face(__name__)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from etude.generate.build import Generated
-from etude.generate.model import Model
+from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.serving import ServedJob
+from etude.generate.serving.job import ServedJob
+from etude.generate.train.job import Generated
 from etude.model.card import Card, ModelCard, PlanCard, SoftwareCard, Workload
 
 

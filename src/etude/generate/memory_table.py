@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from etude.errors import UsageError
-from etude.generate.build import Generated
-from etude.generate.pipeline import Action
-from etude.generate.serving import ServedJob
-from etude.generate.serving_program import in_turn
+from etude.generate.schedules.pipeline import Action
+from etude.generate.serving.job import ServedJob
+from etude.generate.serving.program import in_turn
+from etude.generate.train.job import Generated
 
 
-def of_training(found: Generated) -> pa.Table:
+def _of_training(found: Generated) -> pa.Table:
     """Bytes while each action runs: `activations` of the micro-batches in flight, `temporary` beside them."""
     schedule = found.layout.schedule
     tables = []
@@ -40,7 +40,7 @@ def of_training(found: Generated) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def of_serving(found: ServedJob) -> pa.Table:
+def _of_serving(found: ServedJob) -> pa.Table:
     """Bytes of a rank after each pass: keys and values of the sequences under way, `temporary` of the pass."""
     rows = []
     for number, instance in enumerate(found.instances):
@@ -52,6 +52,11 @@ def of_serving(found: ServedJob) -> pa.Table:
             rows.append((number, step, one.phase, found.weights_bytes, sum(held), working, total))
     names = ("instance", "number", "phase", "weights", "keys_and_values", "temporary", "total")
     return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+def memory_over_time(found: Generated | ServedJob) -> pa.Table:
+    """Bytes while each action of each pipeline rank runs, or after each pass of each instance."""
+    return _of_training(found) if isinstance(found, Generated) else _of_serving(found)
 
 
 def check_name(path: Path) -> None:

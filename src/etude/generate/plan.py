@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
+from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.generate import recompute
-from etude.model.reading import figure, read
+from etude.generate.blocks import recompute
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 
@@ -50,7 +51,7 @@ class Batching(StrEnum):
 class Plan:
     """How a step runs. `gpus` = tp · cp · dp · pp; experts live on the ranks of a stage as etp · ep · their copies."""
 
-    gpus: int = figure("count", "ranks; on the command line the fewest that the axes fill", 1)
+    gpus: int = figure("count", "ranks; default: the fewest that the axes fill", 0, zero=True)
     tp: int = figure("count", "tensor parallel", 1)
     cp: int = figure("count", "context parallel", 1)
     pp: int = figure("count", "pipeline parallel", 1)
@@ -100,6 +101,8 @@ class Plan:
     step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True)
 
     def __post_init__(self) -> None:
+        if not self.gpus:
+            object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
         recompute.parse(self.recompute)
         axes = self.order.split("-")
         if sorted(axes) != sorted(AXES):
@@ -169,7 +172,9 @@ class Plan:
 
     @property
     def batch(self) -> int:
-        return self.global_batch or self.dp * self.micro_batch
+        """Samples of a step."""
+        usual = 2 * self.pp if self.pp > 1 else 1
+        return self.global_batch or self.dp * self.micro_batch * usual
 
     @property
     def micro_batches(self) -> int:
@@ -184,6 +189,10 @@ class Plan:
     def twice(self) -> frozenset[str]:
         """Parts that are computed twice."""
         return recompute.parse(self.recompute)
+
+    @property
+    def recomputes_layers(self) -> bool:
+        return recompute.LAYER in self.twice
 
     @property
     def dtype(self) -> str:

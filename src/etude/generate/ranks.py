@@ -114,8 +114,7 @@ def bind(grid: Grid, stages: Sequence[tuple[Sequence[str], Sequence[str]]], prog
         distinct, count = np.unique(key[ranks], return_counts=True)
         number[label] = np.full(n, -1, np.int64)
         number[label][ranks] = np.repeat(np.arange(len(distinct)), count) + len(names)
-        # ASTRA-sim takes groups by number, from 1 on; the slot says what it is for.
-        names += [str(len(names) + i + 1) for i in range(len(distinct))]
+        names += [f"{label}.{i}" for i in range(len(distinct))]
         members.append(ranks)
         sizes.append(count)
     flat = np.concatenate(members) if members else np.zeros(0, np.int64)

@@ -32,7 +32,7 @@ from etude.ingest.graph import (
     HOST_EVENT,
     SEGMENT,
     SEGMENT_NAME,
-    Graph,
+    CausalGraph,
     graph,
 )
 from etude.ingest.host_rows import host_rows
@@ -92,7 +92,7 @@ def convert(
     trace, peers = _trace(device, host, found, rows)
     world = device.distributed.get("world_size")
     return Linked(
-        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=tuple(dropped(device))),
+        part=Part(rank, trace, comm_groups(found.comms.table), peers, notes=tuple(dropped(device, rank))),
         start_ns=found.start_ns + device.base_ns,
         end_ns=found.end_ns + device.base_ns,
         report=coverage(host, found, rows),
@@ -110,7 +110,7 @@ def _device_name(device: DeviceTrace) -> str:
 # -- the trace ---------------------------------------------------------------------------------------------------------
 
 
-def _trace(device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: I64) -> tuple[Trace, I64]:
+def _trace(device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64) -> tuple[Trace, I64]:
     """(The trace, the rank behind each of its peer slots.)"""
     n = len(found)
     on_device = found.what >= ACTIVITY
@@ -174,7 +174,7 @@ def _known(values: I64, row: I64, wanted: NDArray[np.bool_], *, zero: bool = Tru
     return found if zero else np.where(found == 0, UNKNOWN, found)
 
 
-def _threads(found: Graph) -> I64:
+def _threads(found: CausalGraph) -> I64:
     """Threads as the file numbers them; one that it calls by a name gets the next number."""
     tid = found.host.tid.copy()
     named = tid < -(1 << 62)
@@ -189,7 +189,7 @@ def _threads(found: Graph) -> I64:
     return numbers
 
 
-def _parents(found: Graph) -> I64:
+def _parents(found: CausalGraph) -> I64:
     """The event around an event, the event that a segment is time of, the operator that launched an activity."""
     parent = np.append(found.host.parent, -1)
     event = np.where(found.what == HOST_EVENT, parent[found.owner], found.owner)
@@ -197,7 +197,7 @@ def _parents(found: Graph) -> I64:
 
 
 def _work(
-    device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: I64, row: I64, kind: NDArray[np.uint8]
+    device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64, row: I64, kind: NDArray[np.uint8]
 ) -> tuple[I64, I64]:
     """(FLOPs, bytes) of compute nodes: on the device where the trace has one, else on the host; bytes of copies as
     they were recorded."""
@@ -209,7 +209,7 @@ def _work(
     return np.where(copied >= 0, UNKNOWN, flops), np.where(copied >= 0, copied, size_bytes)
 
 
-def _steps(device: DeviceTrace, found: Graph) -> I64:
+def _steps(device: DeviceTrace, found: CausalGraph) -> I64:
     """Number of the ProfilerStep in which a node began, or its launch did."""
     number = np.array([_step(name) for name in device.names] + [-1], np.int64)
     rows = np.flatnonzero((number[device.name] >= 0) & device.is_category("user_annotation") & device.is_phase("X"))
@@ -234,7 +234,7 @@ def _texts(
     texts: PythonTexts,
     device: DeviceTrace,
     host: HostTrace | None,
-    found: Graph,
+    found: CausalGraph,
     around: Context,
     row: I64,
     host_row: I64,
@@ -275,7 +275,7 @@ def _texts(
     return column
 
 
-def _stacks(texts: PythonTexts, found: Graph, around: Context, row: I64, parent: NDArray[np.int32]) -> I64:
+def _stacks(texts: PythonTexts, found: CausalGraph, around: Context, row: I64, parent: NDArray[np.int32]) -> I64:
     """Python stack of each operator that Python called, as text; what it calls has the same one and does not say it."""
     if not around.stacks:
         return np.full(len(found), NO_TEXT, np.int64)
@@ -287,7 +287,7 @@ def _stacks(texts: PythonTexts, found: Graph, around: Context, row: I64, parent:
 
 
 def _attributes(
-    texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: Graph, host_row: I64, stack: I64
+    texts: PythonTexts, device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host_row: I64, stack: I64
 ) -> tuple[tuple[Layout, ...], NDArray[np.int32], I64]:
     """What no column holds: of host operators their sequence numbers, scopes and schemas; of communications their
     root, data type and shares."""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.ingest.comm_calls import Call, Part, parts
+from etude.ingest.comm_calls import Call, CallPart, parts
 from etude.ingest.comm_device import device_calls
 from etude.ingest.comm_groups import recorded_groups, set_flight, set_groups, set_peers
 from etude.ingest.comm_host import host_calls
@@ -139,7 +139,7 @@ def _spans(calls: Sequence[Call], device: DeviceTrace | None) -> dict[int, tuple
 def _table(calls: Sequence[Call], known: Mapping[str, tuple[int, ...] | None]) -> Communications:
     group_of = {name: i for i, name in enumerate(known)}
     dtype_of: dict[str, int] = {}
-    rows: list[tuple[Call, Part, int, int]] = []
+    rows: list[tuple[Call, CallPart, int, int]] = []
     for call in calls:
         split = parts(call)
         work = _shared(call.work, len(split))

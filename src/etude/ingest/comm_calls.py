@@ -156,7 +156,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CallPart:
     """What one node stands for: a call, or one tensor of a coalesced call. Bytes; splits are bytes for each member."""
 
     in_bytes: int
@@ -196,22 +196,22 @@ def _is_tensor(value: Any) -> bool:
     )
 
 
-def parts(call: Call) -> list[Part]:
+def parts(call: Call) -> list[CallPart]:
     """The nodes that a call stands for: one, or one for each tensor where several were coalesced."""
     if call.collective == Collective.BARRIER:
-        return [Part(0, 0)]
+        return [CallPart(0, 0)]
     inputs, outputs = call.inputs, call.outputs
     if call.is_coalesced and inputs and len(inputs) > 1:
         if outputs is None or len(outputs) != len(inputs):
             outputs = [_other_side(call, total([size])) for size in inputs]
-        return [Part(total([i]), total([o])) for i, o in zip(inputs, outputs, strict=True)]
+        return [CallPart(total([i]), total([o])) for i, o in zip(inputs, outputs, strict=True)]
     in_bytes, out_bytes = total(inputs), total(outputs)
     if out_bytes == UNKNOWN and in_bytes != UNKNOWN:
         out_bytes = _other_side(call, in_bytes)
     if in_bytes == UNKNOWN and out_bytes != UNKNOWN and call.kind != Kind.COLL:
         in_bytes = out_bytes
     splits = [_split(call, *side) for side in ((inputs, in_bytes, call.in_split), (outputs, out_bytes, call.out_split))]
-    return [Part(in_bytes, out_bytes, *splits)]
+    return [CallPart(in_bytes, out_bytes, *splits)]
 
 
 def _other_side(call: Call, in_bytes: int) -> int:

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.ingest.graph import Graph
+from etude.ingest.graph import CausalGraph
 from etude.link.host import HostTrace
 from etude.model.schema import Kind
 
 I64 = NDArray[np.int64]
 
 
-def coverage(host: HostTrace | None, found: Graph, host_row: I64) -> dict[str, Any]:
+def coverage(host: HostTrace | None, found: CausalGraph, host_row: I64) -> dict[str, Any]:
     """The coverage report: what was tied together, and what was not, with the reason."""
     activities = found.device
     operators = ~found.host.is_call

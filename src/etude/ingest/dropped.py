@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.link.device import DeviceTrace
-from etude.model.job import AFTER, BEFORE
+from etude.model.job import Note
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -32,27 +32,34 @@ LATE_NS, LATE = 1_000_000, 0.1
 """How late the device may start: in ns, and of the span."""
 
 
-def dropped(device: DeviceTrace) -> Iterator[str]:
+def dropped(device: DeviceTrace, rank: int) -> Iterator[Note]:
     """Notes for a reader, one each for launches without activity, activity without launch, and what Kineto said."""
     whole = device.is_phase("X") & (device.correlation != UNKNOWN) & (device.correlation != 0)
     calls, activity = whole & device.is_category(*_CALLS), whole & device.is_category(*_ACTIVITIES)
     if calls.any() and activity.any():
         launch = calls & _named(device, _LAUNCH)
-        yield from _launches(device, launch, device.correlation[activity])
-        yield from _activities(device, activity, device.correlation[calls])
-        yield from _late_start(device, activity, calls)
+        for what, at_edge in (
+            *_launches(device, launch, device.correlation[activity]),
+            *_activities(device, activity, device.correlation[calls]),
+            *_late_start(device, activity, calls),
+        ):
+            yield Note(rank, what, at_edge)
     for key in ("ERROR", "WARNING"):
         said = device.members.get(key)
         for text in said if isinstance(said, list) else [said]:
             if isinstance(text, str) and _LOST.search(text):
-                yield f"the profiler said: {_LOG.sub('', text)[:LONGEST]}"
+                yield Note(rank, f"the profiler said: {_LOG.sub('', text)[:LONGEST]}")
 
 
 def _named(device: DeviceTrace, pattern: re.Pattern[str]) -> Bool:
     return np.array([bool(pattern.search(name)) for name in device.names] + [False])[device.name]
 
 
-def _launches(device: DeviceTrace, launch: Bool, answered: I64) -> Iterator[str]:
+Said = tuple[str, bool]
+"""What a note says, and whether it is about an edge of the recording."""
+
+
+def _launches(device: DeviceTrace, launch: Bool, answered: I64) -> Iterator[Said]:
     """Launches that nothing came of; those that are captured into a graph run when it is launched."""
     rows = np.flatnonzero(launch)
     rows = rows[np.argsort(device.start_ns[rows], kind="stable")]
@@ -63,9 +70,11 @@ def _launches(device: DeviceTrace, launch: Bool, answered: I64) -> Iterator[str]
         return
     at_the_end = int(np.argmin(empty[::-1]))
     if at_the_end:
-        yield f"the last {at_the_end:,} of {len(rows):,} launches have no device activity: {AFTER}"
+        what = f"the last {at_the_end:,} of {len(rows):,} launches have no device activity"
+        yield f"{what}: the recording ends before it", True
     if count > at_the_end:
-        yield f"{count - at_the_end:,} of {len(rows):,} launches have no device activity: records were dropped"
+        what = f"{count - at_the_end:,} of {len(rows):,} launches have no device activity"
+        yield f"{what}: records were dropped", False
 
 
 def _captured(device: DeviceTrace, when: I64) -> Bool:
@@ -78,7 +87,7 @@ def _captured(device: DeviceTrace, when: I64) -> Bool:
     return (at >= 0) & begins[np.maximum(at, 0)]
 
 
-def _late_start(device: DeviceTrace, activity: Bool, calls: Bool) -> Iterator[str]:
+def _late_start(device: DeviceTrace, activity: Bool, calls: Bool) -> Iterator[Said]:
     """The first activity that was launched here should follow its launch; where it is far behind, something that was
     not recorded held the device, or the two clocks differ."""
     rows = np.flatnonzero(activity & np.isin(device.correlation, device.correlation[calls]))
@@ -89,13 +98,11 @@ def _late_start(device: DeviceTrace, activity: Bool, calls: Bool) -> Iterator[st
     delay = int(device.start_ns[first] - device.start_ns[call] - device.duration_ns[call])
     span = int((device.start_ns[rows] + device.duration_ns[rows]).max() - device.start_ns[call])
     if delay > max(LATE_NS, LATE * span):
-        yield (
-            f"the device starts {delay / 1e6:,.0f} ms after its first launch: what held it was not recorded, or the "
-            "clocks of host and device differ"
-        )
+        what = f"the device starts {delay / 1e6:,.0f} ms after its first launch"
+        yield f"{what}: what held it was not recorded, or the clocks of host and device differ", False
 
 
-def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[str]:
+def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[Said]:
     rows = np.flatnonzero(activity)
     lost = rows[~np.isin(device.correlation[rows], launched)]
     if not len(lost):
@@ -104,12 +111,10 @@ def _activities(device: DeviceTrace, activity: Bool, launched: I64) -> Iterator[
     first = device.start_ns[known].min() if len(known) else 0
     before = int((device.start_ns[lost] < first).sum())
     if before:
-        yield f"{_counted(before)} {'was' if before == 1 else 'were'} {BEFORE}"
+        yield f"{_counted(before)} {'was' if before == 1 else 'were'} launched before the recording began", True
     if len(lost) > before:
-        yield (
-            f"{len(lost) - before:,} of {_counted(len(rows))} have no launch in the trace: it was dropped, or made by "
-            "what the profiler does not see"
-        )
+        what = f"{len(lost) - before:,} of {_counted(len(rows))} have no launch in the trace"
+        yield f"{what}: it was dropped, or made by what the profiler does not see", False
 
 
 def _counted(count: int) -> str:

@@ -8,8 +8,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.ingest import timeline_kernels as k
+from etude.kernels.intervals import nest
 from etude.link.device import DeviceTrace
+from etude.link.tree_kernels import inherit
 from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
@@ -44,7 +45,7 @@ class HostEvents:
     start_ns: I64
     end_ns: I64
     parent: I64
-    """The event around it; -1: none."""
+    """The innermost event that holds all of it; -1: none."""
     apart: Bools
     """Ends behind the event it began in: neither is the other's child. Its time is waiting, or another thread's."""
     is_call: Bools
@@ -91,10 +92,12 @@ def host_events(device: DeviceTrace) -> HostEvents:
     order = np.lexsort((calls[row], -end, start, thread))
     row, thread, start, end = row[order], thread[order], start[order], end[order]
     first = np.searchsorted(thread, np.arange(len(tid) + 1))
-    parent, apart = np.full(len(row), -1, np.int64), np.zeros(len(row), np.bool_)
-    k.nest(first, start, end, ROUNDING_NS, parent, apart)
+    parent, apart = np.empty(len(row), np.int64), np.empty(len(row), np.bool_)
+    nest(first, start, end, np.ones(len(row), np.bool_), ROUNDING_NS, parent, apart)
     is_call = calls[row]
-    return HostEvents(row, thread, tid, first, start, end, parent, apart, is_call, k.holder(parent, ~is_call & ~apart))
+    operator = np.where(is_call | apart, -1, np.arange(len(row)))
+    inherit(np.arange(len(row)), parent, operator)
+    return HostEvents(row, thread, tid, first, start, end, parent, apart, is_call, operator)
 
 
 def device_events(device: DeviceTrace, host: HostEvents) -> DeviceEvents:

@@ -51,7 +51,7 @@ LATE: Final = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class CausalGraph:
     """Nodes by recorded start, and what each waits for."""
 
     host: HostEvents
@@ -88,7 +88,7 @@ def graph(
     device: DeviceEvents,
     table: Communications,
     flows: tuple[I64, I64] | None = None,
-) -> Graph:
+) -> CausalGraph:
     """`flows`: (writer, reader) of tensors, activities or, where nothing ran on a device, host events."""
     comms = comm_work(table, host, device)
     queues = Queues.of(host, device)
@@ -283,7 +283,7 @@ class _Nodes:
             found.append((mine[:-1][over], mine[1:][over], Why.COLLECTIVE))
         return found
 
-    def ordered(self, edges: Edges) -> Graph:
+    def ordered(self, edges: Edges) -> CausalGraph:
         n = len(self.what)
         order = np.lexsort((self.end, self.start))
         row = np.empty(n + 1, np.int64)
@@ -294,7 +294,7 @@ class _Nodes:
         source, target, why = row[source[known]], row[target[known]], why[known]
         forward = source < target
         start, edge, why = _csr(source[forward], target[forward], why[forward], n)
-        return Graph(
+        return CausalGraph(
             host=self.host,
             device=self.device,
             line=self.line,

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from etude.errors import TraceError
 from etude.ingest import official_kernels as k
-from etude.ingest.official_link import Linked, caller_rows, link
+from etude.ingest.official_link import OfficialLinked, caller_rows, link
+from etude.kernels.varint import encode_varint
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
 from etude.model.schema import NODE, UNKNOWN, Collective, Kind, ValueKind
-from etude.model.text import varint
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store.chakra import Decoded
 
@@ -82,7 +82,7 @@ def _check(host: HostTrace) -> None:
             raise TraceError(f"node {host.id[bad[0]]} has no `{name}`", where=host.json.path)
 
 
-def _nodes(host: HostTrace, order: I64, linked: Linked | None, device: DeviceTrace | None) -> Nodes:
+def _nodes(host: HostTrace, order: I64, linked: OfficialLinked | None, device: DeviceTrace | None) -> Nodes:
     n = len(order)
     caller = caller_rows(host, order)
     if linked is None or device is None:
@@ -120,7 +120,7 @@ def _data(host: HostTrace, order: I64, nodes: Nodes) -> tuple[I64, I64, Bools]:
     is_gpu = nodes.event >= 0
     roots = np.flatnonzero(host.is_thread_root[order][nodes.row] & ~is_gpu)
     first, second = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
-    k.program_order(roots, child_start, child, is_gpu, nodes.handover, first, second, np.zeros(n, np.bool_))
+    k.program_order(roots, k.CallTree(child_start, child, is_gpu, nodes.handover), first, second)
     count = (first >= 0).astype(np.int64) + (second >= 0)
     start = np.concatenate([[0], np.cumsum(count)])
     data = np.empty(start[-1], np.int64)
@@ -333,18 +333,18 @@ def _metadata(host: HostTrace) -> bytes:
     out = b""
     for name, value in {"schema": host.schema, **host.members}.items():
         if isinstance(value, str):
-            raw = b"\xea\x01" + varint(len(value.encode())) + value.encode()
+            raw = b"\xea\x01" + encode_varint(len(value.encode())) + value.encode()
         elif isinstance(value, int):
-            raw = b"\x68" + varint(value)
+            raw = b"\x68" + encode_varint(value)
         else:
             continue
-        attribute = b"\x0a" + varint(len(name.encode())) + name.encode() + raw
-        out += b"\x12" + varint(len(attribute)) + attribute
+        attribute = b"\x0a" + encode_varint(len(name.encode())) + name.encode() + raw
+        out += b"\x12" + encode_varint(len(attribute)) + attribute
     return out
 
 
 def _report(
-    host: HostTrace, device: DeviceTrace | None, linked: Linked | None, nodes: Nodes, comms: _Comms
+    host: HostTrace, device: DeviceTrace | None, linked: OfficialLinked | None, nodes: Nodes, comms: _Comms
 ) -> dict[str, Any]:
     """The coverage report: what was linked, and what was not, with the reason."""
     report: dict[str, Any] = {"device_ops": 0, "device_ops_linked": 0, "host_ops": len(host), "host_ops_timed": 0}

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+
+I64 = NDArray[np.int64]
 
 
-@njit(cache=True)
+@kernel
 def exclusive_durations(ts, dur, thread_start, out):
     """Own time of each operator, sorted by (thread, start, duration): less the union of later ones within it.
     Returns the first row whose own time is negative, -1 if none."""
@@ -34,7 +40,7 @@ def exclusive_durations(ts, dur, thread_start, out):
     return -1
 
 
-@njit(cache=True)
+@kernel
 def last_before(ts, thread_start, thread, time):
     """The last operator of the other threads to start before `time`; of equal ones the first. -1: none."""
     best, best_ts = np.int64(-1), 0.0
@@ -50,7 +56,7 @@ def last_before(ts, thread_start, thread, time):
     return best
 
 
-@njit(cache=True)
+@kernel
 def handovers(ts, dur, rf_id, thread_start, gap_us, out):
     """For operators sorted by (thread, start): the record-function id that a thread took over from, 0 for none."""
     for t in range(len(thread_start) - 1):
@@ -62,31 +68,49 @@ def handovers(ts, dur, rf_id, thread_start, gap_us, out):
             out[i] = found
 
 
-@njit(cache=True)
-def launching_operator(before, thread, external, is_nccl, ops, op_thread, op_external, by_thread, skipped, out):
-    """For each device activity the position of its operator among CPU operators by start, -1 if none.
+class Launches(NamedTuple):
+    """A row for each device activity."""
 
-    `before`: number of operators that start before its launch. `ops`: positions sorted by (thread, external id,
-    position), with their keys; `by_thread`: positions sorted by (thread, position).
-    """
-    for g in range(len(before)):
-        low = np.searchsorted(op_thread, thread[g])
-        high = np.searchsorted(op_thread, thread[g], side="right")
-        first = low + np.searchsorted(op_external[low:high], external[g])
-        last = low + np.searchsorted(op_external[low:high], external[g], side="right")
-        k = first + np.searchsorted(ops[first:last], before[g]) - 1
-        while k >= first and is_nccl[g] and skipped[ops[k]]:
+    before: I64  # operators that start before its launch
+    thread: I64
+    external: I64
+    is_nccl: NDArray[np.bool_]
+
+
+class Operators(NamedTuple):
+    """Positions of CPU operators by start, sorted."""
+
+    by_external: I64  # by (thread, external id, position)
+    thread: I64  # the keys of that order
+    external: I64
+    by_thread: I64  # by (thread, position)
+    skipped: NDArray[np.bool_]  # of each operator: launches no NCCL kernel
+
+
+@kernel
+def launching_operator(launches, operators, out):
+    """For each device activity the position of its operator among CPU operators by start, -1 if none."""
+    ops, op_thread, op_external = operators.by_external, operators.thread, operators.external
+    by_thread, skipped = operators.by_thread, operators.skipped
+    for g in range(len(launches.before)):
+        before, thread, external = launches.before[g], launches.thread[g], launches.external[g]
+        low = np.searchsorted(op_thread, thread)
+        high = np.searchsorted(op_thread, thread, side="right")
+        first = low + np.searchsorted(op_external[low:high], external)
+        last = low + np.searchsorted(op_external[low:high], external, side="right")
+        k = first + np.searchsorted(ops[first:last], before) - 1
+        while k >= first and launches.is_nccl[g] and skipped[ops[k]]:
             k -= 1
         if k >= first:
             out[g] = ops[k]
             continue
-        k = low + np.searchsorted(by_thread[low:high], before[g]) - 1
-        while k >= low and is_nccl[g] and skipped[by_thread[k]]:
+        k = low + np.searchsorted(by_thread[low:high], before) - 1
+        while k >= low and launches.is_nccl[g] and skipped[by_thread[k]]:
             k -= 1
         out[g] = by_thread[k] if k >= low else -1
 
 
-@njit(cache=True)
+@kernel
 def reachable(caller, root):
     """Rows whose chain of callers ends at `root`."""
     state = np.zeros(len(caller), np.int8)  # 0: not known, 1: on this walk, 2: no, 3: yes
@@ -104,10 +128,20 @@ def reachable(caller, root):
     return state == 3
 
 
-@njit(cache=True)
-def program_order(roots, child_start, child, is_gpu, handover, first_dep, second_dep, visited):
+class CallTree(NamedTuple):
+    """Nodes by (caller, position): node i calls child[start[i]:start[i + 1]]."""
+
+    start: I64
+    child: I64
+    is_gpu: NDArray[np.bool_]  # of each node
+    handover: I64
+
+
+@kernel
+def program_order(roots, calls, first_dep, second_dep):
     """Each node's data dependencies (-1: none): the operator before it, depth first, and the one handed over from."""
-    stack = np.empty(len(is_gpu) + len(roots) + 1, np.int64)
+    stack = np.empty(len(calls.is_gpu) + len(roots) + 1, np.int64)
+    visited = np.zeros(len(calls.is_gpu), np.bool_)
     for root in roots:
         last, size = np.int64(-1), 1
         stack[0] = root
@@ -118,11 +152,11 @@ def program_order(roots, child_start, child, is_gpu, handover, first_dep, second
                 continue
             visited[node] = True
             first_dep[node] = last
-            if not is_gpu[node]:
+            if not calls.is_gpu[node]:
                 last = node
-                if handover[node] >= 0 and handover[node] != first_dep[node]:
-                    second_dep[node] = handover[node]
-            for k in range(child_start[node + 1] - 1, child_start[node] - 1, -1):
-                if not visited[child[k]]:
-                    stack[size] = child[k]
+                if calls.handover[node] >= 0 and calls.handover[node] != first_dep[node]:
+                    second_dep[node] = calls.handover[node]
+            for k in range(calls.start[node + 1] - 1, calls.start[node] - 1, -1):
+                if not visited[calls.child[k]]:
+                    stack[size] = calls.child[k]
                     size += 1

@@ -35,7 +35,7 @@ HANDOVER_GAP_US: Final = 1000.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Linked:
+class OfficialLinked:
     """What linking adds to the host's rows, taken in order of their ids."""
 
     exclusive_us: F64
@@ -57,7 +57,7 @@ def microseconds(ns: I64) -> F64:
     return np.where(large, (ns // 1000).astype(np.float64) + (ns % 1000) / 1000.0, whole)
 
 
-def link(host: HostTrace, order: I64, device: DeviceTrace) -> Linked:
+def link(host: HostTrace, order: I64, device: DeviceTrace) -> OfficialLinked:
     """`order`: the host's rows by id."""
     cpu = np.flatnonzero(device.is_category("cpu_op", "user_annotation") & ~device.name_has("ProfilerStep"))
     ts, dur = microseconds(device.start_ns[cpu]), microseconds(np.maximum(device.duration_ns[cpu], 0))
@@ -69,7 +69,7 @@ def link(host: HostTrace, order: I64, device: DeviceTrace) -> Linked:
     check_pair(host, order[timed], device, cpu[event[timed]])
     gpu, parent, unmatched = _device_parents(device, cpu, ts)
     gpu_start, gpu = _by_operator(device.external_id[cpu[parent]], gpu, device.external_id[cpu[event]], timed)
-    return Linked(
+    return OfficialLinked(
         exclusive_us=np.where(timed, exclusive_us[event], 0.0),
         timed=timed,
         handover=_handover_rows(host.rf_id[order], np.where(timed, handover_rf[event], 0)),
@@ -144,10 +144,10 @@ def _device_parents(device: DeviceTrace, cpu: I64, cpu_ts: F64) -> tuple[I64, I6
     ops = np.lexsort((external, thread))
     parent = np.empty(len(launched), np.int64)
     is_nccl = device.name_has("nccl")[launched]
-    k.launching_operator(
-        before, device.tid[launch], device.external_id[launched], is_nccl, ops, thread[ops], external[ops],
-        np.argsort(thread, kind="stable"), device.name_has("nccl:coalesced")[cpu], parent,
-    )  # fmt: skip
+    launches = k.Launches(before, device.tid[launch], device.external_id[launched], is_nccl)
+    skipped = device.name_has("nccl:coalesced")[cpu]
+    by_thread = np.argsort(thread, kind="stable")
+    k.launching_operator(launches, k.Operators(ops, thread[ops], external[ops], by_thread, skipped), parent)
     unmatched = {
         "its launch is not in the trace": len(gpu) - len(launched),
         "no operator started before its launch": int((parent < 0).sum()),

@@ -22,7 +22,7 @@ import msgspec
 from etude.errors import FormatError, UsageError
 from etude.ingest import causal, reading
 from etude.ingest.causal import Linked
-from etude.ingest.laid_down import LaidDown, give_back, lay_down
+from etude.ingest.spill import LaidDown, give_back, lay_down
 from etude.model.job import Job
 from etude.store import compressed
 
@@ -61,6 +61,20 @@ class RankFiles:
 
 def find_run(path: Path) -> tuple[str, list[RankFiles]]:
     """(name, ranks) of the run in a folder, or of the one that is called `folder/name`."""
+    runs = runs_in(path)
+    if not runs:
+        raise UsageError("no device trace of PyTorch's profiler is in it", where=str(path), hint="`*.kineto.json.gz`")
+    if len(runs) > 1:
+        shown = ", ".join(f"`{name or '*'}` ({len(ranks)} ranks)" for name, ranks in list(runs.items())[:8])
+        hint = f"name one: {path}/{next(iter(runs))}"
+        raise UsageError(f"several runs in one folder: {shown}", where=str(path), hint=hint)
+    name, ranks = next(iter(runs.items()))
+    folder = path if path.is_dir() else path.parent
+    return name or folder.resolve().name, ranks
+
+
+def runs_in(path: Path) -> dict[str, list[RankFiles]]:
+    """Name -> ranks of each run in a folder, or of the one that is called `folder/name`."""
     folder, wanted = (path, None) if path.is_dir() else (path.parent, path.name)
     found: dict[str, dict[int | None, dict[str, Path]]] = {}
     for file in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -77,14 +91,7 @@ def find_run(path: Path) -> tuple[str, list[RankFiles]]:
         numbers = sorted((rank for rank in files_of if DEVICE in files_of[rank]), key=lambda rank: rank or 0)
         if numbers:
             runs[stem] = [RankFiles(rank=rank, **files_of[rank]) for rank in numbers]
-    if not runs:
-        raise UsageError("no device trace of PyTorch's profiler is in it", where=str(path), hint="`*.kineto.json.gz`")
-    if len(runs) > 1:
-        shown = ", ".join(f"`{name or '*'}` ({len(ranks)} ranks)" for name, ranks in list(runs.items())[:8])
-        hint = f"name one: {path}/{next(iter(runs))}"
-        raise UsageError(f"several runs in one folder: {shown}", where=str(path), hint=hint)
-    name, ranks = next(iter(runs.items()))
-    return name or folder.resolve().name, ranks
+    return runs
 
 
 def _place(file: Path) -> tuple[str, int | None, str] | None:

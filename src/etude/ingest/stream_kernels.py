@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+from etude.model.schema import UNKNOWN
+
+I64 = NDArray[np.int64]
 
 RECORD, WAIT, SYNC = 1, 2, 3
 _LOOK_BACK = 256
 
 
-@njit(cache=True)
-def match_marks(role, thread, stream, event, given, given_end, due, noise, chosen):
-    """For each wait the position of its record; -1: none found. All lie by time; see `streams.marks`."""
-    unknown = np.int64(np.iinfo(np.int64).min)
-    owner = np.full(len(role), unknown, np.int64)
+class MarkCalls(NamedTuple):
+    """Calls that record events or wait for them, by time; see `streams.marks`."""
+
+    role: NDArray[np.int64]
+    stream: I64
+    event: I64  # UNKNOWN where the trace does not say
+    given: I64  # what a record stands behind; -1: nothing
+    given_end: I64  # and when that ended
+    due: I64  # when what waits went on
+
+
+@kernel
+def match_marks(marks, noise, chosen):
+    """For each wait the position of its record; -1: none found."""
+    role, event = marks.role, marks.event
+    owner = np.full(len(role), UNKNOWN, np.int64)
     for i in range(len(role)):
         if role[i] == RECORD:
             continue
         for j in range(i - 1, max(-1, i - _LOOK_BACK), -1):
             if role[j] != RECORD:
-                if event[i] != unknown and event[j] == event[i] and chosen[j] >= 0:
+                if event[i] != UNKNOWN and event[j] == event[i] and chosen[j] >= 0:
                     chosen[i] = chosen[j]  # the same event, and no record since
                     break
                 continue
-            if given[j] < 0 or (role[i] == WAIT and stream[j] == stream[i]):
+            if marks.given[j] < 0 or (role[i] == WAIT and marks.stream[j] == marks.stream[i]):
                 continue
-            if owner[j] != unknown and owner[j] != event[i]:
+            if owner[j] != UNKNOWN and owner[j] != event[i]:
                 continue
-            if given_end[j] > due[i] + noise:
+            if marks.given_end[j] > marks.due[i] + noise:
                 continue
             chosen[i] = j
             break
-        if chosen[i] >= 0 and event[i] != unknown:
+        if chosen[i] >= 0 and event[i] != UNKNOWN:
             owner[chosen[i]] = event[i]

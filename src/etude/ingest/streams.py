@@ -86,8 +86,8 @@ def marks(trace: DeviceTrace, host: HostEvents, queues: Queues) -> Marks:
     waiter = queues.first_from(np.where(is_wait, stream, -1), time)
     due = np.where(waiter >= 0, np.append(queues.device.start_ns, 0)[waiter], host.end_ns[calls])
     chosen = np.full(len(calls), -1, np.int64)
-    k.match_marks(role[calls], host.thread[calls], stream, event, given, np.append(queues.device.end_ns, 0)[given], due,
-                  NOISE_NS, chosen)  # fmt: skip
+    given_end = np.append(queues.device.end_ns, 0)[given]
+    k.match_marks(k.MarkCalls(role[calls], stream, event, given, given_end, due), NOISE_NS, chosen)
     if not is_record.any():
         waits = np.flatnonzero(is_wait & (waiter >= 0))
         source = _last_elsewhere(queues, stream[waits], time[waits], due[waits])

@@ -31,16 +31,14 @@ def tensor_flows(host: HostTrace, host_row: I64, events: HostEvents, device: Dev
     sides = [_tensors(host, f"{side}_values", np.where(needed, rows, -1)) for side in ("in", "out")]
     codes, counts = _codes(sides)
     order = np.argsort(events.start_ns[known], kind="stable")
-    room = max(len(codes[0]), 1)
-    source, target = np.empty(room, np.int64), np.empty(room, np.int64)
-    start = [np.searchsorted(table[0], np.arange(len(known) + 1)) for table in sides]
-    n = k.flows(
-        order, start[0], codes[0], sides[0][2], start[1], codes[1], sides[1][2],
-        first[known], last[known], is_leaf, len(device) == 0, counts, source, target,
-    )  # fmt: skip
-    if len(device):
-        return source[:n], target[:n]
-    return known[source[:n]], known[target[:n]]
+    pairs, made = np.empty((2, max(len(codes[0]), 1)), np.int64), np.full(counts, -1, np.int64)
+    inputs, outputs = (
+        k.TensorUses(np.searchsorted(table[0], np.arange(len(known) + 1)), code, table[2])
+        for table, code in zip(sides, codes, strict=True)
+    )
+    activities = k.Activities(first[known], last[known], is_leaf)
+    source, target = pairs[:, : k.flows(order, inputs, outputs, activities, len(device) == 0, made, pairs)]
+    return (source, target) if len(device) else (known[source], known[target])
 
 
 def _activities(events: int, device: DeviceEvents) -> tuple[I64, I64]:

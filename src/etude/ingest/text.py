@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from etude.errors import FormatError, UsageError
 from etude.ingest.text_graphs import GRAPHS
 from etude.ingest.text_layers import Comm, Header, Layer
+from etude.kernels.varint import encode_varint
 from etude.model.build import TraceBuilder
 from etude.model.job import MAX_WORLD, Groups, Job
 from etude.model.schema import Collective
-from etude.model.text import varint
 
 SCHEMA: Final = "1.0.2-chakra.1.0.0"
 """What Chakra's own converter says in its files."""
@@ -198,5 +198,5 @@ def _groups(slots: list[str], width: int, ranks: int) -> tuple[Groups, NDArray[n
 def _string(name: str, value: str) -> bytes:
     """An attribute of the GlobalMetadata message: field 2, with its name (1) and a string (29)."""
     inner = [(b"\x0a", name.encode()), (b"\xea\x01", value.encode())]
-    attribute = b"".join(tag + varint(len(raw)) + raw for tag, raw in inner)
-    return b"\x12" + varint(len(attribute)) + attribute
+    attribute = b"".join(tag + encode_varint(len(raw)) + raw for tag, raw in inner)
+    return b"\x12" + encode_varint(len(attribute)) + attribute

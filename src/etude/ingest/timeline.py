@@ -63,15 +63,14 @@ def timeline(host: HostEvents, pauses: list[Pauses]) -> Timeline:
     threads = len(host.tid)
     room = 2 * len(host) + 2 * len(thread) + threads + 1
     owner, start, end = (np.empty(room, np.int64) for _ in range(3))
-    whole = np.empty(room, np.bool_)
+    pieces = k.Pieces(owner, start, end, np.empty(room, np.bool_), np.zeros(1, np.int64))
     begin = np.full(threads, host.start_ns.min(initial=np.iinfo(np.int64).max), np.int64)
-    pause_first = np.searchsorted(thread, np.arange(threads + 1))
-    n = k.pieces(host.first, host.start_ns, host.end_ns, host.apart, begin, pause_first, from_ns, to_ns,
-                 owner, start, end, whole)  # fmt: skip
+    events = k.ThreadEvents(host.first, host.start_ns, host.end_ns, host.apart)
+    k.cut_pieces(events, begin, k.ThreadPauses(np.searchsorted(thread, np.arange(threads + 1)), from_ns, to_ns), pieces)
+    n = int(pieces.used[0])
     of = _threads(host, owner[:n], start[:n], threads)
-    return Timeline(
-        owner[:n], of, start[:n], end[:n], whole[:n], np.searchsorted(of, np.arange(threads + 1)).astype(np.int64)
-    )
+    first = np.searchsorted(of, np.arange(threads + 1)).astype(np.int64)
+    return Timeline(owner[:n], of, start[:n], end[:n], pieces.whole[:n], first)
 
 
 def _threads(host: HostEvents, owner: I64, start: I64, threads: int) -> I64:

@@ -1,105 +1,108 @@
-"""Compiled sweeps over the events of threads: who calls whom, and what each thread does when."""
+"""Compiled sweeps over the events of threads: what each thread does when."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+
+I64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
-@njit(cache=True)
-def nest(first, start, end, slack, parent, apart):
-    """The innermost event that holds each event, -1 at the top; `apart` where an event ends on its own behind the one
-    that it began in, and so is nobody's child or caller. Events lie by thread, start and, longest first, end; an
-    overlap up to `slack` is rounding, and the event is cut to fit."""
-    stack = np.empty(len(start) + 1, np.int64)
-    for thread in range(len(first) - 1):
-        depth = 0
-        for i in range(first[thread], first[thread + 1]):
-            while depth and end[stack[depth - 1]] <= start[i]:
-                depth -= 1
-            parent[i] = stack[depth - 1] if depth else -1
-            if depth and end[i] > end[stack[depth - 1]]:
-                if end[i] - end[stack[depth - 1]] > slack:
-                    apart[i] = True
-                    continue
-                end[i] = end[stack[depth - 1]]
-            stack[depth] = i
-            depth += 1
+class ThreadEvents(NamedTuple):
+    """Events first[t]:first[t+1] are of thread t, by start and, longest first, end."""
+
+    first: I64
+    start: I64
+    end: I64
+    apart: Bools
 
 
-@njit(cache=True)
-def pieces(first, start, end, apart, begin, pause_first, pause_from, pause_to, owner, out_start, out_end, whole):
-    """What each thread does, piece after piece: returns how many.
+class ThreadPauses(NamedTuple):
+    """Pauses first[t]:first[t+1] are of thread t, by start."""
+
+    first: I64
+    start: I64
+    end: I64
+
+
+class Pieces(NamedTuple):
+    """What a thread does, piece after piece."""
+
+    owner: I64  # the event whose time it is; -1: none
+    start: I64
+    end: I64
+    whole: Bools  # all of an event without calls
+    used: I64  # one number: pieces so far
+
+
+@kernel
+def cut_pieces(events, begin, pauses, pieces):
+    """Fills `pieces`, thread after thread.
 
     A piece is an event without calls (`whole`), or time of an event between its calls, or (owner -1) between events.
-    No piece lies in a pause of its thread, and each pause, also one of no length, ends a piece. Pauses lie by thread
-    and start. A thread's pieces begin at begin[thread], with one of no length where its first event does.
+    No piece lies in a pause of its thread, and each pause, also one of no length, ends a piece. A thread's pieces begin
+    at begin[thread], with one of no length where its first event does.
     """
+    first, start, end = events.first, events.start, events.end
     stack = np.empty(len(start) + 1, np.int64)
     calls = np.zeros(len(start) + 1, np.bool_)
-    n = 0
     for thread in range(len(first) - 1):
-        depth = 0
-        at = begin[thread]
-        pause = pause_first[thread]
-        last_pause = pause_first[thread + 1]
+        depth, at = 0, begin[thread]
+        pause, last_pause = pauses.first[thread], pauses.first[thread + 1]
         if first[thread] < first[thread + 1] and start[first[thread]] == at:
-            owner[n], out_start[n], out_end[n], whole[n] = -1, at, at, False
-            n += 1
+            _put(pieces, -1, at, at, False)
         for i in range(first[thread], first[thread + 1] + 1):
             stop = i == first[thread + 1]
-            if not stop and apart[i]:
+            if not stop and events.apart[i]:
                 continue
             # what ends before the next event starts
             while depth and (stop or end[stack[depth - 1]] <= start[i]):
                 depth -= 1
                 top = stack[depth]
-                n, pause = _cut(top, at, end[top], not calls[top], pause, last_pause, pause_from, pause_to, n,
-                                owner, out_start, out_end, whole)  # fmt: skip
+                pause = _cut(top, at, end[top], not calls[top], pauses, pause, last_pause, pieces)
                 at = max(at, end[top])
             if stop:
                 break
-            n, pause = _cut(stack[depth - 1] if depth else -1, at, start[i], False, pause, last_pause, pause_from,
-                            pause_to, n, owner, out_start, out_end, whole)  # fmt: skip
+            pause = _cut(stack[depth - 1] if depth else -1, at, start[i], False, pauses, pause, last_pause, pieces)
             at = max(at, start[i])
             if depth:
                 calls[stack[depth - 1]] = True
             calls[i] = False
             stack[depth] = i
             depth += 1
-    return n
 
 
-@njit(cache=True, _nrt=False)  # counting references to its arrays would take longer than the rest
-def _cut(event, a, b, leaf, pause, last_pause, pause_from, pause_to, n, owner, out_start, out_end, whole):
-    """The pieces of one stretch; of an event without calls there is always at least one."""
+@kernel(allocates=False)
+def _put(pieces, owner, start, end, whole):
+    n = pieces.used[0]
+    pieces.owner[n], pieces.start[n], pieces.end[n], pieces.whole[n] = owner, start, end, whole
+    pieces.used[0] = n + 1
+
+
+@kernel(allocates=False)
+def _cut(event, a, b, leaf, pauses, pause, last_pause, pieces):
+    """The pieces of one stretch; of an event without calls there is always at least one. Returns the next pause."""
     p = a
     cut = False
-    while pause < last_pause and pause_from[pause] < b:
-        if pause_from[pause] > p:
-            owner[n], out_start[n], out_end[n], whole[n] = event, p, pause_from[pause], False
-            n += 1
-        cut = cut or pause_from[pause] > a or pause_to[pause] > a
-        p = max(p, min(pause_to[pause], b))
-        if pause_to[pause] > b:
+    while pause < last_pause and pauses.start[pause] < b:
+        if pauses.start[pause] > p:
+            _put(pieces, event, p, pauses.start[pause], False)
+        cut = cut or pauses.start[pause] > a or pauses.end[pause] > a
+        p = max(p, min(pauses.end[pause], b))
+        if pauses.end[pause] > b:
             break  # goes on in the next stretch
         pause += 1
     if p < b or leaf:
-        owner[n], out_start[n], out_end[n], whole[n] = event, p, b, leaf and not cut
-        n += 1
-    return n, pause
+        _put(pieces, event, p, b, leaf and not cut)
+    return pause
 
 
-@njit(cache=True)
-def holder(parent, wanted):
-    """Of each event itself or the nearest event around it that is wanted; -1: none. Parents come before children."""
-    found = np.empty(len(parent), np.int64)
-    for i in range(len(parent)):
-        found[i] = i if wanted[i] else (found[parent[i]] if parent[i] >= 0 else -1)
-    return found
-
-
-@njit(cache=True)
+@kernel
 def merge_edges(start, source, why, n):
     """CSR edges by node with equal sources merged in place (the first reason stays); sources ascend in each node.
     Returns the new index."""

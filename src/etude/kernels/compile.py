@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import Enum
 from types import CodeType, ModuleType
 from typing import Any
@@ -25,20 +24,29 @@ from numba import njit
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
 
+from etude.kernels import first_use
+
 PACKAGE = __name__.partition(".")[0]
 
 
-def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False) -> Any:
+def kernel(
+    function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False, absorbed: bool = False
+) -> Any:
     """Compiles a function when it is first called, and keeps the result on disk.
 
     `allocates=False`: it makes no arrays, nor does anything it calls; no references are counted, which small kernels
-    that are called for every event feel. `inline`: its body is put where it is called.
+    that are called for every event feel. `inline`: its body is put where it is called, before types are known.
+    `absorbed`: the same, but compiled once, and put there by LLVM: for a large kernel of few callers that takes many
+    arrays, since each array that is handed on in a call costs seven words.
     """
     if function is None:
-        return lambda given: kernel(given, allocates=allocates, inline=inline)
+        return lambda given: kernel(given, allocates=allocates, inline=inline, absorbed=absorbed)
     more = {} if allocates else {"_nrt": False}
+    if absorbed:
+        more["forceinline"] = True
     made = njit(nogil=True, error_model="numpy", inline="always" if inline else "never", **more)(function)
     made._cache = Cache(function)
+    made.compile = first_use.interruptible(made.compile)
     return made
 
 
@@ -50,24 +58,14 @@ class Cache(FunctionCache):  # type: ignore[misc]
         return (*super()._index_key(sig, codegen), fields, taken(self._py_func))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        found = super().load_overload(sig, target_context)
-        if found is None and _listener is not None:
-            _listener(self._py_func.__name__)
+        try:
+            found = super().load_overload(sig, target_context)
+        except (AttributeError, ImportError):  # the index names a NamedTuple that is no longer there
+            self.flush()
+            found = None
+        if found is None:
+            first_use.announce(self._py_func.__name__, lambda: code_bytes(self._py_func))
         return found
-
-
-_listener: Callable[[str], None] | None = None
-
-
-@contextmanager
-def compiling(listener: Callable[[str], None]) -> Iterator[None]:
-    """`listener(name)` is called before each kernel that is compiled rather than found in the cache."""
-    global _listener
-    before, _listener = _listener, listener
-    try:
-        yield
-    finally:
-        _listener = before
 
 
 def _records(signature: Any) -> Iterator[Any]:
@@ -82,16 +80,31 @@ def _records(signature: Any) -> Iterator[Any]:
 def taken(function: Any) -> str:
     """A digest of a function's code and of all that it reads from the modules of this package."""
     digest = hashlib.sha256()
-    seen: set[int] = set()
-    _add_function(getattr(function, "py_func", function), digest, seen)
+    _add_function(getattr(function, "py_func", function), digest, set())
     return digest.hexdigest()
+
+
+class _Counter:
+    """Counts bytes as a digest would take them."""
+
+    size = 0
+
+    def update(self, piece: bytes) -> None:
+        self.size += len(piece)
+
+
+def code_bytes(function: Any) -> int:
+    """Bytes of a kernel and of all that it takes: how much there is to compile."""
+    counter = _Counter()
+    _add_function(getattr(function, "py_func", function), counter, set())
+    return counter.size
 
 
 def _add_function(function: Any, digest: Any, seen: set[int]) -> None:
     if id(function) in seen:
         return
     seen.add(id(function))
-    digest.update(function.__qualname__.encode())
+    digest.update(f"{function.__qualname__}{function.__defaults__}".encode())
     names = _add_code(function.__code__, digest)
     for name in sorted(names & set(function.__globals__)):
         _add_value(name, function.__globals__[name], names, digest, seen)
@@ -101,7 +114,7 @@ def _add_function(function: Any, digest: Any, seen: set[int]) -> None:
 
 def _add_code(code: CodeType, digest: Any) -> set[str]:
     """Adds the code, that of functions inside it too; returns the names it uses."""
-    digest.update(code.co_code)
+    digest.update(code.co_code + repr(code.co_names).encode())
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -114,6 +127,7 @@ def _add_code(code: CodeType, digest: Any) -> set[str]:
 def _add_value(name: str, value: Any, names: set[str], digest: Any, seen: set[int]) -> None:
     digest.update(name.encode())
     if isinstance(value, Dispatcher):
+        digest.update(repr(sorted(value.targetoptions.items())).encode())
         _add_function(value.py_func, digest, seen)
     elif isinstance(value, ModuleType):
         if value.__name__.partition(".")[0] == PACKAGE:
@@ -124,7 +138,10 @@ def _add_value(name: str, value: Any, names: set[str], digest: Any, seen: set[in
     elif isinstance(value, type):
         inside = list(value) if issubclass(value, Enum) else getattr(value, "_fields", "")
         digest.update(f"{value.__qualname__}{inside}".encode())
-    elif isinstance(value, bool | int | float | str | bytes | tuple | np.generic):
+    elif isinstance(value, tuple):
+        for number, part in enumerate(value):
+            _add_value(str(number), part, names, digest, seen)
+    elif isinstance(value, bool | int | float | str | bytes | np.generic):
         digest.update(repr(value).encode())
-    elif callable(value) and getattr(value, "__module__", "").partition(".")[0] == PACKAGE:
-        _add_function(getattr(value, "py_func", value), digest, seen)
+    elif hasattr(value, "__code__") and value.__module__.partition(".")[0] == PACKAGE:
+        _add_function(value, digest, seen)

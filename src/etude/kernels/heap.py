@@ -28,7 +28,7 @@ def empty_heap(capacity: int) -> Heap:
 
 
 @kernel(allocates=False)
-def push(heap, key, item):  # type: ignore[no-untyped-def]
+def push(heap, key, item):
     entry = heap.entry
     i = heap.size[0]
     heap.size[0] = i + 1
@@ -44,7 +44,7 @@ def push(heap, key, item):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def pop(heap):  # type: ignore[no-untyped-def]
+def pop(heap):
     """Takes the first entry out and returns its item."""
     entry = heap.entry
     first = entry[0, ITEM]
@@ -72,7 +72,7 @@ def pop(heap):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def push_key(keys, size, key):  # type: ignore[no-untyped-def]
+def push_key(keys, size, key):
     """Puts a key into a heap of `size` keys."""
     i = size
     while i > 0:
@@ -85,7 +85,7 @@ def push_key(keys, size, key):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def pop_key(keys, size):  # type: ignore[no-untyped-def]
+def pop_key(keys, size):
     """Takes the least of `size` keys out and returns it."""
     first = keys[0]
     size -= 1
@@ -124,7 +124,7 @@ def empty_queue(items: int, key: type = np.int64) -> Queue:
 
 
 @kernel(allocates=False)
-def put(queue, item, key, turn):  # type: ignore[no-untyped-def]
+def put(queue, item, key, turn):
     """Puts an item into the queue, or moves it to where its new key belongs."""
     before, turn_before = queue.key[item], queue.turn[item]
     queue.key[item], queue.turn[item] = key, turn
@@ -140,7 +140,7 @@ def put(queue, item, key, turn):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def take(queue):  # type: ignore[no-untyped-def]
+def take(queue):
     """Takes the first item out and returns it."""
     first = queue.item[0]
     queue.place[first] = -1
@@ -152,7 +152,7 @@ def take(queue):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def _move_up(queue, place, item):  # type: ignore[no-untyped-def]
+def _move_up(queue, place, item):
     heap, places, keys, turns = queue.item, queue.place, queue.key, queue.turn
     key, turn = keys[item], turns[item]
     while place > 0:
@@ -168,7 +168,7 @@ def _move_up(queue, place, item):  # type: ignore[no-untyped-def]
 
 
 @kernel(allocates=False)
-def _move_down(queue, place, item):  # type: ignore[no-untyped-def]
+def _move_down(queue, place, item):
     heap, places, keys, turns, size = queue.item, queue.place, queue.key, queue.turn, queue.size[0]
     key, turn = keys[item], turns[item]
     while True:

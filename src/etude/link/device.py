@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.link.scan import ENTER, IDENTITY, INT, TEXT, TIME, WORD, Field, Json, Rows, Scanner
+from etude.link.scan import ENTER, IDENTITY, INT, TEXT, TIME, WORD, Json, JsonField, Rows, Scanner
 from etude.model.schema import UNKNOWN
 
 U8 = NDArray[np.uint8]
@@ -79,24 +79,24 @@ _PLACES: Final = {
 _IDENTITIES: Final = ("pid", "tid", "id", "stream")
 _SCANNER = Scanner(
     (
-        Field("ph", WORD),
-        Field("cat", WORD),
-        Field("name", WORD),
-        Field("pid", IDENTITY),
-        Field("tid", IDENTITY),
-        Field("ts", TIME),
-        Field("dur", TIME),
-        Field("id", IDENTITY),
-        Field("args", ENTER, into=_ARGS),
-        *(Field(key, INT, "external_id", _ARGS) for key in ("External id", "external id", "External Id")),
-        Field("Record function id", INT, "rf_id", _ARGS),
-        Field("correlation", INT, "correlation", _ARGS),
-        Field("stream", IDENTITY, "stream", _ARGS),
-        Field("device", INT, "device", _ARGS),
-        Field("Sequence number", INT, "sequence_number", _ARGS),
-        *(Field(key, WORD, column, _ARGS) for key, column in _PLACES.items()),
-        *(Field(key, INT, column, _ARGS, rare=True) for key, column in RARE_INT.items()),
-        *(Field(key, TEXT, column, _ARGS, rare=True) for key, column in RARE_TEXT.items()),
+        JsonField("ph", WORD),
+        JsonField("cat", WORD),
+        JsonField("name", WORD),
+        JsonField("pid", IDENTITY),
+        JsonField("tid", IDENTITY),
+        JsonField("ts", TIME),
+        JsonField("dur", TIME),
+        JsonField("id", IDENTITY),
+        JsonField("args", ENTER, into=_ARGS),
+        *(JsonField(key, INT, "external_id", _ARGS) for key in ("External id", "external id", "External Id")),
+        JsonField("Record function id", INT, "rf_id", _ARGS),
+        JsonField("correlation", INT, "correlation", _ARGS),
+        JsonField("stream", IDENTITY, "stream", _ARGS),
+        JsonField("device", INT, "device", _ARGS),
+        JsonField("Sequence number", INT, "sequence_number", _ARGS),
+        *(JsonField(key, WORD, column, _ARGS) for key, column in _PLACES.items()),
+        *(JsonField(key, INT, column, _ARGS, rare=True) for key, column in RARE_INT.items()),
+        *(JsonField(key, TEXT, column, _ARGS, rare=True) for key, column in RARE_TEXT.items()),
     )
 )
 

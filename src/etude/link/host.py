@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError
-from etude.link.scan import ATTRIBUTES, ENTER, INT, TEXT, WORD, Field, Json, Rows, Scanner
+from etude.link.scan import ATTRIBUTES, ENTER, INT, TEXT, WORD, Json, JsonField, Rows, Scanner
 from etude.model.schema import UNKNOWN
 
 U8 = NDArray[np.uint8]
@@ -31,35 +31,35 @@ _COMM_TEXT = ("collective_name", "dtype", "in_split_size", "out_split_size", "pg
 _COMM_INT = ("in_msg_nelems", "out_msg_nelems", "global_rank_start", "global_rank_stride", "pg_size")
 _CHAKRA = Scanner(
     (
-        Field("id", INT),
-        Field("name", WORD),
-        Field("ctrl_deps", INT, "caller"),
-        Field("inputs", ENTER, into=_IN),
-        Field("outputs", ENTER, into=_OUT),
-        Field("attrs", ATTRIBUTES, into=_ATTR),
-        *(Field(key, TEXT if key == "values" else WORD, f"in_{key}", _IN) for key in _IO),
-        *(Field(key, TEXT if key == "values" else WORD, f"out_{key}", _OUT) for key in _IO),
-        *(Field(key, INT, context=_ATTR) for key in _NUMBERS),
-        Field("op_schema", WORD, context=_ATTR),
-        *(Field(key, TEXT, context=_ATTR, rare=True) for key in ("kernel_backend", "kernel_file", "tensor_range")),
-        *(Field(key, TEXT, context=_ATTR, rare=True) for key in _COMM_TEXT),
-        *(Field(key, INT, context=_ATTR, rare=True) for key in _COMM_INT),
+        JsonField("id", INT),
+        JsonField("name", WORD),
+        JsonField("ctrl_deps", INT, "caller"),
+        JsonField("inputs", ENTER, into=_IN),
+        JsonField("outputs", ENTER, into=_OUT),
+        JsonField("attrs", ATTRIBUTES, into=_ATTR),
+        *(JsonField(key, TEXT if key == "values" else WORD, f"in_{key}", _IN) for key in _IO),
+        *(JsonField(key, TEXT if key == "values" else WORD, f"out_{key}", _OUT) for key in _IO),
+        *(JsonField(key, INT, context=_ATTR) for key in _NUMBERS),
+        JsonField("op_schema", WORD, context=_ATTR),
+        *(JsonField(key, TEXT, context=_ATTR, rare=True) for key in ("kernel_backend", "kernel_file", "tensor_range")),
+        *(JsonField(key, TEXT, context=_ATTR, rare=True) for key in _COMM_TEXT),
+        *(JsonField(key, INT, context=_ATTR, rare=True) for key in _COMM_INT),
     ),
     attribute_context=_ATTR,
 )
 _FLAT = Scanner(
     (
-        Field("id", INT),
-        Field("name", WORD),
-        Field("parent", INT, "caller"),
-        Field("inputs", TEXT, "in_values"),
-        Field("input_shapes", WORD, "in_shapes"),
-        Field("input_types", WORD, "in_types"),
-        Field("outputs", TEXT, "out_values"),
-        Field("output_shapes", WORD, "out_shapes"),
-        Field("output_types", WORD, "out_types"),
-        *(Field(key, INT) for key in _NUMBERS),
-        Field("op_schema", WORD),
+        JsonField("id", INT),
+        JsonField("name", WORD),
+        JsonField("parent", INT, "caller"),
+        JsonField("inputs", TEXT, "in_values"),
+        JsonField("input_shapes", WORD, "in_shapes"),
+        JsonField("input_types", WORD, "in_types"),
+        JsonField("outputs", TEXT, "out_values"),
+        JsonField("output_shapes", WORD, "out_shapes"),
+        JsonField("output_types", WORD, "out_types"),
+        *(JsonField(key, INT) for key in _NUMBERS),
+        JsonField("op_schema", WORD),
     )
 )
 

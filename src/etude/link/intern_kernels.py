@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
-from etude.link.scan_kernels import compiled, hash_word, same, skip_value
+from etude.kernels.compile import kernel
+from etude.link.scan_kernels import hash_word, same, skip_value
 
 
-@compiled
-def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begin, used):
-    """Codes for the values at `places` (-1 where UNKNOWN) by their bytes, until the table is 60% full.
+class CodedValues(NamedTuple):
+    """Values that have codes, and the table they are looked up in."""
+
+    table: NDArray[np.int32]  # a code at its hash, -1 where there is none
+    hashes: NDArray[np.uint64]  # of each code
+    first: NDArray[np.int64]  # place of its first use
+    lengths: NDArray[np.int64]
+
+
+@kernel(allocates=False)
+def intern_values(buf, word, places, begin, codes, known, used):
+    """Codes for the values at places[begin:] (-1 where UNKNOWN) by their bytes, until the table is 60% full.
     Returns (next row, distinct values so far)."""
+    table, hashes, unique, lengths = known.table, known.hashes, known.first, known.lengths
     mask = np.uint64(len(table) - 1)
     limit = len(table) * 6 // 10
     for i in range(begin, len(places)):
@@ -46,7 +60,7 @@ def intern_values(buf, word, places, codes, table, hashes, unique, lengths, begi
     return len(places), used
 
 
-@compiled
+@kernel(allocates=False)
 def fill_table(table, hashes):
     mask = np.uint64(len(table) - 1)
     for code in range(len(hashes)):
@@ -56,14 +70,14 @@ def fill_table(table, hashes):
         table[slot] = code
 
 
-@compiled
+@kernel(allocates=False)
 def measure(buf, word, places, lengths):
     """The length of the value at each place."""
     for i in range(len(places)):
         lengths[i] = skip_value(buf, word, places[i]) - places[i]
 
 
-@compiled
+@kernel(allocates=False)
 def copy(buf, places, lengths, to, out):
     """The values, each to its place in another text."""
     for i in range(len(places)):

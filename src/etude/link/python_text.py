@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.varint import encode_varint
 from etude.link import text_kernels as k
 from etude.link.scan import Json
-from etude.model.text import PAD, varint
+from etude.model.text import PAD
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -42,7 +43,7 @@ class PythonTexts:
         return np.append(self.put_all(unique), -1)[codes]
 
     def put(self, text: bytes) -> int:
-        raw = varint(len(text)) + text
+        raw = encode_varint(len(text)) + text
         self._grow(len(raw))
         at = self._used
         self._out[at : at + len(raw)] = np.frombuffer(raw, np.uint8)

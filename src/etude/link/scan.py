@@ -29,8 +29,8 @@ __all__ = [
     "TEXT",
     "TIME",
     "WORD",
-    "Field",
     "Json",
+    "JsonField",
     "Rows",
     "Scanner",
     "padded",
@@ -46,7 +46,7 @@ cannot be interrupted, so signals are looked at between."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class JsonField:
     """A key worth keeping, and where it goes."""
 
     key: str
@@ -97,7 +97,7 @@ class Rows:
 class Scanner:
     """The compiled form of a list of fields."""
 
-    def __init__(self, fields: Sequence[Field], attribute_context: int = 0) -> None:
+    def __init__(self, fields: Sequence[JsonField], attribute_context: int = 0) -> None:
         columns = dict.fromkeys(f.column or f.key for f in fields if f.kind not in (ENTER, ATTRIBUTES) and not f.rare)
         rare = dict.fromkeys(f.column or f.key for f in fields if f.rare)
         self.columns, self.rare = list(columns), list(rare)
@@ -105,18 +105,19 @@ class Scanner:
         size = 64
         while size < 4 * len(fields):
             size *= 2
-        self.slots, self.numbers = np.zeros(size, np.uint64), np.full(size, -1, np.int64)
-        self.fields = np.zeros((3, len(fields)), np.int64)
+        slots, numbers = np.zeros(size, np.uint64), np.full(size, -1, np.int64)
+        about = np.zeros((3, len(fields)), np.int64)
         for number, f in enumerate(fields):
             h = _hash(f.context, f.key.encode())
             slot = h % size
-            while self.numbers[slot] >= 0:
+            while numbers[slot] >= 0:
                 slot = (slot + 1) % size
-            self.slots[slot], self.numbers[slot] = h, number
+            slots[slot], numbers[slot] = h, number
             name = f.column or f.key
             place = f.into if f.kind in (ENTER, ATTRIBUTES) else (self.rare if f.rare else self.columns).index(name)
-            self.fields[:, number] = f.kind, place, f.rare
-        self.names = np.array([_hash(attribute_context, key) for key in (b"name", b"value")], np.uint64)
+            about[:, number] = f.kind, place, f.rare
+        names = np.array([_hash(attribute_context, key) for key in (b"name", b"value")], np.uint64)
+        self.wanted = k.Wanted(slots, numbers, about, names)
 
 
 @dataclass(eq=False, slots=True)
@@ -195,36 +196,34 @@ class Json:
     def _rows(self, p: int, scanner: Scanner) -> tuple[Rows, int]:
         block = np.empty((len(scanner.columns), _BLOCK_ROWS), np.int64)
         sparse = np.empty((3, 1024), np.int64)
-        found, next_key = np.zeros((5, 64), np.int64), np.zeros((4, scanner.fields.shape[1] + 2), np.int64)
+        last = k.Last(np.zeros((5, 64), np.int64), np.zeros((4, scanner.wanted.fields.shape[1] + 2), np.int64))
         coders = {name: Coder(self) for name in scanner.words}
         parts: dict[str, list[NDArray[Any]]] = {name: [] for name in scanner.columns}
-        rows, used, status = 0, 0, k.FULL
-        p = int(k.skip_space(self.heap, p))
+        rows, status, cursor = 0, k.FULL, np.array([k.skip_space(self.heap, p), 0, 0], np.int64)
         while status == k.FULL:
             block.fill(UNKNOWN)
-            row, stop = 0, False
+            cursor[k.ROW], stop = 0, False
             while not stop:
-                before = row
-                status, p, row, used = k.scan_rows(
-                    self.heap, self.word, p, scanner.slots, scanner.numbers, scanner.fields, scanner.names,
-                    rows, row, _BLOCK_ROWS, block, sparse, used, found, next_key,
-                )  # fmt: skip
+                before = cursor[k.ROW]
+                kept = k.Kept(block, sparse)
+                status = k.scan_rows(self.heap, self.word, scanner.wanted, kept, last, rows, cursor)
                 if status == k.BAD:
-                    raise self.error(p)
+                    raise self.error(int(cursor[k.PLACE]))
+                row = int(cursor[k.ROW])
                 stop = status == k.DONE or row == _BLOCK_ROWS
                 if not stop or row == before:
                     sparse = np.concatenate([sparse, np.empty_like(sparse)], axis=1)
             for values, (name, part) in zip(block[:, :row], parts.items(), strict=True):
                 part.append(coders[name].code(values) if name in coders else values.copy())
             rows += row
-        pairs = sparse[:, :used]
+        pairs = sparse[:, : cursor[k.USED]]
         rare = {}
         for number, name in enumerate(scanner.rare):
             mine = np.flatnonzero(pairs[1] == number)
             rare[name] = pairs[0, mine], pairs[2, mine]
         columns = {name: np.concatenate(parts.pop(name)) for name in scanner.columns}
         words = {name: (columns.pop(name), coders[name].first) for name in coders}
-        return Rows(rows, columns, words, rare), p
+        return Rows(rows, columns, words, rare), int(cursor[k.PLACE])
 
     # -- values -----------------------------------------------------------------------------------------------------
 
@@ -304,10 +303,10 @@ class Coder:
         """The codes of the values at these places; -1 where there is none."""
         codes, row = np.empty(len(places), np.int32), 0
         while True:
+            known = intern_kernels.CodedValues(self._table, self._hashes, self._first, self._lengths)
             row, self._used = intern_kernels.intern_values(
-                self._json.heap, self._json.word, places, codes, self._table, self._hashes, self._first, self._lengths,
-                row, self._used,
-            )  # fmt: skip
+                self._json.heap, self._json.word, places, row, codes, known, self._used
+            )
             if row == len(places):
                 return codes
             self._table = np.full(4 * len(self._table), -1, np.int32)

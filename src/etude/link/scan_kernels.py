@@ -6,13 +6,12 @@ A scan returns where it stopped and why; a value that no field asks for is passe
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import NamedTuple
 
-compiled = njit(cache=True, _nrt=False)
-"""Counting references to arrays around every call takes longer than most of the calls: these functions make no arrays,
-and so need none of it."""
-inlined = njit(cache=True, inline="always", _nrt=False)
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
 
 UNKNOWN = np.int64(np.iinfo(np.int64).min)
 
@@ -25,14 +24,14 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON, _MINUS, _DOT = 34, 92, 44, 58, 45, 46
 _OPEN, _CLOSE, _LIST, _END_LIST = 123, 125, 91, 93
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def skip_space(buf, p):
     while buf[p] <= 32 and buf[p] != 0:
         p += 1
     return p
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _marks(w):
     """The high bit of each byte that is a quote, a backslash or zero; bits above the first may be set in error."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
@@ -40,14 +39,14 @@ def _marks(w):
     return (((quote - ones) & ~quote) | ((backslash - ones) & ~backslash) | ((w - ones) & ~w)) & high
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _first(marks):
     """Number of the first marked byte."""
     lowest = (marks & (~marks + np.uint64(1))) >> np.uint64(7)
     return np.int64((lowest * np.uint64(0x0001020304050607)) >> np.uint64(56))
 
 
-@compiled
+@kernel(allocates=False)
 def skip_string(buf, word, p):
     """Behind the string whose opening quote is at p; ~place where it breaks off."""
     p += 1
@@ -65,7 +64,7 @@ def skip_string(buf, word, p):
         p += 2
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _equal(w, pattern):
     """1 in each byte that is that of the pattern, 0 in the others."""
     low = np.uint64(0x7F7F7F7F7F7F7F7F)
@@ -73,7 +72,7 @@ def _equal(w, pattern):
     return (~(((w & low) + low) | w | low)) >> np.uint64(7)
 
 
-@compiled
+@kernel(allocates=False)
 def _skip_container(buf, word, p):
     """Eight bytes at a time: the depth behind each is a byte of one sum, and the first that is zero is the end."""
     ones, high = np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
@@ -110,7 +109,7 @@ def _skip_container(buf, word, p):
             return ~p
 
 
-@compiled
+@kernel(allocates=False)
 def _skip_deep(buf, word, p, depth):
     """Byte by byte, for what is nested deeper than a byte can count."""
     while True:
@@ -131,7 +130,7 @@ def _skip_deep(buf, word, p, depth):
         p += 1
 
 
-@compiled
+@kernel(allocates=False)
 def skip_value(buf, word, p):
     """Behind the value at p (no space before it); ~place where it breaks off."""
     c = buf[p]
@@ -145,13 +144,13 @@ def skip_value(buf, word, p):
     return p if p > first else ~p
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _in_word(c):
     """Bytes of numbers and of true, false, null, NaN, Infinity."""
     return 48 <= c <= 57 or c == _MINUS or c == _DOT or 97 <= c <= 122 or 65 <= c <= 90 or c == 43
 
 
-@compiled
+@kernel(allocates=False)
 def parse_int(buf, p):
     """(The integer at p, also inside quotes, and the place behind its digits); UNKNOWN where there is none. Wraps at 64
     bits, as unsigned ids do."""
@@ -175,7 +174,7 @@ def parse_int(buf, p):
     return -found if negative else found, p
 
 
-@compiled
+@kernel(allocates=False)
 def parse_time(buf, p):
     """(Decimal µs at p as whole ns, halves up, and the place behind); digits are counted, never made a float. UNKNOWN
     where there is none."""
@@ -223,18 +222,18 @@ def parse_time(buf, p):
     return -digits if negative else digits, p
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def hash_start(context):
     return np.uint64(0xCBF29CE484222325) ^ np.uint64(context)
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def hash_word(h, w):
     h = (h ^ w) * np.uint64(0x9E3779B97F4A7C15)
     return h ^ (h >> np.uint64(29))
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def find(slots, numbers, h):
     """The field of a hashed key, -1 where none is known."""
     mask = np.uint64(len(slots) - 1)
@@ -246,7 +245,7 @@ def find(slots, numbers, h):
     return np.int64(-1)
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _hashed(buf, word, p, context):
     """(behind the string whose opening quote is at p, hash); a string with escapes has the hash of none."""
     h = hash_start(context)
@@ -265,7 +264,7 @@ def _hashed(buf, word, p, context):
     return p + size + 1, hash_word(h, w)
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _key(buf, word, p, context):
     """(behind the key and its colon and space, hash); p is at the opening quote."""
     p, h = _hashed(buf, word, p, context)
@@ -277,7 +276,7 @@ def _key(buf, word, p, context):
     return skip_space(buf, p + 1), h
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def same(word, a, b, length):
     """Are the `length` bytes at a and b, both before the end of the text, equal?"""
     n = 0
@@ -289,7 +288,7 @@ def same(word, a, b, length):
     return ((word[a + n] ^ word[b + n]) & rest) == 0
 
 
-@compiled
+@kernel(allocates=False)
 def _attribute(buf, word, p, context, names):
     """One {"name":, "type":, "value":} at p: (behind, name's hash, value's place or -1, does it end with the value)."""
     p = skip_space(buf, p + 1)
@@ -317,8 +316,35 @@ def _attribute(buf, word, p, context, names):
     return p + 1, name, value, last
 
 
-@compiled
-def _attributes(buf, word, p, context, names, slots, numbers, found):
+class Wanted(NamedTuple):
+    """The keys that are wanted, and what becomes of their values."""
+
+    slots: NDArray[np.uint64]  # hashes of keys
+    numbers: NDArray[np.int64]  # the field of each, -1 where there is none
+    fields: NDArray[np.int64]  # kind, column or context, is sparse; one column each
+    names: NDArray[np.uint64]  # hashes of the keys `name` and `value` of an attribute
+
+
+class Kept(NamedTuple):
+    """Where values go."""
+
+    dense: NDArray[np.int64]  # a row a column; those of a new row of the text must hold UNKNOWN
+    sparse: NDArray[np.int64]  # row, column, value; one column each
+
+
+class Last(NamedTuple):
+    """What was seen last, as equal bytes need not be parsed again; zeros at the start. See `_attributes`, `_object`."""
+
+    attribute: NDArray[np.int64]
+    next_key: NDArray[np.int64]
+
+
+PLACE, ROW, USED = 0, 1, 2
+"""Cells of a cursor: where the scan is, the next row of `dense`, and entries of `sparse` in use."""
+
+
+@kernel(allocates=False)
+def _attributes(buf, word, p, context, wanted, found):
     """(behind, entries) of a list of attributes. found[0]: field, found[1]: the value's place, one column each.
 
     found[2:]: of the attribute last seen at this position, its field, and where its text up to the value lies and how
@@ -336,10 +362,10 @@ def _attributes(buf, word, p, context, names, slots, numbers, found):
             behind = behind + 1 if behind > 0 and buf[behind] == _CLOSE else np.int64(-1)
             found[0, k] = found[2, k]
         if behind < 0:
-            behind, name, value, last = _attribute(buf, word, p, context, names)
+            behind, name, value, last = _attribute(buf, word, p, context, wanted.names)
             if behind < 0:
                 return behind, count
-            found[0, k] = found[2, k] = find(slots, numbers, name) if value >= 0 else -1
+            found[0, k] = found[2, k] = find(wanted.slots, wanted.numbers, name) if value >= 0 else -1
             found[3, k], found[4, k] = p, value - p if last else 0
         found[1, k] = value
         count = k + 1
@@ -351,7 +377,7 @@ def _attributes(buf, word, p, context, names, slots, numbers, found):
     return p + 1, count
 
 
-@inlined
+@kernel(allocates=False, inline=True)
 def _store(buf, p, kind):
     """(The number that stands for the value at p in its column, a place that is behind the value or in it)."""
     if kind == TIME:
@@ -364,14 +390,16 @@ def _store(buf, p, kind):
     return number, behind
 
 
-@compiled
-def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, sparse, used, found, next_key):
-    """(behind the object at p, sparse entries used). fields: kind, column or context, is sparse; one column each.
+@kernel(allocates=False)
+def _object(buf, word, p, wanted, kept, last_seen, first, cursor):
+    """Behind the object at p, whose values go to the row of the cursor; USED is -1 if there was no room.
 
     next_key: of each field (and, first, of the start) the field whose key came next when it was last seen, its context,
     and where its text lies from there up to the value, and how long it is: as in `_attributes`, equal bytes need not be
     parsed again.
     """
+    fields, found, next_key = wanted.fields, last_seen.attribute, last_seen.next_key
+    row, used = cursor[ROW], cursor[USED]
     context, outer, outermost, depth = np.int64(0), np.int64(0), np.int64(0), 0
     p, last = p + 1, np.int64(0)
     while True:
@@ -384,17 +412,18 @@ def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, spar
             field = np.int64(-2)
             if buf[p] != _CLOSE:
                 if buf[p] != _QUOTE:
-                    return ~p, used
+                    return ~p
                 p, h = _key(buf, word, p, context)
                 if p < 0:
-                    return p, used
-                field = find(slots, numbers, h)
+                    return p
+                field = find(wanted.slots, wanted.numbers, h)
                 next_key[0, last], next_key[1, last] = field, context
                 next_key[2, last], next_key[3, last] = begin, p - begin
         if field == -2:
             p += 1
             if depth == 0:
-                return p, used
+                cursor[USED] = used
+                return p
             context, outer, depth = outer, outermost, depth - 1
         else:
             last = field + 2
@@ -404,67 +433,70 @@ def _object(buf, word, p, slots, numbers, fields, names, first, row, dense, spar
                 p += 1
                 continue
             if kind == ATTRIBUTES and buf[p] == _LIST:
-                p, count = _attributes(buf, word, p, fields[1, field], names, slots, numbers, found)
+                p, count = _attributes(buf, word, p, fields[1, field], wanted, found)
                 for k in range(count):
                     if found[0, k] >= 0:
-                        used, _ = _keep(buf, found[1, k], fields, found[0, k], first, row, dense, sparse, used)
+                        used, _ = _keep(buf, found[1, k], fields, found[0, k], first + row, row, kept, used)
             else:
                 behind = p
                 if field >= 0 and kind != ENTER and kind != ATTRIBUTES:
-                    used, behind = _keep(buf, p, fields, field, first, row, dense, sparse, used)
+                    used, behind = _keep(buf, p, fields, field, first + row, row, kept, used)
                 # behind a number there is no more of it; anything else is looked at
                 p = skip_value(buf, word, p) if behind == p or _in_word(buf[behind]) or buf[p] == _QUOTE else behind
             if p < 0 or used < 0:
-                return p, used
+                cursor[USED] = used
+                return p
         p = skip_space(buf, p)
         if buf[p] == _COMMA:
             p += 1
         elif buf[p] != _CLOSE:
-            return ~p, used
+            return ~p
 
 
-@inlined
-def _keep(buf, p, fields, field, first, row, dense, sparse, used):
+@kernel(allocates=False, inline=True)
+def _keep(buf, p, fields, field, number_of_row, row, kept, used):
     """(Sparse entries used, -1 if there is no room; a place that is behind the value at p or in it)."""
     if used < 0:
         return used, p
     number, behind = _store(buf, p, fields[0, field])
     if not fields[2, field]:
-        dense[fields[1, field], row] = number
+        kept.dense[fields[1, field], row] = number
         return used, behind
+    sparse = kept.sparse
     if used >= sparse.shape[1]:
         return np.int64(-1), p
-    sparse[0, used], sparse[1, used], sparse[2, used] = first + row, fields[1, field], number
+    sparse[0, used], sparse[1, used], sparse[2, used] = number_of_row, fields[1, field], number
     return used + 1, behind
 
 
-@compiled
-def scan_rows(buf, word, p, slots, numbers, fields, names, first, row, stop_row, dense, sparse, used, found, next_key):
-    """Objects of the array whose next element (or end) is at p, until `stop_row` or an array is full.
-    Returns (status, place, next row, sparse entries used); the columns of a new row must hold UNKNOWN. Row 0 of
-    `dense` is row `first` of the array. `found` and `next_key` are what `_attributes` and `_object` remember; zeros at
-    the start."""
+@kernel(allocates=False)
+def scan_rows(buf, word, wanted, kept, last_seen, first, cursor):
+    """Objects of the array whose next element (or end) is at the cursor, until an array is full; returns why it stops.
+    Row 0 of `dense` is row `first` of the array."""
     while True:
-        p = skip_space(buf, p)
+        p = skip_space(buf, cursor[PLACE])
+        cursor[PLACE] = p
         if buf[p] == _END_LIST:
-            return DONE, p + 1, row, used
+            cursor[PLACE] = p + 1
+            return DONE
         if buf[p] != _OPEN:
-            return BAD, p, row, used
-        if row >= stop_row:
-            return FULL, p, row, used
-        behind, now = _object(
-            buf, word, p, slots, numbers, fields, names, first, row, dense, sparse, used, found, next_key
-        )
+            return BAD
+        row, used = cursor[ROW], cursor[USED]
+        if row >= kept.dense.shape[1]:
+            return FULL
+        behind = _object(buf, word, p, wanted, kept, last_seen, first, cursor)
         if behind < 0:
-            return BAD, ~behind, row, used
-        if now < 0:
-            for column in range(len(dense)):
-                dense[column, row] = UNKNOWN
-            return FULL, p, row, used
-        p, used, row = skip_space(buf, behind), now, row + 1
-        if buf[p] == _COMMA:
+            cursor[PLACE], cursor[USED] = ~behind, used
+            return BAD
+        if cursor[USED] < 0:
+            for column in range(len(kept.dense)):
+                kept.dense[column, row] = UNKNOWN
+            cursor[USED] = used
+            return FULL
+        p = skip_space(buf, behind)
+        is_last = buf[p] != _COMMA
+        if not is_last:
             p = skip_space(buf, p + 1)
-            if buf[p] != _OPEN:
-                return BAD, p, row, used
-        elif buf[p] != _END_LIST:
-            return BAD, p, row, used
+        cursor[PLACE], cursor[ROW] = p, row + 1
+        if buf[p] != (_END_LIST if is_last else _OPEN):
+            return BAD

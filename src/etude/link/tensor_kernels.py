@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import NamedTuple
 
-from etude.link.scan_kernels import compiled, skip_string
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+from etude.link.scan_kernels import skip_string
+
+I64 = NDArray[np.int64]
 
 _QUOTE, _COMMA, _LIST, _END_LIST = 34, 44, 91, 93
 
 
-@compiled
+@kernel(allocates=False)
 def _tensor(buf, p, five):
     """Behind the fifth number of the list at p, and its comma, where a string follows; -1 where that is not so."""
     p += 1
@@ -32,7 +37,7 @@ def _tensor(buf, p, five):
     return p if buf[p] == _QUOTE else -1
 
 
-@compiled
+@kernel(allocates=False)
 def read_tensors(buf, word, places, row, out, used, five):
     """Writes (row, id, storage, offset, elements, element bytes) of every tensor of the values at places[row:], lists
     of them included, from `used` on. Returns (the next row, used); a row that does not fit is not begun.
@@ -73,12 +78,28 @@ def read_tensors(buf, word, places, row, out, used, five):
     return row, used
 
 
-@njit(cache=True)
-def flows(order, in_start, in_code, in_storage, out_start, out_code, out_storage, first, last, is_leaf, host_only,
-          codes, source, target):  # fmt: skip
+class TensorUses(NamedTuple):
+    """Tensors that operators read or write: those of operator i are start[i]:start[i+1]."""
+
+    start: I64
+    code: I64  # which tensor
+    storage: I64  # the memory that it is a view of
+
+
+class Activities(NamedTuple):
+    """What ran for each operator on the device."""
+
+    first: I64  # -1: nothing
+    last: I64
+    is_leaf: NDArray[np.bool_]  # the operator calls no other
+
+
+@kernel
+def flows(order, inputs, outputs, activities, host_only, made, pairs):
     """What each operator reads that another wrote: pairs of activities, or of leaf operators where nothing runs on a
-    device. `order`: operators by start; first, last: their activities or -1. Returns how many pairs."""
-    made = np.full(codes, -1, np.int64)  # who wrote a tensor last: an activity, or an operator
+    device. `order`: operators by start. `made`, -1 at the start, is who wrote each tensor last: an activity, or an
+    operator. Returns how many pairs."""
+    first, last, is_leaf = activities.first, activities.last, activities.is_leaf
     n = 0
     for op in order:
         works = is_leaf[op] if host_only else first[op] >= 0
@@ -86,18 +107,18 @@ def flows(order, in_start, in_code, in_storage, out_start, out_code, out_storage
             continue
         begin = op if host_only else first[op]
         if works:
-            for k in range(in_start[op], in_start[op + 1]):
-                writer = made[in_code[k]]
+            for k in range(inputs.start[op], inputs.start[op + 1]):
+                writer = made[inputs.code[k]]
                 if writer >= 0 and writer != begin and not (not host_only and first[op] <= writer <= last[op]):
-                    source[n], target[n] = writer, begin
+                    pairs[0, n], pairs[1, n] = writer, begin
                     n += 1
-        for k in range(out_start[op], out_start[op + 1]):
+        for k in range(outputs.start[op], outputs.start[op + 1]):
             if works:
-                made[out_code[k]] = op if host_only else last[op]
+                made[outputs.code[k]] = op if host_only else last[op]
                 continue
-            made[out_code[k]] = -1
-            for j in range(in_start[op], in_start[op + 1]):  # a view: whoever wrote the storage wrote it
-                if in_storage[j] == out_storage[k] and made[in_code[j]] >= 0:
-                    made[out_code[k]] = made[in_code[j]]
+            made[outputs.code[k]] = -1
+            for j in range(inputs.start[op], inputs.start[op + 1]):  # a view: whoever wrote the storage wrote it
+                if inputs.storage[j] == outputs.storage[k] and made[inputs.code[j]] >= 0:
+                    made[outputs.code[k]] = made[inputs.code[j]]
                     break
     return n

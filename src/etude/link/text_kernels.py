@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from etude.link.scan_kernels import compiled, skip_value
+from etude.kernels.compile import kernel
+from etude.link.scan_kernels import skip_value
 
 DONE, GROW, ODD = 0, 1, 2
 _PREFIX = 5  # room for the length of a slice, until it is known
 
 
-@compiled
+@kernel(allocates=False)
 def _number(buf, q, out, p):
     """(behind in buf, behind in out); -1 for out where Python may show another text than the file has."""
     first = q
@@ -49,7 +50,7 @@ def _number(buf, q, out, p):
     return q, p
 
 
-@compiled
+@kernel(allocates=False)
 def _python(buf, q, end, out, p):
     """Where the text of the value buf[q:end] ends in `out`; -1 where only Python itself can tell."""
     while q < end:
@@ -91,7 +92,7 @@ def _python(buf, q, end, out, p):
     return p
 
 
-@compiled
+@kernel(allocates=False)
 def python_texts(buf, word, places, begin, offsets, out, used):
     """Slices (length first) of the lists at `places[begin:]`; -1 where there is none.
     Returns (status, next row, bytes used); ODD: the row is for Python to write."""

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.link import tree_kernels as k
+from etude.kernels.csr import starts
+from etude.kernels.intervals import nest
 from etude.link.device import DeviceTrace
 from etude.model.schema import UNKNOWN
 
@@ -38,13 +39,18 @@ def innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns
 
     An interval that ends after the one that it begins in holds nothing, and is held by what holds all of it.
     """
-    return _innermost(thread, start_ns, end_ns, is_outer, np.lexsort((-end_ns, start_ns, thread)), slack_ns)
-
-
-def _innermost(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, order: I64, slack_ns: int) -> I64:
+    order = np.lexsort((-end_ns, start_ns, thread))
+    inside = _nested(thread[order], start_ns[order], end_ns[order], is_outer[order], slack_ns)
     found = np.empty(len(order), np.int64)
-    k.innermost(thread, start_ns, end_ns, is_outer, order, slack_ns, found)
+    found[order] = np.where(inside >= 0, order[inside], -1)
     return found
+
+
+def _nested(thread: I64, start_ns: I64, end_ns: I64, is_outer: Bools, slack_ns: int) -> I64:
+    """The same of intervals by thread, start and, longest first, end."""
+    parent, apart = np.empty(len(thread), np.int64), np.empty(len(thread), np.bool_)
+    nest(starts(thread), start_ns, end_ns.copy(), is_outer, slack_ns, parent, apart)
+    return parent
 
 
 def call_tree(device: DeviceTrace, rows: Bools) -> Tree:
@@ -53,5 +59,4 @@ def call_tree(device: DeviceTrace, rows: Bools) -> Tree:
     end = device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
     row = row[np.lexsort((-end, device.start_ns[row], device.tid[row]))]
     start, end = device.start_ns[row], device.start_ns[row] + np.maximum(device.duration_ns[row], 0)
-    outer, in_order = ~device.name_has("gloo:")[row], np.arange(len(row))
-    return Tree(row, _innermost(device.tid[row], start, end, outer, in_order, ROUNDING_NS))
+    return Tree(row, _nested(device.tid[row], start, end, ~device.name_has("gloo:")[row], ROUNDING_NS))

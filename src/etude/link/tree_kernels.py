@@ -1,37 +1,13 @@
-"""Compiled: which of some intervals is the innermost around another."""
+"""Compiled walks over call trees, in which a caller comes before what it calls."""
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from etude.kernels.compile import kernel
 
 
-@njit(cache=True)
-def innermost(thread, start, end, is_outer, order, slack, found):
-    """found[i]: the latest interval in `order` that is an outer one, of the same thread, and holds i; -1: none.
-
-    `order` is by thread, start and, longest first, end. An outer interval that reaches out of the one that it begins
-    in, by more than `slack`, holds nothing.
-    """
-    stack = np.empty(len(order), np.int64)
-    depth = 0
-    last = np.int64(-1)
-    for i in order:
-        if last >= 0 and thread[i] != thread[last]:
-            depth = 0
-        last = i
-        while depth and end[stack[depth - 1]] <= start[i]:
-            depth -= 1
-        level = depth
-        while level and end[i] > end[stack[level - 1]] + slack:
-            level -= 1
-        found[i] = stack[level - 1] if level else -1
-        if is_outer[i] and level == depth:
-            stack[depth] = i
-            depth += 1
-
-
-@njit(cache=True)
+@kernel
 def inherit(order, parent, value):
     """Rows without a value (-1) take that of their parent, which comes before them in `order`."""
     for i in order:
@@ -39,7 +15,7 @@ def inherit(order, parent, value):
             value[i] = value[parent[i]]
 
 
-@njit(cache=True)
+@kernel
 def lend(order, parent, value, lent, may):
     """Rows without a value (-1) that may have one take `lent` from a row that they are around."""
     for at in range(len(order) - 1, -1, -1):
@@ -48,7 +24,7 @@ def lend(order, parent, value, lent, may):
             value[parent[i]] = lent
 
 
-@njit(cache=True)
+@kernel
 def claims(order, parent, known, made_of_others, claim):
     """claim[i]: the operator whose work what i does is part of; -1: none is known. Outermost first, but an operator
     that is made of others claims only where none of those is known."""

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.varint import decode_varint, encode_varint
 from etude.model.schema import ValueKind
-from etude.model.text import slice_bytes, varint
+from etude.model.text import slice_bytes
 
 V = ValueKind
 _PACK: Final = {
@@ -52,17 +53,6 @@ def scalar_to_cell(kind: ValueKind, value: Any) -> int:
     return int(value) - 2**64 if int(value) >= 2**63 else int(value)
 
 
-def read_varint(data: bytes, p: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[p]
-        p += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return value & 0xFFFFFFFFFFFFFFFF, p
-        shift += 7
-
-
 def varint_to_scalar(kind: ValueKind, raw: int) -> Any:
     """A varint's 64 bits as the kind reads them (32-bit kinds keep the low half, as protobuf does)."""
     if kind == V.BOOL:
@@ -78,8 +68,8 @@ def varint_to_scalar(kind: ValueKind, raw: int) -> Any:
 
 def scalar_to_varint(kind: ValueKind, value: Any) -> bytes:
     if kind in (V.SINT32, V.SINT64):
-        return varint((value << 1) ^ (value >> 63))
-    return varint(int(value))
+        return encode_varint((value << 1) ^ (value >> 63))
+    return encode_varint(int(value))
 
 
 def decode_value(heap: NDArray[np.uint8], kind: ValueKind, cell: int) -> Any:
@@ -98,7 +88,7 @@ def decode_list(kind: ValueKind, payload: bytes) -> list[Any]:
     out: list[Any] = []
     p = 0
     while p < len(payload):
-        tag, p = read_varint(payload, p)
+        tag, p = decode_varint(payload, p)
         p = _list_field(one, payload, p, tag, out)
     return out
 
@@ -106,7 +96,7 @@ def decode_list(kind: ValueKind, payload: bytes) -> list[Any]:
 def _list_field(one: ValueKind, payload: bytes, p: int, tag: int, out: list[Any]) -> int:
     wire = tag & 7
     if wire == 2:
-        length, p = read_varint(payload, p)
+        length, p = decode_varint(payload, p)
         body, p = payload[p : p + length], p + length
         if tag >> 3 != 1:
             return p
@@ -117,11 +107,11 @@ def _list_field(one: ValueKind, payload: bytes, p: int, tag: int, out: list[Any]
         else:
             q = 0
             while q < len(body):
-                raw, q = read_varint(body, q)
+                raw, q = decode_varint(body, q)
                 out.append(varint_to_scalar(one, raw))
         return p
     if wire == 0:
-        raw, p = read_varint(payload, p)
+        raw, p = decode_varint(payload, p)
         if tag >> 3 == 1 and one not in _PACK and one not in (V.STRING, V.BYTES):
             out.append(varint_to_scalar(one, raw))
         return p
@@ -135,7 +125,7 @@ def _list_field(one: ValueKind, payload: bytes, p: int, tag: int, out: list[Any]
 
 def _skip_group(payload: bytes, p: int, number: int) -> int:
     while True:
-        tag, p = read_varint(payload, p)
+        tag, p = decode_varint(payload, p)
         if tag & 7 == 4:
             return p
         if tag & 7 == 3:
@@ -149,11 +139,11 @@ def encode_list(kind: ValueKind, values: list[Any]) -> bytes:
     one = element(kind)
     if one in (V.STRING, V.BYTES):
         raws = [v.encode() if isinstance(v, str) else v for v in values]
-        return b"".join(b"\x0a" + varint(len(r)) + r for r in raws)
+        return b"".join(b"\x0a" + encode_varint(len(r)) + r for r in raws)
     if not values:
         return b""
     if one in _PACK:
         body = b"".join(struct.pack(_PACK[one], v) for v in values)
     else:
         body = b"".join(scalar_to_varint(one, v) for v in values)
-    return b"\x0a" + varint(len(body)) + body
+    return b"\x0a" + encode_varint(len(body)) + body

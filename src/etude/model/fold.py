@@ -6,13 +6,13 @@ ids and tags begin) and for the values that a rank may have of its own.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.model import text
+from etude.model.fingerprint import Fingerprint
 from etude.model.job import VALUE_COLUMNS, Job
 from etude.model.schema import NODE
 from etude.model.trace import EDGE_NAMES, Trace
@@ -88,20 +88,12 @@ def _own_values(shared: Trace, trace: Trace) -> dict[str, NDArray[Any]]:
 
 def digest(trace: Trace, id_base: int = 0, tag_base: int = 0) -> bytes:
     """A fingerprint of everything in a trace but its bases and values; equal for equal programs and for no others."""
-    h = hashlib.blake2b(digest_size=32)
     trace = _rebased(trace, id_base, tag_base)
-
-    def add(label: str, array: NDArray[Any]) -> None:
-        h.update(f"{label}:{array.dtype}:{len(array)};".encode())
-        if array.strides == (0,):  # nothing recorded
-            h.update(b"constant" + array[:1].tobytes())
-        else:
-            h.update(np.ascontiguousarray(array).data)
+    found = Fingerprint(trace.group_slots, trace.peer_slots)
 
     def add_text(label: str, offsets: NDArray[np.int64]) -> None:
         codes, unique = text.intern(trace.heap, offsets)
-        add(label, codes)
-        add(f"{label} words", text.gather(trace.heap, unique)[0])
+        found.add(label, codes, text.gather(trace.heap, unique)[0])
 
     for c in NODE:
         column = getattr(trace, c.name)
@@ -110,22 +102,19 @@ def digest(trace: Trace, id_base: int = 0, tag_base: int = 0) -> bytes:
         if c.is_text and column.strides != (0,):
             add_text(c.name, column)
         else:
-            add(c.name, column)
-    for name in EDGE_NAMES:
-        add(name, getattr(trace, name))
+            found.add(c.name, column)
+    found.add(*(getattr(trace, name) for name in EDGE_NAMES))
     used, first, codes = np.unique(trace.layout, return_index=True, return_inverse=True)
     order = np.argsort(first)
     rank_of = np.empty(len(used), np.int32)
     rank_of[order] = np.arange(len(used))
-    add("layout", rank_of[codes])
-    h.update(repr([trace.layouts[used[o]] for o in order]).encode())
+    found.add(rank_of[codes], [trace.layouts[used[o]] for o in order])
     for key, (nodes, cells) in sorted(trace.attr_cells().items()):
-        add(f"nodes {key}", nodes)
+        found.add(key, nodes)
         if key[1].is_heap:
-            add_text(f"cells {key}", cells)
+            add_text("cells", cells)
         else:
-            add(f"cells {key}", cells)
-    add("extra_row", trace.extra_row)
+            found.add(cells)
+    found.add(trace.extra_row)
     add_text("extra", trace.extra)
-    h.update(repr((trace.group_slots, trace.peer_slots)).encode())
-    return h.digest()
+    return found.digest()

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from etude.errors import CycleError, TraceError, UsageError
+from etude.kernels.compile import kernel
+from etude.kernels.csr import reverse, topological
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 
@@ -67,7 +68,7 @@ def dependencies(trace: Trace, which: Which = "both") -> Csr:
 def successors(trace: Trace, which: Which = "both") -> Csr:
     """Who waits for each node: ascending, twice where a dependency is there twice."""
     dep = dependencies(trace, which)
-    return Csr(*_reversed(dep.start, dep.rows))
+    return Csr(*reverse(dep.start, dep.rows))
 
 
 def topological_order(trace: Trace, which: Which = "both", *, block_missing: bool = False) -> I32:
@@ -79,8 +80,8 @@ def topological_order(trace: Trace, which: Which = "both", *, block_missing: boo
 
 def _order(dep: Csr, block_missing: bool) -> I32:
     order = np.empty(len(dep), np.int32)
-    after = _reversed(dep.start, dep.rows)
-    return order[: _kahn(dep.start, dep.rows, *after, order, block_missing)]
+    waits = _waits(dep.start, dep.rows, block_missing)
+    return order[: topological(waits, *reverse(dep.start, dep.rows), order)]
 
 
 def find_cycle(trace: Trace, which: Which = "both", *, but_self: bool = False) -> I32:
@@ -169,7 +170,7 @@ def cycle_text(ids: list[int]) -> str:
 # -- kernels -----------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def _interleave(start_a, rows_a, start_b, rows_b, start, rows):  # type: ignore[no-untyped-def]
     for i in range(len(start) - 1):
         p = start[i]
@@ -181,56 +182,19 @@ def _interleave(start_a, rows_a, start_b, rows_b, start, rows):  # type: ignore[
             p += 1
 
 
-@njit(cache=True)
-def _reversed(start, rows):  # type: ignore[no-untyped-def]
-    n = len(start) - 1
-    after = np.zeros(n + 1, np.int64)
-    for k in range(len(rows)):
-        if rows[k] >= 0:
-            after[rows[k] + 1] += 1
-    for i in range(n):
-        after[i + 1] += after[i]
-    at = after[:-1].copy()
-    who = np.empty(after[n], np.int32)
-    for i in range(n):
-        for k in range(start[i], start[i + 1]):
-            d = rows[k]
-            if d >= 0:
-                who[at[d]] = i
-                at[d] += 1
-    return after, who
-
-
-@njit(cache=True)
-def _kahn(start, rows, after, who, order, block_missing):  # type: ignore[no-untyped-def]
-    """Fills `order` and returns how many nodes it holds."""
-    n = len(start) - 1
-    waits = np.empty(n, np.int64)
-    tail = 0
-    for i in range(n):
-        count = start[i + 1] - start[i]
+@kernel
+def _waits(start, rows, block_missing):  # type: ignore[no-untyped-def]
+    """How many dependencies each node waits for; those on missing ids too, if they block."""
+    waits = np.empty(len(start) - 1, np.int64)
+    for i in range(len(waits)):
+        waits[i] = start[i + 1] - start[i]
         if not block_missing:
             for k in range(start[i], start[i + 1]):
-                if rows[k] < 0:
-                    count -= 1
-        waits[i] = count
-        if count == 0:
-            order[tail] = i
-            tail += 1
-    head = 0
-    while head < tail:
-        node = order[head]
-        head += 1
-        for k in range(after[node], after[node + 1]):
-            w = who[k]
-            waits[w] -= 1
-            if waits[w] == 0:
-                order[tail] = w
-                tail += 1
-    return tail
+                waits[i] -= rows[k] < 0
+    return waits
 
 
-@njit(cache=True)
+@kernel
 def _without_self(start, rows):  # type: ignore[no-untyped-def]
     out = rows.copy()
     for i in range(len(start) - 1):
@@ -240,7 +204,7 @@ def _without_self(start, rows):  # type: ignore[no-untyped-def]
     return out
 
 
-@njit(cache=True)
+@kernel
 def _walk_cycle(start, rows, done):  # type: ignore[no-untyped-def]
     """From the first node that is not done, to its first dependency that is not done, until a node comes again."""
     n = len(start) - 1
@@ -261,7 +225,7 @@ def _walk_cycle(start, rows, done):  # type: ignore[no-untyped-def]
     return path[seen_at[node] : length].copy()
 
 
-@njit(cache=True)
+@kernel
 def _longest(start, rows, order, cost):  # type: ignore[no-untyped-def]
     """(finish of each node, the dependency that let it start last or -1)."""
     finish = np.zeros(len(cost), np.int64)
@@ -279,7 +243,7 @@ def _longest(start, rows, order, cost):  # type: ignore[no-untyped-def]
     return finish, before
 
 
-@njit(cache=True)
+@kernel
 def _reached(start, rows, seeds):  # type: ignore[no-untyped-def]
     mask = np.zeros(len(start) - 1, np.bool_)
     stack = np.empty(len(start) - 1, np.int32)

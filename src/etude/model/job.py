@@ -55,15 +55,8 @@ class Note:
 
     rank: int
     what: str
-
-    @property
-    def of_the_edges(self) -> bool:
-        """It is about what began before a recording, or ended after it, as something always does."""
-        return self.what.endswith((BEFORE, AFTER))
-
-
-BEFORE, AFTER = "launched before the recording began", "the recording ends before it"
-"""How notes about the edges of a recording end."""
+    at_edge: bool = False
+    """It is about what began before a recording, or ended after it, as something always does."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -201,7 +194,7 @@ class Part:
     peers: I64
     """Rank behind each peer slot."""
     metadata: bytes = DEFAULT_METADATA
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
 
 def assemble(
@@ -249,5 +242,5 @@ def assemble(
         metadata_of=np.array(metadata_of, np.int32),
         timing=timing,
         provenance=provenance or {},
-        notes=tuple(Note(p.rank, text) for p in parts for text in p.notes),
+        notes=tuple(note for p in parts for note in p.notes),
     )

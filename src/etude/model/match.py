@@ -17,12 +17,13 @@ ranks, so a folded job of thousands of ranks is matched as fast as its few trace
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.compile import kernel
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
@@ -83,7 +84,7 @@ class Uses:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Links:
+class MessageLinks:
     """Who sends to whom, ordered by (src, dst)."""
 
     src: I64
@@ -117,7 +118,7 @@ class Matching:
     classes: Classes
     sides: Sides
     uses: Uses
-    links: Links
+    links: MessageLinks
     pairings: Pairings
 
 
@@ -132,7 +133,7 @@ def match(job: Job) -> Matching:
     src, dst = job.ranks.astype(np.int64)[send_at], job.ranks.astype(np.int64)[recv_at]
     links = _links(job, (src, send_peer, send_side), (recv_peer, dst, recv_side))
     number, pairings = _pairings(job, sides, links)
-    linked = Links(links.src, links.dst, links.src_at, links.dst_at, links.send_side, links.recv_side, number)
+    linked = MessageLinks(links.src, links.dst, links.src_at, links.dst_at, links.send_side, links.recv_side, number)
     return Matching(classes, sides, uses, linked, pairings)
 
 
@@ -313,7 +314,7 @@ def positions(job: Job, rank: I64) -> I32:
     return np.where(job.ranks[where] == rank, where, -1).astype(np.int32)
 
 
-def _links(job: Job, sends: Flow, recvs: Flow) -> Links:
+def _links(job: Job, sends: Flow, recvs: Flow) -> MessageLinks:
     """Sends and receives joined on (src, dst)."""
     src, dst = np.concatenate([sends[0], recvs[0]]), np.concatenate([sends[1], recvs[1]])
     order = np.lexsort((dst, src))
@@ -327,10 +328,10 @@ def _links(job: Job, sends: Flow, recvs: Flow) -> Links:
     recv_side[number[len(sends[0]) :]] = recvs[2]
     src, dst = src[order][fresh], dst[order][fresh]
     none = np.full(links, -1, np.int32)
-    return Links(src, dst, positions(job, src), positions(job, dst), send_side, recv_side, none)
+    return MessageLinks(src, dst, positions(job, src), positions(job, dst), send_side, recv_side, none)
 
 
-def _pairings(job: Job, sides: Sides, links: Links) -> tuple[I32, Pairings]:
+def _pairings(job: Job, sides: Sides, links: MessageLinks) -> tuple[I32, Pairings]:
     """Pairing of each link, and the pairings: one for each (sends, receives, difference of tag bases)."""
     both = np.flatnonzero((links.send_side >= 0) & (links.recv_side >= 0))
     shift = job.tag_base[links.src_at[both]] - job.tag_base[links.dst_at[both]]
@@ -340,7 +341,7 @@ def _pairings(job: Job, sides: Sides, links: Links) -> tuple[I32, Pairings]:
     number[both] = inverse.reshape(-1)
     send = _messages(sides, unique[:, 0], unique[:, 2])
     recv = _messages(sides, unique[:, 1], np.zeros(len(unique), np.int64))
-    pair, lone_send, lone_recv = _merge(*send, *recv)
+    pair, lone_send, lone_recv = _merge(send, recv)
     count = np.arange(len(unique) + 1)
     return number, Pairings(
         np.searchsorted(pair[:, 0], count),
@@ -353,8 +354,17 @@ def _pairings(job: Job, sides: Sides, links: Links) -> tuple[I32, Pairings]:
     )
 
 
-def _messages(sides: Sides, side: I64, shift: I64) -> tuple[I64, NDArray[np.bool_], I64, I64]:
-    """(pairing, has a tag, tag, position in the flat columns) of the messages of these sides, ordered by all four.
+class Ends(NamedTuple):
+    """Sends or receives, ordered by all columns."""
+
+    pairing: I64
+    tagged: NDArray[np.bool_]
+    tag: I64
+    at: I64  # position in the flat columns
+
+
+def _messages(sides: Sides, side: I64, shift: I64) -> Ends:
+    """The messages of these sides.
 
     Only the difference of two bases counts, so negative tags, which have no base, are kept apart."""
     length = (sides.start[1:] - sides.start[:-1])[side]
@@ -364,36 +374,39 @@ def _messages(sides: Sides, side: I64, shift: I64) -> tuple[I64, NDArray[np.bool
     tagged = tag >= 0
     tag = np.where(tagged, tag + shift[pairing], tag)
     order = np.lexsort((at, tag, tagged, pairing))
-    return pairing[order], tagged[order], tag[order], at[order]
+    return Ends(pairing[order], tagged[order], tag[order], at[order])
 
 
-@njit(cache=True)
-def _merge(pairing_s, tagged_s, tag_s, at_s, pairing_r, tagged_r, tag_r, at_r):  # type: ignore[no-untyped-def]
+@kernel
+def _merge(send, recv):  # type: ignore[no-untyped-def]
     """Two ordered lists side by side: equal keys are pairs, the smaller of two unequal ones is alone."""
-    pair = np.empty((min(len(at_s), len(at_r)), 3), np.int64)
-    lone_s, lone_r = np.empty((len(at_s), 2), np.int64), np.empty((len(at_r), 2), np.int64)
-    pairs = alone_s = alone_r = 0
-    i = j = 0
-    while i < len(at_s) or j < len(at_r):
-        order = -1 if j == len(at_r) else 1 if i == len(at_s) else 0
+    sends, recvs = len(send.at), len(recv.at)
+    pair = np.empty((min(sends, recvs), 3), np.int64)
+    lone_send, lone_recv = np.empty((sends, 2), np.int64), np.empty((recvs, 2), np.int64)
+    pairs = i = j = 0
+    while i < sends or j < recvs:
+        order = -1 if j == recvs else 1 if i == sends else _compared(send, i, recv, j)
         if order == 0:
-            if pairing_s[i] != pairing_r[j]:
-                order = -1 if pairing_s[i] < pairing_r[j] else 1
-            elif tagged_s[i] != tagged_r[j]:
-                order = -1 if tagged_s[i] < tagged_r[j] else 1
-            elif tag_s[i] != tag_r[j]:
-                order = -1 if tag_s[i] < tag_r[j] else 1
-        if order == 0:
-            pair[pairs, 0], pair[pairs, 1], pair[pairs, 2] = pairing_s[i], at_s[i], at_r[j]
+            pair[pairs, 0], pair[pairs, 1], pair[pairs, 2] = send.pairing[i], send.at[i], recv.at[j]
             pairs += 1
             i += 1
             j += 1
         elif order < 0:
-            lone_s[alone_s, 0], lone_s[alone_s, 1] = pairing_s[i], at_s[i]
-            alone_s += 1
+            lone_send[i - pairs, 0], lone_send[i - pairs, 1] = send.pairing[i], send.at[i]
             i += 1
         else:
-            lone_r[alone_r, 0], lone_r[alone_r, 1] = pairing_r[j], at_r[j]
-            alone_r += 1
+            lone_recv[j - pairs, 0], lone_recv[j - pairs, 1] = recv.pairing[j], recv.at[j]
             j += 1
-    return pair[:pairs], lone_s[:alone_s], lone_r[:alone_r]
+    return pair[:pairs], lone_send[: sends - pairs], lone_recv[: recvs - pairs]
+
+
+@kernel(allocates=False)
+def _compared(send, i, recv, j):  # type: ignore[no-untyped-def]
+    """-1 or 1 where the key of the send is below or above that of the receive, 0 where they are equal."""
+    if send.pairing[i] != recv.pairing[j]:
+        return -1 if send.pairing[i] < recv.pairing[j] else 1
+    if send.tagged[i] != recv.tagged[j]:
+        return -1 if send.tagged[i] < recv.tagged[j] else 1
+    if send.tag[i] != recv.tag[j]:
+        return -1 if send.tag[i] < recv.tag[j] else 1
+    return 0

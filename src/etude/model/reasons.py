@@ -5,13 +5,14 @@ A node that waits for its launch, for two tensors and, in program order, for a n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.compile import kernel
+from etude.kernels.varint import put_varint, varint_length
 from etude.model import text
 from etude.model.schema import Why
 
@@ -48,7 +49,7 @@ def spell(trace: Trace, heap: U8) -> tuple[U8, I64]:
     size = _place(explained(trace), trace.data_start, trace.ctrl_start, base, offset)
     bigger = np.zeros(size + text.PAD, np.uint8)
     bigger[:base] = heap[:base]
-    _spell(trace.data_start, trace.data_why, trace.ctrl_start, trace.ctrl_why, LETTERS, offset, bigger)
+    _spell(Reasons(trace.data_start, trace.data_why, trace.ctrl_start, trace.ctrl_why), offset, bigger)
     return bigger, offset
 
 
@@ -57,7 +58,7 @@ def read(heap: U8, offset: I64, data_start: I64, ctrl_start: I64) -> tuple[U8, U
     row's text, -1 where there is none. Text fits if it has a letter for each edge, and says more than nothing."""
     data_why, ctrl_why = np.zeros(int(data_start[-1]), np.uint8), np.zeros(int(ctrl_start[-1]), np.uint8)
     strange = np.zeros(len(offset), np.bool_)
-    _read(heap, offset, data_start, ctrl_start, _MEANING, data_why, ctrl_why, strange)
+    _read(heap, offset, Reasons(data_start, data_why, ctrl_start, ctrl_why), strange)
     return data_why, ctrl_why, np.flatnonzero(strange)
 
 
@@ -71,7 +72,7 @@ def spelled(trace: Trace, node: int) -> str:
     return LETTERS[found].tobytes().decode() if found.any() else ""
 
 
-@njit(cache=True)
+@kernel
 def _explained(start, why, found):  # type: ignore[no-untyped-def]
     for i in range(len(found)):
         for e in range(start[i], start[i + 1]):
@@ -80,7 +81,7 @@ def _explained(start, why, found):  # type: ignore[no-untyped-def]
                 break
 
 
-@njit(cache=True)
+@kernel
 def _place(wanted, data_start, ctrl_start, base, offset):  # type: ignore[no-untyped-def]
     """Offsets of slices of one byte an edge, each behind its length; returns where they end."""
     p = base
@@ -88,28 +89,39 @@ def _place(wanted, data_start, ctrl_start, base, offset):  # type: ignore[no-unt
         if wanted[i]:
             offset[i] = p
             length = data_start[i + 1] - data_start[i] + ctrl_start[i + 1] - ctrl_start[i]
-            p += length + text.varint_len(np.uint64(length))
+            p += length + varint_length(np.uint64(length))
     return p
 
 
-@njit(cache=True)
-def _spell(data_start, data_why, ctrl_start, ctrl_why, letters, offset, heap):  # type: ignore[no-untyped-def]
+class Reasons(NamedTuple):
+    """Why of the edges of each node."""
+
+    data_start: I64
+    data_why: U8
+    ctrl_start: I64
+    ctrl_why: U8
+
+
+@kernel
+def _spell(reasons, offset, heap):  # type: ignore[no-untyped-def]
+    data_start, ctrl_start = reasons.data_start, reasons.ctrl_start
     for i in range(len(offset)):
         p = offset[i]
         if p < 0:
             continue
         length = data_start[i + 1] - data_start[i] + ctrl_start[i + 1] - ctrl_start[i]
-        p = text.put_varint(heap, p, length)
+        p = put_varint(heap, p, length)
         for e in range(data_start[i], data_start[i + 1]):
-            heap[p] = letters[data_why[e]]
+            heap[p] = LETTERS[reasons.data_why[e]]
             p += 1
         for e in range(ctrl_start[i], ctrl_start[i + 1]):
-            heap[p] = letters[ctrl_why[e]]
+            heap[p] = LETTERS[reasons.ctrl_why[e]]
             p += 1
 
 
-@njit(cache=True)
-def _read(heap, offset, data_start, ctrl_start, meaning, data_why, ctrl_why, strange):  # type: ignore[no-untyped-def]
+@kernel
+def _read(heap, offset, reasons, strange):  # type: ignore[no-untyped-def]
+    data_start, ctrl_start = reasons.data_start, reasons.ctrl_start
     for i in range(len(offset)):
         if offset[i] < 0:
             continue
@@ -119,12 +131,12 @@ def _read(heap, offset, data_start, ctrl_start, meaning, data_why, ctrl_why, str
         fits, known = length == num_data + ctrl_start[i + 1] - ctrl, False
         if fits:
             for p in range(first, first + length):
-                fits &= meaning[heap[p]] != _NONE
-                known |= meaning[heap[p]] != 0
+                fits &= _MEANING[heap[p]] != _NONE
+                known |= _MEANING[heap[p]] != 0
         if not (fits and known):
             strange[i] = True
             continue
         for e in range(num_data):
-            data_why[data + e] = meaning[heap[first + e]]
+            reasons.data_why[data + e] = _MEANING[heap[first + e]]
         for e in range(length - num_data):
-            ctrl_why[ctrl + e] = meaning[heap[first + num_data + e]]
+            reasons.ctrl_why[ctrl + e] = _MEANING[heap[first + num_data + e]]

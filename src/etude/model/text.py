@@ -7,11 +7,13 @@ writing copies slices. Every heap ends in PAD zero bytes, so kernels may load ei
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+from etude.kernels.varint import LONGEST, decode_varint, encode_varint, put_varint, read_varint
 
 PAD = 8
 U8 = NDArray[np.uint8]
@@ -33,72 +35,24 @@ def words(heap: U8) -> NDArray[np.uint64]:
     return np.lib.stride_tricks.as_strided(first, shape=(len(heap) - 7,), strides=(1,), writeable=heap.flags.writeable)
 
 
-def varint(value: int) -> bytes:
-    value &= 0xFFFFFFFFFFFFFFFF
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def prefix(heap, offset):  # type: ignore[no-untyped-def]
     """(first byte, length) of the slice at offset; the heap was checked when it was made."""
-    value = np.int64(heap[offset])
-    if value < 128:
-        return offset + 1, value
-    value &= 127
-    shift = 7
-    p = offset + 1
-    while True:
-        byte = np.int64(heap[p])
-        p += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return p, value
-        shift += 7
-
-
-@njit(cache=True, inline="always")
-def put_varint(out, p, value):  # type: ignore[no-untyped-def]
-    """Writes a number without a sign at `p`; returns where it ends."""
-    rest = np.uint64(value)
-    while rest > np.uint64(127):
-        out[p] = np.uint8(rest & np.uint64(127)) | np.uint8(128)
-        rest >>= np.uint64(7)
-        p += 1
-    out[p] = np.uint8(rest)
-    return p + 1
-
-
-@njit(cache=True, inline="always")
-def varint_len(value):  # type: ignore[no-untyped-def]
-    n = 1
-    while value > np.uint64(127):
-        value >>= np.uint64(7)
-        n += 1
-    return n
+    length, first = read_varint(heap, offset, len(heap))
+    return first, np.int64(length)
 
 
 def slice_bytes(heap: U8, offset: int) -> bytes:
     """The bytes of the slice at offset."""
-    value = shift = 0
-    while True:
-        byte = int(heap[offset])
-        offset += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            return heap[offset : offset + value].tobytes()
-        shift += 7
+    length, size = decode_varint(heap[offset : offset + LONGEST].tobytes(), 0)
+    return heap[offset + size : offset + size + length].tobytes()
 
 
 def string(heap: U8, offset: int) -> str:
     return "" if offset < 0 else slice_bytes(heap, offset).decode()
 
 
-@njit(cache=True)
+@kernel
 def _hash(heap, word, start, length):  # type: ignore[no-untyped-def]
     h = np.uint64(length) * np.uint64(0x9E3779B97F4A7C15)
     p = start
@@ -114,7 +68,7 @@ def _hash(heap, word, start, length):  # type: ignore[no-untyped-def]
     return h
 
 
-@njit(cache=True)
+@kernel
 def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
     """Are the `length` bytes at a and b of one heap equal?"""
     n = 0
@@ -128,14 +82,24 @@ def same_bytes(word, a, b, length):  # type: ignore[no-untyped-def]
     return True
 
 
-@njit(cache=True)
-def _intern(heap, word, offsets, begin, stop, codes, table, hashes, unique, used):  # type: ignore[no-untyped-def]
-    """Codes for offsets[begin:stop], until the table is 60% full; returns (next row, strings so far)."""
+class Coded(NamedTuple):
+    """The codes of one text column, and the table they are looked up in."""
+
+    codes: NDArray[np.int32]
+    table: NDArray[np.int32]  # a code at its hash, -1 where there is none
+    hashes: NDArray[np.uint64]  # of each code
+    unique: I64  # of each code the offset of its first use
+
+
+@kernel
+def _intern(heap, word, offsets, rows, coded, used):  # type: ignore[no-untyped-def]
+    """Codes for the offsets of a range of rows, until the table is 60% full; returns (next row, strings so far)."""
+    codes, table, hashes, unique = coded.codes, coded.table, coded.hashes, coded.unique
     mask = len(table) - 1
     limit = len(table) * 6 // 10
     last_offset = np.int64(-2)
     last_code = np.int32(-1)
-    for i in range(begin, stop):
+    for i in range(rows[0], rows[1]):
         offset = offsets[i]
         if offset < 0:
             codes[i] = -1
@@ -165,10 +129,10 @@ def _intern(heap, word, offsets, begin, stop, codes, table, hashes, unique, used
         codes[i] = code
         last_offset = offset
         last_code = code
-    return stop, used
+    return rows[1], used
 
 
-@njit(cache=True)
+@kernel
 def _rehash(table, hashes, used):  # type: ignore[no-untyped-def]
     mask = len(table) - 1
     for code in range(used):
@@ -195,8 +159,8 @@ class _Dictionary:
     def upto(self, heap: U8, word: NDArray[np.uint64], stop: int) -> None:
         """Codes for all rows before `stop`."""
         while True:
-            found = (self.codes, self._table, self._hashes, self._unique, self._used)
-            self._row, self._used = _intern(heap, word, self.offsets, self._row, stop, *found)
+            coded = Coded(self.codes, self._table, self._hashes, self._unique)
+            self._row, self._used = _intern(heap, word, self.offsets, (self._row, stop), coded, self._used)
             if self._row == stop:
                 return
             self._make(self._size * (4 if self._size < 1 << 18 else 2))
@@ -249,7 +213,7 @@ class HeapWriter:
         offset = self._seen.get(raw)
         if offset is None:
             offset = self._seen[raw] = len(self._buffer)
-            self._buffer += varint(len(raw)) + raw
+            self._buffer += encode_varint(len(raw)) + raw
         return offset
 
     def put_all(self, values: Sequence[bytes | str | None]) -> I64:
@@ -259,7 +223,7 @@ class HeapWriter:
         return pad(self._buffer)
 
 
-@njit(cache=True)
+@kernel
 def _copy_slices(heap, unique, out, out_offset):  # type: ignore[no-untyped-def]
     p = 0
     for i in range(len(unique)):
@@ -271,7 +235,7 @@ def _copy_slices(heap, unique, out, out_offset):  # type: ignore[no-untyped-def]
     return p
 
 
-@njit(cache=True)
+@kernel
 def _total(heap, unique):  # type: ignore[no-untyped-def]
     total = 0
     for i in range(len(unique)):
@@ -288,7 +252,7 @@ def gather(heap: U8, unique: I64) -> tuple[U8, I64]:
     return out, offsets
 
 
-@njit(cache=True)
+@kernel
 def _flat(heap, unique, out, starts):  # type: ignore[no-untyped-def]
     p = 0
     for i in range(len(unique)):
@@ -300,7 +264,7 @@ def _flat(heap, unique, out, starts):  # type: ignore[no-untyped-def]
     starts[len(unique)] = p
 
 
-@njit(cache=True)
+@kernel
 def _flat_size(heap, unique):  # type: ignore[no-untyped-def]
     total = 0
     for i in range(len(unique)):
@@ -316,7 +280,7 @@ def flat(heap: U8, unique: I64) -> tuple[U8, I64]:
     return out, starts
 
 
-@njit(cache=True)
+@kernel
 def _heaped(source, starts, out, p, offsets):  # type: ignore[no-untyped-def]
     for i in range(len(starts) - 1):
         offsets[i] = p

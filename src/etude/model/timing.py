@@ -53,6 +53,11 @@ class Timing:
         b = int(self.block_of[index])
         return self.start_ns[b], self.end_ns[b]
 
+    def last_ends(self) -> I64:
+        """When the last node of each rank present ends, on its own clock; UNKNOWN where no end is known."""
+        ends = np.array([end.max(initial=UNKNOWN) for end in self.end_ns] or [UNKNOWN], np.int64)
+        return ends[self.block_of]
+
     def span(self) -> tuple[int, int] | None:
         """First start and last end over all ranks, on the common clock; None if no time is known."""
         first, last = None, None

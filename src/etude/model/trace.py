@@ -6,10 +6,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.compile import kernel
 from etude.model import reasons, text
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, LaneKind, ValueKind
 
@@ -298,7 +298,7 @@ def _needed(trace: Trace, start_ns: I64 | None, name: str) -> NDArray[np.bool_]:
     return value != COLUMN[name].default
 
 
-@njit(cache=True)
+@kernel
 def _lanes(kind, cpu, thread, stream, lane, table_kind, table_id):  # type: ignore[no-untyped-def]
     """Fills `lane`; returns the number of lanes, or -1 if the table is too small for them."""
     used = 0

@@ -12,12 +12,12 @@ from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
 from etude.errors import ClusterError, TraceError
+from etude.machine.system import System
 from etude.model.frames import frames
 from etude.model.job import Job
+from etude.model.memory import LOCAL, REMOTE, locations
 from etude.model.schema import UNKNOWN, Kind
-from etude.model.system import System
 from etude.model.trace import Trace
-from etude.simulate.memory import LOCAL, REMOTE, locations
 from etude.simulate.options import JITTER, Compute, Options
 from etude.simulate.programs import IS_COMM, IS_MEMORY
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import DeadlockError
-from etude.model.check_groups import check_collectives
-from etude.model.check_messages import check_messages
-from etude.model.findings import Programs as SamePrograms
-from etude.model.findings import Report, ordinal
+from etude.model.check.findings import ProgramClasses as SamePrograms
+from etude.model.check.findings import Report, ordinal
+from etude.model.check.groups import check_collectives
+from etude.model.check.messages import check_messages
 from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import ranges
 from etude.model.match import WORLD, match

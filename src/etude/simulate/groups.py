@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from etude.cost.groups import GroupShape, group_shape
 from etude.errors import ClusterError, UsageError
+from etude.machine.system import LevelKind, System
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
-from etude.model.system import LevelKind, System
 from etude.simulate.options import Options
 
 I32 = NDArray[np.int32]

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import EtudeError, MismatchError, TraceError, UsageError
-from etude.model.check_groups import check_collectives, check_groups
-from etude.model.findings import Programs as SamePrograms
-from etude.model.findings import Report
+from etude.machine.system import System
+from etude.model.check.findings import ProgramClasses as SamePrograms
+from etude.model.check.findings import Report
+from etude.model.check.groups import check_collectives, check_groups
 from etude.model.job import Job
 from etude.model.match import Matching, match
-from etude.model.system import System
 from etude.model.values import with_values
 from etude.simulate.classes import RankClasses, alone, stable_classes
 from etude.simulate.costs import node_costs

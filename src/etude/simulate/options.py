@@ -12,8 +12,8 @@ from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import AUTO
 from etude.cost.schedules import Schedule, known
 from etude.errors import UsageError
+from etude.machine.system import System
 from etude.model.schema import Collective
-from etude.model.system import System
 
 
 class Policy(StrEnum):

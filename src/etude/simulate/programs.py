@@ -13,11 +13,12 @@ from etude.errors import TraceError
 from etude.model.frames import frames
 from etude.model.graph import dependencies, successors
 from etude.model.job import Job
+from etude.model.memory import locations, tensors_of
 from etude.model.schema import UNKNOWN, Kind, LaneKind
 from etude.model.trace import Trace
-from etude.simulate.memory import locations, tensors_of
-from etude.simulate.options import Options, Policy
-from etude.simulate.state import COMMUNICATION, COMPUTE, ROW, Programs, Table
+from etude.model.use import uses
+from etude.simulate.options import Options, Overlap, Policy
+from etude.simulate.state import ROW, Programs, Table
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
@@ -29,14 +30,9 @@ IS_COMM, IS_MEMORY = np.zeros(256, bool), np.zeros(256, bool)
 IS_COMM[[Kind.SEND, Kind.RECV, Kind.COLL]] = IS_MEMORY[[Kind.MEM_LOAD, Kind.MEM_STORE]] = True
 
 
-def uses(trace: Trace) -> U8:
-    """COMPUTE and COMMUNICATION, 0 on other nodes. Host operators compute only where nothing runs on a device."""
-    use = np.zeros(len(trace), np.uint8)
-    comp = trace.kind == Kind.COMP
-    device = comp & (trace.cpu != 1)
-    use[device if device.any() else comp] = COMPUTE
-    use[(IS_COMM | IS_MEMORY)[trace.kind]] = COMMUNICATION
-    return use
+def _uses(trace: Trace, options: Options) -> U8:
+    """What nodes are to their device, where compute and communication slow each other down; else nothing asks."""
+    return uses(trace) if options.overlap != Overlap() else np.zeros(len(trace), np.uint8)
 
 
 def lanes_held(trace: Trace, options: Options) -> I32:
@@ -96,7 +92,7 @@ def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
 
     add(cost)
     add(lanes_held(trace, options))
-    add(uses(trace))
+    add(_uses(trace, options))
     for name in ("kind", "collective", "group", "src", "dst", "in_bytes", "out_bytes", "tensor_bytes", "priority"):
         add(getattr(trace, name))
     for name in ("data_start", "data", "ctrl_start", "ctrl"):
@@ -148,7 +144,7 @@ def build_programs(job: Job, costs: list[I64], options: Options) -> BuiltProgram
         edges += len(after.rows)
         lane_rows[here], first = _lanes(rows[here], trace, recorded[number], options)
         lane_first.append(first)
-        rows["use"][here], cost_ns[here] = uses(trace), costs[t]
+        rows["use"][here], cost_ns[here] = _uses(trace, options), costs[t]
         from_output[here] = (trace.in_bytes == UNKNOWN) & (trace.out_bytes != UNKNOWN)
     lane_start = np.cumsum([len(first) for first in lane_first])
     tables = Programs(rows, np.concatenate(succ), np.concatenate(lane_first), lane_rows)

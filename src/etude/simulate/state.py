@@ -19,8 +19,6 @@ Table = NDArray[np.void]
 
 DONE: Final = -1
 """In `waits` of a node: it has ended."""
-COMPUTE, COMMUNICATION = 1, 2
-"""In `use` of a row."""
 NEVER: Final = np.iinfo(np.int64).max
 MILLI: Final = 1000
 
@@ -39,7 +37,7 @@ ROW: Final = np.dtype(
     [
         ("lane", np.int32),  # of the program; -1: it holds none
         ("position", np.int32),  # in the order in which its lane takes rows
-        ("use", np.int32),
+        ("use", np.int32),  # as in `etude.model.use`
         ("succ_count", np.int32),
         ("succ_start", np.int64),
     ],

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from etude.errors import FormatError, TraceError, UsageError
 from etude.model import timing as timings
-from etude.model.job import MAX_WORLD, Job, Part, assemble
+from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
 from etude.model.schema import RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.text import PAD
 from etude.model.trace import Trace
@@ -228,7 +228,8 @@ def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]
     parts = []
     for rank, d, (recorded, _) in zip(ranks, decoded, own, strict=True):
         bound = [(group, group_members(group, table, recorded, everyone)) for group in d.group_names]
-        parts.append(Part(rank, d.trace, bound, d.peers, d.metadata, d.warnings))
+        notes = tuple(Note(rank, what) for what in d.warnings)
+        parts.append(Part(rank, d.trace, bound, d.peers, d.metadata, notes))
     return parts, world
 
 

@@ -38,7 +38,7 @@ class TimingEntry(msgspec.Struct, forbid_unknown_fields=True):
     partial: bool
 
 
-class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """manifest.json."""
 
     format: str
@@ -57,6 +57,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     timing: TimingEntry | None
     provenance: dict[str, str]
     notes: list[tuple[int, str]]
+    edge_notes: list[int] = []
+    """Which of the notes are about the edges of a recording."""
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -122,6 +124,7 @@ def _manifest(job: Job, chunks: list[w.Chunk], layouts: list[int]) -> Manifest:
         timing=None if t is None else TimingEntry(t.origin.name.lower(), t.aligned, t.partial),
         provenance=dict(job.provenance),
         notes=[(n.rank, n.what) for n in job.notes],
+        edge_notes=[number for number, n in enumerate(job.notes) if n.at_edge],
     )
 
 
@@ -221,7 +224,11 @@ def _read(folder: Path, manifest: Manifest, wanted: Sequence[int] | None) -> Job
         values=values,
         timing=timing,
         provenance=manifest.provenance,
-        notes=tuple(Note(rank, what) for rank, what in manifest.notes if wanted is None or rank in ranks.chosen),
+        notes=tuple(
+            Note(rank, what, number in manifest.edge_notes)
+            for number, (rank, what) in enumerate(manifest.notes)
+            if wanted is None or rank in ranks.chosen
+        ),
     )
 
 

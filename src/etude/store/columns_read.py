@@ -20,7 +20,7 @@ from etude.store.columns_attrs import Flat, flat_layouts
 from etude.store.columns_files import File, HeapPlan
 from etude.store.columns_write import Chunk
 from etude.store.et_irregular import fields
-from etude.store.et_kernels import PROBLEM, check_lists
+from etude.store.et_wire import PROBLEM, check_lists
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

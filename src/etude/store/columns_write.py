@@ -34,7 +34,7 @@ class _TextError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ColumnPiece:
     """Rows a to b of a trace."""
 
     number: int
@@ -139,7 +139,7 @@ def _recorded(column: NDArray[Any], default: int) -> bool:
     return bool((column != np.array(default, column.dtype)).any())
 
 
-def node_table(pieces: Sequence[Piece], used: Sequence[str], extras: bool) -> Any:
+def node_table(pieces: Sequence[ColumnPiece], used: Sequence[str], extras: bool) -> Any:
     lengths = [p.b - p.a for p in pieces]
     columns: dict[str, Any] = {
         "trace": np.repeat(np.array([p.number for p in pieces], np.int32), lengths),
@@ -166,14 +166,14 @@ def node_table(pieces: Sequence[Piece], used: Sequence[str], extras: bool) -> An
     return table("nodes", columns)
 
 
-def _extra(piece: Piece) -> I64:
+def _extra(piece: ColumnPiece) -> I64:
     column = np.full(piece.b - piece.a, -1, np.int64)
     x0, x1 = np.searchsorted(piece.trace.extra_row, (piece.a, piece.b))
     column[piece.trace.extra_row[x0:x1] - piece.a] = piece.trace.extra[x0:x1]
     return column
 
 
-def dep_table(pieces: Sequence[Piece]) -> tuple[Any, int, int]:
+def dep_table(pieces: Sequence[ColumnPiece]) -> tuple[Any, int, int]:
     """(rows, how many are data, how many control): all data dependencies first."""
     parts: dict[str, list[NDArray[Any]]] = {"trace": [], "node": [], "position": [], "on": [], "why": []}
     counts = [0, 0]
@@ -221,7 +221,7 @@ class AttrTables:
             flat = self._flat[id(trace.layouts)] = flat_layouts(trace.layouts, self._names)
         return flat
 
-    def table(self, pieces: Sequence[Piece], first_cell: Sequence[int]) -> tuple[Any, list[int]]:
+    def table(self, pieces: Sequence[ColumnPiece], first_cell: Sequence[int]) -> tuple[Any, list[int]]:
         """(rows, cells of each piece); `first_cell` is where each piece's cells begin in its trace."""
         parts: dict[str, list[NDArray[Any]]] = {n: [] for n in ("trace", "node", "position", "name", "kind", "bits")}
         taken, heaps = [], []
@@ -288,9 +288,9 @@ def _doubles(kinds: I32, bits: I64) -> Any:
     return pa.array(value, mask=~(is_double | is_float))
 
 
-def pieces_of(traces: Sequence[Trace], rows: int = CHUNK_ROWS) -> Iterator[list[Piece]]:
+def pieces_of(traces: Sequence[Trace], rows: int = CHUNK_ROWS) -> Iterator[list[ColumnPiece]]:
     """Whole traces up to about `rows` nodes together; a larger one alone, in parts."""
-    waiting: list[Piece] = []
+    waiting: list[ColumnPiece] = []
     held = 0
     for number, trace in enumerate(traces):
         n = len(trace)
@@ -299,22 +299,22 @@ def pieces_of(traces: Sequence[Trace], rows: int = CHUNK_ROWS) -> Iterator[list[
             waiting, held = [], 0
         if n > rows:
             for a in range(0, n, rows):
-                yield [Piece(number, trace, a, min(a + rows, n))]
+                yield [ColumnPiece(number, trace, a, min(a + rows, n))]
         else:
-            waiting.append(Piece(number, trace, 0, n))
+            waiting.append(ColumnPiece(number, trace, 0, n))
             held += n
     if waiting:
         yield waiting
 
 
-def halves(pieces: list[Piece]) -> tuple[list[Piece], list[Piece]]:
+def halves(pieces: list[ColumnPiece]) -> tuple[list[ColumnPiece], list[ColumnPiece]]:
     if len(pieces) > 1:
         return pieces[: len(pieces) // 2], pieces[len(pieces) // 2 :]
     p = pieces[0]
     if p.b - p.a < 2:
         raise TraceError(f"trace {p.number}, node {p.a}: more than {TEXT_BYTES >> 20} MiB of text in one node")
     middle = (p.a + p.b) // 2
-    return [Piece(p.number, p.trace, p.a, middle)], [Piece(p.number, p.trace, middle, p.b)]
+    return [ColumnPiece(p.number, p.trace, p.a, middle)], [ColumnPiece(p.number, p.trace, middle, p.b)]
 
 
 def trace_chunks(traces: Sequence[Trace], rows: int = CHUNK_ROWS) -> Iterator[tuple[Chunk, dict[str, Any]]]:

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, TraceError
+from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.attrs import cell_to_scalar, decode_list, varint_to_scalar
 from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
-from etude.store import compressed
+from etude.store import compressed, et_ids, et_wire
 from etude.store import et_kernels as k
 from etude.store.et_irregular import extra_type, fields, regular_attribute, regular_node
 
@@ -119,15 +120,15 @@ def _split(heap: U8, files: Files) -> tuple[I64, I64, I64]:
     for number, (begin, end) in enumerate(zip(files.start.tolist(), files.end.tolist(), strict=True)):
         if begin == end:
             raise files.error("the file is empty", begin, hint="an `.et` file begins with its metadata")
-        at, status = begin, k.GROW_ROWS
-        while status == k.GROW_ROWS:
-            count, at, status = k.split(heap, end, at, starts, ends, count)
-            if status == k.GROW_ROWS:
+        at, status = begin, et_wire.GROW_ROWS
+        while status == et_wire.GROW_ROWS:
+            count, at, status = et_wire.split(heap, end, at, starts, ends, count)
+            if status == et_wire.GROW_ROWS:
                 share = max(done + at - begin, 1) / max(total, 1)
                 room = max(2 * count, int(count / share * 1.05)) if share > 0.01 else 4 * count
                 starts, ends = _grown(starts, room), _grown(ends, room)
-        if status != k.DONE:
-            too_long = status == k.BAD_LENGTH
+        if status != et_wire.DONE:
+            too_long = status == et_wire.BAD_LENGTH
             problem = "claims to run past the end of the file" if too_long else "has a length that does not end"
             raise files.error(
                 f"message {count - int(first[number])} {problem} ({end - begin} bytes)",
@@ -173,18 +174,18 @@ class _Raw:
         while cur[k.ROW] < n:
             stop = min(n, int(cur[k.ROW]) + _BLOCK)
             k.decode(heap, word, starts, ends, stop, self.out, self.pools, self.trie, _NAMES, cur)
-            if cur[k.STATUS] == k.GROW_ROWS:
+            if cur[k.STATUS] == et_wire.GROW_ROWS:
                 self._grow_pools(n, int(ends[cur[k.ROW]] - starts[cur[k.ROW]]))
             elif cur[k.STATUS] == k.GROW_TRIE:
                 self._grow_trie(heap)
-            elif cur[k.STATUS] != k.DONE:
-                problem = k.PROBLEM.get(int(cur[k.STATUS]), "malformed message")
+            elif cur[k.STATUS] != et_wire.DONE:
+                problem = et_wire.PROBLEM.get(int(cur[k.STATUS]), "malformed message")
                 raise files.error(problem, int(cur[k.AT]))
 
     def _grow_pools(self, n: int, room: int) -> None:
         """Room for the rest of the file at the density seen so far, and for the message at hand."""
         row = max(int(self.cursor[k.ROW]), 1)
-        grown = []
+        grown: list[Any] = []
         for array, used in zip(self.pools, self.cursor[[k.DATA, k.CTRL, k.CELLS]].tolist(), strict=True):
             ahead = int(used / row * n * 1.02) if row > 64 else 0
             wanted = max(used + room + 1024, ahead + room + 1024)
@@ -232,7 +233,7 @@ class _Raw:
         kind = ValueKind(int(self.trie.kind[state]))
         raw = heap[start : start + length].tobytes()
         if kind:
-            raw = raw[: -len(text.varint((kind + 2) << 3))]
+            raw = raw[: -len(encode_varint((kind + 2) << 3))]
         name, doc, unknown = b"", b"", b""
         for f in fields(raw, "", start, 1):
             if f.number == 1 and f.wire == 2:
@@ -268,7 +269,7 @@ def _rewrite(heap: U8, starts: I64, ends: I64, rows: I64, files: Files) -> tuple
         if rest:
             extra_rows.append(row)
             extra.append(size + len(side))
-            side += text.varint(len(rest)) + rest
+            side += encode_varint(len(rest)) + rest
     bigger = np.zeros(size + len(side) + text.PAD, np.uint8)
     bigger[:size] = heap[:size]
     bigger[size : size + len(side)] = np.frombuffer(side, np.uint8)
@@ -301,7 +302,7 @@ def attribute(payload: bytes, where: str, base: int) -> tuple[str, ValueKind, ob
             name = f.payload.decode()
         elif f.number == 2 and f.wire == 2:
             doc = f.payload.decode()
-        elif 3 <= f.number <= 32 and f.wire == int(k.VALUE_WIRE[f.number - 2]):
+        elif 3 <= f.number <= 32 and f.wire == int(et_wire.VALUE_WIRE[f.number - 2]):
             kind = ValueKind(f.number - 2)
             if kind.is_list:
                 value = decode_list(kind, f.payload)
@@ -479,7 +480,7 @@ def _parents(raw: _Raw, attributes: Attributes, rank_start: I64) -> NDArray[np.i
     start = np.zeros(n + 1, np.int64)
     np.cumsum(held, out=start[1:])
     rows = np.empty(len(ids), np.int32)
-    k.rows_of(raw.out.source_id, rank_start, start, ids, rows)
+    et_ids.rows_of(raw.out.source_id, rank_start, start, ids, rows)
     parent = np.full(n, -1, np.int32)
     parent[held] = rows
     lost = np.flatnonzero(held & (parent < 0))
@@ -560,7 +561,7 @@ def _edges(
     found, lost, lost_rank = [], [], []
     for targets, edge_start in pools:
         rows = np.empty(len(targets), np.int32)
-        k.rows_of(ids, rank_start, edge_start, targets, rows)
+        et_ids.rows_of(ids, rank_start, edge_start, targets, rows)
         at = np.flatnonzero(rows < 0)
         found.append(rows)
         lost.append(targets[at])
@@ -574,7 +575,7 @@ def _edges(
     bound = np.searchsorted(all_ranks[fresh], np.arange(len(rank_start))).astype(np.int64)
     if len(missing):
         for (targets, edge_start), rows in zip(pools, found, strict=True):
-            k.number_missing(rank_start, edge_start, targets, rows, missing, bound)
+            et_ids.number_missing(rank_start, edge_start, targets, rows, missing, bound)
     return found[0], found[1], [missing[a:b] for a, b in zip(bound[:-1].tolist(), bound[1:].tolist(), strict=True)]
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Layout, Trace, complete_layouts
+from etude.store import et_write_kernels as k
 from etude.store.et_decode import Decoded
 from etude.store.et_irregular import delimited
-from etude.store.et_kernels import VALUE_WIRE
-from etude.store.et_write_kernels import OUT_OF_RANGE, Edges, Program, Rows, write_rows
+from etude.store.et_wire import VALUE_WIRE
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -22,7 +24,7 @@ I64 = NDArray[np.int64]
 _BLOCK = 1 << 18
 
 
-def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
+def _program(layouts: tuple[Layout, ...]) -> tuple[k.LayoutProgram, list[str]]:
     """The flat program, and the columns it reads, in the order of `owned`."""
     start, kinds, columns, prefix_start, prefix_len = [0], [], [], [], []
     used: dict[str, int] = {}
@@ -32,15 +34,15 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[Program, list[str]]:
             raw = delimited(1, a.name.encode()) if a.name else b""
             raw += (delimited(2, a.doc.encode()) if a.doc else b"") + a.unknown
             if a.kind:
-                raw += text.varint((a.kind + 2) << 3 | int(VALUE_WIRE[a.kind]))
+                raw += encode_varint((a.kind + 2) << 3 | int(VALUE_WIRE[a.kind]))
             prefix_start.append(len(prefixes))
             prefix_len.append(len(raw))
             prefixes += raw
             kinds.append(int(a.kind))
             columns.append(used.setdefault(a.column, len(used)) if a.column else -1)
         start.append(len(kinds))
-    flat = (np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len))
-    return Program(*(*flat, text.words(text.pad(bytes(prefixes))))), list(used)
+    flat: list[Any] = [np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len)]
+    return k.LayoutProgram(*flat, text.words(text.pad(bytes(prefixes)))), list(used)
 
 
 class Owned:
@@ -84,7 +86,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
     """The file's bytes, part by part; each part is valid until the next is asked for."""
     trace, start_ns = decoded.trace, decoded.start_ns
     metadata = decoded.metadata or b"\x0a\x00"  # an explicit empty version: some readers stop at a length of 0
-    yield np.frombuffer(text.varint(len(metadata)) + metadata, np.uint8)
+    yield np.frombuffer(encode_varint(len(metadata)) + metadata, np.uint8)
     layouts, layout = complete_layouts(trace, start_ns)
     program, names = _program(layouts)
     writer = text.HeapWriter()
@@ -95,36 +97,35 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
         side, why_offset = reasons.spell(trace, side)
     owned = Owned(decoded, names, group_offset, why_offset, id_base, tag_base)
     counts = np.array([sum(a.in_cell for a in entry) for entry in layouts], np.int64)
-    edges = Edges(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
+    edges = k.EdgeIds(trace.data_start, trace.data, trace.ctrl_start, trace.ctrl, trace.source_id, trace.missing,
                   np.uint64(id_base))  # fmt: skip
-    word, side_word = text.words(trace.heap), text.words(side)
     out = np.empty(1 << 22, np.uint8)
-    cell = row = x = 0
+    texts = k.Texts(trace.heap, text.words(trace.heap), side, text.words(side))
+    extras, cursor = k.Extras(trace.extra_row, trace.extra), np.zeros(3, np.int64)
+    cell = 0
     for first in range(0, len(trace), _BLOCK):
         stop = min(first + _BLOCK, len(trace))
         cell_start = np.zeros(stop - first + 1, np.int64)
         np.cumsum(counts[layout[first:stop]], out=cell_start[1:])
         rows = _rows(trace, start_ns, layout, cell_start[:-1] + cell, first, stop)
         cell += int(cell_start[-1])
-        values = owned.block(first, stop)
-        while row < stop:
-            row, x, size, status = write_rows(
-                trace.heap, word, side, side_word, rows, edges, program, values, owned.in_side,
-                trace.cells, trace.extra_row, trace.extra, first, row, x, out, text.words(out),
-            )  # fmt: skip
-            if status == OUT_OF_RANGE:
-                raise TraceError(f"node {row}: a value does not fit the type of its attribute")
-            if size == 0:
+        values = k.AttributeValues(owned.block(first, stop), owned.in_side, trace.cells)
+        while cursor[k.ROW] < stop:
+            buffer = k.Buffer(out, text.words(out))
+            if k.write_rows(texts, rows, edges, program, values, extras, buffer, cursor) == k.OUT_OF_RANGE:
+                raise TraceError(f"node {cursor[k.ROW]}: a value does not fit the type of its attribute")
+            if cursor[k.SIZE] == 0:
                 out = np.empty(len(out) * 4, np.uint8)
                 continue
-            yield out[:size]
+            yield out[: cursor[k.SIZE]]
 
 
-def _rows(trace: Trace, start_ns: I64, layout: NDArray[np.int32], cells: I64, a: int, b: int) -> Rows:
+def _rows(trace: Trace, start_ns: I64, layout: NDArray[np.int32], cells: I64, a: int, b: int) -> k.NodeRows:
     io_text = np.empty((6, b - a), np.int64)
     for i, name in enumerate(("in_values", "in_shapes", "in_types", "out_values", "out_shapes", "out_types")):
         io_text[i] = getattr(trace, name)[a:b]
-    return Rows(
+    return k.NodeRows(
+        a,
         trace.source_id[a:b],
         trace.kind[a:b],
         np.ascontiguousarray(trace.name[a:b]),

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from etude.errors import FormatError
-from etude.model.attrs import read_varint
+from etude.kernels.varint import decode_varint, encode_varint
 from etude.model.schema import ValueKind
-from etude.model.text import pad, varint, words
-from etude.store.et_kernels import MAX_DEPTH, MAX_MICROS, PROBLEM, VALUE_WIRE, check_list
+from etude.model.text import pad, words
+from etude.store.et_wire import MAX_DEPTH, MAX_MICROS, PROBLEM, VALUE_WIRE, check_list
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class WireField:
     number: int
     wire: int
     value: int
@@ -30,7 +30,7 @@ class Field:
     """How many of these bytes are not the tag."""
 
 
-def fields(data: bytes, where: str, base: int, within: int = 0) -> Iterator[Field]:
+def fields(data: bytes, where: str, base: int, within: int = 0) -> Iterator[WireField]:
     """The fields of one message; `base` is its place in the file, `within` how many messages it lies in."""
     p = 0
     while p < len(data):
@@ -59,18 +59,18 @@ def fields(data: bytes, where: str, base: int, within: int = 0) -> Iterator[Fiel
         except (ValueError, IndexError) as problem:
             text = str(problem) if isinstance(problem, ValueError) else "a field runs past the end of its message"
             raise FormatError(text, path=where, offset=base + start) from None
-        yield Field(number, wire, value, payload, data[start:p], p - body)
+        yield WireField(number, wire, value, payload, data[start:p], p - body)
 
 
 def _checked_varint(data: bytes, p: int) -> tuple[int, int]:
-    value, q = read_varint(data, p)
+    value, q = decode_varint(data, p)
     if q - p > 10:
         raise ValueError("a number does not end within its message")
     return value, q
 
 
 def _tag(data: bytes, p: int) -> tuple[int, int]:
-    value, q = read_varint(data, p)
+    value, q = decode_varint(data, p)
     if q - p > 5 or value >> 32:
         raise ValueError("not a protobuf field")
     return value, q
@@ -102,7 +102,7 @@ def _end_of_group(data: bytes, p: int, number: int, depth: int) -> int:
 
 
 def delimited(number: int, payload: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(payload)) + payload
+    return encode_varint(number << 3 | 2) + encode_varint(len(payload)) + payload
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ def _check_text(payload: bytes, where: str, base: int) -> None:
         raise FormatError("text that is not UTF-8", path=where, offset=base) from None
 
 
-def check_value(f: Field, where: str, base: int) -> None:
+def check_value(f: WireField, where: str, base: int) -> None:
     """An attribute's value is well-formed, also where a later one will replace it."""
     kind = ValueKind(f.number - 2)
     if kind == ValueKind.STRING:
@@ -159,7 +159,7 @@ def regular_attribute(data: bytes, where: str, base: int) -> bytes:
         elif 3 <= f.number <= 32 and f.wire == int(VALUE_WIRE[f.number - 2]):
             check_value(f, where, base)
             if f.number % 2 == 1:
-                value_raw = varint(f.number << 3 | f.wire) + f.raw[len(f.raw) - f.body :]
+                value_raw = encode_varint(f.number << 3 | f.wire) + f.raw[len(f.raw) - f.body :]
             elif f.number == number:  # lists merge
                 merged += f.payload
             else:
@@ -203,7 +203,7 @@ def regular_node(data: bytes, where: str, base: int) -> tuple[bytes, bytes]:
             value &= 0xFFFFFFFF
         keep = value > 7 if number == 3 else number in (6, 7) and value > MAX_MICROS
         wire_value = value | 0xFFFFFFFF00000000 if number == 3 and value >= 2**31 else value
-        raw = varint(number << 3) + varint(wire_value)
+        raw = encode_varint(number << 3) + encode_varint(wire_value)
         if keep:
             extra += raw
         else:
@@ -212,7 +212,7 @@ def regular_node(data: bytes, where: str, base: int) -> tuple[bytes, bytes]:
         out += delimited(2, name)
     for number, values in deps.items():
         if values:
-            out += delimited(number, b"".join(map(varint, values)))
+            out += delimited(number, b"".join(map(encode_varint, values)))
     for number, io in sorted(ios.items()):
         out += delimited(number, io.encode())
         if io.unknown:

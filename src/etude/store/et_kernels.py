@@ -6,12 +6,28 @@ out of order inside an attribute, newer than the schema) is flagged as irregular
 
 from __future__ import annotations
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
+from etude.kernels.compile import kernel
+from etude.kernels.varint import read_varint
 from etude.model.text import same_bytes
+from etude.store.et_wire import (
+    BAD,
+    BAD_LENGTH,
+    BAD_TEXT,
+    BAD_VARINT,
+    DONE,
+    GROW_ROWS,
+    MAX_DEPTH,
+    MAX_MICROS,
+    VALUE_WIRE,
+    check_list,
+    is_utf8,
+    skip_field,
+)
 
 # -- columns that are filled only if the file has them -----------------------------------------------------------------
 IO_FIRST, START_US, DURATION_US, OWNED_FIRST = 0, 6, 7, 8
@@ -21,216 +37,62 @@ ROW, DATA, CTRL, CELLS, STATES, LAYOUTS, STATUS, AT, IRREGULAR = range(9)
 CURSOR_SIZE = 9
 
 # -- status ------------------------------------------------------------------------------------------------------------
-DONE, GROW_ROWS, GROW_TRIE, BAD = 0, 1, 2, 10
-BAD_VARINT, BAD_LENGTH, BAD_TAG, BAD_TEXT, BAD_LIST = 10, 11, 12, 13, 14
-PROBLEM = {
-    BAD_VARINT: "a number does not end within its message",
-    BAD_LENGTH: "a field runs past the end of its message",
-    BAD_TAG: "not a protobuf field",
-    BAD_TEXT: "text that is not UTF-8",
-    BAD_LIST: "a list attribute is malformed",
-}
+GROW_TRIE = 2
 _IRREGULAR = -2
 _GROW = -3
-_BAD = -100  # _BAD - code
 
-MAX_DEPTH = 100
-"""Groups and messages within one another, as protobuf counts them."""
-MAX_MICROS = np.int64(np.iinfo(np.int64).max // 1000)
-
-# wire type of each value kind; -1 for none
-VALUE_WIRE = np.array(
-    [-1, 1, 2, 5, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 0, 2, 5, 2, 1, 2, 5, 2, 1, 2, 0, 2, 2, 2, 2, 2], np.int64
-)
-
-Out = namedtuple("Out", "source_id kind name io lazy lazy_seen lazy_default layout data_start ctrl_start irregular")
-Pools = namedtuple("Pools", "data ctrl cells")
-Names = namedtuple("Names", "bytes start is_text")
-"""Attributes that a column holds: their names one after the other, and whether they are text. Given to the kernels and
-not frozen into them, since compiled kernels are cached by this file's age alone."""
-Trie = namedtuple("Trie", "start length kind owner parent predicted second layout table")
-"""Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the
-attribute message before the value (name, doc string, unknown fields, the value's tag)."""
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
 
 
-@njit(cache=True, inline="always")
-def varint(u8, p, end):
-    """(value as 64 bits, next byte); next byte is -1 if the number does not end before `end` or within 10 bytes."""
-    if p >= end:
-        return np.uint64(0), np.int64(-1)
-    byte = u8[p]
-    if byte < 128:
-        return np.uint64(byte), p + 1
-    value = np.uint64(byte & 127)
-    shift = np.uint64(7)
-    p += 1
-    while p < end and shift < np.uint64(70):
-        byte = u8[p]
-        p += 1
-        value |= np.uint64(byte & 127) << shift
-        if byte < 128:
-            return value, p
-        shift += np.uint64(7)
-    return value, np.int64(-1)
+class Out(NamedTuple):
+    """Columns of nodes."""
+
+    source_id: NDArray[np.uint64]
+    kind: U8
+    name: I64
+    io: U8
+    lazy: I64  # a row for each column that is filled only if the file has it
+    lazy_seen: U8
+    lazy_default: I64
+    layout: NDArray[np.int32]
+    data_start: I64
+    ctrl_start: I64
+    irregular: U8
 
 
-@njit(cache=True, inline="always")
-def is_ascii(word, p, end):
-    """Has no byte from p to end its high bit set?"""
-    seen = np.uint64(0)
-    while p + 8 <= end:
-        seen |= word[p]
-        p += 8
-    if p < end:
-        seen |= word[p] & ((np.uint64(1) << np.uint64(8 * (end - p))) - np.uint64(1))
-    return seen & np.uint64(0x8080808080808080) == np.uint64(0)
+class Pools(NamedTuple):
+    """What nodes have any number of."""
+
+    data: NDArray[np.uint64]
+    ctrl: NDArray[np.uint64]
+    cells: I64
 
 
-@njit(cache=True)
-def is_utf8(u8, word, p, end):
-    if is_ascii(word, p, end):
-        return True
-    while p < end:
-        a = u8[p]
-        if a < 0x80:
-            p += 1
-            continue
-        if a < 0xC2 or a > 0xF4:
-            return False
-        more = 1 if a < 0xE0 else (2 if a < 0xF0 else 3)
-        if p + more >= end:
-            return False
-        b = u8[p + 1]
-        low, top = 0x80, 0xBF
-        if a == 0xE0:
-            low = 0xA0
-        elif a == 0xED:
-            top = 0x9F
-        elif a == 0xF0:
-            low = 0x90
-        elif a == 0xF4:
-            top = 0x8F
-        if b < low or b > top:
-            return False
-        for k in range(2, more + 1):
-            if u8[p + k] & 0xC0 != 0x80:
-                return False
-        p += more + 1
-    return True
+class Names(NamedTuple):
+    """Attributes that a column holds: their names one after the other, and whether they are text."""
+
+    bytes: U8
+    start: I64
+    is_text: NDArray[np.bool_]
 
 
-@njit(cache=True, nogil=True)
-def split(u8, size, p, starts, ends, count):
-    """Message spans from byte p on. Returns (messages so far, next byte, status); stops when the arrays are full."""
-    while p < size:
-        if count == len(starts):
-            return count, p, GROW_ROWS
-        length, q = varint(u8, p, min(size, p + 10))
-        if q < 0:
-            return count, p, BAD_VARINT
-        if length > np.uint64(size - q):
-            return count, p, BAD_LENGTH
-        starts[count] = q
-        ends[count] = q + np.int64(length)
-        count += 1
-        p = q + np.int64(length)
-    return count, p, DONE
+class Trie(NamedTuple):
+    """Attribute sequences seen so far. A state is an attribute after its predecessors; its key is the bytes of the
+    attribute message before the value (name, doc string, unknown fields, the value's tag)."""
+
+    start: I64
+    length: I64
+    kind: I64
+    owner: I64
+    parent: I64
+    predicted: I64
+    second: I64
+    layout: I64
+    table: I64
 
 
-@njit(cache=True)
-def skip_field(u8, p, end, tag, max_depth):
-    """Next byte after an unknown field's value, or _BAD - code."""
-    stack = np.empty(MAX_DEPTH, np.uint64)
-    depth = 0
-    while True:
-        wire = tag & np.uint64(7)
-        if tag >> np.uint64(32) != np.uint64(0) or (depth == 0 and tag < np.uint64(8)):
-            return np.int64(_BAD - BAD_TAG)
-        if wire == np.uint64(0):
-            _, p = varint(u8, p, end)
-            if p < 0:
-                return np.int64(_BAD - BAD_VARINT)
-        elif wire == np.uint64(1):
-            p += 8
-        elif wire == np.uint64(5):
-            p += 4
-        elif wire == np.uint64(2):
-            length, p = varint(u8, p, end)
-            if p < 0 or length > np.uint64(end - p):
-                return np.int64(_BAD - BAD_LENGTH)
-            p += np.int64(length)
-        elif wire == np.uint64(3):
-            if depth == max_depth:
-                return np.int64(_BAD - BAD_TAG)
-            stack[depth] = tag >> np.uint64(3)
-            depth += 1
-        elif wire == np.uint64(4):
-            if depth == 0 or stack[depth - 1] != tag >> np.uint64(3):
-                return np.int64(_BAD - BAD_TAG)
-            depth -= 1
-        else:
-            return np.int64(_BAD - BAD_TAG)
-        if p > end:
-            return np.int64(_BAD - BAD_LENGTH)
-        if depth == 0:
-            return p
-        tag, p = varint(u8, p, min(end, p + 5))
-        if p < 0:
-            return np.int64(_BAD - BAD_VARINT)
-
-
-@njit(cache=True)
-def check_list(u8, word, kind, p, end):
-    """0, or the problem with a list attribute's message."""
-    one = VALUE_WIRE[kind - 1]
-    if kind == 28 and is_ascii(word, p, end):  # short ASCII strings: each is a tag, a length below 128, its bytes
-        q = p
-        while q + 1 < end and u8[q] == 10:
-            q += 2 + np.int64(u8[q + 1])
-        if q == end:
-            return 0
-    while p < end:
-        tag = np.uint64(10)
-        if u8[p] == 10:
-            p += 1
-        else:
-            tag, p = varint(u8, p, min(end, p + 5))
-            if p < 0:
-                return BAD_VARINT
-        if tag == np.uint64(10):
-            length, p = varint(u8, p, end)
-            if p < 0 or length > np.uint64(end - p):
-                return BAD_LENGTH
-            stop = p + np.int64(length)
-            if kind == 28:
-                if not is_utf8(u8, word, p, stop):
-                    return BAD_TEXT
-            elif one == 0:
-                while p < stop:
-                    _, p = varint(u8, p, stop)
-                    if p < 0:
-                        return BAD_VARINT
-            elif (one == 1 and length % np.uint64(8) != 0) or (one == 5 and length % np.uint64(4) != 0):
-                return BAD_LIST
-            p = stop
-        else:
-            p = skip_field(u8, p, end, tag, MAX_DEPTH - 2)
-            if p < 0:
-                return -(p - _BAD)
-    return 0
-
-
-@njit(cache=True)
-def check_lists(u8, word, kinds, starts, ends):
-    """0, or the problem with the first bad one of many list messages."""
-    for i in range(len(kinds)):
-        problem = check_list(u8, word, kinds[i], starts[i], ends[i])
-        if problem:
-            return problem
-    return 0
-
-
-@njit(cache=True)
+@kernel
 def _owner(u8, start, length, kind, parent, trie, names):
     """The lazy column that holds this attribute, or -1: by name and kind, and each column once in a node."""
     for k in range(len(names.is_text)):
@@ -258,7 +120,7 @@ def _owner(u8, start, length, kind, parent, trie, names):
     return -1
 
 
-@njit(cache=True)
+@kernel
 def _find_state(u8, word, a, e, state, trie, names, cur):
     """The state after `state` for the attribute message at [a, e), made if new. < 0: irregular, grow, or bad."""
     q = a
@@ -267,19 +129,19 @@ def _find_state(u8, word, a, e, state, trie, names, cur):
     kind = 0
     while q < e:
         tag_at = q
-        tag, q = varint(u8, q, min(e, q + 5))
+        tag, q = read_varint(u8, q, min(e, q + 5))
         if q < 0:
-            return np.int64(_BAD - BAD_VARINT)
+            return np.int64(BAD - BAD_VARINT)
         field, wire = np.int64(tag >> np.uint64(3)), np.int64(tag & np.uint64(7))
         if wire == 2 and field <= 2 and field >= 1:
-            length, q = varint(u8, q, e)
+            length, q = read_varint(u8, q, e)
             if q < 0 or length > np.uint64(e - q):
-                return np.int64(_BAD - BAD_LENGTH)
+                return np.int64(BAD - BAD_LENGTH)
             if stage >= field:
                 return np.int64(_IRREGULAR)
             stage = field
             if not is_utf8(u8, word, q, q + np.int64(length)):
-                return np.int64(_BAD - BAD_TEXT)
+                return np.int64(BAD - BAD_TEXT)
             if field == 1:
                 name_at, name_len = q, np.int64(length)
             q += np.int64(length)
@@ -318,7 +180,7 @@ def _find_state(u8, word, a, e, state, trie, names, cur):
     return s
 
 
-@njit(cache=True)
+@kernel
 def rehash_trie(u8, trie, used):
     mask = len(trie.table) - 1
     for s in range(1, used):
@@ -332,18 +194,18 @@ def rehash_trie(u8, trie, used):
         trie.table[slot] = s
 
 
-@njit(cache=True)
+@kernel
 def _fill(lazy, lazy_seen, lazy_default, column):
     lazy_seen[column] = 1
     lazy[column, :] = lazy_default[column]
 
 
-@njit(cache=True)
+@kernel
 def _value(u8, word, kind, q, e):
     """(64 bits of a cell, status): 0 fine, 1 irregular (bytes behind the value), else a problem."""
     wire = VALUE_WIRE[kind]
     if wire == 0:
-        raw, q = varint(u8, q, e)
+        raw, q = read_varint(u8, q, e)
         if q < 0:
             return np.int64(0), BAD_VARINT
         if kind == 25:
@@ -361,7 +223,7 @@ def _value(u8, word, kind, q, e):
             value = np.int64(raw)
         return value, 0 if q == e else 1
     if wire == 2:
-        length, r = varint(u8, q, e)
+        length, r = read_varint(u8, q, e)
         if r < 0 or length > np.uint64(e - r):
             return np.int64(0), BAD_LENGTH
         if kind == 27:
@@ -384,13 +246,13 @@ def _value(u8, word, kind, q, e):
     return value, 0 if q + size == e else 1
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _is_next(word, a, length, start, n, kind):
     """Does the attribute message of `length` bytes at a belong to the state with these n key bytes at `start`?"""
     return n <= length and same_bytes(word, a, start, n) and (kind != 0 or n == length)
 
 
-@njit(cache=True)
+@kernel
 def _clear(lazy, lazy_seen, lazy_default, row):
     """Undo what a node wrote before it turned out irregular, or before a restart."""
     for column in range(len(lazy_seen)):
@@ -398,7 +260,7 @@ def _clear(lazy, lazy_seen, lazy_default, row):
             lazy[column, row] = lazy_default[column]
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
     """Nodes from cur[ROW] up to `stop`; returns early with cur[STATUS] set to what is needed.
 
@@ -433,7 +295,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
             tag = u8[p]
             p += 1
             if tag == 0x52:
-                length_u, a = varint(u8, p, end)
+                length_u, a = read_varint(u8, p, end)
                 if a < 0 or length_u > np.uint64(end - a):
                     status = BAD_LENGTH
                     break
@@ -451,7 +313,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                 if child < 0:
                     child = _find_state(u8, word, a, e, state, trie, names, cur)
                     if child < 0:
-                        status = 1 if child == _IRREGULAR else (_GROW if child == _GROW else -(child - _BAD))
+                        status = 1 if child == _IRREGULAR else (_GROW if child == _GROW else BAD - child)
                         break
                     t_predicted[state] = child
                 state = child
@@ -461,7 +323,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     continue
                 q = a + t_length[child]
                 if value_kind == 7 or value_kind == 11 or value_kind == 25:  # nearly all values of real traces
-                    raw, q = varint(u8, q, e)
+                    raw, q = read_varint(u8, q, e)
                     if q != e:
                         status = BAD_VARINT if q < 0 else 1
                         break
@@ -479,13 +341,13 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     cells[x] = value
                     x += 1
             elif tag == 0x22 or tag == 0x2A:
-                length_u, p = varint(u8, p, end)
+                length_u, p = read_varint(u8, p, end)
                 if p < 0 or length_u > np.uint64(end - p):
                     status = BAD_LENGTH
                     break
                 last = p + np.int64(length_u)
                 while p < last:
-                    value_u, p = varint(u8, p, last)
+                    value_u, p = read_varint(u8, p, last)
                     if p < 0:
                         status = BAD_VARINT
                         break
@@ -503,7 +365,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     status = 1
                     break
                 io |= bit
-                length_u, p = varint(u8, p, end)
+                length_u, p = read_varint(u8, p, end)
                 if p < 0 or length_u > np.uint64(end - p):
                     status = BAD_LENGTH
                     break
@@ -517,7 +379,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                         status = 1
                         break
                     texts |= 1 << field
-                    length_u, q = varint(u8, p + 1, last)
+                    length_u, q = read_varint(u8, p + 1, last)
                     if q < 0 or length_u > np.uint64(last - q):
                         status = BAD_LENGTH
                         break
@@ -536,7 +398,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     status = 1
                     break
                 name = p
-                length_u, p = varint(u8, p, end)
+                length_u, p = read_varint(u8, p, end)
                 if p < 0 or length_u > np.uint64(end - p):
                     status = BAD_LENGTH
                     break
@@ -546,7 +408,7 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
                     break
                 p = e
             elif tag == 0x08 or tag == 0x18 or tag == 0x20 or tag == 0x28 or tag == 0x30 or tag == 0x38:
-                value_u, p = varint(u8, p, end)
+                value_u, p = read_varint(u8, p, end)
                 if p < 0:
                     status = BAD_VARINT
                     break
@@ -601,72 +463,3 @@ def decode(u8, word, starts, ends, stop, out, pools, trie, names, cur):
     else:
         cur[STATUS] = DONE
     cur[ROW], cur[DATA], cur[CTRL], cur[CELLS] = row, at_data, at_ctrl, at_cell
-
-
-@njit(cache=True, inline="always")
-def _scattered(value):
-    """A hash of an id whose low bits depend on all of them, so that no plain pattern of ids collides."""
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
-
-
-@njit(cache=True, nogil=True)
-def rows_of(ids, rank_start, edge_start, targets, rows):
-    """Row within its rank of each target id (the first row that has it), -1 where none has.
-
-    Rank r owns rows rank_start[r]:rank_start[r+1] of ids; edge_start gives each row's span of targets."""
-    largest = 0
-    for r in range(len(rank_start) - 1):
-        largest = max(largest, rank_start[r + 1] - rank_start[r])
-    table = np.empty(0, np.int32)
-    for r in range(len(rank_start) - 1):
-        first, stop = rank_start[r], rank_start[r + 1]
-        n = stop - first
-        dense = True
-        for i in range(1, n):
-            if ids[first + i] != ids[first] + np.uint64(i):
-                dense = False
-                break
-        if dense:
-            for e in range(edge_start[first], edge_start[stop]):
-                k = targets[e] - ids[first]
-                rows[e] = np.int32(k) if k < np.uint64(n) else np.int32(-1)
-            continue
-        if len(table) == 0:
-            room = 16
-            while room < 2 * largest:
-                room *= 2
-            table = np.empty(room, np.int32)
-        size = 16
-        while size < 2 * n:
-            size *= 2
-        mask = np.uint64(size - 1)
-        table[:size] = -1
-        for i in range(n):
-            slot = _scattered(ids[first + i]) & mask
-            while table[slot] >= 0 and ids[first + table[slot]] != ids[first + i]:
-                slot = (slot + np.uint64(1)) & mask
-            if table[slot] < 0:
-                table[slot] = i
-        for e in range(edge_start[first], edge_start[stop]):
-            slot = _scattered(targets[e]) & mask
-            while table[slot] >= 0 and ids[first + table[slot]] != targets[e]:
-                slot = (slot + np.uint64(1)) & mask
-            rows[e] = table[slot]
-
-
-@njit(cache=True)
-def number_missing(rank_start, edge_start, targets, rows, lost, lost_start):
-    """Write ~k for the k-th of its rank's missing ids (ascending in lost[lost_start[r]:]) where rows are -1."""
-    for r in range(len(rank_start) - 1):
-        for e in range(edge_start[rank_start[r]], edge_start[rank_start[r + 1]]):
-            if rows[e] < 0:
-                low, high = lost_start[r], lost_start[r + 1]
-                while low < high:
-                    middle = (low + high) // 2
-                    if lost[middle] < targets[e]:
-                        low = middle + 1
-                    else:
-                        high = middle
-                rows[e] = ~np.int32(low - lost_start[r])

@@ -8,7 +8,6 @@ first. Memory: 20 B a node and 4 B an edge for each file (12 B and the edges onc
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable
@@ -21,16 +20,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, UsageError
-from etude.model.attrs import read_varint
-from etude.model.feeder import Feeder, Graph, Missing, check_missing, raise_cycle, raise_dangling
+from etude.kernels.varint import decode_varint
+from etude.model.feeder.feed import Feeder, FeederGraph, Missing, check_missing, raise_cycle, raise_dangling
+from etude.model.feeder.node_view import Bound, NodeView
+from etude.model.fingerprint import Fingerprint
 from etude.model.job import Groups
-from etude.model.node_view import Bound, NodeView
 from etude.model.schema import COLUMN, Kind
 from etude.model.text import PAD
 from etude.store import chakra, compressed
 from etude.store import et_stream_kernels as k
 from etude.store.et_decode import check_metadata, decode_files
-from etude.store.et_kernels import PROBLEM
+from etude.store.et_wire import PROBLEM
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -83,7 +83,7 @@ class Skeleton:
     stamp: tuple[int, int]
     """Size and time of the last change, when it was read."""
     places: I64
-    graph: Graph
+    graph: FeederGraph
     stretch: int
     """Nodes that are decoded together."""
 
@@ -149,7 +149,7 @@ def _metadata(file: FileIO, size: int, path: Path) -> int:
             hint="unpack it first (`gunzip -k`, `zstd -d`), or read it whole and feed from memory",
         )
     try:
-        length, at = read_varint(head, 0)
+        length, at = decode_varint(head, 0)
     except IndexError:
         length, at = size, 0
     if at + length > size:
@@ -186,10 +186,9 @@ def _scan_window(
     cur = found.cursor
     cur[k.AT] = 0
     while True:
-        left = found.size - base - held
-        k.scan(
-            buffer, held, left, base, found.places, found.ids, found.kinds, found.dep_start, found.dep, data, ctrl, cur
-        )
+        window = k.Window(buffer, held, found.size - base - held, base)
+        rows = k.SkeletonRows(found.places, found.ids, found.kinds, found.dep_start, found.dep)
+        k.scan(window, rows, data, ctrl, cur)
         status, at = int(cur[k.STATUS]), int(cur[k.AT])
         if status == k.GROW:
             found.grow(base + at, int(cur[k.NEED]))
@@ -231,7 +230,7 @@ class FileSource:
         self._max_bytes, self._max_open = max_bytes, max_open
         self._ranks = np.array(list(files), np.int32)
         self._skeletons: dict[int, Skeleton] = {}
-        self._shared: dict[bytes, Graph] = {}
+        self._shared: dict[bytes, FeederGraph] = {}
         self._open: OrderedDict[int, FileIO] = OrderedDict()
         self._blocks: OrderedDict[tuple[int, int], tuple[Bound, int]] = OrderedDict()
         """(rank, first row, or ~row of a single node) -> (decoded stretch, bytes), the least recently used first."""
@@ -261,7 +260,7 @@ class FileSource:
         metadata_rows = np.flatnonzero(found.kinds == Kind.METADATA)
         found.kinds = np.empty(0, np.uint8)
         edges, (lost, node, lost_id) = _edges(found)
-        graph, _, ahead = Graph.of(len(found.places) - 1, [edges])
+        graph, _, ahead = FeederGraph.of(len(found.places) - 1, [edges])
         places = found.places
         del edges, found
         stamp = (status.st_size, status.st_mtime_ns)
@@ -272,15 +271,12 @@ class FileSource:
             raise_cycle(rank, [NodeView(self, rank, n).source_id for n in circle])
         return self._record_groups(rank, metadata_rows)
 
-    def _same(self, graph: Graph) -> Graph:
+    def _same(self, graph: FeederGraph) -> FeederGraph:
         """The graph, or an equal one that another rank has."""
         if len(self._files) == 1:
             return graph
-        h = hashlib.blake2b(digest_size=32)
-        for array in (graph.succ_start, graph.succ, graph.indegree):
-            h.update(f"{len(array)};".encode())
-            h.update(array.data)
-        return self._shared.setdefault(h.digest(), graph)
+        same = Fingerprint(graph.succ_start, graph.succ, graph.indegree)
+        return self._shared.setdefault(same.digest(), graph)
 
     def _record_groups(self, rank: int, rows: I64) -> int:
         recorded: dict[str, list[int]] = {}
@@ -319,7 +315,7 @@ class FileSource:
     def open_files(self) -> int:
         return len(self._open)
 
-    def graph(self, rank: int) -> Graph:
+    def graph(self, rank: int) -> FeederGraph:
         return self._skeletons[rank].graph
 
     def locate(self, rank: int, node: int) -> tuple[Bound, int]:

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numba import njit
+from typing import NamedTuple
 
-from etude.store.et_kernels import BAD_LENGTH, BAD_TAG, BAD_VARINT, MAX_DEPTH, skip_field, varint
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+from etude.kernels.varint import read_varint
+from etude.store.et_wire import BAD, BAD_LENGTH, BAD_TAG, BAD_VARINT, MAX_DEPTH, skip_field
 
 ROW, EDGE, AT, STATUS, NEED = range(5)
 DONE, MORE, GROW = 0, 1, 2
-_BAD = -100  # as skip_field gives it
 _HASH = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(cache=True, nogil=True)
-def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cur):  # type: ignore[no-untyped-def]
-    """Messages from u8[cur[AT]:end] on, where u8[0] is byte `base` of the file and `left` bytes of it lie behind `end`.
+class Window(NamedTuple):
+    """Part of a file."""
+
+    u8: NDArray[np.uint8]
+    end: int  # bytes of it that are filled
+    left: int  # bytes of the file behind them
+    base: int  # byte of the file that u8[0] is
+
+
+class SkeletonRows(NamedTuple):
+    """What is taken of each message."""
+
+    places: NDArray[np.int64]
+    ids: NDArray[np.uint64]
+    kinds: NDArray[np.uint8]
+    dep_start: NDArray[np.int64]
+    dep: NDArray[np.uint64]
+
+
+@kernel
+def scan(window, rows, data, ctrl, cur):
+    """Messages from u8[cur[AT]:end] on, with their data and control dependencies, if wanted.
 
     Stops with cur[STATUS]: DONE at `end`, MORE when the message at cur[AT] lies partly behind it, GROW when the arrays
     are full (cur[NEED] is the size of the message), or a problem. Packed and single numbers count; of a field given
     twice the last does, as in protobuf."""
+    u8, end, left, base = window.u8, window.end, window.left, window.base
+    places, ids, kinds, dep_start, dep = rows.places, rows.ids, rows.kinds, rows.dep_start, rows.dep
     row, edge, p = cur[ROW], cur[EDGE], cur[AT]
     status = DONE
     while p < end:
-        length, q = varint(u8, p, min(end, p + 10))
+        length, q = read_varint(u8, p, min(end, p + 10))
         if q < 0:
             status = MORE if left > 0 and end - p < 10 else BAD_VARINT
             break
@@ -37,13 +61,13 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
             break
         e, id_, kind = edge, np.uint64(0), np.uint64(0)
         while q < stop:
-            tag, q = varint(u8, q, min(stop, q + 5))
+            tag, q = read_varint(u8, q, min(stop, q + 5))
             if q < 0:
                 status = BAD_VARINT
                 break
             wire, field = tag & np.uint64(7), tag >> np.uint64(3)
             if wire == np.uint64(0):
-                value, q = varint(u8, q, stop)
+                value, q = read_varint(u8, q, stop)
                 if q < 0:
                     status = BAD_VARINT
                     break
@@ -55,14 +79,14 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
                     dep[e] = value
                     e += 1
             elif wire == np.uint64(2):
-                size, q = varint(u8, q, stop)
+                size, q = read_varint(u8, q, stop)
                 if q < 0 or size > np.uint64(stop - q):
                     status = BAD_LENGTH
                     break
                 last = q + np.int64(size)
                 if (field == np.uint64(4) and ctrl) or (field == np.uint64(5) and data):
                     while q < last:
-                        value, q = varint(u8, q, last)
+                        value, q = read_varint(u8, q, last)
                         if q < 0:
                             status = BAD_VARINT
                             break
@@ -74,7 +98,7 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
             else:
                 q = skip_field(u8, q, stop, tag, MAX_DEPTH)
                 if q < 0:
-                    status = -(q - _BAD)
+                    status = BAD - q
                     break
             if field == np.uint64(0):
                 status = BAD_TAG
@@ -90,8 +114,8 @@ def scan(u8, end, left, base, places, ids, kinds, dep_start, dep, data, ctrl, cu
     cur[ROW], cur[EDGE], cur[AT], cur[STATUS] = row, edge, p, status
 
 
-@njit(cache=True, nogil=True)
-def resolve(ids, dep, rows, table):  # type: ignore[no-untyped-def]
+@kernel
+def resolve(ids, dep, rows, table):
     """Rows (the first that has the id) for ids, -1 where no node has it. `rows` may be the same memory as `dep`, which
     is read ahead of what is written. Returns (how many have none, the first such place, its id)."""
     n = len(ids)
@@ -124,8 +148,8 @@ def resolve(ids, dep, rows, table):  # type: ignore[no-untyped-def]
     return lost, first, lost_id
 
 
-@njit(cache=True)
-def is_dense(ids):  # type: ignore[no-untyped-def]
+@kernel
+def is_dense(ids):
     """Do the ids count up by one?"""
     same = 0
     for i in range(len(ids)):

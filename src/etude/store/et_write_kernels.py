@@ -2,23 +2,93 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
-from etude.model.text import prefix, put_varint, varint_len
-from etude.store.et_kernels import VALUE_WIRE
+from etude.kernels.compile import kernel
+from etude.kernels.varint import put_varint, varint_length
+from etude.model.text import prefix
+from etude.store.et_wire import VALUE_WIRE
 
-Rows = namedtuple("Rows", "source_id kind name io start_us duration_us io_text layout cell_start")
-Edges = namedtuple("Edges", "data_start data ctrl_start ctrl source_id missing id_base")
-Program = namedtuple("Program", "start kind column prefix_start prefix_len prefix_word")
-"""Layouts laid flat: entry i of a layout writes prefix bytes, then a value of `kind` from owned[column] or a cell."""
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+U64 = NDArray[np.uint64]
 
+
+class NodeRows(NamedTuple):
+    """Columns of a block of nodes."""
+
+    first: int  # the node of row 0
+    source_id: U64
+    kind: U8
+    name: I64
+    io: U8
+    start_us: I64
+    duration_us: I64
+    io_text: I64
+    layout: NDArray[np.int32]
+    cell_start: I64
+
+
+class EdgeIds(NamedTuple):
+    data_start: I64
+    data: NDArray[np.int32]
+    ctrl_start: I64
+    ctrl: NDArray[np.int32]
+    source_id: U64
+    missing: U64
+    id_base: np.uint64
+
+
+class LayoutProgram(NamedTuple):
+    """Layouts laid flat: entry i of a layout writes prefix bytes, then a value of `kind` from owned[column] or a
+    cell."""
+
+    start: I64
+    kind: I64
+    column: I64
+    prefix_start: I64
+    prefix_len: I64
+    prefix_word: U64
+
+
+class AttributeValues(NamedTuple):
+    """Values of attributes."""
+
+    owned: I64  # a row for each column that travels as an attribute
+    in_side: NDArray[np.bool_]  # whose text lies beside the heap
+    cells: I64
+
+
+class Texts(NamedTuple):
+    """The heap of the trace and the one beside it, as bytes and as words."""
+
+    heap: U8
+    word: U64
+    side: U8
+    side_word: U64
+
+
+class Extras(NamedTuple):
+    """Fields that the schema does not know, of some nodes."""
+
+    row: NDArray[np.int32]
+    offset: I64
+
+
+class Buffer(NamedTuple):
+    bytes: U8
+    word: U64
+
+
+ROW, EXTRA, SIZE = 0, 1, 2
+"""Cells of a cursor: the next node, the next extra, and bytes written."""
 OUT_OF_RANGE = -2
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _copy(word, a, length, out_word, p):
     """`length` bytes; may write up to 7 more behind them, which the caller's spare room takes."""
     n = 0
@@ -28,12 +98,12 @@ def _copy(word, a, length, out_word, p):
     return p + length
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     total = 0
     for e in range(begin, end):
         value = ids[dep[e]] if dep[e] >= 0 else missing[~dep[e]]
-        total += varint_len(value + base)
+        total += varint_length(value + base)
     out[p] = tag
     p = put_varint(out, p + 1, np.uint64(total))
     for e in range(begin, end):
@@ -42,7 +112,7 @@ def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     return p
 
 
-@njit(cache=True, inline="always")
+@kernel(inline=True)
 def _wire_value(kind, value):
     """(what goes out as a varint, fits): an integer value of a kind."""
     if kind == 7 or kind == 11:
@@ -57,13 +127,20 @@ def _wire_value(kind, value):
     return np.uint64(value), 0 <= value <= 1  # bool
 
 
-@njit(cache=True, nogil=True)
-def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side, cells, extra_row, extra,
-               first, row, x, out, out_word):  # fmt: skip
-    """Nodes from `row` (rows.* begin at node `first`) until the block ends or `out` is full.
+@kernel
+def write_rows(texts, rows, edges, program, values, extras, buffer, cursor):
+    """Nodes from cursor[ROW] until the block ends or the buffer is full; returns 0 or OUT_OF_RANGE."""
+    row, x, size, status = _write_rows(texts, rows, edges, program, values, extras, buffer, cursor[ROW], cursor[EXTRA])
+    cursor[ROW], cursor[EXTRA], cursor[SIZE] = row, x, size
+    return status
 
-    Returns (next row, next extra, bytes written, status); status 0 or OUT_OF_RANGE.
-    One long function for the same reason as the decoder."""
+
+@kernel
+def _write_rows(texts, rows, edges, program, values, extras, buffer, row, x):
+    """(next row, next extra, bytes written, status). One long function for the same reason as the decoder."""
+    heap, word, side, side_word = texts.heap, texts.word, texts.side, texts.side_word
+    owned, in_side, cells, extra_row, extra = values.owned, values.in_side, values.cells, extras.row, extras.offset
+    out, out_word, first = buffer.bytes, buffer.word, rows.first
     source_id, kinds, names, ios = rows.source_id, rows.kind, rows.name, rows.io
     start_us, duration_us, io_text = rows.start_us, rows.duration_us, rows.io_text
     layouts, cell_start = rows.layout, rows.cell_start
@@ -177,7 +254,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
                 raw, fits = _wire_value(value_kind, value)
                 if not fits:
                     return row, x, begin, OUT_OF_RANGE
-                p = put_varint(out, p + 1, np.uint64(n + varint_len(raw)))
+                p = put_varint(out, p + 1, np.uint64(n + varint_length(raw)))
                 p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
                 p = put_varint(out, p, raw)
             else:
@@ -201,7 +278,7 @@ def write_rows(heap, word, side, side_word, rows, edges, program, owned, in_side
             out[p + 1] = 0
             p += 2
         length = p - body
-        size = np.int64(varint_len(np.uint64(length)))
+        size = np.int64(varint_length(np.uint64(length)))
         if size < guess:
             for b in range(length):
                 out[begin + size + b] = out[body + b]

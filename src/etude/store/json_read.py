@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from numba import njit
 
 from etude.errors import FormatError
+from etude.kernels.compile import kernel
+from etude.kernels.varint import encode_varint
 from etude.model.schema import COLUMN, ValueKind
-from etude.model.text import varint
 from etude.store.et_irregular import delimited
 from etude.store.json_values import FIELD_NAME, Encoder, MappingError, Node, integer, scalar, short, unbase64
 
@@ -21,7 +21,7 @@ V = ValueKind
 
 
 @dataclass(slots=True)
-class Messages:
+class JsonMessages:
     """A whole `.et` file, and which JSON value each message came from."""
 
     data: bytearray
@@ -35,7 +35,7 @@ class Messages:
         return self.prefix.format(i - 1 + self.first) if i else "$[0]" if self.first else "$.metadata"
 
 
-def to_messages(data: bytes | memoryview, where: str) -> Messages:
+def to_messages(data: bytes | memoryview, where: str) -> JsonMessages:
     """The messages behind any of the three forms."""
     spans = _objects(data, where)
     if len(spans) > 1:
@@ -44,7 +44,7 @@ def to_messages(data: bytes | memoryview, where: str) -> Messages:
     top = _loads(data[spans[0][0] : spans[0][1]], dict[str, msgspec.Raw], where, "$")
     if "workload_graph" in top:
         rows = _loads(top["workload_graph"], list[msgspec.Raw], where, "$.workload_graph")
-        found = Messages(bytearray(b"\x00"), [0], "$.workload_graph[{0}]")
+        found = JsonMessages(bytearray(b"\x00"), [0], "$.workload_graph[{0}]")
         for i, row in enumerate(rows):
             path = found.prefix.format(i)
             _append(found, _feeder_node(_loads(row, dict[str, Any], where, path), where, path))
@@ -60,9 +60,9 @@ def to_messages(data: bytes | memoryview, where: str) -> Messages:
     return _stream(metadata, iter(_loads(top["nodes"], list[msgspec.Raw], where, "$.nodes")), where, "$.nodes[{0}]")
 
 
-def _stream(metadata: dict[str, Any], nodes: Iterator[Any], where: str, prefix: str, offset: int = 0) -> Messages:
+def _stream(metadata: dict[str, Any], nodes: Iterator[Any], where: str, prefix: str, offset: int = 0) -> JsonMessages:
     first = metadata_bytes(metadata, where, "$.metadata" if not offset else "$[0]")
-    found = Messages(bytearray(varint(len(first)) + first), [0], prefix, offset)
+    found = JsonMessages(bytearray(encode_varint(len(first)) + first), [0], prefix, offset)
     decoder = msgspec.json.Decoder(Node, strict=False)
     encoder = Encoder()
     for i, raw in enumerate(nodes, offset):
@@ -79,7 +79,7 @@ def _stream(metadata: dict[str, Any], nodes: Iterator[Any], where: str, prefix: 
     return found
 
 
-def _append(found: Messages, body: bytes) -> None:
+def _append(found: JsonMessages, body: bytes) -> None:
     found.starts.append(len(found.data))
     body = body or b"\x08\x00"  # a reader may take a message of length 0 for the end of the file
     found.data += short(len(body)) + body
@@ -103,7 +103,7 @@ def _json_error(problem: Exception, where: str, path: str) -> FormatError:
 # -- the pieces of the file --------------------------------------------------------------------------------------------
 
 
-@njit(cache=True)
+@kernel
 def _spans(data, starts, ends, count, p):  # type: ignore[no-untyped-def]
     """Top-level objects from p on; (count, where it stopped): the end, a full table, or a byte that is none."""
     n = len(data)

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import msgspec
 
+from etude.kernels.varint import encode_varint
 from etude.model.attrs import encode_list, scalar_to_varint
 from etude.model.schema import KIND_TO_WIRE, ValueKind
-from etude.model.text import varint
 from etude.store.et_irregular import delimited
-from etude.store.et_kernels import VALUE_WIRE
+from etude.store.et_wire import VALUE_WIRE
 
 V = ValueKind
 
@@ -26,7 +26,7 @@ def _camel(kind: ValueKind) -> str:
 FIELD_NAME: Final = {k: _camel(k) for k in V if k}
 _KIND: Final = {name: k for k, name in FIELD_NAME.items()}
 _TYPE: Final = {k.wire_name: wire for k, wire in KIND_TO_WIRE.items()}
-_SMALL: Final = [varint(i) for i in range(1 << 14)]
+_SMALL: Final = [encode_varint(i) for i in range(1 << 14)]
 _HEAD: Final = [bytes((i & 127 | 128, i >> 7 | 128)) for i in range(1 << 14)]
 """The first two bytes of a longer varint."""
 _TAKES: Final[dict[ValueKind, dict[type, bool]]] = {V.DOUBLE: {}, V.FLOAT: {}, V.BOOL: {bool: True}}
@@ -80,7 +80,7 @@ def short(value: int) -> bytes:
         return _SMALL[value]
     if 0 <= value < 1 << 28:
         return _HEAD[value & 16383] + _SMALL[value >> 14]
-    return varint(value)
+    return encode_varint(value)
 
 
 class _Memo(dict[Any, bytes]):
@@ -175,12 +175,12 @@ class Encoder:
         if not keys:
             return head
         kind = _KIND[keys[0]]
-        head += varint((kind + 2) << 3 | int(VALUE_WIRE[kind]))
+        head += encode_varint((kind + 2) << 3 | int(VALUE_WIRE[kind]))
         if len(attr) == 2 and "name" in attr:
             self._memo.setdefault((name, keys[0]), _Memo(head, kind))
         if "_payload" in attr and kind.is_list:
             raw = unbase64(attr["_payload"], f"{path}._payload")
-            return head + varint(len(raw)) + raw
+            return head + encode_varint(len(raw)) + raw
         if "_bits" in attr and kind in (V.DOUBLE, V.FLOAT):
             size = 8 if kind == V.DOUBLE else 4
             return head + integer(attr["_bits"], 0, 2 ** (8 * size), f"{path}._bits").to_bytes(size, "little")
@@ -202,7 +202,7 @@ def _type(value: str | int) -> bytes:
         raise MappingError(f"no such type `{value}`; known: {', '.join(_TYPE)}", ".type") from None
     if not -(2**31) <= number < 2**31:
         raise MappingError(f"type {number} does not fit 32 bits", ".type")
-    return b"\x18" + varint(number) if number else b""
+    return b"\x18" + encode_varint(number) if number else b""
 
 
 def _io(tag: bytes, io: IO) -> bytes:

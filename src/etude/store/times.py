@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, MismatchError
+from etude.errors import FormatError, MismatchError, UsageError
 from etude.model.job import Job
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin, Timing
 
@@ -78,3 +81,48 @@ def _rows(own: NDArray[Any], wanted: NDArray[Any], rank: int, path: Path) -> I64
             hint="the times belong to another job",
         )
     return found
+
+
+BATCH_ROWS = 1 << 20
+"""Rows of one batch of a timing table."""
+
+
+def timing_batches(run: Run) -> Iterator[pa.RecordBatch]:
+    """The times of all nodes as a table in batches; null where a time is not known."""
+    kinds = (pa.int32(), pa.uint64(), pa.int64(), pa.int64())
+    job, schema, first = run.job, pa.schema(list(zip(COLUMNS, kinds, strict=True))), 0
+    lengths = np.array([len(t) for t in job.traces], np.int64)[job.trace_of]
+    while first < len(job.ranks):
+        last = first + 1
+        while last < len(job.ranks) and int(lengths[first : last + 1].sum()) <= BATCH_ROWS:
+            last += 1
+        at = range(first, last)
+        ids = [job.traces[int(job.trace_of[i])].source_id + job.id_base[i] for i in at]
+        blocks = [run.timing.block(i) for i in at]
+        columns = [np.repeat(job.ranks[first:last], lengths[first:last]), np.concatenate(ids)]
+        times = [np.concatenate([b[side] for b in blocks]) for side in (0, 1)]
+        arrays = [pa.array(c) for c in columns] + [pa.array(t, mask=t == UNKNOWN) for t in times]
+        yield pa.record_batch(arrays, schema=schema)
+        first = last
+
+
+def write_timing(run: Run, path: Path) -> None:
+    """Writes the times of all nodes: `.csv` or `.parquet`."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"a timing is not written as `{path.suffix}`", where=path.name, hint="known: .csv, .parquet")
+    parts = timing_batches(run)
+    head = next(parts)
+    with open(path, "wb") as file, _writer(file, head.schema, path.suffix) as writer:
+        for part in chain([head], parts):
+            writer.write_batch(part)
+
+
+def _writer(file: BinaryIO, schema: pa.Schema, suffix: str) -> Any:
+    if suffix == ".parquet":
+        from pyarrow import parquet
+
+        return parquet.ParquetWriter(file, schema, compression="zstd")
+    from pyarrow import csv
+
+    file.write(",".join(schema.names).encode() + b"\n")  # Arrow would put names in quotes
+    return csv.CSVWriter(file, schema, write_options=csv.WriteOptions(include_header=False))

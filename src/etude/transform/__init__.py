@@ -1,1 +1,14 @@
 """Jobs from jobs."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.transform.anonymising import AnonymiseOptions as AnonymiseOptions
+    from etude.transform.anonymising import anonymise as anonymise
+    from etude.transform.anonymising import kept as kept
+    from etude.transform.dialects.astra import for_astra as for_astra
+    from etude.transform.durations import with_durations as with_durations
+
+__getattr__ = face(__name__)

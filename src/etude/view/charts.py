@@ -56,8 +56,8 @@ def _piece(piece: Piece, full: float, total: float, show: Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table: which value, under which head, how it is shown."""
+class Heading:
+    """The heading of a column: which value it has, what it is called, how values are shown."""
 
     key: str
     head: str
@@ -68,7 +68,7 @@ class Column:
     """Where > 0, a small bar beside the value, of which this much is full."""
 
 
-def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Column], *, first: int = 10) -> str:
+def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Heading], *, first: int = 10) -> str:
     """A table that a click on a head sorts; what is beyond the first rows is one click away."""
     heads = "".join(
         f'<th scope="col"{" class=num" if c.number else ""}><button type="button">{escape(c.head)}</button></th>'
@@ -89,7 +89,7 @@ def table(id: str, rows: Sequence[dict[str, Any]], columns: Sequence[Column], *,
     )
 
 
-def _cell(value: Any, column: Column) -> str:
+def _cell(value: Any, column: Heading) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return f'<td{" class=num" if column.number else ""} data-v=""><span aria-label="not known">–</span></td>'
     shown = escape(column.show(value))

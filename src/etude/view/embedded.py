@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.model.schema import LaneKind
-from etude.view.kernels import coarsen, varints
+from etude.view.kernels import DrawnSlices, coarsen, varints
 from etude.view.slices import Slices, Sort
 
 I32 = NDArray[np.int32]
@@ -126,14 +126,14 @@ def _columns(run: Shown, number: I64, names: dict[str, int]) -> tuple[NDArray[np
 
 def _fitting(columns: list[I64], most: int) -> tuple[I64, int]:
     """Slices merged as little as the limit allows, and the length below which they are."""
-    none = np.zeros((0, 9), np.int64)
-    least_ns, count = 0, len(columns[0])
+    none, slices = np.zeros((0, 9), np.int64), DrawnSlices(*columns)
+    least_ns, count = 0, len(slices.row)
     while count > most and least_ns < 1 << 50:
         least_ns = max(64, least_ns * 2)
-        count = coarsen(*columns, least_ns, none)
+        count = coarsen(slices, least_ns, none)
     table = np.zeros((count, 9), np.int64)
     if count:
-        coarsen(*columns, least_ns, table)
+        coarsen(slices, least_ns, table)
     return table, least_ns
 
 

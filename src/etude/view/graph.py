@@ -29,7 +29,7 @@ _ROWS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class Subgraph:
     """Nodes of a trace and the dependencies among them: node i of the part is `rows[i]` of the trace."""
 
     rows: I32
@@ -53,7 +53,7 @@ class Part:
         return len(self.rows)
 
 
-def part_of(trace: Trace, around: int | None = None, hops: int = 3) -> Part:
+def part_of(trace: Trace, around: int | None = None, hops: int = 3) -> Subgraph:
     """All of a trace, or what is at most `hops` dependencies, in either direction, from the node `around`."""
     before, after, is_data, why = _edges(trace)
     inside = np.ones(len(trace), bool)
@@ -74,7 +74,7 @@ def part_of(trace: Trace, around: int | None = None, hops: int = 3) -> Part:
     known = pa.array([*text, ""], pa.string())
     parent = trace.parent[rows]
     of = np.where(parent >= 0, codes[parent], -1)
-    return Part(
+    return Subgraph(
         rows=rows, name=known.take(pa.array(codes[rows] % (len(text) + 1))),
         caller=pa.array(text, pa.string()).take(pa.array(of, mask=of < 0)),
         kind=trace.kind[rows], sort=sorts(trace)[rows], source_id=trace.source_id[rows],
@@ -112,7 +112,7 @@ def find_node(trace: Trace, text: str) -> int:
     return int(np.flatnonzero(codes == words.index(text))[0])
 
 
-def write_dot(part: Part, file: BinaryIO) -> None:
+def write_dot(part: Subgraph, file: BinaryIO) -> None:
     file.write(b'digraph trace {\n  rankdir=TB;\n  node [shape=box, style="rounded,filled", fontname="Helvetica"];\n')
     for label, fill in _FILL.items():
         file.write(f"  // {label.label}: {fill}\n".encode())
@@ -140,7 +140,7 @@ _GRAPHML = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-def write_graphml(part: Part, file: BinaryIO) -> None:
+def write_graphml(part: Subgraph, file: BinaryIO) -> None:
     file.write(_GRAPHML.encode())
     kinds = pa.array([k.wire_name for k in Kind])
     name = _names(part)
@@ -161,7 +161,7 @@ def write_graphml(part: Part, file: BinaryIO) -> None:
     file.write(b"</graph>\n</graphml>\n")
 
 
-def _names(part: Part) -> pa.Array:
+def _names(part: Subgraph) -> pa.Array:
     empty = pc.equal(part.name, "")
     return pc.if_else(empty, pc.binary_join_element_wise("node", _text(part.rows), " "), part.name)
 
@@ -193,7 +193,7 @@ def _escaped(text: str, most: int) -> str:
     return escape("".join(c if c.isprintable() else " " for c in shown))
 
 
-def words(part: Part) -> Iterator[tuple[str, str, str]]:
+def words(part: Subgraph) -> Iterator[tuple[str, str, str]]:
     """For each node its label, what stands below it, and what a pointer over it tells."""
     from etude.units import format_time
 

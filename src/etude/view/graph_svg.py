@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from etude.errors import UsageError
-from etude.view.graph import Part, words
+from etude.view.graph import Subgraph, words
 from etude.view.layers import draw
 from etude.view.slices import Sort
 
@@ -31,7 +31,7 @@ path.ctrl{stroke-dasharray:4 3}#tip path{stroke:none;fill:#8b96a5}
 """
 
 
-def svg(part: Part, title: str) -> str:
+def svg(part: Subgraph, title: str) -> str:
     """The picture; a graph that is too large for one is refused."""
     if len(part) > MOST:
         raise UsageError(
@@ -76,7 +76,7 @@ def _curve(path: list[int], x: np.ndarray, y: np.ndarray, nodes: int) -> str:
     return "".join(parts)
 
 
-def _legend(part: Part) -> list[str]:
+def _legend(part: Subgraph) -> list[str]:
     there = [Sort(s) for s in np.unique(part.sort).tolist()]
     lines, left = ['<g class="legend">'], 24
     for sort in there:

@@ -11,7 +11,7 @@ from etude.view.slices import Sort
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class Figure:
     """One figure of the summary."""
 
     label: str
@@ -48,7 +48,7 @@ class Page:
     title: str
     subtitle: str
     verdict: str
-    cards: tuple[Card, ...] = ()
+    cards: tuple[Figure, ...] = ()
     told: tuple[Told, ...] = ()
     sections: tuple[Section, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
@@ -138,7 +138,7 @@ def _asset(name: str) -> str:
     return files("etude.view").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _card(card: Card) -> str:
+def _card(card: Figure) -> str:
     dot = f'<i class="dot s-{card.sort}"></i>' if card.sort else ""
     number, space, unit = card.value.partition(" ")
     value = f"{escape(number)}<small>{escape(unit)}</small>" if space else escape(number)

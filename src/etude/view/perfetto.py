@@ -13,11 +13,11 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.varint import encode_varint
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN
-from etude.model.text import varint
 from etude.view.flows import Counter, Flows
-from etude.view.kernels import put_track
+from etude.view.kernels import TrackSlices, put_track
 from etude.view.slices import Slices, Sort
 
 I64 = NDArray[np.int64]
@@ -66,11 +66,12 @@ def _tracks(job: Job, slices: Slices, flows: Flows) -> Iterator[bytes]:
         flow_start = flows.start[a : b + 1] - flows.start[a]
         flow = flows.id[flows.start[a] : flows.start[b]] + 1
         out = np.empty(_EVENT_BYTES * (b - a) + 10 * len(flow) + 64, np.uint8)
-        used = put_track(
-            out, slices.start_ns[a:b], slices.end_ns[a:b], uuid, slices.name[a:b], slices.sort[a:b],
-            trace.source_id[node] + job.id_base[at], np.maximum(size, -1), flow_start, flow,
+        mine = TrackSlices(
+            start=slices.start_ns[a:b], end=slices.end_ns[a:b], name=slices.name[a:b], sort=slices.sort[a:b],
+            source_id=trace.source_id[node] + job.id_base[at], size_bytes=np.maximum(size, -1),
+            flow_start=flow_start, flow=flow,
         )  # fmt: skip
-        yield out[:used].tobytes()
+        yield out[: put_track(out, uuid, mine)].tobytes()
 
 
 def _counter(counter: Counter, uuid: int, order: int) -> bytes:
@@ -88,11 +89,11 @@ def _rank_uuid(rank: int) -> int:
 
 
 def _number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
+    return encode_varint(field << 3) + encode_varint(value)
 
 
 def _field(field: int, payload: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(payload)) + payload
+    return encode_varint(field << 3 | 2) + encode_varint(len(payload)) + payload
 
 
 def _packet(payload: bytes) -> bytes:

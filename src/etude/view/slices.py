@@ -6,21 +6,24 @@ apart or one holds the other. All ranks are on one clock that starts at the firs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import UsageError
-from etude.model.job import Job
+from etude.kernels.csr import starts
+from etude.kernels.intervals import depths, nest
+from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind
-from etude.model.timing import Origin, Timing
+from etude.model.timing import Origin
 from etude.model.trace import Trace
-from etude.view.kernels import nest
+from etude.model.use import Use, uses
 
 U8 = NDArray[np.uint8]
+MAX_TRACKS = 256
+"""Tracks of one lane. What overlaps more than this many slices lies in the last one, over others."""
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 
@@ -45,10 +48,7 @@ class Sort(IntEnum):
         return self.name.lower()
 
 
-_SORT_OF_KIND = np.full(len(Kind), Sort.OTHER, np.uint8)
-_SORT_OF_KIND[Kind.COMP] = Sort.COMPUTE
-_SORT_OF_KIND[[Kind.SEND, Kind.RECV, Kind.COLL]] = Sort.COMMUNICATION
-_SORT_OF_KIND[[Kind.MEM_LOAD, Kind.MEM_STORE]] = Sort.MEMORY
+_SORT_OF_USE = np.array([Sort.OTHER, Sort.COMPUTE, Sort.COMMUNICATION, Sort.MEMORY, Sort.HOST], np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,25 +112,18 @@ class Slices:
         return {rank: f"rank {rank:0{width}}" for rank in found}
 
 
-def slices_of(
-    job: Job, timing: Timing, ranks: Sequence[int] | None = None, sort_of: Callable[[Trace], U8] | None = None
-) -> Slices:
-    """All that ran, on these ranks or on all that are present. `sort_of` may know better what the nodes are."""
+def slices_of(run: Run, ranks: Sequence[int] | None = None) -> Slices:
+    """All that ran, on these ranks or on all that are present."""
+    job, timing = run.job, run.timing
     where = [job.index(r) for r in (job.ranks.tolist() if ranks is None else ranks)]
-    if len(timing.block_of) != len(job.ranks):
-        raise UsageError(f"the timing is of {len(timing.block_of)} ranks, the job has {len(job.ranks)}")
     names: dict[str, int] = {}
-    of_trace = {
-        t: _Program(job.traces[t], names, sort_of or sorts) for t in sorted({int(job.trace_of[i]) for i in where})
-    }
+    of_trace = {t: _Program(job.traces[t], names) for t in sorted({int(job.trace_of[i]) for i in where})}
     parts = []
     lanes: list[Lane] = []
     untimed = 0
     for i in where:
         program = of_trace[int(job.trace_of[i])]
         start, end = timing.block(i)
-        if len(start) != len(program.name):
-            raise UsageError(f"rank {job.ranks[i]}: {len(start)} times for {len(program.name)} nodes")
         timed = (start != UNKNOWN) & (end != UNKNOWN) & (end >= start) & program.shown
         untimed += int(program.shown.sum() - timed.sum())
         rows = np.flatnonzero(timed & ~program.inside_callers(start, end, timing.origin))
@@ -146,7 +139,7 @@ def slices_of(
 class _Program:
     """What the ranks of one trace have in common."""
 
-    def __init__(self, trace: Trace, names: dict[str, int], sort_of: Callable[[Trace], U8]) -> None:
+    def __init__(self, trace: Trace, names: dict[str, int]) -> None:
         codes, words = trace.coded("name")
         known = np.array([names.setdefault(w or "(no name)", len(names)) for w in words] + [-1], np.int64)
         self.name = known[codes].astype(np.int32)
@@ -154,7 +147,7 @@ class _Program:
         key = trace.kind[rows].astype(np.int64) * 256 + trace.collective[rows]
         for k in np.unique(key).tolist():
             self.name[rows[key == k]] = names.setdefault(_unnamed(Kind(k // 256), Collective(k % 256)), len(names))
-        self.sort = sort_of(trace)
+        self.sort = sorts(trace)
         self.shown = (trace.kind != Kind.METADATA) & (trace.kind != Kind.INVALID) & (trace.kind != Kind.NONE)
         self.lane = trace.lane
         self.parent = trace.parent
@@ -183,9 +176,27 @@ class _Program:
 
 
 def sorts(trace: Trace) -> U8:
-    """What each node is: on the host, compute is the host's."""
-    sort = _SORT_OF_KIND[trace.kind]
-    return np.where((trace.cpu == 1) & (sort == Sort.COMPUTE), np.uint8(Sort.HOST), sort)
+    """What each node is to its device, for its colour; what takes no device time on the host is the host's."""
+    use = uses(trace)
+    sort = np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT_OF_USE[use])
+    codes, words = trace.coded("name")
+    talks = np.array([word.startswith("gloo:") for word in words] + [False])[codes]
+    return np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads do nothing else
+
+
+def _tracks(lane: I32, start: I64, end: I64) -> tuple[I32, I32]:
+    """(track, depth): a slice goes to the first track of its lane where the slice that is open, if any, holds all of
+    it. Slices are ordered by (lane, start, longest first)."""
+    track, depth = np.zeros(len(lane), np.int32), np.zeros(len(lane), np.int32)
+    rows = np.arange(len(lane))
+    for number in range(MAX_TRACKS):
+        parent, apart = np.empty(len(rows), np.int64), np.empty(len(rows), np.bool_)
+        nest(starts(lane[rows]), start[rows], end[rows], np.ones(len(rows), np.bool_), 0, parent, apart)
+        track[rows], depth[rows] = number, depths(parent)
+        rows = rows[apart]
+        if not len(rows):
+            break
+    return track, depth
 
 
 def _unnamed(kind: Kind, collective: Collective) -> str:
@@ -198,8 +209,7 @@ def _ordered(parts: Sequence[tuple[NDArray[np.generic], ...]], lanes: tuple[Lane
     columns = [np.concatenate([np.zeros(0, k), *(p[c] for p in parts)]) for c, k in enumerate(kinds)]
     order = np.lexsort((-columns[2], columns[1], columns[0]))
     lane, start, end, node, sort, name, at = (np.ascontiguousarray(c[order]) for c in columns)
-    track, depth = np.zeros(len(lane), np.int32), np.zeros(len(lane), np.int32)
-    nest(lane, start, end, track, depth)
+    track, depth = _tracks(lane, start, end)
     if (track > 0).any():
         order = np.lexsort((-end, start, track, lane))
         lane, start, end, node, sort, name, at, track, depth = (

@@ -8,19 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from etude.model.job import Job
-from etude.model.timing import Timing
+from etude.model.run import Run
 from etude.view import chrome, perfetto
 from etude.view.flows import Flows, flows_of, running
 from etude.view.slices import Slices, slices_of
 
 
 def write_timeline(
-    job: Job, timing: Timing, path: Path, *, ranks: Sequence[int] | None = None, flows: bool = True,
+    run: Run, path: Path, *, ranks: Sequence[int] | None = None, flows: bool = True,
     counters: bool = True,
 ) -> Slices:  # fmt: skip
     """Writes `.json`, `.json.gz` or, under any other name, a Perfetto trace; returns what was written."""
-    slices = slices_of(job, timing, ranks)
+    job, slices = run.job, slices_of(run, ranks)
     none = Flows(np.zeros(len(slices) + 1, np.int64), np.zeros(0, np.int64))
     arrows = flows_of(job, slices) if flows else none
     over_time = running(slices) if counters else []

@@ -20,11 +20,11 @@ from etude.cost.collectives import AUTO, choose, start_ns
 from etude.cost.groups import GroupShape
 from etude.cost.schedules import Schedule, chunked, known, message, schedule
 from etude.errors import ClusterError, UsageError
-from etude.model.fabrics import topology_of_system
-from etude.model.routes import Routes, common_switch
+from etude.machine.fabrics import topology_of_system
+from etude.machine.routes import Routes, common_switch
+from etude.machine.system import LevelKind, System
+from etude.machine.topology import Topology
 from etude.model.schema import Collective
-from etude.model.system import LevelKind, System
-from etude.model.topology import Topology
 from etude.simulate.networks.operation import Operation
 from etude.simulate.networks.standalone import run_operations
 from etude.simulate.networks.state import WHOLE

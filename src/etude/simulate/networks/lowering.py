@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from etude.machine.topology import Topology
 from etude.model.schema import Collective
-from etude.model.topology import Topology
 from etude.simulate.costs import jittered
 from etude.simulate.groups import members_of
 from etude.simulate.lower import Lowered

@@ -14,8 +14,8 @@ import numpy as np
 from etude.cost.schedules import Schedule
 from etude.errors import UsageError
 from etude.kernels.heap import Queue, empty_queue
-from etude.model.routes import Routes, common_switch
-from etude.model.topology import Topology
+from etude.machine.routes import Routes, common_switch
+from etude.machine.topology import Topology
 from etude.simulate.networks import flow
 from etude.simulate.networks.operation import NetworkOptions, Operation
 from etude.simulate.networks.state import (

@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from etude.kernels.heap import empty_heap
-from etude.model.fabrics import topology_of_system
-from etude.model.faults import with_faults
-from etude.model.topology import Topology
+from etude.machine.fabrics import topology_of_system
+from etude.machine.faults import with_faults
+from etude.machine.topology import Topology
 from etude.simulate.costs import jittered
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.lowering import carried_operations

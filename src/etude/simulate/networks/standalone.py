@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import DeadlockError, UsageError
-from etude.model.topology import Topology
+from etude.machine.topology import Topology
 from etude.simulate.networks.operation import NetworkOptions, Operation
 from etude.simulate.networks.registry import Registry, grown
 from etude.simulate.networks.state import Flows, LinkState

@@ -1,0 +1,134 @@
+"""Run a job as ASTRA-sim's analytical backends do, nanosecond for nanosecond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.astra import state
+from etude.astra.abort import AstraAbort
+from etude.astra.columns import RankedNodes, read_nodes
+from etude.astra.config import AstraOptions, NetworkConfig, SystemConfig
+from etude.astra.diagnose import explain_hang, quirks
+from etude.astra.kernels.engine import start_ranks, step
+from etude.astra.kernels.node_table import REFUSALS, compute_time
+from etude.astra.machine import new_simulation
+from etude.astra.prepare import Prepared, prepare
+from etude.astra.ranks import groups_of, on_network
+from etude.errors import TraceError
+from etude.model.job import Job
+from etude.model.timing import Origin, Timing
+
+EVENTS_PER_STEP: Final = 1 << 20
+MAX_ROOM: Final = 1 << 27
+PROBLEM: Final = {
+    int(state.EVENT_AT_ZERO): "an event falls on tick 0, on which ASTRA-sim aborts",
+    int(state.EMPTY_MESSAGE): "a message of 0 bytes, on which ASTRA-sim aborts",
+    int(state.BAD_PEER): "a message to the sender itself or to a rank that does not exist",
+    int(state.TREE_BROKEN): "doubleBinaryTree crashes in a group, or where the number of NPUs is no power of two",
+    int(state.ENDLESS_CHUNKS): "an all-gather of fewer bytes than `preferred-dataset-splits` never ends",
+}
+
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class AstraResult:
+    """What ASTRA-sim prints for each rank, and the time of every node.
+
+    Cycles are unsigned, as they are there: exposed cycles wrap below 0. Times of nodes that never ran are UNKNOWN.
+    """
+
+    job: Job
+    """The job as it ran, with a rank for each NPU."""
+    timing: Timing
+    finish_ns: NDArray[np.uint64]
+    exposed_ns: NDArray[np.uint64]
+    num_events: int
+    warnings: tuple[str, ...]
+
+
+def run(
+    job: Job,
+    network: NetworkConfig,
+    system: SystemConfig,
+    options: AstraOptions | None = None,
+    tell: Tell | None = None,
+) -> AstraResult:
+    """Simulate the first ranks of a job, one for each NPU; `tell` is called between slices with the number of events
+    so far."""
+    options = options or AstraOptions()
+    job = on_network(job, network.num_npus, options.is_one_for_all)
+    w = read_nodes(job, groups_of(job) if options.groups is None else options.groups)
+    custom = {prefix: read_nodes(given, {}) for prefix, given in options.custom.items()}
+    p = prepare(w, network, system, options, custom)
+    works_ahead = p.can_work_ahead and not options.is_message_by_message
+    sim = _simulate(p, works_ahead, tell)
+    if works_ahead and (_status(sim) == state.AMBIGUOUS or _is_hanging(sim)):
+        sim = _simulate(p, False, tell)
+    if _status(sim) != state.DONE:
+        raise _abort(sim, w)
+    if _is_hanging(sim):
+        raise explain_hang(w, sim, options)
+    compute_ns = np.zeros(w.num_ranks, np.uint64)
+    dropped = int(compute_time(p.nodes, w.columns, system.is_replay_only, compute_ns))
+    finish_ns = sim.program.ranks["finish_ns"].astype(np.uint64)
+    return AstraResult(
+        job=job,
+        timing=_timing(w, p.nodes),
+        finish_ns=finish_ns,
+        exposed_ns=finish_ns - compute_ns,
+        num_events=int(sim.machine.queue.clock["num_events"][0]),
+        warnings=tuple(quirks(w, network, system, options, p.survey, dropped)),
+    )
+
+
+def _simulate(p: Prepared, works_ahead: bool, tell: Tell | None) -> state.Simulation:
+    """One attempt after another until the machine's pools are large enough."""
+    room = p.room
+    while room <= MAX_ROOM:
+        sim = new_simulation(p, room, works_ahead)
+        start_ranks(sim.machine.queue)
+        while _status(sim) == state.RUNNING:
+            step(sim, EVENTS_PER_STEP)
+            if tell is not None:
+                tell(int(sim.machine.queue.clock["num_events"][0]))
+        if _status(sim) != state.POOL_FULL:
+            return sim
+        room *= 4
+    raise TraceError(f"more than {MAX_ROOM} messages would be in flight at once")
+
+
+def _status(sim: state.Simulation) -> int:
+    return int(sim.machine.queue.clock["status"][0])
+
+
+def _is_hanging(sim: state.Simulation) -> bool:
+    return int(sim.machine.queue.clock["finished_ranks"][0]) < len(sim.program.ranks)
+
+
+def _abort(sim: state.Simulation, w: RankedNodes) -> AstraAbort:
+    clock, status = sim.machine.queue.clock[0], _status(sim)
+    row = int(clock["error_node"])
+    where = f"rank {w.rank_of(row)}, {w.describe(row)}" if row >= 0 else ""
+    problem = REFUSALS[sim.program.nodes[row]["peer"]] if status == state.BAD_NODE else PROBLEM[status]
+    hint = "give the system an `endpoint-delay` above 0" if status == state.EVENT_AT_ZERO else ""
+    return AstraAbort(f"{problem} (at {int(clock['now'])} ns)", where=where, hint=hint)
+
+
+def _timing(w: RankedNodes, nodes: NDArray[np.void]) -> Timing:
+    """A block a rank."""
+    cuts = w.columns.rank_start[1:-1]
+    start_ns, end_ns = (np.split(nodes[name][: len(w)].copy(), cuts) for name in ("start_ns", "end_ns"))
+    return Timing(
+        origin=Origin.SIMULATED,
+        start_ns=tuple(start_ns),
+        end_ns=tuple(end_ns),
+        block_of=np.arange(w.num_ranks, dtype=np.int32),
+        clock_offset_ns=np.zeros(w.num_ranks, np.int64),
+        aligned=True,
+    )

@@ -1,0 +1,111 @@
+"""Runs a command so that the PyTorch processes in it record themselves. The script is not changed.
+
+A folder with a `sitecustomize.py` goes to the front of PYTHONPATH, and Python runs that file at each start. It waits
+for `import torch` and then records (see `inject`); processes that never train write nothing.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.collect import flight, layout
+from etude.collect.options import CollectOptions
+from etude.errors import UsageError
+
+SETTINGS = "ETUDE_COLLECT"
+BOOTSTRAP = Path(__file__).resolve().parent / "bootstrap"
+
+_PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedProgram:
+    """How a command ended, and what was recorded."""
+
+    exit_code: int
+    """The command's own; 128 + n if signal n ended it."""
+    manifests: tuple[dict[str, Any], ...]
+    failures: tuple[str, ...] = ()
+    """What went wrong in recording, in the words of the workers."""
+
+    @property
+    def problems(self) -> list[str]:
+        """What is not as asked, in words."""
+        found = [*self.failures]
+        found += [f"rank {m['rank']}: partial: {m['reason']}" for m in self.manifests if m["partial"]]
+        world = max((m["world_size"] for m in self.manifests), default=0)
+        missing = sorted(set(range(world)) - {m["rank"] for m in self.manifests})
+        if missing:
+            found.append(f"nothing from rank {', '.join(map(str, missing))} of {world}")
+        if not found and not self.manifests:
+            found.append("nothing was recorded: no process of the command called a torch.nn.Module or an optimizer")
+        return found
+
+
+def launch(
+    command: Sequence[str], folder: str | os.PathLike[str], options: CollectOptions, *, whole: bool = False
+) -> LaunchedProgram:
+    """Runs `command` to its end. `whole`: record from `import torch` to the end instead of steps."""
+    place = Path(folder).absolute()
+    if not command:
+        raise UsageError("no command to run", hint="etude collect -o run/ -- python train.py")
+    if shutil.which(command[0]) is None:
+        raise UsageError("no such command", where=command[0])
+    # No rank has been started yet, so whatever is there is of an earlier run: a world of 0.
+    layout.make_room(place, 0, 0, force=options.force)
+    layout.clear_recordings(place)
+    layout.take_problems(place)
+    try:
+        code = _run(list(command), environment(place, options, whole=whole))
+    finally:
+        layout.clear_recordings(place)
+    return LaunchedProgram(code, tuple(layout.manifests(place)), tuple(layout.take_problems(place)))
+
+
+def environment(folder: Path, options: CollectOptions, *, whole: bool = False) -> dict[str, str]:
+    """The variables that make Python processes record."""
+    changed = dict(os.environ)
+    asked = options.to_dict() | {"force": False}
+    changed[SETTINGS] = json.dumps({"folder": str(folder), "options": asked, "whole": whole})
+    paths = [str(BOOTSTRAP), *filter(None, [changed.get("PYTHONPATH")])]
+    changed["PYTHONPATH"] = os.pathsep.join(paths)
+    if options.flight_recorder:
+        flight.ask_for_room(changed)
+    return changed
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    child = subprocess.Popen(command, env=environment)
+    code: int | None
+    try:
+        code = child.wait()
+    except BaseException as stop:
+        code = _end(child, told=isinstance(stop, KeyboardInterrupt))
+        if code is None:
+            raise
+    return code if code >= 0 else 128 - code
+
+
+def _end(child: subprocess.Popen[bytes], *, told: bool) -> int | None:
+    """Asks a child to end, and then insists. None if it cannot be ended.
+
+    `told`: Ctrl-C in a terminal has reached the child too, so it gets a moment before it is asked again.
+    """
+    for ask, patience_s in ((None, 5.0 if told else 0.0), (signal.SIGTERM, _PATIENCE_S), (signal.SIGKILL, 5.0)):
+        if ask is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(ask)
+        try:
+            return child.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            continue
+        except KeyboardInterrupt:  # a second Ctrl-C: no more waiting at this stage
+            continue
+    return None

@@ -1,0 +1,49 @@
+"""Faces: the few names that a room shows to others, each loaded from its file when it is first asked for.
+
+    # etude/simulate/__init__.py
+    if TYPE_CHECKING:
+        from etude.simulate.run import simulate as simulate
+    __getattr__ = face(__name__)
+
+The imports that a type checker sees are the list, a file of the room among them if it is to be taken whole; nothing is
+written twice. `import etude.simulate` loads nothing, and
+`etude.simulate.simulate` loads its file. Composers and the command line take these names and no others of a room.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+
+@cache
+def homes(room: str) -> dict[str, tuple[str, str]]:
+    """Name -> (module, name there), from the imports of the room's `__init__` that only a type checker sees."""
+    module = sys.modules[room]
+    tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
+    return {
+        alias.asname or alias.name: (node.module or "", alias.name)
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+
+
+def face(room: str) -> Callable[[str], object]:
+    """The `__getattr__` of a room."""
+
+    def load(name: str) -> object:
+        if name.startswith("_") or name not in homes(room):
+            raise AttributeError(f"module `{room}` has no attribute `{name}`")
+        module, there = homes(room)[name]
+        value: object = import_module(f"{room}.{there}") if module == room else getattr(import_module(module), there)
+        setattr(sys.modules[room], name, value)
+        return value
+
+    return load

@@ -1,0 +1,1 @@
+"""Blocks: layers, embeddings and heads as lists of ops with their backward."""

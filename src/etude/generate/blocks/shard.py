@@ -1,0 +1,230 @@
+"""Local: what one rank of a plan sees of a model's dimensions, and linear layers split over tensor-parallel ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from etude.cost import ops as work
+from etude.errors import UsageError
+from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, gemm, linear, shapes
+from etude.model.schema import Collective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """Sizes of one rank's part of one micro-batch."""
+
+    samples: int
+    seq: int
+    tp: int = 1
+    sp: bool = False
+    """Sequence parallel: between the split layers each tensor-parallel rank has its part of the tokens."""
+    cp: int = 1
+    cp_kind: str = "ring"
+    ep: int = 1
+    etp: int = 1
+    dtype: str = "bf16"
+    gemm_dtype: str = "bf16"
+    flash: bool = True
+    chunks: int = 1
+    """Pieces that a split layer and its collective are cut into, so that they overlap."""
+    capacity: float = 0.0
+    """Tokens that an expert takes at most, over the mean; 0: all, and then the host waits to know how many."""
+    grad_bytes: float = 0.0
+    """Moved for each weight by the product that makes its gradient: read and written where it is added to another."""
+    training: bool = True
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a micro-batch on a context-parallel rank."""
+        return self.samples * self.seq // self.cp
+
+    @property
+    def rows(self) -> int:
+        """Tokens that a rank has between split layers."""
+        return self.tokens // self.tp if self.sp else self.tokens
+
+    def split(self, count: int, what: str) -> int:
+        """A count's part on a tensor-parallel rank."""
+        if count % self.tp:
+            raise UsageError(
+                f"{count:,} {what} cannot be split over {self.tp} tensor-parallel ranks",
+                hint=f"a --tp that divides {count:,}",
+            )
+        return count // self.tp
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A piece of a model that is never split between pipeline stages."""
+
+    name: str
+    """Module path: `layers.7`."""
+    ops: tuple[Op, ...]
+    out_bytes: int
+    """What goes to the next stage after it."""
+
+    @property
+    def params(self) -> int:
+        return sum(op.params for op in self.ops)
+
+    def local_params(self, *, expert: bool) -> int:
+        return sum(op.local_params for op in self.ops if op.expert == expert)
+
+    @property
+    def cast_params(self) -> int:
+        """Of one rank, those that are cast to 8 bits for their products."""
+        return sum(op.local_params for op in self.ops if op.dtype == "fp8")
+
+
+def cast(local: Local, elements: int, part: str, *, load: bool = False) -> list[Op]:
+    """To 8 bits, both layouts; on the way back the gradient."""
+    if local.gemm_dtype == local.dtype:
+        return []
+    w = work.elementwise(elements, dtype=local.dtype)
+    one = compute("aten::_to_copy", part, w, shapes((elements,)), shapes((elements,)), load=load, calls=0.0)
+    return [one]
+
+
+def _uncast(local: Local, elements: int, part: str, *, load: bool = False) -> tuple[Op, ...]:
+    return tuple(op.replace(phase=Phase.INPUT) for op in cast(local, elements, part, load=load))
+
+
+def plain(
+    local: Local,
+    m: int,
+    k: int,
+    n: int,
+    part: str,
+    *,
+    params: int,
+    batch: int = 1,
+    expert: bool = False,
+    load: bool = False,
+    local_params: int | None = None,
+    calls: float = 1.0,
+) -> list[Op]:
+    """A linear layer that no collective belongs to."""
+    held = params if local_params is None else local_params
+    one = linear(
+        m,
+        k,
+        n,
+        part,
+        dtype=local.gemm_dtype,
+        params=params,
+        local=held,
+        batch=batch,
+        expert=expert,
+        load=load,
+        calls=calls,
+        saved_bytes=bytes_of(batch * m * k, local.gemm_dtype),
+        grad_bytes=local.grad_bytes,
+    )
+    one = one.replace(backward=(*_uncast(local, batch * m * n, part, load=load), *one.backward))
+    return [*cast(local, batch * m * k, part, load=load), one]
+
+
+def pieces(total: int, parts: int) -> list[int]:
+    return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
+
+
+def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
+    """A linear layer split by its outputs: the input is gathered before, its gradient reduced after."""
+    tokens = tokens or local.tokens
+    held = -(-params // local.tp)
+    made = plain(local, tokens, k, n, part, params=params, local_params=held)
+    if local.tp == 1:
+        return made
+    one = made[-1]
+    gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
+    *casts, _, wgrad = one.backward
+    if not local.sp:
+        return [*made[:-1], one.replace(backward=(*casts, *_reduced(local, tokens, n, k, part, Phase.INPUT), wgrad))]
+    again = _gather(local, gathered, part, "x", Phase.WEIGHT)
+    wgrad = wgrad.replace(waits=("x",))
+    sizes = pieces(tokens, local.chunks)
+    gathers, products, back = [], [], []
+    last = len(sizes) - 1
+    for i, m in enumerate(sizes):
+        key = f"gather{i}" if last else ""
+        some = bytes_of(m * k, local.dtype)
+        cut = bytes_of(m * k, local.gemm_dtype)
+        gathers.append(_gather(local, cut, part, key, Phase.FORWARD))
+        products.append(_piece(gemm(m, n, k, part, dtype=one.dtype, waits=(key,) if key else ()), one, i == last))
+        back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, calls=float(i == last)))
+        back.append(_scatter(local, some, part, i, last, Phase.INPUT))
+    products[-1] = products[-1].replace(backward=(*casts, again, *back, wgrad), saved_bytes=one.saved_bytes // local.tp)
+    return [*cast(local, tokens * k // local.tp, part), *gathers, *products]
+
+
+def _gather(local: Local, size: int, part: str, start: str, phase: Phase) -> Op:
+    """Pieces of a split layer are one call of the host, which issues products and what is exchanged beside them."""
+    return collective(
+        Collective.ALL_GATHER, "tp", local.tp, size, part, Stream.TENSOR,
+        phase=phase, start=start, calls=0.0, dtype=local.gemm_dtype,
+    )  # fmt: skip
+
+
+def _scatter(local: Local, size: int, part: str, piece: int, last: int, phase: Phase) -> Op:
+    """Runs beside the pieces to come; the last one waits for all."""
+    start, waits = (f"scatter{piece}", ()) if piece < last else ("", tuple(f"scatter{j}" for j in range(last)))
+    return collective(
+        Collective.REDUCE_SCATTER, "tp", local.tp, size, part, Stream.TENSOR,
+        phase=phase, start=start, waits=waits, calls=0.0, dtype=local.dtype,
+    )  # fmt: skip
+
+
+def _reduced(local: Local, tokens: int, k: int, n: int, part: str, phase: Phase) -> list[Op]:
+    """A product of partial sums and their reduction, piece by piece: the next is under way while one is reduced."""
+    found: list[Op] = []
+    sizes = pieces(tokens, local.chunks)
+    last = len(sizes) - 1
+    for i, m in enumerate(sizes):
+        waits = tuple(f"reduce{j}" for j in range(last)) if i == last else ()
+        calls = float(i == last)
+        one = _all_reduce(local, bytes_of(m * n, local.dtype), part).replace(phase=phase, waits=waits, calls=calls)
+        found.append(gemm(m, n, k, part, dtype=local.gemm_dtype, phase=phase, calls=calls))
+        found.append(one if i == last else one.replace(start=f"reduce{i}"))
+    return found
+
+
+def _all_reduce(local: Local, full: int, part: str) -> Op:
+    return collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)
+
+
+def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
+    """A linear layer split by its inputs: partial sums are reduced after, their gradient gathered before."""
+    tokens = tokens or local.tokens
+    held = -(-params // local.tp)
+    made = plain(local, tokens, k, n, part, params=params, local_params=held)
+    if local.tp == 1:
+        return made
+    one, full = made[-1], bytes_of(tokens * n, local.dtype)
+    if not local.sp:
+        if local.chunks == 1:
+            return [*made, _all_reduce(local, full, part)]
+        *first, product, reduction = _reduced(local, tokens, k, n, part, Phase.FORWARD)
+        return [*made[:-1], *first, _piece(product, one, True), reduction.replace(backward=one.backward)]
+    wgrad = one.backward[-1]
+    sizes = pieces(tokens, local.chunks)
+    forward, gathers, back = [], [], []
+    last = len(sizes) - 1
+    for i, m in enumerate(sizes):
+        some, cut = bytes_of(m * n, local.dtype), bytes_of(m * n, local.gemm_dtype)
+        forward.append(_piece(gemm(m, n, k, part, dtype=one.dtype), one, i == last).replace(backward=()))
+        forward.append(_scatter(local, some, part, i, last, Phase.FORWARD))
+        key = f"gather{i}" if last else ""
+        gathers.append(_gather(local, cut, part, key, Phase.INPUT))
+        waits = (key,) if key else ()
+        back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, waits=waits, calls=float(i == last)))
+    casts = list(_uncast(local, tokens * n // local.tp, part))
+    forward[-1] = forward[-1].replace(backward=(*casts, *gathers, *back, wgrad))
+    return [*made[:-1], *forward]
+
+
+def _piece(op: Op, whole: Op, last: bool) -> Op:
+    """A piece of a layer; the last one stands for its parameters and what it keeps."""
+    if not last:
+        return op.replace(calls=0.0)
+    return op.replace(params=whole.params, local_params=whole.local_params, saved_bytes=whole.saved_bytes)

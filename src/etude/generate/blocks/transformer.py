@@ -1,0 +1,337 @@
+"""Transformers as blocks: embedding, layers (attention, feed-forward or experts), head with its loss."""
+
+from __future__ import annotations
+
+from etude.cost import ops as work
+from etude.cost.ops import OpClass, Work
+from etude.errors import UsageError
+from etude.generate.blocks.attention import Heads, core
+from etude.generate.blocks.ops import (
+    Op,
+    Phase,
+    Stream,
+    activation,
+    add,
+    bytes_of,
+    collective,
+    compute,
+    embedding,
+    exchanged,
+    norm,
+    permute,
+    pointwise,
+    shapes,
+)
+from etude.generate.blocks.shard import Block, Local, column, plain, row
+from etude.generate.model.shape import Family, Model, Positions
+from etude.model.schema import Collective
+
+
+def blocks(model: Model, local: Local) -> list[Block]:
+    """The model from first to last, figures of one rank and one micro-batch. Alike layers share their ops."""
+    out = bytes_of(local.rows * model.hidden, local.dtype)
+    made: dict[tuple[bool, int], tuple[Op, ...]] = {}
+    found = [Block("embedding", tuple(embed(model, local)), out)]
+    causal = model.family != Family.ENCODER
+    for i in range(model.layers):
+        key = model.has_experts(i), model.window_of(i)
+        if key not in made:
+            made[key] = tuple(layer(model, local, experts=key[0], window=key[1], causal=causal))
+        found.append(Block(f"layers.{i}", made[key], out))
+    found.append(Block("head", tuple(head(model, local)), 0))
+    return found
+
+
+def norm_params(model: Model) -> int:
+    if not model.norm_weights:
+        return 0
+    return model.hidden * (2 if model.norm == "layer" and model.norm_bias else 1)
+
+
+def normed(model: Model, local: Local, part: str, rows: int = 0) -> Op:
+    return norm(rows or local.rows, model.hidden, part, dtype=local.dtype, kind=model.norm, params=norm_params(model))
+
+
+def vocab_of(model: Model, local: Local) -> int:
+    """Rows of the vocabulary on a rank; padded up, as trainers do."""
+    return -(-model.vocab // local.tp)
+
+
+def embed(model: Model, local: Local) -> list[Op]:
+    rows = vocab_of(model, local)
+    ops = [
+        embedding(
+            local.tokens,
+            model.hidden,
+            "tokens",
+            dtype=local.dtype,
+            params=model.vocab * model.hidden,
+            local=rows * model.hidden,
+        )
+    ]
+    full = bytes_of(local.tokens * model.hidden, local.dtype)
+    if local.sp:
+        ops += exchanged(Collective.REDUCE_SCATTER, "tp", local.tp, full, "tokens", Stream.TENSOR, dtype=local.dtype)
+    elif local.tp > 1:
+        ops += [collective(Collective.ALL_REDUCE, "tp", local.tp, full, "tokens", Stream.TENSOR, dtype=local.dtype)]
+    if model.positions == Positions.LEARNED:
+        table = (model.max_positions or local.seq) * model.hidden
+        ops.append(
+            add(local.rows * model.hidden, "positions", dtype=local.dtype).replace(params=table, local_params=table)
+        )
+    if model.token_types:
+        table = model.token_types * model.hidden
+        ops.append(add(local.rows * model.hidden, "types", dtype=local.dtype).replace(params=table, local_params=table))
+    if model.embedding_norm:
+        ops.append(normed(model, local, "norm"))
+    return ops
+
+
+def layer(model: Model, local: Local, *, experts: bool, window: int = 0, causal: bool = True) -> list[Op]:
+    """Attention and feed-forward, one after the other also where a model adds both to the same residual."""
+    residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
+    attend = latent_attention if model.kv_rank else self_attention
+    ops = [normed(model, local, "attention_norm"), *attend(model, local, window=window, causal=causal)]
+    ops += [normed(model, local, "attention_after").replace(unit="")] if model.norms == 4 else []
+    ops.append(residual)
+    ops += [normed(model, local, "ffn_norm")] if model.norms > 1 else []
+    ops += mixture(model, local) if experts else feed_forward(model, local)
+    ops += [normed(model, local, "ffn_after").replace(unit="")] if model.norms == 4 else []
+    return [*ops, residual]
+
+
+def self_attention(
+    model: Model, local: Local, *, window: int = 0, causal: bool = True, part: str = "attention"
+) -> list[Op]:
+    h, d = model.hidden, model.head
+    heads = local.split(model.heads, "attention heads")
+    kv = max(model.kv // local.tp, 1)
+    if model.kv % local.tp and local.tp % model.kv:
+        raise UsageError(f"{model.kv} heads of keys and values fit no {local.tp} tensor-parallel ranks")
+    out = (heads + 2 * kv) * d
+    wide = (model.heads + 2 * model.kv) * d
+    bias = model.bias or model.qkv_bias
+    ops = column(local, h, out, f"{part}.qkv", params=h * wide + (wide if bias else 0))
+    if model.qk_norm:
+        params = (model.heads + model.kv) * d if model.qk_norm_wide else 2 * d
+        held = (heads + kv) * d if model.qk_norm_wide else params
+        one = norm(local.tokens * (heads + kv), d, f"{part}.qk_norm", dtype=local.dtype, kind=model.norm, params=params)
+        ops.append(one.replace(local_params=held, unit=""))
+    if model.positions == Positions.ROTARY:
+        turned = local.tokens * (heads + kv) * d
+        ops.append(pointwise(turned, f"{part}.rotary", dtype=local.dtype))
+    shape = Heads(
+        samples=local.samples,
+        queries=local.seq,
+        keys=local.seq,
+        heads=heads,
+        kv_heads=kv,
+        key_size=d,
+        value_size=d,
+        causal=causal,
+        window=window,
+    )
+    inner = core(local, shape, f"{part}.core")
+    if model.sinks:
+        inner[-1] = inner[-1].replace(params=model.heads, local_params=heads)
+    size = model.heads * d
+    params = size * h + (h if model.bias or model.out_bias else 0)
+    return [*ops, *inner, *row(local, heads * d, h, f"{part}.out", params=params)]
+
+
+def latent_attention(model: Model, local: Local, *, window: int = 0, causal: bool = True) -> list[Op]:
+    """Queries, keys and values through a low rank; one rotary key is shared by all heads."""
+    h, rank = model.hidden, model.kv_rank
+    key_size = model.nope_size + model.rope_size
+    heads = local.split(model.heads, "attention heads")
+    ops: list[Op] = []
+    down = rank + model.rope_size
+    if model.q_rank:
+        ops += plain(local, local.rows, h, model.q_rank, "attention.q_down", params=h * model.q_rank)
+        ops.append(_rank_norm(local, model.q_rank, "attention.q_norm", model))
+        ops += column(
+            local, model.q_rank, heads * key_size, "attention.q_up", params=model.q_rank * model.heads * key_size
+        )
+    else:
+        ops += column(local, h, heads * key_size, "attention.q", params=h * model.heads * key_size)
+    ops += plain(local, local.rows, h, down, "attention.kv_down", params=h * down)
+    ops.append(_rank_norm(local, rank, "attention.kv_norm", model))
+    wide = model.nope_size + model.value_size
+    ops += column(local, rank, heads * wide, "attention.kv_up", params=rank * model.heads * wide)
+    ops.append(pointwise(local.tokens * (heads + 1) * model.rope_size, "attention.rotary", dtype=local.dtype))
+    shape = Heads(
+        samples=local.samples,
+        queries=local.seq,
+        keys=local.seq,
+        heads=heads,
+        kv_heads=heads,
+        key_size=key_size,
+        value_size=model.value_size,
+        causal=causal,
+        window=window,
+    )
+    ops += core(local, shape, "attention.core")
+    return ops + row(local, heads * model.value_size, h, "attention.out", params=model.heads * model.value_size * h)
+
+
+def _rank_norm(local: Local, size: int, part: str, model: Model) -> Op:
+    return norm(local.rows, size, part, dtype=local.dtype, kind=model.norm, params=size)
+
+
+def feed_forward(model: Model, local: Local, *, ffn: int = 0, part: str = "ffn", bias: bool | None = None) -> list[Op]:
+    ffn = ffn or model.ffn
+    bias = (model.bias or model.ffn_bias) if bias is None else bias
+    mine, ways = local.split(ffn, "feed-forward columns"), 2 if model.gated else 1
+    h = model.hidden
+    ops = column(local, h, ways * mine, f"{part}.up", params=ways * ffn * h + (ways * ffn if bias else 0))
+    ops.append(activation(local.tokens * mine, f"{part}.activation", gated=model.gated, dtype=local.dtype))
+    return ops + row(local, mine, h, f"{part}.down", params=ffn * h + (h if bias else 0))
+
+
+def mixture(model: Model, local: Local) -> list[Op]:
+    """Router, exchange of tokens over the expert-parallel ranks, the rank's experts, exchange back, sum."""
+    if local.tp > 1 and not local.sp:
+        raise UsageError("experts with tensor parallelism need sequence parallelism", hint="--sp")
+    if model.experts % local.ep:
+        raise UsageError(f"{model.experts} experts cannot be spread over {local.ep} ranks", hint="an --ep that divides")
+    h, ffn, e = model.hidden, model.expert_ffn or model.ffn, model.experts
+    if ffn % local.etp:
+        raise UsageError(f"experts of width {ffn} cannot be split over {local.etp} ranks")
+    mine, ways, held = e // local.ep, 2 if model.gated else 1, ffn // local.etp
+    params = h * e + (e if model.expert_bias else 0) + (e if model.router_bias else 0)
+    ops = plain(_unquantised(local), local.rows, h, e, "experts.router", params=params)
+    ops.append(_gate(local, e))
+    sent = local.rows * model.top_k
+    size = bytes_of(sent * h, local.dtype)
+    ops.append(permute(sent * h, "experts.dispatch", dtype=local.dtype))
+    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.dispatch", Stream.EXPERT, dtype=local.dtype)
+    ops += exchanged(
+        Collective.ALL_GATHER, "etp", local.etp, size * local.etp, "experts.dispatch", Stream.EXPERT, dtype=local.dtype
+    )
+    # What comes in is ordered by the rank that sent it, and the experts want their own together.
+    sort = permute(sent * local.etp * h, "experts.sort", dtype=local.dtype) if local.ep > 1 and mine > 1 else None
+    ops += [sort] if sort else []
+    rows = -(-sent * local.etp // mine)
+    # One call for all experts, which then issues products, and in 8 bits casts, expert by expert.
+    calls = 1.0 + mine * (CALLS_OF_8_BITS if local.gemm_dtype != local.dtype else CALLS_OF_16_BITS)
+    up, down = ways * ffn * h + model.expert_bias * ways * ffn, ffn * h + model.expert_bias * h
+    ops += plain(
+        local,
+        rows,
+        h,
+        ways * held,
+        "experts.up",
+        params=e * up,
+        batch=mine,
+        expert=True,
+        load=True,
+        calls=calls,
+        local_params=mine * up // local.etp,
+    )
+    ops.append(activation(rows * mine * held, "experts.activation", gated=model.gated, dtype=local.dtype, load=True))
+    ops += plain(
+        local,
+        rows,
+        held,
+        h,
+        "experts.down",
+        params=e * down,
+        batch=mine,
+        expert=True,
+        load=True,
+        calls=calls,
+        local_params=mine * down // local.etp,
+    )
+    ops += [sort] if sort else []
+    ops += exchanged(
+        Collective.REDUCE_SCATTER,
+        "etp",
+        local.etp,
+        size * local.etp,
+        "experts.combine",
+        Stream.EXPERT,
+        dtype=local.dtype,
+    )
+    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.combine", Stream.EXPERT, dtype=local.dtype)
+    ops.append(permute(sent * h, "experts.combine", dtype=local.dtype))
+    if model.shared_ffn:
+        ops += feed_forward(model, local, ffn=model.shared_ffn, part="shared", bias=False)
+        if model.shared_gate:
+            ops += plain(local, local.rows, h, 1, "shared.gate", params=h)
+        ops.append(add(local.rows * h, "shared.sum", dtype=local.dtype))
+    return ops
+
+
+CALLS_OF_ROUTER = 8.0
+"""Choosing experts and counting tokens takes some 30 small kernels; a usual op is a few. Backward half as many."""
+CALLS_OF_16_BITS, CALLS_OF_8_BITS = 0.1, 0.25
+"""For each expert of a rank: the product alone, or with casts and scales in both layouts."""
+
+
+def _gate(local: Local, experts: int) -> Op:
+    """Probabilities of experts. The host waits for them: the sizes of all that follows depend on the tokens' choice."""
+    w = work.softmax(local.rows, experts, dtype="fp32")
+    shape = shapes((local.rows, experts))
+    half = CALLS_OF_ROUTER / 2
+    back = compute("aten::_softmax_backward_data", "experts.router", w, shape, shape, phase=Phase.INPUT, calls=half)
+    return compute(
+        "aten::_softmax",
+        "experts.router",
+        w,
+        shape,
+        shape,
+        backward=(back,),
+        calls=CALLS_OF_ROUTER,
+        read=not local.capacity,
+    )
+
+
+def head(model: Model, local: Local) -> list[Op]:
+    """Norm, logits, loss. A tied head has no parameters of its own."""
+    ops = [normed(model, local, "norm")] if model.final_norm else []
+    if model.pooler:
+        size = model.hidden * model.hidden + model.hidden
+        ops += plain(local, local.samples, model.hidden, model.hidden, "pooler", params=size)
+    rows = vocab_of(model, local)
+    params = (0 if model.tied else model.vocab * model.hidden) + model.head_bias * model.vocab
+    wide = column(_unquantised(local), model.hidden, rows, "logits", params=params)
+    if model.tied:
+        wide[-1] = wide[-1].replace(local_params=model.head_bias * rows)
+    return [*ops, *wide, *loss(model, local, rows)]
+
+
+def _unquantised(local: Local) -> Local:
+    """Logits and routers stay in 16 bits in 8-bit training, and in one piece."""
+    from dataclasses import replace
+
+    return replace(local, gemm_dtype=local.dtype, chunks=1)
+
+
+def loss(model: Model, local: Local, vocab: int) -> list[Op]:
+    """Cross entropy in 32 bits, to which logits are cast and from which their gradients are cast back; over split
+    vocabularies the maximum and the sum are reduced."""
+    tokens = local.tokens
+    w = work.softmax(tokens, vocab, dtype="fp32")
+    shape = shapes((tokens, vocab))
+    b = Work(op_class=OpClass.ELEMENTWISE, flops=2 * tokens * vocab, size_bytes=8 * tokens * vocab, dtype="fp32")
+    back = compute("aten::_softmax_backward_data", "loss", b, shape, shape, phase=Phase.INPUT)
+    size = bytes_of(tokens * vocab, local.dtype) + 4 * tokens * vocab
+    c = Work(op_class=OpClass.ELEMENTWISE, flops=tokens * vocab, size_bytes=size, dtype="fp32")
+    wide = compute("aten::_to_copy", "loss", c, shape, shape)
+    casts = [] if local.dtype == "fp32" else [wide.replace(backward=(wide.replace(phase=Phase.INPUT),))]
+    ops = [
+        compute(
+            "aten::_log_softmax",
+            "loss",
+            w,
+            shape,
+            shape,
+            backward=(back,),
+            saved_bytes=4 * tokens * vocab,
+            temp_bytes=4 * tokens * vocab,
+        )
+    ]
+    if local.tp > 1:
+        small = collective(Collective.ALL_REDUCE, "tp", local.tp, 4 * tokens, "loss", Stream.TENSOR, dtype="fp32")
+        ops = [small, ops[0], small]
+    return [*casts, *ops]

@@ -1,0 +1,13 @@
+"""What is trained or served: the shape of a network."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.generate.model.open import model_names as model_names
+    from etude.generate.model.open import open_model as open_model
+    from etude.generate.model.shape import Family as Family
+    from etude.generate.model.shape import Model as Model
+
+__getattr__ = face(__name__)

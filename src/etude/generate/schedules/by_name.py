@@ -1,0 +1,157 @@
+"""Pipeline schedules by name: `schedule("interleaved:4", ranks=8, micro_batches=32)`.
+
+GPipe, 1F1B, interleaved 1F1B and looped breadth-first are here; those that split the backward are in `schedules_zb`,
+`schedules_v` and `schedules_dual`, a schedule of one's own is read by `schedules_csv`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from etude.errors import UsageError
+from etude.generate.schedules.csv import read as read_csv
+from etude.generate.schedules.dual import dualpipe, dualpipev
+from etude.generate.schedules.pipeline import Action, PipelineSchedule, Step, build
+from etude.generate.schedules.v import v_half, v_min
+from etude.generate.schedules.zero_bubble import zb1p, zb2p, zbv
+
+F, B = Action.FORWARD, Action.BACKWARD
+
+
+def gpipe(ranks: int, micro_batches: int) -> PipelineSchedule:
+    """All forwards, then all backwards."""
+    orders = [_forwards(rank, micro_batches) + _backwards(rank, micro_batches) for rank in range(ranks)]
+    return build("gpipe", ranks, micro_batches, orders, [(r,) for r in range(ranks)])
+
+
+def _forwards(stage: int, micro_batches: int) -> list[Step]:
+    return [(F, stage, m, False) for m in range(micro_batches)]
+
+
+def _backwards(stage: int, micro_batches: int) -> list[Step]:
+    return [(B, stage, m, False) for m in range(micro_batches)]
+
+
+def one_f_one_b(ranks: int, micro_batches: int) -> PipelineSchedule:
+    """Forwards until the first backward can come, then one forward and one backward in turn."""
+    orders = [
+        _in_turn(_forwards(rank, micro_batches), _backwards(rank, micro_batches), ranks - rank - 1)
+        for rank in range(ranks)
+    ]
+    return build("1f1b", ranks, micro_batches, orders, [(r,) for r in range(ranks)])
+
+
+def _in_turn(forwards: list[Step], backwards: list[Step], ahead: int) -> list[Step]:
+    """`ahead` forwards, then a forward and a backward in turn, then what is left."""
+    order = forwards[:ahead]
+    for k, forward in enumerate(forwards[ahead:]):
+        order += [forward, backwards[k]]
+    return order + backwards[max(0, len(forwards) - ahead) :]
+
+
+def interleaved(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSchedule:
+    """1F1B with `chunks` stages a rank, in Megatron's order: groups of `ranks` micro-batches go through chunk after
+    chunk, so the bubble is 1/chunks of that of 1F1B."""
+    if micro_batches % ranks:
+        raise UsageError(
+            f"{micro_batches} micro-batches on {ranks} ranks: not a multiple",
+            where=f"schedule `interleaved:{chunks}`",
+            hint="micro-batches go through the chunks in groups of as many as there are ranks",
+        )
+    total, orders = micro_batches * chunks, []
+    for rank in range(ranks):
+        steps = []
+        for action in (F, B):
+            order: list[Step] = []
+            for k in range(total):
+                group, place = divmod(k, ranks * chunks)
+                chunk, member = divmod(place, ranks)
+                chunk = chunk if action == F else chunks - 1 - chunk
+                order.append((action, chunk * ranks + rank, group * ranks + member, False))
+            steps.append(order)
+        ahead = min(total, 2 * (ranks - rank - 1) + (chunks - 1) * ranks)
+        orders.append(_in_turn(steps[0], steps[1], ahead))
+    return build(f"interleaved:{chunks}", ranks * chunks, micro_batches, orders, looped(ranks, chunks))
+
+
+def looped(ranks: int, chunks: int) -> list[tuple[int, ...]]:
+    """Stages that each rank holds if they are dealt out in turn."""
+    return [tuple(chunk * ranks + rank for chunk in range(chunks)) for rank in range(ranks)]
+
+
+def looped_bfs(ranks: int, micro_batches: int, chunks: int = 2) -> PipelineSchedule:
+    """All micro-batches through one chunk before the next; backwards in reverse. Weights are used in one stretch, so
+    they can be fetched and given back once a chunk."""
+    orders = []
+    for held in looped(ranks, chunks):
+        forward = [step for stage in held for step in _forwards(stage, micro_batches)]
+        backward = [step for stage in reversed(held) for step in _backwards(stage, micro_batches)]
+        orders.append(forward + backward)
+    return build(f"looped_bfs:{chunks}", ranks * chunks, micro_batches, orders, looped(ranks, chunks))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A schedule that has a name."""
+
+    make: Callable[..., PipelineSchedule]
+    chunks: int
+    """Stages that a rank holds; 0 where the name says it, `NAME:CHUNKS`."""
+    doc: str
+
+
+KNOWN: dict[str, Known] = {
+    "gpipe": Known(gpipe, 1, "all forwards, then all backwards"),
+    "1f1b": Known(one_f_one_b, 1, "one forward, one backward"),
+    "interleaved": Known(interleaved, 0, "1F1B with several stages a rank"),
+    "looped_bfs": Known(looped_bfs, 0, "breadth first over several stages a rank"),
+    "zb1p": Known(zb1p, 1, "a third of the bubble of 1F1B, the same memory"),
+    "zb2p": Known(zb2p, 1, "no bubble, twice the memory"),
+    "zbv": Known(zbv, 2, "no bubble, the memory of 1F1B"),
+    "vhalf": Known(v_half, 2, "half the bubble, half the memory"),
+    "vmin": Known(v_min, 2, "two thirds of the bubble, a third of the memory"),
+    "dualpipe": Known(dualpipe, 2, "both directions at once, parameters held twice"),
+    "dualpipev": Known(dualpipev, 2, "DualPipe folded into a V"),
+}
+ALIASES = {
+    "interleaved1f1b": "interleaved",
+    "vpp": "interleaved",
+    "bfs": "looped_bfs",
+    "loopedbfs": "looped_bfs",
+    "zbh1": "zb1p",
+    "zbh2": "zb2p",
+    "zb": "zb1p",
+}
+
+
+def parse(text: str) -> tuple[str, int]:
+    """(name, chunks a rank) of `1f1b`, `interleaved:4`, `V-Half`, ...; chunks of a CSV file are 0, known once read."""
+    if text.lower().endswith(".csv"):
+        return text, 0
+    word, colon, number = text.partition(":")
+    plain = word.lower().replace("-", "").replace("_", "")
+    name = next((k for k in KNOWN if k.replace("_", "") == plain), ALIASES.get(plain, ""))
+    if not name:
+        raise UsageError(
+            f"unknown pipeline schedule `{text}`", hint=f"known: {', '.join(KNOWN)}, or a file that ends in .csv"
+        )
+    if KNOWN[name].chunks:
+        if colon:
+            raise UsageError(f"`{text}`: {name} takes no number of chunks", hint=f"write `{name}`")
+        return name, KNOWN[name].chunks
+    chunks = int(number) if number.isascii() and number.isdigit() and len(number) < 5 else 0
+    if colon and not chunks:
+        raise UsageError(f"`{text}`: `{number}` is no number of chunks", hint=f"for example {name}:2")
+    return name, chunks or 2
+
+
+def schedule(text: str, *, ranks: int, micro_batches: int) -> PipelineSchedule:
+    """The schedule of this name for so many pipeline ranks and micro-batches; refused where it cannot be."""
+    name, chunks = parse(text)
+    if ranks < 1 or micro_batches < 1:
+        raise UsageError(f"{ranks} ranks and {micro_batches} micro-batches: there must be one of each at least")
+    if name not in KNOWN:
+        return read_csv(name, ranks=ranks, micro_batches=micro_batches)
+    make = KNOWN[name].make
+    return make(ranks, micro_batches) if KNOWN[name].chunks else make(ranks, micro_batches, chunks)

@@ -1,0 +1,104 @@
+"""When each action of a pipeline schedule runs, if every rank goes through its order as fast as it can."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+
+F64 = NDArray[np.float64]
+_BLOCKED = -1.0
+
+
+class Actions(NamedTuple):
+    """Rank r does the actions start[r]:start[r + 1]."""
+
+    start: NDArray[np.int64]
+    action: NDArray[np.uint8]
+    stage: NDArray[np.int32]
+    micro_batch: NDArray[np.int32]
+    paired: NDArray[np.bool_]  # runs together with the next one
+
+
+class Costs(NamedTuple):
+    action: F64  # of each (action, stage)
+    pair: float  # what a pair takes beside its actions; negative where they overlap
+    hop: float  # what a result takes to another rank
+
+
+class Done(NamedTuple):
+    """When the forward and the backward of each (stage, micro-batch) were done, below 0 if not yet, and on which rank
+    they were."""
+
+    forward: F64
+    backward: F64
+    forward_rank: NDArray[np.int64]
+    backward_rank: NDArray[np.int64]
+
+
+@kernel
+def run(actions, costs, micro_batches, forward, weight):
+    """Begin and end of each action, and how many ranks' positions were reached. `forward` and `weight` are the numbers
+    of these actions.
+
+    A forward waits for the stage before, a backward for its own forward and for the backward of the stage behind, a
+    weight gradient for its backward. The actions of a pair begin together and end together.
+    """
+    start, n, shape = actions.start, len(actions.action), (costs.action.shape[1], micro_batches)
+    begin, end = np.full(n, -1.0), np.full(n, -1.0)
+    done = Done(np.full(shape, -1.0), np.full(shape, -1.0), np.full(shape, -1), np.full(shape, -1))
+    at = start[:-1].copy()
+    free = np.zeros(len(at))
+    moved = True
+    while moved:
+        moved = False
+        for r in range(len(at)):
+            while at[r] < start[r + 1]:
+                first = at[r]
+                last = first + 1 if actions.paired[first] else first
+                ready = free[r]
+                for i in range(first, last + 1):
+                    since = _ready(actions, i, r, costs.hop, done, forward, weight)
+                    ready = max(ready, since) if since >= 0.0 and ready >= 0.0 else _BLOCKED
+                if ready < 0.0:
+                    break
+                finish = ready + (costs.pair if last > first else 0.0)
+                for i in range(first, last + 1):
+                    finish += costs.action[actions.action[i], actions.stage[i]]
+                for i in range(first, last + 1):
+                    begin[i], end[i] = ready, finish
+                    _mark(actions, i, r, finish, done, forward, weight)
+                free[r] = finish
+                at[r] = last + 1
+                moved = True
+    return begin, end, at
+
+
+@kernel
+def _ready(actions, i, rank, hop, done, forward, weight):
+    """When what an action waits for is done and has arrived; below 0 if it is not done yet."""
+    s, m, action = actions.stage[i], actions.micro_batch[i], actions.action[i]
+    if action == weight:
+        return done.backward[s, m]
+    if action == forward:
+        if s == 0:
+            return 0.0
+        since = done.forward[s - 1, m]
+        return since + hop * (done.forward_rank[s - 1, m] != rank) if since >= 0.0 else _BLOCKED
+    since = done.forward[s, m]
+    if s + 1 < len(done.backward) and since >= 0.0:
+        behind = done.backward[s + 1, m]
+        return max(since, behind + hop * (done.backward_rank[s + 1, m] != rank)) if behind >= 0.0 else _BLOCKED
+    return since
+
+
+@kernel
+def _mark(actions, i, rank, finish, done, forward, weight):
+    s, m = actions.stage[i], actions.micro_batch[i]
+    if actions.action[i] == forward:
+        done.forward[s, m], done.forward_rank[s, m] = finish, rank
+    elif actions.action[i] != weight:
+        done.backward[s, m], done.backward_rank[s, m] = finish, rank

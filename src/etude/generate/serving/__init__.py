@@ -1,0 +1,14 @@
+"""Serving: a job that answers requests, pass by pass."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.generate.serving.job import ServedJob as ServedJob
+    from etude.generate.serving.job import check_serving_memory as check_serving_memory
+    from etude.generate.serving.job import serve as serve
+    from etude.generate.serving.options import Serving as Serving
+    from etude.generate.serving.requests import read_requests as read_requests
+
+__getattr__ = face(__name__)

@@ -1,0 +1,151 @@
+"""A pass of a served model as ops: what depends on tokens alone is built once, attention is filled in pass by pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from etude.cost import ops as work
+from etude.cost.ops import OpClass, Work
+from etude.generate.blocks import transformer
+from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, shapes
+from etude.generate.blocks.shard import Block, Local
+from etude.generate.model.shape import Model
+from etude.generate.serving.batching import Pass, Span
+from etude.generate.train.fragment import Book, Emitter, Fragment
+from etude.model.schema import Collective
+
+ATTENTION: Final = "flash_attn::varlen_fwd"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model as one rank serves it."""
+
+    model: Model
+    local: Local
+    """Of the plan; tokens are those of each pass."""
+    kv_dtype: str
+
+    @property
+    def kv_bytes(self) -> int:
+        """Keys and values of one token in one layer on one rank."""
+        m = self.model
+        if m.kv_rank:
+            return bytes_of(m.kv_rank + m.rope_size, self.kv_dtype)
+        return bytes_of(2 * max(m.kv // self.local.tp, 1) * m.head, self.kv_dtype)
+
+    def padded(self, tokens: int) -> int:
+        """Tokens of a pass, rounded up to what the ranks can share."""
+        parts = self.local.tp if self.local.sp else 1
+        return max(-(-tokens // parts), 1) * parts
+
+    def layers(self, tokens: int) -> list[Block]:
+        """Embedding and layers for so many tokens; attention has no figures yet."""
+        local = replace(self.local, samples=1, seq=self.padded(tokens), training=False)
+        blocks = transformer.blocks(self.model, local)[:-1]
+        alike = {id(b.ops): tuple(_served(op) for op in b.ops) for b in {id(b.ops): b for b in blocks}.values()}
+        return [Block(b.name, alike[id(b.ops)], b.out_bytes) for b in blocks]
+
+    def head(self, tokens: int, outputs: int) -> Block:
+        """Logits of the tokens that are sampled, gathered from the ranks, and the choice."""
+        if not outputs:
+            return Block("head", (), 0)
+        local = replace(self.local, samples=1, seq=outputs, sp=False, training=False)
+        ops = [_served(op) for op in transformer.head(self.model, local) if op.part != "loss"]
+        if self.local.sp:
+            full = bytes_of(self.padded(tokens) * self.model.hidden, local.dtype)
+            ops.insert(
+                0, collective(Collective.ALL_GATHER, "tp", local.tp, full, "gather", Stream.TENSOR, dtype=local.dtype)
+            )
+        vocab = self.model.vocab
+        if local.tp > 1:
+            full = bytes_of(outputs * transformer.vocab_of(self.model, local) * local.tp, local.dtype)
+            ops.append(
+                collective(Collective.ALL_GATHER, "tp", local.tp, full, "logits", Stream.TENSOR, dtype=local.dtype)
+            )
+        w = work.softmax(outputs, vocab, dtype="fp32")
+        ops.append(compute("aten::multinomial", "sample", w, shapes((outputs, vocab)), shapes((outputs, 1))))
+        return Block("head", tuple(ops), 8 * outputs)
+
+    def attention(self, spans: Sequence[Span], window: int, part: str) -> Op:
+        """Attention of all sequences of a pass: keys and values of the past are read, those of the pass written."""
+        m, dtype = self.model, self.local.dtype
+        heads = m.heads // self.local.tp
+        queries = np.array([s.queries for s in spans], np.int64)
+        keys = np.array([s.keys for s in spans], np.int64)
+        pairs = np.array([_pairs(s.queries, s.keys, window) for s in spans], np.int64)
+        key_size, value_size = (m.nope_size + m.rope_size, m.value_size) if m.kv_rank else (m.head, m.head)
+        each = np.full(len(spans), key_size + value_size)
+        if m.kv_rank:  # past tokens are attended to in their compressed form
+            each[keys > queries] = 2 * m.kv_rank + m.rope_size
+        flops = 2 * heads * int((pairs * each).sum())
+        read = np.minimum(keys, window + queries) if window else keys
+        moved = int(queries.sum()) * heads * (key_size + value_size)
+        size = bytes_of(moved, dtype) + self.kv_bytes * int(read.sum() + queries.sum())
+        w = Work(op_class=OpClass.ATTENTION, flops=flops, size_bytes=size, dtype=dtype)
+        kv = heads if m.kv_rank else max(m.kv // self.local.tp, 1)
+        total, held = int(queries.sum()), int(read.sum())
+        ins = shapes((total, heads, key_size), (held, kv, key_size), (held, kv, value_size))
+        return compute(ATTENTION, part, w, ins, shapes((total, heads, value_size)))
+
+
+def _pairs(queries: int, keys: int, window: int) -> int:
+    """Pairs of query and key: each new token sees itself and those before it."""
+    past = keys - queries
+    total = queries * past + queries * (queries + 1) // 2
+    if window and keys > window:
+        over = keys - window
+        rows = min(over, queries)
+        total -= rows * (over - rows) + rows * (rows + 1) // 2
+    return total
+
+
+def _served(op: Op) -> Op:
+    return op.replace(backward=(), saved_bytes=0, temp_bytes=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Template:
+    fragment: Fragment
+    attention: dict[int, list[int]]
+    """Window -> rows of attention."""
+
+
+class Passes:
+    """Fragments of passes on one pipeline stage. Those of as many tokens share everything but attention."""
+
+    def __init__(self, served: Served, book: Book, layers: range) -> None:
+        self.served, self.book, self.layers = served, book, layers
+        self._made: dict[tuple[int, int, Phase], _Template] = {}
+
+    def fragment(self, one: Pass) -> Fragment:
+        phase = Phase[one.phase.upper()]
+        key = self.served.padded(one.tokens), one.outputs, phase
+        if key not in self._made:
+            self._made[key] = self._template(one, phase)
+        template = self._made[key]
+        op = template.fragment.op.copy()
+        for window, rows in template.attention.items():
+            op[rows] = self.book.op(self.served.attention(one.spans, window, "attention.core"), phase)
+        return replace(template.fragment, op=op)
+
+    def _template(self, one: Pass, phase: Phase) -> _Template:
+        emitter = Emitter(self.book)
+        attention: dict[int, list[int]] = {}
+        for block in self.blocks(one):
+            window = self.served.model.window_of(int(block.name.partition(".")[2] or 0))
+            for op in block.ops:
+                if op.core:
+                    attention.setdefault(window, []).append(len(emitter.op))
+                emitter.add(op, block.name, phase)
+        return _Template(emitter.done([], [], []), attention)
+
+    def blocks(self, one: Pass) -> list[Block]:
+        embedding, *layers = self.served.layers(one.tokens)
+        first, last = self.layers.start == 0, self.layers.stop == len(layers)
+        found = ([embedding] if first else []) + layers[self.layers.start : self.layers.stop]
+        return found + ([self.served.head(one.tokens, one.outputs)] if last else [])

@@ -1,0 +1,56 @@
+"""Serving: what is served and how, as figures of a plan are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from etude.config import figure, read
+from etude.errors import ClusterError, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What is served and how. Without a request trace there are `batch` requests on each instance, all alike."""
+
+    prefill: int = figure("count", "tokens of a prompt", 1024)
+    decode: int = figure("count", "decode passes after the prompt: tokens out less the first", 0, zero=True)
+    batch: int = figure("count", "requests on each instance", 1)
+    max_batch: int = figure("count", "sequences in a pass at most; 0: any number", 0, zero=True)
+    token_budget: int = figure("count", "tokens of a pass at most; 0: any number", 0, zero=True)
+    chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", False)
+    kv_dtype: str = figure("text", "of keys and values: bf16, fp8; default: the plan's", "")
+    kv_memory_bytes: int = figure("bytes", "of keys and values on a rank at most; 0: no limit", 0, zero=True)
+    preempt: bool = figure("flag", "requests enter when their prompt fits; the last gives way, and reads again", False)
+    speculate: int = figure("count", "tokens that a draft model proposes in a round", 0, zero=True)
+    accept: float = figure("fraction", "chance that a proposed token is taken", 0.7)
+    disaggregate: str = figure("text", "instances that read prompts and that make tokens: `2:6`", "")
+    seed: int = figure("count", "of the tokens that are taken", 0, zero=True)
+
+    def __post_init__(self) -> None:
+        if self.chunked and not self.token_budget:
+            raise ClusterError("chunks need a size", hint="--token-budget 2048")
+        if self.preempt and not self.kv_memory_bytes:
+            raise ClusterError("nothing gives way where there is no limit", hint="--kv-memory 20GB")
+        if self.preempt and self.disaggregate:
+            raise ClusterError("who gives way reads its prompt again: with instances that do both", hint="no --preempt")
+        if not 0.0 <= self.accept <= 1.0:
+            raise ClusterError(f"a chance of {self.accept}", hint="0 to 1")
+
+    @property
+    def split(self) -> tuple[int, int]:
+        """Instances for prompts and for tokens; (0, 0) where each does both."""
+        if not self.disaggregate:
+            return 0, 0
+        first, colon, second = self.disaggregate.partition(":")
+        if not (colon and first.isdigit() and second.isdigit() and int(first) and int(second)):
+            raise UsageError(f"disaggregate `{self.disaggregate}`", hint="2:6 is two for prompts and six for tokens")
+        return int(first), int(second)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "serving") -> Serving:
+        try:
+            return read(cls, given, where)
+        except ClusterError as problem:
+            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None

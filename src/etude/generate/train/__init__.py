@@ -1,0 +1,11 @@
+"""A training step: fragments placed one after another, gradients and weights exchanged, memory counted."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.generate.train.job import plan_memory as plan_memory
+    from etude.generate.train.job import sequence_of as sequence_of
+
+__getattr__ = face(__name__)

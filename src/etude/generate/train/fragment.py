@@ -1,0 +1,184 @@
+"""Fragment: the ops of one action (a stage forward or backward) as rows with edges, ready to be placed many times.
+
+How rows hang together. The compute stream runs in order: `tip` is its last row. `value` is the row whose result comes
+next.
+
+    compute            waits for the value, and for the tip's turn; is both
+    weight gradient    waits for the tip's turn; is the tip, not the value
+    communication      waits for the value, and for the tip's turn (as a kernel waits for the stream that issued it);
+                       is the value, unless it was only started: then whoever names it waits
+    receive            waits for nothing
+
+Before the first row stand the value and the tip of whatever comes before: rows that need those are kept apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.generate.blocks.ops import Op, Phase
+from etude.generate.blocks.recompute import redone
+from etude.generate.blocks.shard import Block
+from etude.model.schema import Kind
+
+I32 = NDArray[np.int32]
+BEFORE = -1
+"""The value or the tip that a fragment begins with."""
+
+
+class Book:
+    """Distinct ops and module paths of a job, numbered. Alike layers share ops, so it stays short."""
+
+    def __init__(self) -> None:
+        self.ops: list[Op] = []
+        self._number: dict[tuple[int, int], int] = {}
+        self._kept: list[Op] = []  # ids are of objects that live
+        self.modules: dict[str, int] = {}
+
+    def op(self, op: Op, phase: Phase | None = None) -> int:
+        key = id(op), -1 if phase is None else int(phase)
+        found = self._number.get(key)
+        if found is None:
+            self._kept.append(op)
+            found = self._number[key] = len(self.ops)
+            self.ops.append(op if phase is None else op.replace(phase=phase))
+        return found
+
+    def module(self, path: str) -> int:
+        return self.modules.setdefault(path, len(self.modules))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fragment:
+    """Rows of one action. Edges are (row, row that it waits for), inside."""
+
+    op: I32
+    module: I32
+    data: I32
+    """Pairs, 2 x edges."""
+    ctrl: I32
+    on_value: list[int]
+    """Rows that wait for the value before."""
+    on_tip: list[int]
+    """Rows that wait for the tip before."""
+    value: int
+    """Row that gives the result; BEFORE if there is none."""
+    tip: int
+    """Last row on the compute stream; BEFORE if there is none."""
+    first: I32
+    """First row of each block, in the order in which they are done; len(op) for a block without rows."""
+    last: I32
+    """Tip after each block; BEFORE where no row came yet."""
+    blocks: I32
+    """Which block of the stage each of these is."""
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+
+@dataclass(slots=True)
+class Emitter:
+    book: Book
+    op: list[int] = field(default_factory=list)
+    module: list[int] = field(default_factory=list)
+    data: list[tuple[int, int]] = field(default_factory=list)
+    ctrl: list[tuple[int, int]] = field(default_factory=list)
+    on_value: list[int] = field(default_factory=list)
+    on_tip: list[int] = field(default_factory=list)
+    value: int = BEFORE
+    tip: int = BEFORE
+    pending: dict[str, int] = field(default_factory=dict)
+
+    def add(self, op: Op, prefix: str, phase: Phase | None = None) -> None:
+        row = len(self.op)
+        self.op.append(self.book.op(op, phase))
+        self.module.append(self.book.module(f"{prefix}.{op.part}" if op.part else prefix))
+        for key in op.waits:
+            if key in self.pending:
+                self.data.append((row, self.pending[key]))
+        if op.kind == Kind.RECV:
+            self._after(row, op)
+            return
+        turn = self.tip
+        if not op.side:
+            self._wait(row, self.value, self.data, self.on_value)
+        elif row == 0:
+            self.on_value.append(row)
+        if op.side or turn != self.value or turn == BEFORE:
+            self._wait(row, turn, self.ctrl, self.on_tip)
+        if op.kind == Kind.COMP:
+            self.tip = row
+            self.value = self.value if op.side else row
+        else:
+            self._after(row, op)
+
+    def _after(self, row: int, op: Op) -> None:
+        if op.start:
+            self.pending[op.start] = row
+        else:
+            self.value = row
+
+    def _wait(self, row: int, on: int, edges: list[tuple[int, int]], outside: list[int]) -> None:
+        if on == BEFORE:
+            outside.append(row)
+        else:
+            edges.append((row, on))
+
+    def done(self, first: Sequence[int], last: Sequence[int], blocks: Sequence[int]) -> Fragment:
+        def pairs(edges: list[tuple[int, int]]) -> I32:
+            return np.array(edges, np.int32).reshape(-1, 2).T
+
+        def rows(values: Iterable[int]) -> I32:
+            return np.array(list(values), np.int32)
+
+        return Fragment(
+            op=rows(self.op),
+            module=rows(self.module),
+            data=pairs(self.data),
+            ctrl=pairs(self.ctrl),
+            on_value=self.on_value,
+            on_tip=self.on_tip,
+            value=self.value,
+            tip=self.tip,
+            first=rows(first),
+            last=rows(last),
+            blocks=rows(blocks),
+        )
+
+
+def forward(book: Book, blocks: Sequence[Block]) -> Fragment:
+    """A stage's forward pass."""
+    emitter = Emitter(book)
+    first, last = [], []
+    for block in blocks:
+        first.append(len(emitter.op))
+        for op in block.ops:
+            emitter.add(op, block.name)
+        last.append(emitter.tip)
+    return emitter.done(first, last, range(len(blocks)))
+
+
+BOTH = (Phase.INPUT, Phase.WEIGHT)
+
+
+def backward(book: Book, blocks: Sequence[Block], twice: frozenset[str], phases: Sequence[Phase] = BOTH) -> Fragment:
+    """A stage's backward pass, or the part of it that `phases` names; blocks and their ops from last to first."""
+    emitter = Emitter(book)
+    first, last = [], []
+    order = list(reversed(range(len(blocks))))
+    for number in order:
+        block = blocks[number]
+        first.append(len(emitter.op))
+        again = redone(block, twice) if Phase.INPUT in phases else {}
+        for i in reversed(range(len(block.ops))):
+            for op in again.get(i, []):
+                emitter.add(op, block.name, Phase.RECOMPUTE)
+            for op in block.ops[i].backward:
+                if op.phase in phases:
+                    emitter.add(op, block.name)
+        last.append(emitter.tip)
+    return emitter.done(first, last, order)

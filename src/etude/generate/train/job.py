@@ -1,0 +1,254 @@
+"""generate(model, plan): the folded job of one training step, and its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from etude.cost.ops import width
+from etude.errors import UsageError
+from etude.generate.blocks.families import blocks_of
+from etude.generate.blocks.ops import bytes_of
+from etude.generate.blocks.recompute import is_layer
+from etude.generate.blocks.shard import Block, Local
+from etude.generate.model.shape import Model
+from etude.generate.plan import Attention, Plan, Precision
+from etude.generate.ranks import Grid, bind
+from etude.generate.schedules.by_name import schedule
+from etude.generate.train.fragment import Book
+from etude.generate.train.lengths import Dealt, Lengths, deal, with_lengths, work_of
+from etude.generate.train.memory import Memory, memory_of
+from etude.generate.train.program import Program
+from etude.generate.train.routing import skewed
+from etude.generate.train.stage import Layout, Walk
+from etude.model.job import DEFAULT_METADATA, Job
+from etude.model.schema import Kind
+from etude.model.totals import totals
+from etude.model.trace import Trace
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Generated:
+    """A job and what it adds up to. Sums are over all ranks; memory is the maximum over ranks."""
+
+    model: Model
+    plan: Plan
+    job: Job
+    layout: Layout
+    params: int
+    """Of the model."""
+    model_flops: int
+    """Products of the forward and backward passes, nothing twice: what utilisation is measured with."""
+    memory: tuple[Memory, ...]
+    """Of each pipeline rank."""
+    dealt: Dealt | None = None
+    """Where samples have lengths of their own: what each data-parallel rank has."""
+
+    @property
+    def tokens(self) -> int:
+        return int(self.dealt.tokens.sum()) if self.dealt else self.plan.batch * self.plan.seq
+
+    @property
+    def memory_peak_bytes(self) -> int:
+        return max(m.peak_bytes for m in self.memory)
+
+    def summary(self) -> dict[str, Any]:
+        return totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+
+
+def local_of(model: Model, plan: Plan) -> Local:
+    """What one rank sees."""
+    samples, seq = plan.micro_batch, plan.seq
+    cut = plan.cp * (plan.tp if plan.sequence_parallel else 1)
+    if (samples * seq) % cut or seq % plan.cp:
+        raise UsageError(
+            f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
+        )
+    return Local(
+        samples=samples,
+        seq=seq,
+        tp=plan.tp,
+        sp=plan.sequence_parallel and plan.tp > 1,
+        cp=plan.cp,
+        cp_kind=str(plan.cp_kind),
+        ep=plan.ep,
+        etp=plan.etp,
+        dtype=plan.dtype,
+        gemm_dtype="fp8" if plan.precision == Precision.FP8 else plan.dtype,
+        flash=plan.attention == Attention.FLASH,
+        chunks=plan.tp_chunks if plan.tp > 1 else 1,
+        capacity=plan.capacity,
+        grad_bytes=_grad_bytes(plan),
+    )
+
+
+def _grad_bytes(plan: Plan) -> float:
+    """Moved for each weight when its gradient is made: read and written where those of micro-batches are summed."""
+    if plan.zero >= 2:  # reduced after each micro-batch
+        return width(plan.dtype)
+    return width(plan.grad_dtype) * (2 if plan.micro_batches > 1 else 1)
+
+
+def split(count: int, stages: int) -> list[int]:
+    """Layers of each stage: even; what is over goes to the stages after the first, the first and last come last."""
+    sizes = [count // stages] * stages
+    order = [*range(1, stages - 1), stages - 1, 0] if stages > 1 else [0]
+    for stage in order[: count % stages]:
+        sizes[stage] += 1
+    return sizes
+
+
+def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
+    """Blocks into stages, stages onto pipeline ranks."""
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    layers = sum(map(is_layer, blocks))
+    if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
+        raise UsageError(
+            f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
+            hint=f"{made.stages} numbers that add up to {layers}",
+        )
+    if not plan.stages and layers < made.stages and made.stages > 1:
+        raise UsageError(f"{layers} layers cannot fill {made.stages} pipeline stages", hint="fewer stages or chunks")
+    sizes = list(plan.stages) or split(layers, made.stages)
+    stages, at = [], 0
+    for number, size in enumerate(sizes):
+        taken: list[Block] = []
+        while at < len(blocks) and (
+            sum(map(is_layer, taken)) < size or not is_layer(blocks[at]) or number + 1 == len(sizes)
+        ):
+            if is_layer(blocks[at]) and sum(map(is_layer, taken)) == size:
+                break
+            if not is_layer(blocks[at]) and number + 1 < len(sizes) and not _leading(blocks, at):
+                break
+            taken.append(blocks[at])
+            at += 1
+        if not taken:
+            raise UsageError(f"stages {list(plan.stages)}: stage {number} has nothing to do", hint="a layer for it")
+        stages.append(tuple(taken))
+    home: dict[tuple[int, int], int] = {}
+    for rank in range(made.ranks):
+        rows = made.rows(rank)
+        for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
+            home[s, m] = rank
+    apart = model.tied and made.stages > 1 and not any({0, made.stages - 1} <= set(held) for held in made.held)
+    tied = bytes_of(-(-model.vocab // plan.tp) * model.hidden, plan.grad_dtype) if apart else 0
+    return Layout(made, tuple(stages), home, tied)
+
+
+def _leading(blocks: list[Block], at: int) -> bool:
+    return not any(map(is_layer, blocks[:at]))
+
+
+def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
+    """The job of one step. Raises UsageError where the plan cannot be."""
+    plan, blocks, layout = lay_out(model, plan)
+    book = Book()
+    traces, slots = [], []
+    for rank in range(plan.pp):
+        walk = Walk(plan, layout, rank, Program(book))
+        walk.run()
+        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
+        traces.append(trace)
+        slots.append((groups, peers))
+    job = _job(name or model.name, Grid.of(plan), traces, slots, model, plan)
+    found = Generated(
+        model=model,
+        plan=plan,
+        job=job,
+        layout=layout,
+        params=sum(b.params for b in blocks),
+        model_flops=_model_flops(blocks, plan),
+        memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
+    )
+    return _with_lengths(found) if plan.lengths else found
+
+
+def _with_lengths(found: Generated) -> Generated:
+    """The same with samples as long as they are. Model FLOPs and activations follow."""
+    plan = found.plan
+    dealt = deal(Lengths.parse(plan.lengths), plan, pair_cost=work_of(found.job.traces, plan))
+    usual = plan.micro_batch * plan.seq
+    pair = work_of(found.job.traces, plan)
+    whole = usual + pair * plan.micro_batch * (plan.seq * (plan.seq + 1) // 2)
+    done = float((dealt.tokens + pair * dealt.pairs).sum()) / (whole * dealt.tokens.size)
+    fullest = float(dealt.tokens.max()) / usual
+    return replace(
+        found,
+        job=with_lengths(found.job, plan, dealt),
+        dealt=dealt,
+        model_flops=round(found.model_flops * done),
+        memory=tuple(
+            replace(
+                m,
+                activations=np.ceil(m.activations * fullest).astype(np.int64),
+                working=np.ceil(m.working * fullest).astype(np.int64),
+            )
+            for m in found.memory
+        ),
+    )
+
+
+def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
+    """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
+    spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
+    if spread and not (model.experts or model.tables):
+        raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
+    plan = plan.replace(seq=plan.seq or sequence_of(model))
+    blocks = blocks_of(model, local_of(model, plan))
+    return plan, blocks, layout_of(model, plan, blocks)
+
+
+def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
+    """What each pipeline rank needs, without generating anything."""
+    plan, _, layout = lay_out(model, plan)
+    return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
+
+
+def sequence_of(model: Model) -> int:
+    if model.image and model.patch:
+        return model.frames * (model.image // model.patch) ** 2 + (model.family == "vit")
+    return model.seq or 1
+
+
+def _model_flops(blocks: list[Block], plan: Plan) -> int:
+    """Products of one step on all ranks. Every rank of a stage does the same."""
+    one = 0
+    for block in blocks:
+        for forward in block.ops:
+            back = sum(op.flops for op in forward.backward if op.kind == Kind.COMP and is_product(op.name))
+            one += back
+            if forward.kind == Kind.COMP and is_product(forward.name):
+                # Fused attention makes its scores again on the way back: the model needs them once.
+                one += forward.flops - (max(back - 2 * forward.flops, 0) if forward.core else 0)
+    return one * plan.stage_ranks * plan.micro_batches
+
+
+def is_product(name: str) -> bool:
+    return name in ("aten::mm", "aten::bmm") or "attention" in name or "convolution" in name
+
+
+def _job(
+    name: str, grid: Grid, traces: list[Trace], slots: list[tuple[list[str], list[str]]], model: Model, plan: Plan
+) -> Job:
+    bound = bind(grid, slots)
+    n = plan.gpus
+    return Job(
+        name=name,
+        traces=tuple(traces),
+        ranks=np.arange(n, dtype=np.int32),
+        trace_of=grid.at["pp"].astype(np.int32),
+        groups=bound.groups,
+        group_start=bound.group_start,
+        group_of=bound.group_of,
+        peer_start=bound.peer_start,
+        peer_of=bound.peer_of,
+        id_base=np.zeros(n, np.uint64),
+        tag_base=np.zeros(n, np.int64),
+        world_size=n,
+        metadata=(DEFAULT_METADATA,),
+        metadata_of=np.zeros(n, np.int32),
+        values=skewed(grid, traces, plan),
+        provenance={"tool": "etude generate", "model": model.name, "schedule": plan.schedule},
+    )

@@ -1,0 +1,357 @@
+"""The step of one pipeline rank: its schedule walked action by action, weights and gradients exchanged, optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from etude.cost.ops import OpClass, Work, width
+from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
+from etude.generate.blocks.shard import Block
+from etude.generate.plan import Plan
+from etude.generate.schedules.pipeline import Action, PipelineSchedule
+from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
+from etude.generate.train.program import Program
+from etude.generate.train.sharing import buckets, gather, kinds, owned, reduce
+from etude.model.schema import Collective, Kind
+
+PHASES = {
+    Action.BACKWARD: (Phase.INPUT, Phase.WEIGHT),
+    Action.INPUT: (Phase.INPUT,),
+    Action.WEIGHT: (Phase.WEIGHT,),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layout:
+    """Which blocks each stage has, and where each stage's micro-batch is done."""
+
+    schedule: PipelineSchedule
+    stages: tuple[tuple[Block, ...], ...]
+    home: dict[tuple[int, int], int]
+    """(stage, micro-batch) -> pipeline rank."""
+    tied_bytes: int
+    """Gradient of an embedding that the head shares, on each of them; 0 where they are one."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """One pipeline rank being written."""
+
+    plan: Plan
+    layout: Layout
+    rank: int
+    program: Program
+    fragments: dict[tuple[Action, int], Fragment] = field(default_factory=dict)
+    exits: dict[tuple[Action, int, int], int] = field(default_factory=dict)
+    """Row with the result of an action."""
+    tips: list[int] = field(default_factory=list)
+    """Last rows on the compute stream: two where a forward and a backward run together."""
+    units: list[int] = field(default_factory=list)
+    """Last row of each block done so far."""
+    reduced: list[int] = field(default_factory=list)
+    """Rows that the optimizer waits for."""
+    messages: dict[tuple[Kind, int, int, Phase], Op] = field(default_factory=dict)
+    casts: dict[int, Op] = field(default_factory=dict)
+
+    # -- pieces ------------------------------------------------------------------------------------------
+
+    def fragment(self, action: Action, stage: int) -> Fragment:
+        key = action, stage
+        if key not in self.fragments:
+            blocks = self.layout.stages[stage]
+            book = self.program.book
+            if action == Action.FORWARD:
+                self.fragments[key] = forward(book, blocks)
+            else:
+                self.fragments[key] = backward(book, blocks, self.plan.twice, PHASES[action])
+        return self.fragments[key]
+
+    @property
+    def held(self) -> Sequence[int]:
+        return self.layout.schedule.held[self.rank]
+
+    def other(self, stage: int, micro_batch: int) -> int:
+        return self.layout.home[stage, micro_batch]
+
+    def run(self) -> None:
+        schedule = self.layout.schedule
+        rows = schedule.rows(self.rank)
+        steps = zip(
+            schedule.action[rows].tolist(),
+            schedule.stage[rows].tolist(),
+            schedule.micro_batch[rows].tolist(),
+            schedule.paired[rows].tolist(),
+            strict=True,
+        )
+        actions = [(Action(a), s, m, p) for a, s, m, p in steps]
+        first, last = self._turns(actions)
+        gathered = self._gather_ahead() if self.plan.zero in (1, 2) and self.plan.overlap_params else {}
+        paired: list[int] = []
+        together = False
+        for i, (action, stage, micro, pair) in enumerate(actions):
+            tips = self.tips
+            begins = first.get(stage) == i
+            weights = gathered.get(stage, {}) if begins else {}
+            tip = self._action(action, stage, micro, weights, begins=begins, final=last[stage] == i)
+            if pair:
+                paired, together = [tip], True
+                self.tips = tips  # the other one begins where this one did
+            else:
+                self.tips = [*paired, tip] if together else [tip]
+                paired, together = [], False
+        self._finish()
+
+    def _turns(self, actions: list[tuple[Action, int, int, bool]]) -> tuple[dict[int, int], dict[int, int]]:
+        """First forward and last weight gradient of each stage."""
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i, (action, stage, _, _) in enumerate(actions):
+            if action == Action.FORWARD:
+                first.setdefault(stage, i)
+            if action in (Action.BACKWARD, Action.WEIGHT):
+                last[stage] = i
+        return first, last
+
+    # -- actions ------------------------------------------------------------------------------------------
+
+    def _action(
+        self, action: Action, stage: int, micro: int, weights: dict[int, list[int]], *, begins: bool, final: bool
+    ) -> int:
+        fragment = self.fragment(action, stage)
+        values = self._inputs(action, stage, micro)
+        pulled = self._pull(action, stage, fragment)
+        cast = self._cast(stage, fragment, weights | pulled) if begins or pulled else {}
+        base = self.program.place(fragment, micro, values, self.tips)
+        for position, rows in (weights | pulled | cast).items():
+            if fragment.first[position] < len(fragment):
+                self.program.join(base + int(fragment.first[position]), data=rows)
+        self._order_pulls(base, fragment, pulled)
+        value = base + fragment.value if fragment.value != BEFORE else (values[-1] if values else BEFORE)
+        self.exits[action, stage, micro] = value
+        if action in (Action.BACKWARD, Action.WEIGHT):
+            self._reduce(stage, fragment, base, micro, final=final)
+        if action != Action.WEIGHT:
+            self._send(action, stage, micro, value)
+        return base + fragment.tip if fragment.tip != BEFORE else (self.tips[-1] if self.tips else BEFORE)
+
+    def _inputs(self, action: Action, stage: int, micro: int) -> list[int]:
+        """Rows with what an action works on: received, or made here before."""
+        s = self.layout.stages
+        if action == Action.WEIGHT:
+            return [self.exits[Action.INPUT, stage, micro]]
+        if action == Action.FORWARD:
+            if stage == 0:
+                return [self._load(micro)] if self.plan.data_loading else []
+            return [self._from(Action.FORWARD, stage - 1, stage, micro, s[stage - 1][-1].out_bytes)]
+        mine = self.exits[Action.FORWARD, stage, micro]
+        if stage == len(s) - 1:
+            return [mine]
+        return [mine, self._from(action, stage + 1, stage, micro, s[stage][-1].out_bytes)]
+
+    def _from(self, action: Action, source: int, stage: int, micro: int, size: int) -> int:
+        home = self.other(source, micro)
+        if home == self.rank:
+            for made in (action, Action.BACKWARD, Action.INPUT):
+                if (made, source, micro) in self.exits:
+                    return self.exits[made, source, micro]
+        phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
+        op = self._message(Kind.RECV, home, size, phase)
+        return self.program.add(op, "pipeline", micro_batch=micro, tag=self._tag(action, source, micro))
+
+    def _send(self, action: Action, stage: int, micro: int, value: int) -> None:
+        target = stage + 1 if action == Action.FORWARD else stage - 1
+        if not 0 <= target < len(self.layout.stages) or self.other(target, micro) == self.rank:
+            return
+        phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
+        size = self.layout.stages[min(stage, target)][-1].out_bytes
+        op = self._message(Kind.SEND, self.other(target, micro), size, phase)
+        self.program.add(op, "pipeline", micro_batch=micro, data=[value], tag=self._tag(action, stage, micro))
+
+    def _message(self, kind: Kind, rank: int, size: int, phase: Phase) -> Op:
+        """Equal messages are one op of the book."""
+        key = kind, rank, size, phase
+        if key not in self.messages:
+            stream = Stream.PIPELINE if kind == Kind.SEND else Stream.NONE
+            self.messages[key] = message(kind, f"stage{rank}", size, "", stream, phase=phase, dtype=self.plan.dtype)
+        return self.messages[key]
+
+    def _tag(self, action: Action, source: int, micro: int) -> int:
+        back = action != Action.FORWARD
+        return 1 + (micro * len(self.layout.stages) + source) * 2 + back
+
+    def _load(self, micro: int) -> int:
+        size = 16 * self.plan.micro_batch * max(self.plan.seq, 1) // self.plan.cp  # tokens and labels
+        op = Op(name="data_loader", kind=Kind.MEM_LOAD, size_bytes=size, stream=Stream.MEMORY)
+        return self.program.add(
+            self.messages.setdefault((Kind.MEM_LOAD, 0, size, Phase.FORWARD), op), "data", micro_batch=micro
+        )
+
+    # -- weights and gradients -----------------------------------------------------------------------------
+
+    def _gather_ahead(self) -> dict[int, dict[int, list[int]]]:
+        """ZeRO 1 and 2: what the last step updated is gathered, bucket by bucket, while the forward pass begins."""
+        found: dict[int, dict[int, list[int]]] = {}
+        for stage in self.held:
+            blocks = self.layout.stages[stage]
+            order = range(len(blocks))
+            for group in kinds(self.plan, blocks):
+                if group.shards == 1:
+                    continue
+                for params, members in buckets(blocks, order, self.plan.bucket, expert=group.expert):
+                    row = self.program.add(gather(self.plan, group, params), blocks[members[0]].name)
+                    for position in members:
+                        found.setdefault(stage, {}).setdefault(position, []).append(row)
+        return found
+
+    def _pull(self, action: Action, stage: int, fragment: Fragment) -> dict[int, list[int]]:
+        """ZeRO 3: each block's weights are gathered before it is used; by position in the fragment."""
+        plan = self.plan
+        if plan.zero < 3 or action == Action.WEIGHT or (action != Action.FORWARD and not plan.reshard):
+            return {}
+        blocks = self.layout.stages[stage]
+        phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
+        found: dict[int, list[int]] = {}
+        for position, number in enumerate(fragment.blocks.tolist()):
+            for group in kinds(plan, blocks):
+                params = blocks[number].local_params(expert=group.expert)
+                if params and group.shards > 1:
+                    row = self.program.add(gather(plan, group, params, phase), blocks[number].name)
+                    found.setdefault(position, []).append(row)
+        return found
+
+    def _cast(self, stage: int, fragment: Fragment, come: dict[int, list[int]]) -> dict[int, list[int]]:
+        """Weights of 8-bit products are cast once a step, and with ZeRO 3 whenever they were gathered."""
+        blocks = self.layout.stages[stage]
+        found: dict[int, list[int]] = {}
+        for position, number in enumerate(fragment.blocks.tolist()):
+            params = blocks[number].cast_params
+            if params:
+                op = self.casts.setdefault(params, quantise(self.plan, params))
+                row = self.program.add(op, blocks[number].name, data=come.get(position, []), ctrl=self.tips)
+                found[position] = [row]
+        return found
+
+    def _order_pulls(self, base: int, fragment: Fragment, pulled: dict[int, list[int]]) -> None:
+        """A block's weights come while those before it are at work, as many as the plan says: when the one before
+        these is done."""
+        ahead = self.plan.prefetch + 1
+        for position in range(len(fragment.blocks)):
+            if position in pulled and len(self.units) >= ahead:
+                for row in pulled[position]:
+                    self.program.join(row, ctrl=[self.units[-ahead]])
+            tip = int(fragment.last[position])
+            self.units.append(base + tip if tip != BEFORE else (self.units[-1] if self.units else BEFORE))
+
+    def _reduce(self, stage: int, fragment: Fragment, base: int, micro: int, *, final: bool) -> None:
+        plan = self.plan
+        if not final and plan.zero < 2:
+            return
+        blocks = self.layout.stages[stage]
+        order = fragment.blocks.tolist()
+        limit = 1 if plan.zero == 3 else plan.bucket
+        tip = base + fragment.tip
+        for group in kinds(plan, blocks):
+            for params, members in buckets(blocks, order, limit, expert=group.expert):
+                done = base + int(fragment.last[members[-1]]) if plan.overlap_grads else tip
+                for op in reduce(plan, group, params):
+                    done = self.program.add(op, blocks[order[members[-1]]].name, micro_batch=micro, data=[done])
+                self.reduced.append(done)
+
+    # -- the end of the step ------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        plan, program = self.plan, self.program
+        waits = [*self.tips, *self.reduced]
+        waits += self._mirror(waits)
+        if self.layout.tied_bytes and {0, len(self.layout.stages) - 1} & set(self.held):
+            op = collective(
+                Collective.ALL_REDUCE,
+                "ends",
+                2,
+                self.layout.tied_bytes,
+                "tied",
+                Stream.REDUCE,
+                phase=Phase.WEIGHT,
+                dtype=plan.grad_dtype,
+            )
+            waits.append(program.add(op, "embedding", data=waits))
+        params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
+        if not params:
+            return
+        if plan.clip:
+            w = Work(op_class=OpClass.REDUCTION, flops=2 * params, size_bytes=bytes_of(params, plan.grad_dtype))
+            norm = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
+            waits = [program.add(norm.replace(dtype=plan.grad_dtype), "optimizer", data=waits)]
+            if plan.gpus > 1:
+                op = collective(
+                    Collective.ALL_REDUCE,
+                    "world",
+                    plan.gpus,
+                    4,
+                    "norm",
+                    Stream.REDUCE,
+                    phase=Phase.OPTIMIZER,
+                    dtype="fp32",
+                )
+                waits = [program.add(op, "optimizer", data=waits)]
+        row = program.add(update(plan, params), "optimizer", data=waits)
+        if plan.zero in (1, 2) and not plan.overlap_params:
+            row = self._gather_after(row)
+        if plan.checkpoint:
+            op = Op(name="checkpoint", kind=Kind.MEM_STORE, stream=Stream.MEMORY, phase=Phase.OPTIMIZER)
+            program.add(op.replace(size_bytes=self._written_bytes()), "checkpoint", data=[row])
+
+    def _written_bytes(self) -> int:
+        """Of a checkpoint: weights and optimizer, of which each copy writes its part."""
+        total = 0
+        for expert in (False, True):
+            n = self.plan.expert_replicas if expert else self.plan.replicas
+            held = (b for s in self.held for b in self.layout.stages[s])
+            params = -(-sum(b.local_params(expert=expert) for b in held) // n)
+            total += params * bytes_per_state(self.plan) + bytes_of(params, self.plan.dtype)
+        return total
+
+    def _mirror(self, waits: list[int]) -> list[int]:
+        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed."""
+        schedule = self.layout.schedule
+        if sum(map(len, schedule.held)) == schedule.stages:
+            return []
+        params = sum(b.local_params(expert=e) for s in self.held for b in self.layout.stages[s] for e in (False, True))
+        size = bytes_of(params, self.plan.grad_dtype)
+        dtype = self.plan.grad_dtype
+        op = collective(
+            Collective.ALL_REDUCE, "twins", 2, size, "gradients", Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
+        )
+        return [self.program.add(op, "pipeline", data=waits)]
+
+    def _gather_after(self, row: int) -> int:
+        last = row
+        for stage in self.held:
+            blocks = self.layout.stages[stage]
+            for group in kinds(self.plan, blocks):
+                if group.shards > 1:
+                    params = sum(b.local_params(expert=group.expert) for b in blocks)
+                    last = self.program.add(gather(self.plan, group, params, Phase.OPTIMIZER), "optimizer", data=[row])
+        return last
+
+
+def bytes_per_state(plan: Plan) -> int:
+    """Of the optimizer, for a parameter: two moments, and the weight in 32 bits if one is kept."""
+    return int(2 * width(plan.state_dtype)) + (4 if plan.master and plan.dtype != "fp32" else 0)
+
+
+def quantise(plan: Plan, params: int) -> Op:
+    """Weights to 8 bits: read once, written in both layouts, for the product forward and those backward. The call
+    of the product issues it."""
+    size = bytes_of(params, plan.dtype) + 2 * params
+    w = Work(op_class=OpClass.ELEMENTWISE, flops=params, size_bytes=size, dtype=plan.dtype)
+    return compute("aten::_to_copy", "quantise", w, shapes((params,)), shapes((params,)), calls=0.0)
+
+
+def update(plan: Plan, params: int) -> Op:
+    """AdamW: the gradient is read, the state read and written, the weight written (and read, if there is no copy)."""
+    weight = width(plan.dtype) * (1 if bytes_per_state(plan) > 2 * width(plan.state_dtype) else 2)
+    size = int(params * (width(plan.grad_dtype) + 2 * bytes_per_state(plan) + weight))
+    w = Work(op_class=OpClass.OPTIMIZER, flops=14 * params, size_bytes=size, dtype="fp32")
+    return compute("aten::_fused_adamw_", "update", w, shapes((params,)), shapes((params,)), phase=Phase.OPTIMIZER)

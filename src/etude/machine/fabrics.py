@@ -1,0 +1,215 @@
+"""Fabrics of switches: fat tree, rail-optimised Clos, dragonfly; and the graph of a System's levels.
+
+Ways are searched: fewest hops, then widest, ECMP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import ClusterError
+from etude.machine.system import Level, LevelKind, System
+from etude.machine.topology import Blocks, LinkList, Shape, Topology, VertexKind, Wire, product, topology_of
+
+
+def _fabric(name: str, links: LinkList, runs: list[tuple[str, VertexKind, int]]) -> Topology:
+    """Vertices in runs of (prefix, kind, how many), devices first."""
+    counts = [count for _, _, count in runs]
+    first = np.cumsum([0, *counts])
+    return topology_of(
+        name,
+        kind=np.repeat(np.array([kind for _, kind, _ in runs], np.uint8), counts),
+        device=np.arange(counts[0], dtype=np.int32),
+        vertex_name=Blocks(tuple(int(f) for f in first[:-1]), tuple(prefix for prefix, _, _ in runs)),
+        **links.columns(),
+    )
+
+
+def _positive(**counts: int) -> None:
+    for name, count in counts.items():
+        if count < 1:
+            raise ClusterError(f"`{name}` is {count}, and must be at least 1")
+
+
+def fat_tree(
+    radix: int,
+    wire: Wire,
+    *,
+    levels: int = 3,
+    oversubscription: int = 1,
+    devices: int | None = None,
+    up: Wire | None = None,
+) -> Topology:
+    """A folded Clos of switches with `radix` ports.
+
+    A leaf has radix / (1 + oversubscription) ports up and the rest down. Two levels: radix leaves, each joined to
+    every spine. Three: radix pods of radix / 2 leaves. `devices` fills the first ports only; `up` is the wire between
+    switches, `wire` by default.
+    """
+    _positive(radix=radix, oversubscription=oversubscription)
+    if levels not in (1, 2, 3):
+        raise ClusterError(f"a fat tree of {levels} levels", hint="1, 2 or 3")
+    if radix % (1 + oversubscription) or (levels == 3 and radix % 2):
+        raise ClusterError(f"switches of {radix} ports cannot be split 1:{oversubscription}")
+    ups = radix // (1 + oversubscription) if levels > 1 else 0
+    downs, half, up = radix - ups, radix // 2, up or wire
+    leaves = {1: 1, 2: radix, 3: radix * half}[levels]
+    room = leaves * downs
+    count = room if devices is None else devices
+    if not 1 <= count <= room:
+        raise ClusterError(f"{count} devices do not fit a fat tree that has room for {room}")
+    links, device = LinkList(), np.arange(count)
+    leaf0 = count
+    links.add_both(device, leaf0 + device // downs, wire, "host")
+    runs = [("device", VertexKind.DEVICE, count), ("leaf", VertexKind.SWITCH, leaves)]
+    if levels == 2:
+        leaf, spine = np.divmod(np.arange(leaves * ups), ups)
+        links.add_both(leaf0 + leaf, leaf0 + leaves + spine, up, "spine")
+        runs.append(("spine", VertexKind.SWITCH, ups))
+    if levels == 3:
+        aggregation0 = leaf0 + leaves
+        leaf, above = np.divmod(np.arange(leaves * ups), ups)
+        links.add_both(leaf0 + leaf, aggregation0 + leaf // half * ups + above, up, "aggregation")
+        aggregation, port = np.divmod(np.arange(radix * ups * half), half)
+        spine0 = aggregation0 + radix * ups
+        links.add_both(aggregation0 + aggregation, spine0 + aggregation % ups * half + port, up, "spine")
+        runs += [("aggregation", VertexKind.SWITCH, radix * ups), ("spine", VertexKind.SWITCH, ups * half)]
+    return _fabric(f"fat tree {radix}x{levels}", links, runs)
+
+
+def rail_clos(
+    nodes: int,
+    gpus_per_node: int,
+    *,
+    scale_up: Wire,
+    scale_out: Wire,
+    nodes_per_leaf: int = 32,
+    spines: int = 8,
+    host: Wire | None = None,
+    up: Wire | None = None,
+) -> Topology:
+    """Nodes with one scale-up switch each; device i of a node has a NIC on the leaf of rail i.
+
+    A leaf serves one rail of `nodes_per_leaf` nodes; leaves meet in `spines` (0: rails never meet). `host` is the wire
+    between device and NIC (scale_out's rate by default), `up` that between leaf and spine.
+    """
+    _positive(nodes=nodes, gpus_per_node=gpus_per_node, nodes_per_leaf=nodes_per_leaf)
+    links, count = LinkList(), nodes * gpus_per_node
+    device = np.arange(count)
+    node, rail = np.divmod(device, gpus_per_node)
+    groups = -(-nodes // nodes_per_leaf)
+    switch0, nic0 = count, count + nodes
+    leaf0 = nic0 + count
+    links.add_both(device, switch0 + node, scale_up, "scale-up")
+    links.add_both(device, nic0 + device, host or scale_out, "host")
+    links.add_both(nic0 + device, leaf0 + node // nodes_per_leaf * gpus_per_node + rail, scale_out, "rail")
+    leaf, spine = np.divmod(np.arange(groups * gpus_per_node * spines), max(spines, 1))
+    links.add_both(leaf0 + leaf, leaf0 + groups * gpus_per_node + spine, up or scale_out, "spine")
+    runs = [
+        ("device", VertexKind.DEVICE, count),
+        ("node", VertexKind.SWITCH, nodes),
+        ("nic", VertexKind.NIC, count),
+        ("leaf", VertexKind.SWITCH, groups * gpus_per_node),
+        ("spine", VertexKind.SWITCH, spines),
+    ]
+    return _fabric(f"rail clos {nodes}x{gpus_per_node}", links, runs)
+
+
+def dragonfly(
+    routers: int, devices: int, globals_: int, wire: Wire, *, local: Wire | None = None, far: Wire | None = None
+) -> Topology:
+    """a routers in a group, p devices and h links to other groups on each; a * h + 1 groups, each pair joined once."""
+    _positive(routers=routers, devices=devices, globals_=globals_)
+    a, p, h = routers, devices, globals_
+    groups = a * h + 1
+    links, count = LinkList(), groups * a * p
+    device = np.arange(count)
+    links.add_both(device, count + device // p, wire, "host")
+    i, j = np.triu_indices(a, 1)
+    group = np.arange(groups)[:, None] * a
+    links.add_both(count + group + i, count + group + j, local or wire, "local")
+    one, other = np.triu_indices(groups, 1)
+    # A group lists its partners in order: the k-th is on its router k // h.
+    links.add_both(count + one * a + (other - 1) // h, count + other * a + one // h, far or wire, "global")
+    runs = [("device", VertexKind.DEVICE, count), ("router", VertexKind.SWITCH, groups * a)]
+    return _fabric(f"dragonfly a={a} p={p} h={h}", links, runs)
+
+
+def topology_of_system(system: System) -> Topology:
+    """The graph of a System that comes as one, else that behind its levels.
+
+    A level's bandwidth is that of one device, all its links together.
+
+    Rings share it between both ways, full meshes between all peers. Where every switch but the innermost is a level of
+    rails (or there is none), the levels are the dimensions of a product. Else each device has a port to every level: to
+    a switch, or to its unit's leaf, which is joined to those of the other units, or to less above it if oversubscribed.
+    """
+    if system.topology is not None:
+        return system.topology
+    levels = system.levels
+    if all(level.kind != LevelKind.SWITCH or level.rails or at == 0 for at, level in enumerate(levels)):
+        made = product([_dimension(level) for level in levels])
+    elif any(level.rails for level in levels):
+        raise ClusterError(
+            "levels: rails beside a switch for all", where=f"system `{system.name}`", hint="`rails: true` on both"
+        )
+    else:
+        made = _joined(system)
+    seats = np.array(system.placement or range(len(system)), np.int32)
+    return replace(made, name=system.name, device=seats)
+
+
+def _dimension(level: Level) -> tuple[Shape, int, Wire]:
+    if level.oversubscription > 1:
+        raise ClusterError(f"level `{level.name}`: oversubscription is for switches without rails")
+    rate, latency = level.bandwidth_bytes_per_s * level.efficiency, round(level.latency_ns)
+    if level.kind == LevelKind.RING:
+        return "ring", level.size, Wire(bytes_per_s=rate / (2 if level.size > 2 else 1), latency_ns=latency)
+    if level.kind == LevelKind.FULL:
+        return "full", level.size, Wire(bytes_per_s=rate / max(level.size - 1, 1), latency_ns=latency)
+    return "switch", level.size, Wire(bytes_per_s=rate, latency_ns=latency // 2)
+
+
+def _joined(system: System) -> Topology:
+    """Each device has a port to every level: to the switch of its unit, or, where units are joined to one another or
+    the level is oversubscribed, to a router of its unit."""
+    links, count = LinkList(), len(system)
+    device, below = np.arange(count), 1
+    runs, vertices = [("device", VertexKind.DEVICE, count)], count
+    for level in system.levels:
+        rate = level.bandwidth_bytes_per_s * level.efficiency
+        groups, units = count // (below * level.size), count // below
+        direct = level.kind != LevelKind.SWITCH
+        split = direct or (level.oversubscription > 1 and below > 1)
+        wire = Wire(bytes_per_s=rate, latency_ns=round(level.latency_ns / (4 if split else 2)))
+        links.add_both(device, vertices + device // (below if split else below * level.size), wire, level.name)
+        runs.append((f"{level.name} leaf" if split else level.name, VertexKind.SWITCH, units if split else groups))
+        first = vertices
+        vertices += runs[-1][2]
+        if direct:
+            _join_units(links, level, first + np.arange(units).reshape(groups, level.size), rate * below)
+        elif split:
+            up = replace(wire, bytes_per_s=rate * below / level.oversubscription)
+            unit = np.arange(units)
+            links.add_both(first + unit, vertices + unit // level.size, up, level.name)
+            runs.append((level.name, VertexKind.SWITCH, groups))
+            vertices += groups
+        below *= level.size
+    return _fabric(system.name, links, runs)
+
+
+def _join_units(links: LinkList, level: Level, unit: NDArray[np.int64], rate: float) -> None:
+    """Units of each row joined to one another, in a ring or each to each; all links of one carry `rate`."""
+    rate, latency = rate / level.oversubscription, round(level.latency_ns / 2)
+    n = level.size
+    if level.kind == LevelKind.RING:
+        wire = Wire(bytes_per_s=rate / (2 if n > 2 else 1), latency_ns=latency)
+        ends = np.arange(n if n > 2 else n - 1)
+        links.add_both(unit[:, ends], unit[:, (ends + 1) % n], wire, level.name)
+        return
+    i, j = np.triu_indices(n, 1)
+    wire = Wire(bytes_per_s=rate / max(n - 1, 1), latency_ns=latency)
+    links.add_both(unit[:, i], unit[:, j], wire, level.name)

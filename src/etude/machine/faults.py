@@ -1,0 +1,81 @@
+"""Links that are slow or have failed: the same topology with less of it. What was routed over them goes another way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import ClusterError, UsageError
+from etude.machine.routes import check_connected
+from etude.machine.topology import Topology, topology_of
+
+End = int | str
+I64 = NDArray[np.int64]
+
+
+def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tuple[Topology, list[str]]:
+    """The topology with links between two ends slower by a factor, or without them (math.inf), and what to say of it.
+
+    An end is a rank, which is its device, or the name of a vertex. Both directions are meant. Refused are ends that
+    are not joined, and failures that leave a rank without a way to the others.
+    """
+    if not slow:
+        return topology, []
+    rate = topology.bytes_per_s.copy()
+    failed = np.zeros(len(rate), np.bool_)
+    for pair, factor in slow.items():
+        links = _links(topology, pair)
+        if math.isinf(factor):
+            failed[links] = True
+        else:
+            rate[links] /= factor
+    if not failed.any():
+        return replace(topology, bytes_per_s=rate), [f"links between {len(slow):,} pairs of ends are slow"]
+    keep = np.flatnonzero(~failed)
+    made = topology_of(
+        topology.name, kind=topology.kind, forwards=topology.forwards, src=topology.src[keep], dst=topology.dst[keep],
+        bytes_per_s=rate[keep], latency_ns=topology.latency_ns[keep], link_type=topology.link_type[keep],
+        link_names=topology.link_names, device=topology.device, vertex_name=topology.vertex_name,
+    )  # fmt: skip
+    try:
+        check_connected(made)
+    except ClusterError as problem:
+        gone = ", ".join(f"{a}/{b}" for (a, b), factor in slow.items() if math.isinf(factor))
+        raise ClusterError(
+            f"{problem.problem} without the links that failed: {gone}", where=topology.name, hint="nothing leads around"
+        ) from None
+    return made, [f"{int(failed.sum()):,} directed links have failed, and ways are searched around them"]
+
+
+def _links(topology: Topology, pair: tuple[End, End]) -> I64:
+    a, b = (_vertex(topology, end) for end in pair)
+    ends = ((topology.src == a) & (topology.dst == b)) | ((topology.src == b) & (topology.dst == a))
+    found = np.flatnonzero(ends)
+    if not len(found):
+        names = [topology.vertex_name(v) for v in (a, b)]
+        near = [topology.vertex_name(int(v)) for v in topology.dst[topology.src == a][:4]]
+        raise UsageError(
+            f"no link joins {names[0]} and {names[1]}",
+            where=topology.name,
+            hint=f"{names[0]} is joined to {', '.join(near)}: name a link by its ends, `{names[0]}/{near[0]}`"
+            if near
+            else "",
+        )
+    return found
+
+
+def _vertex(topology: Topology, end: End) -> int:
+    if isinstance(end, int):
+        if not 0 <= end < len(topology):
+            raise UsageError(f"rank {end} sits on none of the {len(topology):,} devices", where=topology.name)
+        return int(topology.device[end])
+    for vertex in range(len(topology.kind)):
+        if topology.vertex_name(vertex) == end:
+            return vertex
+    raise UsageError(
+        f"there is no vertex `{end}`", where=topology.name, hint=f"for example `{topology.vertex_name(0)}`"
+    )

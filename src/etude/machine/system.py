@@ -1,0 +1,262 @@
+"""System: the machine that a job runs on. Devices, the levels of their network, how collectives run, who sits where.
+
+Devices are numbered level by level, innermost fastest: with levels of 8 and 4, device 11 is the fourth of the second
+eight. A rate is in bytes per second of payload, one direction, one device; a latency in ns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.config import figure, plain, read
+from etude.errors import ClusterError, UsageError
+from etude.machine.topology import Topology
+
+I64 = NDArray[np.int64]
+
+DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4")
+"""Data types that a peak rate can be given for; `fp32` is the vector units' rate, the others are the matrix units'."""
+PROTOCOLS: Final = ("ll", "ll128", "simple")
+STEPS: Final = (*PROTOCOLS, "in_switch")
+"""What a step's latency can be given for: a protocol, or a step through a switch that reduces."""
+
+
+class LevelKind(StrEnum):
+    """How the units of a level are joined."""
+
+    NONE = ""
+    RING = "ring"
+    """Each to its two neighbours; several such levels make a torus."""
+    FULL = "full"
+    """Each to each, the bandwidth split evenly over the peers."""
+    SWITCH = "switch"
+    """Each to a switch (or a fabric of switches) with all of its bandwidth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpCost:
+    """What an op of one class costs beyond its roofline; see docs/costs.md for the formula."""
+
+    fixed_ns: float = figure("time", "fixed time on the device", 2000.0, zero=True)
+    flop_efficiency: float = figure("fraction", "reachable part of the peak rate", 0.8)
+    memory_efficiency: float = figure("fraction", "reachable part of the memory bandwidth", 0.9)
+    traffic: float = figure("number", "bytes moved for each byte counted", 1.0)
+    depth_ns: float = figure("time", "latency of 1024 steps along the reduced dimension", 0.0, zero=True)
+    wave_ns: float = figure("time", "start and end of one wave of tiles", 0.0, zero=True)
+    row_ns: float = figure("time", "cost of a row of a normalisation or softmax", 0.0, zero=True)
+    width_exponent: float = figure("number", "growth of the traffic with the row's width / 1024", 0.0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One accelerator. Rates are dense peaks of the data sheet."""
+
+    name: str = figure("text", "what it is called")
+    peak_flop_per_s: Mapping[str, float] = figure("map of rate", "peak by data type, dense", {})
+    memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
+    memory_bandwidth_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0, zero=True)
+    cache_bytes: int = figure("bytes", "last-level cache", 0, zero=True)
+    cache_speedup: float = figure("number", "cache bandwidth over memory bandwidth", 1.0)
+    cores: int = figure("count", "multiprocessors, compute units or cores that take one tile each", 1)
+    sustained_fraction: float = figure("fraction", "part of the reachable matrix rate that lasts (power)", 1.0)
+    sustained_after_ns: float = figure("time", "length of an op at which the drop is half done", 200_000.0)
+    launch_ns: float = figure("time", "host time to launch a kernel", 4000.0, zero=True)
+    power_w: float = figure("power", "board power limit; 0 unknown", 0.0, zero=True)
+    idle_power_w: float = figure("power", "power when idle; 0 unknown", 0.0, zero=True)
+    ops: Mapping[str, OpCost] = figure("map of one", "constants by op class, `default` for the others", {}, of=OpCost)
+    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+
+    def __post_init__(self) -> None:
+        for dtype, rate in self.peak_flop_per_s.items():
+            if dtype not in DTYPES:
+                raise ClusterError(f"peak: unknown data type `{dtype}`", hint=f"known: {', '.join(DTYPES)}")
+            if not rate > 0:
+                raise ClusterError(f"peak: {dtype}: {rate} is not positive")
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s of the matrix units, of the next wider type where this one has no rate; 0 where none has."""
+        wider = {"fp4": "fp6", "fp6": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp16", "fp16": "tf32"}
+        wider |= {"tf32": "fp32", "fp64": "fp32"}
+        while dtype:
+            if dtype in self.peak_flop_per_s:
+                return self.peak_flop_per_s[dtype]
+            dtype = wider.get(dtype, "")
+        return 0.0
+
+    def busy(self) -> Device:
+        """The device in the middle of long work, when it is at its power limit from the first product on."""
+        return replace(self, sustained_after_ns=1e-6)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "device") -> Device:
+        return read(cls, given, where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """One level of the network: `size` units (devices, or what the levels below make up) joined as `kind` says."""
+
+    name: str = figure("text", "what it is called")
+    kind: LevelKind = figure("choice", "how its units are joined", of=LevelKind)
+    size: int = figure("count", "units joined")
+    bandwidth_bytes_per_s: float = figure("bandwidth", "of one device, one direction, all its links of this level")
+    latency_ns: float = figure("time", "from one device to the next, a single message", 500.0, zero=True)
+    efficiency: float = figure("fraction", "part of the bandwidth that payload reaches", 1.0)
+    in_switch_efficiency: float = figure("fraction", "the same for reduction in the switch; 0: no such", 0.0, zero=True)
+    oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
+    rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
+    step_ns: Mapping[str, float] = figure(
+        "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True
+    )
+    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+
+    def __post_init__(self) -> None:
+        if self.kind == LevelKind.NONE:
+            raise ClusterError("kind: says nothing", hint=f"known: {', '.join(k for k in LevelKind if k)}")
+        if self.size < 1:
+            raise ClusterError(f"size: {self.size} units")
+        if not (self.bandwidth_bytes_per_s > 0 and math.isfinite(self.bandwidth_bytes_per_s)):
+            raise ClusterError(f"bandwidth: {self.bandwidth_bytes_per_s} B/s is not positive")
+        if self.oversubscription < 1:
+            raise ClusterError(f"oversubscription: {self.oversubscription} is less than 1")
+        if self.in_switch_efficiency and self.kind != LevelKind.SWITCH:
+            raise ClusterError(f"in_switch_efficiency: a level of kind {self.kind} has no switch")
+        for name in self.step_ns:
+            if name not in STEPS:
+                raise ClusterError(f"step: unknown protocol `{name}`", hint=f"known: {', '.join(STEPS)}")
+
+    @property
+    def rate_bytes_per_ns(self) -> float:
+        """Payload rate of one device when all use the level."""
+        return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription / 1e9
+
+    def step(self, protocol: str) -> float:
+        """Latency of one step of a collective in ns."""
+        return float(self.step_ns.get(protocol, self.latency_ns))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """One way to move the bytes of a collective, as NCCL has three: a short start for a part of the bandwidth."""
+
+    launch_ns: float = figure("time", "fixed cost of a collective", 0.0, zero=True)
+    bandwidth_fraction: float = figure("fraction", "payload in what is sent", 1.0)
+    chunk_ns: float = figure("time", "cost of one more chunk in flight; makes the pipeline's ramp", 0.0, zero=True)
+    ramp_bytes: int = figure("bytes", "bytes through a port from which chunks grow no more", 64_000_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveSettings:
+    """How collectives are carried out."""
+
+    algorithm: Mapping[str, str] = figure("map of text", "algorithm by collective; `auto` where none is named", {})
+    protocols: Mapping[str, Protocol] = figure("map of one", "the protocols there are", {}, of=Protocol)
+    message_ns: float = figure("time", "cost of one more message of an all-to-all or gather", 0.0, zero=True)
+    p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0, zero=True)
+    max_chunks: int = figure("count", "chunks that a hierarchical collective is cut into, at most", 16)
+    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+
+    def __post_init__(self) -> None:
+        for name in self.protocols:
+            if name not in PROTOCOLS:
+                raise ClusterError(f"protocols: unknown protocol `{name}`", hint=f"known: {', '.join(PROTOCOLS)}")
+
+    def used(self) -> Mapping[str, Protocol]:
+        """The protocols, or one that costs nothing where none is given."""
+        return self.protocols or {"simple": Protocol()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """Devices of one kind on a network of levels, innermost first. Rank r sits on device placement[r], or r."""
+
+    name: str = figure("text", "what it is called")
+    doc: str = figure("text", "what it is", "")
+    device: Device = figure("one", "the accelerator, or the name of one in the catalogue", of=Device)
+    levels: tuple[Level, ...] = figure("list", "levels of the network, innermost first", of=Level)
+    collectives: CollectiveSettings = figure("one", "how they run", CollectiveSettings(), of=CollectiveSettings)
+    placement: tuple[int, ...] = figure("list", "device of each rank; rank order if empty", (), of=int)
+    topology: Topology | None = None
+    """The graph itself, where it comes from a file: rank r sits on its device r. The levels then only stand for it."""
+    irregular: str = ""
+    """Why the levels are a rough figure that closed forms may not use; empty where they may."""
+
+    def __post_init__(self) -> None:
+        if not self.levels:
+            raise ClusterError("levels: there is none", hint="one device alone is a level of size 1")
+        names = [level.name for level in self.levels]
+        if len(set(names)) < len(names):
+            raise ClusterError(f"levels: two have one name: {', '.join(names)}")
+        seats = self.placement
+        if len(set(seats)) < len(seats):
+            raise ClusterError("placement: two ranks sit on one device")
+        if seats and not 0 <= min(seats) <= max(seats) < len(self):
+            raise ClusterError(f"placement: a device outside the system's {len(self)}")
+
+    def __len__(self) -> int:
+        """Devices."""
+        return math.prod(level.size for level in self.levels)
+
+    @property
+    def num_ranks(self) -> int:
+        return len(self.placement) or len(self)
+
+    def device_of(self, ranks: Any) -> I64:
+        """Device number of each rank."""
+        wanted = np.asarray(ranks, np.int64)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < self.num_ranks:
+            bad = wanted[(wanted < 0) | (wanted >= self.num_ranks)][0]
+            raise UsageError(
+                f"system `{self.name}` has no place for rank {bad}: it has {self.num_ranks}",
+                hint="" if self.topology is not None else "take more nodes: `resized(devices)`",
+            )
+        return np.array(self.placement, np.int64)[wanted] if self.placement else wanted
+
+    def replace(self, **changes: Any) -> System:
+        return replace(self, **changes)
+
+    def resized(self, devices: int) -> System:
+        """The same system with `devices` devices: the outermost level grows or shrinks; a part of a node stays one."""
+        if self.topology is not None:
+            raise UsageError(f"system `{self.name}` is a graph, which has the devices that it has")
+        levels = list(self.levels)
+        below = math.prod(level.size for level in levels[:-1])
+        while len(levels) > 1 and devices <= below:
+            levels.pop()
+            below = math.prod(level.size for level in levels[:-1])
+        if devices < 1 or devices % below:
+            raise UsageError(f"system `{self.name}`: {devices} devices are not a whole number of units of {below}")
+        levels[-1] = replace(levels[-1], size=devices // below)
+        return replace(self, levels=tuple(levels), placement=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_dict` makes an equal system of: figures with their units, ready for YAML."""
+        return plain(self)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "system") -> System:
+        plain: Any = given
+        if isinstance(plain, Mapping) and isinstance(plain.get("levels"), list):
+            levels = enumerate(plain["levels"])
+            parts = [part for i, level in levels for part in _torus(level, f"{where}: levels[{i}]")]
+            plain = {**plain, "levels": parts}
+        return read(cls, plain, where)
+
+
+def _torus(level: Any, where: str) -> list[Any]:
+    """`kind: torus, shape: [4, 4, 2]` is a ring level for each dimension; the bandwidth is that of one dimension."""
+    if not isinstance(level, Mapping) or level.get("kind") != "torus":
+        return [level]
+    shape, axes = level.get("shape"), "xyzuvw"
+    if not isinstance(shape, list) or not 0 < len(shape) <= len(axes):
+        raise ClusterError("a torus needs its `shape`", where=where, hint="for example shape: [4, 4, 4]")
+    rest = {k: v for k, v in level.items() if k not in ("kind", "shape", "name")}
+    name = level.get("name", "torus")
+    return [{**rest, "name": f"{name}_{axis}", "kind": "ring", "size": n} for axis, n in zip(axes, shape, strict=False)]

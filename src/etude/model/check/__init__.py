@@ -1,0 +1,12 @@
+"""Is a job sound? Every way in which it is broken, as findings."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.model.check.findings import Finding as Finding
+    from etude.model.check.findings import Report as Report
+    from etude.model.check.whole import check as check
+
+__getattr__ = face(__name__)

@@ -1,0 +1,278 @@
+"""What can be wrong within groups: members that cannot be, collectives that disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.model.check.findings import ProgramClasses, Report, counted, listed, ordinal, split_by
+from etude.model.job import ranges
+from etude.model.match import WORLD, Matching, positions
+from etude.model.schema import UNKNOWN, Collective
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+UNEVEN: Final = (Collective.ALL_TO_ALL, Collective.SCATTER, Collective.BARRIER, Collective.NONE, Collective.OTHER)
+"""Collectives whose input may differ from member to member: all-to-all has a split for each, only the root of a
+scatter has an input. For all others (all-reduce, all-gather, broadcast, reduce, gather, ...) it must agree."""
+
+
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
+def check_groups(report: Report, programs: ProgramClasses, matching: Matching) -> None:
+    """Members that cannot be, and ranks that use groups which are not theirs."""
+    job = report.job
+    groups = job.groups
+    owner = np.repeat(np.arange(len(groups)), np.diff(groups.start))
+    members = groups.members
+    outside = np.flatnonzero((members < 0) | (members >= job.world_size))
+    if len(outside):
+        k = outside[0]
+        what = f"{named(report, int(owner[k]))} has member {members[k]}, outside the world of {job.world_size:,}"
+        report.groups("member_outside", what, "ranks count from 0", len(np.unique(owner[outside])))
+    order = np.lexsort((members, owner))
+    twice = order[1:][(np.diff(owner[order]) == 0) & (np.diff(members[order]) == 0)]
+    if len(twice):
+        k = twice[0]
+        what = f"{named(report, int(owner[k]))} has member {members[k]} more than once"
+        report.groups("member_twice", what, "", len(np.unique(owner[twice])))
+    _check_users(report, programs, matching)
+
+
+def _check_users(report: Report, programs: ProgramClasses, matching: Matching) -> None:
+    """One finding a program for groups whose members are unknown; one for each slot bound to others' groups."""
+    job, uses, sides = report.job, matching.uses, matching.sides
+    first_row = sides.rows[sides.start[uses.side]]
+    in_group = uses.group != WORLD
+    known = np.ones(len(uses.group), bool)
+    known[in_group] = job.groups.known[uses.group[in_group]]
+    for which in split_by(programs.of[uses.at], np.flatnonzero(~known)):
+        at = np.unique(uses.at[which])
+        mine = which[uses.at[which] == at[0]]
+        names = [job.groups.names[g] for g in uses.group[mine].tolist()]
+        rows = np.sort(first_row[mine])
+        verb = "group is" if len(names) == 1 else "groups are"
+        what = f"the members of {listed(names)} are not known, so the collectives there are not compared"
+        hint = f"{len(names)} {verb} named by nodes but in no group file: give one with the job"
+        report.nodes("members_unknown", at, rows[:1], what, hint, 1)
+    foreign = np.flatnonzero(known & (uses.group_rank < 0))
+    for which in split_by(programs.of[uses.at].astype(np.int64) << 32 | first_row, foreign):
+        at = np.unique(uses.at[which])
+        use = int(which[np.flatnonzero(uses.at[which] == at[0])[0]])
+        group = named(report, int(uses.group[use]))
+        node = report.id_of(int(at[0]), int(first_row[use]))
+        what = f"node {node} uses {group}, which rank {job.ranks[at[0]]} is not a member of"
+        rows = sides.rows[sides.span(int(uses.side[use]))]
+        report.nodes("not_a_member", at, rows, what, "only members may call a collective; the others wait for ever")
+
+
+def named(report: Report, group: int) -> str:
+    """group `tp` (ranks 0-3), or the world."""
+    if group == WORLD:
+        return f"the world (ranks 0-{report.job.world_size - 1})"
+    groups = report.job.groups
+    return (
+        f"group `{groups.names[group]}` (ranks {ranges(groups.members[groups.start[group] : groups.start[group + 1]])})"
+    )
+
+
+# -- collectives -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupCalls:
+    """The collectives that a rank issues on a group: what each does and its bytes, UNKNOWN where they may differ."""
+
+    collective: NDArray[np.uint8]
+    size_bytes: I64
+
+    def __len__(self) -> int:
+        return len(self.collective)
+
+    def text(self, k: int) -> str:
+        size = int(self.size_bytes[k])
+        name = Collective(min(int(self.collective[k]), int(Collective.OTHER))).name.lower()
+        return name if size == UNKNOWN else f"{name} of {size:,} B"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CallDifference:
+    kind: str
+    k: int
+    """The first call that differs."""
+    count: int
+    say: Callable[[str, str], str]
+    """(the group, the rank that is right) -> words."""
+
+
+NO_CALLS: Final = 0
+
+
+def calls_of(matching: Matching) -> tuple[I32, list[GroupCalls]]:
+    """Number of the calls of each use, and the distinct calls; number 0 is none at all."""
+    sides, uses = matching.sides, matching.uses
+    size = np.where(np.isin(sides.collective, UNEVEN), UNKNOWN, sides.size_bytes)
+    seen: dict[bytes, int] = {b"": NO_CALLS}
+    calls = [GroupCalls(np.zeros(0, np.uint8), np.zeros(0, np.int64))]
+    used, inverse = np.unique(uses.side, return_inverse=True)
+    number = np.zeros(len(used), np.int32)
+    for i, side in enumerate(used.tolist()):
+        span = sides.span(side)
+        key = sides.collective[span].tobytes() + size[span].tobytes()
+        number[i] = seen.setdefault(key, len(calls))
+        if number[i] == len(calls):
+            calls.append(GroupCalls(sides.collective[span], size[span]))
+    return number[inverse.reshape(-1)], calls
+
+
+def check_collectives(report: Report, matching: Matching) -> None:
+    """The k-th collective on a group must be the same on every member that is present; the most common calls are
+    taken to be right (of two as common, those of the first member)."""
+    number, calls = calls_of(matching)
+    found: dict[tuple[int, int], list[tuple[int, int, I32]]] = {}
+    for group, which in _suspects(report, matching, number):
+        at, mine = _members(report, matching, group, which, number)
+        right = _most_common(mine[mine != NO_CALLS])
+        model = int(at[np.flatnonzero(mine == right)[0]])
+        for wrong in np.unique(mine[mine != right]).tolist():
+            found.setdefault((right, wrong), []).append((group, model, at[mine == wrong]))
+    for (right, wrong), places in found.items():
+        difference = compare(calls[right], calls[wrong])
+        if difference is not None:
+            _report_calls(report, matching, difference, places)
+
+
+def _suspects(report: Report, matching: Matching, number: I32) -> list[tuple[int, NDArray[Any]]]:
+    """Groups on which calls differ or a member that is present has none: (group, its uses by members)."""
+    job, uses = report.job, matching.uses
+    inside = np.flatnonzero(uses.group_rank >= 0)
+    if not len(inside):
+        return []
+    groups = job.groups
+    owner = np.repeat(np.arange(len(groups), dtype=np.int64), np.diff(groups.start))
+    here = positions(job, groups.members.astype(np.int64)) >= 0
+    pairs = np.unique(owner[here] << 32 | groups.members[here].astype(np.int64))
+    present = np.bincount(pairs >> 32, minlength=len(groups) + 1)  # the last is the world's
+    present[WORLD] = int((job.ranks < job.world_size).sum())
+    cuts = np.flatnonzero(np.diff(uses.group[inside])) + 1
+    begin = np.concatenate([[0], cuts])
+    count = np.diff(np.append(begin, len(inside)))
+    same = np.minimum.reduceat(number[inside], begin) == np.maximum.reduceat(number[inside], begin)
+    group = uses.group[inside[begin]]
+    bad = np.flatnonzero(~same | (count < present[group]))
+    return [(int(group[b]), inside[begin[b] : begin[b] + count[b]]) for b in bad.tolist()]
+
+
+def _members(report: Report, matching: Matching, group: int, which: NDArray[Any], number: I32) -> tuple[I32, I32]:
+    """(positions of the members that are present, number of their calls), in the group's order."""
+    job = report.job
+    members = np.arange(job.world_size) if group == WORLD else job.groups.ranks(group)
+    assert members is not None
+    at = positions(job, np.asarray(members, np.int64))
+    at = at[at >= 0]
+    at = at[np.sort(np.unique(at, return_index=True)[1])]
+    of = np.full(len(job.ranks), NO_CALLS, np.int32)
+    of[matching.uses.at[which]] = number[which]
+    return at, of[at]
+
+
+def _most_common(numbers: I32) -> int:
+    values, first, count = np.unique(numbers, return_index=True, return_counts=True)
+    return int(values[np.lexsort((first, -count))[0]])
+
+
+def compare(right: GroupCalls, wrong: GroupCalls) -> CallDifference | None:
+    """How the second differs from the first; None where they agree as far as was recorded."""
+    n = min(len(right), len(wrong))
+    a, b = right.collective[:n], wrong.collective[:n]
+    vague = (a == Collective.NONE) | (b == Collective.NONE)
+    other_type = (a != b) & ~vague
+    x, y = right.size_bytes[:n], wrong.size_bytes[:n]
+    other_size = (x != y) & (x != UNKNOWN) & (y != UNKNOWN)
+    differ = np.flatnonzero(other_type | other_size)
+    k = int(differ[0]) if len(differ) else n
+    if len(right) != len(wrong):
+        return CallDifference("collective_missing", k, abs(len(right) - len(wrong)), _say_missing(right, wrong, k))
+    if not len(differ):
+        return None
+    here, there = wrong.text(k), right.text(k)
+    if _same_calls(right, wrong):
+
+        def order(group: str, model: str) -> str:
+            return (
+                f"issues the collectives of {group} in another order than {model}: "
+                f"the {ordinal(k)} is {here} here and {there} there"
+            )
+
+        return CallDifference("collective_order", k, len(differ), order)
+    kind = "collective_type" if other_type[k] else "collective_bytes"
+    return CallDifference(
+        kind,
+        k,
+        len(differ),
+        lambda group, model: f"the {ordinal(k)} collective of {group} is {here}, but {there} on {model}",
+    )
+
+
+def _say_missing(right: GroupCalls, wrong: GroupCalls, k: int) -> Callable[[str, str], str]:
+    def say(group: str, model: str) -> str:
+        many = counted(len(right), "collective")
+        if not len(wrong):
+            return f"does not join the {many} that {model} issues on {group}; the first is {right.text(0)}"
+        begin = f"issues {counted(len(wrong), 'collective')} on {group}, but {model} issues {len(right):,}"
+        here = wrong.text(k) if k < len(wrong) else "not there"
+        there = right.text(k) if k < len(right) else "not there"
+        return f"{begin}; the {ordinal(k)} is {here} here and {there} on {model}"
+
+    return say
+
+
+def _same_calls(a: GroupCalls, b: GroupCalls) -> bool:
+    def ordered(c: GroupCalls) -> NDArray[Any]:
+        return np.stack([c.collective.astype(np.int64), c.size_bytes])[:, np.lexsort((c.size_bytes, c.collective))]
+
+    return np.array_equal(ordered(a), ordered(b))
+
+
+def _report_calls(
+    report: Report, matching: Matching, difference: CallDifference, places: list[tuple[int, int, I32]]
+) -> None:
+    """One finding for all groups on which calls differ in the same way."""
+    job = report.job
+    at = np.unique(np.concatenate([wrong for _, _, wrong in places]))
+    group, model, _ = next(place for place in places if at[0] in place[2])
+    what = difference.say(named(report, group), f"rank {job.ranks[model]}")
+    if len(places) > 1:
+        what += f" (so on {len(places) - 1:,} more groups)"
+    row = _row_of_call(matching, group, int(at[0]), difference.k)
+    hint = "every member must issue the same collectives in the same order, or all of them wait for ever"
+    if row < 0:
+        report.ranks(difference.kind, job.ranks[at], what, _other_group(report, matching, group, int(at[0])) or hint)
+    else:
+        report.nodes(difference.kind, at, np.array([row]), what, hint)
+
+
+def _row_of_call(matching: Matching, group: int, at: int, k: int) -> int:
+    uses, sides = matching.uses, matching.sides
+    use = np.flatnonzero((uses.group == group) & (uses.at == at))
+    if not len(use):
+        return -1
+    rows = sides.rows[sides.span(int(uses.side[use[0]]))]
+    return int(rows[min(k, len(rows) - 1)])
+
+
+def _other_group(report: Report, matching: Matching, group: int, at: int) -> str:
+    """A hint where a rank uses a group of the same name that has other members."""
+    if group == WORLD:
+        return ""
+    names, uses = report.job.groups.names, matching.uses
+    for other in uses.group[uses.at == at].tolist():
+        if other not in (WORLD, group) and names[other] == names[group]:
+            return f"rank {report.job.ranks[at]} uses a group of that name with other members: {named(report, other)}"
+    return ""

@@ -1,0 +1,280 @@
+"""What can be wrong with one program: its graph, its nodes, its values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.kernels.compile import kernel
+from etude.model import graph
+from etude.model.check.findings import ProgramClasses, Report, counted, split_by
+from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.model.trace import Trace
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+
+_DANGLING_HINT: Final = "the file was cut, or what wrote it dropped a node; simulators refuse such a file or hang on it"
+_NEVER_HINT: Final = "repair the dependencies named above; these nodes come with them"
+
+
+def check_programs(report: Report, programs: ProgramClasses) -> None:
+    """Structure: looked at once for each program."""
+    job = report.job
+    for at in programs.at:
+        trace = job.traces[int(job.trace_of[at[0]])]
+        if not len(trace):
+            report.ranks("empty_trace", job.ranks[at], "the trace holds no nodes")
+            continue
+        _check_ids(report, at, trace)
+        _check_graph(report, at, trace)
+        _check_kinds(report, at, trace)
+
+
+# -- graph -------------------------------------------------------------------------------------------------------------
+
+
+def _check_ids(report: Report, at: I32, trace: Trace) -> None:
+    ids = trace.source_id
+    if (ids[1:] > ids[:-1]).all():
+        return
+    order = np.argsort(ids, kind="stable")
+    again = np.flatnonzero(ids[order][1:] == ids[order][:-1]) + 1
+    if not len(again):
+        return
+    rows = np.sort(order[again])
+    first = report.id_of(int(at[0]), int(rows[0]))
+    hint = "what waits for this id waits for one of them only"
+    report.nodes("duplicate_id", at, rows, f"id {first} belongs to more than one node", hint)
+
+
+def _check_graph(report: Report, at: I32, trace: Trace) -> None:
+    data, ctrl = graph.dependencies(trace, "data"), graph.dependencies(trace, "ctrl")
+    marks = np.full(len(trace) + len(trace.missing), -1, np.int64)
+    odd_data, forward_data = _scan(data.start, data.rows, marks)
+    marks[:] = -1
+    odd_ctrl, forward_ctrl = _scan(ctrl.start, ctrl.rows, marks)
+    if odd_data or odd_ctrl:
+        _check_edges(report, at, trace, "data", data)
+        _check_edges(report, at, trace, "ctrl", ctrl)
+    if not (odd_data or odd_ctrl or forward_data or forward_ctrl):
+        return  # every node waits for earlier ones only: no cycle, and all of them start
+    cycle = graph.find_cycle(trace, but_self=True)
+    if len(cycle):
+        ids = [report.id_of(int(at[0]), int(r)) for r in cycle]
+        what = f"nodes wait for one another in a circle: {graph.cycle_text(ids)}"
+        report.nodes("cycle", at, cycle[:1], what, "no node of a circle can ever start")
+    _check_never(report, at, trace, cycle)
+
+
+def _check_edges(report: Report, at: I32, trace: Trace, which: str, dep: graph.Csr) -> None:
+    """Dependencies that are dangling, on the node itself, or there twice."""
+    first = int(at[0])
+    owner = np.repeat(np.arange(len(dep), dtype=np.int32), np.diff(dep.start))
+    aside = "" if which == "data" else " (control)"
+    dangling = np.flatnonzero(dep.rows < 0)
+    if len(dangling):
+        lost = int(trace.missing[~dep.rows[dangling[0]]]) + int(report.job.id_base[first])
+        node = report.id_of(first, int(owner[dangling[0]]))
+        what = f"node {node} waits{aside} for node {lost % 2**64}, which is not in the trace"
+        report.nodes(f"dangling_{which}", at, owner[dangling], what, _DANGLING_HINT)
+    selfish = owner[dep.rows == owner]
+    if len(selfish):
+        what = f"node {report.id_of(first, int(selfish[0]))} waits{aside} for itself"
+        report.nodes("self_dependency", at, selfish, what, "it can never start")
+    again = _repeats(dep.start, dep.rows, np.full(len(trace) + len(trace.missing), -1, np.int64))
+    if again.any():
+        k = int(np.flatnonzero(again)[0])
+        on = int(dep.rows[k])
+        target = report.id_of(first, on) if on >= 0 else int(trace.missing[~on]) + int(report.job.id_base[first])
+        what = f"node {report.id_of(first, int(owner[k]))} waits{aside} for node {target % 2**64} more than once"
+        report.nodes("duplicate_dependency", at, owner[again], what)
+
+
+def _check_never(report: Report, at: I32, trace: Trace, cycle: I32) -> None:
+    """Nodes behind what was found already."""
+    never = np.ones(len(trace), bool)
+    never[graph.topological_order(trace, block_missing=True)] = False
+    dep = graph.dependencies(trace)
+    owner = np.repeat(np.arange(len(dep)), np.diff(dep.start))
+    never[owner[(dep.rows < 0) | (dep.rows == owner)]] = False
+    never[cycle] = False
+    stuck = len(cycle) > 0 or bool((dep.rows == owner).any())
+    rows = np.flatnonzero(never)
+    if len(rows):
+        node = report.id_of(int(at[0]), int(rows[0]))
+        causes = [*(["a missing node"] if (dep.rows < 0).any() else []), *(["a circle"] if stuck else [])]
+        what = f"node {node} can never start: it is behind {' or '.join(causes)}"
+        report.nodes("never_starts", at, rows, what, _NEVER_HINT)
+
+
+@kernel
+def _scan(start, rows, marks):  # type: ignore[no-untyped-def]
+    """(dependencies that are missing, on the node itself or repeated; dependencies on a later node)."""
+    odd = forward = 0
+    for i in range(len(start) - 1):
+        for k in range(start[i], start[i + 1]):
+            d = rows[k]
+            if d < 0 or d == i or marks[d] == i:
+                odd += 1
+            else:
+                marks[d] = i
+                if d > i:
+                    forward += 1
+    return odd, forward
+
+
+@kernel
+def _repeats(start, rows, marks):  # type: ignore[no-untyped-def]
+    """Mask of dependencies that the node has already."""
+    nodes = len(start) - 1
+    again = np.zeros(len(rows), np.bool_)
+    for i in range(nodes):
+        for k in range(start[i], start[i + 1]):
+            d = rows[k] if rows[k] >= 0 else nodes + ~rows[k]
+            again[k] = marks[d] == i
+            marks[d] = i
+    return again
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+def _check_kinds(report: Report, at: I32, trace: Trace) -> None:
+    kind = trace.kind
+    coll = kind == Kind.COLL
+    looks = (
+        ("invalid_node", kind == Kind.INVALID, "is an INVALID_NODE", "no tool can run it; ASTRA-sim hangs on it"),
+        (
+            "unknown_kind",
+            (kind == Kind.NONE) | (kind >= Kind.OTHER),
+            "is of a type that Chakra's schema does not have",
+            "the file is newer than this Etude, or damaged",
+        ),
+        (
+            "unknown_collective",
+            coll & (trace.collective == Collective.NONE),
+            "is a collective, but its `comm_type` was not recorded",
+            "nothing says whether it is an all-reduce, an all-gather, ...",
+        ),
+        (
+            "unknown_collective",
+            coll & (trace.collective >= Collective.OTHER),
+            "is a collective of a `comm_type` that Chakra's schema does not have",
+            "the file is newer than this Etude, or damaged",
+        ),
+        (
+            "no_peer",
+            (kind == Kind.SEND) & (trace.dst < 0),
+            "sends, but to whom (`comm_dst`) was not recorded",
+            "the official PyTorch converter loses it; it cannot be matched with its receive",
+        ),
+        (
+            "no_peer",
+            (kind == Kind.RECV) & (trace.src < 0),
+            "receives, but from whom (`comm_src`) was not recorded",
+            "the official PyTorch converter loses it; it cannot be matched with its send",
+        ),
+    )
+    for name, mask, what, hint in looks:
+        rows = np.flatnonzero(mask)
+        if len(rows):
+            report.nodes(name, at, rows, f"node {report.id_of(int(at[0]), int(rows[0]))} {what}", hint)
+
+
+# -- values ------------------------------------------------------------------------------------------------------------
+
+_UNITS: Final = {"duration_ns": "ns", "in_bytes": "B", "out_bytes": "B", "tensor_bytes": "B", "flops": "operations"}
+
+
+class _Bad:
+    """Bad values by (program, kind, column, first row). Values differ from rank to rank, so ranks whose first bad
+    node is the same share a finding, which counts the nodes of the first rank."""
+
+    def __init__(self) -> None:
+        self.at: dict[tuple[int, str, str, int], list[int]] = {}
+        self.rows: dict[tuple[int, str, str, int], tuple[int, NDArray[Any]]] = {}
+
+    def add(self, program: int, kind: str, column: str, rows: NDArray[Any], at: NDArray[Any]) -> None:
+        key = (program, kind, column, int(rows[0]))
+        self.at.setdefault(key, []).extend(at.tolist())
+        first = int(at.min())
+        if key not in self.rows or first < self.rows[key][0]:
+            self.rows[key] = first, rows
+
+
+def check_values(report: Report, programs: ProgramClasses) -> None:
+    """Values: looked at once for each trace and each rank with values of its own."""
+    job = report.job
+    bad = _Bad()
+    own = {job.index(rank): columns for rank, columns in job.values.items()}
+    plain = np.ones(len(job.ranks), bool)
+    plain[list(own)] = False
+    looked: list[tuple[NDArray[Any], Mapping[str, NDArray[Any]]]]
+    looked = [(at, {}) for at in split_by(job.trace_of, np.flatnonzero(plain))]
+    looked += [(np.array([i]), columns) for i, columns in own.items()]
+    for at, columns in looked:
+        for kind, column, rows in _value_problems(job.traces[int(job.trace_of[at[0]])], columns):
+            bad.add(int(programs.of[at[0]]), kind, column, rows, at)
+    _check_timing(report, programs, bad)
+    for key, ranks in bad.at.items():
+        _report_values(report, key[1], key[2], bad.rows[key][1], np.array(sorted(ranks), np.int32))
+
+
+def _value_problems(trace: Trace, own: Mapping[str, NDArray[Any]]) -> list[tuple[str, str, NDArray[Any]]]:
+    column = {name: own.get(name, getattr(trace, name)) for name in _UNITS}
+    known = {name: values != UNKNOWN for name, values in column.items()}
+    kind = trace.kind
+    found = [("negative_value", name, known[name] & (column[name] < 0)) for name in _UNITS]
+    comm = (kind == Kind.SEND) | (kind == Kind.RECV) | ((kind == Kind.COLL) & (trace.collective != Collective.BARRIER))
+    found.append(("no_size", "in_bytes", comm & ~known["in_bytes"] & ~known["out_bytes"]))
+    untimed = ~known["duration_ns"]
+    found.append(("no_cost", "duration_ns", (kind == Kind.COMP) & untimed & ~(known["flops"] & known["tensor_bytes"])))
+    memory = (kind == Kind.MEM_LOAD) | (kind == Kind.MEM_STORE)
+    found.append(("no_cost", "tensor_bytes", memory & untimed & ~known["tensor_bytes"]))
+    return [(name, col, np.flatnonzero(mask)) for name, col, mask in found if mask.any()]
+
+
+def _check_timing(report: Report, programs: ProgramClasses, bad: _Bad) -> None:
+    job = report.job
+    timing = job.timing
+    if timing is None:
+        return
+    if len(timing.block_of) != len(job.ranks):
+        what = f"the timing is of {counted(len(timing.block_of), 'rank')}, the job of {len(job.ranks):,}"
+        report.ranks("timing_length", job.ranks[:1], what)
+        return
+    same = timing.block_of.astype(np.int64) << 32 | job.trace_of
+    for at in split_by(same, np.arange(len(job.ranks))):
+        start, end = (times[int(timing.block_of[at[0]])] for times in (timing.start_ns, timing.end_ns))
+        nodes = len(job.traces[int(job.trace_of[at[0]])])
+        if len(start) != nodes:
+            what = f"the timing has {counted(len(start), 'node')}, the trace {nodes:,}"
+            report.ranks("timing_length", job.ranks[at], what)
+            continue
+        back = np.flatnonzero((end < start) & (end != UNKNOWN))
+        if len(back):
+            bad.add(int(programs.of[at[0]]), "negative_time", "end_ns", back, at)
+
+
+def _report_values(report: Report, kind: str, column: str, rows: NDArray[Any], at: I32) -> None:
+    job, first, row = report.job, int(at[0]), int(rows[0])
+    node = f"node {report.id_of(first, row)}"
+    trace = job.traces[int(job.trace_of[first])]
+    hint = ""
+    if kind == "negative_value":
+        values = job.values.get(int(job.ranks[first]), {}).get(column, getattr(trace, column))
+        what = f"{node} has a negative {column}: {int(values[row]):,} {_UNITS[column]}"
+    elif kind == "negative_time":
+        what = f"{node} ends before it starts"
+    elif kind == "no_size":
+        what = f"{node} communicates, but how much (`comm_size`) was not recorded"
+    elif column == "tensor_bytes":
+        what = f"{node} moves memory, but how much (`tensor_size`) was not recorded, nor how long it takes"
+    else:
+        what = f"{node} computes, but neither its duration nor both `num_ops` and `tensor_size` were recorded"
+        hint = "a simulation takes such nodes as free"
+    report.nodes(kind, at, rows, what, hint)

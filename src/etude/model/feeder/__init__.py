@@ -1,0 +1,10 @@
+"""The nodes of a job one after the other, each when what it waits for is completed."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.model.feeder.feed import feeder as feeder
+
+__getattr__ = face(__name__)

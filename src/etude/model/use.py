@@ -1,0 +1,111 @@
+"""What each node is to the device of its rank: compute, communication, memory, the host's own, or nothing.
+
+Every measure of time (breakdown, idle time, overlap, ...) and every colour starts from this one classification.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.model.frames import SEGMENT, frames
+from etude.model.schema import Kind
+from etude.model.trace import Trace
+
+U8 = NDArray[np.uint8]
+Bool = NDArray[np.bool_]
+
+
+class Use(IntEnum):
+    """What a node is to the device of its rank. Where several run at once, the smallest number counts."""
+
+    NONE = 0
+    """Takes no time of its own there: metadata, frames, records of a wait."""
+    COMPUTE = 1
+    COMMUNICATION = 2
+    MEMORY = 3
+    """Copies and fills."""
+    HOST = 4
+    """Runs on the host and is no work of a device: beside one that has work of its own, or between operators."""
+
+    @property
+    def label(self) -> str:
+        return self.name.lower() if self else "other"
+
+
+_COMM: Final = re.compile(r"^nccl|^rccl|^hccl|ncclKernel|ncclDevKernel|rcclKernel|^gloo:")
+_MEMORY: Final = re.compile(r"^(hip)?Mem(cpy|set)|^dma|^__amd_rocclr_(copy|fill)|^CopyDevice|^FillBuffer")
+_WAIT: Final = re.compile(r"^(Stream Wait Event|Event Sync|Stream Sync|Context Sync|Device Sync)|^event_(wait|record)$")
+_COMPUTES: Final = re.compile(
+    r"^(?!autograd::|torch::autograd::|c10d::|_c10d|torch\.distributed)[\w.]+::|CompiledFxGraph"
+)
+"""Operators on the host that compute: of a library (`aten::mm`), or what the compiler fused; not those of the engine
+that calls them, of communication, or a name that somebody gave to a part of the program."""
+_BY_KIND = np.zeros(256, np.uint8)
+_BY_KIND[Kind.COMP] = Use.COMPUTE
+_BY_KIND[[Kind.SEND, Kind.RECV, Kind.COLL]] = Use.COMMUNICATION
+_BY_KIND[[Kind.MEM_LOAD, Kind.MEM_STORE]] = Use.MEMORY
+
+
+def uses(trace: Trace) -> U8:
+    """Use of each node. Where nothing runs on a device, the host is the device, with what its operators compute.
+
+    A kernel's kind says what it is; kernels that a profiler recorded without one are known by their names, as NCCL's
+    and the driver's copies are.
+    """
+    use = _BY_KIND[trace.kind]
+    if has_device(trace):
+        host = trace.cpu == 1
+        _by_name(trace, use, (use == Use.COMPUTE) & ~host)
+        talks = ((use == Use.COMMUNICATION) & ~host).any()
+        use[host & (use != Use.NONE) & ((use != Use.COMMUNICATION) | talks)] = Use.HOST
+    else:
+        _on_the_host(trace, use)
+    use[frames(trace)] = Use.NONE
+    return use
+
+
+def has_device(trace: Trace) -> bool:
+    """Does anything run beside the host, or is there no host? Messages that do not say where they run are no sign of a
+    device: gloo's are the host's."""
+    if not (trace.cpu == 1).any():
+        return True
+    use = _BY_KIND[trace.kind]
+    work = (use != Use.NONE) & (trace.cpu != 1)
+    return bool((work & ((use != Use.COMMUNICATION) | (trace.cpu == 0))).any())
+
+
+def segments(trace: Trace) -> Bool:
+    """Nodes that are host time between operators: of the operator around them, or of nobody."""
+    codes, words = trace.coded("name")
+    return (codes == words.index(SEGMENT)) & (trace.cpu == 1) if SEGMENT in words else np.zeros(len(trace), bool)
+
+
+def _on_the_host(trace: Trace, use: U8) -> None:
+    """Where the host is the device: what a profiler recorded between operators computes if an operator that computes
+    was at it, and else is the host's own, which the device has nothing of. Other traces have no such time in them."""
+    between = segments(trace)
+    if not between.any():
+        return
+    codes, words = trace.coded("name")
+    computes = np.array([bool(_COMPUTES.search(word)) for word in words] + [False])[codes]
+    inside = np.where(between & (trace.parent >= 0), computes[trace.parent], computes & ~between)
+    use[(use == Use.COMPUTE) & ~inside] = Use.HOST
+
+
+def _by_name(trace: Trace, use: U8, unsure: Bool) -> None:
+    rows = np.flatnonzero(unsure)
+    codes, words = trace.coded("name", rows)
+    of_word = np.full(len(words) + 1, Use.COMPUTE, np.uint8)  # the last is that of no name
+    for number, word in enumerate(words):
+        if _COMM.search(word):
+            of_word[number] = Use.COMMUNICATION
+        elif _MEMORY.search(word):
+            of_word[number] = Use.MEMORY
+        elif _WAIT.search(word):
+            of_word[number] = Use.NONE
+    use[rows] = of_word[codes]

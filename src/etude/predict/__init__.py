@@ -1,0 +1,16 @@
+"""Predictions: a generated job, simulated. A search is many of them."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.predict.plans import search as search
+    from etude.predict.serving import predict_serving as predict_serving
+    from etude.predict.similarity import likeness as likeness
+    from etude.predict.step import Prediction as Prediction
+    from etude.predict.step import check_memory as check_memory
+    from etude.predict.step import grown as grown
+    from etude.predict.step import predict as predict
+
+__getattr__ = face(__name__)

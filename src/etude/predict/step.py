@@ -1,0 +1,81 @@
+"""predict(model, plan, system): the step of a generated job on a system, and what that means in tokens and FLOP/s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from etude.errors import UsageError
+from etude.generate import Generated, Plan, generate
+from etude.generate.model import Model
+from etude.machine.system import System
+from etude.simulate.result import Simulated
+from etude.simulate.run import simulate
+from etude.units import format_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prediction:
+    generated: Generated
+    simulated: Simulated
+    system: System
+
+    @property
+    def step_time_ns(self) -> int:
+        return self.simulated.makespan_ns + int(self.generated.plan.step_overhead_ns)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        return self.generated.tokens / self.generated.plan.gpus / (self.step_time_ns / 1e9)
+
+    @property
+    def mfu(self) -> float:
+        """Products of the model (nothing twice) over what the devices could have done, dense 16-bit (or 32-bit)."""
+        peak = self.system.device.peak(self.generated.plan.dtype)
+        return self.generated.model_flops / (self.step_time_ns / 1e9) / (peak * self.generated.plan.gpus)
+
+    def summary(self) -> dict[str, Any]:
+        figures = {
+            "step_time_ns": self.step_time_ns,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "mfu": self.mfu,
+        }
+        return self.generated.summary() | figures
+
+
+def grown(system: System, ranks: int) -> System:
+    """The system with as many nodes as the ranks need."""
+    if system.num_ranks >= ranks:
+        return system
+    node = len(system) // system.levels[-1].size
+    return system.resized(-(-ranks // node) * node)
+
+
+def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:
+    """Refuses a plan that does not fit, with the numbers."""
+    worst = max(generated.memory, key=lambda m: m.peak_bytes)
+    if not limit_bytes or worst.peak_bytes <= limit_bytes:
+        return
+    moving = worst.peak_bytes - worst.static_bytes
+    parts = {
+        "weights": worst.weights,
+        "gradients": worst.gradients,
+        "optimizer": worst.optimizer,
+        "activations": moving,
+    }
+    told = ", ".join(f"{name} {format_bytes(size)}" for name, size in parts.items())
+    raise UsageError(
+        f"the plan does not fit: pipeline rank {generated.memory.index(worst)} needs "
+        f"{format_bytes(worst.peak_bytes)} of {format_bytes(limit_bytes)} ({told})",
+        where=what,
+        hint="more --tp, --pp or --zero, --recompute full, a smaller --micro-batch; or --no-memory-check",
+    )
+
+
+def predict(model: Model, plan: Plan, system: System, *, check: bool = True, **options: Any) -> Prediction:
+    """Generated and simulated. `options` are those of the simulation."""
+    machine = grown(system, plan.gpus)
+    generated = generate(model, plan)
+    if check:
+        check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
+    return Prediction(generated, simulate(generated.job, machine, **options), machine)

@@ -1,0 +1,177 @@
+"""Communication: collectives by kind and size, what they reach, who waits for whom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow.compute as pc
+
+from etude.analyse.collectives import summarised
+from etude.analyse.operations import messages
+from etude.analyse.traffic import traffic_matrix
+from etude.model.schema import UNKNOWN
+from etude.report import words
+from etude.report.subject import Subject
+from etude.view.charts import Bar, Heading, Mark, Piece, bars, fitted, heat, legend, plot, table
+from etude.view.page import Section, Told
+
+SECTION = "collectives"
+
+MUCH_WAITING = 0.4
+"""Share of the time in collectives that is waiting from which a report says so."""
+POINTS = 600
+FEW_CALLS, MOSTLY = 5, 0.5
+"""A rank is said to come last if it does to this share of at least so many collectives."""
+TOLD_AS_EXPOSED = 0.15
+"""From this share of exposed communication on, a finding about that says it already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    share: float
+    """Of the time in collectives, what is waiting for members that come late."""
+    said: str
+
+
+def waiting(subject: Subject) -> Waiting | None:
+    """How much of the collectives is waiting, and for whom; None where nobody can be seen to wait."""
+    transfer, wait = subject.collective_times
+    if not wait:
+        return None
+    share = wait / (wait + transfer)
+    said = (f"{words.percent(share)} of the time in collectives is waiting for late ranks: transfers take "
+            f"{words.time(transfer)}, and a member waits another {words.time(wait)} on average.")  # fmt: skip
+    return Waiting(share, f"{said}{_last(subject)}")
+
+
+def _last(subject: Subject) -> str:
+    """` Rank 5 comes last to 92% of them, 3.1 ms after the first.` where one is last much more often than chance."""
+    calls = subject.collectives.filter(pc.greater(subject.collectives["ranks_seen"], 1))
+    last = calls["last_rank"].to_numpy(zero_copy_only=False)
+    skew = calls["skew_ns"].to_numpy(zero_copy_only=False).astype(np.float64)
+    if len(last) < FEW_CALLS:
+        return ""
+    ranks, times = np.unique(last, return_counts=True)
+    rank, often = int(ranks[times.argmax()]), int(times.max()) / len(last)
+    if often < max(MOSTLY, 2.0 / len(subject.run.job)):
+        return ""
+    late = float(np.median(skew[last == rank]))
+    return f" Rank {rank} comes last to {words.percent(often)} of them, {words.time(late)} after the first."
+
+
+def told(subject: Subject) -> list[Told]:
+    found = waiting(subject)
+    if found is None or found.share < MUCH_WAITING or subject.exposed_share >= TOLD_AS_EXPOSED:
+        return []
+    what, _, why = found.said.partition(": ")
+    return [Told("warn", f"{what}.", f"{why[:1].upper()}{why[1:]} Faster links would not help with that.",
+                 SECTION)]  # fmt: skip
+
+
+def section(subject: Subject) -> Section:
+    calls = subject.collectives
+    if not len(calls):
+        empty = "No collectives and no messages are recorded in this run."
+        return Section(SECTION, "Communication", "", _matrix(subject) + _messages(subject), empty)
+    kinds = summarised(calls).to_pylist()
+    body = _split(kinds, [("communication", "transfer"), ("idle", "waiting for the last member")])
+    body += f'<div class="two"><div>{_rates(calls.to_pylist())}</div><div>{_matrix(subject)}</div></div>'
+    columns = [
+        Heading("collective", "collective", _name, number=False), Heading("group_size", "ranks", words.number),
+        Heading("size_bytes", "size", words.size), Heading("calls", "calls", words.number),
+        Heading("total_transfer_ns", "transfer in all", words.time),
+        Heading("median_transfer_ns", "median", words.time), Heading("total_wait_ns", "waiting in all", words.time),
+        Heading("median_skew_ns", "skew", words.time),
+        Heading("busbw_bytes_per_s", "bus bandwidth", lambda v: words.rate(v) if v else "–"),
+    ]  # fmt: skip
+    alone = not any((v or 0) > 1 for v in calls["ranks_seen"].to_pylist())
+    if alone:
+        columns = [c for c in columns if c.key not in ("total_wait_ns", "median_skew_ns")]
+    body += "<h3>By kind and size</h3>" + table("t-collectives", kinds[:500], columns) + _messages(subject)
+    lead = (
+        "Only one member of each collective is here, so waiting for others cannot be told from the transfer itself."
+        if alone
+        else "A collective ends when all members have come. Its <b>transfer</b> is what the last to come saw; what the "
+        "others saw beyond that is <b>waiting</b>, which no faster link would shorten."
+    )
+    return Section(SECTION, "Communication", lead, body)
+
+
+def _name(collective: str) -> str:
+    return collective.replace("_", "-")
+
+
+def _matrix(subject: Subject) -> str:
+    if subject.run.job.world_size < 2:
+        return ""
+    matrix, first = traffic_matrix(subject.run.job)
+    if not matrix.any():
+        return ""
+    last = [*(first[1:] - 1).tolist(), subject.run.job.world_size - 1]
+    names = [f"{a}" if a == b else f"{a}–{b}" for a, b in zip(first.tolist(), last, strict=True)]
+    lead = '<p class="lead">Row: who sends. Heading: who receives. The bytes of a collective are spread evenly.</p>'
+    drawn = heat("Bytes between ranks", matrix.tolist(), names, words.size)
+    return f"<h3>Who sends to whom</h3>{lead}{drawn}"
+
+
+def _messages(subject: Subject) -> str:
+    """Sends and receives by pair of ranks, the most bytes first."""
+    sent = messages(subject.run.job)
+    if not len(sent.src_at):
+        return ""
+    blocks = [subject.run.timing.block(at) for at in range(len(subject.run.job))]
+    found: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for a, i, b, j, size in zip(sent.src_at.tolist(), sent.src_row.tolist(), sent.dst_at.tolist(),
+                                sent.dst_row.tolist(), sent.size_bytes.tolist(), strict=True):  # fmt: skip
+        (start, end), (begin, done) = blocks[a], blocks[b]
+        if UNKNOWN not in (start[i], end[i], begin[j], done[j]):
+            found.setdefault((a, b), []).append((max(size, 0), int(end[i] - start[i]), int(done[j] - begin[j])))
+    ranks = subject.run.job.ranks.tolist()
+    rows = []
+    for (a, b), all_of in found.items():
+        size, send, receive = np.array(all_of, np.int64).T
+        rows.append({"from": ranks[a], "to": ranks[b], "count": len(size), "bytes": int(size.sum()),
+                     "send_ns": float(np.median(send)), "receive_ns": float(np.median(receive))})  # fmt: skip
+    columns = [
+        Heading("from", "from rank", words.number), Heading("to", "to rank", words.number),
+        Heading("count", "messages", words.number), Heading("bytes", "bytes in all", words.size),
+        Heading("send_ns", "a send takes", words.time), Heading("receive_ns", "a receive takes", words.time),
+    ]  # fmt: skip
+    rows.sort(key=lambda row: (-row["bytes"], row["from"], row["to"]))
+    lead = '<p class="lead">Medians, waiting for the other side included.</p>'
+    return f"<h3>Messages</h3>{lead}" + table("t-messages", rows[:500], columns) if rows else ""
+
+
+def _split(kinds: list[dict[str, int]], entries: list[tuple[str, str]]) -> str:
+    by: dict[str, list[int]] = {}
+    for row in kinds:
+        entry = by.setdefault(str(row["collective"]), [0, 0])
+        entry[0] += row["total_transfer_ns"] or 0
+        entry[1] += row["total_wait_ns"] or 0
+    drawn = [
+        Bar(_name(name), (Piece("communication", "transfer", t), Piece("idle", "waiting", w)))
+        for name, (t, w) in sorted(by.items(), key=lambda item: -sum(item[1]))
+    ]
+    waits = any(wait for _, wait in by.values())
+    return legend(entries if waits else entries[:1]) + bars(drawn, words.time)
+
+
+def _rates(calls: list[dict[str, float]]) -> str:
+    known = [c for c in calls if c["busbw_bytes_per_s"] and c["size_bytes"] and c["transfer_ns"]]
+    if not known:
+        return ""
+    step = max(1, len(known) // POINTS)
+    most = max(c["transfer_ns"] for c in known)
+    marks = [
+        Mark(c["size_bytes"], c["busbw_bytes_per_s"], "communication",
+             f"{_name(str(c['collective']))}, {words.number(c['group_size'])} ranks\n"
+             f"{words.size(c['size_bytes'])} in {words.time(c['transfer_ns'])}\n{words.rate(c['busbw_bytes_per_s'])}",
+             float(np.clip(c["transfer_ns"] / most, 0.0, 1.0)))
+        for c in known[::step]
+    ]  # fmt: skip
+    x = fitted("bytes of one member", words.size, [m.x for m in marks], log=True)
+    y = fitted("bus bandwidth", words.rate, [m.y for m in marks], log=True)
+    return "<h3>Bandwidth by size</h3>" + plot(
+        "Bus bandwidth of collectives against their size", x, y, marks, size=(520, 330)
+    )

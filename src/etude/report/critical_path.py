@@ -1,0 +1,173 @@
+"""The critical path: what the end of the run waited for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.analyse.critical_path import by_kind, length_ns
+from etude.report import idle, words
+from etude.report.breakdown import spent
+from etude.report.subject import BETWEEN, RUNTIME, WAITS, Subject
+from etude.view.charts import Bar, Heading, Piece, Stretch, bars, legend, strip, table
+from etude.view.page import Section, Told
+from etude.view.slices import Slices
+
+SECTION = "critical-path"
+
+SORT = {
+    "compute": "compute", "communication": "communication", "memory": "memory", "host": "host", "other": "other",
+    "launch": "host", "gap": "idle",
+}  # fmt: skip
+LABEL = {"host": "host", "launch": "launch", "gap": "unexplained", "other": "other"}
+UNNAMED = ("gap", "launch", "host")
+"""Kinds of which no single piece is worth a finding: what the host does is many small things."""
+LONG, MUCH_ONCE, MUCH_AT_ONCE, FEW_CALLS = 0.3, 0.1, 0.2, 3
+STRETCHES = 900
+
+
+def told(subject: Subject) -> list[Told]:
+    path = subject.path
+    whole = max(length_ns(path), subject.span_ns, 1)
+    kinds = by_kind(path)
+    host = kinds.get("host", 0) / whole
+    found = _first_use(subject, whole) + _loading(subject, whole)
+    waits, at_once = _at_once(subject)
+    if host - at_once >= LONG and not found and not _told_as_idle(subject):
+        found.append(_host(subject, host, whole))
+    found += waits
+    top = [row for row in subject.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
+    top = [row for row in top if row["name"] != BETWEEN and not row["name"].startswith("ProfilerStep")]
+    if top and top[0]["share"] >= 0.1:
+        t = top[0]
+        name = words.short(words.kernel(t["name"]))
+        found.append(Told("info", f"{name} holds {words.percent(t['share'])} of the critical path.",
+                          f"{words.plural(t['count'], 'time')}, {words.time(t['time_ns'])} in all; making it twice as "
+                          f"fast can shorten the run by at most {words.percent(t['share'] / 2)}.",
+                          SECTION))  # fmt: skip
+    return found
+
+
+def _at_once(subject: Subject) -> tuple[list[Told], float]:
+    """One call of the host that takes much of the run, as one does that waits for the device; and its share."""
+    loads = {name for name, _, _ in subject.first_use}
+    for row in subject.path_by_name.slice(0, 3).to_pylist():
+        name = (row["name"] or "").removesuffix(", itself")
+        if row["kind"] == "host" and row["count"] <= FEW_CALLS and row["share"] >= MUCH_AT_ONCE and RUNTIME.match(name):
+            if name in loads:
+                continue
+            told = Told("warn", f"{name} takes {words.percent(row['share'])} of the run at once.",
+                        f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}, in which the host does "
+                        "nothing else: it waits for the device, or for what was not recorded.", SECTION)  # fmt: skip
+            return [told], row["share"]
+    return [], 0.0
+
+
+def _host(subject: Subject, share: float, whole: int) -> Told:
+    """The host sets the pace: all along, or until the device has its first work."""
+    tone, first = "bad" if share >= 2 * LONG else "warn", subject.first_work_ns
+    if not subject.has_device:
+        return Told(tone, f"{words.percent(share)} of the critical path lies between operators.",
+                    "Python, autograd and hooks set the pace there; larger batches or torch.compile shorten it.",
+                    SECTION)  # fmt: skip
+    calls = [r for r in subject.path_by_name.to_pylist() if r["kind"] == "host" and WAITS.search(r["name"] or "")]
+    waits = sum(r["time_ns"] for r in calls)
+    if 2 * waits >= share * whole:
+        return Told(tone, f"The host waits for the device {words.percent(waits / whole)} of the run.",
+                    f"Mostly in {calls[0]['name']}: copies of pageable memory and synchronisation return when it is "
+                    "done. Pin memory, copy with non_blocking=True, synchronise less.", SECTION)  # fmt: skip
+    if 2 * first >= share * whole:
+        return Told("info", f"The first {words.percent(first / whole)} of the run pass before the device has work.",
+                    f"For {words.time(first)} the critical path runs through the host; record from the first kernel "
+                    "on, or look there for what takes so long.", SECTION)  # fmt: skip
+    return Told(tone, f"The host sets the pace for {words.percent(share)} of the run.",
+                "The critical path runs through code of the host; larger batches, CUDA graphs or torch.compile shorten "
+                "it, faster devices do not.", SECTION)  # fmt: skip
+
+
+def _loading(subject: Subject, whole: int) -> list[Told]:
+    share = subject.loading_ns / whole
+    if share < MUCH_ONCE:
+        return []
+    return [Told("bad" if share >= LONG else "warn", f"The run waits for its data loader {words.percent(share)} of the "
+                 "time.", f"{words.time(subject.loading_ns)} of the critical path are the next batch being fetched: "
+                 "more workers, prefetching, or less work on each sample help.", SECTION)]  # fmt: skip
+
+
+def _first_use(subject: Subject, whole: int) -> list[Told]:
+    calls = subject.first_use
+    ns = sum(t for _, _, t in calls)
+    if ns < MUCH_ONCE * whole:
+        return []
+    said = words.named([f"{name} {words.time(t)}" + (f" in {n} calls" if n > 1 else "") for name, n, t in calls], 3)
+    tone = "bad" if ns >= 0.5 * whole else "warn"
+    return [Told(tone, f"{words.percent(ns / whole)} of the run is first use of the device, not work.",
+                 f"Calls of the runtime that load its libraries, kernels and memory: {said}. Warm up before recording, "
+                 "or take what follows as the story of a cold start.", SECTION)]  # fmt: skip
+
+
+def _told_as_idle(subject: Subject) -> bool:
+    """A finding about idle devices says already that the host sets the pace."""
+    s = spent(subject)
+    return s.idle >= idle.MUCH and idle.main_cause(subject)[0] in idle.OF_HOST
+
+
+def section(subject: Subject) -> Section:
+    path = subject.path
+    kinds = by_kind(path)
+    whole = length_ns(path)
+    assert sum(kinds.values()) == whole, f"the path's parts are {sum(kinds.values())} ns of {whole} ns"
+    pieces = tuple(Piece(SORT[k], LABEL.get(k, k), v, k == "launch") for k, v in kinds.items())
+    body = legend([(SORT[k], LABEL.get(k, k)) for k in kinds]) + bars([Bar("path", pieces)], words.time)
+    body += "<h3>Over time</h3>" + _strip(path, whole)
+    rows = subject.path_by_name.slice(0, 300).to_pylist()
+    for row in rows:
+        row["buys"] = row["share"] / 2
+    columns = [
+        Heading("name", "what", words.title, number=False, code=True),
+        Heading("kind", "kind", number=False),
+        Heading("count", "times", words.number), Heading("time_ns", "time on the path", words.time),
+        Heading("share", "share", words.percent, meter=1.0),
+        Heading("buys", "halved, saves up to", words.percent),
+    ]  # fmt: skip
+    body += "<h3>What is on it</h3>" + table("t-critical-path", rows, columns)
+    took = f"<b>{words.time(whole)}</b>"
+    lead = (
+        "Walked back from the last event to the first, always to what was waited for last. It is "
+        f"{f'as long as the run, {took}' if whole == subject.span_ns else f'{took} long'}; what is not on it cannot "
+        "shorten the run by itself."
+    )
+    return Section(SECTION, "Critical path", lead, body)
+
+
+def _strip(path: pa.Table, whole: int) -> str:
+    """Stretches of one kind and rank; those too short to see are joined to the one before."""
+    kind = path["kind"].combine_chunks().dictionary_encode()
+    code, rank = kind.indices.to_numpy(), path["rank"].to_numpy()
+    start, end = path["start_ns"].to_numpy(), path["end_ns"].to_numpy()
+    first = np.flatnonzero(np.append(True, (code[1:] != code[:-1]) | (rank[1:] != rank[:-1])))
+    last = np.append(first[1:], len(code)) - 1
+    merged: list[list[int]] = []
+    for i, j in zip(first.tolist(), last.tolist(), strict=True):
+        if merged and end[j] - start[i] < whole / STRETCHES:
+            merged[-1][1] = int(end[j])
+        elif end[j] > start[i]:
+            merged.append([int(start[i]), int(end[j]), int(code[i]), int(rank[i])])
+    names = kind.dictionary.to_pylist()
+    shown = [
+        Stretch(s, e, SORT[names[k]], f"{LABEL.get(names[k], names[k])}, rank {r}\n{words.time(e - s)}")
+        for s, e, k, r in merged
+    ]
+    low = float(start[0])
+    return strip("The critical path over time, by kind", shown, low, low + whole, words.time)
+
+
+def on_path(subject: Subject, slices: Slices) -> NDArray[np.bool_]:
+    """Beside each slice: is it on the path?"""
+    of = np.full(int(subject.run.job.ranks.max()) + 1 if len(subject.run.job) else 1, -1, np.int64)
+    of[subject.run.job.ranks] = np.arange(len(subject.run.job))
+    keys = of[subject.path["rank"].to_numpy()] << 32 | subject.path["node"].to_numpy()
+    mine = slices.at.astype(np.int64) << 32 | slices.node
+    kinds = np.array(subject.path["kind"].to_pylist())
+    return np.isin(mine, keys[(kinds != "gap") & (kinds != "launch")])

@@ -1,0 +1,26 @@
+"""Which device of the catalogue a run was on."""
+
+from __future__ import annotations
+
+import re
+
+from etude.machine import device_names, open_device, open_system
+from etude.machine.system import Device
+from etude.model.job import Job
+
+
+def device_of(job: Job, named: str = "", system: str = "") -> Device | None:
+    """The device that is named, that of the system it was simulated on, or the one that the trace says; else None."""
+    if named:
+        return open_device(named)
+    if system:
+        return open_system(system).device
+    return recognised(job.provenance.get("device", ""))
+
+
+def recognised(text: str) -> Device | None:
+    """`NVIDIA H100 80GB HBM3` is the catalogue's h100: the longest name all of whose words are there."""
+    said = set(re.findall(r"[a-z]+[0-9]+[a-z]*", text.lower()))
+    fitting = [n for n in device_names() if set(re.findall(r"[a-z]+[0-9]+[a-z]*", n.lower())) <= said]
+    fitting = [n for n in fitting if re.search(r"[0-9]", n)]
+    return open_device(max(fitting, key=len)) if fitting else None

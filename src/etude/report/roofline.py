@@ -1,0 +1,141 @@
+"""How close operators come to what the device can do: the roofline, and what of the device's peak is used."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pyarrow.compute as pc
+
+from etude.analyse.roofline import utilisation
+from etude.machine.system import Device
+from etude.report import words
+from etude.report.subject import Subject
+from etude.view.charts import Axis, Heading, Line, Mark, fitted, legend, plot, table
+from etude.view.page import Figure, Section, Told
+
+SECTION = "roofline"
+
+ROWS, POINTS = 200, 400
+FAR_BELOW, MUCH_TIME, NOT_TINY_NS = 30.0, 0.1, 20_000
+"""An operator is told of if it reaches less than so many percent of its roof in such a share of the compute time;
+short ones are bound by what starting them takes."""
+LEAST_INTENSITY = 0.001
+"""FLOPs a byte below which an operator only copies; a point so far away would hide the others."""
+MOSTLY_KNOWN = 0.5
+"""Share of the compute time whose FLOPs must be known before a report says how much of the peak is used."""
+
+
+def cards(subject: Subject) -> list[Figure]:
+    """What of the device's peak the run uses, where enough of its work is known."""
+    if subject.device is None or not subject.has_device or _known_share(subject) < MOSTLY_KNOWN:
+        return []
+    used = pc.mean(utilisation(subject.run, subject.device)["hfu"]).as_py()
+    if not used:
+        return []
+    return [Figure("Peak used", words.percent(used), f"of the FLOP/s of {subject.device.name}")]
+
+
+def _known_share(subject: Subject) -> float:
+    """Share of the compute time of operators whose FLOPs are known."""
+    known = sum(r["time_ns"] for r in subject.roofline.to_pylist() if r["flops"])
+    whole = sum(r["total_ns"] for r in subject.kernels.to_pylist() if r["kind"] == "compute")
+    return known / whole if whole else 0.0
+
+
+def told(subject: Subject) -> list[Told]:
+    """The operator that loses most by staying below its roof."""
+    if subject.device is None or not subject.has_device:
+        return []
+    whole = sum(r["total_ns"] for r in subject.kernels.to_pylist() if r["kind"] == "compute") or 1
+    low = [
+        r for r in subject.roofline.to_pylist()
+        if r["flops"] and r["roofline_pct"] and r["roofline_pct"] < FAR_BELOW and r["time_ns"] >= MUCH_TIME * whole
+        and r["time_ns"] >= NOT_TINY_NS * r["count"]
+    ]  # fmt: skip
+    if not low:
+        return []
+    r = max(low, key=lambda r: r["time_ns"] * (1 - r["roofline_pct"] / 100))
+    return [Told(
+        "info", f"{words.short(r['name'])} takes {words.percent(r['time_ns'] / whole)} of the compute time and reaches "
+        f"{words.percent(r['roofline_pct'] / 100)} of what the device allows.",
+        f"{words.plural(r['count'], 'call')} with {words.short(r['shapes'], 80)}: {words.flops(r['flop_per_s'] or 0)} "
+        f"and {words.rate(r['bytes_per_s'] or 0)}; {r['bound']} is its limit.", SECTION,
+    )]  # fmt: skip
+
+
+def section(subject: Subject) -> Section:
+    device = subject.device
+    found = subject.roofline.to_pylist()
+    known = [r for r in found if r["flop_per_s"] and (r["intensity"] or 0) >= LEAST_INTENSITY]
+    if not known:
+        empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."
+        return Section(SECTION, "Roofline", "", empty=empty)
+    most = max(r["time_ns"] for r in known)
+    marks = [Mark(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
+    x = fitted("FLOPs a byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
+    lines, peaks = _lines(known, device, x)
+    y = fitted("FLOP/s", words.flops, [m.y for m in marks] + [2 * p for p in peaks], log=True)
+    lines = [(kind, name, [(px, max(py, y.low)) for px, py in points]) for kind, name, points in lines]
+    columns = [
+        Heading("name", "operator", number=False, code=True), Heading("shapes", "shapes", number=False, code=True),
+        Heading("dtype", "type", number=False), Heading("count", "calls", words.number),
+        Heading("time_ns", "time", words.time), Heading("flop_per_s", "FLOP/s", lambda v: words.flops(v) if v else "–"),
+        Heading("bytes_per_s", "bytes/s", words.rate), Heading("intensity", "FLOPs/byte", _intensity),
+    ]  # fmt: skip
+    if device is not None:
+        columns.append(Heading("roofline_pct", "of its roof", lambda v: words.percent(v / 100), meter=100.0))
+    colours = legend([("compute", "limited by compute"), ("memory", "limited by memory")]) if device else ""
+    body = colours + plot("Rate of operators against their intensity", x, y, marks, lines, size=(1080, 380))
+    body += table("t-roofline", found[:ROWS], columns)
+    return Section(SECTION, "Roofline", _lead(subject, known), body)
+
+
+def _intensity(flops_a_byte: float) -> str:
+    return f"{flops_a_byte:,.0f}" if flops_a_byte >= 100 else f"{flops_a_byte:.3g}"
+
+
+def _lead(subject: Subject, known: list[dict[str, Any]]) -> str:
+    lead = "Each point is an operator with one shape; its size is its time. "
+    if subject.device:
+        lead += f"The roof is what the peak rates of {subject.device.name} allow at that many FLOPs a byte."
+        above = sum((r["roofline_pct"] or 0) > 100 for r in known)
+        if above:
+            lead += f" {above} {words.verb(above, 'lies', 'lie')} above it: what "
+            lead += f"{words.verb(above, 'it reads', 'they read')} came out of a cache."
+        return lead
+    named = subject.run.job.provenance.get("device", "")
+    what = f"No peak rates of {named} are known" if named else "Nothing says which device this is"
+    return f"{lead}{what}, so there is no roof; --device h100 draws that of an H100."
+
+
+def _sort(row: dict[str, Any]) -> str:
+    return "memory" if row.get("bound") == "memory" else "compute"
+
+
+def _tip(row: dict[str, Any]) -> str:
+    roof = f", {words.percent(row['roofline_pct'] / 100)} of its roof" if row.get("roofline_pct") else ""
+    return (f"{words.short(row['name'])} {words.short(row['shapes'], 80)}\n{words.flops(row['flop_per_s'])}{roof}\n"
+            f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}")  # fmt: skip
+
+
+def _lines(known: list[dict[str, Any]], device: Device | None, x: Axis) -> tuple[list[Line], list[float]]:
+    """The roof of each data type in use: up with the memory's bandwidth, then flat at the peak."""
+    if device is None or not device.memory_bandwidth_bytes_per_s:
+        return [], []
+    lines: list[Line] = []
+    peaks: list[float] = []
+    bandwidth = device.memory_bandwidth_bytes_per_s
+    for dtype in dict.fromkeys(r["dtype"] or "bf16" for r in known):
+        peak = device.peak(dtype)
+        if not peak or peak in peaks:
+            continue
+        bend = min(max(peak / bandwidth, x.low), x.high)
+        points = [
+            (x.low, min(peak, x.low * bandwidth)),
+            (bend, min(peak, bend * bandwidth)),
+            (x.high, min(peak, x.high * bandwidth)),
+        ]
+        lines.append(("roof", f"{dtype} {words.flops(peak)}", points))
+        peaks.append(peak)
+    return lines, [p for p in peaks if math.isfinite(p)]

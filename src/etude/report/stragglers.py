@@ -1,0 +1,82 @@
+"""Stragglers: who holds the others up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow.compute as pc
+
+from etude.report import words
+from etude.report.subject import SUSPECTS, Subject
+from etude.view.charts import Heading, table
+from etude.view.page import Section, Told
+
+SECTION = "stragglers"
+
+SAID = {
+    "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host",
+    "missing_participant": "missing participant",
+}  # fmt: skip
+MATTERS = 0.01
+"""Share of a rank's time from which a slow device is a problem."""
+
+
+def told(subject: Subject) -> list[Told]:
+    found = []
+    rows = subject.stragglers.to_pylist()
+    for row in rows[:SUSPECTS]:
+        sure = f"{words.percent(row['confidence'])} sure"
+        evidence = f"{row['evidence'][:1].upper()}{row['evidence'][1:]} ({sure})."
+        costs = _costs(subject, row)
+        tone = "bad" if costs is None or costs >= MATTERS else "info"
+        little = "" if tone == "bad" else f" That is {words.percent(costs or 0)} of its time."
+        found.append(Told(tone, _headline(row), evidence + little, SECTION))
+    if len(rows) > SUSPECTS:
+        found.append(Told("warn", f"{words.plural(len(rows) - SUSPECTS, 'more straggler')} found.", "", SECTION))
+    return found
+
+
+def _costs(subject: Subject, row: dict[str, Any]) -> float | None:
+    """Share of the rank's time by which a slow device is too long; None where that does not say what it costs."""
+    if row["kind"] != "slow_rank" or row["slowdown_pct"] is None:
+        return None
+    mine = subject.breakdown.filter(pc.equal(subject.breakdown["rank"], row["rank"])).to_pylist()
+    if not mine or not mine[0]["span_ns"]:
+        return None
+    return float((1 - 1 / (1 + row["slowdown_pct"] / 100)) * mine[0]["compute_ns"] / mine[0]["span_ns"])
+
+
+def _headline(row: dict[str, Any]) -> str:
+    many = row["ranks"] or ([row["rank"]] if row["rank"] >= 0 else [])
+    ranks = (
+        "all ranks"
+        if not many
+        else f"rank {many[0]}"
+        if len(many) == 1
+        else f"ranks {words.named([str(r) for r in many], 4)}"
+    )
+    if row["kind"] == "missing_participant":
+        return f"{ranks.capitalize()} did not come to a collective."
+    who = {"slow_rank": ranks.capitalize(), "slow_link": f"The link of {ranks}", "late_host": f"The host of {ranks}"}
+    slower = row["slowdown_pct"] or 0
+    much = f"{words.times(1 + slower / 100)} as long as" if slower >= 100 else f"{slower:.0f}% longer than"
+    when = {"acute": ", for a part of the run", "chronic": ", all along"}.get(row["pattern"], "")
+    return f"{who.get(row['kind'], ranks.capitalize())} takes {much} its likes{when}."
+
+
+def section(subject: Subject) -> Section:
+    if len(subject.run.job) < 2:
+        return Section(SECTION, "Stragglers", "", empty="One rank alone has nobody to wait for. Give the traces of all "
+                       "ranks to see who holds the others up.")  # fmt: skip
+    rows = subject.stragglers.to_pylist()
+    if not rows:
+        return Section(SECTION, "Stragglers", "", empty="No rank, link or host is slower than its likes, and nobody is "
+                       "missing.")  # fmt: skip
+    columns = [
+        Heading("rank", "rank"), Heading("kind", "what", lambda k: SAID.get(k, k), number=False),
+        Heading("slowdown_pct", "slower by", lambda v: f"{v:.1f}%"), Heading("pattern", "when", number=False),
+        Heading("since", "since", words.number), Heading("confidence", "confidence", words.percent, meter=1.0),
+        Heading("evidence", "evidence", number=False),
+    ]  # fmt: skip
+    lead = "Kernels are compared with the same kernels of other ranks, so that a rank that waits is not taken for slow."
+    return Section(SECTION, "Stragglers", lead, table("t-stragglers", rows, columns))

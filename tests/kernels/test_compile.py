@@ -1,0 +1,147 @@
+"""What lies in the cache of compiled kernels is used while it holds, and no longer."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import etude
+from etude.kernels import compile as compiling
+from etude.kernels.compile import kernel
+
+ELSEWHERE = """
+from typing import NamedTuple
+import numpy as np
+from etude.kernels.compile import kernel
+
+FACTOR = 3
+TABLE = np.array([10, 20])
+
+class Pair(NamedTuple):
+    first: np.ndarray
+    second: np.ndarray
+
+@kernel
+def picked(pair):
+    return pair.first[0]
+"""
+USER = """
+from etude import elsewhere
+from etude.elsewhere import TABLE, picked
+from etude.kernels.compile import kernel
+
+@kernel
+def total(pair):
+    return picked(pair) * elsewhere.FACTOR + TABLE[0]
+"""
+RUN = """
+import numpy as np
+from etude import elsewhere, user
+from etude.kernels.first_use import told_of_compiling
+
+names = []
+with told_of_compiling(lambda name, seconds: names.append(name)):
+    pair = getattr(elsewhere, "Pair", None) or elsewhere.Couple
+    found = user.total(pair(np.array([1]), np.array([2])))
+print(found, *names)
+"""
+
+
+class Package:
+    """A package that has the kernels' own room and two modules, one of which takes things from the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        shutil.copytree(Path(etude.__file__).parent / "kernels", folder / "etude" / "kernels")
+        (folder / "etude" / "__init__.py").write_text("")
+        (folder / "etude" / "user.py").write_text(USER)
+        self.change("", "")
+
+    def change(self, old: str, new: str) -> None:
+        (self.folder / "etude" / "elsewhere.py").write_text(ELSEWHERE.replace(old, new) if old else ELSEWHERE)
+
+    def run(self) -> str:
+        """What the kernel returns, and the kernels that had to be compiled for it."""
+        environment = os.environ | {"PYTHONPATH": str(self.folder), "NUMBA_CACHE_DIR": str(self.folder / "cache")}
+        done = subprocess.run([sys.executable, "-c", RUN], env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    made = Package(tmp_path_factory.mktemp("package"))
+    assert made.run() == "13 total"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("FACTOR = 3", "FACTOR = 4", "14"),
+        ("[10, 20]", "[11, 20]", "14"),
+        ("pair.first[0]", "pair.second[0]", "16"),
+        ("first: np.ndarray\n    second: np.ndarray", "second: np.ndarray\n    first: np.ndarray", "16"),
+        ("Pair(", "Couple(", "13"),
+        ("@kernel", "@kernel(allocates=False)", "13"),
+    ],
+)
+def test_what_a_kernel_takes_from_another_module_is_noticed(package, old, new, found):
+    """The kernel's own file stays as it is, and so does the file of its compiled code."""
+    package.change("", "")
+    package.run()
+    assert package.run() == "13"
+    package.change(old, new)
+    assert package.run().split()[:2] == [found, "total"]
+    assert package.run() == found
+
+
+def test_what_a_kernel_does_not_take_changes_nothing(package):
+    package.change("", "")
+    package.run()
+    package.change("FACTOR = 3", "FACTOR = 3\nOTHER = 5")
+    assert package.run() == "13"
+
+
+LIMIT = 5
+PARTS = (np.arange(2000), 1)
+
+
+def _inner(x, step=1):
+    return x + step + LIMIT
+
+
+@kernel
+def _outer(x):
+    return _inner_kernel(x) + PARTS[1]
+
+
+_inner_kernel = kernel(_inner)
+
+
+def test_the_key_of_a_kernel_holds_its_constants_through_other_kernels(monkeypatch):
+    monkeypatch.setattr(compiling, "PACKAGE", __name__.partition(".")[0])
+    before = compiling.taken(_outer)
+    assert compiling.taken(_outer) == before
+    monkeypatch.setitem(globals(), "LIMIT", 6)
+    assert compiling.taken(_outer) != before
+
+
+def test_the_key_of_a_kernel_holds_defaults_and_all_of_a_long_array(monkeypatch):
+    before = compiling.taken(_outer)
+    monkeypatch.setattr(_inner, "__defaults__", (2,))
+    assert compiling.taken(_outer) != before
+    monkeypatch.undo()
+    changed = np.arange(2000)
+    changed[1000] = 0
+    monkeypatch.setitem(globals(), "PARTS", (changed, 1))
+    assert compiling.taken(_outer) != before
+
+
+def test_a_division_by_zero_gives_what_numpy_gives():
+    divide = kernel(lambda a, b: a / b)
+    assert divide(1.0, 0.0) == np.inf

@@ -1,0 +1,114 @@
+"""Which module imports which, from the source alone. Imports under `if TYPE_CHECKING:` count for nothing."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+
+def module_name(path: Path, src: Path) -> str:
+    parts = path.relative_to(src.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def for_types(tree: ast.AST) -> set[int]:
+    """Nodes that only a type checker sees."""
+    return {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+        for part in node.body
+        for inner in ast.walk(part)
+    }
+
+
+def imports(tree: ast.AST, module: str, is_package: bool, modules: set[str]) -> Iterator[str]:
+    skipped = for_types(tree)
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name in modules)
+        elif isinstance(node, ast.ImportFrom):
+            stem = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
+            base = ".".join([*stem, *([node.module] if node.module else [])])
+            for alias in node.names:
+                whole = f"{base}.{alias.name}"
+                if whole in modules or base in modules:
+                    yield whole if whole in modules else base
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected parts of more than one module (Tarjan)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in sorted(graph[node]):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            part = []
+            while True:
+                part.append(stack.pop())
+                if part[-1] == node:
+                    break
+            if len(part) > 1:
+                found.append(sorted(part))
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
+
+
+def longest_chain(graph: dict[str, set[str]]) -> list[str]:
+    @cache
+    def chain(node: str) -> tuple[str, ...]:
+        return (node, *max((chain(other) for other in sorted(graph[node])), key=len, default=()))
+
+    return list(max((chain(node) for node in graph), key=len))
+
+
+def module_graph(src: Path) -> dict[str, set[str]]:
+    """Module -> modules of the same package that it imports, also inside functions."""
+    paths = {module_name(p, src): p for p in sorted(src.rglob("*.py"))}
+    return {
+        name: set(imports(ast.parse(path.read_text()), name, path.name == "__init__.py", set(paths))) - {name}
+        for name, path in paths.items()
+    }
+
+
+def room(module: str) -> str:
+    """`etude.model.check.groups` is in the room `etude.model`."""
+    return ".".join(module.split(".")[:2])
+
+
+def inside(graph: dict[str, set[str]]) -> list[dict[str, set[str]]]:
+    """The part of the graph within each room."""
+    rooms = sorted({room(name) for name in graph})
+    return [{n: {o for o in graph[n] if room(o) == r} for n in graph if room(n) == r} for r in rooms]
+
+
+def folders(graph: dict[str, set[str]], packages: set[str]) -> dict[str, set[str]]:
+    """The graph of sub-rooms: each module counts as its folder, files right in a room as themselves."""
+
+    def place(module: str) -> str:
+        parent = module.rpartition(".")[0]
+        return parent if parent in packages and parent.startswith(f"{room(module)}.") else module
+
+    found: dict[str, set[str]] = {}
+    for module, others in graph.items():
+        found.setdefault(place(module), set()).update(place(o) for o in others if place(o) != place(module))
+    for other in {o for others in found.values() for o in others}:
+        found.setdefault(other, set())
+    return found
