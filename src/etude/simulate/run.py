@@ -17,7 +17,7 @@ from etude.simulate.deadlock import explain
 from etude.simulate.engine import Engine
 from etude.simulate.initial_state import initial_state
 from etude.simulate.lower import Lowered, lower
-from etude.simulate.networks.running import RunningNetwork
+from etude.simulate.network import RunningNetwork
 from etude.simulate.operations import operations
 from etude.simulate.options import Options
 from etude.simulate.result import Simulated, simulated

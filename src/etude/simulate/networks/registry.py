@@ -20,11 +20,15 @@ from etude.simulate.networks import flow
 from etude.simulate.networks.operation import NetworkOptions, Operation
 from etude.simulate.networks.state import (
     CARRIED,
+    I64,
     LINK,
     LINKS_CLOCK,
     MEMBER,
+    MILLI,
+    NEVER,
     PLACE,
     PLAN,
+    SHARED_INSTANCE,
     SLOT,
     TRANSFER,
     UNBORN,
@@ -34,8 +38,8 @@ from etude.simulate.networks.state import (
     LinkState,
     Paths,
     Schedules,
+    Table,
 )
-from etude.simulate.state import I64, MILLI, NEVER, SHARED_INSTANCE, Table
 
 FIRST_SLOTS: Final = 1 << 12
 
