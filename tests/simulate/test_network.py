@@ -18,7 +18,7 @@ from etude.model.schema import Collective
 from etude.simulate.networks import NetworkOptions, Operation, run_operations, slots, transfers
 from etude.simulate.networks.registry import Registry
 from etude.simulate.networks.standalone import run_registered
-from etude.simulate.state import NEVER
+from etude.simulate.networks.state import NEVER
 from naive_network import NaiveFlow, NaiveLinks
 
 GB = Wire(bytes_per_s=1e9, latency_ns=100)  # one byte a ns

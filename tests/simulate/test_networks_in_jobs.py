@@ -16,7 +16,8 @@ from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.simulate import engine
-from etude.simulate.networks import Operation, run_operations, running
+from etude.simulate import network as running
+from etude.simulate.networks import Operation, run_operations
 from etude.simulate.result import Simulated
 from etude.simulate.run import simulate
 from simulated_jobs import random_job, symmetric_job, system

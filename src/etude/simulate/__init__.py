@@ -1,5 +1,10 @@
 """What a job would do on a system: `etude.simulate(job, system)`.
 
+    options, lower    what is asked for; the job checked, matched, priced and folded
+    programs, operations, costs, groups, classes    what is made of it
+    state, lanes, engine    the one loop, on any of the `networks`
+    run, result, deadlock   the verb, what it returns, and why nothing may come of it
+
 The folder and the verb have one name. Once something here is imported, `etude.simulate` is this module, so the module
 can be called as well.
 """
@@ -11,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.simulate.options import JITTER as JITTER
     from etude.simulate.options import Options as Options
     from etude.simulate.options import Overlap as Overlap
     from etude.simulate.options import RemoteMemory as RemoteMemory
+    from etude.simulate.result import LinkUse as LinkUse
     from etude.simulate.result import Simulated as Simulated
     from etude.simulate.run import simulate as simulate
-
-__getattr__ = face(__name__)
 
 
 class _Verb(ModuleType):
@@ -27,4 +32,5 @@ class _Verb(ModuleType):
         return simulate(*args, **options)
 
 
+__getattr__ = face(__name__)
 sys.modules[__name__].__class__ = _Verb

@@ -18,7 +18,8 @@ from etude.model.job import ranges
 from etude.model.match import WORLD, match
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.simulate.lower import Lowered
-from etude.simulate.state import DONE, Table
+from etude.simulate.networks.state import Table
+from etude.simulate.state import DONE
 
 SHOWN = 8
 """Waiting ranks that the message names; the error holds all."""

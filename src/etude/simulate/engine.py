@@ -16,14 +16,16 @@ from typing import Final
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, pop, push
+from etude.model.use import Use
 from etude.simulate.lanes import choose, complete, row_of, starts_with_operation, wake
+from etude.simulate.network import RunningNetwork
 from etude.simulate.networks.analytic import retime_operations
 from etude.simulate.networks.seam import NO_ROOM, advance, next_time, post
-from etude.simulate.networks.state import NetworkState, OperationState
-from etude.simulate.running_network import RunningNetwork
-from etude.simulate.sharing import begin_compute, end_compute, retime_nodes
-from etude.simulate.state import COMPUTE, DONE, NEVER, Sharing, State, with_room
+from etude.simulate.networks.sharing import Sharing, begin_compute, end_compute, retime_nodes
+from etude.simulate.networks.state import NEVER, NetworkState, OperationState
+from etude.simulate.state import DONE, State, with_room
 
+COMPUTE: Final = int(Use.COMPUTE)
 OVER, REACHED, PAUSED, CROWDED = 0, 1, 2, 3
 """Why `_run` returned: nothing more can happen; nothing more up to the time given; enough for now; no room."""
 SLICE: Final = 500_000
@@ -167,5 +169,5 @@ def _share(sharing: Sharing | None, state: State, operations: OperationState) ->
             i = sharing.changed[k]
             sharing.instances[i].is_changed = 0
             retime_operations(operations, sharing, state.nodes, i, state.clock[0].now_ns)
-            retime_nodes(sharing, state, i)
+            retime_nodes(sharing, state.nodes, state.ends, i, state.clock[0].now_ns)
         sharing.changed_count[0] = 0

@@ -8,9 +8,11 @@ from etude.kernels.heap import empty_heap
 from etude.model.schema import UNKNOWN
 from etude.simulate.costs import jitter_classes, jittered
 from etude.simulate.lower import Lowered
+from etude.simulate.networks.sharing import make_sharing
+from etude.simulate.networks.state import I32, I64, Table
 from etude.simulate.operations import Operations
 from etude.simulate.options import JITTER, Policy
-from etude.simulate.state import CLOCK, I32, I64, INSTANCE, LANE, NODE, Rules, State, Table, make_sharing
+from etude.simulate.state import CLOCK, INSTANCE, LANE, NODE, Rules, State
 
 
 def initial_state(lowered: Lowered, ops: Operations) -> State:

@@ -19,9 +19,9 @@ from etude.model.values import with_values
 from etude.simulate.classes import RankClasses, alone, stable_classes
 from etude.simulate.costs import node_costs
 from etude.simulate.groups import UsedGroups, link_distance, link_factors, used_groups
+from etude.simulate.networks.state import I32, I64
 from etude.simulate.options import Options, Policy
 from etude.simulate.programs import BuiltPrograms, build_programs, merged
-from etude.simulate.state import I32, I64
 
 
 @dataclass(frozen=True, slots=True, eq=False)

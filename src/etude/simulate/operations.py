@@ -15,8 +15,8 @@ from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.simulate.groups import link_factors, members_of
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.carrier import alone_ns
+from etude.simulate.networks.state import I32, I64, NEVER
 from etude.simulate.options import Times
-from etude.simulate.state import I32, I64, NEVER
 
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]

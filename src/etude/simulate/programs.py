@@ -17,8 +17,9 @@ from etude.model.memory import locations, tensors_of
 from etude.model.schema import UNKNOWN, Kind, LaneKind
 from etude.model.trace import Trace
 from etude.model.use import uses
+from etude.simulate.networks.state import Table
 from etude.simulate.options import Options, Overlap, Policy
-from etude.simulate.state import ROW, Programs, Table
+from etude.simulate.state import ROW, Programs
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]

@@ -17,10 +17,10 @@ from etude.simulate.deadlock import explain
 from etude.simulate.engine import Engine
 from etude.simulate.initial_state import initial_state
 from etude.simulate.lower import Lowered, lower
+from etude.simulate.network import RunningNetwork
 from etude.simulate.operations import operations
 from etude.simulate.options import Options
 from etude.simulate.result import Simulated, simulated
-from etude.simulate.running_network import RunningNetwork
 from etude.simulate.state import DONE
 
 EXPLAINED: Final = 1 << 20
@@ -76,22 +76,26 @@ def _go(engine: Engine, progress: Progress | None) -> bool:
 
 
 def _result(job: Job, lowered: Lowered, engine: Engine, notes: tuple[str, ...], partial: bool) -> Simulated:
-    base, classes, nodes = lowered.base, lowered.classes, engine.state.nodes
+    nodes, remote = engine.state.nodes, lowered.options.remote_memory
     start, end = np.ascontiguousarray(nodes["start_ns"]), np.ascontiguousarray(nodes["end_ns"])
     if partial:
         end[nodes["waits"] != DONE] = UNKNOWN
-    bounds = base[1:-1]
+    bounds = lowered.base[1:-1]
     timing = Timing(
         origin=Origin.SIMULATED,
         start_ns=tuple(np.split(start, bounds)),
         end_ns=tuple(np.split(end, bounds)),
-        block_of=classes.of,
+        block_of=lowered.classes.of,
         clock_offset_ns=np.zeros(len(job.ranks), np.int64),
         aligned=True,
         partial=partial,
     )
-    remote = lowered.options.remote_memory
     return simulated(
-        job, timing, lowered.system, simulated_ranks=len(classes), links=engine.network.link_use(), notes=notes,
+        job,
+        timing,
+        lowered.system,
+        simulated_ranks=len(lowered.classes),
+        links=engine.network.link_use(),
+        notes=notes,
         remote_capacity_bytes=remote.capacity_bytes if remote else 0,
-    )  # fmt: skip
+    )

@@ -12,17 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.kernels.heap import Heap, empty_heap
-
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-Table = NDArray[np.void]
+from etude.simulate.networks.sharing import Sharing
+from etude.simulate.networks.state import I32, I64, Table
 
 DONE: Final = -1
 """In `waits` of a node: it has ended."""
-COMPUTE, COMMUNICATION = 1, 2
-"""In `use` of a row."""
-NEVER: Final = np.iinfo(np.int64).max
-MILLI: Final = 1000
 
 CLOCK: Final = np.dtype(
     [
@@ -39,7 +33,7 @@ ROW: Final = np.dtype(
     [
         ("lane", np.int32),  # of the program; -1: it holds none
         ("position", np.int32),  # in the order in which its lane takes rows
-        ("use", np.int32),
+        ("use", np.int32),  # as in `etude.model.use`
         ("succ_count", np.int32),
         ("succ_start", np.int64),
     ],
@@ -85,41 +79,6 @@ class Programs(NamedTuple):
     lane_rows: I32
 
 
-SHARED_INSTANCE: Final = np.dtype(
-    [
-        ("computing", np.int32),  # nodes that compute
-        ("communicating", np.int32),
-        ("slows_communication", np.int32),  # 1 while it computes, as operations know
-        ("slows_compute", np.int32),  # 1 while it communicates, as nodes know
-        ("first_computing", np.int32),  # a list of the nodes that compute
-        ("first_communicating", np.int32),  # ... and of those in operations that last a known time
-        ("is_changed", np.int32),
-    ],
-    align=True,
-)
-SHARED_NODE: Final = np.dtype(
-    [
-        ("after", np.int32),  # the next of its list
-        ("before", np.int32),
-        ("left", np.int64),  # work that is left
-        ("since_ns", np.int64),  # when that was so; -1: it shares nothing
-    ],
-    align=True,
-)
-
-
-class Sharing(NamedTuple):
-    """Compute and communication of one rank slow each other down. Work is counted in 1/1000 ns of the undisturbed rate
-    times the factor, so that both rates are whole numbers."""
-
-    compute_milli: int
-    communication_milli: int
-    instances: Table
-    nodes: Table
-    changed: I32  # a list of instances
-    changed_count: I64  # one number
-
-
 class State(NamedTuple):
     clock: NDArray[Any]  # one record
     rules: Rules
@@ -132,23 +91,6 @@ class State(NamedTuple):
     touched: I32  # lanes that may take a node when this round issues
     starting: I32  # nodes that start in this round; those without a lane come first
     sharing: Sharing | None
-
-
-def make_sharing(compute: float, communication: float, instances: int, nodes: int) -> Sharing | None:
-    """None where the factors are 1."""
-    if compute == communication == 1.0:
-        return None
-    of_instances, of_nodes = np.zeros(instances, SHARED_INSTANCE), np.zeros(nodes, SHARED_NODE)
-    of_instances["first_computing"] = of_instances["first_communicating"] = -1
-    of_nodes["after"] = of_nodes["before"] = of_nodes["since_ns"] = -1
-    return Sharing(
-        round(compute * MILLI),
-        round(communication * MILLI),
-        of_instances,
-        of_nodes,
-        np.zeros(instances, np.int32),
-        np.zeros(1, np.int64),
-    )
 
 
 def with_room(heap: Heap, room: int) -> Heap:

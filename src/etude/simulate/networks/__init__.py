@@ -1,4 +1,13 @@
-"""What carries collectives and messages: `analytic`, `links`, `flow`, all behind the three verbs of `seam`."""
+"""What carries collectives and messages: `analytic`, `links`, `flow`, all behind the three verbs of `seam`.
+
+state       tables of operations, transfers, slots, links
+sharing     compute and communication of one rank slow each other down
+analytic    operations that last a known time
+transfers   operations that are carried out over links: `links` or `flow` say how transfers share one
+registry    makes the tables of operations on a topology
+carrier     makes operations of collectives and messages
+standalone  runs operations without a workload
+"""
 
 from typing import TYPE_CHECKING
 

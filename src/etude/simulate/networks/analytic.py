@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, pop, push
-from etude.simulate.networks.state import OVER, RUNNING, OperationState
-from etude.simulate.sharing import communicate, delist, enlist, rest_ns
-from etude.simulate.state import MILLI, NEVER, Sharing, Table
+from etude.simulate.networks.sharing import Sharing, communicate, delist, enlist, rest_ns
+from etude.simulate.networks.state import MILLI, NEVER, OVER, RUNNING, OperationState, Table
 
 
 @kernel(allocates=False)

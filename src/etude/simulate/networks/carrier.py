@@ -53,9 +53,8 @@ class Carriage:
     lags: I64 | None
 
     def operation(self, members: I64, size_bytes: int) -> Operation:
-        return Operation(
-            self.schedule, members, size_bytes, launch_ns=self.launch_ns, wire_ppm=self.wire_ppm, lags=self.lags
-        )
+        costs = {"launch_ns": self.launch_ns, "wire_ppm": self.wire_ppm}
+        return Operation(self.schedule, members, size_bytes, lags=self.lags, **costs)
 
 
 class Carrier:

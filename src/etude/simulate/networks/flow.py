@@ -26,8 +26,8 @@ from etude.simulate.networks.state import (
     Flows,
     LinkState,
     Paths,
+    Table,
 )
-from etude.simulate.state import Table
 
 
 def make_flows(links: int, slots: int, most_hops: int, tolerance: float) -> Flows:

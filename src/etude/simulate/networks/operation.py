@@ -25,7 +25,7 @@ class Operation:
     members: Sequence[int] | NDArray[Any]
     size_bytes: int
     flow: int = 0
-    """Which of several equal ways: as in `etude.model.routes`; chunks count on from it."""
+    """Which of several equal ways: as in `etude.machine.routes`; chunks count on from it."""
     launch_ns: int = 0
     """Before its first transfers."""
     wire_ppm: int = 1_000_000

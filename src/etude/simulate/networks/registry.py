@@ -20,11 +20,15 @@ from etude.simulate.networks import flow
 from etude.simulate.networks.operation import NetworkOptions, Operation
 from etude.simulate.networks.state import (
     CARRIED,
+    I64,
     LINK,
     LINKS_CLOCK,
     MEMBER,
+    MILLI,
+    NEVER,
     PLACE,
     PLAN,
+    SHARED_INSTANCE,
     SLOT,
     TRANSFER,
     UNBORN,
@@ -34,8 +38,8 @@ from etude.simulate.networks.state import (
     LinkState,
     Paths,
     Schedules,
+    Table,
 )
-from etude.simulate.state import I64, MILLI, NEVER, SHARED_INSTANCE, Table
 
 FIRST_SLOTS: Final = 1 << 12
 
@@ -241,7 +245,7 @@ class Registry:
         reduce = round(o.reduce_bytes_per_s / 1e6)
         numbers = [np.zeros(size, np.int64) for size in (2 * len(places) + 2, len(places) + 1, slots, slots)]
         state = LinkState(
-            clock=_table(LINKS_CLOCK, [(0, NEVER) + (0,) * (len(LINKS_CLOCK.names or ()) - 2)]),
+            clock=np.zeros(1, LINKS_CLOCK),
             costs=Costs(o.cut_through, o.endpoint_ns, reduce, round(MILLI * o.busy_factor)),
             place_of=np.zeros(0, np.int64),
             places=places,
@@ -257,6 +261,7 @@ class Registry:
             order=numbers[3],
             links=self._links(),
         )
+        state.clock["next_ns"] = NEVER
         flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None
         return state, flows
 

@@ -14,9 +14,8 @@ from typing import Final
 
 from etude.kernels.compile import kernel
 from etude.simulate.networks import analytic, transfers
-from etude.simulate.networks.state import Flows, LinkState, NetworkState, OperationState
-from etude.simulate.sharing import communicate
-from etude.simulate.state import NEVER, Sharing, Table
+from etude.simulate.networks.sharing import Sharing, communicate
+from etude.simulate.networks.state import NEVER, Flows, LinkState, NetworkState, OperationState, Table
 
 NO_ROOM: Final = -1
 """Instead of a time: the state of the network has to grow first."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import put
-from etude.simulate.networks.state import RELEASED, LinkState
-from etude.simulate.state import I64
+from etude.simulate.networks.state import I64, RELEASED, LinkState
 
 
 @kernel(allocates=False)

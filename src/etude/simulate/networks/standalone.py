@@ -22,9 +22,8 @@ from etude.errors import DeadlockError, UsageError
 from etude.machine.topology import Topology
 from etude.simulate.networks.operation import NetworkOptions, Operation
 from etude.simulate.networks.registry import Registry, grown
-from etude.simulate.networks.state import Flows, LinkState
+from etude.simulate.networks.state import NEVER, Flows, LinkState
 from etude.simulate.networks.transfers import run_alone
-from etude.simulate.state import NEVER
 
 I64 = NDArray[np.int64]
 _SLICE: Final = 1 << 16

@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.kernels.heap import Heap, Queue
-from etude.simulate.state import I32, I64, Table
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+Table = NDArray[np.void]
+"""An array of records: `slots[slot].phase`."""
+
+NEVER: Final = np.iinfo(np.int64).max
+MILLI: Final = 1000
 
 WAITING, RUNNING, OVER = 0, 1, 2
 """In `status` of an operation."""
@@ -140,6 +147,19 @@ FLOW_LINK: Final = np.dtype(
     ],
     align=True,
 )
+SHARED_INSTANCE: Final = np.dtype(
+    [
+        ("computing", np.int32),  # nodes that compute
+        ("communicating", np.int32),
+        ("slows_communication", np.int32),  # 1 while it computes, as operations know
+        ("slows_compute", np.int32),  # 1 while it communicates, as nodes know
+        ("first_computing", np.int32),  # a list of the nodes that compute
+        ("first_communicating", np.int32),  # ... and of those in operations that last a known time
+        ("is_changed", np.int32),
+    ],
+    align=True,
+)
+"""Of each simulated rank, where compute and communication slow each other down."""
 ENTRY: Final = _numbers("after", "before")
 """A slot on a link: its neighbours there."""
 

@@ -20,8 +20,7 @@ from etude.kernels.heap import take
 from etude.simulate.networks.flow import begin_flow, end_flow, share_out
 from etude.simulate.networks.links import hop
 from etude.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
-from etude.simulate.networks.state import END, LAND, MOVE, START, UNBORN, WHOLE, Flows, LinkState
-from etude.simulate.state import I64, NEVER
+from etude.simulate.networks.state import END, I64, LAND, MOVE, NEVER, START, UNBORN, WHOLE, Flows, LinkState
 
 
 @kernel(allocates=False)

@@ -1,10 +1,53 @@
-"""Kernels of overlap: compute and communication of one rank slow each other down."""
+"""Overlap: compute and communication of one rank slow each other down."""
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
+import numpy as np
+
 from etude.kernels.compile import kernel
-from etude.kernels.heap import push
-from etude.simulate.state import MILLI, Sharing, State, Table
+from etude.kernels.heap import Heap, push
+from etude.simulate.networks.state import I32, I64, MILLI, SHARED_INSTANCE, Table
+
+SHARED_NODE: Final = np.dtype(
+    [
+        ("after", np.int32),  # the next of its list
+        ("before", np.int32),
+        ("left", np.int64),  # work that is left
+        ("since_ns", np.int64),  # when that was so; -1: it shares nothing
+    ],
+    align=True,
+)
+
+
+class Sharing(NamedTuple):
+    """Compute and communication of one rank slow each other down. Work is counted in 1/1000 ns of the undisturbed rate
+    times the factor, so that both rates are whole numbers."""
+
+    compute_milli: int
+    communication_milli: int
+    instances: Table
+    nodes: Table
+    changed: I32  # a list of instances
+    changed_count: I64  # one number
+
+
+def make_sharing(compute: float, communication: float, instances: int, nodes: int) -> Sharing | None:
+    """None where the factors are 1."""
+    if compute == communication == 1.0:
+        return None
+    of_instances, of_nodes = np.zeros(instances, SHARED_INSTANCE), np.zeros(nodes, SHARED_NODE)
+    of_instances["first_computing"] = of_instances["first_communicating"] = -1
+    of_nodes["after"] = of_nodes["before"] = of_nodes["since_ns"] = -1
+    return Sharing(
+        round(compute * MILLI),
+        round(communication * MILLI),
+        of_instances,
+        of_nodes,
+        np.zeros(instances, np.int32),
+        np.zeros(1, np.int64),
+    )
 
 
 @kernel(allocates=False)
@@ -75,19 +118,19 @@ def end_compute(sharing: Sharing, nodes: Table, node: int) -> None:
 
 
 @kernel(allocates=False)
-def retime_nodes(sharing: Sharing, state: State, instance: int) -> None:
+def retime_nodes(sharing: Sharing, nodes: Table, ends: Heap, instance: int, now_ns: int) -> None:
     """The compute nodes of an instance run on at another rate, if it began or ended to communicate."""
     here = sharing.instances[instance]
     slow = 1 if here.communicating > 0 else 0
     if slow == here.slows_compute:
         return
     here.slows_compute = slow
-    now_ns, fast = state.clock[0].now_ns, sharing.compute_milli
+    fast = sharing.compute_milli
     node = here.first_computing
     while node >= 0:
         work = sharing.nodes[node]
         work.left -= (now_ns - work.since_ns) * (fast if slow else MILLI)
         work.since_ns = now_ns
-        state.nodes[node].end_ns = now_ns + rest_ns(work.left, MILLI if slow else fast)
-        push(state.ends, state.nodes[node].end_ns, node)
+        nodes[node].end_ns = now_ns + rest_ns(work.left, MILLI if slow else fast)
+        push(ends, nodes[node].end_ns, node)
         node = work.after

@@ -10,16 +10,17 @@ from etude.kernels.heap import empty_heap
 from etude.machine.fabrics import topology_of_system
 from etude.machine.faults import with_faults
 from etude.machine.topology import Topology
-from etude.simulate.carried_operations import carried_operations
+from etude.simulate.carrying import carried_operations
 from etude.simulate.costs import jittered
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.operation import Model, NetworkOptions
 from etude.simulate.networks.registry import Registry, grown
-from etude.simulate.networks.state import OPERATION, NetworkState, OperationState
+from etude.simulate.networks.sharing import Sharing
+from etude.simulate.networks.state import I64, OPERATION, NetworkState, OperationState, Table
 from etude.simulate.operations import Operations
 from etude.simulate.options import Network
 from etude.simulate.result import LINKS_SHOWN, LinkUse
-from etude.simulate.state import I64, Sharing, Table, with_room
+from etude.simulate.state import with_room
 
 _MODELS: Final[dict[Network, tuple[Model, int]]] = {Network.LINKS: ("links", 4), Network.FLOW: ("flow", 2)}
 """Networks with links: the model, and how many chunks of one transfer may be under way. Links take them one by one;

@@ -17,9 +17,8 @@ from etude.simulate.groups import members_of
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.carrier import Carriage, Carrier, schedulable
 from etude.simulate.networks.operation import Operation
-from etude.simulate.networks.state import WHOLE
+from etude.simulate.networks.state import I64, WHOLE
 from etude.simulate.operations import Operations
-from etude.simulate.state import I64
 
 
 def carried_operations(
