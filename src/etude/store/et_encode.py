@@ -41,8 +41,9 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[k.LayoutProgram, list[str]]:
             kinds.append(int(a.kind))
             columns.append(used.setdefault(a.column, len(used)) if a.column else -1)
         start.append(len(kinds))
-    flat: list[Any] = [np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len)]
-    return k.LayoutProgram(*flat, text.words(text.pad(bytes(prefixes)))), list(used)
+    flat = [np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len)]
+    columns_of_entries: list[Any] = [*flat, text.words(text.pad(bytes(prefixes)))]
+    return k.LayoutProgram(*columns_of_entries), list(used)
 
 
 class Owned:
