@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from etude.astra.kernels.binding import (
     UNKNOWN_GROUP,
     WORLD,
-    Bindings,
     Edges,
+    GroupTables,
     bind_groups,
     bind_peers,
     first_negative,
@@ -134,7 +134,7 @@ def read_nodes(job: Job, groups: Mapping[int, Sequence[int]]) -> RankedNodes:
         dep=dep,
     )
     numbers = np.array([group_number(name) for name in job.groups.names], np.int64)
-    bindings = Bindings(ranks.start, job.peer_start, job.peer_of, job.tag_base, job.group_start, job.group_of)
+    bindings = GroupTables(ranks.start, job.peer_start, job.peer_of, job.tag_base, job.group_start, job.group_of)
     bind_peers(columns.src, columns.dst, ranks.column("tag", np.int64), columns.tag, bindings)
     bind_groups(columns.group, bindings, _places(numbers, np.array(ids, np.int64)))
     _read_odd_attributes(ranks, columns, ids)

@@ -20,7 +20,7 @@ ACTION = {Kind.SEND: state.ACT_SEND, Kind.RECV: state.ACT_RECEIVE, Kind.COMP: st
 
 @dataclass(frozen=True, slots=True)
 class NodeTable:
-    """Nodes, one record more than there are, and their children: state.Program says how."""
+    """Nodes, one record more than there are, and their children: state.AstraProgram says how."""
 
     nodes: Records
     child: I32

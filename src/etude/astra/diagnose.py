@@ -77,7 +77,7 @@ def _message_cause(w: RankedNodes, node: int, rank: int, peer: int) -> str:
     return ", which sends it nothing"
 
 
-def _waits(w: RankedNodes, program: state.Program) -> Iterator[str]:
+def _waits(w: RankedNodes, program: state.AstraProgram) -> Iterator[str]:
     c, nodes = w.columns, program.nodes[: len(w)]
     start_ns, end_ns = nodes["start_ns"], nodes["end_ns"]
     running = np.flatnonzero((start_ns != UNKNOWN) & (end_ns == UNKNOWN))

@@ -70,7 +70,7 @@ def _machine(p: Prepared, settings: Records, room: int) -> state.Machine:
     return state.Machine(queue=_event_queue(room, npus), wires=wires, streams=streams)
 
 
-def _program(p: Prepared) -> state.Program:
+def _program(p: Prepared) -> state.AstraProgram:
     nodes, rank_start = p.nodes, p.rank_start
     nodes["waits"], nodes["tag"] = p.waits, p.tag
     nodes["start_ns"] = nodes["end_ns"] = UNKNOWN
@@ -80,7 +80,7 @@ def _program(p: Prepared) -> state.Program:
     fill_ready(nodes, num_nodes, lines, ready)
     ranks = np.zeros(num_ranks, state.RANK)
     ranks["finish_ns"] = ranks["done_at_ns"] = NONE
-    return state.Program(
+    return state.AstraProgram(
         nodes=nodes,
         child=p.child,
         rank_start=rank_start,

@@ -188,7 +188,7 @@ LINE = record("start", "count")
 SERVER = record("is_busy", "head", "tail")
 
 
-class Program(NamedTuple):
+class AstraProgram(NamedTuple):
     """The nodes of all ranks and how far each rank is."""
 
     nodes: Records
@@ -213,4 +213,4 @@ class Simulation(NamedTuple):
     machine: Machine
     side: Machine
     collectives: Collectives
-    program: Program
+    program: AstraProgram

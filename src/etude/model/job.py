@@ -157,10 +157,6 @@ class Job:
         i = self.index(rank)
         return self.peer_of[self.peer_start[i] : self.peer_start[i + 1]]
 
-    @property
-    def is_folded(self) -> bool:
-        return len(self.traces) < len(self.ranks)
-
 
 def check_name(name: str) -> None:
     """A job's name is part of file names, so it must be one that no file system and no reader trips over."""

@@ -22,8 +22,6 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
-_MASK = np.uint64(0xFFFFFFFFFFFFFFFF)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankClasses:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.model.fingerprint import Fingerprint
 from etude.model.frames import frames
 from etude.model.graph import dependencies, successors
 from etude.model.job import Job
@@ -68,7 +68,7 @@ def merged(job: Job, costs: list[I64], options: Options) -> tuple[Job, list[I64]
     for t, trace in enumerate(job.traces):
         tagged = trace.tag >= 0
         bases[t] = int(trace.tag[tagged].min()) if tagged.any() else 0
-        key = _digest(trace, costs[t], int(bases[t]), options)
+        key = _fingerprint(trace, costs[t], int(bases[t]), options)
         of[t] = seen.setdefault(key, len(kept))
         if of[t] == len(kept):
             kept.append(t)
@@ -82,27 +82,20 @@ def _less_tag(trace: Trace, base: int) -> Trace:
     return trace.replace(tag=np.where(trace.tag >= 0, trace.tag - base, trace.tag)) if base else trace
 
 
-def _digest(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
-    """A fingerprint of all that a simulation looks at; ids, names and shapes are not among it."""
-    h = hashlib.blake2b(repr((len(trace), len(trace.group_slots), trace.peer_slots)).encode(), digest_size=32)
+_LOOKED_AT: Final = (
+    "kind", "collective", "group", "src", "dst", "in_bytes", "out_bytes", "tensor_bytes", "priority",
+    "data_start", "data", "ctrl_start", "ctrl",
+)  # fmt: skip
 
-    def add(array: NDArray[Any]) -> None:
-        constant = array.strides == (0,) and len(array) > 0
-        h.update(f"{constant};{array.dtype};{len(array)};".encode())
-        h.update(array[:1].tobytes() if constant else np.ascontiguousarray(array).data)
 
-    add(cost)
-    add(lanes_held(trace, options))
-    add(_uses(trace, options))
-    for name in ("kind", "collective", "group", "src", "dst", "in_bytes", "out_bytes", "tensor_bytes", "priority"):
-        add(getattr(trace, name))
-    for name in ("data_start", "data", "ctrl_start", "ctrl"):
-        add(getattr(trace, name))
-    add(_less_tag(trace, tag_base).tag)
+def _fingerprint(trace: Trace, cost: I64, tag_base: int, options: Options) -> bytes:
+    """Of all that a simulation looks at; ids, names and shapes are not among it."""
+    found = Fingerprint(len(trace), len(trace.group_slots), trace.peer_slots)
+    found.add(cost, lanes_held(trace, options), _uses(trace, options))
+    found.add(*(getattr(trace, name) for name in _LOOKED_AT), _less_tag(trace, tag_base).tag)
     named = tensors_of(trace)
-    for array in (named.start, named.row, named.out, named.size_bytes, locations(trace)):
-        add(array)
-    return h.digest()
+    found.add(named.start, named.row, named.out, named.size_bytes, locations(trace))
+    return found.digest()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -18,7 +18,7 @@ NO_RANK = 1 << 30
 """No job has so many ranks; numbers beyond it would not fit a column of peers."""
 
 
-class Bindings(NamedTuple):
+class GroupTables(NamedTuple):
     """Those of a Job, and where each rank begins."""
 
     rank_start: I64

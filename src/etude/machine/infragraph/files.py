@@ -21,7 +21,6 @@ _EDGE = re.compile(
     r"  ep2:\n    component: ([\w.\[\]:-]+)\n    instance: ([\w.\[\]:-]+)\n"
     r"  link: ([\w.-]+)\n(?:  scheme: (\w+)\n)?"
 )
-_NO_WORDS = ("yes", "no", "on", "off", "true", "false", "null", "y", "n")
 _PLAIN = re.compile(r"(?![-+.]?[0-9])[A-Za-z_]")
 
 

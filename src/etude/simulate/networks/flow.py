@@ -23,19 +23,19 @@ from etude.simulate.networks.state import (
     FLOW_SLOT,
     LAND,
     MOVE,
-    Flows,
+    FlowState,
     LinkState,
     Paths,
     Table,
 )
 
 
-def make_flows(links: int, slots: int, most_hops: int, tolerance: float) -> Flows:
+def make_flows(links: int, slots: int, most_hops: int, tolerance: float) -> FlowState:
     """State of the flows before there are any."""
     hop_bits = (most_hops - 1).bit_length()
     of_links = np.zeros(links, FLOW_LINK)
     of_links["head"] = -1
-    return Flows(
+    return FlowState(
         clock=np.zeros(1, FLOW_CLOCK),
         hop_bits=hop_bits,
         close=max(round(tolerance * 1e9), 1) * 1e-9,
@@ -50,7 +50,7 @@ def make_flows(links: int, slots: int, most_hops: int, tolerance: float) -> Flow
     )
 
 
-def grown(flows: Flows) -> Flows:
+def grown(flows: FlowState) -> FlowState:
     """Twice the slots, their contents kept."""
     return flows._replace(
         slots=twice(flows.slots),
@@ -67,7 +67,7 @@ def twice(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @kernel(allocates=False)
-def begin_flow(state: LinkState, flows: Flows, slot: int, size_bytes: int, lag_ns: int) -> None:
+def begin_flow(state: LinkState, flows: FlowState, slot: int, size_bytes: int, lag_ns: int) -> None:
     """The flow is on all links of its way until it has drained; then it lands, after the latency of the way."""
     it, paths, now_ns = state.slots[slot], state.paths, state.clock[0].now_ns
     begin, end = paths.start[it.path], paths.start[it.path + 1]
@@ -89,7 +89,7 @@ def begin_flow(state: LinkState, flows: Flows, slot: int, size_bytes: int, lag_n
 
 
 @kernel(allocates=False)
-def _add_flow(flows: Flows, slot: int, wire_bytes: float, now_ns: int) -> None:
+def _add_flow(flows: FlowState, slot: int, wire_bytes: float, now_ns: int) -> None:
     """A live flow that has no rate yet."""
     it, clock = flows.slots[slot], flows.clock[0]
     it.rest_bytes = wire_bytes
@@ -104,7 +104,7 @@ def _add_flow(flows: Flows, slot: int, wire_bytes: float, now_ns: int) -> None:
 
 
 @kernel(allocates=False)
-def _enter(flows: Flows, link: int, entry: int) -> None:
+def _enter(flows: FlowState, link: int, entry: int) -> None:
     """A flow is on a link from now on."""
     it, entries = flows.links[link], flows.entries
     it.active += 1
@@ -116,7 +116,7 @@ def _enter(flows: Flows, link: int, entry: int) -> None:
 
 
 @kernel(allocates=False)
-def _leave(flows: Flows, link: int, entry: int) -> None:
+def _leave(flows: FlowState, link: int, entry: int) -> None:
     """A flow is on a link no longer."""
     it, clock, entries = flows.links[link], flows.clock[0], flows.entries
     after, before = entries[entry].after, entries[entry].before
@@ -134,7 +134,7 @@ def _leave(flows: Flows, link: int, entry: int) -> None:
 
 
 @kernel(allocates=False)
-def end_flow(state: LinkState, flows: Flows, slot: int) -> None:
+def end_flow(state: LinkState, flows: FlowState, slot: int) -> None:
     """The flow has drained."""
     paths, path, clock = state.paths, state.slots[slot].path, flows.clock[0]
     begin = paths.start[path]
@@ -153,7 +153,7 @@ def end_flow(state: LinkState, flows: Flows, slot: int) -> None:
 
 
 @kernel(allocates=False)
-def _touch(flows: Flows, links: Table, link: int) -> None:
+def _touch(flows: FlowState, links: Table, link: int) -> None:
     """A link comes into play: what the flows that stay as they are leave of it, and the level at which it holds some of
     them (its own level: it is their bottleneck)."""
     it, stamp = flows.links[link], flows.clock[0].stamp
@@ -174,7 +174,7 @@ def _touch(flows: Flows, links: Table, link: int) -> None:
 
 
 @kernel(allocates=False)
-def _choose(state: LinkState, flows: Flows, slot: int, count: int) -> None:
+def _choose(state: LinkState, flows: FlowState, slot: int, count: int) -> None:
     """The flow's rate is to be found anew: its part of every link is free again."""
     stamp, it, paths = flows.clock[0].stamp, flows.slots[slot], state.paths
     it.mark = stamp
@@ -195,7 +195,7 @@ def _choose(state: LinkState, flows: Flows, slot: int, count: int) -> None:
 
 
 @kernel(allocates=False)
-def share_out(state: LinkState, flows: Flows) -> None:
+def share_out(state: LinkState, flows: FlowState) -> None:
     """Works out the rates again, as flows began or ended: water-filling from the lowest level up, in which flows that
     cannot feel the change never take part. Links come in the order of their level; at its level a link either gives
     all flows that still look for a rate their share, or shows whether it is still the bottleneck of those it held."""
@@ -225,7 +225,7 @@ def share_out(state: LinkState, flows: Flows) -> None:
 
 
 @kernel(allocates=False)
-def _begin_sharing(state: LinkState, flows: Flows) -> int:
+def _begin_sharing(state: LinkState, flows: FlowState) -> int:
     """Links that flows have left and flows that have no rate yet come into play. Returns how many are chosen."""
     clock = flows.clock[0]
     clock.stamp += 1
@@ -243,7 +243,7 @@ def _begin_sharing(state: LinkState, flows: Flows) -> int:
 
 
 @kernel(allocates=False)
-def _choose_on(state: LinkState, flows: Flows, link: int, count: int, share: float, holds: bool) -> int:
+def _choose_on(state: LinkState, flows: FlowState, link: int, count: int, share: float, holds: bool) -> int:
     """Chooses the flows that the link held, or those that are faster than its share. Returns how many are chosen."""
     stamp, most = flows.clock[0].stamp, share * (1 + flows.close)
     entry = flows.links[link].head
@@ -258,7 +258,7 @@ def _choose_on(state: LinkState, flows: Flows, link: int, count: int, share: flo
 
 
 @kernel(allocates=False)
-def _fix(paths: Paths, slots: Table, flows: Flows, link: int, share: float) -> None:
+def _fix(paths: Paths, slots: Table, flows: FlowState, link: int, share: float) -> None:
     """The link is the bottleneck of all flows on it that still look for a rate."""
     stamp, entry = flows.clock[0].stamp, flows.links[link].head
     while entry >= 0:
@@ -277,7 +277,7 @@ def _fix(paths: Paths, slots: Table, flows: Flows, link: int, share: float) -> N
 
 
 @kernel(allocates=False)
-def _apply(state: LinkState, flows: Flows, count: int) -> None:
+def _apply(state: LinkState, flows: FlowState, count: int) -> None:
     """The new rates hold from now on."""
     paths, events, now_ns = state.paths, state.events, state.clock[0].now_ns
     for k in range(count):

@@ -33,8 +33,8 @@ from etude.simulate.networks.state import (
     TRANSFER,
     UNBORN,
     Amounts,
-    Costs,
-    Flows,
+    FlowState,
+    LinkCosts,
     LinkState,
     Paths,
     Schedules,
@@ -235,7 +235,7 @@ class Registry:
 
     # --- state
 
-    def state(self, slots: int = FIRST_SLOTS) -> tuple[LinkState, Flows | None]:
+    def state(self, slots: int = FIRST_SLOTS) -> tuple[LinkState, FlowState | None]:
         """What the kernels take, before anything has happened. Its places are nobody's yet."""
         o, links, column = self.options, len(self.topology.src), {n: c.array() for n, c in self.columns.items()}
         plans = _table(PLAN, [(*row, -1) for row in self.plan_rows])
@@ -246,7 +246,7 @@ class Registry:
         numbers = [np.zeros(size, np.int64) for size in (2 * len(places) + 2, len(places) + 1, slots, slots)]
         state = LinkState(
             clock=np.zeros(1, LINKS_CLOCK),
-            costs=Costs(o.cut_through, o.endpoint_ns, reduce, round(MILLI * o.busy_factor)),
+            costs=LinkCosts(o.cut_through, o.endpoint_ns, reduce, round(MILLI * o.busy_factor)),
             place_of=np.zeros(0, np.int64),
             places=places,
             posted=numbers[0],
@@ -296,7 +296,7 @@ def _table(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]]) -> Table:
     return np.array(rows, kind).reshape(-1)
 
 
-def grown(state: LinkState, flows: Flows | None) -> tuple[LinkState, Flows | None]:
+def grown(state: LinkState, flows: FlowState | None) -> tuple[LinkState, FlowState | None]:
     """Twice the slots, their contents kept."""
     events = state.events
     item, key, turn = (flow.twice(array) for array in (events.item, events.key, events.turn))

@@ -15,7 +15,7 @@ from typing import Final
 from etude.kernels.compile import kernel
 from etude.simulate.networks import analytic, transfers
 from etude.simulate.networks.sharing import Sharing, communicate
-from etude.simulate.networks.state import NEVER, Flows, LinkState, NetworkState, OperationState, Table
+from etude.simulate.networks.state import NEVER, FlowState, LinkState, NetworkState, OperationState, Table
 
 NO_ROOM: Final = -1
 """Instead of a time: the state of the network has to grow first."""
@@ -69,7 +69,7 @@ def next_time(network: NetworkState, now_ns: int, ahead_ns: int) -> int:
 
 
 @kernel(allocates=False)
-def _next_time(links: LinkState | None, flows: Flows | None, now_ns: int, soon_ns: int) -> int:
+def _next_time(links: LinkState | None, flows: FlowState | None, now_ns: int, soon_ns: int) -> int:
     if links is None:
         return soon_ns
     if soon_ns == now_ns:  # links take what was posted when the instant is over
@@ -110,7 +110,7 @@ def advance(network: NetworkState, sharing: Sharing | None, nodes: Table, until_
 
 
 @kernel(allocates=False)
-def _advance(links: LinkState | None, flows: Flows | None, until_ns: int) -> None:
+def _advance(links: LinkState | None, flows: FlowState | None, until_ns: int) -> None:
     if links is not None:
         transfers.advance(links, flows, until_ns)
 

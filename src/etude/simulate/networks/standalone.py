@@ -22,7 +22,7 @@ from etude.errors import DeadlockError, UsageError
 from etude.machine.topology import Topology
 from etude.simulate.networks.operation import NetworkOptions, Operation
 from etude.simulate.networks.registry import Registry, grown
-from etude.simulate.networks.state import NEVER, Flows, LinkState
+from etude.simulate.networks.state import NEVER, FlowState, LinkState
 from etude.simulate.networks.transfers import run_alone
 
 I64 = NDArray[np.int64]
@@ -73,7 +73,7 @@ def run_operations(
     )
 
 
-def run_registered(state: LinkState, flows: Flows | None, arrivals_ns: I64) -> LinkState:
+def run_registered(state: LinkState, flows: FlowState | None, arrivals_ns: I64) -> LinkState:
     """All members join, each at its time, and all operations run until everything is quiet. A time for each place."""
     if len(arrivals_ns) and arrivals_ns.min() < 0:
         raise UsageError("an operation starts before time 0")

@@ -164,7 +164,7 @@ ENTRY: Final = _numbers("after", "before")
 """A slot on a link: its neighbours there."""
 
 
-class Flows(NamedTuple):
+class FlowState(NamedTuple):
     """Of the model `flow`."""
 
     clock: NDArray[Any]
@@ -180,7 +180,7 @@ class Flows(NamedTuple):
     dirty: I64  # a list of links that flows have left
 
 
-class Costs(NamedTuple):
+class LinkCosts(NamedTuple):
     cut_through: bool  # of the model `links`
     endpoint_ns: int  # before the first transfers of a member, and after every arrival
     reduce_bytes_per_us: int  # 0: a reduction takes no time
@@ -216,7 +216,7 @@ class LinkState(NamedTuple):
     """A network with links."""
 
     clock: NDArray[Any]
-    costs: Costs
+    costs: LinkCosts
     place_of: I64  # of each node
     places: Table
     posted: I64  # places that came in this instant, and join when it is over
@@ -244,4 +244,4 @@ class OperationState(NamedTuple):
 class NetworkState(NamedTuple):
     operations: OperationState
     links: LinkState | None  # the analytic network has none
-    flows: Flows | None  # the model `links` has none: its links take one message at a time
+    flows: FlowState | None  # the model `links` has none: its links take one message at a time

@@ -20,7 +20,7 @@ from etude.kernels.heap import take
 from etude.simulate.networks.flow import begin_flow, end_flow, share_out
 from etude.simulate.networks.links import hop
 from etude.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
-from etude.simulate.networks.state import END, I64, LAND, MOVE, NEVER, START, UNBORN, WHOLE, Flows, LinkState
+from etude.simulate.networks.state import END, I64, LAND, MOVE, NEVER, START, UNBORN, WHOLE, FlowState, LinkState
 
 
 @kernel(allocates=False)
@@ -56,7 +56,7 @@ def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> 
 
 
 @kernel(allocates=False)
-def _move(state: LinkState, flows: Flows | None, slot: int) -> None:
+def _move(state: LinkState, flows: FlowState | None, slot: int) -> None:
     """The transfer goes on to its next link, or to all links of its way."""
     here, amounts = state.slots[slot], state.amounts
     it = state.carried[here.operation]
@@ -73,7 +73,7 @@ def _move(state: LinkState, flows: Flows | None, slot: int) -> None:
 
 
 @kernel(allocates=False)
-def _start(state: LinkState, flows: Flows | None, slot: int) -> None:
+def _start(state: LinkState, flows: FlowState | None, slot: int) -> None:
     """A transfer for which nothing is missing sets off, or is over where it goes nowhere."""
     now_ns, here = state.clock[0].now_ns, state.slots[slot]
     it = state.carried[here.operation]
@@ -98,14 +98,14 @@ def _start(state: LinkState, flows: Flows | None, slot: int) -> None:
 
 
 @kernel(allocates=False)
-def _start_ready(state: LinkState, flows: Flows | None) -> None:
+def _start_ready(state: LinkState, flows: FlowState | None) -> None:
     while state.clock[0].ready > 0:
         for k in range(ready_in_order(state)):
             _start(state, flows, state.order[k])
 
 
 @kernel(allocates=False)
-def _share(state: LinkState, flows: Flows | None) -> None:
+def _share(state: LinkState, flows: FlowState | None) -> None:
     """Rates of the flows, where some began or ended."""
     if flows is not None:
         clock = flows.clock[0]
@@ -114,7 +114,7 @@ def _share(state: LinkState, flows: Flows | None) -> None:
 
 
 @kernel(allocates=False)
-def next_time(state: LinkState, flows: Flows | None) -> int:
+def next_time(state: LinkState, flows: FlowState | None) -> int:
     if state.clock[0].ready > 0:
         _start_ready(state, flows)
     _share(state, flows)
@@ -122,7 +122,7 @@ def next_time(state: LinkState, flows: Flows | None) -> int:
 
 
 @kernel(allocates=False)
-def _is_there(state: LinkState, flows: Flows | None, slot: int) -> bool:
+def _is_there(state: LinkState, flows: FlowState | None, slot: int) -> bool:
     """The bytes have left their last link; False if the latency is still to pass."""
     if flows is not None:
         here = state.slots[slot]
@@ -148,7 +148,7 @@ def _receive_ns(state: LinkState, slot: int) -> int:
 
 
 @kernel(allocates=False)
-def _happen(state: LinkState, flows: Flows | None, slot: int) -> None:
+def _happen(state: LinkState, flows: FlowState | None, slot: int) -> None:
     """The event of a slot."""
     here = state.slots[slot]
     if here.phase == START or (here.phase == MOVE and flows is None):
@@ -166,7 +166,7 @@ def _happen(state: LinkState, flows: Flows | None, slot: int) -> None:
 
 
 @kernel(allocates=False)
-def happen_all(state: LinkState, flows: Flows | None, now_ns: int) -> None:
+def happen_all(state: LinkState, flows: FlowState | None, now_ns: int) -> None:
     """All events of the instant."""
     clock, events = state.clock[0], state.events
     clock.now_ns = now_ns
@@ -180,7 +180,7 @@ def happen_all(state: LinkState, flows: Flows | None, now_ns: int) -> None:
 
 
 @kernel(allocates=False)
-def advance(state: LinkState, flows: Flows | None, until_ns: int) -> None:
+def advance(state: LinkState, flows: FlowState | None, until_ns: int) -> None:
     """Afterwards done[:clock.done] are the places with which the network is done; `clock.next_ns` is when something
     happens next, NEVER where that is not known before `next_time` is asked."""
     clock = state.clock[0]
@@ -190,7 +190,7 @@ def advance(state: LinkState, flows: Flows | None, until_ns: int) -> None:
 
 
 @kernel(allocates=False)
-def run_alone(state: LinkState, flows: Flows | None, joins_ns: I64, at: int, max_instants: int) -> int:
+def run_alone(state: LinkState, flows: FlowState | None, joins_ns: I64, at: int, max_instants: int) -> int:
     """Drives the network without a workload: members join in the order of `posted`, each at its time. Returns how many
     have joined. It is over if that is all and `clock.next_ns` is NEVER; if not, either there is no room
     (`clock.crowded`) or so many instants have passed."""
