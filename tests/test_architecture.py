@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "synth": BASE,
     "transform": BASE | {"cost"},
     "simulate": BASE | {"cost"},
-    "astra": BASE | {"store", "cost"},
+    "astra": BASE,
     "replay": BASE | {"cost"},
     "analyse": BASE | {"cost"},
     "view": BASE,
