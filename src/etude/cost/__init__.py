@@ -1,1 +1,1 @@
-"""What things cost: operators, collectives and messages on a System, and the catalogue of systems."""
+"""What things cost: operators, collectives and messages on a System."""

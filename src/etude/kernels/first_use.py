@@ -19,7 +19,7 @@ from typing import Any
 Listener = Callable[[str, float], None]
 """(name of the kernel, about how many seconds it takes)."""
 
-SECONDS_PER_BYTE = 1.0e-3
+SECONDS_PER_BYTE = 5.0e-4
 """Of bytecode of a kernel and of those it calls; measured by `benchmarks/bench_compile.py`."""
 
 _listener: Listener | None = None
