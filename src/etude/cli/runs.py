@@ -107,7 +107,7 @@ def simulated(job: "Job", name: str, card: "Card | None" = None) -> "Run":
     from dataclasses import replace
 
     from etude.machine import open_system
-    from etude.simulate.run import simulate
+    from etude.simulate import simulate
 
     on = grown(open_system(name), name, job.world_size)
     with progress("simulating"):

@@ -16,8 +16,7 @@ from etude.errors import DeadlockError, UsageError
 if TYPE_CHECKING:
     from etude.machine.system import System
     from etude.model.job import Job
-    from etude.simulate.options import Options
-    from etude.simulate.result import Simulated
+    from etude.simulate import Options, Simulated
 
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
 Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
@@ -112,7 +111,7 @@ def simulate(
 
 
 def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated":
-    from etude.simulate.run import simulate as run
+    from etude.simulate import simulate as run
     from etude.units import format_time
 
     with progress("simulating") as advance:
@@ -167,7 +166,7 @@ def _write(found: "Simulated", path: Path, force: bool) -> None:
 
 
 def _options(**given: Any) -> "Options":
-    from etude.simulate.options import Options, Overlap, RemoteMemory
+    from etude.simulate import Options, Overlap, RemoteMemory
     from etude.units import parse_bandwidth, parse_bytes, parse_time
 
     factors, memory = given.pop("overlap"), given.pop("remote_memory")

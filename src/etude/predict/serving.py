@@ -21,8 +21,7 @@ from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 from etude.predict.step import grown
-from etude.simulate.result import Simulated
-from etude.simulate.run import simulate
+from etude.simulate import Simulated, simulate
 
 I64 = NDArray[np.int64]
 

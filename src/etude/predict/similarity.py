@@ -15,7 +15,7 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 from etude.predict.step import grown
-from etude.simulate.run import simulate
+from etude.simulate import simulate
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]

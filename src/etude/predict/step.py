@@ -9,8 +9,7 @@ from etude.errors import UsageError
 from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model
 from etude.machine.system import System
-from etude.simulate.result import Simulated
-from etude.simulate.run import simulate
+from etude.simulate import Simulated, simulate
 from etude.units import format_bytes
 
 
