@@ -23,7 +23,7 @@ Bool = NDArray[np.bool_]
 
 
 @dataclass(slots=True, eq=False)
-class Operations:
+class _Part:
     """Operation o waits for `missing[o]` members; `sender[o]` starts it alone where it is eager."""
 
     node: I64
@@ -40,15 +40,20 @@ class Operations:
     """Input bytes per member, or of the message; 0 where not known."""
     place: I64
     """Row of `lowered.groups` of a collective, of `lowered.matching.links` of a message."""
-    single_node: I64
-    """Sends and receives whose partner is not in the job, and what they cost."""
-    single_ns: I64
-    messages_from: int
-    """Collectives come before, messages from here on."""
-    notes: list[str]
 
     def __len__(self) -> int:
         return len(self.missing)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Operations(_Part):
+    """All of them: first the collectives, then the messages, from `messages_from` on."""
+
+    messages_from: int
+    single_node: I64
+    """Sends and receives whose partner is not in the job, and what they cost."""
+    single_ns: I64
+    notes: list[str]
 
     @property
     def is_message(self) -> Bool:
@@ -58,39 +63,11 @@ class Operations:
 def operations(lowered: Lowered) -> Operations:
     notes: list[str] = []
     parts = [_collectives(lowered, notes), _messages(lowered, notes), _lone(lowered, notes)]
-    offset = np.cumsum([0] + [len(p) for p in parts])
     single_node, single_ns = _singles(lowered, notes)
-    return Operations(
-        np.concatenate([p.node for p in parts]),
-        np.concatenate([p.of + o for p, o in zip(parts, offset, strict=False)]),
-        np.concatenate([p.member for p in parts]),
-        np.concatenate([p.missing for p in parts]),
-        np.concatenate([p.sender for p in parts]),
-        np.concatenate([p.time_ns for p in parts]),
-        np.concatenate([p.collective for p in parts]),
-        np.concatenate([p.size_bytes for p in parts]),
-        np.concatenate([p.place for p in parts]),
-        single_node,
-        single_ns,
-        len(parts[0]),
-        notes,
-    )
-
-
-@dataclass(slots=True, eq=False)
-class _Part:
-    node: I64
-    of: I64
-    member: I64
-    missing: I32
-    sender: I64
-    time_ns: I64
-    collective: NDArray[np.uint8]
-    size_bytes: I64
-    place: I64
-
-    def __len__(self) -> int:
-        return len(self.missing)
+    for before, part in zip(np.cumsum([len(p) for p in parts]), parts[1:], strict=False):
+        part.of += before
+    columns = [np.concatenate([getattr(part, name) for part in parts]) for name in _Part.__slots__]
+    return Operations(*columns, messages_from=len(parts[0]), single_node=single_node, single_ns=single_ns, notes=notes)
 
 
 def spread(start: NDArray[Any], length: NDArray[Any]) -> tuple[I64, I64]:
@@ -234,14 +211,7 @@ def _messages(lowered: Lowered, notes: list[str]) -> _Part:
     send, recv = pairs.send_at[place], pairs.recv_at[place]
     link = mine[which]
     sent, got = sides.size_bytes[send], sides.size_bytes[recv]
-    wrong = np.flatnonzero((sent != got) & (sent != UNKNOWN) & (got != UNKNOWN))
-    if len(wrong):
-        w = int(wrong[0])
-        node = lowered.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))
-        raise MismatchError(
-            f"sends {sent[w]:,} B to rank {links.dst[link[w]]}, which receives {got[w]:,} B",
-            where=f"rank {links.src[link[w]]}: node {node}",
-        )
+    _check_sizes(lowered, link, send, recv)
     size = np.maximum(sent, got)
     if (size == UNKNOWN).any():
         notes.append(f"{int((size == UNKNOWN).sum()):,} messages have no recorded size and are taken to be of 0 bytes")
@@ -269,6 +239,20 @@ def _messages(lowered: Lowered, notes: list[str]) -> _Part:
         size,
         link,
     )
+
+
+def _check_sizes(lowered: Lowered, link: I64, send: I64, recv: I64) -> None:
+    """Refuses messages of which sender and receiver give different sizes."""
+    links, sides = lowered.matching.links, lowered.matching.sides
+    sent, got = sides.size_bytes[send], sides.size_bytes[recv]
+    wrong = np.flatnonzero((sent != got) & (sent != UNKNOWN) & (got != UNKNOWN))
+    if len(wrong):
+        w = int(wrong[0])
+        node = lowered.source_id(int(links.src_at[link[w]]), int(sides.rows[send[w]]))
+        raise MismatchError(
+            f"sends {sent[w]:,} B to rank {links.dst[link[w]]}, which receives {got[w]:,} B",
+            where=f"rank {links.src[link[w]]}: node {node}",
+        )
 
 
 def _eager(lowered: Lowered, size: I64) -> Bool:
