@@ -111,7 +111,7 @@ def _values() -> str:
 
 SYSTEMS_HEAD = """# Systems
 
-<!-- made by docs/generate.py from the catalogue in etude/cost/systems: change that, then run `make docs` -->
+<!-- made by docs/generate.py from the catalogue in etude/machine/catalogue: change that, then run `make docs` -->
 
 The machines that Etude knows. `etude.open_system("dgx-h100")` is one of them, `.resized(512)` is as many of its nodes as 512 devices take, and the path of a file is a system of your own. Rates of devices are dense peaks; bandwidths are those of one device in one direction. An *assumption* says so: it is nobody's measurement. What the figures do is in [Costs](costs.md).
 
