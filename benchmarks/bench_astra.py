@@ -19,9 +19,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from _astra_oracle import Case, collective_cases, llm_cases, oracle, read_job
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+
 from parity_astra import unpack
 
+from astra_oracle import Case, collective_cases, llm_cases, oracle, read_job
 from etude import astra
 
 PURE_NETWORK = "collectives_extra"

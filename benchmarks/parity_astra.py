@@ -17,7 +17,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from _astra_oracle import (
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
+
+from astra_oracle import (
     COLLECTIVE_TABLES,
     Case,
     collective_cases,
@@ -31,7 +34,6 @@ from _astra_oracle import (
     simulate,
     timelines,
 )
-
 from etude.astra import AstraResult
 from etude.errors import EtudeError
 

@@ -1,16 +1,11 @@
 """A sample of ASTRA-sim's recorded runs, equal to the nanosecond; benchmarks/parity_astra.py runs them all."""
 
-import sys
 import tarfile
-from pathlib import Path
 
+import parity_astra as parity
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
-import _astra_oracle as rows
-import parity_astra as parity
-
+import astra_oracle as rows
 from astra_protobuf import load
 from etude.astra.columns import read_nodes
 from etude.astra.config import read_groups

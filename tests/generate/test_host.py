@@ -9,7 +9,7 @@ from etude.errors import UsageError
 from etude.generate.blocks.transformer import CALLS_OF_16_BITS, CALLS_OF_ROUTER, layer
 from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.train.job import generate, local_of
+from etude.generate.train.job import generate, shard_of
 from etude.machine import open_system
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
@@ -48,7 +48,7 @@ def test_a_host_that_is_slow_sets_the_pace():
 @pytest.mark.parametrize("sp", [True, False])
 def test_pieces_of_a_layer_are_one_call(sp: bool):
     """What is exchanged beside the pieces of a product is issued with it, forward and backward."""
-    whole, cut = (local_of(DENSE, Plan(gpus=2, tp=2, seq=64, sp=sp, tp_chunks=n)) for n in (1, 4))
+    whole, cut = (shard_of(DENSE, Plan(gpus=2, tp=2, seq=64, sp=sp, tp_chunks=n)) for n in (1, 4))
     calls = [[o.calls + sum(b.calls for b in o.backward) for o in layer(DENSE, local, experts=False)]
              for local in (whole, cut)]  # fmt: skip
     assert len(calls[1]) > len(calls[0])

@@ -10,14 +10,14 @@ from etude.generate.blocks.families import blocks_of
 from etude.generate.model.hugging_face import from_config
 from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.train.job import local_of, sequence_of
+from etude.generate.train.job import sequence_of, shard_of
 
 CONFIGS = json.loads(Path(__file__).with_name("hugging_face.json").read_text())
 LLAMA = CONFIGS["llama3.1-8b"][1]
 
 
 def params_of(m: Model) -> int:
-    return sum(block.params for block in blocks_of(m, local_of(m, Plan(seq=sequence_of(m)))))
+    return sum(block.params for block in blocks_of(m, shard_of(m, Plan(seq=sequence_of(m)))))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

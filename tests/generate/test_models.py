@@ -7,14 +7,14 @@ from etude.generate.blocks.families import blocks_of
 from etude.generate.model.open import model_names, open_model
 from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
-from etude.generate.train.job import local_of, sequence_of
+from etude.generate.train.job import sequence_of, shard_of
 
 SCALE = {"B": 10**9, "M": 10**6}
 
 
 def params_of(m: Model, **plan: int) -> int:
     made = Plan.from_dict({"seq": sequence_of(m), **plan})
-    return sum(block.params for block in blocks_of(m, local_of(m, made)))
+    return sum(block.params for block in blocks_of(m, shard_of(m, made)))
 
 
 @pytest.mark.parametrize("name", model_names())

@@ -21,6 +21,7 @@ from etude.astra.prepare import Prepared, prepare
 from etude.astra.ranks import groups_of, on_network
 from etude.errors import TraceError
 from etude.model.job import Job
+from etude.model.run import Run
 from etude.model.timing import Origin, Timing
 
 EVENTS_PER_STEP: Final = 1 << 20
@@ -37,15 +38,12 @@ Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class AstraResult:
-    """What ASTRA-sim prints for each rank, and the time of every node.
+class AstraResult(Run):
+    """The run as ASTRA-sim has it, with a rank for each NPU, and what it prints for each.
 
     Cycles are unsigned, as they are there: exposed cycles wrap below 0. Times of nodes that never ran are UNKNOWN.
     """
 
-    job: Job
-    """The job as it ran, with a rank for each NPU."""
-    timing: Timing
     finish_ns: NDArray[np.uint64]
     exposed_ns: NDArray[np.uint64]
     num_events: int
@@ -78,8 +76,8 @@ def run(
     dropped = int(compute_time(p.nodes, w.columns, system.is_replay_only, compute_ns))
     finish_ns = sim.program.ranks["finish_ns"].astype(np.uint64)
     return AstraResult(
-        job=job,
-        timing=_timing(w, p.nodes),
+        job,
+        _timing(w, p.nodes),
         finish_ns=finish_ns,
         exposed_ns=finish_ns - compute_ns,
         num_events=int(sim.machine.queue.clock["num_events"][0]),

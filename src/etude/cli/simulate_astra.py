@@ -118,10 +118,9 @@ def _show(found: "AstraResult", json: bool) -> None:
     """What ASTRA-sim says of each rank, and how the rank spent its time by our own definitions."""
     import pyarrow as pa
 
-    from etude.model.run import Run
     from etude.units import format_time
 
-    spent = rank_table(Run(found.job, found.timing))
+    spent = rank_table(found)
     spent = spent.set_column(1, "finish_ns", pa.array(found.finish_ns))
     rows = spent.append_column("astra_exposed_ns", pa.array(found.exposed_ns)).to_pylist()
     makespan_ns = max((row["finish_ns"] for row in rows), default=0)
@@ -136,9 +135,8 @@ def _show(found: "AstraResult", json: bool) -> None:
 
 def _write(found: "AstraResult", path: Path, force: bool) -> None:
     from etude.files import writing
-    from etude.model.run import Run
     from etude.store.times import write_timing
 
     with writing(path, force=force) as place:
-        write_timing(Run(found.job, found.timing), place)
+        write_timing(found, place)
     say(f"wrote {path}")

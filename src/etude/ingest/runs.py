@@ -22,7 +22,7 @@ import msgspec
 from etude.errors import FormatError, UsageError
 from etude.ingest import causal, reading
 from etude.ingest.causal import Linked
-from etude.ingest.spill import LaidDown, give_back, lay_down
+from etude.ingest.spill import Spilled, release_memory, spill
 from etude.model.job import Job
 from etude.store import compressed
 
@@ -120,7 +120,7 @@ def _holds(file: Path, role: str) -> bool:
 def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     """One rank from its files."""
     device = reading.load_device(files.device, max_bytes)
-    give_back()  # the text
+    release_memory()  # the text
     host = reading.load_host(files.host, max_bytes) if files.host else None
     flight, manifest = _json(files.flight, max_bytes), _json(files.manifest, max_bytes)
     entries, groups = flight.get("entries"), manifest.get("process_groups")
@@ -132,7 +132,7 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
         groups=groups if isinstance(groups, list) else (),
     )
     del device, host
-    give_back()
+    release_memory()
     world = manifest.get("world_size")
     return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
 
@@ -180,21 +180,21 @@ def link_run(
         done = []
         places = [Path(folder) / str(number) for number in range(len(ranks))]
         for one in _each(ranks, places, workers, max_bytes):
-            done.append(one.take() if isinstance(one, LaidDown) else _sealed(one))
+            done.append(one.take() if isinstance(one, Spilled) else _sealed(one))
             advance(1)
     return _distinct(done)
 
 
 def _each(
     ranks: Sequence[RankFiles], places: list[Path], workers: int, max_bytes: int | None
-) -> Iterator[Linked | LaidDown[Linked]]:
+) -> Iterator[Linked | Spilled[Linked]]:
     """The ranks as they are done."""
     if workers <= 1:
         for files, place in zip(ranks, places, strict=True):
-            yield _laid_down(files, place, max_bytes)
+            yield _spilled(files, place, max_bytes)
         return
     with ProcessPoolExecutor(min(workers, len(ranks))) as pool:
-        jobs = [pool.submit(_laid_down, files, place, max_bytes) for files, place in zip(ranks, places, strict=True)]
+        jobs = [pool.submit(_spilled, files, place, max_bytes) for files, place in zip(ranks, places, strict=True)]
         try:
             for job in as_completed(jobs):
                 yield job.result()
@@ -203,9 +203,9 @@ def _each(
             raise
 
 
-def _laid_down(files: RankFiles, place: Path, max_bytes: int | None) -> Linked | LaidDown[Linked]:
-    found = lay_down(link_rank(files, max_bytes), place)
-    give_back()
+def _spilled(files: RankFiles, place: Path, max_bytes: int | None) -> Linked | Spilled[Linked]:
+    found = spill(link_rank(files, max_bytes), place)
+    release_memory()
     return found
 
 

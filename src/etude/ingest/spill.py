@@ -28,7 +28,7 @@ _ALIGN: Final = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LaidDown(Generic[T]):
+class Spilled(Generic[T]):
     """A value whose arrays lie in a file."""
 
     rest: bytes
@@ -45,7 +45,7 @@ class LaidDown(Generic[T]):
         return value
 
 
-def lay_down(value: T, path: Path) -> T | LaidDown[T]:
+def spill(value: T, path: Path) -> T | Spilled[T]:
     """The value in a new file; as it is where its arrays are small or the disk has no room for them."""
     buffers: list[pickle.PickleBuffer] = []
     out = BytesIO()
@@ -62,7 +62,7 @@ def lay_down(value: T, path: Path) -> T | LaidDown[T]:
             f.write(raw)
             spans.append((at, at + raw.nbytes))
             at += raw.nbytes
-    return LaidDown(out.getvalue(), path, tuple(spans))
+    return Spilled(out.getvalue(), path, tuple(spans))
 
 
 class _Pickler(pickle.Pickler):
@@ -74,7 +74,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Memory that was freed goes back to the system. Reading a rank takes several times the room of its columns, and
     the C library would keep what lies between them."""
     if sys.platform == "linux" and hasattr(library := ctypes.CDLL(None), "malloc_trim"):

@@ -57,6 +57,8 @@ class Note:
     what: str
     at_edge: bool = False
     """It is about what began before a recording, or ended after it, as something always does."""
+    in_file: bool = False
+    """It is about the bytes of a Chakra file, and noticed again whenever these are read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -216,7 +216,7 @@ def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]
     parts = []
     for rank, d, (recorded, _) in zip(ranks, decoded, own, strict=True):
         bound = [(group, group_members(group, table, recorded, everyone)) for group in d.group_names]
-        notes = tuple(Note(rank, what) for what in d.warnings)
+        notes = tuple(Note(rank, what, in_file=True) for what in d.warnings)
         parts.append(Part(rank, d.trace, bound, d.peers, d.metadata, notes))
     return parts, world
 
@@ -340,8 +340,8 @@ def left_behind(job: Job) -> list[str]:
     found = (
         [f"where it came from ({', '.join(told)})"] if (told := sorted({*job.provenance} - {"source_format"})) else []
     )
-    if job.notes and not job.provenance.get("source_format", "").startswith("chakra"):  # those are noticed again
-        found.append(f"what its reader noticed ({len(job.notes)})")
+    if noticed := sum(not note.in_file for note in job.notes):
+        found.append(f"what its reader noticed ({noticed})")
     timing = job.timing
     if timing is None:
         return found

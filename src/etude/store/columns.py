@@ -59,6 +59,8 @@ class Manifest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
     notes: list[tuple[int, str]]
     edge_notes: list[int] = []
     """Which of the notes are about the edges of a recording."""
+    file_notes: list[int] = []
+    """Which are about the bytes of a Chakra file."""
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -125,6 +127,7 @@ def _manifest(job: Job, chunks: list[w.Chunk], layouts: list[int]) -> Manifest:
         provenance=dict(job.provenance),
         notes=[(n.rank, n.what) for n in job.notes],
         edge_notes=[number for number, n in enumerate(job.notes) if n.at_edge],
+        file_notes=[number for number, n in enumerate(job.notes) if n.in_file],
     )
 
 
@@ -225,7 +228,7 @@ def _read(folder: Path, manifest: Manifest, wanted: Sequence[int] | None) -> Job
         timing=timing,
         provenance=manifest.provenance,
         notes=tuple(
-            Note(rank, what, number in manifest.edge_notes)
+            Note(rank, what, number in manifest.edge_notes, number in manifest.file_notes)
             for number, (rank, what) in enumerate(manifest.notes)
             if wanted is None or rank in ranks.chosen
         ),

@@ -19,7 +19,7 @@ from etude.generate.blocks.ops import (
     pointwise,
     shapes,
 )
-from etude.generate.blocks.shard import Local
+from etude.generate.blocks.shard import Shard
 from etude.model.schema import Collective, Kind
 
 FLASH = "aten::_scaled_dot_product_flash_attention"
@@ -61,7 +61,7 @@ class Heads:
         return 2 * self.samples * self.heads * pairs * each
 
 
-def core(local: Local, heads: Heads, part: str) -> list[Op]:
+def core(local: Shard, heads: Heads, part: str) -> list[Op]:
     """The ops from queries, keys and values to the context, communication between context-parallel ranks included."""
     if local.cp > 1 and heads.past:
         raise UsageError("context parallelism is for training and prefill")
@@ -74,7 +74,7 @@ def core(local: Local, heads: Heads, part: str) -> list[Op]:
     return {"ring": _ring, "all_gather": _gathered, "ulysses": _ulysses}[local.cp_kind](local, heads, part)
 
 
-def _fused(local: Local, h: Heads, pairs: int, queries: int, keys: int, part: str) -> Op:
+def _fused(local: Shard, h: Heads, pairs: int, queries: int, keys: int, part: str) -> Op:
     dtype = local.dtype
     q, k = (h.samples, h.heads, queries, h.key_size), (h.samples, h.kv_heads, keys, h.key_size)
     v, out = (h.samples, h.kv_heads, keys, h.value_size), (h.samples, h.heads, queries, h.value_size)
@@ -98,7 +98,7 @@ def _fused(local: Local, h: Heads, pairs: int, queries: int, keys: int, part: st
     )
 
 
-def _unfused(local: Local, h: Heads, part: str) -> list[Op]:
+def _unfused(local: Shard, h: Heads, part: str) -> list[Op]:
     """Scores in memory: two batched products over all pairs, a softmax with its mask and dropout between them."""
     b, q, k = h.samples * h.heads, h.queries, h.keys
 
@@ -133,7 +133,7 @@ def _unfused(local: Local, h: Heads, part: str) -> list[Op]:
     return [scores, soft, drop, context]
 
 
-def _ring(local: Local, h: Heads, part: str) -> list[Op]:
+def _ring(local: Shard, h: Heads, part: str) -> list[Op]:
     """Keys and values travel round; each rank has two pieces of the sequence, an early and a late one, so that causal
     work is even. Backward sends them round again, with the gradients gathered so far."""
     cp = local.cp
@@ -169,7 +169,7 @@ def _shared(total: int, parts: list[int]) -> list[int]:
     return [end - before for end, before in zip(ends, [0, *ends], strict=False)]
 
 
-def _hop(local: Local, size: int, part: str, *, wait: str, start: str, phase: Phase) -> list[Op]:
+def _hop(local: Shard, size: int, part: str, *, wait: str, start: str, phase: Phase) -> list[Op]:
     """One step of the ring, under way while the rank attends to what it has."""
     send = message(Kind.SEND, "cp_next", size, part, Stream.CONTEXT, start="sent", phase=phase, dtype=local.dtype)
     recv = message(Kind.RECV, "cp_prev", size, part, Stream.NONE, start=start, phase=phase, dtype=local.dtype)
@@ -177,7 +177,7 @@ def _hop(local: Local, size: int, part: str, *, wait: str, start: str, phase: Ph
     return [send.replace(waits=(wait,) if wait else (), unit=unit), recv.replace(unit=unit)]
 
 
-def _gathered(local: Local, h: Heads, part: str) -> list[Op]:
+def _gathered(local: Shard, h: Heads, part: str) -> list[Op]:
     """All keys and values are gathered before; backward gathers them again and scatters their gradients."""
     size = bytes_of(h.samples * h.keys * h.kv_heads * (h.key_size + h.value_size), local.dtype)
     gather = collective(
@@ -193,7 +193,7 @@ def _gathered(local: Local, h: Heads, part: str) -> list[Op]:
     return [gather, one.replace(backward=(again, *one.backward, scatter), saved_bytes=kept, temp_bytes=size)]
 
 
-def _ulysses(local: Local, h: Heads, part: str) -> list[Op]:
+def _ulysses(local: Shard, h: Heads, part: str) -> list[Op]:
     """Heads for tokens: an exchange before gives each rank whole sequences of some heads, one after gives them back."""
     if h.heads % local.cp or h.kv_heads % local.cp:
         raise UsageError(

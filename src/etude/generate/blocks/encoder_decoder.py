@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from etude.generate.blocks.attention import Heads, core
 from etude.generate.blocks.ops import Op, add, bytes_of
-from etude.generate.blocks.shard import Block, Local, column, row
+from etude.generate.blocks.shard import Block, Shard, column, row
 from etude.generate.blocks.transformer import embed, feed_forward, head, layer, normed, self_attention
 from etude.generate.model.shape import Model
 
 
-def blocks(model: Model, local: Local) -> list[Block]:
+def blocks(model: Model, local: Shard) -> list[Block]:
     first = replace(local, seq=model.encoder_seq or local.seq)
     kept = bytes_of(first.rows * model.hidden, local.dtype)
     both = kept + bytes_of(local.rows * model.hidden, local.dtype)
@@ -34,13 +34,13 @@ def _with(ops: list[Op], params: int) -> list[Op]:
     return [first.replace(params=first.params + params, local_params=first.local_params + params), *ops[1:]]
 
 
-def _again(model: Model, local: Local, relative: int) -> list[Op]:
+def _again(model: Model, local: Shard, relative: int) -> list[Op]:
     """The decoder's own tokens; their embedding is the encoder's."""
     ops = embed(model, local)
     return [ops[0].replace(params=relative, local_params=relative), *ops[1:]]
 
 
-def decoder_layer(model: Model, local: Local, encoder: Local) -> list[Op]:
+def decoder_layer(model: Model, local: Shard, encoder: Shard) -> list[Op]:
     residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
     return [
         normed(model, local, "attention_norm"),
@@ -55,7 +55,7 @@ def decoder_layer(model: Model, local: Local, encoder: Local) -> list[Op]:
     ]
 
 
-def cross_attention(model: Model, local: Local, encoder: Local) -> list[Op]:
+def cross_attention(model: Model, local: Shard, encoder: Shard) -> list[Op]:
     """Queries of the decoder against keys and values of the encoder."""
     h, d = model.hidden, model.head
     heads, wide = local.split(model.heads, "attention heads"), model.heads * d

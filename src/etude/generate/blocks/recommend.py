@@ -16,13 +16,13 @@ from etude.generate.blocks.ops import (
     gemm,
     shapes,
 )
-from etude.generate.blocks.shard import Block, Local, plain
+from etude.generate.blocks.shard import Block, Shard, plain
 from etude.generate.blocks.vision import alone
 from etude.generate.model.shape import Model
 from etude.model.schema import Collective
 
 
-def blocks(model: Model, local: Local) -> list[Block]:
+def blocks(model: Model, local: Shard) -> list[Block]:
     """A rank looks up its tables for the samples of all; an exchange gives each rank all tables of its samples."""
     alone(local, "recommendation models")
     if model.tables % local.ep:
@@ -47,7 +47,7 @@ def blocks(model: Model, local: Local) -> list[Block]:
     return [Block("embedding", (*sparse, *bottom), out), Block("layers.0", tuple(top), 0)]
 
 
-def perceptron(local: Local, into: int, widths: tuple[int, ...], part: str) -> list[Op]:
+def perceptron(local: Shard, into: int, widths: tuple[int, ...], part: str) -> list[Op]:
     ops: list[Op] = []
     for i, width in enumerate(widths):
         ops += plain(local, local.samples, into, width, f"{part}.{i}", params=into * width + width)

@@ -1,4 +1,4 @@
-"""Local: what one rank of a plan sees of a model's dimensions, and linear layers split over tensor-parallel ranks."""
+"""Shard: what one rank of a plan sees of a model's dimensions, and linear layers split over tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from etude.model.schema import Collective
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class Shard:
     """Sizes of one rank's part of one micro-batch."""
 
     samples: int
@@ -77,7 +77,7 @@ class Block:
         return sum(op.local_params for op in self.ops if op.dtype == "fp8")
 
 
-def cast(local: Local, elements: int, part: str, *, load: bool = False) -> list[Op]:
+def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[Op]:
     """To 8 bits, both layouts; on the way back the gradient."""
     if local.gemm_dtype == local.dtype:
         return []
@@ -86,12 +86,12 @@ def cast(local: Local, elements: int, part: str, *, load: bool = False) -> list[
     return [one]
 
 
-def _uncast(local: Local, elements: int, part: str, *, load: bool = False) -> tuple[Op, ...]:
+def _uncast(local: Shard, elements: int, part: str, *, load: bool = False) -> tuple[Op, ...]:
     return tuple(op.replace(phase=Phase.INPUT) for op in cast(local, elements, part, load=load))
 
 
 def plain(
-    local: Local,
+    local: Shard,
     m: int,
     k: int,
     n: int,
@@ -129,7 +129,7 @@ def pieces(total: int, parts: int) -> list[int]:
     return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
 
 
-def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
+def column(local: Shard, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
     """A linear layer split by its outputs: the input is gathered before, its gradient reduced after."""
     tokens = tokens or local.tokens
     held = -(-params // local.tp)
@@ -158,7 +158,7 @@ def column(local: Local, k: int, n: int, part: str, *, params: int, tokens: int 
     return [*cast(local, tokens * k // local.tp, part), *gathers, *products]
 
 
-def _gather(local: Local, size: int, part: str, start: str, phase: Phase) -> Op:
+def _gather(local: Shard, size: int, part: str, start: str, phase: Phase) -> Op:
     """Pieces of a split layer are one call of the host, which issues products and what is exchanged beside them."""
     return collective(
         Collective.ALL_GATHER, "tp", local.tp, size, part, Stream.TENSOR,
@@ -166,7 +166,7 @@ def _gather(local: Local, size: int, part: str, start: str, phase: Phase) -> Op:
     )  # fmt: skip
 
 
-def _scatter(local: Local, size: int, part: str, piece: int, last: int, phase: Phase) -> Op:
+def _scatter(local: Shard, size: int, part: str, piece: int, last: int, phase: Phase) -> Op:
     """Runs beside the pieces to come; the last one waits for all."""
     start, waits = (f"scatter{piece}", ()) if piece < last else ("", tuple(f"scatter{j}" for j in range(last)))
     return collective(
@@ -175,7 +175,7 @@ def _scatter(local: Local, size: int, part: str, piece: int, last: int, phase: P
     )  # fmt: skip
 
 
-def _reduced(local: Local, tokens: int, k: int, n: int, part: str, phase: Phase) -> list[Op]:
+def _reduced(local: Shard, tokens: int, k: int, n: int, part: str, phase: Phase) -> list[Op]:
     """A product of partial sums and their reduction, piece by piece: the next is under way while one is reduced."""
     found: list[Op] = []
     sizes = pieces(tokens, local.chunks)
@@ -189,11 +189,11 @@ def _reduced(local: Local, tokens: int, k: int, n: int, part: str, phase: Phase)
     return found
 
 
-def _all_reduce(local: Local, full: int, part: str) -> Op:
+def _all_reduce(local: Shard, full: int, part: str) -> Op:
     return collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)
 
 
-def row(local: Local, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
+def row(local: Shard, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
     """A linear layer split by its inputs: partial sums are reduced after, their gradient gathered before."""
     tokens = tokens or local.tokens
     held = -(-params // local.tp)

@@ -22,12 +22,12 @@ from etude.generate.blocks.ops import (
     pointwise,
     shapes,
 )
-from etude.generate.blocks.shard import Block, Local, column, plain, row
+from etude.generate.blocks.shard import Block, Shard, column, plain, row
 from etude.generate.model.shape import Family, Model, Positions
 from etude.model.schema import Collective
 
 
-def blocks(model: Model, local: Local) -> list[Block]:
+def blocks(model: Model, local: Shard) -> list[Block]:
     """The model from first to last, figures of one rank and one micro-batch. Alike layers share their ops."""
     out = bytes_of(local.rows * model.hidden, local.dtype)
     made: dict[tuple[bool, int], tuple[Op, ...]] = {}
@@ -48,16 +48,16 @@ def norm_params(model: Model) -> int:
     return model.hidden * (2 if model.norm == "layer" and model.norm_bias else 1)
 
 
-def normed(model: Model, local: Local, part: str, rows: int = 0) -> Op:
+def normed(model: Model, local: Shard, part: str, rows: int = 0) -> Op:
     return norm(rows or local.rows, model.hidden, part, dtype=local.dtype, kind=model.norm, params=norm_params(model))
 
 
-def vocab_of(model: Model, local: Local) -> int:
+def vocab_of(model: Model, local: Shard) -> int:
     """Rows of the vocabulary on a rank; padded up, as trainers do."""
     return -(-model.vocab // local.tp)
 
 
-def embed(model: Model, local: Local) -> list[Op]:
+def embed(model: Model, local: Shard) -> list[Op]:
     rows = vocab_of(model, local)
     ops = [
         embedding(
@@ -87,7 +87,7 @@ def embed(model: Model, local: Local) -> list[Op]:
     return ops
 
 
-def layer(model: Model, local: Local, *, experts: bool, window: int = 0, causal: bool = True) -> list[Op]:
+def layer(model: Model, local: Shard, *, experts: bool, window: int = 0, causal: bool = True) -> list[Op]:
     """Attention and feed-forward, one after the other also where a model adds both to the same residual."""
     residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
     attend = latent_attention if model.kv_rank else self_attention
@@ -101,7 +101,7 @@ def layer(model: Model, local: Local, *, experts: bool, window: int = 0, causal:
 
 
 def self_attention(
-    model: Model, local: Local, *, window: int = 0, causal: bool = True, part: str = "attention"
+    model: Model, local: Shard, *, window: int = 0, causal: bool = True, part: str = "attention"
 ) -> list[Op]:
     h, d = model.hidden, model.head
     heads = local.split(model.heads, "attention heads")
@@ -139,7 +139,7 @@ def self_attention(
     return [*ops, *inner, *row(local, heads * d, h, f"{part}.out", params=params)]
 
 
-def latent_attention(model: Model, local: Local, *, window: int = 0, causal: bool = True) -> list[Op]:
+def latent_attention(model: Model, local: Shard, *, window: int = 0, causal: bool = True) -> list[Op]:
     """Queries, keys and values through a low rank; one rotary key is shared by all heads."""
     h, rank = model.hidden, model.kv_rank
     key_size = model.nope_size + model.rope_size
@@ -174,11 +174,11 @@ def latent_attention(model: Model, local: Local, *, window: int = 0, causal: boo
     return ops + row(local, heads * model.value_size, h, "attention.out", params=model.heads * model.value_size * h)
 
 
-def _rank_norm(local: Local, size: int, part: str, model: Model) -> Op:
+def _rank_norm(local: Shard, size: int, part: str, model: Model) -> Op:
     return norm(local.rows, size, part, dtype=local.dtype, kind=model.norm, params=size)
 
 
-def feed_forward(model: Model, local: Local, *, ffn: int = 0, part: str = "ffn", bias: bool | None = None) -> list[Op]:
+def feed_forward(model: Model, local: Shard, *, ffn: int = 0, part: str = "ffn", bias: bool | None = None) -> list[Op]:
     ffn = ffn or model.ffn
     bias = (model.bias or model.ffn_bias) if bias is None else bias
     mine, ways = local.split(ffn, "feed-forward columns"), 2 if model.gated else 1
@@ -188,7 +188,7 @@ def feed_forward(model: Model, local: Local, *, ffn: int = 0, part: str = "ffn",
     return ops + row(local, mine, h, f"{part}.down", params=ffn * h + (h if bias else 0))
 
 
-def mixture(model: Model, local: Local) -> list[Op]:
+def mixture(model: Model, local: Shard) -> list[Op]:
     """Router, exchange of tokens over the expert-parallel ranks, the rank's experts, exchange back, sum."""
     if local.tp > 1 and not local.sp:
         raise UsageError("experts with tensor parallelism need sequence parallelism", hint="--sp")
@@ -268,7 +268,7 @@ CALLS_OF_16_BITS, CALLS_OF_8_BITS = 0.1, 0.25
 """For each expert of a rank: the product alone, or with casts and scales in both layouts."""
 
 
-def _gate(local: Local, experts: int) -> Op:
+def _gate(local: Shard, experts: int) -> Op:
     """Probabilities of experts. The host waits for them: the sizes of all that follows depend on the tokens' choice."""
     w = work.softmax(local.rows, experts, dtype="fp32")
     shape = shapes((local.rows, experts))
@@ -286,7 +286,7 @@ def _gate(local: Local, experts: int) -> Op:
     )
 
 
-def head(model: Model, local: Local) -> list[Op]:
+def head(model: Model, local: Shard) -> list[Op]:
     """Norm, logits, loss. A tied head has no parameters of its own."""
     ops = [normed(model, local, "norm")] if model.final_norm else []
     if model.pooler:
@@ -300,14 +300,14 @@ def head(model: Model, local: Local) -> list[Op]:
     return [*ops, *wide, *loss(model, local, rows)]
 
 
-def _unquantised(local: Local) -> Local:
+def _unquantised(local: Shard) -> Shard:
     """Logits and routers stay in 16 bits in 8-bit training, and in one piece."""
     from dataclasses import replace
 
     return replace(local, gemm_dtype=local.dtype, chunks=1)
 
 
-def loss(model: Model, local: Local, vocab: int) -> list[Op]:
+def loss(model: Model, local: Shard, vocab: int) -> list[Op]:
     """Cross entropy in 32 bits, to which logits are cast and from which their gradients are cast back; over split
     vocabularies the maximum and the sum are reduced."""
     tokens = local.tokens

@@ -6,12 +6,12 @@ from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work
 from etude.errors import UsageError
 from etude.generate.blocks.ops import Op, Phase, add, bytes_of, compute, norm, pointwise, shapes
-from etude.generate.blocks.shard import Block, Local, plain
+from etude.generate.blocks.shard import Block, Shard, plain
 from etude.generate.blocks.transformer import feed_forward, layer, normed, self_attention
 from etude.generate.model.shape import Model
 
 
-def vit(model: Model, local: Local) -> list[Block]:
+def vit(model: Model, local: Shard) -> list[Block]:
     """Patches and a class token, layers that see everything, a classifier."""
     out = bytes_of(local.rows * model.hidden, local.dtype)
     pixels = model.channels * model.patch**2 * model.frames
@@ -40,7 +40,7 @@ def classify(samples: int, classes: int) -> list[Op]:
     return [compute("aten::_log_softmax", "loss", w, shape, shape, backward=(back,), saved_bytes=4 * samples * classes)]
 
 
-def dit(model: Model, local: Local) -> list[Block]:
+def dit(model: Model, local: Shard) -> list[Block]:
     """Diffusion transformer: layers modulated by what a small network makes of time and class."""
     h, rows = model.hidden, local.rows
     out = bytes_of(rows * h, local.dtype)
@@ -72,12 +72,12 @@ def dit(model: Model, local: Local) -> list[Block]:
     return [Block("embedding", tuple(embed), out), *layers, Block("head", tuple(head), 0)]
 
 
-def alone(local: Local, what: str) -> None:
+def alone(local: Shard, what: str) -> None:
     if local.tp > 1 or local.cp > 1:
         raise UsageError(f"{what} are not split over tensor- or context-parallel ranks", hint="--tp 1 --cp 1")
 
 
-def convnet(model: Model, local: Local) -> list[Block]:
+def convnet(model: Model, local: Shard) -> list[Block]:
     """Bottleneck blocks: 1x1, 3x3, 1x1, batch norm after each, a shortcut where the shape changes."""
     alone(local, "convolutions")
     side = model.image // 2
@@ -101,7 +101,7 @@ def convnet(model: Model, local: Local) -> list[Block]:
     return [*found, Block("head", (_pool(local, into, side), *head, *classify(local.samples, model.classes)), 0)]
 
 
-def bottleneck(local: Local, into: int, width: int, side: int, stride: int) -> list[Op]:
+def bottleneck(local: Shard, into: int, width: int, side: int, stride: int) -> list[Op]:
     ops = convolution(local, into, width, side, 1, 1, "conv1")
     ops += convolution(local, width, width, side, stride, 3, "conv2")
     ops += convolution(local, width, 4 * width, side // stride, 1, 1, "conv3")
@@ -111,7 +111,7 @@ def bottleneck(local: Local, into: int, width: int, side: int, stride: int) -> l
     return [*ops, add(elements, "sum", dtype=local.dtype, backward=True)]
 
 
-def convolution(local: Local, into: int, out: int, side: int, stride: int, kernel: int, part: str) -> list[Op]:
+def convolution(local: Shard, into: int, out: int, side: int, stride: int, kernel: int, part: str) -> list[Op]:
     """A convolution with its batch norm and, as one, its activation."""
     b, after, dtype = local.samples, side // stride, local.dtype
     w = work.convolution(b, into, out, (after, after), (kernel, kernel), in_size=(side, side), dtype=dtype)
@@ -130,5 +130,5 @@ def convolution(local: Local, into: int, out: int, side: int, stride: int, kerne
     return [one, norm_op.replace(backward=(grad,), saved_bytes=bytes_of(elements, dtype))]
 
 
-def _pool(local: Local, channels: int, side: int) -> Op:
+def _pool(local: Shard, channels: int, side: int) -> Op:
     return pointwise(local.samples * channels * side * side, "pool", dtype=local.dtype)

@@ -25,7 +25,7 @@ from etude.generate.serving.options import Serving
 from etude.generate.serving.program import Instance, Writer, stage_layers
 from etude.generate.serving.requests import Request
 from etude.generate.train.fragment import Book
-from etude.generate.train.job import local_of
+from etude.generate.train.job import shard_of
 from etude.machine.system import Device
 from etude.model.job import DEFAULT_METADATA, Job
 from etude.model.schema import Kind
@@ -90,7 +90,7 @@ def serve(
     """The job that answers the requests. With a `device`, requests wait for their arrival by its speed."""
     _check(model, plan, serving, requests, draft)
     plan = plan.replace(seq=1, micro_batch=1, global_batch=plan.dp)
-    local = local_of(model, plan.replace(seq=plan.tp, sp=_shares(model, plan)))
+    local = shard_of(model, plan.replace(seq=plan.tp, sp=_shares(model, plan)))
     served = [Served(m, local, serving.kv_dtype or local.dtype) for m in (model, draft) if m is not None]
     alike = requests is None and not serving.disaggregate
     given = tuple(

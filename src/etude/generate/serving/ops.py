@@ -12,7 +12,7 @@ from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work
 from etude.generate.blocks import transformer
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, shapes
-from etude.generate.blocks.shard import Block, Local
+from etude.generate.blocks.shard import Block, Shard
 from etude.generate.model.shape import Model
 from etude.generate.serving.batching import Pass, Span
 from etude.generate.train.fragment import Book, Emitter, Fragment
@@ -26,7 +26,7 @@ class Served:
     """A model as one rank serves it."""
 
     model: Model
-    local: Local
+    local: Shard
     """Of the plan; tokens are those of each pass."""
     kv_dtype: str
 

@@ -12,7 +12,7 @@ from etude.errors import UsageError
 from etude.generate.blocks.families import blocks_of
 from etude.generate.blocks.ops import bytes_of
 from etude.generate.blocks.recompute import is_layer
-from etude.generate.blocks.shard import Block, Local
+from etude.generate.blocks.shard import Block, Shard
 from etude.generate.model.shape import Model
 from etude.generate.plan import Attention, Plan, Precision
 from etude.generate.ranks import Grid, bind
@@ -58,7 +58,7 @@ class Generated:
         return totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
 
 
-def local_of(model: Model, plan: Plan) -> Local:
+def shard_of(model: Model, plan: Plan) -> Shard:
     """What one rank sees."""
     samples, seq = plan.micro_batch, plan.seq
     cut = plan.cp * (plan.tp if plan.sequence_parallel else 1)
@@ -66,7 +66,7 @@ def local_of(model: Model, plan: Plan) -> Local:
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
-    return Local(
+    return Shard(
         samples=samples,
         seq=seq,
         tp=plan.tp,
@@ -196,7 +196,7 @@ def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = blocks_of(model, local_of(model, plan))
+    blocks = blocks_of(model, shard_of(model, plan))
     return plan, blocks, layout_of(model, plan, blocks)
 
 
