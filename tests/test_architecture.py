@@ -140,6 +140,59 @@ def test_a_face_has_few_names_and_each_is_there(room: str):
         assert there == name and getattr(module, name) is not None
 
 
+COMPOSERS = ("predict", "report", "opening", "cli", "__init__")
+SHELVES = ("analyse", "view")
+"""Rooms whose files are their faces, each with an `__all__`."""
+
+
+def inside_of_rooms(src: Path) -> Iterator[str]:
+    """What composers take of a verb, or of one another, beside what these show."""
+    shown_rooms = {*VERBS, "predict", "report"}
+    for path in sorted(src.rglob("*.py")):
+        room = room_of(path, src)
+        for node in ast.walk(ast.parse(path.read_text())) if room in COMPOSERS else ():
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("etude."):
+                continue
+            parts = (node.module or "").split(".")[1:]
+            if parts[0] == room or parts[0] not in shown_rooms:
+                continue
+            file = src.joinpath(*parts).with_suffix(".py")
+            shown = listed(file) if parts[0] in SHELVES and file.is_file() else None if not file.is_file() else set()
+            for alias in node.names:
+                if shown is not None and alias.name not in shown:
+                    yield f"{path.relative_to(src)}:{node.lineno}: {node.module}.{alias.name}"
+
+
+def listed(file: Path) -> set[str]:
+    """The names in a file's `__all__`."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def test_composers_use_faces_only():
+    assert list(inside_of_rooms(SRC)) == []
+
+
+@pytest.mark.parametrize(
+    "file", [f for shelf in SHELVES for f in sorted((SRC / shelf).glob("*.py"))], ids=lambda f: f.stem
+)
+def test_a_file_on_a_shelf_shows_few_names(file: Path):
+    assert len(listed(file)) <= 8
+
+
+def test_the_inside_of_a_room_is_seen(tmp_path: Path):
+    src = house(
+        tmp_path, predict__in__step="from etude.generate.plan import Plan\nfrom etude.analyse.idle import idle, _x"
+    )
+    house(tmp_path, generate__in__plan="", analyse__in__idle="__all__ = ['idle']")
+    assert [c.rpartition(": ")[2] for c in inside_of_rooms(src)] == [
+        "etude.generate.plan.Plan",
+        "etude.analyse.idle._x",
+    ]
+
+
 def test_only_the_command_line_prints_and_exits():
     assert list(loud(SRC)) == []
 

@@ -3,8 +3,9 @@
 `import etude` is light: each public name is loaded from its home when it is first asked for.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.errors import EtudeError as EtudeError
@@ -23,34 +24,11 @@ if TYPE_CHECKING:
     from etude.model.trace import Trace as Trace
     from etude.opening import open as open
     from etude.opening import open_run as open_run
-    from etude.simulate.run import simulate as simulate
+    from etude.simulate import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
 
 __version__ = "0.1.0.dev0"
-
-# public name -> the module it lives in (and, for type checkers, the same import above)
-_HOME = {
-    "EtudeError": "etude.errors",
-    "Job": "etude.model.job",
-    "Run": "etude.model.run",
-    "System": "etude.machine.system",
-    "Timing": "etude.model.timing",
-    "Trace": "etude.model.trace",
-    "TraceError": "etude.errors",
-    "check": "etude.model.check.whole",
-    "diff": "etude.model.diff",
-    "expand": "etude.model.fold",
-    "feeder": "etude.model.feeder.feed",
-    "fold": "etude.model.fold",
-    "open": "etude.opening",
-    "open_feeder": "etude.store.et_stream",
-    "open_run": "etude.opening",
-    "open_system": "etude.machine.open",
-    "query": "etude.store.sql",
-    "simulate": "etude.simulate.run",
-    "summary": "etude.model.summary",
-}
 
 __all__ = [
     "EtudeError",
@@ -75,13 +53,7 @@ __all__ = [
     "summary",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module `etude` has no attribute `{name}`")
-    value: object = getattr(import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+__getattr__ = face(__name__)
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,6 @@ written twice. `import etude.simulate` loads nothing, and
 
 from __future__ import annotations
 
-import ast
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -23,6 +22,8 @@ from pathlib import Path
 @cache
 def homes(room: str) -> dict[str, tuple[str, str]]:
     """Name -> (module, name there), from the imports of the room's `__init__` that only a type checker sees."""
+    import ast  # here, since most uses of a room ask for no face
+
     module = sys.modules[room]
     tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
     return {

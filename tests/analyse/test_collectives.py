@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from etude.analyse.clocks import alignment, offsets
-from etude.analyse.collectives import bus_factor, collective_types, collectives, payload_bytes
+from etude.analyse.collectives import bus_factor, collectives, payload_bytes, summarised
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.simulate.run import simulate
@@ -71,7 +71,7 @@ def test_a_member_that_was_not_seen_is_counted_out() -> None:
 
 def test_alike_calls_become_one_row() -> None:
     run = two_ranks()
-    row = collective_types(run).to_pylist()[0]
+    row = summarised(collectives(run)).to_pylist()[0]
     assert (row["collective"], row["calls"], row["total_transfer_ns"], row["median_transfer_ns"]) == (
         "all_reduce", 2, 100, 50,
     )  # fmt: skip

@@ -1,1 +1,2 @@
-"""Where the time goes: pure functions of a Job and a Timing that return tables."""
+"""Where the time goes: pure functions of a Run that return tables. A shelf: each file is one analysis, and what it
+shows others is in its `__all__`."""

@@ -15,6 +15,8 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import Collective, Kind
 from etude.model.use import Use
 
+__all__ = ["breakdown", "kernel_types", "overlap"]
+
 U8 = NDArray[np.uint8]
 Bool = NDArray[np.bool_]
 

@@ -14,6 +14,8 @@ from etude.model.match import Matching
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 
+__all__ = ["alignment", "offsets"]
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 

@@ -25,6 +25,8 @@ from etude.model.match import match
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective
 
+__all__ = ["collectives", "summarised"]
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
@@ -67,7 +69,8 @@ def collectives(run: Run) -> pa.Table:
 def _table(job: Job, found: Calls, offset: I64) -> pa.Table:
     call, at = found.of, found.at.astype(np.int64)
     seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
-    some = np.bincount(call[seen], minlength=len(found)) > 0
+    counted = np.bincount(call[seen], minlength=len(found))
+    some = counted > 0
     big = np.iinfo(np.int64).max
     start = np.where(seen, found.start_ns + np.where(seen, offset[at], 0), big)
     end = np.where(seen, found.end_ns + np.where(seen, offset[at], 0), -big)
@@ -81,14 +84,12 @@ def _table(job: Job, found: Calls, offset: I64) -> pa.Table:
     late = np.where(seen, start, -big)
     last_start = -least(-late)
     last_end = -least(-end)
-    counted = np.bincount(call[seen], minlength=len(found))
     lasted = np.bincount(call[seen], weights=duration[seen].astype(np.float64), minlength=len(found))
+    size = group_size(job, found.group)
+    members = np.where(size > 0, size, counted)
     with np.errstate(invalid="ignore", divide="ignore"):
         wait = lasted / counted - transfer
-        size = group_size(job, found.group)
-        members = np.where(size > 0, size, counted)
-        algbw = payload_bytes(found.collective, found.size_bytes, members) / transfer * 1e9
-    algbw[~np.isfinite(algbw) | (transfer <= 0)] = np.nan
+    algbw = _algorithm_bandwidth(found, members, transfer)
     names = [group_name(job, g) for g in found.group.tolist()]
     kinds = [Collective(c).name.lower() for c in range(len(Collective))]
     return pa.table(
@@ -113,16 +114,19 @@ def _table(job: Job, found: Calls, offset: I64) -> pa.Table:
     )
 
 
+def _algorithm_bandwidth(found: Calls, members: I64, transfer_ns: I64) -> F64:
+    """Payload over transfer, bytes per second; NaN where one of them is not known."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rate = payload_bytes(found.collective, found.size_bytes, members) / transfer_ns * 1e9
+    rate[~np.isfinite(rate) | (transfer_ns <= 0)] = np.nan
+    return rate
+
+
 def _who(at: I64, value: I64, wanted: I64, found: Calls) -> I64:
     """Position of the first member of each call that has the wanted value."""
     hit = np.flatnonzero(value == wanted[found.of])
     _, first = np.unique(found.of[hit], return_index=True)
     return at[hit[first]]
-
-
-def collective_types(run: Run, *, by_group: bool = False) -> pa.Table:
-    """The calls by collective, group size and size (and group): count, bytes, transfer, waiting and rates."""
-    return summarised(collectives(run), by_group=by_group)
 
 
 def summarised(table: pa.Table, *, by_group: bool = False) -> pa.Table:

@@ -20,6 +20,8 @@ from etude.analyse.measures import MEASURES
 from etude.model.run import Run, RunPart
 from etude.model.use import uses
 
+__all__ = ["breakdowns", "compare", "similarity"]
+
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]

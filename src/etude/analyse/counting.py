@@ -7,6 +7,8 @@ from typing import Final
 
 from etude.errors import UsageError
 
+__all__ = ["counting_of"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counting:

@@ -31,6 +31,8 @@ from etude.model.timing import Origin
 from etude.model.trace import Trace
 from etude.model.use import Use, uses
 
+__all__ = ["by_kind", "by_name", "critical_path", "length_ns"]
+
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]

@@ -13,6 +13,8 @@ from etude.analyse.launches import launched
 from etude.kernels.intervals import merged
 from etude.model.run import Run, RunPart
 
+__all__ = ["graph_replays"]
+
 I64 = NDArray[np.int64]
 
 CALLS: Final = "GraphLaunch"

@@ -19,6 +19,8 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.use import Use, uses
 
+__all__ = ["gaps", "idle", "stream_gaps"]
+
 I64 = NDArray[np.int64]
 
 CAUSES: Final = ("host", "synchronisation", "launch", "communication", "dependency", "other")

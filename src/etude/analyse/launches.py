@@ -15,6 +15,8 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Why
 from etude.model.use import uses
 
+__all__ = ["launches", "queue_depth"]
+
 I64 = NDArray[np.int64]
 
 SLOW_CALL_NS: Final = 50_000

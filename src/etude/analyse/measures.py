@@ -20,6 +20,8 @@ from etude.kernels.intervals import time_by_mask
 from etude.model.run import RunPart
 from etude.model.use import Use
 
+__all__ = ["MEASURES"]
+
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 

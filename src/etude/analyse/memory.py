@@ -16,6 +16,8 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, ValueKind
 from etude.model.use import Use, uses
 
+__all__ = ["copies", "level_peaks", "levels", "peaks"]
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 

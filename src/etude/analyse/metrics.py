@@ -24,6 +24,8 @@ from etude.model.run import Run
 from etude.model.schema import Collective
 from etude.model.timing import Origin
 
+__all__ = ["metrics", "shown"]
+
 Row = tuple[str, float, str]
 
 

@@ -14,6 +14,8 @@ from etude.model.run import Run
 from etude.model.schema import UNKNOWN
 from etude.model.timing import Timing
 
+__all__ = ["messages"]
+
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]

@@ -15,6 +15,8 @@ from etude.analyse.kernels import add_to_callers, outermost
 from etude.model.run import Run, RunPart
 from etude.model.use import Use, segments, uses
 
+__all__ = ["kernels", "operators"]
+
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 

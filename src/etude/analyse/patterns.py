@@ -15,6 +15,8 @@ from etude.errors import UsageError
 from etude.model.run import Run, RunPart
 from etude.model.use import uses
 
+__all__ = ["patterns"]
+
 I64 = NDArray[np.int64]
 
 LONGEST = 8

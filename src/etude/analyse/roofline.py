@@ -26,6 +26,8 @@ from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 from etude.model.use import Use, segments, uses
 
+__all__ = ["roofline", "utilisation"]
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 DTYPE: Final = {number: name for name, number in DTYPE_NUMBER.items()}

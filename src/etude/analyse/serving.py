@@ -23,6 +23,8 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.use import uses
 
+__all__ = ["passes", "token_times"]
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 

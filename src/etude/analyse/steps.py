@@ -15,6 +15,8 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN
 from etude.model.use import uses
 
+__all__ = ["step_times", "steps"]
+
 I64 = NDArray[np.int64]
 
 _NAMES = ("rank", "step", "start_ns", "end_ns")

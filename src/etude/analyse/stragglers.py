@@ -32,6 +32,8 @@ from etude.model.schema import UNKNOWN
 from etude.model.timing import no_times
 from etude.model.use import Use
 
+__all__ = ["missing_only", "stragglers"]
+
 LEAST: Final = 0.06
 """A unit is named if it is this much slower than its likes."""
 NODE: Final = 8

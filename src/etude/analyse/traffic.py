@@ -17,6 +17,8 @@ from etude.model.job import Job
 from etude.model.match import WORLD, Matching, match
 from etude.model.schema import UNKNOWN, Collective
 
+__all__ = ["traffic", "traffic_matrix"]
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 

@@ -28,6 +28,8 @@ from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin
 from etude.model.use import uses
 
+__all__ = ["FASTER", "MOST_NODES", "what_if"]
+
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 

@@ -123,7 +123,7 @@ def phases_of(collective: int, rings: list[Ring], involved: list[bool], is_basel
     dims = [d for d, ring in enumerate(rings) if ring.size > 1 and involved[d]]
     first_tree = TREE_ORDER.index(collective) * len(rings)
 
-    def phase(dim: int, kind: int, turn: int) -> PhaseTemplate:
+    def phase(dim: int, kind: Any, turn: int) -> PhaseTemplate:
         return _phase(rings[dim], dim, kind, turn, first_tree + dim)
 
     if collective != state.ALL_REDUCE or is_baseline:

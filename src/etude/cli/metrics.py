@@ -39,7 +39,7 @@ def metrics(
 
     from etude.analyse import metrics as analyse
     from etude.machine import open_system
-    from etude.report.device import device_of, recognised
+    from etude.report import device_of, recognised
     from etude.store import cards
 
     job, run = find_run(path, groups, workers, "", timing)

@@ -40,10 +40,8 @@ def report(
     from etude import __version__
     from etude.errors import UsageError
     from etude.files import writing
-    from etude.report.comparison import comparison
-    from etude.report.compose import PARTS
-    from etude.report.compose import report as compose
-    from etude.report.device import device_of
+    from etude.report import PARTS, comparison, device_of
+    from etude.report import report as compose
     from etude.view.page import MARKS, render
 
     if len(paths) > 2:

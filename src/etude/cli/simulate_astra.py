@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from etude.cli.inputs import open_job
 from etude.cli.output import emit, progress, say
@@ -70,7 +70,9 @@ def _options(path: Path, files: AstraFiles, custom: dict[str, "Job"]) -> "AstraO
     from etude import astra
 
     groups = files.groups or _groups_beside(path)
-    more = {"remote_memory": astra.read_remote_memory(files.remote_memory)} if files.remote_memory else {}
+    more: dict[str, Any] = {}
+    if files.remote_memory:
+        more["remote_memory"] = astra.read_remote_memory(files.remote_memory)
     return astra.AstraOptions(
         groups=astra.read_groups(groups) if groups else {} if _ranks_of(path) else None,
         backend=files.backend,

@@ -29,21 +29,15 @@ from etude.kernels import first_use
 PACKAGE = __name__.partition(".")[0]
 
 
-def kernel(
-    function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False, absorbed: bool = False
-) -> Any:
+def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False) -> Any:
     """Compiles a function when it is first called, and keeps the result on disk.
 
     `allocates=False`: it makes no arrays, nor does anything it calls; no references are counted, which small kernels
-    that are called for every event feel. `inline`: its body is put where it is called, before types are known.
-    `absorbed`: the same, but compiled once, and put there by LLVM: for a large kernel of few callers that takes many
-    arrays, since each array that is handed on in a call costs seven words.
+    that are called for every event feel. `inline`: its body is put where it is called.
     """
     if function is None:
-        return lambda given: kernel(given, allocates=allocates, inline=inline, absorbed=absorbed)
+        return lambda given: kernel(given, allocates=allocates, inline=inline)
     more = {} if allocates else {"_nrt": False}
-    if absorbed:
-        more["forceinline"] = True
     made = njit(nogil=True, error_model="numpy", inline="always" if inline else "never", **more)(function)
     made._cache = Cache(function)
     made.compile = first_use.interruptible(made.compile)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -116,18 +116,18 @@ class Trace:
     """Number of peer slots; the job binds them to ranks."""
 
     def __post_init__(self) -> None:
-        for c in NODE:
-            column = getattr(self, c.name)
-            if column.dtype != c.dtype or len(column) != len(self):
-                raise TraceError(f"column `{c.name}` is {column.dtype}[{len(column)}], expected {c.dtype}[{len(self)}]")
+        n = len(self.kind)
+        for name, dtype in _DTYPES:
+            column = getattr(self, name)
+            if column.dtype != dtype or len(column) != n:
+                raise TraceError(f"column `{name}` is {column.dtype}[{len(column)}], expected {dtype}[{n}]")
+            column.setflags(write=False)
         for edges in ("data", "ctrl"):
             start, dep, why = getattr(self, f"{edges}_start"), getattr(self, edges), getattr(self, f"{edges}_why")
-            if len(start) != len(self) + 1 or start[0] != 0 or start[-1] != len(dep) or len(why) != len(dep):
-                raise TraceError(f"{edges} dependencies: the index does not fit {len(self)} nodes, {len(dep)} edges")
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
+            if len(start) != n + 1 or start[0] != 0 or start[-1] != len(dep) or len(why) != len(dep):
+                raise TraceError(f"{edges} dependencies: the index does not fit {n} nodes, {len(dep)} edges")
+        for name in _OTHER_ARRAYS:
+            getattr(self, name).setflags(write=False)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -222,6 +222,11 @@ class Trace:
 
 
 COLUMN_NAMES: Final = tuple(c.name for c in NODE)
+_DTYPES: Final = tuple((c.name, np.dtype(c.dtype)) for c in NODE)
+_OTHER_ARRAYS: Final = (
+    "heap", "data_start", "data", "data_why", "ctrl_start", "ctrl", "ctrl_why", "missing", "cells", "extra_row",
+    "extra", "lane_kind", "lane_id",
+)  # fmt: skip
 EDGE_NAMES: Final = ("data_start", "data", "data_why", "ctrl_start", "ctrl", "ctrl_why", "missing")
 
 

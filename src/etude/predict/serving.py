@@ -10,16 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.serving import passes, token_times
-from etude.generate.ranks import Grid
-from etude.generate.serving import ServedJob
-from etude.generate.serving.batching import TARGET
-from etude.generate.serving.ops import ATTENTION
-from etude.generate.serving.program import Instance, in_turn
-from etude.generate.train.job import is_product
+from etude.generate.serving import ServedJob, first_and_last, last_stage, product_flops
 from etude.machine.system import System
 from etude.model.run import Run
-from etude.model.schema import UNKNOWN
-from etude.model.trace import Trace
 from etude.predict.step import grown
 from etude.simulate import Simulated, simulate
 
@@ -37,10 +30,8 @@ class ServingPrediction:
 
     def _mfu(self) -> float:
         """Products over what the devices could have done, dense 16-bit."""
-        job, plan = self.served.job, self.served.plan
-        each = [_products(trace) for trace in job.traces]
-        done = sum(each[t] for t in job.trace_of.tolist())
-        return done / (self.simulated.makespan_ns / 1e9) / (self.system.device.peak(plan.dtype) * len(job))
+        could = self.system.device.peak(self.served.plan.dtype) * len(self.served.job)
+        return product_flops(self.served) / (self.simulated.makespan_ns / 1e9) / could
 
     def summary(self) -> dict[str, Any]:
         """Times are in ns; tokens per second are tokens out, of all ranks and of one."""
@@ -71,30 +62,11 @@ def predict_serving(served: ServedJob, system: System, **options: Any) -> Servin
     return ServingPrediction(served, run, answers(served, run), system)
 
 
-def _products(trace: Trace) -> int:
-    codes, words = trace.coded("name")
-    product = np.array([is_product(w) or w == ATTENTION for w in words] + [False])[codes]
-    return int(trace.flops[product & (trace.flops != UNKNOWN)].sum())
-
-
 def answers(served: ServedJob, run: Run) -> pa.Table:
     """When each request got its first and its last token. A request that arrives has waited since then; where arrivals
     were left out, since the start."""
-    count = len(served.requests)
-    first, last = np.full(count, UNKNOWN, np.int64), np.full(count, UNKNOWN, np.int64)
-    alike = len({id(instance) for instance in served.instances}) == 1
-    for copy, instance in enumerate(served.instances):
-        ends = _ends(served, run, copy, instance)
-        shift = copy if alike else 0  # requests are dealt out in turn
-        for number, (at, _, one, _) in enumerate(in_turn(instance.batches)):
-            if one.which != TARGET:
-                continue
-            for span in one.spans:
-                request = instance.requests[at][span.request] + shift
-                if span.last and first[request] == UNKNOWN:  # not when it reads again
-                    first[request] = ends[number]
-                if span.last or not span.prompt:
-                    last[request] = max(last[request], ends[number])
+    ends = [_pass_ends(served, run, copy) for copy in range(len(served.instances))]
+    first, last = first_and_last(served, ends)
     prompt, output, arrival = (
         np.array([getattr(r, name) for r in served.requests], np.int64) for name in ("prompt", "output", "arrival_ns")
     )
@@ -102,7 +74,7 @@ def answers(served: ServedJob, run: Run) -> pa.Table:
     ttft, tpot = token_times(arrival, first, last, output)
     return pa.table(
         {
-            "request": np.arange(count),
+            "request": np.arange(len(first)),
             "arrival_ns": arrival,
             "prompt": prompt,
             "output": output,
@@ -113,11 +85,9 @@ def answers(served: ServedJob, run: Run) -> pa.Table:
     )
 
 
-def _ends(served: ServedJob, run: Run, copy: int, instance: Instance) -> I64:
+def _pass_ends(served: ServedJob, run: Run, copy: int) -> I64:
     """End of each pass on the last stage."""
-    grid = Grid.of(served.plan)
-    here = (grid.at["dp"] == copy) & (grid.at["pp"] == served.plan.pp - 1) & (grid.at["tp"] == 0)
-    found = passes(run.part(int(np.flatnonzero(here)[0])))
-    ends = np.zeros(sum(len(b.passes) for b in instance.batches), np.int64)
+    found = passes(run.part(last_stage(served, copy)))
+    ends = np.zeros(sum(len(batch.passes) for batch in served.instances[copy].batches), np.int64)
     ends[found.step] = found.end_ns
     return ends

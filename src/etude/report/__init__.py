@@ -1,1 +1,14 @@
 """Reports: asks the analyses about a run and says what they found, in words and in pictures."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.report.compare import comparison as comparison
+    from etude.report.compose import PARTS as PARTS
+    from etude.report.compose import report as report
+    from etude.report.device import device_of as device_of
+    from etude.report.device import recognised as recognised
+
+__getattr__ = face(__name__)

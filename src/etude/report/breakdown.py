@@ -93,7 +93,7 @@ def told(subject: Subject) -> list[Told]:
 
 def _advice(subject: Subject, s: Spent) -> str:
     if (waiting := collectives.waiting(subject)) and waiting.share > 0.5:
-        return f"{waiting.said} Balance the ranks before buying links."
+        return f"{waiting.what}: {waiting.why} Balance the ranks before buying links."
     if s.compute < LITTLE_COMPUTE * s.exposed_comm:
         return "There is next to no compute that could hide it: send less, or use faster links."
     if (s.hidden or 0) < LITTLE_HIDDEN:

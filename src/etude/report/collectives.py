@@ -13,8 +13,9 @@ from etude.analyse.traffic import traffic_matrix
 from etude.model.schema import UNKNOWN
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Bar, Heading, Mark, Piece, bars, fitted, heat, legend, plot, table
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Section, Told
+from etude.view.plots import Mark, fitted, heat, plot
 
 SECTION = "collectives"
 
@@ -31,7 +32,8 @@ TOLD_AS_EXPOSED = 0.15
 class Waiting:
     share: float
     """Of the time in collectives, what is waiting for members that come late."""
-    said: str
+    what: str
+    why: str
 
 
 def waiting(subject: Subject) -> Waiting | None:
@@ -40,9 +42,9 @@ def waiting(subject: Subject) -> Waiting | None:
     if not wait:
         return None
     share = wait / (wait + transfer)
-    said = (f"{words.percent(share)} of the time in collectives is waiting for late ranks: transfers take "
-            f"{words.time(transfer)}, and a member waits another {words.time(wait)} on average.")  # fmt: skip
-    return Waiting(share, f"{said}{_last(subject)}")
+    why = f"transfers take {words.time(transfer)}, and a member waits another {words.time(wait)} on average."
+    what = f"{words.percent(share)} of the time in collectives is waiting for late ranks"
+    return Waiting(share, what, f"{why}{_last(subject)}")
 
 
 def _last(subject: Subject) -> str:
@@ -64,9 +66,8 @@ def told(subject: Subject) -> list[Told]:
     found = waiting(subject)
     if found is None or found.share < MUCH_WAITING or subject.exposed_share >= TOLD_AS_EXPOSED:
         return []
-    what, _, why = found.said.partition(": ")
-    return [Told("warn", f"{what}.", f"{why[:1].upper()}{why[1:]} Faster links would not help with that.",
-                 SECTION)]  # fmt: skip
+    why = f"{found.why[:1].upper()}{found.why[1:]} Faster links would not help with that."
+    return [Told("warn", f"{found.what}.", why, SECTION)]
 
 
 def section(subject: Subject) -> Section:

@@ -10,8 +10,9 @@ from etude.analyse.critical_path import by_kind, length_ns
 from etude.report import idle, words
 from etude.report.breakdown import spent
 from etude.report.subject import BETWEEN, RUNTIME, WAITS, Subject
-from etude.view.charts import Bar, Heading, Piece, Stretch, bars, legend, strip, table
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Section, Told
+from etude.view.plots import Stretch, strip
 from etude.view.slices import Slices
 
 SECTION = "critical-path"

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from etude.analyse.memory import copies, levels, peaks
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Axis, Heading, Line, fitted, legend, plot, table
+from etude.view.charts import Heading, legend, table
 from etude.view.page import Section
+from etude.view.plots import Axis, Line, fitted, plot
 
 SECTION = "memory"
 

@@ -11,8 +11,9 @@ from etude.analyse.roofline import utilisation
 from etude.machine.system import Device
 from etude.report import words
 from etude.report.subject import Subject
-from etude.view.charts import Axis, Heading, Line, Mark, fitted, legend, plot, table
+from etude.view.charts import Heading, legend, table
 from etude.view.page import Figure, Section, Told
+from etude.view.plots import Axis, Line, Mark, fitted, plot
 
 SECTION = "roofline"
 

@@ -20,7 +20,6 @@ from etude.errors import FormatError, TraceError, UsageError
 from etude.model import timing as timings
 from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
 from etude.model.schema import RECORDED_NS, UNKNOWN, Kind, ValueKind
-from etude.model.text import PAD
 from etude.model.trace import Trace
 from etude.store import compressed
 from etude.store.et_decode import Decoded, attribute, decode, decode_files
@@ -205,19 +204,8 @@ def _batches(files: list[Path]) -> Iterator[list[Path]]:
 
 
 def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
-    if len(files) == 1:
-        heap, size = compressed.load(files[0], max_bytes)
-        return decode_files(heap, [(0, size, str(files[0]))])
-    loaded = [compressed.load(file, max_bytes) for file in files]
-    heap = np.empty(sum(size for _, size in loaded) + PAD, np.uint8)
-    spans, at = [], 0
-    for file, (content, size) in zip(files, loaded, strict=True):
-        heap[at : at + size] = content[:size]
-        spans.append((at, at + size, str(file)))
-        at += size
-    heap[at:] = 0
-    del loaded
-    return decode_files(heap, spans)
+    heap, ends = compressed.load_all(files, max_bytes)
+    return decode_files(heap, list(zip([0, *ends], ends, map(str, files), strict=False)))
 
 
 def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]) -> tuple[list[Part], int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +39,41 @@ def load(path: str | Path, max_bytes: int | None = None) -> tuple[U8, int]:
         raise FormatError(f"cannot be read: {problem.strerror or problem}", path=name) from None
     heap[got:] = 0
     return heap[: got + PAD], got
+
+
+def load_all(paths: Sequence[str | Path], max_bytes: int | None = None) -> tuple[U8, list[int]]:
+    """(heap, ends): files one after another, unpacked, with PAD zero bytes behind the last, and where each one ends."""
+    try:
+        sizes = [os.stat(path).st_size for path in paths]
+    except OSError as problem:
+        raise FormatError(f"cannot be read: {problem.strerror or problem}", path=problem.filename) from None
+    heap = np.empty(sum(sizes) + PAD, np.uint8)
+    ends: list[int] = []
+    at = 0
+    for path, size in zip(paths, sizes, strict=True):
+        _check_size(size, max_bytes, os.fspath(path))
+        try:
+            with open(path, "rb") as f:
+                got = f.readinto(heap[at : at + size].data)
+        except OSError as problem:
+            raise FormatError(f"cannot be read: {problem.strerror or problem}", path=os.fspath(path)) from None
+        first = heap[at : at + min(got, 4)].tobytes()
+        if first[:2] == GZIP or first == ZSTD:
+            return _load_each(paths, max_bytes)
+        at += got
+        ends.append(at)
+    heap[at:] = 0
+    return heap[: at + PAD], ends
+
+
+def _load_each(paths: Sequence[str | Path], max_bytes: int | None) -> tuple[U8, list[int]]:
+    """The same where some are packed: nobody knows how long they are before they are unpacked."""
+    loaded = [load(path, max_bytes) for path in paths]
+    if len(loaded) == 1:
+        return loaded[0][0], [loaded[0][1]]
+    ends = np.cumsum([size for _, size in loaded]).tolist()
+    parts = [content[:size] for content, size in loaded]
+    return np.concatenate([*parts, np.zeros(PAD, np.uint8)]), ends
 
 
 def head(path: str | Path, size: int) -> bytes:

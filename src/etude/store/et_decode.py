@@ -85,11 +85,14 @@ def decode_files(heap: U8, spans: Sequence[tuple[int, int, str]]) -> list[Decode
     )
     heap.flags.writeable = False  # kernels are compiled for read-only heaps, and once
     starts, ends, first = _split(heap, files)
-    metadata = []
+    metadata: list[bytes] = []
+    checked: set[bytes] = set()
     for at in first[:-1].tolist():
         metadata.append(heap[starts[at] : ends[at]].tobytes())
-        name, byte = files.at(int(starts[at]))
-        check_metadata(metadata[-1], name, byte)
+        if metadata[-1] not in checked:
+            checked.add(metadata[-1])
+            name, byte = files.at(int(starts[at]))
+            check_metadata(metadata[-1], name, byte)
     is_node = np.ones(len(starts), bool)
     is_node[first[:-1]] = False
     starts, ends = starts[is_node], ends[is_node]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +40,15 @@ def _program(layouts: tuple[Layout, ...]) -> tuple[k.LayoutProgram, list[str]]:
             kinds.append(int(a.kind))
             columns.append(used.setdefault(a.column, len(used)) if a.column else -1)
         start.append(len(kinds))
-    flat: list[Any] = [np.array(x, np.int64) for x in (start, kinds, columns, prefix_start, prefix_len)]
-    return k.LayoutProgram(*flat, text.words(text.pad(bytes(prefixes)))), list(used)
+    program = k.LayoutProgram(
+        start=np.array(start, np.int64),
+        kind=np.array(kinds, np.int64),
+        column=np.array(columns, np.int64),
+        prefix_start=np.array(prefix_start, np.int64),
+        prefix_len=np.array(prefix_len, np.int64),
+        prefix_word=text.words(text.pad(bytes(prefixes))),
+    )
+    return program, list(used)
 
 
 class Owned:

@@ -128,16 +128,16 @@ def _wire_value(kind, value):
 
 
 @kernel
-def write_rows(texts, rows, edges, program, values, extras, buffer, cursor):
-    """Nodes from cursor[ROW] until the block ends or the buffer is full; returns 0 or OUT_OF_RANGE."""
-    row, x, size, status = _write_rows(texts, rows, edges, program, values, extras, buffer, cursor[ROW], cursor[EXTRA])
-    cursor[ROW], cursor[EXTRA], cursor[SIZE] = row, x, size
+def _stop(cursor, row, extra, size, status):
+    cursor[ROW], cursor[EXTRA], cursor[SIZE] = row, extra, size
     return status
 
 
 @kernel
-def _write_rows(texts, rows, edges, program, values, extras, buffer, row, x):
-    """(next row, next extra, bytes written, status). One long function for the same reason as the decoder."""
+def write_rows(texts, rows, edges, program, values, extras, buffer, cursor):
+    """Nodes from cursor[ROW] until the block ends or the buffer is full; returns 0 or OUT_OF_RANGE. One long function
+    for the same reason as the decoder."""
+    row, x = cursor[ROW], cursor[EXTRA]
     heap, word, side, side_word = texts.heap, texts.word, texts.side, texts.side_word
     owned, in_side, cells, extra_row, extra = values.owned, values.in_side, values.cells, extras.row, extras.offset
     out, out_word, first = buffer.bytes, buffer.word, rows.first
@@ -158,7 +158,7 @@ def _write_rows(texts, rows, edges, program, values, extras, buffer, row, x):
         # what the node takes at most, but for text, lists and attributes, which are measured as they come
         need = 96 + 10 * (data_start[row + 1] - data_start[row] + ctrl_start[row + 1] - ctrl_start[row])
         if p + need > room:
-            return row, x, begin, 0
+            return _stop(cursor, row, x, begin, 0)
         p += guess
         body = p
         value_u = source_id[i] + id_base
@@ -170,7 +170,7 @@ def _write_rows(texts, rows, edges, program, values, extras, buffer, row, x):
             if n:
                 total = a + n - names[i]
                 if p + total + need > room:
-                    return row, x, begin, 0
+                    return _stop(cursor, row, x, begin, 0)
                 out[p] = 0x12
                 p = _copy(word, names[i], total, out_word, p + 1)
         kind = kinds[i]
@@ -212,7 +212,7 @@ def _write_rows(texts, rows, edges, program, values, extras, buffer, row, x):
                         out[p] = 0x0A + 8 * f
                         p = _copy(word, offset, a + n - offset, out_word, p + 1)
         if full:
-            return row, x, begin, 0
+            return _stop(cursor, row, x, begin, 0)
         cell = cell_start[i]
         layout = layouts[i]
         for entry in range(e_start[layout], e_start[layout + 1]):
@@ -253,24 +253,24 @@ def _write_rows(texts, rows, edges, program, values, extras, buffer, row, x):
             if wire == 0:
                 raw, fits = _wire_value(value_kind, value)
                 if not fits:
-                    return row, x, begin, OUT_OF_RANGE
+                    return _stop(cursor, row, x, begin, OUT_OF_RANGE)
                 p = put_varint(out, p + 1, np.uint64(n + varint_length(raw)))
                 p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
                 p = put_varint(out, p, raw)
             else:
                 size = 8 if wire == 1 else 4
                 if size == 4 and not (-2147483648 <= value <= 4294967295):
-                    return row, x, begin, OUT_OF_RANGE
+                    return _stop(cursor, row, x, begin, OUT_OF_RANGE)
                 p = put_varint(out, p + 1, np.uint64(n + size))
                 p = _copy(prefix_word, e_prefix[entry], n, out_word, p)
                 out_word[p] = np.uint64(value)
                 p += size
         if full:
-            return row, x, begin, 0
+            return _stop(cursor, row, x, begin, 0)
         if x < len(extra_row) and extra_row[x] == row:
             a, n = prefix(heap, extra[x])
             if p + n + 64 > room:
-                return row, x, begin, 0
+                return _stop(cursor, row, x, begin, 0)
             p = _copy(word, a, n, out_word, p)
             x += 1
         if p == body:  # a reader may take a message of length 0 for the end of the file
@@ -289,4 +289,4 @@ def _write_rows(texts, rows, edges, program, values, extras, buffer, row, x):
         put_varint(out, begin, np.uint64(length))
         p = begin + size + length
         row += 1
-    return row, x, p, 0
+    return _stop(cursor, row, x, p, 0)

@@ -1,1 +1,2 @@
-"""Views: what a job and its timing look like. Tables and columns in, files for people's eyes out."""
+"""Views: what a run looks like. Tables and columns in, files for people's eyes out. A shelf: each file shows others
+what is in its `__all__`."""

@@ -20,6 +20,8 @@ from etude.model.schema import LaneKind
 from etude.view.kernels import DrawnSlices, coarsen, varints
 from etude.view.slices import Slices, Sort
 
+__all__ = ["Packed", "Shown", "pack"]
+
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]

@@ -22,6 +22,8 @@ from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
 from etude.view.slices import UNRECORDED, Sort, sorts
 
+__all__ = ["find_node", "part_of", "write_dot", "write_graphml"]
+
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 

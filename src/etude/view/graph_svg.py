@@ -11,6 +11,8 @@ from etude.view.graph import Subgraph, words
 from etude.view.layers import draw
 from etude.view.slices import Sort
 
+__all__ = ["svg"]
+
 MOST = 1500
 """Nodes of a picture. Beyond it nobody can read one."""
 

@@ -9,6 +9,8 @@ from importlib.resources import files
 from etude.view.embedded import Packed
 from etude.view.slices import Sort
 
+__all__ = ["MARKS", "Figure", "Page", "Section", "Told", "render", "timeline"]
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:

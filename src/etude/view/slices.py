@@ -21,6 +21,8 @@ from etude.model.timing import Origin
 from etude.model.trace import Trace
 from etude.model.use import Use, uses
 
+__all__ = ["UNRECORDED", "Slices", "slices_of"]
+
 U8 = NDArray[np.uint8]
 MAX_TRACKS = 256
 """Tracks of one lane. What overlaps more than this many slices lies in the last one, over others."""

@@ -13,6 +13,8 @@ from etude.view import chrome, perfetto
 from etude.view.flows import Flows, flows_of, running
 from etude.view.slices import Slices, slices_of
 
+__all__ = ["write_timeline"]
+
 
 def write_timeline(
     run: Run, path: Path, *, ranks: Sequence[int] | None = None, flows: bool = True,

@@ -22,7 +22,7 @@ def _start(machine, node, row):
         call_after(queue, rank, node.duration_ns, CALL_NODE_DONE, row, NONE)
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def open_custom(machine, program, row):
     """Start the nodes that wait for nothing. The collective counts as one stream."""
     node = program.nodes[row]
@@ -33,7 +33,7 @@ def open_custom(machine, program, row):
             _start(machine, program.nodes[i], i)
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def custom_done(machine, program, row):
     """A node of the trace is through: start those it frees. Gives back the collective if it was the last, or -1."""
     nodes = program.nodes

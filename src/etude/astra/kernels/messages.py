@@ -25,7 +25,7 @@ RANK_BITS = np.int64(20)
 MIX = np.uint64(0xC2B2AE3D27D4EB4F)
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def delay_ns(dims, src, dst, size):
     """Congestion-unaware: latency per hop plus one serialization, in the first dimension that differs."""
     for d in range(len(dims)):
@@ -51,7 +51,7 @@ def _match_hash(key1, key2, mask):
     return np.int64(h >> np.uint64(32)) & mask
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def _find_match(matches, key1, key2):
     """Slot of a (tag, source, destination, size), or the empty one where it belongs."""
     mask = len(matches) - 1
@@ -61,7 +61,7 @@ def _find_match(matches, key1, key2):
     return slot
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def _take_match(clock, wires, hole):
     """Take the first record of a slot's list; the slot is emptied when the list is."""
     matches, mask = wires.matches, len(wires.matches) - 1
@@ -85,7 +85,7 @@ def _take_match(clock, wires, hole):
             hole = slot
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def _append_match(clock, wires, slot, key1, key2, record):
     wires.messages[record].next = NONE
     match = wires.matches[slot]
@@ -103,7 +103,7 @@ def _append_match(clock, wires, slot, key1, key2, record):
 # --- links, in the congestion-aware backend ---------------------------------------------------------------------------
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def _link_of(wires, message):
     """The next link of a message on its way, and the device behind it."""
     n, kind = wires.settings[0].npus, wires.dims[0].kind
@@ -117,7 +117,7 @@ def _link_of(wires, message):
     return n + dst, dst
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def _transmit(queue, wires, link, number):
     now = queue.clock[0].now
     serialization = np.float64(wires.messages[number].size) / wires.dims[0].bytes_per_ns
@@ -126,7 +126,7 @@ def _transmit(queue, wires, link, number):
     schedule(queue, now + np.int64(serialization), EVENT_LINK_FREE | (link << 3))
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def _enter_link(queue, wires, number):
     message = wires.messages[number]
     place, _ = _link_of(wires, message)
@@ -143,7 +143,7 @@ def _enter_link(queue, wires, number):
     link.tail = number
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def link_free(queue, wires, place):
     """A link has sent a message: the next one in its line enters."""
     link = wires.links[place]
@@ -154,7 +154,7 @@ def link_free(queue, wires, place):
         _transmit(queue, wires, place, number)
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def is_delivered(queue, wires, number):
     """A message reached the next device. True at the last one; else it goes on to the next link."""
     if wires.settings[0].is_aware == 0:
@@ -172,7 +172,7 @@ def is_delivered(queue, wires, number):
 # --- sending and receiving --------------------------------------------------------------------------------------------
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def _route(wires, message):
     """Hops and direction of a message that is about to enter its first link."""
     n, kind = wires.settings[0].npus, wires.dims[0].kind
@@ -238,7 +238,7 @@ def expect(queue, wires, src, dst, size, tag, tell, receiver):
     _append_match(clock, wires, slot, key1, key2, number)
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def mark_arrived(wires, number):
     """The message is there, but nobody has asked for it yet."""
     wires.messages[number].hops = NONE
@@ -254,7 +254,7 @@ def _handshake(queue, wires, src, dst, size, tag, tell, arg):
     return number
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def send(queue, wires, src, dst, size, tag, tell, arg):
     """Send; under rendezvous only once the receiver's handshake has come in."""
     if wires.settings[0].has_rendezvous == 0:
@@ -266,7 +266,7 @@ def send(queue, wires, src, dst, size, tag, tell, arg):
         expect(queue, wires, dst, src, HANDSHAKE_BYTES, tag + HANDSHAKE_TAG, TELL_HANDSHAKE_SEND, number)
 
 
-@kernel(allocates=False, absorbed=True)
+@kernel(allocates=False, inline=True)
 def receive(queue, wires, src, dst, size, tag, tell, arg):
     """Receive; under rendezvous a handshake goes to the sender first."""
     if wires.settings[0].has_rendezvous == 0:

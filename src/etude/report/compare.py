@@ -35,20 +35,17 @@ def _about(subject: Subject) -> str:
     return f"{words.plural(len(subject.run.job), 'rank')}, {subject.origin}"
 
 
-def _change(a: float, b: float) -> str:
-    """`8% longer`, of b against a."""
+def _change(a: float, b: float) -> tuple[str, str]:
+    """`8% longer` and `than`, of b against a."""
     if not a or abs(b / a - 1) < 0.0005:
-        return "as long"
-    return (
-        f"{words.percent(abs(b / a - 1))} {'longer' if b > a else 'shorter'}"
-        if b < 3 * a
-        else f"{words.times(b / a)} as long"
-    )
+        return "as long", "as"
+    if b >= 3 * a:
+        return f"{words.times(b / a)} as long", "as"
+    return f"{words.percent(abs(b / a - 1))} {'longer' if b > a else 'shorter'}", "than"
 
 
 def _verdict(a: Subject, b: Subject) -> str:
-    change = _change(a.span_ns, b.span_ns)
-    than = "as" if change.endswith("as long") else "than"
+    change, than = _change(a.span_ns, b.span_ns)
     told = f"{b.name} takes {words.time(b.span_ns)}, {change} {than} {a.name} with {words.time(a.span_ns)}."
     return f"{told[:1].upper()}{told[1:]}"
 
@@ -56,7 +53,7 @@ def _verdict(a: Subject, b: Subject) -> str:
 def _cards(a: Subject, b: Subject) -> tuple[Figure, ...]:
     cards = [
         Figure(_capital(a.name), words.time(a.span_ns), a.origin),
-        Figure(_capital(b.name), words.time(b.span_ns), f"{b.origin}, {_change(a.span_ns, b.span_ns)}"),
+        Figure(_capital(b.name), words.time(b.span_ns), f"{b.origin}, {_change(a.span_ns, b.span_ns)[0]}"),
     ]
     x, y = _parts(a), _parts(b)
     for sort, label, key in breakdown.PIECES:
