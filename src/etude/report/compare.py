@@ -104,7 +104,7 @@ def _told(a: Subject, b: Subject) -> list[Told]:
     alike = similarity(compared)
     found.append(Told(
         "info", f"The runs share {words.percent(alike['structure'])} of their operations.",
-        f"Of the time of those that both have, {words.percent(alike['time'])} is the same.", "kernels",
+        f"Of the time of those that both have, {words.percent(alike['time'])} is the same.", "compare",
     ))  # fmt: skip
     if len(a.run.job) != len(b.run.job):
         found.append(
