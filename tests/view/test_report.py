@@ -342,7 +342,7 @@ def test_two_runs_are_held_against_each_other(page: Path, chromium: browser.Brow
     assert main(["simulate", str(folder), "--system", "dgx-h100", "--slow-rank", "3=1.5", "--timing", str(times)]) == 0
     assert main(["report", str(folder), str(folder), "--system", "dgx-h100", "-o", str(out)]) == 0
     parser = checked(out.read_text())
-    assert {"spent", "timeline", "path", "kernels"} <= set(parser.ids)
+    assert {"breakdown", "timeline", "critical-path", "compare"} <= set(parser.ids)
     chromium.problems.clear()
     chromium.open(out)
     assert chromium.problems == []
