@@ -23,7 +23,7 @@ SHARED = Path(os.environ.get("ETUDE_SHARED", Path(__file__).resolve().parent.par
 TORCH = SHARED / "traces" / "h200"
 
 PREPARE = {
-    "gpt": "generate gpt3-175b --gpus 256 --tp 8 --pp 8 --global-batch 256 --to et -o gpt",
+    "gpt": "generate gpt3-175b --gpus 256 --tp 8 --pp 8 --global-batch 32 --to et -o gpt",
     "small": "generate llama3-8b --gpus 32 --tp 4 --pp 2 --global-batch 64 -o small",
 }
 COMMANDS = {
