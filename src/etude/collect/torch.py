@@ -10,7 +10,7 @@
     @collect.traced("run/", steps=3)
     def train(): ...
 
-Every rank records itself. What the options are: `etude.collect.options.Options`.
+Every rank records itself. What the options are: `etude.collect.CollectOptions`.
 """
 
 import functools

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.generate.plan import Plan
-from etude.model.job import Groups
+from etude.model.job import DEFAULT_METADATA, Groups, Job
+from etude.model.trace import Trace
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -138,3 +140,29 @@ def _table(pp: I64, labels: Sequence[Sequence[str]], value: object) -> tuple[I64
                 known[label] = value(label)  # type: ignore[operator]
             flat[start[ranks] + slot] = known[label][ranks]
     return start, flat
+
+
+def job_of(
+    name: str, traces: Sequence[Trace], program_of: I64, bound: Bindings, provenance: Mapping[str, str],
+    values: Mapping[int, Mapping[str, NDArray[Any]]] | None = None,
+) -> Job:  # fmt: skip
+    """The folded job: rank i runs traces[program_of[i]] with its slots bound."""
+    n = len(program_of)
+    return Job(
+        name=name,
+        traces=tuple(traces),
+        ranks=np.arange(n, dtype=np.int32),
+        trace_of=program_of.astype(np.int32),
+        groups=bound.groups,
+        group_start=bound.group_start,
+        group_of=bound.group_of,
+        peer_start=bound.peer_start,
+        peer_of=bound.peer_of,
+        id_base=np.zeros(n, np.uint64),
+        tag_base=np.zeros(n, np.int64),
+        world_size=n,
+        metadata=(DEFAULT_METADATA,),
+        metadata_of=np.zeros(n, np.int32),
+        values=values or {},
+        provenance={"tool": "etude generate", **provenance},
+    )

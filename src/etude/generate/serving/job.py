@@ -18,7 +18,7 @@ from etude.errors import UsageError
 from etude.generate.blocks.ops import Op, bytes_of
 from etude.generate.model.shape import Family, Model
 from etude.generate.plan import Plan
-from etude.generate.ranks import Grid, bind
+from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.serving.batching import Batched, BatchLimits, Pass, batch
 from etude.generate.serving.ops import Passes, Served
 from etude.generate.serving.options import Serving
@@ -27,7 +27,7 @@ from etude.generate.serving.requests import Request
 from etude.generate.train.fragment import Book
 from etude.generate.train.job import shard_of
 from etude.machine.system import Device
-from etude.model.job import DEFAULT_METADATA, Job
+from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
 from etude.model.trace import Trace
@@ -121,25 +121,8 @@ def serve(
             traces.append(trace)
             slots.append((groups, peers))
     program = program_of[grid.at["dp"], grid.at["pp"]]
-    bound = bind(grid, slots, program)
-    n = plan.gpus
-    job = Job(
-        name=name or f"{model.name}-serve",
-        traces=tuple(traces),
-        ranks=np.arange(n, dtype=np.int32),
-        trace_of=program.astype(np.int32),
-        groups=bound.groups,
-        group_start=bound.group_start,
-        group_of=bound.group_of,
-        peer_start=bound.peer_start,
-        peer_of=bound.peer_of,
-        id_base=np.zeros(n, np.uint64),
-        tag_base=np.zeros(n, np.int64),
-        world_size=n,
-        metadata=(DEFAULT_METADATA,),
-        metadata_of=np.zeros(n, np.int32),
-        provenance={"tool": "etude generate", "model": model.name, "serving": "yes"},
-    )
+    about = {"model": model.name, "serving": "yes"}
+    job = job_of(name or f"{model.name}-serve", traces, program, bind(grid, slots, program), about)
     tokens = max((p.tokens for instance in instances for b in instance.batches for p in b.passes), default=1)
     token = sum(s.kv_bytes * -(-s.model.layers // plan.pp) for s in served)
     held = max(sum(b.kv_tokens for b in instance.batches) for instance in instances)

@@ -15,7 +15,7 @@ from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.model.shape import Model
 from etude.generate.plan import Attention, Plan, Precision
-from etude.generate.ranks import Grid, bind
+from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.train.fragment import Book
 from etude.generate.train.lengths import Dealt, Lengths, deal, with_lengths, work_of
@@ -23,10 +23,9 @@ from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
 from etude.generate.train.stage import Layout, Walk
-from etude.model.job import DEFAULT_METADATA, Job
+from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
-from etude.model.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -152,7 +151,10 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
         trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
         traces.append(trace)
         slots.append((groups, peers))
-    job = _job(name or model.name, Grid.of(plan), traces, slots, model, plan)
+    grid = Grid.of(plan)
+    about = {"model": model.name, "schedule": plan.schedule}
+    values = skewed(grid, traces, plan)
+    job = job_of(name or model.name, traces, grid.at["pp"], bind(grid, slots), about, values)
     found = Generated(
         model=model,
         plan=plan,
@@ -227,28 +229,3 @@ def _model_flops(blocks: list[Block], plan: Plan) -> int:
 
 def is_product(name: str) -> bool:
     return name in ("aten::mm", "aten::bmm") or "attention" in name or "convolution" in name
-
-
-def _job(
-    name: str, grid: Grid, traces: list[Trace], slots: list[tuple[list[str], list[str]]], model: Model, plan: Plan
-) -> Job:
-    bound = bind(grid, slots)
-    n = plan.gpus
-    return Job(
-        name=name,
-        traces=tuple(traces),
-        ranks=np.arange(n, dtype=np.int32),
-        trace_of=grid.at["pp"].astype(np.int32),
-        groups=bound.groups,
-        group_start=bound.group_start,
-        group_of=bound.group_of,
-        peer_start=bound.peer_start,
-        peer_of=bound.peer_of,
-        id_base=np.zeros(n, np.uint64),
-        tag_base=np.zeros(n, np.int64),
-        world_size=n,
-        metadata=(DEFAULT_METADATA,),
-        metadata_of=np.zeros(n, np.int32),
-        values=skewed(grid, traces, plan),
-        provenance={"tool": "etude generate", "model": model.name, "schedule": plan.schedule},
-    )
