@@ -253,7 +253,7 @@ def _schedule(row: Row, m: Model, pp: int, micro_batches: int, said: list[str]) 
         chunks = fitting[0]
         said.append(f"{chunks} chunks a rank (the most up to 3 that divide the layers)")
     if chunks > 1 and (micro_batches % pp or m.layers < pp * chunks):
-        said.append("not interleaved: micro-batches are no multiple of the ranks")
+        said.append("not interleaved: micro-batches are not a multiple of the ranks")
         chunks = 1
     return f"interleaved:{chunks}" if chunks > 1 else "1f1b"
 

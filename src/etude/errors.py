@@ -9,7 +9,7 @@
     ├── UsageError                 the caller asked for something that cannot be
     ├── ClusterError               ... with the description of a cluster or a device
     └── AnswerNo                   nothing is broken, the answer is no; exit code 1
-        └── DeadlockError          ranks wait for one another for ever
+        └── DeadlockError          ranks wait for one another and never complete
 
 Each has a problem, a place (`where`) and, if there is one, a way out (`hint`).
 """
@@ -88,7 +88,7 @@ class AnswerNo(EtudeError):  # noqa: N818 - an answer, not a fault
 
 
 class DeadlockError(AnswerNo):
-    """Ranks wait for one another for ever."""
+    """Ranks wait for one another and never complete."""
 
     waiting: tuple[dict[str, object], ...]
     """Who waits: rank, ranks, node, what it waits at, for whom."""

@@ -86,12 +86,12 @@ def test_a_plan_file_under_flags(tiny: str, tmp_path: Path, capsys):
 @pytest.mark.parametrize(
     ("args", "problem"),
     [
-        (["--gpus", "6", "--tp", "4"], "no multiple of tp 4"),
+        (["--gpus", "6", "--tp", "4"], "not a multiple of tp 4"),
         (["--gpus", "8", "--tp", "8"], "4 attention heads cannot be split over 8"),
         (["--gpus", "8", "--pp", "8"], "4 layers cannot fill 8"),
-        (["--gpus", "2", "--global-batch", "3"], "no multiple of dp 2"),
+        (["--gpus", "2", "--global-batch", "3"], "not a multiple of dp 2"),
         (["--gpus", "4", "--pp", "4", "--schedule", "spiral"], "unknown pipeline schedule"),
-        (["--gpus", "4", "--ep", "3"], "no multiple of ep 3"),
+        (["--gpus", "4", "--ep", "3"], "not a multiple of ep 3"),
         (["--gpus", "4", "--ep", "4"], "`tiny` has no experts"),
         (["--zero", "4"], "no ZeRO stage 4"),
         (["--sp"], "goes with tensor parallelism"),

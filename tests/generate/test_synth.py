@@ -311,7 +311,7 @@ def test_the_grid_has_no_power_of_two():
 
 def test_what_cannot_be_is_refused():
     learned = learn([training(gpus=8, tp=2, seq=64)])
-    with pytest.raises(UsageError, match="no multiple of 8"):
+    with pytest.raises(UsageError, match="not a multiple of 8"):
         make(learned, MakeOptions(ranks=12))
     with pytest.raises(UsageError, match="cannot be cut"):
         make(learned, MakeOptions(ranks=3))

@@ -184,3 +184,27 @@ def test_levels_beside_a_graph_must_fit_it(folder: Path):
 def test_the_same_job_by_name_and_by_value(folder: Path):
     job: Job = etude.open(folder / "w")
     assert etude.simulate(job, etude.open_system(folder / "pair.yaml")).makespan_ns > 4000 * 2 * 3 / 4
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "simulate {job} --system {graph}",
+        "predict gpt2 --tp 2 --gpus 4 --seq 64 --system {graph}",
+        "plan gpt2 --gpus 4 --seq 64 --tries 1 --system {graph}",
+        "generate gpt2 --gpus 4 --seq 64 --system {graph} --no-write",
+        "roofline {job} --system {graph}",
+        "metrics {job} --system {graph}",
+        "report {job} --system {graph} -o {out}",
+        "systems show {graph}",
+        "anonymise {job} --times-on {graph} -o {job}-copy",
+    ],
+)
+def test_every_command_opens_a_graph(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    graph = tmp_path / "cluster.yaml"
+    rates = "{attribute: etude.memory_bandwidth, value: 1TB/s}, {attribute: etude.memory, value: 80GB}"
+    graph.write_text(GRAPH + FIGURES.replace("{attribute: etude.memory, value: 1GB}", rates))
+    job = tmp_path / "job"
+    assert main(["generate", "gpt2", "--tp", "2", "--gpus", "4", "--seq", "64", "-o", str(job)]) == 0
+    words = command.format(job=job, graph=graph, out=tmp_path / "report.html").split()
+    assert main(words) == 0, capsys.readouterr().err

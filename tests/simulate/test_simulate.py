@@ -333,7 +333,7 @@ def test_two_orders_on_two_groups_are_a_deadlock_that_is_explained():
     with pytest.raises(DeadlockError) as caught:
         simulate(job, ONE)
     text = str(caught.value)
-    assert "2 ranks wait for ever" in text
+    assert "2 ranks never complete" in text
     assert (
         "rank 0: node 10 (all_reduce `sum`), the 1st of group `g`, waits for rank 1, which has not come to it" in text
     )

@@ -368,7 +368,7 @@ def test_a_slow_rank_is_the_first_finding(page: Path, tmp_path: Path, capsys: py
     capsys.readouterr()
     assert main(["report", str(folder), "--timing", str(times), "-o", str(out)]) == 0
     told = capsys.readouterr().err.splitlines()
-    assert told[1] == "▲ Rank 3 takes 50% longer than its likes, all along."
+    assert told[1] == "▲ Rank 3 takes 50% longer than its peers, all along."
     assert told[1][2:] in out.read_text()
 
 

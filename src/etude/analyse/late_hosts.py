@@ -3,7 +3,7 @@
 A rank that waits for others stands in a collective or a receive, and that is no idleness; a rank whose own host is late
 has a device that runs nothing at all. So idle time tells who is late from who waits, on each rank's own clock.
 
-    e(r, s) = (idle time of rank r in step s - middle over its likes) / middle length of step s
+    e(r, s) = (idle time of rank r in step s - middle over its peers) / middle length of step s
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_ERROR = 0.002
 
 
 def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> list[Slow]:
-    """Ranks by position; the factor is 1 + the part of a step that the device was idle more than those of its likes."""
+    """Ranks by position; the factor is 1 + the part of a step that the device was idle more than those of its peers."""
     count = stretches.count if stretches.by_step else 1  # equal parts of ranks' nodes are not the same parts
     idle = np.full((len(run.job.ranks), count), np.nan)
     span, role = idle.copy(), np.zeros(len(run.job.ranks), np.int64)

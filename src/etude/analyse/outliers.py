@@ -1,4 +1,4 @@
-"""Who is slower than the others, since when, and how sure that is: medians over likes, so that few cannot mislead.
+"""Who is slower than the others, since when, and how sure that is: medians over peers, so that few cannot mislead.
 
 A sample is one time of one unit (a rank, a group, a pair of ranks), of one key (what it did), in one segment (a step).
 Only samples of one key are compared, so units may do different things and different amounts of them.
@@ -19,7 +19,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 SURE: Final = 5.0
-"""Standard errors above its likes from which a unit is named."""
+"""Standard errors above its peers from which a unit is named."""
 MOST_NAMED: Final = 4
 """One in so many may be slower than the others."""
 LIKELY: Final = 3.5
@@ -50,7 +50,7 @@ MEDIAN_ERROR: Final = 1.2533
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:
-    """How much slower units were than their likes in each segment: units x segments, NaN where unknown."""
+    """How much slower units were than their peers in each segment: units x segments, NaN where unknown."""
 
     log_slower: F64
     error: F64
@@ -61,7 +61,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """A unit that is slower than its likes in the segments first to last."""
+    """A unit that is slower than its peers in the segments first to last."""
 
     unit: int
     factor: float
@@ -104,7 +104,7 @@ def weighted_median(group: I64, value: F64, weight: F64, groups: int) -> F64:
 
 
 def residuals(unit: I64, key: I64, log_time: F64, keys: int) -> tuple[F64, F64]:
-    """(how far each sample lies from the middle of its likes, by which factor such distances are too small of each
+    """(how far each sample lies from the middle of its peers, by which factor such distances are too small of each
     key). Likes are the samples of its key, and where all units have a key equally often, those that come in the same
     place of the unit's order, so that what is called alike and is not (the first and the second of two copies) is not
     compared. Samples of a unit are in the order in which they ran."""

@@ -48,7 +48,7 @@ class Segments:
         return found
 
     def name(self, segment: int) -> str:
-        return f"step {self.first_step(segment)}" if self.by_step else f"{segment} eighths of the run"
+        return f"step {self.first_step(segment)}" if self.by_step else f"{segment / PARTS:.0%} of the run"
 
     def first_step(self, segment: int) -> int:
         return int(self.steps[segment * self.width]) if self.by_step else segment

@@ -62,7 +62,7 @@ class Links:
         unit, key, segment, log = unit[inside], key[inside], segment[inside], log[inside]
         alone = shared(unit, key, len(self.keys)) < 2  # of two alike the slower is named, and no more than likely
         shape = len(self.units), len(self.keys), self.segments.count
-        for itself in (False, True):  # those that have likes are compared with them, others with themselves over time
+        for itself in (False, True):  # those that have peers are compared with them, others with themselves over time
             mine = alone[key] == itself
             if mine.any():
                 step_ns = rounded_to(np.rint(np.exp(log[mine])).astype(np.int64))

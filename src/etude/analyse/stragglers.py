@@ -2,7 +2,7 @@
 
 Being slow is told apart from waiting: kernels are compared with the same kernels of other ranks, host calls with the
 same calls, idle time with that of the same program elsewhere, and the transfer of a collective is what its last member
-saw, so a rank that waits looks no slower than one that does not. `outliers` says how likes are compared;
+saw, so a rank that waits looks no slower than one that does not. `outliers` says how peers are compared;
 docs/analyse/stragglers.md has the definitions.
 """
 
@@ -35,7 +35,7 @@ from etude.model.use import Use
 __all__ = ["missing_only", "stragglers"]
 
 LEAST: Final = 0.06
-"""A unit is named if it is this much slower than its likes."""
+"""A unit is named if it is this much slower than its peers."""
 NODE: Final = 8
 """Ranks of a node, where nothing else is said."""
 KINDS: Final = ("slow_rank", "slow_link", "late_host", "missing_participant")
@@ -148,7 +148,7 @@ def _rank_finding(rank: int, one: Slow, kind: str, what: str, stretches: Segment
 def _link_finding(link: SlowLink, stretches: Segments) -> Straggler:
     one = link.slow
     pct = 100 * (one.factor - 1)
-    evidence = f"{link.label} take {pct:.1f}% longer than those of their likes, waiting apart, {_when(one, stretches)}"
+    evidence = f"{link.label} take {pct:.1f}% longer than those of their peers, waiting apart, {_when(one, stretches)}"
     if link.units > 1:
         common = f"rank{'s' if len(link.ranks) > 1 else ''} {ranges(np.array(link.ranks))}"
         evidence += f"; so do {link.units - 1} more groups or pairs that have {common} in common"

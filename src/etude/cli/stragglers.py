@@ -51,4 +51,4 @@ def stragglers(
         return
     if csv or md or len(found):
         emit(found, csv=csv, md=md)
-    say(f"{len(found)} findings" if len(found) else "nobody stands out")
+    say(f"{len(found)} findings" if len(found) else "no straggler found")

@@ -110,12 +110,13 @@ class Plan:
         inner = self.tp * self.cp * self.pp
         if self.gpus % inner:
             raise ClusterError(
-                f"{self.gpus:,} ranks are no multiple of tp {self.tp} x cp {self.cp} x pp {self.pp} = {inner:,}",
+                f"{self.gpus:,} ranks are not a multiple of tp {self.tp} x cp {self.cp} x pp {self.pp} = {inner:,}",
                 hint=f"--gpus {-(-self.gpus // inner) * inner:,}",
             )
         if self.stage_ranks % (self.ep * self.etp):
             raise ClusterError(
-                f"experts: the {self.stage_ranks:,} ranks of a stage are no multiple of ep {self.ep} x etp {self.etp}",
+                f"experts: the {self.stage_ranks:,} ranks of a stage are not a multiple of "
+                f"ep {self.ep} x etp {self.etp}",
                 hint=f"an --ep that divides {self.stage_ranks // self.etp:,}",
             )
         if self.sp and self.tp == 1:
@@ -129,7 +130,7 @@ class Plan:
         step = self.dp * self.micro_batch
         if self.global_batch % step:
             raise ClusterError(
-                f"a batch of {self.global_batch:,} is no multiple of dp {self.dp} x micro-batch {self.micro_batch}",
+                f"a batch of {self.global_batch:,} is not a multiple of dp {self.dp} x micro-batch {self.micro_batch}",
                 hint=f"--global-batch {-(-self.global_batch // step) * step}",
             )
         if not 1.0 <= self.moe_skew <= max(2.0, self.ep):

@@ -61,7 +61,7 @@ def _headline(row: dict[str, Any]) -> str:
     slower = row["slowdown_pct"] or 0
     much = f"{words.times(1 + slower / 100)} as long as" if slower >= 100 else f"{slower:.0f}% longer than"
     when = {"acute": ", for a part of the run", "chronic": ", all along"}.get(row["pattern"], "")
-    return f"{who.get(row['kind'], ranks.capitalize())} takes {much} its likes{when}."
+    return f"{who.get(row['kind'], ranks.capitalize())} takes {much} its peers{when}."
 
 
 def section(subject: Subject) -> Section:
@@ -70,7 +70,7 @@ def section(subject: Subject) -> Section:
                        "ranks to see who holds the others up.")  # fmt: skip
     rows = subject.stragglers.to_pylist()
     if not rows:
-        return Section(SECTION, "Stragglers", "", empty="No rank, link or host is slower than its likes, and nobody is "
+        return Section(SECTION, "Stragglers", "", empty="No rank, link or host is slower than its peers, and nobody is "
                        "missing.")  # fmt: skip
     columns = [
         Heading("rank", "rank"), Heading("kind", "what", lambda k: SAID.get(k, k), number=False),

@@ -43,7 +43,7 @@ def explain(lowered: Lowered, nodes: Table) -> DeadlockError:
     causes = _causes(lowered)
     left = int((nodes["waits"] != DONE).sum())
     stuck = sum(int((lowered.classes.of == lowered.classes.of[w.at]).sum()) for w in {w.at: w for w in waits}.values())
-    who = f"{stuck:,} rank{'s wait' if stuck != 1 else ' waits'} for ever"
+    who = f"{stuck:,} rank{'s never complete' if stuck != 1 else ' never completes'}"
     lines = [f"deadlock: {who}; {left:,} of {len(nodes):,} simulated nodes never end"]
     lines += [f"  {_who(lowered, w.at)}: {w.text}" for w in waits[:SHOWN]]
     if len(waits) > SHOWN:

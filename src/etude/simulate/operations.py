@@ -261,7 +261,7 @@ def _eager(lowered: Lowered, size: I64) -> Bool:
 
 
 def _lone(lowered: Lowered, notes: list[str]) -> _Part:
-    """Sends and receives whose partner should be there and is not. An eager send ends, the others wait for ever."""
+    """Sends and receives whose partner should be there and is not. An eager send ends, the others never complete."""
     links, sides, pairs = lowered.matching.links, lowered.matching.sides, lowered.matching.pairings
     first = lowered.is_simulated
     parts: list[tuple[I64, I64, Bool]] = []

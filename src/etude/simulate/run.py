@@ -34,7 +34,8 @@ def simulate(
 ) -> Simulated:
     """What the job does on the system. Options by name (`policy="priority"`), or made before.
 
-    Raises DeadlockError where ranks wait for one another for ever. Ctrl-C ends it with what is done, `partial`.
+    Raises DeadlockError where ranks wait for one another and never complete. Ctrl-C ends it with what is done,
+    `partial`.
     """
     if options is not None and more:
         raise UsageError("options are given twice: as one value and by name")

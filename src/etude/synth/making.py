@@ -57,7 +57,7 @@ class MakeOptions:
 
 
 def make(learned: Learned, options: MakeOptions | None = None) -> Job:
-    """The job. Refused where the ranks are no multiple of what was learned, or cannot be cut."""
+    """The job. Refused where the ranks are not a multiple of what was learned, or cannot be cut."""
     options = options or MakeOptions()
     template = learned.template(options.ranks or learned.templates[0].ranks)
     world = LearnedWorld(template, options.ranks or template.ranks)

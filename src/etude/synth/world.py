@@ -47,7 +47,7 @@ class LearnedWorld:
         t = self.template
         copies, rest = divmod(ranks, t.ranks)
         if rest:
-            raise UsageError(f"{ranks} ranks are no multiple of {t.ranks}", hint=f"--ranks {(copies + 1) * t.ranks}")
+            raise UsageError(f"{ranks} ranks are not a multiple of {t.ranks}", hint=f"--ranks {(copies + 1) * t.ranks}")
         at = self._places(copies)
         self.role_of = np.empty(ranks, np.int64)
         self.role_of[at.ravel()] = np.tile(role_of, copies)

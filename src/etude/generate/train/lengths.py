@@ -59,7 +59,7 @@ class Lengths:
         return cls(tokens, share / share.sum())
 
     def stream(self, seed: int, longest: int) -> Iterator[int]:
-        """Samples one after another, for ever; cut at the sequence length."""
+        """Samples one after another, without end; cut at the sequence length."""
         random = np.random.default_rng(seed)
         while True:
             yield from np.minimum(random.choice(self.tokens, 4096, p=self.share), longest).tolist()

@@ -121,7 +121,7 @@ class Program:
 
 def _in_turn(kind: NDArray[np.uint8], stream: I64) -> list[tuple[int, int]]:
     """Collectives of a stream one after another, as issued: members that took them in another order would wait for
-    one another for ever."""
+    one another and never complete."""
     found: list[tuple[int, int]] = []
     calls = kind == int(Kind.COLL)
     for one in np.unique(stream[calls]).tolist():

@@ -69,7 +69,7 @@ def _check_users(report: Report, programs: ProgramClasses, matching: Matching) -
         node = report.id_of(int(at[0]), int(first_row[use]))
         what = f"node {node} uses {group}, which rank {job.ranks[at[0]]} is not a member of"
         rows = sides.rows[sides.span(int(uses.side[use]))]
-        report.nodes("not_a_member", at, rows, what, "only members may call a collective; the others wait for ever")
+        report.nodes("not_a_member", at, rows, what, "only members may call a collective; the others never complete")
 
 
 def named(report: Report, group: int) -> str:
@@ -251,7 +251,7 @@ def _report_calls(
     if len(places) > 1:
         what += f" (so on {len(places) - 1:,} more groups)"
     row = _row_of_call(matching, group, int(at[0]), difference.k)
-    hint = "every member must issue the same collectives in the same order, or all of them wait for ever"
+    hint = "every member must issue the same collectives in the same order, or none of them completes"
     if row < 0:
         report.ranks(difference.kind, job.ranks[at], what, _other_group(report, matching, group, int(at[0])) or hint)
     else:
