@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from etude.errors import FormatError, UsageError
 from etude.kernels.varint import decode_varint
-from etude.model.feeder.feed import Feeder, FeederGraph, Missing, check_missing, raise_cycle, raise_dangling
+from etude.model.feeder.feed import Feeder
 from etude.model.feeder.node_view import Bound, NodeView
+from etude.model.feeder.source import FeederGraph, Missing, check_missing, raise_cycle, raise_dangling
 from etude.model.fingerprint import Fingerprint
 from etude.model.job import Groups
 from etude.model.schema import COLUMN, Kind
