@@ -40,6 +40,17 @@ class LevelKind(StrEnum):
     """Each to a switch (or a fabric of switches) with all of its bandwidth."""
 
 
+class LevelPort(StrEnum):
+    """How a device reaches a switch level that is not the innermost."""
+
+    NONE = ""
+    """As the bandwidths say: `etude.machine.fabrics.own_ports`."""
+    OWN = "own"
+    """Through a port that no other level uses."""
+    SHARED = "shared"
+    """Through the switch of the level below, as the tiers of a fat tree."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
     """What an op of one class costs beyond its roofline; see docs/costs.md for the formula."""
@@ -112,6 +123,9 @@ class Level:
     in_switch_efficiency: float = figure("fraction", "the same for reduction in the switch; 0: no such", 0.0, zero=True)
     oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
+    port: LevelPort = figure(
+        "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE, of=LevelPort
+    )
     step_ns: Mapping[str, float] = figure(
         "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True
     )

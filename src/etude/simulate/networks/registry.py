@@ -65,7 +65,7 @@ class _Column:
 
 _COLUMNS: Final = (
     *("src", "dst", "delay_ns", "has_deps", "put", "waits", "succ_start", "succ", "left", "touch_start", "touch"),
-    *("path_of", "path_start", "path_link", "sizes", "lags", "seats"),
+    *("path_of", "path_line", "path_start", "path_link", "sizes", "lags", "seats"),
 )
 
 
@@ -89,7 +89,7 @@ class Registry:
         self.columns = {name: _Column() for name in _COLUMNS}
         self.plans: dict[int, int] = {}
         self.kept: list[Schedule] = []  # ids of dead schedules could come again
-        self.plan_rows: list[tuple[int, int, int, int]] = []
+        self.plan_rows: list[tuple[int, int, int, int, int]] = []
         self.ways: dict[Hashable, int] = {}
         self.sizes: dict[tuple[int, int], int] = {}
         self.lags: dict[int, int] = {}
@@ -108,7 +108,7 @@ class Registry:
         self._register_messages([operations[i] for i in single], [first + i for i in single])
         alone = set(single)
         asked: list[tuple[I64, I64, I64]] = []
-        new: list[tuple[Hashable, int]] = []
+        new: list[tuple[Hashable, int, int]] = []
         rest = [(first + i, op) for i, op in enumerate(operations) if i not in alone]
         keys = []
         for _, op in rest:
@@ -119,7 +119,7 @@ class Registry:
             if key not in self.ways:
                 self.ways[key] = -1
                 asked.append(self._pairs(op))
-                new.append((key, len(op.schedule)))
+                new.append((key, plan, len(op.schedule)))
             if (plan, op.size_bytes) not in self.sizes:
                 sizes = op.schedule.transfer_bytes(op.size_bytes)
                 self.sizes[plan, op.size_bytes] = self.columns["sizes"].add(sizes)
@@ -142,6 +142,7 @@ class Registry:
             messages[i].schedule.transfer_bytes(messages[i].size_bytes)
         vertex = self.topology.device[pair].astype(np.int64)
         path0 = self._add_paths(vertex[:, 0], vertex[:, 1], np.array([op.flow for op in messages], np.int64))
+        self.columns["path_line"].add(np.full(len(messages), -1))
         size0 = self.columns["sizes"].add(size)
         for i, (row, op) in enumerate(zip(rows, messages, strict=True)):
             place = (self._plan(op.schedule), UNBORN, 3, 2, path0 + i, size0 + i)
@@ -197,11 +198,30 @@ class Registry:
         count = np.bincount(member, minlength=everyone)
         base = add["touch"].add(transfer[np.lexsort((transfer, member))])
         add["touch_start"].add(base + np.cumsum(count) - count)
-        row = (first, len(s), add["left"].add(count), everyone)
+        row = (first, len(s), add["left"].add(count), everyone, self._most_lines(s))
         self.plans[id(schedule)] = len(self.plan_rows)
         self.plan_rows.append(row)
         self.kept.append(schedule)
         return len(self.plan_rows) - 1
+
+    def _most_lines(self, s: Schedule) -> int:
+        """Connections that may carry several transfers of the schedule, whatever the ways: 0 where none does."""
+        if self.options.model != "flow" or not len(s):
+            return 0
+        pair = s.src.astype(np.int64) * (s.members + s.helpers) + s.dst
+        each = pair if self.topology.dimensions else pair * s.chunks + s.chunk
+        moves = s.src != s.dst
+        return len(np.unique(each[moves])) if len(np.unique(pair[moves])) < moves.sum() else 0
+
+    def _lines(self, plan: int, path: I64) -> I64:
+        """The connection of each transfer: those that go the same way have one in common."""
+        if self.plan_rows[plan][4] == 0:
+            return np.full(len(path), -1)
+        s = self.kept[plan]
+        moves = np.flatnonzero(s.src != s.dst)
+        line = np.full(len(path), -1)
+        line[moves] = np.unique(path[moves], return_inverse=True)[1]
+        return line
 
     def _pairs(self, op: Operation) -> tuple[I64, I64, I64]:
         vertex = self.topology.device[np.asarray(op.members, np.int64)].astype(np.int64)
@@ -211,19 +231,21 @@ class Registry:
         way = op.flow + op.schedule.chunk.astype(np.int64)
         return vertex[op.schedule.src], vertex[op.schedule.dst], way
 
-    def _find_ways(self, asked: list[tuple[I64, I64, I64]], new: list[tuple[Hashable, int]]) -> None:
+    def _find_ways(self, asked: list[tuple[I64, I64, I64]], new: list[tuple[Hashable, int, int]]) -> None:
         if not any(len(part) for part, _, _ in asked):
-            self.ways |= {key: 0 for key, _ in new}  # one member alone goes nowhere
+            self.ways |= {key: 0 for key, _, _ in new}  # one member alone goes nowhere
             return
         at = self._add_paths(*(np.concatenate(part) for part in zip(*asked, strict=True)))
-        for key, count in new:
-            self.ways[key] = at
-            at += count
+        path, done = self.columns["path_of"].parts[-1], 0
+        for key, plan, count in new:
+            self.ways[key] = at + done
+            self.columns["path_line"].add(self._lines(plan, path[done : done + count]))
+            done += count
 
     def _add_paths(self, src: I64, dst: I64, way: I64) -> int:
         """Ways of these pairs of vertices; equal ones are kept once. Returns where in `path_of` they begin."""
         table = np.stack((src * len(self.topology.kind) + dst, np.zeros_like(way) if self.topology.dimensions else way))
-        order = np.lexsort(table)
+        order = np.lexsort(table[::-1])
         new = np.append(True, (np.diff(table[:, order], axis=1) != 0).any(axis=0))
         which = np.empty(len(src), np.int64)
         which[order] = np.cumsum(new) - 1
@@ -231,7 +253,7 @@ class Registry:
         start, found = self.routes.paths(src[once], dst[once], way[once])
         self.most_hops = max(self.most_hops, int(np.diff(start).max()))
         first = self.columns["path_start"].add(self.columns["path_link"].add(found) + start)
-        return self.columns["path_of"].add(first + which)
+        return self.columns["path_of"].add(first + _first_alike(table[0, once], start, found)[which])
 
     # --- state
 
@@ -239,7 +261,7 @@ class Registry:
         """What the kernels take, before anything has happened. Its places are nobody's yet."""
         o, links, column = self.options, len(self.topology.src), {n: c.array() for n, c in self.columns.items()}
         plans = _table(PLAN, [(*row, -1) for row in self.plan_rows])
-        slots = max(slots, int((plans["transfers"] + plans["members"]).max(initial=1)))
+        slots = max(slots, int((plans["transfers"] + plans["members"] + plans["lines"]).max(initial=1)))
         carried, places = self._places()
         # Per us, so that a rate in whole bytes is exact where it is whole in bytes per us.
         reduce = round(o.reduce_bytes_per_s / 1e6)
@@ -253,7 +275,7 @@ class Registry:
             done=numbers[1],
             carried=carried,
             schedules=self._schedules(plans),
-            paths=Paths(column["path_of"], column["path_start"], column["path_link"]),
+            paths=Paths(column["path_of"], column["path_line"], column["path_start"], column["path_link"]),
             amounts=Amounts(column["sizes"], column["lags"], column["seats"], self.instances),
             slots=np.zeros(slots, SLOT),
             events=empty_queue(slots),
@@ -290,6 +312,22 @@ class Registry:
         links = np.zeros(len(self.topology.src), LINK)
         links["latency_ns"], links["bytes_per_ns"] = self.topology.latency_ns, self.topology.bytes_per_s / 1e9
         return links
+
+
+def _first_alike(pair: I64, start: I64, links: Any) -> I64:
+    """Of each way the first of those between the same two ends over the same links. Equal pairs lie together."""
+    again = np.flatnonzero(np.append(False, np.diff(pair) == 0))
+    alike = np.arange(len(pair))
+    if len(again):
+        some = np.union1d(again, again - 1)
+        length = np.diff(start)[some]
+        rows = np.full((len(some), int(length.max()) + 1), -1, np.int64)
+        rows[:, 0] = pair[some]
+        column = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        rows[np.repeat(np.arange(len(some)), length), column + 1] = links[np.repeat(start[some], length) + column]
+        _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        alike[some] = some[first[which.ravel()]]
+    return alike
 
 
 def _table(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]]) -> Table:

@@ -17,7 +17,7 @@ import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import take
-from etude.simulate.networks.flow import begin_flow, end_flow, share_out
+from etude.simulate.networks.flow import begin_flow, end_flow, leave_line, share_out, take_line
 from etude.simulate.networks.links import hop
 from etude.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
 from etude.simulate.networks.state import END, I64, LAND, MOVE, NEVER, START, UNBORN, WHOLE, FlowState, LinkState
@@ -57,7 +57,14 @@ def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> 
 
 @kernel(allocates=False)
 def _move(state: LinkState, flows: FlowState | None, slot: int) -> None:
-    """The transfer goes on to its next link, or to all links of its way."""
+    """The transfer goes on to its next link, or to all links of its way as soon as its connection is free."""
+    it = state.carried[state.slots[slot].operation]
+    if flows is None or state.amounts.size_bytes[it.size0 + slot - it.base] == 0 or take_line(state, slot):
+        _move_on(state, flows, slot)
+
+
+@kernel(allocates=False)
+def _move_on(state: LinkState, flows: FlowState | None, slot: int) -> None:
     here, amounts = state.slots[slot], state.amounts
     it = state.carried[here.operation]
     transfer = slot - it.base
@@ -128,6 +135,9 @@ def _is_there(state: LinkState, flows: FlowState | None, slot: int) -> bool:
         here = state.slots[slot]
         if here.phase == MOVE:
             end_flow(state, flows, slot)
+            after = leave_line(state, slot)
+            if after >= 0:
+                _move_on(state, flows, after)
             here.phase = LAND
             if here.tail_ns > 0:
                 put_event(state, slot, state.clock[0].now_ns + here.tail_ns)
