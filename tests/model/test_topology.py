@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from etude.errors import ClusterError
-from etude.machine.fabrics import dragonfly, fat_tree, own_ports, rail_clos, topology_of_system
+from etude.machine.fabrics import dragonfly, fat_tree, rail_clos, topology_of_system
+from etude.machine.ports import own_ports
 from etude.machine.routes import Routes, check_connected, common_switch
 from etude.machine.system import Device, Level, LevelKind, LevelPort, System
 from etude.machine.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus

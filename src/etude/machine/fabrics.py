@@ -5,16 +5,14 @@ Ways are searched: fewest hops, then widest, ECMP.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError
-from etude.machine.system import Level, LevelKind, LevelPort, System
+from etude.machine.ports import is_product, own_ports
+from etude.machine.system import LINED, Level, LevelKind, System
 from etude.machine.topology import Blocks, LinkList, Shape, Topology, VertexKind, Wire, product, topology_of
 
 
@@ -153,8 +151,9 @@ def topology_of_system(system: System) -> Topology:
     if system.topology is not None:
         return system.topology
     levels = system.levels
-    if all(level.kind != LevelKind.SWITCH or level.rails or at == 0 for at, level in enumerate(levels)):
-        made = product([_dimension(level) for level in levels])
+    if is_product(levels):
+        core = {at: _core(level) for at, level in enumerate(levels) if level.oversubscription > 1}
+        made = product([_dimension(level) for level in levels], split_ties=True, core=core)
     elif any(level.rails for level in levels):
         raise ClusterError(
             "levels: rails beside a switch for all", where=f"system `{system.name}`", hint="`rails: true` on both"
@@ -166,31 +165,22 @@ def topology_of_system(system: System) -> Topology:
 
 
 def _dimension(level: Level) -> tuple[Shape, int, Wire]:
-    if level.oversubscription > 1:
-        raise ClusterError(f"level `{level.name}`: oversubscription is for switches without rails")
+    if level.oversubscription > 1 and level.kind != LevelKind.SWITCH:
+        raise ClusterError(f"level `{level.name}`: oversubscription is for switches")
     rate, latency = level.bandwidth_bytes_per_s * level.efficiency, round(level.latency_ns)
     if level.kind == LevelKind.RING:
         return "ring", level.size, Wire(bytes_per_s=rate / (2 if level.size > 2 else 1), latency_ns=latency)
+    if level.kind == LevelKind.MESH:
+        return "mesh", level.size, Wire(bytes_per_s=rate / 2, latency_ns=latency)
     if level.kind == LevelKind.FULL:
         return "full", level.size, Wire(bytes_per_s=rate / max(level.size - 1, 1), latency_ns=latency)
     return "switch", level.size, Wire(bytes_per_s=rate, latency_ns=latency // 2)
 
 
-def own_ports(levels: Sequence[Level]) -> list[bool]:
-    """Of each level, whether a device has a port of its own to it; if not, it is reached through the level below.
-
-    What `port` says, else: a device has at most two ports, one to scale up and one to scale out, and the second
-    belongs to the level at which the bandwidth of a device changes most (the innermost of these). Where it never
-    changes, as in a fat tree of one NIC a device, there is one port. Only a switch can be passed through.
-    """
-    rate = [level.bandwidth_bytes_per_s for level in levels]
-    change = [0.0] + [abs(math.log(b / a)) for a, b in pairwise(rate)]
-    second = change.index(max(change)) if max(change) > 0 else 0
-    own = []
-    for at, level in enumerate(levels):
-        wanted = at in (0, second) if level.port == LevelPort.NONE else level.port == LevelPort.OWN
-        own.append(at == 0 or wanted or levels[at - 1].kind != LevelKind.SWITCH)
-    return own
+def _core(level: Level) -> Wire:
+    """All that crosses a switch of the level at once: the sum of its ports over the oversubscription."""
+    rate = level.bandwidth_bytes_per_s * level.efficiency * level.size / level.oversubscription
+    return Wire(bytes_per_s=rate, latency_ns=0)
 
 
 class _Trees:
@@ -257,9 +247,10 @@ class _Trees:
 def _join_units(links: LinkList, level: Level, unit: NDArray[np.int64], rate: float, latency_ns: int) -> None:
     """Units of each row joined to one another, in a ring or each to each; all links of one carry `rate`."""
     n = level.size
-    if level.kind == LevelKind.RING:
-        wire = Wire(bytes_per_s=rate / (2 if n > 2 else 1), latency_ns=latency_ns)
-        ends = np.arange(n if n > 2 else n - 1)
+    if level.kind in LINED:
+        ring = level.kind == LevelKind.RING
+        wire = Wire(bytes_per_s=rate / (1 if ring and n == 2 else 2), latency_ns=latency_ns)
+        ends = np.arange(n if ring and n > 2 else n - 1)
         links.add_both(unit[:, ends], unit[:, (ends + 1) % n], wire, level.name)
         return
     i, j = np.triu_indices(n, 1)

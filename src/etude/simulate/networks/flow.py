@@ -2,7 +2,9 @@
 
 Every flow has a bottleneck, a full link on which nobody is faster. Rates change when a flow begins or ends; a flow ends
 at a whole ns, and all that happens in one is worked out once. What one operation sends over one connection goes in
-order, one transfer after the other, as bytes of a connection do: it takes one share of a link, however many are ready. Only flows that can feel a change are worked out again:
+order, one transfer after the other, as bytes of a connection do: it takes one share of a link, however many are ready.
+
+Only flows that can feel a change are worked out again:
 those that began, those whose bottleneck no longer is full, and those that are faster than the new share of a full link.
 All others still have their bottleneck, so the rates are those that working out all of them would give.
 """

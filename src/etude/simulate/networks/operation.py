@@ -32,6 +32,8 @@ class Operation:
     """What its bytes are to the links, in millionths: more than they are where a protocol adds flags."""
     lags: I64 | None = None
     """Of each transfer: ns more (or less) than the latency of its way."""
+    factors: I64 | None = None
+    """Of each transfer, on top of `wire_ppm` and in the same way."""
 
     @classmethod
     def message(cls, src: int, dst: int, size_bytes: int, flow: int = 0, **costs: Any) -> Operation:

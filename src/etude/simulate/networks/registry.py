@@ -128,7 +128,10 @@ class Registry:
             left = op.schedule.members + len(op.schedule)
             size0 = self.sizes[key[0], op.size_bytes]
             place = (key[0], UNBORN, left, op.schedule.members, self.ways[key], size0)
-            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, self._lags(op.lags), self._seats(op))
+            self.rows[row] = (
+                *(*place, op.launch_ns, op.wire_ppm),
+                *(self._lags(op.lags), self._lags(op.factors), self._seats(op)),
+            )
 
     def _register_messages(self, messages: Sequence[Operation], rows: Sequence[int]) -> None:
         """Messages come in hundreds of thousands: all at once, nothing shared."""
@@ -146,7 +149,7 @@ class Registry:
         size0 = self.columns["sizes"].add(size)
         for i, (row, op) in enumerate(zip(rows, messages, strict=True)):
             place = (self._plan(op.schedule), UNBORN, 3, 2, path0 + i, size0 + i)
-            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, -1, self._seats(op))
+            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, -1, -1, self._seats(op))
 
     def _lags(self, lags: I64 | None) -> int:
         if lags is None:
@@ -209,7 +212,7 @@ class Registry:
         if self.options.model != "flow" or not len(s):
             return 0
         pair = s.src.astype(np.int64) * (s.members + s.helpers) + s.dst
-        each = pair if self.topology.dimensions else pair * s.chunks + s.chunk
+        each = pair * s.chunks + self._way(s.chunk.astype(np.int64))
         moves = s.src != s.dst
         return len(np.unique(each[moves])) if len(np.unique(pair[moves])) < moves.sum() else 0
 
@@ -226,10 +229,20 @@ class Registry:
     def _pairs(self, op: Operation) -> tuple[I64, I64, I64]:
         vertex = self.topology.device[np.asarray(op.members, np.int64)].astype(np.int64)
         if op.schedule.helpers:
-            helper = common_switch(self.topology, np.asarray(op.members))
-            vertex = np.concatenate((vertex, np.full(op.schedule.helpers, helper)))
+            vertex = np.concatenate((vertex, self._helpers(op)))
         way = op.flow + op.schedule.chunk.astype(np.int64)
         return vertex[op.schedule.src], vertex[op.schedule.dst], way
+
+    def _helpers(self, op: Operation) -> I64:
+        """The switch of each helper: the one nearest to all members that it exchanges something with."""
+        s, members = op.schedule, np.asarray(op.members, np.int64)
+        with_helper = np.concatenate((s.src[s.dst >= s.members], s.dst[s.src >= s.members]))
+        helper = np.concatenate((s.dst[s.dst >= s.members], s.src[s.src >= s.members])) - s.members
+        found = np.zeros(s.helpers, np.int64)
+        for h in range(s.helpers):
+            own = np.unique(with_helper[(helper == h) & (with_helper < s.members)])
+            found[h] = common_switch(self.topology, members[own] if len(own) else members, self.routes)
+        return found
 
     def _find_ways(self, asked: list[tuple[I64, I64, I64]], new: list[tuple[Hashable, int, int]]) -> None:
         if not any(len(part) for part, _, _ in asked):
@@ -242,9 +255,15 @@ class Registry:
             self.columns["path_line"].add(self._lines(plan, path[done : done + count]))
             done += count
 
+    def _way(self, flow: I64) -> I64:
+        """Flows that may go another way: in a grid only those between opposite devices of a ring."""
+        if not self.topology.dimensions:
+            return flow
+        return flow % 2 if any(d.split_ties for d in self.topology.dimensions) else np.zeros_like(flow)
+
     def _add_paths(self, src: I64, dst: I64, way: I64) -> int:
         """Ways of these pairs of vertices; equal ones are kept once. Returns where in `path_of` they begin."""
-        table = np.stack((src * len(self.topology.kind) + dst, np.zeros_like(way) if self.topology.dimensions else way))
+        table = np.stack((src * len(self.topology.kind) + dst, self._way(way)))
         order = np.lexsort(table[::-1])
         new = np.append(True, (np.diff(table[:, order], axis=1) != 0).any(axis=0))
         which = np.empty(len(src), np.int64)

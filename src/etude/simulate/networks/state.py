@@ -64,6 +64,7 @@ CARRIED: Final = _numbers(
     "launch_ns",  # before its first transfers
     "wire_ppm",  # what its bytes are to the links
     "lag0",  # -1: its transfers take the latency of their way
+    "factor0",  # -1: the bytes of its transfers are to the links as `wire_ppm` says
     "seat0",  # -1: nobody looks at what its members compute
     "place0",
 )
@@ -208,10 +209,10 @@ class Paths(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """Of the transfers of operations, from `size0` and `lag0` on; of their members, from `seat0` on."""
+    """Of the transfers of operations, from `size0`, `lag0` and `factor0` on; of their members, from `seat0` on."""
 
     size_bytes: I64
-    lag_ns: I64
+    lag_ns: I64  # here are the factors too
     seat: I64  # the instance of each member
     instances: Table  # of `Sharing`
 

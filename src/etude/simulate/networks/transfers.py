@@ -46,6 +46,8 @@ def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> 
     wire = np.float64(size_bytes)
     if it.wire_ppm != WHOLE:
         wire *= it.wire_ppm / WHOLE
+    if it.factor0 >= 0:
+        wire *= amounts.lag_ns[it.factor0 + row - state.schedules.plans[it.plan].transfer0] / WHOLE
     if it.seat0 >= 0:
         transfer = state.schedules.transfers[row]
         for end in range(2):
