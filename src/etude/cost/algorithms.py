@@ -11,8 +11,8 @@ Every leg is bounded by the rate of one device's port at its level, so nothing b
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from dataclasses import dataclass, replace
+from functools import cache
 from math import ceil, log2, prod
 from typing import Final
 
@@ -21,6 +21,7 @@ import numpy as np
 from etude.cost import trees
 from etude.cost.groups import GroupShape, GroupSpan
 from etude.errors import UsageError
+from etude.machine.ports import is_product
 from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 
@@ -127,12 +128,13 @@ def ring(system: System, kind: Collective, shape: GroupShape, *, both: bool = Fa
             hops += passes * max(span.units - 2, 0)  # from the end back to the beginning, along the line
         hops += passes * ceil(share * span.crossings) * sum(_way_back(system, s) for s in shape.spans[: len(legs)])
         # A unit's members share the traffic that leaves it: each channel goes out through another port.
-        legs.append(Leg(span.level, hops, volume / (1 if exchange else span.below_least), rate))
+        shared = span.below_least if not exchange else 2 if both and legs else 1  # up and down leave through another
+        legs.append(Leg(span.level, hops, volume / shared, rate))
     return AlgorithmPlan((AlgorithmPhase(tuple(legs)),))
 
 
 def _way_back(system: System, span: GroupSpan) -> int:
-    """Steps from the last unit of a level to the first, which a ring takes whenever it goes on to the next unit above."""
+    """Steps from the last unit of a level to the first, which a ring takes as it goes on to the next unit above."""
     level = system.levels[span.level]
     return 0 if level.kind not in LINED else 1 if span.whole else span.units - 1
 
@@ -152,6 +154,8 @@ def tree(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
         chain = place == 0 and len(shape.spans) > 1
         level = system.levels[span.level]
         rate, volume = _rate(level, span, peers="one"), float(passes)
+        if passes == 2 and not chain:
+            volume = _tree_port(span.units)
         hops = span.units - 1 if chain else _bits(span.units)
         if level.kind in LINED and chain and passes == 2 and span.units > 2:
             volume = 1.0  # sums go one way and results the other: each has one of the two links
@@ -162,9 +166,18 @@ def tree(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
 
 
 @cache
+def _tree_port(n: int) -> float:
+    """Of two trees with half of the payload each, up and down: bytes that leave the busiest port, for each byte."""
+    out = np.zeros(n)
+    for parent in trees.double_tree(n):
+        out += 0.5 * (parent >= 0) + 0.5 * np.bincount(parent[parent >= 0], minlength=n)
+    return float(out.max())
+
+
+@cache
 def tree_load(n: int, *, whole: bool, passes: int) -> tuple[float, int]:
-    """Of two trees with half of the payload each, laid along n units in a ring or a line: bytes over the busiest link in
-    one direction, for each byte of payload, and links from the root to the farthest leaf."""
+    """Of two trees with half of the payload each, laid along n units in a ring or a line: bytes over the busiest link
+    in one direction, for each byte of payload, and links from the root to the farthest leaf."""
     load, farthest = np.zeros((2, n)), 0
     for parent in trees.double_tree(n) if passes == 2 else trees.below_root(n, 0):
         away = np.zeros(n, np.int64)
@@ -199,6 +212,8 @@ def _to_all(system: System, shape: GroupShape, *, block: float) -> AlgorithmPhas
         level = system.levels[span.level]
         members = shape.spans[place + 1].below if place + 1 < len(shape.spans) else shape.size
         outside = max(members - span.below_least, 1) * block
+        if is_product(system.levels) and shape.regular:  # on the way to units farther out it is crossed as well
+            outside = shape.size * (span.units - 1) / span.units * block
         rate = _rate(level, span, peers="all")
         last = place + 1 == len(shape.spans)
         hops = _farthest(level, span) if level.kind in LINED else 1.0 if last else 0.0
@@ -231,7 +246,8 @@ def in_switch(system: System, kind: Collective, shape: GroupShape) -> AlgorithmP
         rate = _rate(level, span, peers="all") / level.efficiency * level.in_switch_efficiency
         # All-reduce: a port gives its whole buffer and its share of the result, and takes as much.
         volume = 1 + 1 / span.units if kind == Collective.ALL_REDUCE else 1.0
-        legs.append(Leg(span.level, _PASSES.get(kind, 1), volume / span.below_least, rate, in_switch=True))
+        below = 1 if kind in _ROOTED else span.below_least
+        legs.append(Leg(span.level, _PASSES.get(kind, 1), volume / below, rate, in_switch=True))
     return AlgorithmPlan((AlgorithmPhase(tuple(legs)),), in_switch=True)
 
 
@@ -369,7 +385,7 @@ def dissemination(system: System, kind: Collective, shape: GroupShape) -> Algori
 
 def binomial(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     """Gather and scatter along a binomial tree: the root's port carries all parts but its own."""
-    phase = fan(system, kind, shape).phases[0]
+    phase = fan(system, Collective.GATHER, shape).phases[0]  # parts of many: all along one tree
     legs = []
     for leg, span in zip(phase.legs, shape.spans, strict=True):
         level = system.levels[leg.level]

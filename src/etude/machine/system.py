@@ -37,10 +37,10 @@ class LevelKind(StrEnum):
     """Each to its two neighbours; several such levels make a torus."""
     FULL = "full"
     """Each to each, the bandwidth split evenly over the peers."""
-    MESH = "mesh"
-    """Each to its two neighbours, in a line: a ring that is cut open. A device at an end has half of the bandwidth."""
     SWITCH = "switch"
     """Each to a switch (or a fabric of switches) with all of its bandwidth."""
+    MESH = "mesh"
+    """Each to its two neighbours, in a line: a ring that is cut open. A device at an end has half of the bandwidth."""
 
 
 LINED: Final = (LevelKind.RING, LevelKind.MESH)

@@ -94,15 +94,18 @@ class Carrier:
         one_switch = algorithm == "hierarchical" and len(dims) == 1 and "in_switch" in there
         if one_switch and reduces_in_switch(self.system.levels[shape.spans[0].level], shape.spans[0]):
             algorithm = "in_switch"  # which it is, on one level
-        take = self._pick(algorithm, there, dims, members, plain)
+        tiers = algorithm == "in_switch" and len(dims) > 1 and "hierarchical" in there
+        take = "hierarchical" if tiers else self._pick(algorithm, there, dims, members, plain)
         if not take:
             raise UsageError(f"{name} has no algorithm that can be carried out", hint=f"known: {', '.join(there)}")
-        if take != algorithm and len(members) > 1:
+        if take != algorithm and len(members) > 1 and not tiers:
             self.replaced[f"`{algorithm}` of {name}"] = f"`{take}`"
         protocol, start, chunks = start_ns(self.system, what, size, shape, take)
         chunks = self._chunks(what, take, size, shape, protocol, chunks)
         ways = max(self._ways(members), self._tied(what, take))
         more = self._layout(what, take, shape, members, dims)
+        if tiers:
+            more["inner"] = ["in_switch"] * len(dims)
         chunks = max(chunks, ways)
         key = (what, take, len(members), repr(more), chunks)
         if key not in self.made:
