@@ -115,9 +115,8 @@ def test_a_switch_scatters_one_chunk_while_it_gathers_another() -> None:
 
 
 def test_trees_over_nodes_are_chains_inside() -> None:
-    assert (
-        ns(two_levels(), AR, 80, 8, "tree") == 2 * (3 * 10 + 1 * 100) + 200
-    )  # of two nodes each sends half up, half down  # 160 / 4 bytes at 0.1
+    # Of two nodes each sends one half up and one half down: 80 / 4 bytes at 0.1.
+    assert ns(two_levels(), AR, 80, 8, "tree") == 2 * (3 * 10 + 1 * 100) + 200
 
 
 def test_all_to_all_by_levels_and_over_rails() -> None:

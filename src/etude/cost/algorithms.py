@@ -117,7 +117,7 @@ def ring(system: System, kind: Collective, shape: GroupShape, *, both: bool = Fa
         # Each block travels on until it is home: n(n-1)/2 block-hops a member, half of that both ways round.
         volume = (n * n // 4) / n if both else (n - 1) / 2
     share = 0.5 if both and kind not in _ROOTED else 1.0
-    legs = []
+    legs: list[Leg] = []
     for span in shape.spans:
         level = system.levels[span.level]
         exchange = kind == Collective.ALL_TO_ALL  # along one ring: blocks of many have no channels

@@ -185,8 +185,8 @@ def _by_dimension(
     ways round, there are two of each part: of an even number, one goes a step farther up, the other down.
     """
     for name in inner:
-        if name not in (*steps.REDUCE_SCATTER, "in_switch"):
-            raise ClusterError(f"{algorithm}: `{name}`", hint=f"known: {', '.join(steps.REDUCE_SCATTER)}, in_switch")
+        if name not in steps.REDUCE_SCATTER:
+            raise ClusterError(f"{algorithm}: `{name}`", hint=f"known: {', '.join(steps.REDUCE_SCATTER)}")
     turns = range(len(dims)) if algorithm == "torus" else range(1)
     ways = (False, True) if "ring_both" in inner else (False,)
     parts = [(turn, mirrored) for turn in turns for mirrored in ways]
@@ -194,25 +194,24 @@ def _by_dimension(
     for part, (turn, mirrored) in enumerate(parts):
         order = [(turn + k) % len(dims) for k in range(len(dims))]
         block = np.full(n, part * n, np.int64)
-        passes = []
+        passes: list[tuple[str, tuple[I64, I64, I64], dict[str, Any]]] = []
         for at, d in enumerate(order):
             group, place = steps.lines(dims, d)
             # Block (p1, p2, ...) lies at (p1 * n2 + p2) * n3 + ..., so that what belongs together lies together.
             below = prod(dims[e] for e in order[at + 1 :])
             slot = np.argsort(steps.block_order(inner[d], dims[d]))
-            more = {"mirrored": mirrored} if inner[d] == "ring_both" else {}
-            more |= {"switch": n + switches[d]} if inner[d] == "in_switch" else {}
-            passes.append((inner[d], (group, block[group] + slot * below, np.full(group.shape, below)), more))
+            more: dict[str, dict[str, Any]] = {
+                "ring_both": {"mirrored": mirrored},
+                "in_switch": {"switch": n + switches.get(d, 0)},
+            }
+            where = group, block[group] + slot * below, np.full(group.shape, below)
+            passes.append((inner[d], where, more.get(inner[d], {})))
             block += slot[place[d]] * below
         ready = _alone(n)
-        for name, where, more in passes if collective != AG else []:
-            ready = (steps.switch_reduce_scatter if "switch" in more else steps.REDUCE_SCATTER[name])(
-                build, *where, ready, **more
-            )
-        for name, where, more in reversed(passes) if collective != RS else []:
-            ready = (steps.switch_all_gather if "switch" in more else steps.ALL_GATHER[name])(
-                build, *where, ready, **more
-            )
+        for name, where, extra in passes if collective != AG else []:
+            ready = steps.REDUCE_SCATTER[name](build, *where, ready, **extra)
+        for name, where, extra in reversed(passes) if collective != RS else []:
+            ready = steps.ALL_GATHER[name](build, *where, ready, **extra)
         owner.append(np.argsort(block))
     owned = _owned(collective, n, len(parts)) | {"block_owner": np.concatenate(owner).astype(np.int32)}
     helpers = sum(len(switch) for switch in switches.values())
@@ -221,7 +220,8 @@ def _by_dimension(
 
 def _switches(dims: tuple[int, ...], inner: tuple[str, ...]) -> dict[int, I64]:
     """Numbers of the switches of every dimension that reduces in one: one for each line of members."""
-    found, count = {}, 0
+    found: dict[int, I64] = {}
+    count = 0
     for d, name in enumerate(inner):
         if name == "in_switch":
             found[d] = count + np.arange(prod(dims) // dims[d])

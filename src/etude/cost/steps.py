@@ -356,6 +356,7 @@ REDUCE_SCATTER: dict[str, Step] = {
     "ring": ring_reduce_scatter,
     "ring_both": both_reduce_scatter,
     "line": line_reduce_scatter,
+    "in_switch": switch_reduce_scatter,
     "direct": direct_reduce_scatter,
     "halving_doubling": halving_reduce_scatter,
 }
@@ -363,6 +364,7 @@ ALL_GATHER: dict[str, Step] = {
     "ring": ring_all_gather,
     "ring_both": both_all_gather,
     "line": line_all_gather,
+    "in_switch": switch_all_gather,
     "direct": direct_all_gather,
     "halving_doubling": doubling_all_gather,
 }
