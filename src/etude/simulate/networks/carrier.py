@@ -169,7 +169,7 @@ class Carrier:
         rings = any(level.kind in LINED for level in self.system.levels)
         plain = ("ring_both", *plain) if rings and "ring" in plain else plain
         for take in (algorithm, _LIKE.get(algorithm, ""), *plain):
-            nested = take not in _NESTED or len(dims) > 1 or (len(dims) == 1 and "ring" in there)
+            nested = take not in _NESTED or len(dims) > 1 or (len(dims) == 1 and "halving_doubling" in there)
             if take in there and nested and (take != "in_switch" or self._switch(members)):
                 return take
         return ""
