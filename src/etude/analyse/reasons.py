@@ -8,7 +8,7 @@ operations and causes sum to the span of each run, and their differences to the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +55,13 @@ def reasons(a: Run, b: Run) -> pa.Table:
     sides = _same_names(sides)
     for key in dict.fromkeys([*sides[0], *sides[1]]):
         one, two = (side.get(key, _NOTHING) for side in sides)
-        row = {"part": key[0], "what": key[1], "change": change(one[:2], two[:2]), "count_a": one[0], "count_b": two[0]}
+        row: dict[str, Any] = {
+            "part": key[0],
+            "what": key[1],
+            "change": change(one[:2], two[:2]),
+            "count_a": one[0],
+            "count_b": two[0],
+        }
         row |= {"a_ns": one[1], "b_ns": two[1], "delta_ns": two[1] - one[1]}
         row["share"] = row["delta_ns"] / total if total else None
         row["because"] = _why_idle(key[1], one, two, host) if key[0] == IDLE else _why(one, two)
