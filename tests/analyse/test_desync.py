@@ -27,8 +27,8 @@ def gather(number: int, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"profiling_name": "nccl:broadcast"}, "calls broadcast (1,024 elements, float32) where ranks 0-1, 3 call all_red"),
-     ({"input_sizes": [[2048]], "output_sizes": [[2048]]}, "input of rank 2 is 2,048 elements, that of ranks 0-1, 3 is"),
+    [({"profiling_name": "nccl:broadcast"}, "calls broadcast (1,024 elements, float32) where ranks 0-1, 3 call"),
+     ({"input_sizes": [[2048]], "output_sizes": [[2048]]}, "input of rank 2 is 2,048 elements, that of ranks 0-1, 3"),
      ({"output_sizes": [[7]]}, "output of rank 2 is 7 elements"),
      ({"input_dtypes": ["BFloat16"], "output_dtypes": ["BFloat16"]}, "data type of rank 2 is bfloat16")],
 )  # fmt: skip

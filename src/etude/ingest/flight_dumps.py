@@ -63,7 +63,8 @@ def read_job(path: Path, *, max_bytes: int | None = None, advance: Callable[[int
     world = max(dump.world for dump in dumps.values())
     every = tuple(range(world))
     first = _first_common(dumps)
-    parts, starts, ends, notes = [], [], [], []
+    parts, starts, ends = [], [], []
+    notes: list[Note] = []
     for rank, dump in sorted(dumps.items()):
         nodes = _Nodes(dump, first, world)
         parts.append(nodes.builder.part(rank, {g: m or every for g, m in dump.groups.items()}))

@@ -14,13 +14,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from etude.errors import FormatError
 from etude.kernels.compile import kernel
-
-U8 = NDArray[np.uint8]
-I64 = NDArray[np.int64]
 
 LINE: Final = 64
 """The argument ends with the line."""
@@ -55,7 +51,8 @@ class Walked(NamedTuple):
 
 
 @kernel
-def _walk(raw: U8, argument: NDArray[np.int16], stop: int) -> tuple[int, int]:
+def _walk(raw, argument, stop):  # type: ignore[no-untyped-def]
+    """(where the walk ended, what is wrong there), as in Walked."""
     size = len(raw)
     at = 0
     while at < size:
@@ -126,4 +123,4 @@ def loads(raw: bytes, path: Path) -> Any:
     except _Code as asked:
         raise FormatError(f"the pickle would run code: it asks for {asked}", path=path) from None
     except _FAULTS as problem:
-        raise FormatError(f"damaged pickle: {problem or type(problem).__name__}", path=path) from None
+        raise FormatError(f"damaged pickle: {type(problem).__name__}: {problem}", path=path) from None
