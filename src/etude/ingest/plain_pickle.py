@@ -54,7 +54,7 @@ class Walked(NamedTuple):
 def _walk(raw, argument, stop):  # type: ignore[no-untyped-def]
     """(where the walk ended, what is wrong there), as in Walked."""
     size = len(raw)
-    at = 0
+    at: Any = 0
     while at < size:
         here = at
         code = raw[at]
@@ -62,7 +62,7 @@ def _walk(raw, argument, stop):  # type: ignore[no-untyped-def]
         at += 1
         if how < 0:
             return here, 1
-        place = 0
+        place: Any = 0
         if how & 64:
             while at < size and raw[at] != 10:
                 if how & 32 and 48 <= raw[at] <= 57 and place <= size:
