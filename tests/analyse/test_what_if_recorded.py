@@ -91,7 +91,7 @@ def test_threads_that_work_side_by_side_do_not_take_turns() -> None:
 def test_a_synchronisation_waits_for_what_was_launched_before_the_recording() -> None:
     """Two kernels of 100 us without a launch, and a call that returns when they are done: the path is theirs."""
     run = run_of_events(
-        event("kernel", "early", 0, 100, 7, stream=7, device=0), event("kernel", "early", 100, 100, 7, stream=7, device=0),
+        *(event("kernel", "early", ts, 100, 7, stream=7, device=0) for ts in (0, 100)),
         op("step", 10, 290, 1), launch(12, 7, "cudaDeviceSynchronize") | {"dur": 190},
         launch(240, 1), kernel("k", 250, 20, 1, 1),
     )  # fmt: skip

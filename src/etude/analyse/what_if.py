@@ -28,7 +28,7 @@ from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin
 from etude.model.use import uses
 
-__all__ = ["FASTER", "MOST_NODES", "what_if"]
+__all__ = ["FASTER", "MOST_NODES", "Retimed", "what_if"]
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -153,9 +153,14 @@ class Retimed:
         after, before = np.concatenate([meets, 2 * node + 1]), np.concatenate([2 * node, meets])
         return ready, (after, before, np.zeros(len(after), np.int64))
 
-    def chosen(self, kind: str, name: str) -> I64:
-        """Events whose time a class is: ends of its nodes, or starts that a launch or nothing explains."""
+    def chosen(self, kind: str, name: str = "", at: int | None = None) -> I64:
+        """Events whose time a class is: ends of its nodes, or starts that a launch or nothing explains; of all ranks or
+        of the one at a position."""
         named = np.ones(len(self.label), bool) if not name else self.label == self.words.get(name, -2)
+        if at is not None:
+            later = self.base[self.base > self.base[at]]
+            named[: self.base[at]] = False
+            named[later.min(initial=len(named)) :] = False
         if kind in ("launch", "gap"):
             return 2 * np.flatnonzero(named & (self.delay == (k.OF_LAUNCH if kind == "launch" else k.OF_GAP)))
         use = next((use for use, text in KINDS.items() if text == kind), None)

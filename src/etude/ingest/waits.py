@@ -245,7 +245,9 @@ def _backward_threads(trace: DeviceTrace, host: HostEvents, device: DeviceEvents
     is_engine = _named(trace, host, ("autograd::engine::evaluate_function",)) & (host.parent < 0)
     forward = np.bincount(host.thread[~host.is_call & ~is_engine], minlength=len(host.tid))
     arrows = _arrows(trace, host)
-    for thread in np.unique(np.concatenate([host.thread[is_engine], host.thread[device.call[device.call >= 0]]])).tolist():
+    for thread in np.unique(
+        np.concatenate([host.thread[is_engine], host.thread[device.call[device.call >= 0]]])
+    ).tolist():
         mine = slice(host.first[thread], host.first[thread + 1])
         top = (host.parent[mine] < 0) & ~host.is_call[mine]
         engine = int(is_engine[mine].sum())
