@@ -15,7 +15,7 @@ SECTION = "stragglers"
 
 SAID = {
     "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host",
-    "missing_participant": "missing participant",
+    "missing_participant": "missing participant", "desync": "ranks disagree", "stalled_collective": "collective hangs",
 }  # fmt: skip
 MATTERS = 0.01
 """Share of a rank's time from which a slow device is a problem."""
@@ -65,6 +65,10 @@ def _headline(row: dict[str, Any]) -> str:
     )
     if row["kind"] == "missing_participant":
         return f"{ranks.capitalize()} did not come to a collective."
+    if row["kind"] == "desync":
+        return f"{ranks.capitalize()} {'do' if len(many) > 1 else 'does'} not call the same as the others."
+    if row["kind"] == "stalled_collective":
+        return f"{ranks.capitalize()} stand in one collective that does not end."
     who = {"slow_rank": ranks.capitalize(), "slow_link": f"The link of {ranks}", "late_host": f"The host of {ranks}"}
     slower = row["slowdown_pct"] or 0
     much = f"{words.times(1 + slower / 100)} as long as" if slower >= 100 else f"{slower:.0f}% longer than"
