@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from etude.analyse.gate import gate, parse_limit
-from etude.analyse.samples import Sampled, samples
+from etude.analyse.gate_samples import Sampled, samples
 from etude.cli import main
 from etude.errors import UsageError
 from etude.model.run import Run

@@ -10,8 +10,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.analyse.gate_samples import MEASURES, Sampled, samples
 from etude.analyse.noise import Shift, shift
-from etude.analyse.samples import MEASURES, Sampled, samples
 from etude.errors import EtudeError, UsageError
 from etude.units import format_bytes, format_time, parse_bytes, parse_time
 

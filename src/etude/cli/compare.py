@@ -125,7 +125,7 @@ def _typical(runs: Runs) -> "Run":
     """Of several runs the one with the median time."""
     if len(runs) == 1:
         return runs[0][1]
-    from etude.analyse.samples import Sampled, samples
+    from etude.analyse.gate_samples import Sampled, samples
 
     times = [float(one.mean()) for one in samples([Sampled(run) for _, run in runs], "step")]
     chosen = sorted(range(len(runs)), key=times.__getitem__)[(len(runs) - 1) // 2]

@@ -8,7 +8,7 @@ from etude.cli.runs import open_run
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
-    from etude.analyse.samples import Sampled
+    from etude.analyse.gate_samples import Sampled
     from etude.machine.system import Device
     from etude.model.run import Run
 
@@ -66,7 +66,7 @@ def opened_runs(path: Path, workers: int, system: str = "", times: Path | None =
 
 def sampled(place: Path, run: "Run", device: "Device | None", *, memory: bool) -> "Sampled":
     """A run with what else is known of it; `memory` where that is asked for."""
-    from etude.analyse.samples import Sampled
+    from etude.analyse.gate_samples import Sampled
 
     return Sampled(run, device, _allocated(place) if memory and run.timing is run.job.timing else None)
 
