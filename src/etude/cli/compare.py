@@ -93,7 +93,7 @@ def _checked(first: Runs, second: Runs, limits: "list[Limit]", device: str) -> l
         for runs in (first, second)
     ]
     with progress("checking"):
-        return gate(*sides, limits)
+        return gate(sides[0], sides[1], limits)
 
 
 def _verdict(checks: list[dict[str, Any]], failed: bool) -> dict[str, Any]:
