@@ -96,7 +96,7 @@ def graph(
     found = marks(trace, host, queues)
     waits = device_waits(trace, host, queues, found)
     asked_for = comm_waits(trace, host, comms)
-    handovers = [backward_handovers(trace, host), asked_for.handovers]
+    handovers = [backward_handovers(trace, host, device), asked_for.handovers]
     line = timeline(host, [pauses_of_calls(host, device, waits), *(h.pauses for h in handovers)])
     made = _Nodes(host, device, line, comms, dispatches(host, device, found))
     made.set_messages(asked_for)
