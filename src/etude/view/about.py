@@ -43,21 +43,22 @@ def about(job: Job, slices: Slices) -> About:
     texts: dict[str, int] = {}
     of_trace: dict[int, I32] = {}
     names = np.array([texts.setdefault(n, len(texts)) for n in (*job.groups.names, WORLD)], np.int32)
-    found = About(np.zeros(len(slices), np.uint64), *(np.full(len(slices), -1, np.int64) for _ in range(2)),
-                  *(np.full(len(slices), -1, np.int32) for _ in range(2)), ())  # fmt: skip
+    source_id = np.zeros(len(slices), np.uint64)
+    size_bytes, stream = np.full(len(slices), -1, np.int64), np.full(len(slices), -1, np.int64)
+    shapes, group = np.full(len(slices), -1, np.int32), np.full(len(slices), -1, np.int32)
     for at, part in ranks_of(slices):
         rank, number = int(job.ranks[at]), int(job.trace_of[at])
         trace, node = job.trace(rank), slices.node[part]
-        found.source_id[part] = trace.source_id[node] + job.id_base[at]
+        source_id[part] = trace.source_id[node] + job.id_base[at]
         size = np.where(trace.in_bytes[node] == UNKNOWN, trace.tensor_bytes[node], trace.in_bytes[node])
-        found.size_bytes[part] = np.maximum(size, -1)
-        found.stream[part] = np.maximum(trace.stream[node], -1)
+        size_bytes[part] = np.maximum(size, -1)
+        stream[part] = np.maximum(trace.stream[node], -1)
         if number not in of_trace:
             of_trace[number] = _shapes(trace, texts)
-        found.shapes[part] = of_trace[number][node]
+        shapes[part] = of_trace[number][node]
         slots = np.append(job.group_slots(rank), len(job.groups))  # -1, the world, is the last
-        found.group[part] = np.where(trace.kind[node] == Kind.COLL, names[slots[trace.group[node]]], -1)
-    return About(found.source_id, found.size_bytes, found.stream, found.shapes, found.group, tuple(texts))
+        group[part] = np.where(trace.kind[node] == Kind.COLL, names[slots[trace.group[node]]], -1)
+    return About(source_id, size_bytes, stream, shapes, group, tuple(texts))
 
 
 def ranks_of(slices: Slices) -> Iterator[tuple[int, slice]]:
