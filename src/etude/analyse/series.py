@@ -19,7 +19,7 @@ from etude.analyse.changes import LEAST, Change, change_points, noise
 from etude.analyse.periods import find_period, profile
 from etude.errors import UsageError
 
-__all__ = ["Parts", "decompose", "forecast", "spread"]
+__all__ = ["Parts", "decompose", "forecast", "level_and_drift", "spread"]
 
 F64 = NDArray[np.float64]
 
@@ -119,7 +119,7 @@ def _starts(x: F64, period: int | None) -> Iterator[F64]:
     slope = _thirds(x)[0]
     line = slope * np.arange(len(x))
     yield line + np.median(x - line)
-    yield _trend(x, change_points(x))[0]
+    yield level_and_drift(x, change_points(x))[0]
 
 
 def _fit(x: F64, trend: F64, period: int | None, least: float) -> _Fit:
@@ -130,7 +130,7 @@ def _fit(x: F64, trend: F64, period: int | None, least: float) -> _Fit:
         found = find_period(x - trend) if period is None else period
         cycle = _cycle(x - trend, found)
         changes = change_points(x - cycle, least=least)
-        before, (trend, slope, lines) = trend, _trend(x - cycle, changes)
+        before, (trend, slope, lines) = trend, level_and_drift(x - cycle, changes)
         if np.array_equal(before, trend):
             break
     rest = float(np.abs(x - trend - cycle).mean())
@@ -152,7 +152,7 @@ def _cycle(x: F64, period: int) -> F64:
     return np.resize(profile(x, period, left), len(x))
 
 
-def _trend(x: F64, changes: list[Change]) -> tuple[F64, float, int]:
+def level_and_drift(x: F64, changes: list[Change]) -> tuple[F64, float, int]:
     """(level or drift between changes, slope of the last one, how many drift)."""
     trend, slope, lines = np.empty(len(x)), 0.0, 0
     bounds = [0, *(c.at for c in changes), len(x)]
