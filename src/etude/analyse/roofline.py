@@ -77,8 +77,8 @@ def not_known(run: Run) -> pa.Table:
             entry = found.setdefault(words[code] if code >= 0 else "", [0, 0])
             entry[0] += int((codes == code).sum()) * len(part.at)
             entry[1] += int(time[codes == code].sum()) * len(part.at)
-    rows = [{"name": name, "count": count, "time_ns": ns} for name, (count, ns) in found.items()]
-    rows.sort(key=lambda row: -row["time_ns"])
+    longest = sorted(found.items(), key=lambda item: -item[1][1])
+    rows = [{"name": name, "count": count, "time_ns": ns} for name, (count, ns) in longest]
     return table(rows, {"name": pa.string(), "count": pa.int64(), "time_ns": pa.int64()})
 
 

@@ -20,7 +20,7 @@ def causal_known(name: str, in_values: str) -> bool:
     return mask_of(name, listed(in_values)) is not None
 
 
-def aten_work(name: str, in_shapes: str, in_types: str, in_values: str = "", causal: bool | None = None) -> Work:
+def aten_work(name: str, in_shapes: str, in_types: str, in_values: str = "", *, causal: bool | None = None) -> Work:
     """The work of an operator; of class NONE with nothing known where its name or its shapes say too little. `causal`:
     whether attention is, if its arguments do not say."""
     family = FAMILIES.get(name)
