@@ -1,7 +1,6 @@
-"""Two ranks that talk, and processes that are no ranks: `processes.py`, under `etude collect --whole` or not.
+"""Two ranks that talk, and processes that are no ranks and call a module too: a helper, and the parent of all.
 
-Ranks are spawned and have no RANK in their environment; each destroys its groups before it ends. Beside them
-two processes of another kind call a module too.
+Ranks are forked and have no RANK in their environment; each destroys its groups before it ends.
 """
 
 import multiprocessing
@@ -37,13 +36,14 @@ def main() -> None:
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
-    make = multiprocessing.get_context("spawn").Process
+    make = multiprocessing.get_context("fork").Process
     started = [make(target=rank, args=(number, port)) for number in range(2)]
-    started += [make(target=other, name=f"helper-{number}") for number in range(2)]
+    started.append(make(target=other, name="helper"))
     for process in started:
         process.start()
     for process in started:
         process.join()
+    other()
     print("ended", [process.exitcode for process in started], flush=True)
 
 
