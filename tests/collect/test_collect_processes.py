@@ -125,7 +125,7 @@ def test_ranks_are_the_job_and_other_processes_lie_beside_it(tmp_path: Path):
     job = etude.open(tmp_path)
     assert job.ranks.tolist() == [0, 1]
     table = etude.query(
-        tmp_path, "select rank, src, dst from nodes where kind in ('COMM_SEND_NODE', 'COMM_RECV_NODE') order by rank"
+        job, "select rank, src, dst from nodes where kind in ('COMM_SEND_NODE', 'COMM_RECV_NODE') order by rank"
     )
     assert [tuple(row.values()) for row in table.to_pylist()] == [(0, 0, 1), (1, 0, 1)]
     one = etude.open(tmp_path / f"trace.process{others[0]['process']['pid']}")
