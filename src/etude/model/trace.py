@@ -241,7 +241,7 @@ def only(trace: Trace, rows: NDArray[np.signedinteger[Any]], columns: Sequence[s
     """These rows and columns alone, as copies: no text, attributes or dependencies, and nothing of the file is held."""
     n = len(rows)
     none, start = np.zeros(0, np.int64), np.zeros(n + 1, np.int64)
-    edges = {"data_start": start, "ctrl_start": start, "missing": np.zeros(0, np.uint64)}
+    edges: dict[str, NDArray[Any]] = {"data_start": start, "ctrl_start": start, "missing": np.zeros(0, np.uint64)}
     edges |= {name: np.zeros(0, np.int32) for name in ("data", "ctrl")}
     edges |= {name: np.zeros(0, np.uint8) for name in ("data_why", "ctrl_why")}
     kept = {c.name: constant(c.name, n) for c in NODE}
