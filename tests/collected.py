@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SCENARIOS = ("ddp", "fsdp2", "tensor_parallel", "pipeline", "moe")
+SCENARIOS = ("ddp", "batch_norm", "fsdp2", "tensor_parallel", "pipeline", "in_flight", "moe")
 """Of programs/parallel.py."""
 PROGRAMS = Path(__file__).resolve().parent / "collect" / "programs"
 SRC = Path(__file__).resolve().parent.parent / "src"

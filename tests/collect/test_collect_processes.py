@@ -14,9 +14,11 @@ pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
 
 GLOO = {
     "ddp": {"gloo:all_reduce"},
+    "batch_norm": {"gloo:all_reduce", "gloo:broadcast"},
     "fsdp2": {"gloo:all_gather", "gloo:all_reduce"},
     "tensor_parallel": {"gloo:all_reduce"},
     "pipeline": {"gloo:send", "gloo:recv"},
+    "in_flight": set(),  # the first rank sends, the last receives
     "moe": {"gloo:all_to_all"},
 }
 P2P = {"gloo:send", "gloo:recv"}  # the Flight Recorder has no entries for these
