@@ -69,7 +69,9 @@ def test_an_attribute_that_was_there_stays(tmp_path: Path):
     assert etude.open(alone).metadata == (metadata,)
 
 
-@pytest.mark.parametrize("world", [b"\x38\x00", b"\x38\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x38\x80\x80\x80\x80\x40"])
+@pytest.mark.parametrize(
+    "world", [b"\x38\x00", b"\x38\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", b"\x38\x80\x80\x80\x80\x40"]
+)
 def test_a_world_that_cannot_be_is_only_an_attribute(tmp_path: Path, world: bytes):
     payload = b"\x0a\x0aworld_size" + world
     metadata = b"\x12" + bytes([len(payload)]) + payload

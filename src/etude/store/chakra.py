@@ -212,9 +212,7 @@ def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
     return decode_files(heap, list(zip([0, *ends], ends, map(str, files), strict=False)))
 
 
-def _without_world(
-    ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]
-) -> tuple[list[Decoded], int]:
+def _without_world(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]) -> tuple[list[Decoded], int]:
     """The ranks without what their metadata says of the world alone, and that; as a writer puts it there."""
     world = max((worlds.said(metadata) for metadata in {d.metadata for d in decoded}), default=0)
     if not world or world <= _implied(ranks, [d.peers for d in decoded], table, [d.trace for d in decoded]):
@@ -239,9 +237,7 @@ def world_to_say(job: Job) -> int:
     return job.world_size if job.world_size > told else 0
 
 
-def _parts(
-    ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], world: int
-) -> tuple[list[Part], int]:
+def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], world: int) -> tuple[list[Part], int]:
     """Ranks with the members of their groups, as far as a group file or the trace itself says; and the world's size,
     at least as large as `world`."""
     own = [process_groups(d.trace) for d in decoded]
