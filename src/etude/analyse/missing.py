@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from etude.analyse.launches import launched
 from etude.analyse.operations import Calls, group_name
+from etude.analyse.recorded_calls import recorded_number
 from etude.model.job import Job, ranges
 from etude.model.match import WORLD, Matching, match
 from etude.model.run import Run
@@ -74,14 +75,17 @@ def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
         here = job.ranks[found.at[span]]
         group = int(found.group[call])
         members = _members(job, found, group)
-        came = here[started[span]].tolist()
-        for rank in [r for r in members.tolist() if r not in came]:
+        lacking = np.setdiff1d(members, here[started[span]])
+        unseen = np.setdiff1d(lacking, job.ranks)
+        if 2 * len(unseen) >= len(members) and len(members) > 2:
+            lacking = np.setdiff1d(lacking, unseen)  # of most nothing was recorded: that says nothing of them
+        for rank in lacking.tolist():
             at = _at(job, rank)
             if at >= 0 and waits[at]:
                 continue
             kind = Collective(int(found.collective[call])).name.lower()
             evidence = (
-                f"never came to {kind} {int(found.number[call]) + 1} of group `{group_name(job, group)}` of "
+                f"never came to {kind} {_number(job, found, call)} of group `{group_name(job, group)}` of "
                 f"{len(members)} ranks, in which rank {ranges(here[open_[span]])} waits"
             )
             yield Missing(rank, 1.0, evidence + _last_seen(run, at), _step(job, found, call))
@@ -138,7 +142,7 @@ def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
                 int(job.ranks[one]),
                 sure,
                 f"came to {int(done[one])} of {most} collectives of group `{group_name(job, group)}` of {len(members)} "
-                f"ranks; the first that it is missed in is {kind} {int(done[one]) + 1}",
+                f"ranks; the first that it is missed in is {kind} {_number(job, found, first)}",
                 _step(job, found, first),
             )
 
@@ -182,6 +186,14 @@ def _members(job: Job, found: Calls, group: int) -> NDArray[np.signedinteger]:
     if known is not None and len(known):
         return known
     return job.ranks[np.unique(found.at[np.isin(found.of, np.flatnonzero(found.group == group))])]
+
+
+def _number(job: Job, found: Calls, call: int) -> int:
+    """Which call of its group: as the recorder counted, else from 1."""
+    first = int(found.first[call])
+    trace = job.traces[int(job.trace_of[found.at[first]])]
+    said = recorded_number(trace, int(found.row[first]))
+    return int(found.number[call]) + 1 if said is None else said
 
 
 def _step(job: Job, found: Calls, call: int) -> int | None:

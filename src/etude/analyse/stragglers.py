@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from etude.analyse.clocks import offsets
+from etude.analyse.desync import desync
 from etude.analyse.grouping import table
 from etude.analyse.late_hosts import late_hosts
 from etude.analyse.missing import Missing, missing
@@ -38,7 +39,7 @@ LEAST: Final = 0.06
 """A unit is named if it is this much slower than its peers."""
 NODE: Final = 8
 """Ranks of a node, where nothing else is said."""
-KINDS: Final = ("slow_rank", "slow_link", "late_host", "missing_participant")
+KINDS: Final = ("slow_rank", "slow_link", "late_host", "missing_participant", "desync", "stalled_collective")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,13 @@ def _gone(one: Missing) -> Straggler:
 def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> Iterator[Straggler]:
     job = run.job
     found = calls(run, match(job))
-    gone = list(missing(run, found))
+    apart = list(desync(run))
+    yield from (Straggler(one.rank, one.kind, one.confidence, one.evidence, one.ranks) for one in apart)
+    blamed = {rank for one in apart for rank in one.ranks}
+    gone = [absent for absent in missing(run, found) if absent.rank not in blamed]
     yield from map(_gone, gone)
-    if len(job.ranks) < 2:
-        return
+    if len(job.ranks) < 2 or apart:
+        return  # what stands still says nothing of who is slow
     stretches = Segments(job)
     late = _Lateness(run, found)
     named = {absent.rank for absent in gone}

@@ -109,7 +109,7 @@ def _status(sim: state.Simulation) -> int:
 
 def _overflowed(sim: state.Simulation) -> Iterator[str]:
     if count := int(sim.machine.queue.clock["num_overflowed"][0]):
-        yield f"{count:,} messages of 2 GiB or more: with the rendezvous protocol their size overflows an int of 32 bits"
+        yield f"{count:,} messages of 2 GiB or more: with the rendezvous protocol, their size overflows an int"
 
 
 def _is_hanging(sim: state.Simulation) -> bool:

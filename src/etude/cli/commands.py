@@ -57,9 +57,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
         ANALYSE,
         "Who holds the others up: slow ranks, slow links, late hosts, missing participants; since when, how sure",
     ),
+    "trend": (
+        ANALYSE,
+        "Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast",
+    ),
     "compare": (
         ANALYSE,
-        "Two runs side by side: where the difference comes from, operation by operation, and how alike they are",
+        "Two runs side by side: why one takes longer, operation by operation, and whether it became worse",
     ),
     "metrics": (
         ANALYSE,

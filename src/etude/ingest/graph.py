@@ -96,7 +96,7 @@ def graph(
     waits = device_waits(trace, host, queues, found)
     on_host = comms.first & (comms.event >= 0)
     handovers = [
-        backward_handovers(trace, host),
+        backward_handovers(trace, host, device),
         work_handovers(trace, host, comms.asked[on_host], comms.event[on_host]),
     ]
     line = timeline(host, [pauses_of_calls(host, device, waits), *(h.pauses for h in handovers)])

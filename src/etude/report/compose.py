@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Final
 
@@ -28,7 +29,7 @@ NOTHING = Told(
 UNWORKED = 0.1
 """Share of a run after its last work from which a report says so."""
 _TELL: Final = (stragglers, critical_path, breakdown, steps, kernels, collectives, roofline)
-"""Sections that have findings, in the order in which findings of equal weight are listed."""
+"""Sections that have findings, in the order in which findings of equal cost are listed."""
 _SHOW: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory)
 """Sections in the order of the page."""
 PARTS: Final = len(_TELL) + len(_SHOW)
@@ -61,12 +62,23 @@ def report(
             *breakdown.cards(subject),
             *roofline.cards(subject),
         ),
-        told=tuple(sorted(told or [NOTHING], key=lambda t: WEIGHT[t.tone])),
+        told=tuple(in_order(told, subject.span_ns) or [NOTHING]),
         sections=tuple(sections),
         facts=facts(subject),
         notes=tuple(said_once(run.job.notes)),
         made_by=made_by,
     )
+
+
+def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
+    """Findings with what they cost, the dearest first. Problems that are none of time, such as a rank that never came,
+    stand before all others; what is only good to know comes last."""
+    shown = [t if t.cost_ns is None else replace(t, cost=_cost(min(t.cost_ns, span_ns), span_ns)) for t in told]
+    return sorted(shown, key=lambda t: (t.cost_ns is None and t.tone != "bad", -(t.cost_ns or span_ns), WEIGHT[t.tone]))
+
+
+def _cost(ns: int, span_ns: int) -> str:
+    return f"{words.time(ns)} · {words.percent(ns / max(span_ns, 1))} of the run"
 
 
 def _subtitle(subject: Subject) -> str:

@@ -15,7 +15,7 @@ SECTION = "stragglers"
 
 SAID = {
     "slow_rank": "slow device", "slow_link": "slow link", "late_host": "late host",
-    "missing_participant": "missing participant",
+    "missing_participant": "missing participant", "desync": "ranks disagree", "stalled_collective": "collective hangs",
 }  # fmt: skip
 MATTERS = 0.01
 """Share of a rank's time from which a slow device is a problem."""
@@ -30,7 +30,7 @@ def told(subject: Subject) -> list[Told]:
         costs = _costs(subject, row)
         tone = "bad" if costs is None or costs >= MATTERS else "info"
         little = "" if tone == "bad" else f" That is {words.percent(costs or 0)} of its time."
-        found.append(Told(tone, _headline(row), evidence + little, SECTION))
+        found.append(Told(tone, _headline(row), evidence + little, SECTION, _gain(subject, row, costs)))
     if len(rows) > SUSPECTS:
         found.append(Told("warn", f"{words.plural(len(rows) - SUSPECTS, 'more straggler')} found.", "", SECTION))
     return found
@@ -46,6 +46,14 @@ def _costs(subject: Subject, row: dict[str, Any]) -> float | None:
     return float((1 - 1 / (1 + row["slowdown_pct"] / 100)) * mine[0]["compute_ns"] / mine[0]["span_ns"])
 
 
+def _gain(subject: Subject, row: dict[str, Any], costs: float | None) -> int | None:
+    """How much shorter the run is, in ns, if a slow device were as fast as its peers."""
+    if costs is None:
+        return None
+    gain = subject.gain("compute", part=1 - 1 / (1 + row["slowdown_pct"] / 100), rank=row["rank"])
+    return round(costs * subject.span_ns) if gain is None else gain
+
+
 def _headline(row: dict[str, Any]) -> str:
     many = row["ranks"] or ([row["rank"]] if row["rank"] >= 0 else [])
     ranks = (
@@ -57,6 +65,10 @@ def _headline(row: dict[str, Any]) -> str:
     )
     if row["kind"] == "missing_participant":
         return f"{ranks.capitalize()} did not come to a collective."
+    if row["kind"] == "desync":
+        return f"{ranks.capitalize()} {'do' if len(many) > 1 else 'does'} not call the same as the others."
+    if row["kind"] == "stalled_collective":
+        return f"{ranks.capitalize()} stand in one collective that does not end."
     who = {"slow_rank": ranks.capitalize(), "slow_link": f"The link of {ranks}", "late_host": f"The host of {ranks}"}
     slower = row["slowdown_pct"] or 0
     much = f"{words.times(1 + slower / 100)} as long as" if slower >= 100 else f"{slower:.0f}% longer than"

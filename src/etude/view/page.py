@@ -32,6 +32,10 @@ class Told:
     what: str
     why: str = ""
     section: str = ""
+    cost_ns: int | None = None
+    """Time of the run that it accounts for; None where it is not about time."""
+    cost: str = ""
+    """The same, as it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,9 @@ def _told(told: tuple[Told, ...]) -> str:
         why = f'<div class="why">{escape(t.why)}</div>' if t.why else ""
         go = f'<a class="go" href="#{t.section}">see why</a>' if t.section else ""
         mark = f'<span class="mark" role="img" aria-label="{_SAID[t.tone]}">{MARKS[t.tone]}</span>'
-        rows.append(f'<li class="tone-{t.tone}">{mark}<div class="what">{escape(t.what)}</div>{go}{why}</li>')
+        cost = f'<span class="cost">{escape(t.cost)}</span>' if t.cost else ""
+        what = f'<div class="what">{escape(t.what)}</div>'
+        rows.append(f'<li class="tone-{t.tone}">{mark}{what}<div class="side">{cost}{go}</div>{why}</li>')
     body = "".join(rows)
     return f'<section class="bare" id="findings"><h2>Findings</h2><ul class="findings">{body}</ul></section>'
 
