@@ -215,25 +215,30 @@ def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
 def _without_world(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]) -> tuple[list[Decoded], int]:
     """The ranks without what their metadata says of the world alone, and that; as a writer puts it there."""
     world = max((worlds.said(metadata) for metadata in {d.metadata for d in decoded}), default=0)
-    if not world or world <= _implied(ranks, [d.peers for d in decoded], table, [d.trace for d in decoded]):
+    members = {m for found in table.values() for m in found}
+    if not world or world <= _implied(ranks, [d.peers for d in decoded], members, [d.trace for d in decoded]):
         return decoded, world
     return [replace(d, metadata=worlds.without_world(d.metadata, world)) for d in decoded], world
 
 
 def _implied(
-    ranks: Sequence[int], peers: Sequence[NDArray[np.int64]], table: dict[str, list[int]], traces: Sequence[Trace]
+    ranks: Sequence[int], peers: Sequence[NDArray[np.int64]], members: set[int], traces: Sequence[Trace]
 ) -> int:
-    """The size of the world as far as files tell without saying it."""
+    """The size of the world as far as files, and the members of groups beside them, tell without saying it."""
     ends = {int(p) for found in peers for p in (np.unique(found) if len(found) else ())}
-    members = {m for found in table.values() for m in found}
     recorded = [process_groups(trace) for trace in {id(t): t for t in traces}.values()]
-    members |= {m for groups, _ in recorded for found in groups.values() for m in found}
-    return max([worlds.implied(ranks, ends, members), *(size for _, size in recorded)])
+    named = {m for groups, _ in recorded for found in groups.values() for m in found}
+    return max([worlds.implied(ranks, ends, members | named), *(size for _, size in recorded)])
 
 
-def world_to_say(job: Job) -> int:
+def world_to_say(job: Job, *, has_group_file: bool = True) -> int:
     """The size of a job's world where its files would not tell it; 0 where they do."""
-    told = _implied(job.ranks.tolist(), [job.peer_of], group_table(job), job.traces)
+    members: set[int] = set()
+    for number, group in enumerate(job.groups.names if has_group_file else ()):
+        found = job.groups.ranks(number)
+        if found is not None and not (group in ("", "0") and len(found) == job.world_size):
+            members |= set(found.tolist())
+    told = _implied(job.ranks.tolist(), [job.peer_of], members, job.traces)
     return job.world_size if job.world_size > told else 0
 
 
