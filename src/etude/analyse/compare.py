@@ -60,7 +60,10 @@ def compare(a: Run, b: Run, *, operators: bool = False) -> pa.Table:
 def per_step(a: Run, b: Run) -> tuple[float, float]:
     """What the times of each run are multiplied by before they are compared: one over its steps where both runs have
     steps and not as many as the other; else 1."""
-    steps = [len(np.unique(np.concatenate([t.step[t.step != UNKNOWN] for t in run.job.traces]))) for run in (a, b)]
+    steps = [
+        len(np.unique(np.concatenate([np.zeros(0, np.int64), *(t.step[t.step != UNKNOWN] for t in run.job.traces)])))
+        for run in (a, b)
+    ]
     return (1 / steps[0], 1 / steps[1]) if all(steps) and steps[0] != steps[1] else (1.0, 1.0)
 
 

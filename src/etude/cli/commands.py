@@ -64,7 +64,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "compare": (
         ANALYSE,
-        "Two runs side by side: where the difference comes from, operation by operation, and how alike they are",
+        "Two runs side by side: why one takes longer, operation by operation, and whether it became worse",
     ),
     "metrics": (
         ANALYSE,

@@ -6,7 +6,6 @@ A wait is no work. It becomes a pause of its thread, which no node covers, and a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -170,72 +169,6 @@ def backward_handovers(trace: DeviceTrace, host: HostEvents, device: DeviceEvent
             rows.append((thread, last_ns, asker, last_ns, Why.AUTOGRAD, -1))
             pauses += [(asker, first_ns, last_ns), (thread, idle_from, first_ns)]
     return Handovers.of(rows, pauses)
-
-
-LONG_GAP_NS: Final = 100_000
-"""A thread that does nothing for so long while work that it asked for comes to its end is waiting for that."""
-
-
-def work_handovers(trace: DeviceTrace, host: HostEvents, asked: I64, work: I64) -> Handovers:
-    """Collectives that threads of their own carry out (gloo): `asked` are the events of the calls, -1 where not known,
-    `work` those of what they led to. The work begins once it was asked for; whoever asked and then stands still until
-    the work is over has waited for it."""
-    rows: list[tuple[int, int, int, int, int, int]] = []
-    pauses: list[tuple[int, int, int]] = []
-    begin = int(host.start_ns.min(initial=np.iinfo(np.int64).max))
-    known: dict[int, _Moments] = {}
-    over = _ended_before(host) if len(work) else host.end_ns
-    for call, event in zip(asked.tolist(), work.tolist(), strict=True):
-        thread, start, end = int(host.thread[event]), int(host.start_ns[event]), int(host.end_ns[event])
-        apart = bool(host.apart[event])
-        asker = int(host.thread[call]) if call >= 0 else thread
-        if asker == thread and not apart:
-            continue  # the call itself is the work
-        given = start
-        if asker != thread:
-            given = min(int(host.end_ns[call]), start)
-            rows.append((asker, given, thread, start, Why.COLLECTIVE, -1))
-            if host.parent[event] < 0 and not apart:
-                before = int(over[event - 1]) if event > host.first[thread] else begin
-                pauses.append((thread, min(before, start), start))
-        pauses.append((asker, given, given))
-        if asker not in known:
-            known[asker] = _Moments(trace, host, asker)
-        still = known[asker].still_since(end)
-        if still is not None and still < end:
-            rows.append((thread, end, asker, end, Why.SYNC, event if apart else -1))
-            pauses.append((asker, max(still, given), end))
-    return Handovers.of(rows, pauses)
-
-
-def _ended_before(host: HostEvents) -> I64:
-    """The latest end of each event and those before it on its thread."""
-    over = host.end_ns.copy()
-    for low, high in pairwise(host.first.tolist()):
-        over[low:high] = np.maximum.accumulate(over[low:high])
-    return over
-
-
-class _Moments:
-    """When a thread begins and ends anything."""
-
-    def __init__(self, trace: DeviceTrace, host: HostEvents, thread: int) -> None:
-        mine = np.arange(host.first[thread], host.first[thread + 1])
-        mine = mine[~host.apart[mine]]
-        self.start, self.end, self.last = host.start_ns[mine], host.end_ns[mine], np.sort(host.end_ns[mine])
-        self.waits = np.array(["wait" in n or n.startswith("c10d::") for n in trace.names] + [False])
-        self.waits = self.waits[trace.name[host.row[mine]]]
-
-    def still_since(self, time_ns: int) -> int | None:
-        """Since when the thread has been waiting: in a call that waits, or between any events for long."""
-        begun, ended = np.searchsorted(self.start, time_ns), np.searchsorted(self.last, time_ns)
-        since = max(int(self.start[begun - 1]) if begun else 0, int(self.last[ended - 1]) if ended else 0)
-        first = np.searchsorted(self.start, since)
-        inside = np.flatnonzero(self.end[first:begun] >= time_ns)  # those that began then and go on
-        if len(inside):
-            return since if self.waits[first + inside[-1]] else None
-        later = [int(times[at]) for times, at in ((self.start, begun), (self.last, ended)) if at < len(times)]
-        return since if min(later, default=1 << 62) - since >= LONG_GAP_NS else None
 
 
 def _backward_threads(trace: DeviceTrace, host: HostEvents, device: DeviceEvents) -> list[tuple[int, int]]:

@@ -52,8 +52,17 @@ def _nodes(lowered: Lowered, ops: Operations, program: I32) -> Table:
         here["cost_ns"] = _perturbed(lowered, i, programs.cost_ns[there])
     nodes["op"][ops.node] = ops.of
     nodes["cost_ns"][ops.single_node] = ops.single_ns
-    nodes["cost_ns"][ops.node] = 0
+    nodes["cost_ns"][ops.node] = _lags(lowered, ops)
     return nodes
+
+
+def _lags(lowered: Lowered, ops: Operations) -> I64:
+    """What members take once their operation is over; of messages it jitters as they do."""
+    spread = lowered.options.jitter.get("p2p", 0.0)
+    if not spread:
+        return ops.lag_ns
+    of_message = np.where(ops.is_message[ops.of], spread, 0.0)
+    return jittered(ops.lag_ns, of_message, (lowered.options.seed, 1 << 41))
 
 
 def _perturbed(lowered: Lowered, instance: int, cost_ns: I64) -> I64:
