@@ -190,13 +190,13 @@ def timelines(subjects: list[Subject]) -> Section:
     for subject in subjects:
         slices = subject.slices()
         prefix = f"{subject.label} · " if subject.label else ""
-        shown.append(Shown(slices, prefix, critical_path.on_path(subject, slices)))
+        shown.append(Shown(slices, prefix, critical_path.on_path(subject, slices), subject.drawn()))
     packed = pack(shown)
     lead = "Every lane of every rank on one clock: host threads with their calls nested, then the device's streams."
-    ranks = sum(len(s.drawn()) for s in subjects)
+    ranks, kept = sum(len(s.drawn()) for s in subjects), sum(len(s.kept()) for s in subjects)
     total = sum(len(s.run.job) for s in subjects)
     if ranks < total:
-        lead += f" {ranks} of {total:,} ranks are drawn."
+        lead += f" {ranks} of {total:,} ranks are drawn" + (f"; choose among {kept:,}." if kept > ranks else ".")
     body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys walk from slice to slice.")
     return Section("timeline", "Timeline", escape(lead + _merged(packed)), body, empty="No node has a time.")
 
