@@ -66,7 +66,7 @@ _PASSES: Final = {Collective.ALL_REDUCE: 2, Collective.BARRIER: 2}
 
 def _rate(level: Level, span: GroupSpan, *, peers: str) -> float:
     """Rate of one device at a level. `peers`: it speaks to `all` others at once, to `two` neighbours, or to `one`."""
-    rate = level.rate_bytes_per_ns
+    rate = level.rate_bytes_per_ns / level.efficiency * level.efficiency_of(span.units)
     if level.kind == LevelKind.FULL and level.size > 1:
         links = {"one": 1, "two": rings_of_full(span.units), "all": span.units - 1}[peers]
         return rate * links / (level.size - 1)
@@ -243,7 +243,7 @@ def in_switch(system: System, kind: Collective, shape: GroupShape) -> AlgorithmP
     for span in shape.spans:
         level = system.levels[span.level]
         _need_switch(level)
-        rate = _rate(level, span, peers="all") / level.efficiency * level.in_switch_efficiency
+        rate = _rate(level, span, peers="all") / level.efficiency_of(span.units) * level.in_switch_efficiency
         # All-reduce: a port gives its whole buffer and its share of the result, and takes as much.
         volume = 1 + 1 / span.units if kind == Collective.ALL_REDUCE else 1.0
         below = 1 if kind in _ROOTED else span.below_least
@@ -457,6 +457,7 @@ def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
     if kind in (Collective.ALL_REDUCE, Collective.BARRIER, *_ONE_PASS) and shape.regular and len(levels) > 1:
         names += ["hierarchical"] if rings or kind not in _ONE_PASS else []
         names += ["torus"] if all(level.kind in LINED for level in levels) else []
-    if all(level.in_switch_efficiency for level in levels) and "in_switch" in ALGORITHMS[kind]:
+    # Between two there is nothing that a switch could reduce for the others: NCCL has no NVLS there.
+    if "in_switch" in ALGORITHMS[kind] and all(map(reduces_in_switch, levels, shape.spans)):
         names.append("in_switch")
     return names

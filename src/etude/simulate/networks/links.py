@@ -31,6 +31,8 @@ def hop(state: LinkState, slot: int, size_bytes: int, lag_ns: int) -> None:
     if at + 1 == last:
         latency_ns = max(latency_ns + lag_ns, 0)
     link.carried_bytes += size_bytes
+    if state.paths.choices > 1:
+        link.coming -= 1
     it.hop += 1
     if state.costs.cut_through:
         # Its tail cannot leave before it has come from the link before. A link that is faster than that one passes on

@@ -7,11 +7,13 @@ ways; those with schedule and size in common share their bytes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from etude.cost.schedules import Schedule
+from etude.cost.schedules import Schedule, chunked
 from etude.errors import UsageError
 from etude.kernels.heap import Queue, empty_queue
 from etude.machine.routes import Routes, common_switch
@@ -42,6 +44,10 @@ from etude.simulate.networks.state import (
 )
 
 FIRST_SLOTS: Final = 1 << 12
+_CHOICES: Final = 16
+"""Ways that adaptive routing looks at."""
+_MOST_WAYS: Final = 64
+"""Ways that a transfer is sprayed over, at most."""
 
 
 class _Column:
@@ -97,11 +103,17 @@ class Registry:
         self.seats: dict[bytes, int] = {}
         self.rows: list[tuple[int, ...]] = []  # in the order of CARRIED, without `place0`
         self.most_hops = 1
+        self.choices = _CHOICES if options.routing == "adaptive" and not topology.dimensions else 1
+        self.split: dict[tuple[int, int], Any] = {}
+        self.held: list[Any] = []  # what ids in `split` are of
+        self.equal_ways: dict[tuple[int, int], int] = {}
 
     # --- registering
 
     def register(self, operations: Sequence[Operation]) -> None:
         """Adds operations; they are numbered in order. The ways of all new ones are searched together."""
+        if self.options.routing == "spray" and not self.topology.dimensions:
+            operations = [self._sprayed(op) for op in operations]
         first = len(self.rows)
         self.rows += [()] * len(operations)
         single = [i for i, op in enumerate(operations) if op.schedule.algorithm == "message"]
@@ -132,6 +144,38 @@ class Registry:
                 *(*place, op.launch_ns, op.wire_ppm),
                 *(self._lags(op.lags), self._lags(op.factors), self._seats(op)),
             )
+
+    def _sprayed(self, op: Operation) -> Operation:
+        """The operation in as many parts as there are ways between its members; what is in parts already stays so."""
+        s = op.schedule
+        ways = self._equal_ways(op) if len(s) and s.chunks == 1 and s.fixed_bytes is None else 1
+        if ways == 1:
+            return op
+        if (id(s), ways) not in self.split:
+            self.held.append(s)
+            self.split[id(s), ways] = replace(chunked(s, ways, ways), algorithm=f"{s.algorithm}, sprayed")
+        parts = {}
+        for name in ("lags", "factors"):
+            each = getattr(op, name)
+            if each is not None and (id(each), ways) not in self.split:
+                self.held.append(each)
+                self.split[id(each), ways] = np.tile(each, ways)
+            parts[name] = None if each is None else self.split[id(each), ways]
+        return replace(op, schedule=self.split[id(s), ways], **parts)
+
+    def _equal_ways(self, op: Operation) -> int:
+        """Ways between the first member and the one with the most of them, of a few."""
+        self._check(op)
+        device = self.topology.device[np.asarray(op.members, np.int64)].astype(np.int64)
+        most = 1
+        for goal in {int(device[k]) for k in (1, len(device) // 2, -1)} - {int(device[0])}:
+            key = (int(device[0]), goal)
+            if key not in self.equal_ways:
+                src, dst = (np.full(_MOST_WAYS, v, np.int64) for v in key)
+                start, links = self.routes.paths(src, dst, np.arange(_MOST_WAYS))
+                self.equal_ways[key] = len({links[a:b].tobytes() for a, b in pairwise(start.tolist())})
+            most = max(most, self.equal_ways[key])
+        return most
 
     def _register_messages(self, messages: Sequence[Operation], rows: Sequence[int]) -> None:
         """Messages come in hundreds of thousands: all at once, nothing shared."""
@@ -269,9 +313,15 @@ class Registry:
         which = np.empty(len(src), np.int64)
         which[order] = np.cumsum(new) - 1
         once = order[new]
-        start, found = self.routes.paths(src[once], dst[once], way[once])
+        if self.choices > 1:
+            many = [np.repeat(v[once], self.choices) for v in (src, dst)]
+            start, found = self.routes.paths(many[0], many[1], (way[once, None] + np.arange(self.choices)).ravel())
+        else:
+            start, found = self.routes.paths(src[once], dst[once], way[once])
         self.most_hops = max(self.most_hops, int(np.diff(start).max()))
         first = self.columns["path_start"].add(self.columns["path_link"].add(found) + start)
+        if self.choices > 1:
+            return self.columns["path_of"].add(first + which * self.choices)
         return self.columns["path_of"].add(first + _first_alike(table[0, once], start, found)[which])
 
     # --- state
@@ -294,7 +344,9 @@ class Registry:
             done=numbers[1],
             carried=carried,
             schedules=self._schedules(plans),
-            paths=Paths(column["path_of"], column["path_line"], column["path_start"], column["path_link"]),
+            paths=Paths(
+                column["path_of"], column["path_line"], column["path_start"], column["path_link"], self.choices
+            ),
             amounts=Amounts(column["sizes"], column["lags"], column["seats"], self.instances),
             slots=np.zeros(slots, SLOT),
             events=empty_queue(slots),

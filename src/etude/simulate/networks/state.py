@@ -107,6 +107,7 @@ LINK: Final = np.dtype(
         ("carried_bytes", np.int64),
         ("busy_ns", np.int64),
         ("free_ns", np.int64),  # of the model `links`: when it has passed on what it took
+        ("coming", np.int64),  # ... messages that chose it, with adaptive routing, and have not come to it yet
     ],
     align=True,
 )
@@ -199,13 +200,14 @@ class Schedules(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """Path p goes over link[start[p]:start[p + 1]]; transfer t of an operation takes path of[path0 + t], on its
-    connection line[path0 + t] (-1: on one that it has for itself)."""
+    """Path p goes over link[start[p]:start[p + 1]]; transfer t of an operation takes path of[path0 + t], or one of the
+    `choices` that begin there, on its connection line[path0 + t] (-1: on one that it has for itself)."""
 
     of: I64
     line: I64
     start: I64
     link: I64
+    choices: int
 
 
 class Amounts(NamedTuple):

@@ -66,12 +66,38 @@ def _move(state: LinkState, flows: FlowState | None, slot: int) -> None:
 
 
 @kernel(allocates=False)
+def _load(state: LinkState, flows: FlowState | None, link: int, size_bytes: int) -> float:
+    """How long a link would have to do with one more of this size, if those that are on it were as large."""
+    it = state.links[link]
+    if flows is not None:
+        return (flows.links[link].active + 1) * size_bytes / it.bytes_per_ns
+    return max(it.free_ns - state.clock[0].now_ns, 0) + (it.coming + 1) * size_bytes / it.bytes_per_ns
+
+
+@kernel(allocates=False)
+def _least_loaded(state: LinkState, flows: FlowState | None, first: int, size_bytes: int) -> int:
+    """Of equal ways, which begin with `first`, the one whose links have the least to do; of these the first."""
+    best, least = first, np.inf
+    for path in range(first, first + state.paths.choices):
+        load = 0.0
+        for k in range(state.paths.start[path], state.paths.start[path + 1]):
+            load += _load(state, flows, state.paths.link[k], size_bytes)
+        if load < least:
+            best, least = path, load
+    for k in range(state.paths.start[best], state.paths.start[best + 1]):
+        state.links[state.paths.link[k]].coming += 1
+    return best
+
+
+@kernel(allocates=False)
 def _move_on(state: LinkState, flows: FlowState | None, slot: int) -> None:
     here, amounts = state.slots[slot], state.amounts
     it = state.carried[here.operation]
     transfer = slot - it.base
     size_bytes = amounts.size_bytes[it.size0 + transfer]
     if here.hop == 0:
+        if state.paths.choices > 1:
+            here.path = _least_loaded(state, flows, here.path, size_bytes)
         row = state.schedules.plans[it.plan].transfer0 + transfer
         here.wire_bytes = _wire_bytes(state, here.operation, row, size_bytes)
     lag_ns = amounts.lag_ns[it.lag0 + transfer] if it.lag0 >= 0 else 0
