@@ -154,7 +154,7 @@ class Registry:
         if (id(s), ways) not in self.split:
             self.held.append(s)
             self.split[id(s), ways] = replace(chunked(s, ways, ways), algorithm=f"{s.algorithm}, sprayed")
-        parts = {}
+        parts: dict[str, Any] = {}
         for name in ("lags", "factors"):
             each = getattr(op, name)
             if each is not None and (id(each), ways) not in self.split:
