@@ -104,4 +104,4 @@ def test_the_default_over_nodes_takes_what_its_closed_form_says(ranks: int, mode
     dgx = open_system("dgx-h100").resized(64)
     for size in (1 << 20, 1 << 26, 1 << 28):
         closed = int(choose(dgx, AR, [size], range(ranks)).time_ns[0])
-        assert 0.85 < carried(dgx, ranks, AR, size, AUTO, model) / closed < 1.15
+        assert 0.75 < carried(dgx, ranks, AR, size, AUTO, model) / closed < 1.2
