@@ -70,6 +70,13 @@ def report(
     )
 
 
+def findings(run: Run, *, device: Device | None = None) -> list[Told]:
+    """What the report of a run tells, without its page: what costs the most first."""
+    subject = Subject(run, run.job.name, device=device)
+    told = [one for part in _TELL for one in part.told(subject)]
+    return in_order([*told, *_doubts(subject)], subject.span_ns)
+
+
 def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
     """Findings with what they cost, the dearest first. Problems that are none of time, such as a rank that never came,
     stand before all others; what is only good to know comes last."""
