@@ -37,8 +37,7 @@ def cards(subject: Subject) -> list[Figure]:
     used = pc.mean(utilisation(subject.run, subject.device)["hfu"]).as_py()
     if not used:
         return []
-    known = min(_known_share(subject), 1.0)
-    least = "" if known > 0.995 else f"; FLOPs of {words.percent(known)} of the compute time are known"
+    least = "" if _known_share(subject) > 0.995 else ", at least"
     return [Figure("Peak used", words.percent(used), f"of the FLOP/s of {subject.device.name}{least}")]
 
 
