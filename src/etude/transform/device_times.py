@@ -100,7 +100,7 @@ class _Pair:
         duration[mine] = np.rint(duration[mine] * factor).astype(np.int64)
         nodes = _on_device(self.trace)
         operator = self.trace.parent[nodes]
-        own = np.bincount(operator, duration[nodes], len(self.trace))
+        own = np.bincount(operator, duration[nodes], len(self.trace)).astype(np.float64)
         theirs = self._other_times(own)
         known = ~np.isnan(theirs[operator]) & (own[operator] > 0)
         took = duration[nodes] * np.where(known, theirs[operator] / np.maximum(own[operator], 1), 1.0)
@@ -165,7 +165,7 @@ def _by_place(trace: Trace, path: I64, is_call: Bools, places: int) -> tuple[I64
     first = np.cumsum(count) - count
     median = np.append(trace.duration_ns[order], 0)[np.minimum(first + count // 2, len(order))]
     cut = np.minimum(trace.duration_ns[order], LONGEST * median[path[order]])
-    return count, np.bincount(path[order], cut, places)
+    return count.astype(np.int64), np.bincount(path[order], cut, places).astype(np.float64)
 
 
 def _steps(trace: Trace) -> int:
