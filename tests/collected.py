@@ -32,9 +32,9 @@ def start(*args: str | Path, **more: str) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Its stdout and stderr. One that hangs is ended, with all that it started."""
+    """Its stdout and stderr. One that hangs is ended, with all that it started; patience is for loaded machines."""
     try:
-        return process.communicate(timeout=120)
+        return process.communicate(timeout=900)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise

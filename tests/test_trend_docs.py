@@ -17,7 +17,7 @@ def commands(page: str) -> list[list[str]]:
     return [shlex.split(line.partition("  #")[0])[1:] for line in lines]
 
 
-@pytest.mark.parametrize("page", ["analyse/trend.md"])
+@pytest.mark.parametrize("page", ["analyse/trend.md", "archive.md"])
 def test_the_commands_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

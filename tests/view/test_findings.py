@@ -27,7 +27,7 @@ from training_step import training_step
 
 UNITS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9, "h": 3600e9}
 TIME = re.compile(r"(?<![\w.])(\d[\d.,]*) (ns|µs|ms|s|min|h)\b(?!/)")
-SHARE = re.compile(r"([\d.]+)%(?! (?:longer|slower|more))")
+SHARE = re.compile(r"([\d.]+)%(?! (?:longer|slower|more)|:)")  # a row above its roof has more than all of it
 SUM = {"kind": Kind.COLL, "name": "sum", "stream": 9, "cpu": 0, "collective": Collective.ALL_REDUCE}
 
 

@@ -70,6 +70,13 @@ def report(
     )
 
 
+def findings(run: Run, *, device: Device | None = None) -> list[Told]:
+    """What the report of a run tells, without its page: what costs the most first."""
+    subject = Subject(run, run.job.name, device=device)
+    told = [one for part in _TELL for one in part.told(subject)]
+    return in_order([*told, *_doubts(subject)], subject.span_ns)
+
+
 def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
     """Findings with what they cost, the dearest first. Problems that are none of time, such as a rank that never came,
     stand before all others; what is only good to know comes last."""
@@ -183,13 +190,13 @@ def timelines(subjects: list[Subject]) -> Section:
     for subject in subjects:
         slices = subject.slices()
         prefix = f"{subject.label} · " if subject.label else ""
-        shown.append(Shown(slices, prefix, critical_path.on_path(subject, slices)))
+        shown.append(Shown(slices, prefix, critical_path.on_path(subject, slices), subject.drawn()))
     packed = pack(shown)
     lead = "Every lane of every rank on one clock: host threads with their calls nested, then the device's streams."
-    ranks = sum(len(s.drawn()) for s in subjects)
+    ranks, kept = sum(len(s.drawn()) for s in subjects), sum(len(s.kept()) for s in subjects)
     total = sum(len(s.run.job) for s in subjects)
     if ranks < total:
-        lead += f" {ranks} of {total:,} ranks are drawn."
+        lead += f" {ranks} of {total:,} ranks are drawn" + (f"; choose among {kept:,}." if kept > ranks else ".")
     body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys walk from slice to slice.")
     return Section("timeline", "Timeline", escape(lead + _merged(packed)), body, empty="No node has a time.")
 

@@ -46,7 +46,9 @@ SUSPECTS = 4
 RETIMED = 2_000_000
 """Nodes of all ranks up to which a report says what being faster would gain."""
 RANKS_DRAWN = 16
-"""Ranks of a timeline; where there are more, those drawn are chosen."""
+"""Ranks of a timeline that are drawn at first; where there are more, those drawn are chosen."""
+RANKS_KEPT, NODES_KEPT = 128, 8_000_000
+"""Ranks among which the reader of a page can choose, and nodes of them up to which a page has more than are drawn."""
 
 ORIGINS = {
     Origin.NONE: "of unknown origin",
@@ -268,19 +270,28 @@ class Subject:
         return sorted(((name, n, ns) for name, (n, ns) in found.items()), key=lambda e: -e[2])
 
     def drawn(self) -> list[int]:
-        """Ranks of the timeline: all, or those that findings are about, one of each kind, and others between."""
+        """Ranks that the timeline draws at first."""
+        return self._chosen(RANKS_DRAWN)
+
+    def kept(self) -> list[int]:
+        """Ranks that the timeline has."""
+        few = self.run.job.nodes * min(1.0, RANKS_KEPT / max(len(self.run.job), 1)) <= NODES_KEPT
+        return sorted({*self._chosen(RANKS_KEPT), *self.drawn()}) if few else self.drawn()
+
+    def _chosen(self, most: int) -> list[int]:
+        """All ranks, or those that findings are about, one of each kind, and others between."""
         ranks = self.run.job.ranks.tolist()
-        if len(ranks) <= RANKS_DRAWN:
+        if len(ranks) <= most:
             return ranks
         chosen = list(dict.fromkeys(r for r in self.suspects if r in ranks))[: RANKS_DRAWN // 2]
         classes = np.stack([self.run.job.trace_of, self.run.timing.block_of], 1)
         first = np.unique(classes, axis=0, return_index=True)[1].tolist()
-        if len(first) <= RANKS_DRAWN - len(chosen):  # one of each kind, where there are few kinds
+        if len(first) <= most - len(chosen):  # one of each kind, where there are few kinds
             chosen = list(dict.fromkeys([*chosen, *(ranks[i] for i in first)]))
-        for r in np.linspace(0, len(ranks) - 1, RANKS_DRAWN).round().astype(int).tolist():
-            if ranks[r] not in chosen and len(chosen) < RANKS_DRAWN:
+        for r in np.linspace(0, len(ranks) - 1, most).round().astype(int).tolist():
+            if ranks[r] not in chosen and len(chosen) < most:
                 chosen.append(ranks[r])
         return sorted(chosen)
 
     def slices(self) -> Slices:
-        return slices_of(replace(self.run, timing=self.aligned), self.drawn())
+        return slices_of(replace(self.run, timing=self.aligned), self.kept())
