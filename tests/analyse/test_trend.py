@@ -50,6 +50,13 @@ def test_half_of_all_ranks_slow_from_a_step_on_is_named_as_such():
     assert set(by_rank) == {0, 1, 2, 3} and all(c["step"] == 20 for c in by_rank.values())
 
 
+def test_ranks_that_change_with_others_are_named_with_them():
+    """Six steps, three of them slow: too few to be sure of each rank alone."""
+    values = noisy(ranks=8, steps=6, sigma=0.006)
+    values[:4, 3:] *= 1.1
+    assert kinds(found(values)) == [("throttled_half", (0, 1, 2, 3))]
+
+
 def test_one_rank_slow_from_a_step_on_is_a_change_of_its_own():
     values = noisy()
     values[2, 15:] *= 1.2
@@ -254,6 +261,10 @@ def test_jitter_from_what_is_no_trend_is_refused(
         ("step_time\n1\n2\n3\n", ["--forecast", "0"], "0 steps"),
         ("step_time\n1\n2\n3\n", ["--work", "nowhere.csv"], "no such file"),
         ("step,step_time\n1,5\n2,\n", [], "has no value in a step"),
+        ("step,rank,step_time\n1,,5\n2,0,6\n", [], "column `rank` has no whole number in row 1"),
+        ("step,rank,step_time\n1,0,5\n2,0.5,6\n", [], "column `rank` has no whole number in row 2"),
+        ("step,step_time\n1,9007199254740993\n2,5\n", [], "numbers from 2**53 on"),
+        ("step_time\n1\n2\n3\n", ["--system", "dgx-h100"], "a table has its values in it"),
     ],
 )
 def test_a_bad_table_is_refused(
