@@ -17,13 +17,13 @@ F64 = NDArray[np.float64]
 
 KINDS = (
     "none", "none uneven", "slow", "slow since", "slow for a while", "half", "periodic", "drift", "two", "slow link",
-    "slow link since", "late host", "small", "uneven and slow", "hung",
+    "slow link since", "late host", "small", "uneven and slow", "hung", "hung unseen",
 )  # fmt: skip
 FACTORS = (1.1, 1.2, 1.5)
 SIZES = (4, 8, 8, 16, 16, 32, 64)
 STEPS = (10, 20, 40)
-MOST_EVENTS = 20_000
-"""Ranks x steps in a run, roughly: large ones have few steps."""
+MOST = 640
+"""Ranks x steps in a run: large ones have few steps."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def faulty(seed: int, kind: str, factor: float) -> tuple[Machine, Fault]:
     ranks = int(rng.choice(SIZES)) if kind != "small" else int(rng.choice([2, 3, 4]))
     if kind in ("two", "slow link", "slow link since"):
         ranks = max(ranks, 8)
-    steps = int(rng.choice([s for s in STEPS if s * ranks <= 640] or [10]))
+    steps = int(rng.choice([s for s in STEPS if s * ranks <= MOST] or [10]))
     model = str(rng.choice(["dp", "tp", "fsdp", "hsdp", "cp"]))
     if kind.startswith("slow link"):
         model = "cp" if ranks < 16 else str(rng.choice(["cp", "tp"]))
@@ -69,11 +69,11 @@ def faulty(seed: int, kind: str, factor: float) -> tuple[Machine, Fault]:
         who, found = (bad,), "late_host"
     train(m, model, steps, scale, np.ones(ranks), True, 0.0)
     truth = Truth(found, who, "", model, steps, since, factor)
-    if kind == "hung":
+    if kind.startswith("hung"):
         own = sum(event.what == "coll" for event in m.events)
         bad = int(rng.integers(ranks))
-        cut = int(rng.integers(own // 4, own))
-        truth = replace(truth, kind="missing_participant", ranks=(bad,), how="hung", cut=cut)
+        cut, how = int(rng.integers(own // 4, own)), "hung" if kind == "hung" else "unseen"
+        truth = replace(truth, kind="missing_participant", ranks=(bad,), how=how, cut=cut)
     return m, Fault(kind, truth, jitter, ranks)
 
 

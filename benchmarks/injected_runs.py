@@ -308,7 +308,7 @@ def stops(m: Machine, truth: Truth) -> dict[int, tuple[int, bool]]:
     """By rank: the event at which it stops, and whether it stands in that one. Who waits for a rank that stands, stands
     too; where a recording was only cut off, nobody else stops."""
     found: dict[int, tuple[int, bool]] = {}
-    if truth.how not in ("cut", "hung"):
+    if truth.how not in ("cut", "hung", "unseen"):
         return found
     bad, own = truth.ranks[0], 0
     for number, event in enumerate(m.events):
@@ -316,7 +316,7 @@ def stops(m: Machine, truth: Truth) -> dict[int, tuple[int, bool]]:
             own += 1
             if own >= truth.cut and bad not in found:
                 found[bad] = number, False
-        if truth.how == "hung":
+        if truth.how != "cut":
             together = [members.tolist() for _, members in event.groups] or [list(p) for p in event.peer.items()]
             for members in together:
                 if any(rank in found for rank in members):
@@ -342,9 +342,9 @@ def write(folder: Path, m: Machine, truth: Truth, form: str, seed: int) -> None:
                 continue
             start, end = ((t[rank] + skew[rank]) * (1 + drift[rank]) for t in (event.start, event.end))
             if rank in ends and number >= ends[rank][0]:
-                if ends[rank][1]:
+                if ends[rank][1] and truth.how != "unseen":
                     seen.append((event, start, None))
-                elif seen and seen[-1][0].what == "host":
+                elif not ends[rank][1] and seen and seen[-1][0].what == "host":
                     seen.pop()  # it never asked for it
                 break
             seen.append((event, start, end))
