@@ -6,6 +6,8 @@ start. Where members were recorded as starting together, nobody can be seen to c
 
 from __future__ import annotations
 
+from enum import Enum
+from math import comb
 from typing import Final
 
 import numpy as np
@@ -30,10 +32,24 @@ FEW: Final = 3
 """Steps, or calls, below which nothing is said of who comes late."""
 ABOVE: Final = 3.0
 """Standard errors by which it does; one is how much those vary who are not accused, or itself if that is more."""
+BY_CHANCE: Final = 0.01
+"""... or how likely it may be to come behind so often if that is a matter of chance."""
 LEAST_PART: Final = 0.5
 """Part of a run without steps that a stretch must have: less may be a part of one step. Of a run of few steps too."""
 LEAST_STEPS: Final = 3
 """Steps from which a rank holds others up: less is what happens to anybody."""
+
+
+class Shows(Enum):
+    """How one that is slow comes late."""
+
+    ALWAYS = 0
+    BESIDE_OTHERS = 1
+    """As often as anybody: devices vary little, and others may have more to do."""
+    AHEAD = 2
+    """Perhaps never: a host that is ahead of its device."""
+    AT_FIRST = 3
+    """To the first call of a step, and then all wait for one another."""
 
 
 class Lateness:
@@ -54,6 +70,9 @@ class Lateness:
         np.minimum.at(first, self.call, self.start)
         is_last = (self.start == last[self.call]) & (last > first)[self.call]
         self.calls = np.bincount(self.at, minlength=ranks)
+        size = np.bincount(self.call, minlength=self.count)
+        self.fair = np.bincount(self.at, 1 / size[self.call], ranks)
+        """Calls to which each would come last by chance."""
         self.last = np.bincount(self.at[is_last], minlength=ranks)
         held = np.bincount(self.at[is_last], (last - first)[self.call[is_last]], ranks)
         self.held_ns = held / np.maximum(self.last, 1)
@@ -64,20 +83,30 @@ class Lateness:
         share = 100 * self.last[at] / self.calls[at]
         return f"; it comes last to {share:.0f}% of its collectives, {self.held_ns[at] / 1e6:.2f} ms after the first"
 
-    def holds_up(self, one: Slow, accused: Bool) -> bool:
+    def holds_up(self, one: Slow, accused: Bool, shows: Shows) -> bool:
         """Does it come to its calls after those that are not accused, in most of the steps in which it is slow? Also
-        yes where that cannot be seen: no calls, or members that were recorded as starting together."""
+        yes where that cannot be seen: no calls, or members that were recorded as starting together; and for half of a
+        run also where it need not be late, as `shows` says."""
         inside = one.segments(self.segments)
         half = LEAST_PART * self.segments
         if inside.sum() < (min(LEAST_STEPS, half) if self.by_step else half):
             return False
-        if self.together or one.uneven:
+        if self.together or one.uneven or (one.steady and inside.sum() >= half and self._may_be_in_time(one, shows)):
             return True
         mine, usual = self._behind(one.unit, accused, inside)
         if len(mine) < FEW:
             return True
         error = max(float(mine.std()), usual) / np.sqrt(len(mine))
-        return (mine > 0).sum() >= MOST * len(mine) and float(mine.mean()) > ABOVE * error
+        often = int((mine > 0).sum())
+        chance = sum(comb(len(mine), k) for k in range(often, len(mine) + 1)) / 2 ** len(mine)
+        if shows == Shows.AT_FIRST and not self.by_step and float(mine.mean()) > ABOVE * usual / np.sqrt(len(mine)):
+            return True
+        return often >= MOST * len(mine) and (float(mine.mean()) > ABOVE * error or chance < BY_CHANCE)
+
+    def _may_be_in_time(self, one: Slow, shows: Shows) -> bool:
+        return shows == Shows.AHEAD or (
+            shows == Shows.BESIDE_OTHERS and bool(self.last[one.unit] >= self.fair[one.unit])
+        )
 
     def _behind(self, at: int, accused: Bool, inside: Bool) -> tuple[F64, float]:
         """(how far behind the middle of those not accused it starts its calls, in ns, and how far those usually are

@@ -18,7 +18,7 @@ import pyarrow as pa
 from etude.analyse.desync import desync
 from etude.analyse.grouping import table
 from etude.analyse.late_hosts import late_hosts
-from etude.analyse.lateness import Lateness
+from etude.analyse.lateness import Lateness, Shows
 from etude.analyse.missing import Missing, missing
 from etude.analyse.operations import calls
 from etude.analyse.segments import Segments
@@ -107,10 +107,12 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> I
         ("late_host", "device has nothing to do for {:.1f}% of a step more than those {} that do the same",
          late_hosts(run, found, stretches, least)),
     )  # fmt: skip
-    for kind, what, slow in ways:
+    devices = any(bool((trace.cpu == 0).any()) for trace in job.traces)
+    shows = (Shows.BESIDE_OTHERS, Shows.AHEAD, Shows.AT_FIRST) if devices else (Shows.ALWAYS,) * 3
+    for (kind, what, slow), how in zip(ways, shows, strict=True):
         accused = np.zeros(len(job.ranks), bool)
         accused[[one.unit for one in slow]] = True
-        for one in [one for one in slow if late.holds_up(one, accused)]:
+        for one in [one for one in slow if late.holds_up(one, accused, how)]:
             rank = int(job.ranks[one.unit])
             if rank not in named:
                 named.add(rank)

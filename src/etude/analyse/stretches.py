@@ -68,7 +68,7 @@ class Slow:
 
     def segments(self, count: int) -> Bool:
         """Of so many segments, those in which it is slow."""
-        found = np.zeros(count, bool)
+        found = np.full(count, self.whole)
         found[self.first : self.last + 1 : self.every] = True
         return found
 
@@ -115,7 +115,8 @@ def _slow(unit: int, row: F64, best: _Stretch, known: Bool) -> Slow:
     sure = min(1 - doubt, 1 - 0.5**others, 0.999) if others else min(1 - doubt, 0.999)
     inside = row[first : last + 1 : every]
     inside = inside[~np.isnan(inside)]
-    steady = len(inside) >= AT_LEAST and bool((inside > mean / 2).mean() >= STEADY)
+    steady = bool((inside > mean / 2).mean() >= STEADY)
+    last = len(row) - 1 if every == 1 and last >= seen[-1] else last  # nothing says that it ended before the run
     return Slow(unit, float(np.exp(mean)), first, last, whole, max(sure, 0.5), every, steady)
 
 
@@ -143,7 +144,8 @@ def slower_than_before(profiled: Profile, least: float) -> list[Slow]:
 def standing_out(named: list[Slow], units: int) -> list[Slow]:
     """Where many are slower than the rest, now one and now another, that is how these units vary: of those only one
     that is much slower than all others is told. Less than half may be slow in nearly all segments."""
-    if len(named) <= max(1, units // MOST_NAMED) or (2 * len(named) < units and all(one.steady for one in named)):
+    clear = all(one.steady and one.last - one.first >= AT_LEAST - 1 for one in named)
+    if len(named) <= max(1, units // MOST_NAMED) or (2 * len(named) < units and clear):
         return named
     first, second = sorted(named, key=lambda one: -one.factor)[:2]
     return [first] if np.log(first.factor) > 2 * np.log(second.factor) else []
@@ -216,7 +218,7 @@ def _best_window(row: F64, error: F64, between: float, least: float) -> _Stretch
     count = np.maximum(sums.count, 1.0)
     mean = sums.total / count
     score = mean / np.sqrt(sums.square / count**2 + between**2)
-    score[(sums.count < min(AT_LEAST, -(-len(seen) // 2))) | (mean <= least)] = -np.inf
+    score[(sums.count < min(AT_LEAST, -(-len(seen) // 3))) | (mean <= least)] = -np.inf
     best = _largest(score, mean, seen, SURE)
     if best is None:
         return None
