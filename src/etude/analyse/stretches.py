@@ -128,9 +128,11 @@ def slower_than_before(profiled: Profile, least: float) -> list[Slow]:
     if np.isinf(profiled.error).any():
         return []
     named = []
+    # samples of a unit that became slow lie apart for that, and those of one that did not only by chance
+    error = np.maximum(profiled.error.min(axis=0), LEAST_SIGMA)
     for unit, row in enumerate(found):
-        error = _own_error(row, profiled.error[unit])
-        best = _periodic(row, error, np.log1p(least)) or _own_window(row, error, np.log1p(least))
+        best = _periodic(row, error, np.log1p(least))
+        best = best or _own_window(row, _own_error(row, error), np.log1p(least))
         if best is not None:
             sure = _slow(unit, row, best, known).confidence
             factor = float(np.exp(best.mean))
@@ -223,7 +225,7 @@ def _best_window(row: F64, error: F64, between: float, least: float) -> _Stretch
     if best is None:
         return None
     inside = x[(seen >= best.first) & (seen <= best.last)]
-    return best if (inside > best.mean / 2).mean() >= MOSTLY else None
+    return best if (inside > best.mean / 2).sum() >= max(MOSTLY * len(inside), min(AT_LEAST, len(inside))) else None
 
 
 def _without_spikes(x: F64, error: F64) -> F64:
@@ -259,8 +261,7 @@ def _own_window(row: F64, error: F64, least: float) -> _Stretch | None:
     if best is None:
         return None
     within = (seen >= best.first) & (seen <= best.last)
-    half = x[~within].mean() + best.mean / 2
-    return best if (x[within] > half).mean() >= STEADY and (x[~within] < half).mean() >= STEADY else None
+    return best if _parted(x, within, x[~within].mean() + best.mean / 2) else None
 
 
 def _largest(score: F64, mean: F64, seen: NDArray[np.intp], sure: float) -> _Stretch | None:
@@ -272,23 +273,26 @@ def _largest(score: F64, mean: F64, seen: NDArray[np.intp], sure: float) -> _Str
 
 def _periodic(row: F64, error: F64, least: float) -> _Stretch | None:
     """Every so many-th segment, if the unit is slow in nearly all of those and in hardly any other."""
-    seen = ~np.isnan(row)
+    seen = np.flatnonzero(~np.isnan(row))
+    x, square = row[seen], error[seen] ** 2
     best = None
-    if len(row) < AT_LEAST * AT_LEAST:
-        return None
-    for every in range(2, min(LONGEST, len(row) // AT_LEAST) + 1):
-        for phase in range(every):
-            inside = np.zeros(len(row), bool)
-            inside[phase::every] = True
-            outside = seen & ~inside
-            inside &= seen
-            if min(inside.sum(), outside.sum()) < AT_LEAST:
-                continue
-            mean = float(row[inside].mean() - row[outside].mean())
-            doubt = sqrt((error[inside] ** 2).mean() / inside.sum() + (error[outside] ** 2).mean() / outside.sum())
-            half = float(row[outside].mean()) + mean / 2
-            sure = mean > least and mean / doubt > max(SURER, best.score if best else 0.0)
-            if sure and (row[inside] > half).mean() >= STEADY and (row[outside] < half).mean() >= STEADY:
-                at = np.flatnonzero(inside)
-                best = _Stretch(mean / doubt, mean, int(at[0]), int(at[-1]), every)
+    for every in range(2, min(LONGEST, len(row) // AT_LEAST) + 1 if len(row) >= AT_LEAST * AT_LEAST else 2):
+        phase = seen % every
+        count = np.bincount(phase, minlength=every).astype(np.float64)
+        rest = np.maximum(len(x) - count, 1.0)
+        total, doubt = np.bincount(phase, x, every), np.bincount(phase, square, every)
+        apart = total / np.maximum(count, 1.0) - (x.sum() - total) / rest
+        score = apart / np.sqrt(doubt / np.maximum(count, 1.0) ** 2 + (square.sum() - doubt) / rest**2)
+        score[(count < AT_LEAST) | (rest < AT_LEAST) | (apart <= least)] = -np.inf
+        one = int(np.argmax(score))
+        inside = phase == one
+        half = x[~inside].mean() + apart[one] / 2
+        if score[one] > max(SURER, best.score if best else 0.0) and _parted(x, inside, half):
+            at = seen[inside]
+            best = _Stretch(float(score[one]), float(apart[one]), int(at[0]), int(at[-1]), every)
     return best
+
+
+def _parted(x: F64, inside: Bool, half: float) -> bool:
+    """Nearly all inside lie above, nearly all others below."""
+    return bool((x[inside] > half).mean() >= STEADY and (x[~inside] < half).mean() >= STEADY)
