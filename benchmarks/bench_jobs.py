@@ -90,8 +90,9 @@ def main() -> int:
         for label, place in (("Parquet", unfolded), (".et", et)):
             code = f"import etude; job = etude.open({str(place)!r}); assert job.nodes >= {4_000_000 // small}"
             measure(f"unfolded, 1,024 ranks, {label}: open", code)
-        measure("unfolded, 1,024 ranks, Parquet: info", command("info", str(unfolded), "--json"))
-        measure("unfolded, 1,024 ranks, Parquet: check", command("check", str(unfolded), "--json"))
+        for label, place in (("Parquet", unfolded), (".et", et)):
+            measure(f"unfolded, 1,024 ranks, {label}: info", command("info", str(place), "--json"))
+            measure(f"unfolded, 1,024 ranks, {label}: check", command("check", str(place), "--json"))
     return 0
 
 

@@ -1,7 +1,7 @@
 """Is the graph that `etude link` makes the right one? Its dependencies and durations alone must give the recorded run.
 
     python benchmarks/fidelity_ingest.py                                   # every capture of the reference data
-    python benchmarks/fidelity_ingest.py kineto.json.gz ...                # captures of your own, a rank each
+    python benchmarks/fidelity_ingest.py kineto.json.gz run/ ...           # captures of your own: files, or folders
     python benchmarks/fidelity_ingest.py --pair HOST_BOUND GPU_BOUND       # two device traces of one program
 
 **Fidelity**: recorded starts are thrown away, the graph is simulated, and its span is compared with the recorded one;
@@ -18,13 +18,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.ingest import causal, reading
+from etude.ingest import causal, reading, runs
+from etude.ingest.runs import RankFiles
 from etude.machine import open_system
 from etude.model.job import Job
 from etude.model.schema import Why
@@ -40,34 +42,30 @@ def shared() -> Path:
     return Path(os.environ.get("ETUDE_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
-def captures(folder: Path, public: bool) -> dict[str, list[tuple[Path | None, Path]]]:
-    """Name -> (host, device) of each rank."""
-    found: dict[str, list[tuple[Path | None, Path]]] = {}
-    for device in sorted(folder.glob("traces/h200*/*_kineto.json.gz")):
-        name = device.name.removesuffix("_kineto.json.gz")
-        found[name] = [(device.with_name(f"{name}_et.json.gz"), device)]
-    if "ddp_rank0" in found and "ddp_rank1" in found:
-        found["ddp (2 ranks)"] = found["ddp_rank0"] + found["ddp_rank1"]
-    for run in ("sync", "fsdp", "coll"):
-        devices = sorted((folder / "oracle/chakra_official/h200_nccl" / run).glob("device.*.json.gz"))
-        pairs = [(d.with_name(d.name.replace("device", "host")), d) for d in devices]
-        found |= {f"{run}.{i}": [pair] for i, pair in enumerate(pairs)}
-        if len(pairs) > 1:
-            found[f"{run} ({len(pairs)} ranks)"] = list(pairs)
+def captures(folder: Path, public: bool) -> dict[str, list[RankFiles]]:
+    """Name -> files of each rank: each rank of a run by itself, and all of them together."""
+    found: dict[str, list[RankFiles]] = {}
+    for place in ("traces/h200", "traces/h200_pairs", "traces/torch_cpu"):
+        for name, ranks in runs.runs_in(folder / place).items():
+            add(found, name, ranks)
+    for name in ("sync", "fsdp", "coll"):
+        add(found, name, runs.find_run(folder / "oracle/chakra_official/h200_nccl" / name)[1])
     if public:
         for device in sorted(folder.glob("traces/public/*.kineto.json.gz")):
-            found[device.name.removesuffix(".kineto.json.gz")] = [(None, device)]
+            found[device.name.removesuffix(".kineto.json.gz")] = [RankFiles(rank=None, device=device)]
     return found
 
 
-def linked(ranks: list[tuple[Path | None, Path]], name: str) -> Job:
-    done = [
-        causal.convert(
-            reading.load_device(device), reading.load_host(host) if host else None, rank=i if len(ranks) > 1 else None
-        )
-        for i, (host, device) in enumerate(ranks)
-    ]
-    return causal.to_job("run", done)
+def add(found: dict[str, list[RankFiles]], name: str, ranks: list[RankFiles]) -> None:
+    if len(ranks) == 1:
+        found[name] = [replace(ranks[0], rank=None)]
+        return
+    found |= {f"{name}.{files.rank}": [files] for files in ranks}
+    found[f"{name} ({len(ranks)} ranks)"] = ranks
+
+
+def linked(ranks: list[RankFiles]) -> Job:
+    return causal.to_job("run", [runs.link_rank(files) for files in ranks])
 
 
 def run(job: Job) -> Simulated:
@@ -84,7 +82,7 @@ def without_cross_lane(trace: Trace) -> Trace:
 
 
 def recorded_span_ns(job: Job) -> int:
-    """The longest rank's; clocks of ranks may differ."""
+    """The longest rank's, from when the first one began where clocks agree."""
     assert job.timing is not None
     return max(int(end.max() - start.min()) for start, end in zip(job.timing.start_ns, job.timing.end_ns, strict=True))
 
@@ -111,8 +109,8 @@ def kernel_errors_us(job: Job, simulated: Simulated) -> I64:
     return np.concatenate(parts)
 
 
-def fidelity(name: str, ranks: list[tuple[Path | None, Path]]) -> dict[str, Any]:
-    job = linked(ranks, name)
+def fidelity(name: str, ranks: list[RankFiles]) -> dict[str, Any]:
+    job = linked(ranks)
     whole = run(job)
     cut = run(job.replace(traces=tuple(without_cross_lane(t) for t in job.traces)))
     span = recorded_span_ns(job)
@@ -191,7 +189,7 @@ def with_device_time(trace: Trace, other: dict[tuple[str, int], int]) -> tuple[T
 
 def causality(first: Path, second: Path) -> dict[str, Any]:
     """The second run from the graph of the first."""
-    one, two = (linked([(None, path)], path.name) for path in (first, second))
+    one, two = (linked([RankFiles(rank=None, device=path)]) for path in (first, second))
     trace, left = with_device_time(one.traces[0], device_time(two.traces[0]))
     predicted = run(one.replace(traces=(trace,))).makespan_ns
     span = recorded_span_ns(two)
@@ -218,12 +216,17 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("device", nargs="*", type=Path, help="device traces, a capture each")
+    parser.add_argument("device", nargs="*", type=Path, help="device traces, a capture each, or folders of runs")
     parser.add_argument("--pair", nargs=2, type=Path, metavar=("HOST_BOUND", "GPU_BOUND"), action="append", default=[])
     parser.add_argument("--quick", action="store_true", help="leave out the largest and the public captures")
     args = parser.parse_args()
     pairs = [tuple(pair) for pair in args.pair]
-    found: dict[str, list[tuple[Path | None, Path]]] = {reading.stem(d): [(None, d)] for d in args.device}
+    found: dict[str, list[RankFiles]] = {}
+    for given in args.device:
+        if given.is_file():
+            found[reading.stem(given)] = [RankFiles(rank=None, device=given)]
+        for name, ranks in runs.runs_in(given).items() if not given.is_file() else ():
+            add(found, name or given.resolve().name, ranks)
     if not args.device and not args.pair:
         if not shared().is_dir():
             print("no reference data: set ETUDE_SHARED, or name captures", file=sys.stderr)

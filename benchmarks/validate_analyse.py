@@ -338,10 +338,6 @@ def compare_tracelens(folder: Path) -> Iterator[Compared]:
     for row in table(folder / "SDPA_fwd.csv"):
         heads = "x".join(row[f"param: {key}"] for key in ("B", "H_Q", "N_Q", "d_h_qk"))
         attention = next(r for r in reached if r["op_class"] == "attention")
-        # of causal attention Etude counts all pairs of a query and a key, TraceLens those that are looked at
-        pairs = 0.5 if row["param: causal"] == "True" else 1.0
-        for name in ("flops", "intensity", "flop_per_s"):
-            attention[name] *= pairs
         yield from compare_reached(heads, row, attention)
 
 

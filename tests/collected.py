@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-SCENARIOS = ("ddp", "fsdp2", "tensor_parallel", "pipeline", "moe")
+SCENARIOS = ("ddp", "batch_norm", "fsdp2", "tensor_parallel", "pipeline", "in_flight", "moe")
 """Of programs/parallel.py."""
 PROGRAMS = Path(__file__).resolve().parent / "collect" / "programs"
 SRC = Path(__file__).resolve().parent.parent / "src"
@@ -32,9 +32,9 @@ def start(*args: str | Path, **more: str) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Its stdout and stderr. One that hangs is ended, with all that it started."""
+    """Its stdout and stderr. One that hangs is ended, with all that it started; patience is for loaded machines."""
     try:
-        return process.communicate(timeout=120)
+        return process.communicate(timeout=900)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise

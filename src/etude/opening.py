@@ -14,6 +14,7 @@ from etude.model.schema import Collective
 
 if TYPE_CHECKING:
     from etude.cost.schedule import Schedule
+    from etude.model.check.findings import Finding
     from etude.model.job import Job
     from etude.model.run import Run
 
@@ -62,6 +63,45 @@ def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
     from etude.store import cards
 
     return run.recorded(open(path, **options), card=cards.find(Path(path)))
+
+
+def check(path: str | os.PathLike[str], *, complete: bool = False, **options: Any) -> list[Finding]:
+    """What is wrong with the job at `path`, as `etude.check` finds it; of many ranks a few are held at a time. Options
+    are those of `open`."""
+    from etude.model.check.whole import check as check_job
+    from etude.store import streamed
+
+    read = _rank_by_rank(Path(path), options)
+    if read is not None:
+        return streamed.check_ranks(read, Path(path), complete=complete, **options)
+    return check_job(open(path, **options), complete=complete)
+
+
+def summary(path: str | os.PathLike[str], **options: Any) -> dict[str, Any]:
+    """What is in the job at `path`, in numbers; of many ranks a few are held at a time. Options are those of `open`."""
+    from etude.model.summary import summary as summary_of
+    from etude.store import chakra, streamed
+
+    read = _rank_by_rank(Path(path), options)
+    if read is not None:
+        return streamed.summarise_ranks(read, Path(path), **options)
+    job = open(path, **options)
+    return summary_of(job) | {"written_by": chakra.written_by(job)}
+
+
+def _rank_by_rank(path: Path, options: dict[str, Any]) -> Callable[..., Job] | None:
+    """What reads a job rank by rank, where its ranks have traces of their own and a store that can; `options` are
+    left with those that it takes."""
+    from etude.store import chakra, columns_thin
+
+    if is_columns(path):
+        refuse_for_columns(path, options.get("groups"), options.get("max_bytes"))
+        if not columns_thin.is_unfolded(path):
+            return None
+        for name in ("groups", "max_bytes", "workers"):
+            options.pop(name, None)
+        return columns_thin.read_thin
+    return chakra.read_thin if _is_et(path) else None
 
 
 def is_text(path: Path) -> bool:

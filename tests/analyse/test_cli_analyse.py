@@ -59,7 +59,7 @@ def test_every_command_takes_a_raw_trace(argv: list[str], capsys: pytest.Capture
 def test_compare_says_how_alike(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(run(capsys, "compare", str(TRACE), str(TRACE), "--json"))
     assert found["similarity"]["score"] == 1.0
-    assert set(found) == {"similarity", "breakdown", "causes"}
+    assert set(found) == {"similarity", "breakdown", "host", "reasons", "causes"}
 
 
 def test_a_job_without_times_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

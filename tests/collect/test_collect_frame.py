@@ -1,5 +1,6 @@
 """What needs no PyTorch: options, refusals, signals, the launcher around commands that never train."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collected import ENVIRONMENT
 from etude.cli import main
 from etude.collect import layout
 from etude.collect import torch as collect
+from etude.collect.manifest import started_as_rank
 from etude.collect.options import CollectOptions
 from etude.errors import UsageError
 
@@ -65,7 +67,6 @@ def test_names_around_the_events_are_taken_out(tmp_path: Path):
     source.write_text(text % ",".join(['{"name": "host_name"}'] * 200_000))  # more than twice the edges
     layout.compress(source, tmp_path / "w.rank0.kineto.json.gz", force=False)
     import gzip
-    import json
 
     found = json.loads(gzip.decompress((tmp_path / "w.rank0.kineto.json.gz").read_bytes()))
     assert len(found.pop("traceEvents")) == 200_000
@@ -150,3 +151,55 @@ def test_what_cannot_be_run_or_written_is_refused(tmp_path: Path, capsys: pytest
 def test_options_survive_the_way_to_the_worker():
     options = CollectOptions(steps=3, warmup=1, plan={"tp": 2}, memory=True)
     assert CollectOptions.from_dict(options.to_dict()) == options
+
+
+# --- who is which rank
+
+
+def manifest_of(pid: int, folder: Path, who: str) -> dict[str, object]:
+    file = folder / f"trace.{who}.kineto.json.gz"
+    file.write_text(str(pid))
+    process = None if who.startswith("rank") else {"name": f"worker-{pid}", "pid": pid}
+    about = {"name": "trace", "rank": None if process else 0, "process": process, "files": {"device": file.name}}
+    (folder / f"trace.{who}.manifest.json").write_text(json.dumps(about))
+    return about
+
+
+def test_a_rank_that_torch_distributed_knows_comes_before_one_by_environment(tmp_path: Path):
+    assert layout.claim(tmp_path, 0, 11, sure=False)
+    manifest_of(11, tmp_path, "rank0")
+    assert not layout.claim(tmp_path, 0, 12, sure=False)
+    assert layout.claim(tmp_path, 0, 13, sure=True)
+    assert layout.manifests(tmp_path) == []
+    assert [(m["process"]["pid"], m["files"]) for m in layout.beside(tmp_path)] == [
+        (11, {"device": "trace.process11.kineto.json.gz"})
+    ]
+    assert (tmp_path / "trace.process11.kineto.json.gz").read_text() == "11"
+    assert not layout.claim(tmp_path, 0, 14, sure=True)
+
+
+def test_a_process_that_is_all_there_is_makes_the_job(tmp_path: Path):
+    layout.promote(tmp_path, manifest_of(21, tmp_path, "process21"))
+    assert [(m["rank"], m["process"], m["files"]) for m in layout.manifests(tmp_path)] == [
+        (0, None, {"device": "trace.rank0.kineto.json.gz"})
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "trace.rank0.kineto.json.gz", "trace.rank0.manifest.json",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("first", "rank", "is_rank"),
+    [
+        ("", "", True),  # by itself
+        ("", "3", True),  # by torchrun
+        ("1:", "3", True),  # by a Python program that sets RANK
+        ("1:", "", False),  # by a Python program that does not: a worker of a data loader
+        ("1:3", "3", False),  # the same in a rank
+        (f"{os.getpid()}:3", "3", True),  # the rank itself
+    ],
+)
+def test_who_is_a_rank(first: str, rank: str, is_rank: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ETUDE_COLLECT_FIRST", first)
+    monkeypatch.setenv("RANK", rank)
+    assert started_as_rank() is is_rank

@@ -1,5 +1,6 @@
 """Recording in other processes: ranks, the launcher, signals. Each start of PyTorch costs seconds, so there are few."""
 
+import json
 import os
 import signal
 import sys
@@ -8,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
+import etude
 from collected import PROGRAMS, ROOTS, SCENARIOS, Files, finished, start
 
 pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
 
 GLOO = {
     "ddp": {"gloo:all_reduce"},
+    "batch_norm": {"gloo:all_reduce", "gloo:broadcast"},
     "fsdp2": {"gloo:all_gather", "gloo:all_reduce"},
     "tensor_parallel": {"gloo:all_reduce"},
     "pipeline": {"gloo:send", "gloo:recv"},
+    "in_flight": set(),  # the first rank sends, the last receives
     "moe": {"gloo:all_to_all"},
 }
 P2P = {"gloo:send", "gloo:recv"}  # the Flight Recorder has no entries for these
@@ -73,8 +77,59 @@ def test_the_launcher_leaves_a_script_as_it_is(tmp_path: Path):
         assert found.manifest["reason"] == reason
         assert "aten::linear" in found.nodes
         assert found.unlinked() <= ROOTS
-    assert "etude collect: RuntimeError: the program runs a profiler of its own" in ended[2][1]
-    assert list((tmp_path / "profiles").iterdir()) == []
+    reason = "ended after 0 of 3 steps: the program runs a profiler of its own"
+    assert f"etude collect: rank 0: partial: {reason}" in ended[2][1]
+    assert [path.name for path in (tmp_path / "profiles").iterdir()] == ["trace.rank0.manifest.json"]
+
+
+OWN = """\
+waits first [4, 4]
+warms up first [2]
+after a step [4, 4]
+by hand [4, 4, 4]
+thread [2, 2]
+nested [2]
+observer [True, True]
+done
+"""
+
+
+def test_profilers_of_the_program_are_left_as_they_are_and_recording_goes_on_after_them(tmp_path: Path):
+    """What the program prints are two calls a step of its two linear layers, with or without the launcher."""
+    command = ("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "profilers.py", "6")
+    process = start(*command)
+    out, talk = finished(process)
+    assert (out, process.returncode) == (OWN, 5), talk
+    assert talk.splitlines()[-1] == f"etude collect: 1 ranks, 3 steps each, in {tmp_path}"
+    found = Files(tmp_path)
+    assert len(found.steps()) == 3
+    assert found.nodes.count("aten::linear") == found.events.count("aten::linear") == 3 * 2
+    assert found.unlinked() <= ROOTS
+    assert found.manifest["partial"] is False
+
+
+def test_ranks_are_the_job_and_other_processes_lie_beside_it(tmp_path: Path):
+    """Ranks that destroy their groups before they end, and have no RANK in their environment."""
+    process = start("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "processes.py")
+    out, talk = finished(process)
+    assert (out, process.returncode) == ("ended [0, 0, 0]\n", 0), talk
+    for rank in range(2):
+        about = Files(tmp_path, rank).manifest
+        assert (about["rank"], about["world_size"], about["backend"], about["process"]) == (rank, 2, "gloo", None)
+        groups = [(group["pg_desc"], group["ranks"]) for group in about["process_groups"]]
+        assert groups == [("default_pg", [0, 1]), ("pair", [0, 1])]
+    others = [json.loads(path.read_text()) for path in tmp_path.glob("trace.process*.manifest.json")]
+    assert sorted(m["process"]["name"] for m in others) == ["helper", "processes.py"]
+    assert {m["rank"] for m in others} == {None}
+    assert "etude collect: not part of the job, beside it: trace.process" in talk
+    job = etude.open(tmp_path)
+    assert job.ranks.tolist() == [0, 1]
+    table = etude.query(
+        job, "select rank, src, dst from nodes where kind in ('COMM_SEND_NODE', 'COMM_RECV_NODE') order by rank"
+    )
+    assert [tuple(row.values()) for row in table.to_pylist()] == [(0, 0, 1), (1, 0, 1)]
+    one = etude.open(tmp_path / f"trace.process{others[0]['process']['pid']}")
+    assert len(one.ranks) == 1
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")

@@ -219,3 +219,46 @@ def test_stderr_is_left_to_the_program(tmp_path: Path, capfd: pytest.CaptureFixt
 def test_a_second_profiler_is_refused(tmp_path: Path):
     with torch.profiler.profile(), pytest.raises(UsageError, match="running already"), collect.trace(tmp_path):
         pytest.fail("must not come here")
+
+
+def test_a_second_profiler_that_is_only_prepared_is_refused_too(tmp_path: Path):
+    """In the warm-up of its schedule PyTorch does not call a profiler enabled; one more would break it."""
+    own = torch.profiler.profile(schedule=torch.profiler.schedule(wait=0, warmup=1, active=1))
+    own.start()
+    with pytest.raises(UsageError, match="running already"), collect.trace(tmp_path):
+        pytest.fail("must not come here")
+    own.step()
+    torch.ones(1) + 1
+    own.stop()
+    assert "aten::add" in {event.name for event in own.events()}
+
+
+def test_the_longest_window_between_profilers_of_the_program_is_kept(tmp_path: Path):
+    step = stepper()
+    with collect.trace(tmp_path, steps=3):
+        for times in (1, 3, 1):
+            for _ in range(times):
+                step()
+            with torch.profiler.profile() as own:  # ends our window, and begins no new one before a step is over
+                step()
+            assert sum(event.name == "Optimizer.step#SGD.step" for event in own.events()) == 1
+    found = Files(tmp_path)
+    # Step 0 is ours, 1 its own; when 2 is over, 3 and 4 are ours; 5 its own; when 6 is over, only 7 is left, its own.
+    assert found.manifest["steps"]["numbers"] == [3, 4]
+    assert found.manifest["reason"] == "ended after 2 of 3 steps: the program runs a profiler of its own"
+    assert found.nodes.count("Optimizer.step#SGD.step") == 2
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert not hasattr(torch.autograd.profiler._prepare_profiler, "__wrapped__")
+
+
+def test_groups_that_were_destroyed_inside_are_in_the_manifest(tmp_path: Path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    with collect.trace(tmp_path / "run"):
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        early = torch.distributed.new_group([0], group_desc="early")
+        torch.distributed.destroy_process_group(early)
+        torch.distributed.new_group([0], group_desc="late")
+        torch.distributed.destroy_process_group()
+    manifest = Files(tmp_path / "run").manifest
+    assert sorted(group["pg_desc"] for group in manifest["process_groups"]) == ["default_pg", "early", "late"]
+    assert manifest["backend"] == "gloo"

@@ -142,6 +142,39 @@ def test_gloo_finds_its_group() -> None:
     assert [row[-1] for row in rows(communications(host, device, rank=1))] == [0, -1]
 
 
+def overlapping(name: str) -> dict[str, Any]:
+    """Two calls, the first of which gloo ends between them on another thread: the observer, whose stack has lost the
+    wrong entry, writes that the second was made by the first."""
+    works = [node(i, f"gloo:{name}", c, rf, inputs=([tensor(n)], [[n]], ["Tensor(float)"]))
+             for i, c, rf, n in ((5, 4, 11, 96), (7, 6, 13, 2))]  # fmt: skip
+    calls = [c10d(4, f"{name}_", 10, 0, size=96), c10d(6, f"{name}_", 12, 0, size=2)]
+    calls[1]["ctrl_deps"] = 4
+    return host_json(init(3), calls[0], works[0], calls[1], works[1])
+
+
+@pytest.mark.parametrize(("name", "bytes_of"), [("broadcast", (384, 8)), ("allreduce", (384, 8)), ("barrier", (0, 0))])
+def test_calls_that_overlap_stay_two(name: str, bytes_of: tuple[int, int]) -> None:
+    """DDP broadcasts its float buffers and then, while those are under way, its integer ones."""
+    host = read_host_json(overlapping(name))
+    device = read_device_json(device_json(
+        op(f"c10d::{name}_", 10, 5, 10), op(f"gloo:{name}", 12, 9, 11, tid=8, cat="user_annotation"),
+        op(f"c10d::{name}_", 16, 5, 12), op(f"gloo:{name}", 18, 9, 13, tid=9, cat="user_annotation"),
+    ))  # fmt: skip
+    for files in ((host, device), (host, None)):
+        table = communications(*files, rank=0)
+        assert list(zip(table.in_bytes.tolist(), table.out_bytes.tolist(), strict=True)) == [(n, n) for n in bytes_of]
+        assert table.work.tolist() == ([1, 3] if files[1] else [-1, -1])
+
+
+def test_a_record_belongs_to_the_operator_around_it_in_time() -> None:
+    """Whatever the observer, led astray by gloo, says was its caller."""
+    wrong = record(5, 4, 11, "allreduce", 64)
+    wrong["ctrl_deps"] = 2
+    host = read_host_json(host_json(init(3), wrong, c10d(4, "allreduce_", 10)))
+    device = read_device_json(device_json(op("c10d::allreduce_", 10, 5, 10), op("record_param_comms", 11, 3, 11)))
+    assert rows(communications(host, device, rank=0)) == [("ALL_REDUCE", 256, 256, "0", -1, -1, -1)]
+
+
 def test_a_kernel_without_a_host_speaks_for_itself() -> None:
     said = {"Collective name": "_allgather_base", "In msg nelems": 8, "Out msg nelems": 16, "dtype": "BFloat16",
             "Group size": 2, "Process Group Name": "1", "Process Group Ranks": "[0, 1]"}  # fmt: skip

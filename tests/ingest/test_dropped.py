@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from etude.ingest import causal
 from etude.ingest.dropped import dropped
 from etude.link.device import DeviceTrace
@@ -63,3 +65,26 @@ def test_notes_go_with_the_job() -> None:
     [note] = causal.to_job("run", [linked]).notes
     assert note.rank == 0
     assert "no device activity" in note.what
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("ts", NAN, "2 events start at no time that can be read: they are left out"),
+        ("ts", 1e17, "2 events start at no time that can be read: they are left out"),
+        ("dur", NAN, "2 events last no time that can be read: they are taken as instants"),
+        ("dur", float("inf"), "2 events last no time that can be read: they are taken as instants"),
+        ("dur", None, "2 events last no time that can be read: they are taken as instants"),
+        ("dur", "long", "2 events last no time that can be read: they are taken as instants"),
+        ("dur", -3.0, "2 events last less than no time: they are taken as instants"),
+    ],
+)
+def test_times_that_are_none_are_told(key: str, value: object, words: str) -> None:
+    events = [dict(event) for event in WHOLE]
+    for event in (events[3], events[5]):  # the second and the third kernel
+        event[key] = value
+    found = [note for note in notes(*events) if note.startswith(words)]
+    assert len(found) == 1 and found[0].endswith("the first is event 4 of the file, `k11`")

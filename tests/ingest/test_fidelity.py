@@ -8,7 +8,7 @@ import fidelity_ingest
 import pytest
 
 
-@pytest.mark.parametrize("run", ["sync.0", "fsdp.2", "ddp_rank0", "gpt8_b96"])
+@pytest.mark.parametrize("run", ["sync", "fsdp.2", "ddp.0", "gpt8_b96"])
 def test_dependencies_and_durations_alone_give_the_recorded_span(shared: Path, run: str) -> None:
     found = fidelity_ingest.fidelity(run, fidelity_ingest.captures(shared, public=False)[run])
     assert abs(found["error"]) <= 0.03

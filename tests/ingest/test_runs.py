@@ -12,7 +12,7 @@ import pytest
 
 import etude
 from etude.cli import main
-from etude.errors import EtudeError, UsageError
+from etude.errors import EtudeError, MismatchError, UsageError
 from etude.ingest import causal, runs
 from etude.ingest import spill as laid_down
 from etude.model.check.whole import check
@@ -137,3 +137,41 @@ def test_processes_of_their_own_for_large_ranks_only(tmp_path: Path, monkeypatch
     assert runs.workers_for(ranks) == 2
     monkeypatch.setattr(runs, "TAKES", 1 << 60)  # no memory holds that
     assert runs.workers_for(ranks) == 1
+
+
+def said(folder: Path, rank: int, counted_by: str, numbers: list[int]) -> None:
+    put(folder / f"t.rank{rank}.kineto.json.gz", rank_json(rank, 0, 50))
+    about = {"rank": rank, "world_size": 2, "steps": {"counted_by": counted_by, "numbers": numbers}}
+    (folder / f"t.rank{rank}.manifest.json").write_text(json.dumps(about))
+
+
+@pytest.mark.parametrize(
+    ("other", "begin"), [(("nothing", []), "all that it ran, without steps"), (("optimizer", [7, 8]), "from step 7 on")]
+)
+def test_ranks_that_recorded_different_parts_are_not_joined(
+    other: tuple[str, list[int]], begin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(tmp_path, 0, "optimizer", [2, 3, 4])
+    said(tmp_path, 1, *other)
+    with pytest.raises(MismatchError) as problem:
+        etude.open(tmp_path)
+    assert problem.value.problem == (
+        f"the ranks recorded different parts of the run: rank 0 from step 2 on; rank 1 {begin}"
+    )
+    assert main(["link", str(tmp_path), "-o", str(tmp_path / "job")]) == 2
+    assert "--any-window" in capsys.readouterr().err
+    assert main(["link", str(tmp_path), "-o", str(tmp_path / "job"), "--any-window", "-j", "1"]) == 0
+
+
+def test_ranks_that_only_end_at_different_steps_are_joined(tmp_path: Path) -> None:
+    said(tmp_path, 0, "optimizer", [2, 3, 4])
+    said(tmp_path, 1, "optimizer", [2, 3])
+    assert etude.open(tmp_path).ranks.tolist() == [0, 1]
+
+
+def test_processes_beside_the_ranks_are_not_part_of_the_job(tmp_path: Path) -> None:
+    for who in ("rank0", "rank1", "process71", "process72"):
+        put(tmp_path / f"t.{who}.kineto.json.gz", rank_json(int(who == "rank1"), 0, 50))
+    name, found = runs.find_run(tmp_path)
+    assert (name, [files.rank for files in found]) == ("t", [0, 1])
+    assert [files.device.name for files in runs.find_run(tmp_path / "t.process72")[1]] == ["t.process72.kineto.json.gz"]

@@ -362,14 +362,18 @@ def test_a_recording_is_held_against_its_simulation(tmp_path: Path, capsys: pyte
     assert "<h1>run: measured and simulated</h1>" in out.read_text()
 
 
-def test_a_slow_rank_is_the_first_finding(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_findings_are_in_order_of_what_they_cost(page: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder, times, out = page.parent, tmp_path / "slow.parquet", tmp_path / "slow.html"
     assert main(["simulate", str(folder), "--system", "dgx-h100", "--slow-rank", "3=1.5", "--timing", str(times)]) == 0
     capsys.readouterr()
     assert main(["report", str(folder), "--timing", str(times), "-o", str(out)]) == 0
-    told = capsys.readouterr().err.splitlines()
-    assert told[1] == "▲ Rank 3 takes 50% longer than its peers, all along."
-    assert told[1][2:] in out.read_text()
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("▲")]
+    assert told[0].startswith("▲ 49% of the devices' time goes to communication that no compute hides. [")
+    assert told[1].startswith("▲ Rank 3 takes 50% longer than its peers, all along. [")
+    for line in told:
+        what, cost = line[2:].removesuffix("]").split(" [")
+        assert what.replace("'", "&#x27;") in out.read_text()
+        assert f'<span class="cost">{cost}</span>' in out.read_text()
 
 
 def test_the_cards_say_what_the_breakdown_says():

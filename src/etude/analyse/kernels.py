@@ -31,3 +31,19 @@ def outermost(parent, label):
             node = parent[node]
             steps += 1
     return found
+
+
+@kernel
+def taken_in_turn(at, which, length, time_before, sequences):
+    """Counts the occurrences of each sequence from the first on, without those that overlap one that was counted.
+
+    Occurrence i starts at at[i], in order, and is of sequence which[i]; all have one length. Returns (count, time) of
+    each sequence, with the time of what comes before each position."""
+    count, total = np.zeros(sequences, np.int64), np.zeros(sequences, np.int64)
+    free = np.zeros(sequences, np.int64)
+    for i in range(len(at)):
+        if at[i] >= free[which[i]]:
+            count[which[i]] += 1
+            total[which[i]] += time_before[at[i] + length] - time_before[at[i]]
+            free[which[i]] = at[i] + length
+    return count, total

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
 from etude.analyse.grouping import table
+from etude.analyse.kernels import taken_in_turn
 from etude.errors import UsageError
 from etude.model.run import Run, RunPart
 from etude.model.use import uses
@@ -25,7 +25,8 @@ LONGEST = 8
 def patterns(run: Run, *, longest: int = LONGEST, top: int = 50) -> pa.Table:
     """A row a sequence of 2 to `longest` kernels that follow one another on a stream and come at least twice: length,
     count, time_ns (of the kernels in it, over all ranks), mean_ns, names. The most time first; a sequence that is only
-    ever part of a longer one is left out. Occurrences may overlap."""
+    ever part of a longer one is left out. Occurrences are taken in turn and do not overlap: in A A A A the pair A A
+    comes twice, as often as one kernel in its place would run."""
     if longest < 2:
         raise UsageError(f"a sequence of {longest} is none", hint="2 or more")
     found: dict[tuple[str, ...], list[int]] = {}
@@ -44,26 +45,29 @@ def patterns(run: Run, *, longest: int = LONGEST, top: int = 50) -> pa.Table:
 
 
 def _of_run(part: RunPart, longest: int) -> list[tuple[tuple[str, ...], int, int]]:
+    """(names, count, time) of each sequence that comes at least twice on the streams of one rank."""
     rows = np.flatnonzero(on_device(part, uses(part.trace)))
     rows = rows[np.lexsort((part.start_ns[rows], part.trace.lane[rows]))]
     codes, words = part.trace.coded("name")
-    code, lane = codes[rows], part.trace.lane[rows]
+    code, lane = codes[rows].astype(np.int64), part.trace.lane[rows]
     time = np.concatenate([[0], np.cumsum(part.end_ns[rows] - part.start_ns[rows])])
+    at, which = np.arange(len(rows)), code + 1  # sequences of one: where each starts, and which it is
     found = []
     for length in range(2, longest + 1):
-        if len(rows) < length:
-            break
-        inside = lane[length - 1 :] == lane[: len(lane) - length + 1]
-        windows = sliding_window_view(code, length)[inside]
-        lasted = (time[length:] - time[:-length])[inside]
-        if not len(windows):
-            break
-        unique, inverse, count = np.unique(windows, axis=0, return_inverse=True, return_counts=True)
-        total = np.zeros(len(unique), np.int64)
-        np.add.at(total, inverse.reshape(-1), lasted)
+        longer = np.flatnonzero(at + length <= len(rows))
+        longer = longer[lane[at[longer] + length - 1] == lane[at[longer]]]
+        key = which[longer] * (len(words) + 1) + code[at[longer] + length - 1] + 1
+        at = at[longer]
+        first, which, often = np.unique(key, return_index=True, return_inverse=True, return_counts=True)[1:]
+        which, start = which.reshape(-1), at[first]
+        repeated = often[which] > 1  # what comes once is in nothing longer that comes twice
+        count, total = taken_in_turn(at[repeated], which[repeated], length, time, len(first))
         for i in np.flatnonzero(count > 1).tolist():
-            names = tuple(words[c] if c >= 0 else "" for c in unique[i].tolist())
+            names = tuple(words[c] if c >= 0 else "" for c in code[start[i] : start[i] + length].tolist())
             found.append((names, int(count[i]), int(total[i])))
+        at, which = at[repeated], which[repeated]
+        if not len(at):
+            break
     return found
 
 

@@ -2,23 +2,31 @@
 
 FLOPs and bytes are those that the trace says, else those that follow from an operator's recorded shapes (etude.cost).
 An operator's time is that of all device work launched under it; where operators with known work call one another, the
-innermost counts, so that nothing counts twice.
+innermost counts, so that nothing counts twice, and device work belongs to the nearest that counts. Products of 4-byte
+numbers are held against the rate of tf32 where the names of their kernels, or cuDNN's recorded `allow_tf32`, say that
+they are computed so.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import re
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.breakdown import breakdown
+from etude.analyse.device_work import on_device
 from etude.analyse.grouping import by_rank, table
+from etude.analyse.kernel_names import is_causal, is_tf32
 from etude.analyse.kernels import add_to_callers
 from etude.analyse.operators import device_times
+from etude.cost.aten import aten_work, causal_known
+from etude.cost.aten_matrix import CAUSAL
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
-from etude.cost.traces import ops_of
+from etude.cost.traces import ops_of, values_of
 from etude.machine.system import Device
 from etude.model.distinct import distinct
 from etude.model.run import Run, RunPart
@@ -26,7 +34,7 @@ from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 from etude.model.use import Use, segments, uses
 
-__all__ = ["roofline", "utilisation"]
+__all__ = ["not_known", "roofline", "utilisation"]
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -35,12 +43,13 @@ DTYPE: Final = {number: name for name, number in DTYPE_NUMBER.items()}
 
 def roofline(run: Run, device: Device | None = None) -> pa.Table:
     """A row for each operator, shape and type: name, op_class, shapes, dtype, count, flops and size_bytes of one,
-    time_ns of all, flop_per_s, bytes_per_s, intensity (FLOPs a byte); with a device also bound (`compute` or `memory`)
-    and roofline_pct, what is reached of what the bound allows. The longest in all first."""
+    at_most (FLOPs are an upper bound: whether attention is causal was not recorded), time_ns of all, flop_per_s,
+    bytes_per_s, intensity (FLOPs a byte); with a device also bound (`compute` or `memory`) and roofline_pct, what is
+    reached of what the bound allows. The longest in all first."""
     found: dict[tuple[Any, ...], list[int]] = {}
     for part in run.parts():
-        rows, time, ops = _measured(part)
-        for key, count, total in _unique(part, rows, time, ops):
+        done = _measured(part)
+        for key, count, total in _unique(part, done):
             entry = found.setdefault(key, [0, 0])
             entry[0] += count * len(part.at)
             entry[1] += total * len(part.at)
@@ -48,12 +57,41 @@ def roofline(run: Run, device: Device | None = None) -> pa.Table:
     rows_out.sort(key=lambda row: -row["time_ns"])
     text, whole, real = pa.string(), pa.int64(), pa.float64()
     names = {"name": text, "op_class": text, "shapes": text, "dtype": text, "count": whole, "flops": whole}
-    names |= {"size_bytes": whole, "time_ns": whole, "flop_per_s": real, "bytes_per_s": real, "intensity": real}
+    names |= {"size_bytes": whole, "at_most": pa.bool_(), "time_ns": whole, "flop_per_s": real, "bytes_per_s": real}
+    names |= {"intensity": real}
     return table(rows_out, names | ({"bound": text, "roofline_pct": real} if device else {}))
 
 
-def _measured(part: RunPart) -> tuple[I64, I64, OpTable]:
-    """(rows with known work, device time of each, their work)."""
+def not_known(run: Run) -> pa.Table:
+    """Device work whose FLOPs and bytes nothing says: name (of the operator that launched it, else its own), count,
+    time_ns; the longest in all first."""
+    found: dict[str, list[int]] = {}
+    for part in run.parts():
+        kernels = _kernels(part)
+        owner = _owner(part.trace, _measured(part).rows)[kernels]
+        kernels = kernels[owner < 0]
+        caller = part.trace.parent[kernels]
+        codes, words = part.trace.coded("name", np.where(caller >= 0, caller, kernels))
+        time = (part.end_ns - part.start_ns)[kernels]
+        for code in np.unique(codes).tolist():
+            entry = found.setdefault(words[code] if code >= 0 else "", [0, 0])
+            entry[0] += int((codes == code).sum()) * len(part.at)
+            entry[1] += int(time[codes == code].sum()) * len(part.at)
+    longest = sorted(found.items(), key=lambda item: -item[1][1])
+    rows = [{"name": name, "count": count, "time_ns": ns} for name, (count, ns) in longest]
+    return table(rows, {"name": pa.string(), "count": pa.int64(), "time_ns": pa.int64()})
+
+
+class _Measured(NamedTuple):
+    """Rows with known work, the device time of each, what they do, and whether FLOPs are an upper bound."""
+
+    rows: I64
+    time: I64
+    ops: OpTable
+    at_most: NDArray[np.bool_]
+
+
+def _measured(part: RunPart) -> _Measured:
     trace = part.trace
     ops = ops_of(trace)
     use = uses(trace)
@@ -61,12 +99,73 @@ def _measured(part: RunPart) -> tuple[I64, I64, OpTable]:
     known &= ops.op_class != OpClass.NONE
     lasted = np.where(part.timed, part.end_ns - np.where(part.timed, part.start_ns, 0), 0)
     beside = (use == Use.HOST) | ((use == Use.NONE) & (trace.cpu == 1))
-    time = np.where(beside, device_times(part)[1], lasted)
-    operators = np.flatnonzero(known & (time > 0) & beside)
-    operators = operators[_called(trace, operators)[operators] == 0]
-    launched = _below(trace, operators)
-    rows = np.concatenate([operators, np.flatnonzero(known & (time > 0) & (use == Use.COMPUTE) & ~launched)])
-    return rows, time[rows], ops.take(rows)
+    operators = _innermost(trace, np.flatnonzero(known & beside & (device_times(part)[1] > 0)), ops)
+    owner = _owner(trace, operators)
+    device = np.flatnonzero(on_device(part, use) & (trace.cpu != 1) & (owner >= 0))
+    time = np.where(beside, 0, lasted)
+    np.add.at(time, owner[device], lasted[device])
+    operators = operators[time[operators] > 0]
+    rows = np.concatenate([operators, np.flatnonzero(known & (time > 0) & (use == Use.COMPUTE) & (owner < 0))])
+    ops, at_most = _as_computed(part, rows, ops.take(rows))
+    return _Measured(rows, time[rows], ops, at_most)
+
+
+def _innermost(trace: Trace, rows: I64, ops: OpTable) -> I64:
+    """Of operators that call one another, those that count. A product, attention or convolution counts though it fills
+    or copies on the way, and has what is left of its time; else the innermost does."""
+    matrix = np.isin(ops.op_class[rows], MATRIX)
+    inner, products = _called(trace, rows)[rows], _called(trace, rows[matrix])[rows]
+    return rows[(inner == 0) | (matrix & (products == 0))]
+
+
+def _kernels(part: RunPart) -> I64:
+    return np.flatnonzero(on_device(part, uses(part.trace)) & (uses(part.trace) == Use.COMPUTE) & (part.trace.cpu != 1))
+
+
+def _as_computed(part: RunPart, rows: I64, ops: OpTable) -> tuple[OpTable, NDArray[np.bool_]]:
+    """The work of these rows as their kernels did it: products in tf32, causal attention by the pairs that it computes;
+    and of which rows it is not known whether they are causal."""
+    trace, kernels = part.trace, _kernels(part)
+    place = np.full(len(trace) + 1, -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    of = place[_owner(trace, rows)[kernels]]
+    kernels, of = kernels[of >= 0], of[of >= 0]
+    codes, words = trace.coded("name", kernels)
+    tf32 = np.zeros(len(rows), bool)
+    tf32[of[np.array([is_tf32(word) for word in words] + [False])[codes]]] = True
+    names, texts = trace.coded("name", rows)
+    values, given = values_of(trace)
+    allowed = np.array([bool(_ALLOWS.search(text)) for text in given] + [False])[values[rows]]
+    silent = ~np.isin(np.arange(len(rows)), of)  # nothing ran for it on a device, so that no kernel says
+    tf32 |= np.array([word == _CUDNN for word in texts] + [False])[names] & allowed & silent
+    wide = np.isin(ops.dtype, (DTYPE_NUMBER["fp32"], DTYPE_NUMBER[""])) & np.isin(
+        ops.op_class, (*MATRIX, OpClass.OTHER)
+    )
+    ops = replace(ops, dtype=np.where(wide & tf32, np.uint8(DTYPE_NUMBER["tf32"]), ops.dtype))
+    attention = np.flatnonzero([name in CAUSAL for name in (texts[c] if c >= 0 else "" for c in names.tolist())])
+    at_most, flops = np.zeros(len(rows), bool), ops.flops.copy()
+    says = np.array([-1 if (flag := is_causal(word)) is None else int(flag) for word in words] + [-1])[codes]
+    for i in attention.tolist():
+        value = int(values[rows[i]])
+        if causal_known(texts[names[i]], given[value] if value >= 0 else ""):
+            continue
+        flags = says[(of == i) & (says >= 0)]
+        at_most[i] = not len(flags)
+        if len(flags):
+            flops[i] = _flops(trace, int(rows[i]), bool(flags.max()))
+    return replace(ops, flops=flops), at_most
+
+
+_CUDNN: Final = "aten::cudnn_convolution"
+_ALLOWS: Final = re.compile(r"[\"']?true[\"']?\s*\]$", re.IGNORECASE)
+"""`allow_tf32` is its last argument."""
+
+
+def _flops(trace: Trace, row: int, causal: bool) -> int:
+    """FLOPs of one attention, if it is causal or not."""
+    texts = [words[codes[0]] if codes[0] >= 0 else "" for codes, words in
+             (trace.coded(column, np.array([row])) for column in ("name", "in_shapes", "in_types"))]  # fmt: skip
+    return aten_work(*texts, causal=causal).flops
 
 
 def _called(trace: Trace, rows: I64) -> I64:
@@ -76,20 +175,20 @@ def _called(trace: Trace, rows: I64) -> I64:
     return count
 
 
-def _below(trace: Trace, rows: I64) -> NDArray[np.bool_]:
-    """Nodes that one of these rows called or launched, directly or not."""
-    found = np.zeros(len(trace), bool)
-    found[rows] = True
+def _owner(trace: Trace, rows: I64) -> I64:
+    """The nearest of these rows that each node is, or that called or launched it, directly or not; -1: none."""
+    found = np.full(len(trace), -1, np.int64)
+    found[rows] = rows
     parent = np.where(trace.parent >= 0, trace.parent, np.arange(len(trace)))
     while True:
-        more = found | found[parent]
+        more = np.where(found < 0, found[parent], found)
         if (more == found).all():
-            found[rows] = False
             return found
         found = more
 
 
-def _unique(part: RunPart, rows: I64, time: I64, ops: OpTable) -> list[tuple[tuple[Any, ...], int, int]]:
+def _unique(part: RunPart, done: _Measured) -> list[tuple[tuple[Any, ...], int, int]]:
+    rows, ops = done.rows, done.ops
     if not len(rows):
         return []
     names, words = part.trace.coded("name")
@@ -97,10 +196,10 @@ def _unique(part: RunPart, rows: I64, time: I64, ops: OpTable) -> list[tuple[tup
     own = segments(part.trace)[rows] & (part.trace.parent[rows] >= 0)
     named = np.where(own, part.trace.parent[rows], rows)  # what an operator does between others is called by its name
     columns: list[NDArray[Any]] = [names[named], shapes[named], ops.op_class, ops.dtype, ops.flops, ops.size_bytes]
-    unique, which = distinct(columns)
+    unique, which = distinct([*columns, done.at_most])
     count = np.bincount(which)
     total = np.zeros(len(unique), np.int64)
-    np.add.at(total, which, time)
+    np.add.at(total, which, done.time)
     return [
         ((words[n] if n >= 0 else "", texts[s] if s >= 0 else "", *rest), int(count[i]), int(total[i]))
         for i, (n, s, *rest) in enumerate(unique.tolist())
@@ -108,7 +207,7 @@ def _unique(part: RunPart, rows: I64, time: I64, ops: OpTable) -> list[tuple[tup
 
 
 def _row(key: tuple[Any, ...], count: int, time_ns: int, device: Device | None) -> dict[str, Any]:
-    name, shapes, op_class, dtype, flops, size = key
+    name, shapes, op_class, dtype, flops, size, at_most = key
     flops, size = (None if value == UNKNOWN else value for value in (flops, size))
     row: dict[str, Any] = {
         "name": name,
@@ -118,6 +217,7 @@ def _row(key: tuple[Any, ...], count: int, time_ns: int, device: Device | None) 
         "count": count,
         "flops": flops,
         "size_bytes": size,
+        "at_most": bool(at_most),
         "time_ns": time_ns,
         "flop_per_s": None if flops is None else flops * count / time_ns * 1e9,
         "bytes_per_s": None if size is None else size * count / time_ns * 1e9,
@@ -151,7 +251,7 @@ def utilisation(run: Run, device: Device, *, model_flops: int | None = None) -> 
     span = dict(zip(job.ranks.tolist(), breakdown(run)["span_ns"].to_pylist(), strict=True))
     rows = []
     for part in run.parts():
-        _, _, ops = _measured(part)
+        ops = _measured(part).ops
         flops = np.where(ops.flops == UNKNOWN, 0, ops.flops)
         rates = np.array(
             [peak_flop_per_s(int(c), int(d), device) for c, d in zip(ops.op_class, ops.dtype, strict=True)]

@@ -28,7 +28,7 @@ from etude.model.schema import UNKNOWN
 from etude.model.timing import Origin
 from etude.model.use import uses
 
-__all__ = ["FASTER", "MOST_NODES", "what_if"]
+__all__ = ["FASTER", "MOST_NODES", "Retimed", "what_if"]
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -105,14 +105,22 @@ class Retimed:
         after, before, weight = (np.concatenate([part[i] for part in parts]) for i in range(3))
         known = (self.recorded[after] != UNKNOWN) & (self.recorded[before] != UNKNOWN)
         known &= self.recorded[before] + weight <= self.recorded[after]  # clocks agree only so far
-        after, before, weight = after[known], before[known], weight[known]
-        order = np.argsort(after, kind="stable")
-        first = np.searchsorted(after[order], np.arange(len(self.recorded) + 1))
-        self.waits = k.Waits(first, before[order], weight[order])
-        self.add = self.recorded - k.ready_at(self.waits, self.recorded)
+        edges = after[known], before[known], weight[known]
+        self.waits = self._sorted(*edges)
         self.order = k.in_order(self.waits, np.argsort(self.recorded, kind="stable"))
+        turn = np.empty(len(self.order), np.int64)
+        turn[self.order] = np.arange(len(self.order))
+        goes_on = turn[edges[1]] < turn[edges[0]]
+        if not goes_on.all():  # of a circle, which no run can have waited in, what is against time did not hold
+            self.waits = self._sorted(*(column[goes_on] for column in edges))
+        self.add = self.recorded - k.ready_at(self.waits, self.recorded)
         self.found = np.empty_like(self.recorded)
         self.length_ns = self._length(self.add)
+
+    def _sorted(self, after: I64, before: I64, weight: I64) -> k.Waits:
+        order = np.argsort(after, kind="stable")
+        first = np.searchsorted(after[order], np.arange(len(self.recorded) + 1))
+        return k.Waits(first, before[order], weight[order])
 
     def _labels(self, part: RunPart) -> tuple[I64, NDArray[np.uint8]]:
         """Number of each node's name, the same for all runs, and its use."""
@@ -145,9 +153,14 @@ class Retimed:
         after, before = np.concatenate([meets, 2 * node + 1]), np.concatenate([2 * node, meets])
         return ready, (after, before, np.zeros(len(after), np.int64))
 
-    def chosen(self, kind: str, name: str) -> I64:
-        """Events whose time a class is: ends of its nodes, or starts that a launch or nothing explains."""
+    def chosen(self, kind: str, name: str = "", at: int | None = None) -> I64:
+        """Events whose time a class is: ends of its nodes, or starts that a launch or nothing explains; of all ranks or
+        of the one at a position."""
         named = np.ones(len(self.label), bool) if not name else self.label == self.words.get(name, -2)
+        if at is not None:
+            later = self.base[self.base > self.base[at]]
+            named[: self.base[at]] = False
+            named[later.min(initial=len(named)) :] = False
         if kind in ("launch", "gap"):
             return 2 * np.flatnonzero(named & (self.delay == (k.OF_LAUNCH if kind == "launch" else k.OF_GAP)))
         use = next((use for use, text in KINDS.items() if text == kind), None)

@@ -25,7 +25,7 @@ def edges_of_run(columns):
     """(later event, earlier event, time between them) of one run, and what each start waited without a reason."""
     start, end, role, dep_start = columns.start, columns.end, columns.role, columns.dep_start
     n = len(start)
-    most = len(columns.dep) + 5 * n
+    most = 2 * len(columns.dep) + 6 * n
     after, before, weight = np.empty(most, np.int64), np.empty(most, np.int64), np.zeros(most, np.int64)
     size = 0
     delay = np.zeros(n, np.uint8)
@@ -60,11 +60,28 @@ def edges_of_run(columns):
         size += 1
         if role[row] & HOST and role[row] & FRAME == 0:
             waited = waited_inside(columns, row, end[row])
-            if waited >= 0:
+            if waited >= 0 and start[waited] >= end[row]:
+                size = _held_back(columns, row, waited, after, before, size)
+            elif waited >= 0:
                 after[size], before[size] = 2 * row + 1, 2 * waited + 1
                 weight[size] = min(end[row] - end[waited], 0)  # clocks of host and device differ by a little
                 size += 1
     return after[:size], before[:size], weight[:size], delay
+
+
+@kernel(allocates=False)
+def _held_back(columns, row, copy, after, before, size):
+    """Edges of a copy call that is over when its copy starts: it waited for what held the copy up, not for the copy,
+    which waits for the call."""
+    end, first, last = columns.end, columns.dep_start[copy], columns.dep_start[copy + 1]
+    for e in range(first, last + 1):
+        d = columns.lane_prev[copy] if e == last else columns.dep[e]
+        if d < 0 or d == row or (e < last and columns.why[e] == LAUNCH) or columns.role[d] & FRAME:
+            continue
+        if end[d] != UNKNOWN and columns.start[row] < end[d] <= end[row]:
+            after[size], before[size] = 2 * row + 1, 2 * d + 1
+            size += 1
+    return size
 
 
 class Waits(NamedTuple):
@@ -77,7 +94,8 @@ class Waits(NamedTuple):
 
 @kernel
 def in_order(waits, by_time):
-    """Events so that each comes after those it waits for; what waits in a circle goes by time."""
+    """Events so that each comes after those it waits for; what waits in a circle goes by time, before some of what it
+    waits for."""
     n = len(waits.first) - 1
     left = np.diff(waits.first)
     after_start, after = reverse(waits.first, waits.before)

@@ -3,7 +3,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import LOOK, app
-from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, read_options
 from etude.cli.output import AsJson, emit, say
 
 
@@ -17,9 +17,10 @@ def check(
     json: AsJson = False,
 ) -> int:
     """Every way in which a job is broken; exit code 1 if there are errors"""
-    from etude.model.check.whole import check as check_job
+    from etude import opening
 
-    findings = check_job(open_job(path, groups, workers, max_bytes), complete=complete)
+    with read_options(path, groups, workers, max_bytes) as options:
+        findings = opening.check(path, complete=complete, **options)
     rows = [
         {"severity": f.severity, "rank": f.rank, "ranks": f.ranks, "node": f.node, "what": f.what, "hint": f.hint}
         for f in findings

@@ -31,4 +31,7 @@ def collect(
         counts = sorted({m["steps"]["recorded"] for m in done.manifests})
         shown = f"{'-'.join(map(str, counts))} steps each" if counts[-1] else "no steps told apart"
         say(f"etude collect: {len(done.manifests)} ranks, {shown}, in {out}")
+    if done.beside:
+        named = ", ".join(f"{m['name']}.process{m['process']['pid']} ({m['process']['name']})" for m in done.beside)
+        say(f"etude collect: not part of the job, beside it: {named}")
     return done.exit_code

@@ -18,12 +18,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "likeness": (LOOK, "How much one job behaves like another: distances of distributions, sums, simulated times"),
     "query": (LOOK, "SQL over a job: nodes, deps, attrs, groups, ranks. A Parquet job is not loaded for it"),
     "report": (LOOK, "One HTML page about a run: what happened, why, and where the time goes; it opens offline"),
-    "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters"),
+    "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path"),
     "graph": (
         LOOK,
         "The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools",
     ),
     "card": (LOOK, "The workload card of a job, as YAML: its model, plan, hardware and software"),
+    "archive": (LOOK, "Many runs in one place: add a run, list them, ask them all by SQL"),
     "convert": (
         CONVERT,
         "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text",
@@ -57,9 +58,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
         ANALYSE,
         "Who holds the others up: slow ranks, slow links, late hosts, missing participants; since when, how sure",
     ),
+    "trend": (
+        ANALYSE,
+        "Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast",
+    ),
     "compare": (
         ANALYSE,
-        "Two runs side by side: where the difference comes from, operation by operation, and how alike they are",
+        "Two runs side by side: why one takes longer, operation by operation, and whether it became worse",
     ),
     "metrics": (
         ANALYSE,

@@ -1,52 +1,170 @@
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import Workers
-from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
-from etude.cli.runs import open_run, show
+from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
+from etude.cli.repetitions import opened_runs, sampled
+from etude.cli.runs import show
+
+if TYPE_CHECKING:
+    from etude.analyse.gate import Limit
+    from etude.model.run import Run
+
+FEW = 10
+"""Reasons that are shown above the operations; `--why` has all."""
+Runs = list[tuple[Path, "Run"]]
 
 
 @app.command(rich_help_panel=ANALYSE)
 def compare(
-    a: Annotated[Path, typer.Argument(help="A job or a profiler's trace.", show_default=False)],
+    a: Annotated[
+        Path, typer.Argument(help="A job, a profiler's trace, or a folder of several runs.", show_default=False)
+    ],
     b: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
+    fail_if: Annotated[
+        list[str],
+        typer.Option("--fail-if", help='Exit with 1 if B is worse, e.g. "step > +3%"; may be given several times.'),
+    ] = [],  # noqa: B006 - Typer copies it
     system: Annotated[str, typer.Option("--system", help="Take both as simulated on this system.")] = "",
     system_a: Annotated[str, typer.Option("--system-a", help="Take A as simulated on this system.")] = "",
     system_b: Annotated[str, typer.Option("--system-b", help="Take B as simulated on this system.")] = "",
     timing_a: Annotated[Path | None, typer.Option("--timing-a", help="Times of A's nodes from a file.")] = None,
     timing_b: Annotated[Path | None, typer.Option("--timing-b", help="Times of B's nodes from a file.")] = None,
+    device: Annotated[str, typer.Option(help="What the runs ran on, for `mfu`: `h100`, ...")] = "",
     operators: Annotated[
         bool, typer.Option("--operators", help="By the operators that launched, which other devices have, too.")
     ] = False,
-    top: Annotated[int, typer.Option("--top", min=0, help="So many causes; 0 is all.")] = 30,
+    why: Annotated[bool, typer.Option("--why", help="Only the ranked list of what makes the difference.")] = False,
+    top: Annotated[int, typer.Option("--top", min=0, help="So many rows; 0 is all.")] = 30,
     workers: Workers = 0,
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,
-) -> None:
-    """Two runs side by side: where the difference comes from, operation by operation, and how alike they are
+) -> int:
+    """Two runs side by side: why one takes longer, operation by operation, and whether it became worse
 
     etude compare before.json.gz after.json.gz
+    etude compare before.json.gz after.json.gz --why --md
+    etude compare base/ new/ --fail-if "step > +3%" --fail-if "memory > 70 GB"
     etude compare run/ run/ --system-b dgx-h200
     etude compare small/ large/ --system dgx-h100
     etude compare h100.json.gz mi300.json.gz --operators
-    """
-    from etude.analyse import compare as analyse
 
-    first = open_run(a, None, workers, system_a or ("" if timing_a else system), timing_a)
-    second = open_run(b, None, workers, system_b or ("" if timing_b else system), timing_b)
-    found = analyse.compare(first, second, operators=operators)
-    alike, parts = analyse.similarity(found), analyse.breakdowns(first, second)
-    causes = found.slice(0, top) if top else found
+    Measures of --fail-if: step, compute, communication, exposed (communication that no compute hides), idle, host
+    (time of the hosts), launches, memory (peak), mfu, kernel:NAME. A limit in % is a change; with a unit (ms, GB) it
+    is a change if it has a sign, else a value of B. It fails if the change is beyond the limit and beyond the noise of
+    steps, or of runs where A and B are folders of several.
+    """
+    from etude.analyse.gate import parse_limit
+
+    limits = [parse_limit(text) for text in fail_if]
+    first = opened_runs(a, workers, system_a or ("" if timing_a else system), timing_a)
+    second = opened_runs(b, workers, system_b or ("" if timing_b else system), timing_b)
+    checks = _checked(first, second, limits, device) if limits else []
+    failed = any(check["failed"] for check in checks)
+    one, two = (_typical(runs) for runs in (first, second))
     if json:
-        record = {"similarity": alike, "breakdown": parts.to_pylist(), "causes": causes.to_pylist()}
-        emit(record, json=True)
+        emit(_verdict(checks, failed) | _record(one, two, operators, top), json=True)
+    elif limits and (csv or md):
+        show(_rows(checks), csv=csv, md=md)
+    else:
+        if limits:
+            show(_rows(checks))
+            print()
+        _show(one, two, operators=operators, why=why, top=top, csv=csv, md=md)
+    for check in checks:
+        if check["note"]:
+            say(f"note: {check['check']}: {check['note']}")
+    if limits:
+        say("failed: " + ", ".join(c["check"] for c in checks if c["failed"]) if failed else "passed")
+    return 1 if failed else 0
+
+
+def _checked(first: Runs, second: Runs, limits: "list[Limit]", device: str) -> list[dict[str, Any]]:
+    from etude.analyse.gate import gate
+    from etude.report import device_of
+
+    memory = any(limit.measure == "memory" for limit in limits)
+    sides = [
+        [sampled(place, run, device_of(run.job, device), memory=memory) for place, run in runs]
+        for runs in (first, second)
+    ]
+    with progress("checking"):
+        return gate(sides[0], sides[1], limits)
+
+
+def _verdict(checks: list[dict[str, Any]], failed: bool) -> dict[str, Any]:
+    """Of several checks the first that failed, or the first, stands at the top."""
+    if not checks:
+        return {}
+    named = next((check for check in checks if check["failed"]), checks[0])
+    return {"failed": failed, "ratio": named["ratio"], "interval": named["interval"], "checks": checks}
+
+
+def _rows(checks: list[dict[str, Any]]) -> Any:
+    import pyarrow as pa
+
+    from etude.analyse.gate import shown
+
+    return pa.table({
+        "check": [c["check"] for c in checks],
+        "base": [shown(c["base"], c["unit"]) for c in checks],
+        "new": [shown(c["new"], c["unit"]) for c in checks],
+        "ratio": pa.array([c["ratio"] for c in checks], pa.float64()),
+        "low": pa.array([c["interval"][0] if c["interval"] else None for c in checks], pa.float64()),
+        "high": pa.array([c["interval"][1] if c["interval"] else None for c in checks], pa.float64()),
+        "samples": ["{} and {} {}".format(*c["samples"], c["of"]) for c in checks],
+        "verdict": ["failed" if c["failed"] else "passed" for c in checks],
+    })  # fmt: skip
+
+
+def _typical(runs: Runs) -> "Run":
+    """Of several runs the one with the median time."""
+    if len(runs) == 1:
+        return runs[0][1]
+    from etude.analyse.gate_samples import Sampled, samples
+
+    times = [float(one.mean()) for one in samples([Sampled(run) for _, run in runs], "step")]
+    chosen = sorted(range(len(runs)), key=times.__getitem__)[(len(runs) - 1) // 2]
+    say(f"note: of {len(runs)} runs the one with the median step is compared in detail: {runs[chosen][0]}")
+    return runs[chosen][1]
+
+
+def _record(first: "Run", second: "Run", operators: bool, top: int) -> dict[str, Any]:
+    """All that is said of two runs, as tables."""
+    from etude.analyse import compare as analyse
+    from etude.analyse.reasons import host_side, reasons
+
+    with progress("comparing"):
+        found = analyse.compare(first, second, operators=operators)
+        ranked = reasons(first, second)
+        return {
+            "similarity": analyse.similarity(found),
+            "breakdown": analyse.breakdowns(first, second).to_pylist(),
+            "host": host_side(first, second).to_pylist(),
+            "reasons": (ranked.slice(0, top) if top else ranked).to_pylist(),
+            "causes": (found.slice(0, top) if top else found).to_pylist(),
+        }
+
+
+def _show(first: "Run", second: "Run", *, operators: bool, why: bool, top: int, csv: bool, md: bool) -> None:
+    import pyarrow as pa
+
+    from etude.analyse.compare import per_step
+
+    record = _record(first, second, operators, top)
+    tables = {name: pa.Table.from_pylist(record[name]) for name in ("breakdown", "host", "reasons", "causes")}
+    if per_step(first, second) != (1.0, 1.0):
+        say("note: the runs have different numbers of steps; times and counts are those of one step")
+    if why:
+        show(tables["reasons"], csv=csv, md=md)
         return
     if not csv and not md:
-        show(parts)
-        print()
-    show(causes, csv=csv, md=md)
-    say(", ".join(f"{name} {100 * value:.1f}%" for name, value in alike.items()) + " alike")
+        for table in (tables["breakdown"], tables["host"], tables["reasons"].slice(0, FEW)):
+            show(table)
+            print()
+    show(tables["causes"], csv=csv, md=md)
+    say(", ".join(f"{name} {100 * value:.1f}%" for name, value in record["similarity"].items()) + " alike")

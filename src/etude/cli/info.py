@@ -1,7 +1,7 @@
 from typing import Any
 
 from etude.cli.app import LOOK, app
-from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, read_options
 from etude.cli.output import AsJson, emit
 
 
@@ -10,11 +10,10 @@ def info(
     path: JobPath, groups: GroupFile = None, workers: Workers = 0, max_bytes: MaxBytes = None, json: AsJson = False
 ) -> None:
     """What is in a job: ranks, nodes by kind, bytes by collective, groups, span, who wrote it"""
-    from etude.model.summary import summary
-    from etude.store.chakra import written_by
+    from etude import opening
 
-    job = open_job(path, groups, workers, max_bytes)
-    found = summary(job) | {"written_by": written_by(job)}
+    with read_options(path, groups, workers, max_bytes) as options:
+        found = opening.summary(path, **options)
     emit(found if json else _for_people(found), json=json)
 
 

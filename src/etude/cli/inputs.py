@@ -1,7 +1,9 @@
 """What commands that read a job have in common."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,10 +42,17 @@ def open_job(
     passes: int | None = None,
 ) -> "Job":
     """The job at `path`, with a bar while it is read."""
-    from etude import opening, units
+    from etude import opening
+
+    with read_options(path, groups, workers, max_bytes) as options:
+        return opening.open(path, ranks=ranks, passes=passes, **options)
+
+
+@contextmanager
+def read_options(path: Path, groups: Path | None, workers: int, max_bytes: str | None) -> "Iterator[dict[str, Any]]":
+    """What readers take, from the flags; with a bar while they read."""
+    from etude import units
 
     limit = units.parse_bytes(max_bytes) if max_bytes else None
     with progress(f"reading {path}") as advance:
-        return opening.open(
-            path, groups=groups, workers=workers, max_bytes=limit, ranks=ranks, passes=passes, advance=advance
-        )
+        yield {"groups": groups, "workers": workers, "max_bytes": limit, "advance": advance}

@@ -32,6 +32,9 @@ def link(
         bool, typer.Option("--as-official", help="What Chakra's own linker and converter make of it, byte for byte.")
     ] = False,
     workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Ranks at a time; 0: as many as cores.")] = 0,
+    any_window: Annotated[
+        bool, typer.Option("--any-window", help="Join ranks that began to record at different steps, too.")
+    ] = False,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     json: AsJson = False,
@@ -50,7 +53,7 @@ def link(
         raise UsageError("no file to write is given", hint="-o FILE.et")
     limit = parse_bytes(max_bytes) if max_bytes else None
     if second is None and not as_official and (first.is_dir() or not first.exists()):
-        _run(first, out, limit, workers, force, json)
+        _run(first, out, {"max_bytes": limit, "workers": workers, "any_window": any_window}, force, json)
         return
     if as_official:
         report = _official(first, second, out, limit, force)
@@ -72,7 +75,7 @@ def _causal(host: Path | None, device: Path, out: Path, limit: int | None, force
     return linked.report
 
 
-def _run(path: Path, out: Path, limit: int | None, workers: int, force: bool, json: bool) -> None:
+def _run(path: Path, out: Path, options: dict[str, Any], force: bool, json: bool) -> None:
     import os
 
     from etude.files import writing
@@ -82,7 +85,8 @@ def _run(path: Path, out: Path, limit: int | None, workers: int, force: bool, js
     name, ranks = runs.find_run(path)
     with writing(out, force=force) as folder:
         with progress(f"linking {path}", len(ranks)) as advance:
-            done = runs.link_run(ranks, workers=workers or os.cpu_count() or 1, max_bytes=limit, advance=advance)
+            options["workers"] = options["workers"] or os.cpu_count() or 1
+            done = runs.link_run(ranks, advance=advance, **options)
         job = causal.to_job(name, done)
         folder.mkdir()
         chakra.write_job(job, folder)

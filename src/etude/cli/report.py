@@ -60,7 +60,7 @@ def report(
         place.write_text(render(page), encoding="utf-8")
     say(page.verdict)
     for told in page.told:
-        say(f"{MARKS[told.tone]} {told.what}")
+        say(f"{MARKS[told.tone]} {told.what}{f' [{told.cost}]' if told.cost else ''}")
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
 
 

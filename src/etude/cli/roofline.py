@@ -4,7 +4,7 @@ import typer
 
 from etude.cli.app import ANALYSE, app
 from etude.cli.inputs import GroupFile, JobPath, Workers
-from etude.cli.output import AsCsv, AsJson, AsMarkdown
+from etude.cli.output import AsCsv, AsJson, AsMarkdown, say
 from etude.cli.runs import OnSystem, TimesFile, open_run, show
 
 
@@ -29,11 +29,13 @@ def roofline(
 
     etude roofline trace.json.gz --device h200
     etude roofline trace.json.gz --device h200 --utilisation
+
+    at_most: whether an attention is causal was not recorded, so all pairs are counted
     """
     from etude.analyse import roofline as analyse
     from etude.errors import UsageError
     from etude.machine import device_names, open_device, open_system
-    from etude.units import parse_count
+    from etude.units import format_time, parse_count
 
     name = device or system
     on = None
@@ -48,3 +50,7 @@ def roofline(
     else:
         found = analyse.roofline(run, on)
     show(found.slice(0, top) if top else found, json=json, csv=csv, md=md)
+    if missing := analyse.not_known(run).to_pylist():
+        time = format_time(sum(row["time_ns"] for row in missing))
+        names = ", ".join(row["name"] for row in missing[:3]) + (", ..." if len(missing) > 3 else "")
+        say(f"note: neither FLOPs nor bytes are known of {time} of device work: {names}")

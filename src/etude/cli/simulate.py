@@ -51,7 +51,9 @@ def simulate(
     eager: Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")] = "",
     concurrent_network: Annotated[bool, typer.Option(help="Communication without a stream does not queue.")] = False,
     overlap: Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")] = None,
-    jitter: Annotated[Pairs | None, typer.Option(help="`compute=0.05`; host, collective, p2p, memory.")] = None,
+    jitter: Annotated[
+        Pairs | None, typer.Option(help="`compute=0.05`; host, collective, p2p, memory, step; `@trend.json`.")
+    ] = None,
     slow_rank: Annotated[Pairs | None, typer.Option(help="`3=1.2`: rank 3 takes 1.2 times as long.")] = None,
     slow_link: Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `nic.0/leaf.0=2`: a link.")] = None,
     failed_link: Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")] = None,
@@ -96,7 +98,7 @@ def simulate(
     options = _options(
         policy=policy, **_compute(compute), collective=_collectives(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
-        concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_numbers("jitter", jitter),
+        concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_jitter(jitter),
         slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
         slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed,
         fold=fold, network=network,
@@ -220,6 +222,30 @@ def _numbers(option: str, given: Pairs | None) -> dict[str, float]:
         except ValueError:
             raise UsageError(f"--{option}: `{value}` is not a number") from None
     return found
+
+
+def _jitter(given: Pairs | None) -> dict[str, float]:
+    """`NAME=SPREAD`, or `@FILE`: the spread of whole steps that `etude trend --json` found."""
+    found: dict[str, float] = {}
+    for text in given or ():
+        found |= _spread_in(Path(text[1:])) if text.startswith("@") else _numbers("jitter", [text])
+    return found
+
+
+def _spread_in(path: Path) -> dict[str, float]:
+    import msgspec
+
+    hint = "a file that `etude trend --json` wrote"
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except OSError as problem:
+        raise UsageError(str(problem.strerror or problem).lower(), where=f"--jitter @{path}", hint=hint) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise UsageError("is not JSON", where=f"--jitter @{path}", hint=hint) from None
+    spread = content.get("residual_spread") if isinstance(content, dict) else None
+    if not isinstance(spread, int | float) or isinstance(spread, bool):
+        raise UsageError("has no number `residual_spread`", where=f"--jitter @{path}", hint=hint)
+    return {"step": float(spread)}
 
 
 def _rank(option: str, text: str) -> int:

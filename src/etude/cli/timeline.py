@@ -20,16 +20,23 @@ def timeline(
     timing: TimesFile = None,
     ranks: Ranks = "",
     flows: Annotated[bool, typer.Option("--flows/--no-flows", help="Arrows between lanes and ranks.")] = True,
+    critical: Annotated[
+        bool, typer.Option("--critical-path/--no-critical-path", help="What the end waited for, on its own track.")
+    ] = True,
     counters: Annotated[bool, typer.Option("--counters/--no-counters", help="What runs at a time.")] = True,
     groups: GroupFile = None,
     workers: Workers = 0,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
 ) -> None:
-    """All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters
+    """All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path
 
     etude timeline run/ -o run.pftrace
     etude timeline run/ --system dgx-h100 --ranks 0-3 -o run.json.gz
     """
+    from dataclasses import replace
+
+    from etude.analyse.clocks import offsets
+    from etude.analyse.critical_path import critical_path
     from etude.errors import UsageError
     from etude.files import writing
     from etude.view.timeline import write_timeline
@@ -37,8 +44,11 @@ def timeline(
     if not out.name.endswith(ENDINGS):
         raise UsageError(f"a timeline is not written as `{out.suffix}`", where=str(out), hint=", ".join(ENDINGS))
     run = open_run(path, groups, workers, system, timing)
+    run = replace(run, timing=replace(run.timing, clock_offset_ns=offsets(run), aligned=True))
     with writing(out, force=force) as place, progress(f"writing {out}"):
-        written = write_timeline(run, place, ranks=ranks_of(ranks, run.job), flows=flows, counters=counters)
+        chosen = ranks_of(ranks, run.job)
+        waited = critical_path(run) if critical and run.timing.span() is not None else None
+        written = write_timeline(run, place, ranks=chosen, flows=flows, counters=counters, critical=waited)
     if not len(written):
         say("note: no node has a time, so the timeline is empty")
     elif written.untimed:

@@ -1,6 +1,7 @@
 """One window of recording: observer and profiler on together, so that their record-function ids agree."""
 
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from etude.collect import features
 from etude.collect.options import CollectOptions
 from etude.collect.quiet import quiet
+from etude.collect.turns import ours
 
 
 class Capture:
@@ -20,19 +22,26 @@ class Capture:
         self.device = folder / "device.json"
         self.start_ns = self.end_ns = 0
         self._marker: Any = None
+        self._thread = threading.get_ident()
+        self._any_thread = features.any_thread_may_stop(torch, memory=options.memory)
         self._observer = torch.profiler.ExecutionTraceObserver()
-        self._observer.register_callback(str(self.host))
         self._profiler = self._made(options)
         _settle(torch)
-        self.start_ns = time.time_ns()
-        try:
-            with quiet():
+        with ours(), quiet():
+            self._observer.register_callback(str(self.host))
+            self.start_ns = time.time_ns()
+            try:
                 if not self._observed:
                     self._observer.start()
                 self._profiler.start()
-        except BaseException:
-            self._observer.unregister_callback()
-            raise
+            except BaseException:
+                self._observer.unregister_callback()
+                raise
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether this thread may stop it. Older versions of PyTorch tie a profiler to the thread that started it."""
+        return self._any_thread or threading.get_ident() == self._thread
 
     def _made(self, options: CollectOptions) -> Any:
         profile = self._torch.profiler.profile
@@ -46,7 +55,7 @@ class Capture:
             with_flops=options.flops,
             with_modules=options.modules,
             experimental_config=features.experimental(
-                self._torch, sync_events=options.sync_events, stacks=options.stacks
+                self._torch, sync_events=options.sync_events, stacks=options.stacks, memory=options.memory
             ),
             **settings,
         )
@@ -65,20 +74,21 @@ class Capture:
     def stop(self, *, export: bool = True) -> None:
         self.unmark()  # first, so that the last step does not wait for the device and is like the others
         _settle(self._torch)  # what was launched inside the window belongs to it
-        try:
-            with quiet():
-                if not self._observed:
-                    self._observer.stop()
-                self._profiler.stop()
-        finally:
-            self.end_ns = time.time_ns()
-            self._observer.unregister_callback()
-        if export:
-            self._profiler.export_chrome_trace(str(self.device))
+        with ours():
+            try:
+                with quiet():
+                    if not self._observed:
+                        self._observer.stop()
+                    self._profiler.stop()
+            finally:
+                self.end_ns = time.time_ns()
+                self._observer.unregister_callback()
+            if export:
+                self._profiler.export_chrome_trace(str(self.device))
 
     def let_go(self) -> None:
         """In a forked child: it shares the observer's open file with its parent and must not write there."""
-        with quiet():
+        with ours(), quiet():
             self._observer.stop()
 
     def discard(self) -> None:

@@ -35,9 +35,11 @@ def activities(torch: Any) -> list[Any]:
     return sorted(found, key=str)
 
 
-def experimental(torch: Any, *, sync_events: bool, stacks: bool) -> Any:
+def experimental(torch: Any, *, sync_events: bool, stacks: bool, memory: bool) -> Any:
     """Profiler settings that older versions do not know, each tried by itself. None if there is nothing to set."""
     settings = {}
+    if any_thread_may_stop(torch, memory=memory):
+        settings["profile_all_threads"] = True  # as the observer does
     if sync_events and torch.cuda.is_available():
         settings["enable_cuda_sync_events"] = True
     if not stacks:
@@ -47,6 +49,15 @@ def experimental(torch: Any, *, sync_events: bool, stacks: bool) -> Any:
         return None
     known = {key: value for key, value in settings.items() if _takes(config, key, value)}
     return config(**known) if known else None
+
+
+def any_thread_may_stop(torch: Any, *, memory: bool) -> bool:
+    """Whether a profiler with `experimental` settings belongs to the process rather than to the thread that started
+    it. Allocations are recorded by the latter kind alone."""
+    if memory:
+        return False
+    config: Any = getattr(getattr(torch._C, "_profiler", None), "_ExperimentalConfig", None)
+    return config is not None and _takes(config, "profile_all_threads", True)
 
 
 def _takes(config: Any, key: str, value: object) -> bool:

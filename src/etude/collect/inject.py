@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 import json
+import multiprocessing.util
 import os
 import sys
 import warnings
@@ -10,17 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from etude.collect import features, layout
+from etude.collect.manifest import FIRST, started_as_rank
 from etude.collect.options import CollectOptions
 from etude.collect.recorder import Recorder
 from etude.collect.steps import OptimizerClock
+from etude.collect.turns import Turns
 
 # Programs that start the workers and import PyTorch themselves.
 _STARTERS = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "deepspeed")
+
+_LATE = -100  # of the order in which `multiprocessing` ends things
 
 
 def activate(settings: str) -> None:
     """Called right after `import torch`. `settings` is what the launcher put into the environment."""
     asked = json.loads(settings)
+    if started_as_rank():
+        os.environ[FIRST] = f"{os.getpid()}:{os.environ.get('RANK', '')}"
     if asked["whole"] and any(word in _STARTERS for word in _command_words()):
         return
     Worker(Path(asked["folder"]), CollectOptions.from_dict(asked["options"]), whole=asked["whole"])
@@ -41,6 +48,7 @@ class Worker:
         self._clock: OptimizerClock | None = None
         self._handles: list[Any] = []
         self._failed = False
+        self._turns = Turns(self._torch)
         atexit.register(self._at_exit)
         if whole:
             self._begin()
@@ -58,22 +66,30 @@ class Worker:
         self._handles.append(register_module_forward_pre_hook(called))
         if options.detect_steps:
             self._clock = OptimizerClock(self._torch, self._stepped)
-        _before_a_profiler_of_its_own(self._torch, self._give_way)
 
     def _begin(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        if self._recorder is not None or self._failed:
-            return
-        try:
-            if self._torch.autograd._profiler_enabled():
-                raise RuntimeError("the program runs a profiler of its own")
-            self._recorder = Recorder(self._torch, self._folder, self._options)
-            self._replace_partial(self._recorder.world.rank)
-            self._recorder.begin()
-        except Exception as problem:
-            self._fail(problem)
+        if self._recorder is None and not self._failed:
+            try:
+                self._recorder = self._made()
+            except Exception as problem:
+                self._fail(problem)
+        if self._recorder is not None and not self._failed:
+            try:
+                self._recorder.begin()
+            except Exception as problem:
+                self._fail(problem)
+        if self._failed or self._recorder is None or not self._recorder.waiting:
+            for handle in self._handles:
+                handle.remove()
+            self._handles = []
+
+    def _made(self) -> Recorder:
+        if multiprocessing.parent_process() is not None:  # its children leave without a word to `atexit`
+            multiprocessing.util.Finalize(None, self._at_exit, exitpriority=_LATE)
+        recorder = Recorder(self._torch, self._folder, self._options, self._turns, shared=True)
+        if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
+            self._replace_partial(recorder.world.who, recorder.world.rank)
+        return recorder
 
     def _stepped(self) -> None:
         self._begin()
@@ -85,9 +101,6 @@ class Worker:
             self._fail(problem)
         if self._recorder.done and self._clock is not None:
             self._clock.stop()
-
-    def _give_way(self) -> None:
-        self._end("the program started a profiler of its own")
 
     def _at_exit(self) -> None:
         unhandled = getattr(sys, "last_type", None)  # set when Python has printed a traceback and is about to exit
@@ -101,28 +114,15 @@ class Worker:
         except Exception as problem:
             self._fail(problem)
 
-    def _replace_partial(self, rank: int) -> None:
+    def _replace_partial(self, who: str, rank: int) -> None:
         """A worker that an elastic launcher starts again takes the place of the one that failed."""
-        path = layout.path_of(self._folder, self._options.name, rank, layout.MANIFEST)
+        path = layout.path_of(self._folder, self._options.name, who, layout.MANIFEST)
         with contextlib.suppress(OSError, ValueError):
             if json.loads(path.read_bytes())["partial"]:
-                layout.make_room(self._folder, rank, sys.maxsize, force=True)
+                layout.give_up(self._folder, rank)
 
     def _fail(self, problem: Exception) -> None:
         """The program goes on. Its output is its own, so the reason goes into a file that the launcher reads."""
         self._failed = True
         with contextlib.suppress(OSError):
             layout.note_problem(self._folder, os.getpid(), problem)
-
-
-def _before_a_profiler_of_its_own(torch: Any, give_way: Any) -> None:
-    """PyTorch knows one profiler at a time. The program's own must start as it would have without us."""
-    profile = torch.autograd.profiler.profile
-    original = profile._prepare_trace
-
-    def prepare(self: Any) -> Any:
-        if torch.autograd._profiler_enabled():
-            give_way()
-        return original(self)
-
-    profile._prepare_trace = prepare

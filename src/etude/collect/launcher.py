@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.collect import flight, layout
+from etude.collect.manifest import FIRST
 from etude.collect.options import CollectOptions
 from etude.errors import UsageError
 
@@ -34,6 +35,8 @@ class LaunchedProgram:
     manifests: tuple[dict[str, Any], ...]
     failures: tuple[str, ...] = ()
     """What went wrong in recording, in the words of the workers."""
+    beside: tuple[dict[str, Any], ...] = ()
+    """Manifests of processes that recorded too and are not ranks: not part of the job."""
 
     @property
     def problems(self) -> list[str]:
@@ -44,9 +47,18 @@ class LaunchedProgram:
         missing = sorted(set(range(world)) - {m["rank"] for m in self.manifests})
         if missing:
             found.append(f"nothing from rank {', '.join(map(str, missing))} of {world}")
-        if not found and not self.manifests:
+        begins = {_begin(m): m["rank"] for m in reversed(self.manifests) if m["files"]}
+        if len(begins) > 1:
+            shown = "; ".join(f"rank {rank} {begin}" for begin, rank in sorted(begins.items(), key=lambda b: b[1]))
+            found.append(f"the ranks recorded different parts of the run: {shown}")
+        if not found and not self.manifests and not self.beside:
             found.append("nothing was recorded: no process of the command called a torch.nn.Module or an optimizer")
         return found
+
+
+def _begin(about: dict[str, Any]) -> str:
+    numbers = about["steps"]["numbers"]
+    return f"from step {numbers[0]} on" if numbers else "all that it ran, without steps"
 
 
 def launch(
@@ -66,13 +78,17 @@ def launch(
         code = _run(list(command), environment(place, options, whole=whole))
     finally:
         layout.clear_recordings(place)
-    return LaunchedProgram(code, tuple(layout.manifests(place)), tuple(layout.take_problems(place)))
+    others = layout.beside(place)
+    if len(others) == 1 and not layout.manifests(place):
+        layout.promote(place, others.pop())
+    return LaunchedProgram(code, tuple(layout.manifests(place)), tuple(layout.take_problems(place)), tuple(others))
 
 
 def environment(folder: Path, options: CollectOptions, *, whole: bool = False) -> dict[str, str]:
     """The variables that make Python processes record."""
     changed = dict(os.environ)
     asked = options.to_dict() | {"force": False}
+    changed.pop(FIRST, None)
     changed[SETTINGS] = json.dumps({"folder": str(folder), "options": asked, "whole": whole})
     paths = [str(BOOTSTRAP), *filter(None, [changed.get("PYTHONPATH")])]
     changed["PYTHONPATH"] = os.pathsep.join(paths)

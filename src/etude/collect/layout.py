@@ -4,12 +4,15 @@ run/trace.rank0.et.json.gz          what ran, in which order, with which tensors
 run/trace.rank0.kineto.json.gz      when, and what it did on the device (torch.profiler)
 run/trace.rank0.fr.json.gz          Flight Recorder entries, if there are any
 run/trace.rank0.manifest.json       written last: what the others are, and whether they are all of it
+run/trace.process4711....           the same of a process that is not a rank: it lies beside the job, not in it
 """
 
 import gzip
 import json
+import os
 import re
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,37 +24,40 @@ DEVICE = "kineto.json.gz"
 FLIGHT = "fr.json.gz"
 MANIFEST = "manifest.json"
 
-_FILE = re.compile(r".+\.rank(\d+)\.(?:et\.json\.gz|kineto\.json\.gz|fr\.json\.gz|manifest\.json)")
+_FILE = re.compile(r".+\.(?:rank(\d+)|process\d+)\.(?:et\.json\.gz|kineto\.json\.gz|fr\.json\.gz|manifest\.json)")
 _RECORDING = ".recording-"
 _PROBLEM = ".problem-"
+_CLAIM = ".claim-"
 _EDGE_BYTES = 1 << 20  # Kineto's own fields stand before and after the events
 _HOST_NAME = re.compile(rb'("host_name"\s*:\s*)"(?:[^"\\]|\\.)*"')
 _USER_NAME = re.compile(rb'("username"\s*:\s*)"(?:[^"\\]|\\.)*"')
 _TRACE_NAME = re.compile(rb'("traceName"\s*:\s*)"(?:[^"\\]|\\.)*"')
 
 
-def path_of(folder: Path, name: str, rank: int, ending: str) -> Path:
-    return folder / f"{name}.rank{rank}.{ending}"
+def path_of(folder: Path, name: str, who: str, ending: str) -> Path:
+    """`who` is `rank3` or `process4711`."""
+    return folder / f"{name}.{who}.{ending}"
 
 
-def files_of_runs(folder: Path) -> list[tuple[int, Path]]:
-    """Rank and path of every file of a run in `folder`, whatever its name starts with."""
+def files_of_runs(folder: Path) -> list[tuple[int | None, Path]]:
+    """Rank (None: not a rank) and path of every file of a run in `folder`, whatever its name starts with."""
     if not folder.is_dir():
         return []
     found = [(_FILE.fullmatch(path.name), path) for path in sorted(folder.iterdir())]
-    return [(int(match[1]), path) for match, path in found if match]
+    return [(int(match[1]) if match[1] else None, path) for match, path in found if match]
 
 
 def make_room(folder: Path, rank: int, world_size: int, *, force: bool) -> None:
     """Makes the folder and refuses an earlier run in it, or removes that with `force`.
 
     Ranks come here at their own pace, so each looks only at what no other rank of this run can have written: files
-    of its own, and those of ranks beyond the world.
+    of its own, and those of ranks beyond the world. Where there is no world yet, all is of an earlier run.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError("is a file; a run is a folder", where=str(folder))
     folder.mkdir(parents=True, exist_ok=True)
-    earlier = [path for r, path in files_of_runs(folder) if r == rank or r >= world_size]
+    earlier = [path for r, path in files_of_runs(folder)
+               if world_size == 0 or (r is not None and (r == rank or r >= world_size))]  # fmt: skip
     if earlier and not force:
         raise UsageError(
             f"holds a run already (`{earlier[0].name}`)", where=str(folder), hint="another folder, or force=True"
@@ -60,17 +66,45 @@ def make_room(folder: Path, rank: int, world_size: int, *, force: bool) -> None:
         path.unlink(missing_ok=True)
 
 
-def recording_folder(folder: Path, pid: int) -> Path:
+def claim(folder: Path, rank: int, pid: int, *, sure: bool) -> bool:
+    """Whether process `pid` is this rank. One that is not `sure`, and was first, makes room for one that is."""
+    path = folder / f"{_CLAIM}rank{rank}"
+    mine = f"{pid} {'sure' if sure else 'perhaps'}"
+    try:
+        with open(path, "x") as file:
+            file.write(mine)
+        return True
+    except FileExistsError:
+        first, _, how = path.read_text().partition(" ")
+    if not sure or how != "perhaps":
+        return False
+    for about in manifests(folder):
+        if about["rank"] == rank:
+            other = {"name": "a process that is not a rank", "pid": int(first)}
+            _rename(folder, about, f"rank{rank}", f"process{first}", {"rank": None, "process": other})
+    path.write_text(mine)
+    return True
+
+
+def give_up(folder: Path, rank: int) -> None:
+    """Removes what a rank has written, and its claim: another process takes its place."""
+    make_room(folder, rank, sys.maxsize, force=True)
+    (folder / f"{_CLAIM}rank{rank}").unlink(missing_ok=True)
+
+
+def recording_folder(folder: Path, pid: int, window: int) -> Path:
     """Where PyTorch writes while it records: on the same disk, hidden."""
-    path = folder / f"{_RECORDING}{pid}"
+    path = folder / f"{_RECORDING}{pid}-{window}"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def clear_recordings(folder: Path) -> None:
-    """Removes what processes that were killed outright have left."""
+    """Removes what processes that were killed outright have left, and who claimed what."""
     for path in folder.glob(f"{_RECORDING}*"):
         shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob(f"{_CLAIM}*"):
+        path.unlink(missing_ok=True)
 
 
 def note_problem(folder: Path, pid: int, problem: Exception) -> None:
@@ -128,7 +162,25 @@ def write_json(target: Path, value: Any, *, force: bool) -> None:
 def manifests(folder: Path) -> list[dict[str, Any]]:
     """The manifests of a run, by rank."""
     found = [(rank, path) for rank, path in files_of_runs(folder) if path.name.endswith(MANIFEST)]
-    return [_read(path) for _, path in sorted(found)]
+    return [_read(path) for rank, path in sorted((r, path) for r, path in found if r is not None)]
+
+
+def beside(folder: Path) -> list[dict[str, Any]]:
+    """The manifests of processes that are not ranks."""
+    return [_read(path) for r, path in files_of_runs(folder) if r is None and path.name.endswith(MANIFEST)]
+
+
+def promote(folder: Path, about: dict[str, Any]) -> None:
+    """A process that is all there is makes the job: its files become those of rank 0."""
+    _rename(folder, about, f"process{about['process']['pid']}", "rank0", {"rank": 0, "process": None})
+
+
+def _rename(folder: Path, about: dict[str, Any], who: str, to: str, changed: dict[str, Any]) -> None:
+    files = {what: file.replace(f".{who}.", f".{to}.") for what, file in about["files"].items()}
+    for what, file in about["files"].items():
+        os.replace(folder / file, folder / files[what])
+    write_json(path_of(folder, about["name"], to, MANIFEST), about | {"files": files} | changed, force=False)
+    path_of(folder, about["name"], who, MANIFEST).unlink()
 
 
 def _read(path: Path) -> dict[str, Any]:

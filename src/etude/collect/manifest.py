@@ -1,5 +1,6 @@
 """What a rank's files are: enough to read them without the machine that made them, and nothing that names it."""
 
+import multiprocessing
 import os
 import platform
 import sys
@@ -10,6 +11,8 @@ from etude.collect import features
 from etude.collect.options import CollectOptions
 
 FORMAT = 1
+FIRST = "ETUDE_COLLECT_FIRST"
+"""The process that was started as a rank, or by itself, and its RANK: known to all that it starts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -23,6 +26,13 @@ class World:
     groups: list[dict[str, Any]] = field(default_factory=list)
     known: bool = False
     """From `torch.distributed`, not from the environment."""
+    process: str = ""
+    """What the process is called, if it is not a rank of the job: a data loader's worker, say."""
+
+    @property
+    def who(self) -> str:
+        """As in the names of files."""
+        return f"process{os.getpid()}" if self.process else f"rank{self.rank}"
 
 
 def world(torch: Any) -> World:
@@ -34,7 +44,21 @@ def world(torch: Any) -> World:
         found.backend = str(dist.get_backend())
         found.groups = process_groups(dist)
         found.known = True
+    elif not started_as_rank():
+        found.process = process_name()
     return found
+
+
+def started_as_rank() -> bool:
+    """Not by a process that records, with nothing but the environment of that to say who it is. Such a one becomes a
+    rank when it joins `torch.distributed`."""
+    pid, _, rank = os.environ.get(FIRST, "").partition(":")
+    return pid in ("", str(os.getpid())) or rank != os.environ.get("RANK", "")
+
+
+def process_name() -> str:
+    name = multiprocessing.current_process().name
+    return os.path.basename(sys.argv[0] or "python") if name == "MainProcess" and sys.argv else name
 
 
 def _number(variable: str, otherwise: int) -> int:
@@ -72,7 +96,8 @@ def manifest(torch: Any, options: CollectOptions, world: World) -> dict[str, Any
     return {
         "format": FORMAT,
         "name": options.name,
-        "rank": world.rank,
+        "rank": None if world.process else world.rank,
+        "process": {"name": world.process, "pid": os.getpid()} if world.process else None,
         "world_size": world.world_size,
         "local_rank": world.local_rank,
         "backend": world.backend,

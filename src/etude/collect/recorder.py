@@ -2,9 +2,11 @@
 
         begin()              step_done() x warmup            step_done() x steps, or the end
 waiting ────────► recording ──────────────────► recording ───────────────────────────► done, written
-                  (thrown away)                 (kept)
+                  (thrown away)                 (kept)          ▲ next step │ the program's own profiler begins
+                                                                └── aside ◄─┘
 
-What is recorded before the first step is kept if no step ever comes: then there are none to be told apart.
+What is recorded before the first step is kept if no step ever comes: then there are none to be told apart. A window
+that the program's own profiler cut short is put aside: a whole one may come later, else the longest is written.
 """
 
 import contextlib
@@ -13,23 +15,40 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from etude.collect import flight, layout
 from etude.collect.capture import Capture
-from etude.collect.manifest import World, manifest, world
+from etude.collect.groups import GroupWatch
+from etude.collect.manifest import World, manifest, process_name, world
 from etude.collect.options import CollectOptions
 from etude.collect.signals import Signals
+from etude.collect.turns import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A stretch of time that was recorded."""
+
+    capture: Capture
+    first_step: int
+    steps: int
 
 
 class Recorder:
-    """Not thread-safe and not meant to be: steps of other threads than the one that began are not counted."""
+    """Steps of other threads than the one that began are not counted. Any thread may interrupt or finish it."""
 
-    def __init__(self, torch: Any, folder: Path, options: CollectOptions) -> None:
+    def __init__(
+        self, torch: Any, folder: Path, options: CollectOptions, turns: Turns, *, shared: bool = False
+    ) -> None:
+        """`shared`: other processes of the same command write into the folder too."""
         self._torch = torch
         self._folder = folder
         self.options = options
+        self._turns = turns
+        self._shared = shared
         self.world: World = world(torch)
         self.steps_seen = 0
         self.steps_recorded = 0
@@ -38,10 +57,17 @@ class Recorder:
         self.files: dict[str, str] = {}
         self._first_step = 0
         self._capture: Capture | None = None
+        self._aside: Window | None = None
+        self._windows = 0
+        self._gave_way = False
+        self._stuck = False
         self._began = False
         self._thread = 0
         self._pid = os.getpid()
+        self._lock = threading.RLock()
         self._signals = Signals(self._cut_off)
+        self._groups = GroupWatch(torch, self._look_around)
+        turns.give_way = self.interrupt
         _watch_forks(self)
 
     @property
@@ -49,30 +75,69 @@ class Recorder:
         return self._capture is not None
 
     @property
+    def waiting(self) -> bool:
+        """Nothing has been recorded yet, because the program's own profiler is on."""
+        return self._began and not self.done and self._windows == 0
+
+    @property
     def here(self) -> bool:
-        """In the process and thread that began: the profiler belongs to a thread."""
+        """In the process and thread that began: a step of another thread is none of this one."""
         return not self.done and self._pid == os.getpid() and self._thread in (0, threading.get_ident())
 
     def begin(self) -> None:
-        if not self.here or self._began:
+        """Begins, or tries again if the program's own profiler was on."""
+        if self._pid != os.getpid():
             return
-        self._began = True
-        self._thread = threading.get_ident()
-        self._signals.watch()
-        self._open()
+        with self._lock:
+            if not self.here or (self._began and not self.waiting):
+                return
+            if not self._began:
+                self._began = True
+                self._thread = threading.get_ident()
+                self._signals.watch()
+            self._open()
 
     def step_done(self, counted_by: str) -> None:
         """A step is over. Once the caller counts, what is detected does not."""
-        if not self.here or not self._began:
+        if self._pid != os.getpid():
             return
-        if counted_by == "optimizer" and self.counted_by == "call":
+        with self._lock:
+            if not self.here or not self._began:
+                return
+            if counted_by == "optimizer" and self.counted_by == "call":
+                return
+            before, self.counted_by = self.counted_by, counted_by
+            if (counted_by, before) != ("call", "optimizer"):
+                self.steps_seen += 1
+                self._advance()
+            elif self.steps_seen > 1:  # the program's first step was taken for several; if for one, that was right
+                self._start_over()
+
+    def interrupt(self) -> None:
+        """The program's own profiler or observer is about to begin."""
+        if self._pid != os.getpid():
             return
-        before, self.counted_by = self.counted_by, counted_by
-        if (counted_by, before) != ("call", "optimizer"):
-            self.steps_seen += 1
-            self._advance()
-        elif self.steps_seen > 1:  # the program's first step was taken for several; if for one, that was right
-            self._start_over()
+        with self._lock:
+            capture = self._capture
+            if self.done or capture is None:
+                return
+            self._gave_way = True
+            self._capture = None
+            if not capture.can_stop:  # left running: to stop it would stop the program's
+                self._stuck = True
+                capture.let_go()
+                return
+            window = Window(capture, self._first_step, self.steps_recorded)
+            with contextlib.suppress(Exception):  # lost then; the program's own must begin all the same
+                capture.stop()
+                self._put_aside(window)
+
+    def _put_aside(self, window: Window) -> None:
+        other, self._aside = self._aside, window
+        if other is not None and other.steps >= window.steps:
+            self._aside, other = other, window
+        if other is not None:
+            other.capture.discard()
 
     def _start_over(self) -> None:
         self._throw_away()
@@ -87,7 +152,9 @@ class Recorder:
         elif self.steps_seen == self.options.warmup:
             self._throw_away()
             self._open()
-        elif self._capture is not None:
+        elif self._capture is None:
+            self._open()
+        else:
             self.steps_recorded += 1
             if self.steps_recorded == self.options.steps:
                 self.finish()
@@ -96,75 +163,109 @@ class Recorder:
 
     def finish(self, reason: str = "") -> None:
         """Writes what there is; `reason` says why it is not all. Safe to call twice."""
-        if self.done or self._pid != os.getpid():
+        if self._pid != os.getpid():  # forked: the lock may be held by a thread that is not here
             return
-        self.done = True
-        if not self._began:
-            return
-        self._signals.hold()
-        with self._leaving_nothing():
-            capture = self._capture
-            if capture is not None:
-                self._look_around()
-                capture.stop()
-                if self.counted_by == "" or self.steps_seen >= self.options.warmup:
-                    self._write(capture)
-            self._write_manifest(reason or self._missing(), capture)
+        with self._lock:
+            if self.done:
+                return
+            self.done = True
+            self._groups.stop()
+            if not self._began:
+                return
+            self._signals.hold()
+            with self._leaving_nothing():
+                window = self._last_window()
+                self._settle_name()
+                self._first_step, self.steps_recorded = (window.first_step, window.steps) if window else (0, 0)
+                if window is not None:
+                    self._write(window.capture)
+                self._write_manifest(reason or self._missing(), window)
+
+    def _last_window(self) -> Window | None:
+        """What is to be written: the longest that was recorded. Warm-up is not, nor is what is left of a step."""
+        capture, window = self._capture, self._aside
+        if capture is not None:
+            self._look_around()
+            capture.stop()
+            if window is None or self.steps_recorded >= window.steps:
+                window = Window(capture, self._first_step, self.steps_recorded)
+        if window is None or not self.counted_by:
+            return window
+        left_over = self._gave_way and window.steps == 0
+        return None if left_over or self.steps_seen < self.options.warmup else window
 
     @contextmanager
     def _leaving_nothing(self) -> Iterator[None]:
         try:
             yield
         finally:
-            capture, self._capture = self._capture, None
-            if capture is not None:
-                capture.discard()
+            self._throw_away(stopped=True)
             self._signals.leave()
 
     def _open(self) -> None:
-        self._first_step = self.steps_seen
-        folder = layout.recording_folder(self._folder, self._pid)
+        if self._turns.taken or self._stuck:
+            self._gave_way = True
+            return
+        self._first_step, self.steps_recorded = self.steps_seen, 0
+        self._windows += 1
+        folder = layout.recording_folder(self._folder, self._pid, self._windows)
         self._capture = Capture(self._torch, self.options, folder)
         self._capture.mark(self.steps_seen)
 
-    def _throw_away(self) -> None:
+    def _throw_away(self, *, stopped: bool = False) -> None:
         capture, self._capture = self._capture, None
+        aside, self._aside = self._aside, None
         if capture is not None:
-            capture.stop(export=False)
+            if not stopped:
+                capture.stop(export=False)
             capture.discard()
+        if aside is not None:
+            aside.capture.discard()
 
     def _look_around(self) -> None:
         """Process groups are made late and may be gone at the end."""
         now = world(self._torch)
+        if now.known:
+            now.groups = _with_earlier(self.world.groups, now.groups)
         if now.known or not self.world.known:
             self.world = now
 
     def _missing(self) -> str:
         asked, warmup = self.options.steps, self.options.warmup
+        why = ": the program runs a profiler of its own" if self._gave_way else ""
         if not self.counted_by:
-            return ""
+            return f"not all of it was recorded{why}" if why else ""
         if self.steps_seen < warmup or (asked is None and self.steps_recorded == 0):
-            return f"ended after {self.steps_seen} steps, the warm-up is {warmup}"
+            return f"ended after {self.steps_seen} steps, the warm-up is {warmup}{why}"
         if asked is not None and self.steps_recorded < asked:
-            return f"ended after {self.steps_recorded} of {asked} steps"
-        return ""
+            return f"ended after {self.steps_recorded} of {asked} steps{why}"
+        return f"not all of it was recorded{why}" if why and asked is None else ""
+
+    def _settle_name(self) -> None:
+        """Of several processes that say they are one rank, the first is; one that torch.distributed says so of comes
+        before those that only their environment says so of. The others lie beside it."""
+        here = self.world
+        if self._shared and not here.process and not layout.claim(self._folder, here.rank, self._pid, sure=here.known):
+            here.process = process_name()
+
+    def _path(self, ending: str) -> Path:
+        return layout.path_of(self._folder, self.options.name, self.world.who, ending)
 
     def _write(self, capture: Capture) -> None:
-        name, rank, force = self.options.name, self.world.rank, self.options.force
-        host = layout.path_of(self._folder, name, rank, layout.HOST)
-        device = layout.path_of(self._folder, name, rank, layout.DEVICE)
+        force = self.options.force
+        host, device = self._path(layout.HOST), self._path(layout.DEVICE)
         layout.compress(capture.host, host, force=force)
         layout.compress(capture.device, device, force=force)
         self.files = {"host": host.name, "device": device.name}
         if not self.options.flight_recorder:
             return
-        found = flight.entries(rank, self.world.groups, capture.start_ns, capture.end_ns)
+        found = flight.entries(self.world.rank, self.world.groups, capture.start_ns, capture.end_ns)
         if found is not None:
-            path = layout.path_of(self._folder, name, rank, layout.FLIGHT)
+            path = self._path(layout.FLIGHT)
             layout.write_json(path, found, force=force)
             self.files["flight_recorder"] = path.name
 
-    def _write_manifest(self, reason: str, capture: Capture | None) -> None:
+    def _write_manifest(self, reason: str, window: Window | None) -> None:
         numbers = [self._first_step + k for k in range(self.steps_recorded)]
         about = manifest(self._torch, self.options, self.world) | {
             "files": self.files,
@@ -177,10 +278,9 @@ class Recorder:
                 "numbers": numbers,
                 "counted_by": self.counted_by or "nothing",
             },
-            "window_ns": [capture.start_ns, capture.end_ns] if capture is not None and self.files else None,
+            "window_ns": [window.capture.start_ns, window.capture.end_ns] if window is not None else None,
         }
-        path = layout.path_of(self._folder, self.options.name, self.world.rank, layout.MANIFEST)
-        layout.write_json(path, about, force=self.options.force)
+        layout.write_json(self._path(layout.MANIFEST), about, force=self.options.force)
 
     def _cut_off(self, signal_name: str) -> None:
         with contextlib.suppress(Exception):  # the process is about to die of the signal, as it would have
@@ -190,6 +290,12 @@ class Recorder:
         self.done = True
         if self._capture is not None:
             self._capture.let_go()
+
+
+def _with_earlier(earlier: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Groups that are gone by now were there while it was recorded."""
+    known = [(group["pg_name"], group["ranks"]) for group in now]
+    return [*(group for group in earlier if (group["pg_name"], group["ranks"]) not in known), *now]
 
 
 def _watch_forks(recorder: Recorder) -> None:

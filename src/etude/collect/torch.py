@@ -23,9 +23,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from etude.collect import features, flight, layout
 from etude.collect.layout import manifests
+from etude.collect.manifest import world
 from etude.collect.options import CollectOptions
 from etude.collect.recorder import Recorder
 from etude.collect.steps import OptimizerClock
+from etude.collect.turns import Turns
 from etude.errors import UsageError
 
 __all__ = ["CollectOptions", "Recording", "manifests", "trace", "traced"]
@@ -42,25 +44,31 @@ class Recording:
         self.options = options
         self._recorder: Recorder | None = None
         self._clock: OptimizerClock | None = None
+        self._turns: Turns | None = None
 
     def __enter__(self) -> "Recording":
         if self._recorder is not None:
             raise UsageError("this recording has been used", hint="call `trace` again")
         torch = features.torch()
-        if torch.autograd._profiler_enabled():
-            raise UsageError("a profiler is running already", where="collect", hint="only one can run at a time")
+        self._turns = Turns(torch)
+        try:
+            if self._turns.taken:
+                raise UsageError("a profiler is running already", where="collect", hint="only one can run at a time")
+            self._recorder = self._begun(torch, self._turns)
+        except BaseException:
+            self._stop_watching()
+            raise
+        return self
+
+    def _begun(self, torch: Any, turns: Turns) -> Recorder:
         flight.ask_for_room()
-        recorder = Recorder(torch, self.folder, self.options)
-        layout.make_room(self.folder, recorder.world.rank, recorder.world.world_size, force=self.options.force)
+        here = world(torch)
+        layout.make_room(self.folder, here.rank, here.world_size, force=self.options.force)
+        recorder = Recorder(torch, self.folder, self.options, turns)
         if self.options.detect_steps:
             self._clock = OptimizerClock(torch, lambda: self._step("optimizer"))
-        try:
-            recorder.begin()
-        except BaseException:
-            self._stop_clock()
-            raise
-        self._recorder = recorder
-        return self
+        recorder.begin()
+        return recorder
 
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
@@ -89,18 +97,21 @@ class Recording:
         with _only_warnings():
             recorder.step_done(counted_by)
         if not recorder.here:
-            self._stop_clock()
+            self._stop_watching()
 
     def _finish(self, reason: str) -> None:
-        self._stop_clock()
         if self._recorder is not None:
             with _only_warnings():
                 self._recorder.finish(reason)
+        self._stop_watching()
 
-    def _stop_clock(self) -> None:
+    def _stop_watching(self) -> None:
         clock, self._clock = self._clock, None
+        turns, self._turns = self._turns, None
         if clock is not None:
             clock.stop()
+        if turns is not None:
+            turns.stop()
 
 
 class _only_warnings:  # noqa: N801 - reads as a function

@@ -6,11 +6,23 @@ from dataclasses import replace
 
 from etude.cost.aten_families import FAMILIES
 from etude.cost.aten_inputs import Inputs, first_dtype, listed, shapes_of_argument, tensor_types
+from etude.cost.aten_matrix import CAUSAL, mask_of
 from etude.cost.ops import Work
 
 
-def aten_work(name: str, in_shapes: str, in_types: str, in_values: str = "") -> Work:
-    """The work of an operator; of class NONE with nothing known where its name or its shapes say too little."""
+def needs_values(name: str) -> bool:
+    """Do the values of its arguments say more of an operator's work than their shapes do?"""
+    return name in CAUSAL or "conv" in name
+
+
+def causal_known(name: str, in_values: str) -> bool:
+    """Do an attention's arguments say whether it is causal?"""
+    return mask_of(name, listed(in_values)) is not None
+
+
+def aten_work(name: str, in_shapes: str, in_types: str, in_values: str = "", *, causal: bool | None = None) -> Work:
+    """The work of an operator; of class NONE with nothing known where its name or its shapes say too little. `causal`:
+    whether attention is, if its arguments do not say."""
     family = FAMILIES.get(name)
     shapes = listed(in_shapes) if family else []
     if family is None or not shapes:
@@ -19,7 +31,7 @@ def aten_work(name: str, in_shapes: str, in_types: str, in_values: str = "") -> 
     dtype = first_dtype(types)
     tensors = [shapes_of_argument(shape, types[i] if i < len(types) else []) for i, shape in enumerate(shapes)]
     types += [[]] * (len(tensors) - len(types))
-    inputs = Inputs(tensors, types, listed(in_values), dtype or "fp32")
+    inputs = Inputs(tensors, types, listed(in_values), dtype or "fp32", causal)
     try:
         work = family(inputs)
     except (ValueError, IndexError, TypeError):  # fewer or other dimensions than the family has

@@ -9,111 +9,8 @@ from typing import Final
 
 from etude.cost import ops
 from etude.cost.aten_inputs import Inputs, Shape, width_of
+from etude.cost.aten_matrix import MATRIX_FAMILIES, Family
 from etude.cost.ops import OpClass, Work
-
-Family = Callable[[Inputs], Work]
-
-# -- products ----------------------------------------------------------------------------------------------------------
-
-
-def _mm(first: int) -> Family:
-    def work(i: Inputs) -> Work:
-        (m, k), (_, n) = i.shape(first), i.shape(first + 1)
-        return ops.matmul(m, n, k, dtype=i.dtype)
-
-    return work
-
-
-def _bmm(first: int) -> Family:
-    def work(i: Inputs) -> Work:
-        (b, m, k), (_, _, n) = i.shape(first), i.shape(first + 1)
-        return ops.matmul(m, n, k, batch=b, dtype=i.dtype)
-
-    return work
-
-
-def _linear(i: Inputs) -> Work:
-    *rows, k = i.shape(0)
-    return ops.matmul(prod(rows), i.shape(1)[0], k, dtype=i.dtype)
-
-
-def _matmul(i: Inputs) -> Work:
-    """Any number of dimensions; a matrix on the right is one for all."""
-    *rows, k = i.shape(0)
-    *batch, _, n = i.shape(1)
-    if not batch:
-        return ops.matmul(prod(rows), n, k, dtype=i.dtype)
-    return ops.matmul(rows[-1], n, k, batch=max(prod(rows[:-1]), prod(batch)), dtype=i.dtype)
-
-
-def _mv(first: int) -> Family:
-    def work(i: Inputs) -> Work:
-        m, k = i.shape(first)
-        return ops.matmul(m, 1, k, dtype=i.dtype)
-
-    return work
-
-
-def _dot(i: Inputs) -> Work:
-    (k,) = i.shape(0)
-    return ops.matmul(1, 1, k, dtype=i.dtype)
-
-
-# -- attention ---------------------------------------------------------------------------------------------------------
-
-
-def _attention(first: int = 0, *, backward: bool = False, heads_last: bool = False) -> Family:
-    """batch x heads x length x head size, or heads behind the length. Causal or not, all pairs count, as is usual."""
-
-    def work(i: Inputs) -> Work:
-        query, key = i.shape(first), i.shape(first + 1)
-        if heads_last:
-            (b, queries, h, d), (_, keys, kv_heads, _) = query, key
-        else:
-            (b, h, queries, d), (_, kv_heads, keys, _) = query, key
-        return ops.attention(
-            queries, keys, heads=h, head_size=d, batch=b, kv_heads=kv_heads, causal=False, backward=backward,
-            dtype=i.dtype,
-        )  # fmt: skip
-
-    return work
-
-
-# -- convolution -------------------------------------------------------------------------------------------------------
-
-
-def _convolved(size: Shape, kernel: Shape, stride: list[int], padding: list[int], dilation: list[int]) -> Shape:
-    def at(given: list[int], axis: int) -> int:
-        return given[axis] if len(given) > 1 else given[0]
-
-    return [
-        (n + 2 * at(padding, a) - at(dilation, a) * (k - 1) - 1) // at(stride, a) + 1
-        for a, (n, k) in enumerate(zip(size, kernel, strict=True))
-    ]
-
-
-def _convolution(stride: int, padding: int, dilation: int, groups: int, transposed: int = 0) -> Family:
-    """Where among the arguments each lies."""
-
-    def work(i: Inputs) -> Work:
-        (batch, channels, *size), (out, _, *kernel) = i.shape(0), i.shape(1)
-        if transposed and str(i.values[transposed]) == "True":
-            raise ValueError("transposed")
-        made = _convolved(size, kernel, i.numbers(stride), i.numbers(padding), i.numbers(dilation))
-        return ops.convolution(batch, channels, out, made, kernel, in_size=size, groups=i.number(groups), dtype=i.dtype)
-
-    return work
-
-
-def _convolution_backward(i: Inputs) -> Work:
-    """One product for the input's gradient, one for the weight's, each as much as forward; the last list says which."""
-    (batch, out, *made), (_, channels, *size), (_, _, *kernel) = i.shape(0), i.shape(1), i.shape(2)
-    forward = ops.convolution(batch, channels, out, made, kernel, in_size=size, groups=i.number(9), dtype=i.dtype)
-    mask = i.values[10]
-    wanted = str(mask).replace("[", "").replace("]", "").split(",")[:2]
-    count = sum(text.strip().lower() == "true" for text in wanted)
-    return replace(forward, flops=count * forward.flops, size_bytes=count * forward.size_bytes)
-
 
 # -- rows: normalisation, softmax --------------------------------------------------------------------------------------
 
@@ -168,11 +65,12 @@ def _broadcast(shapes: Sequence[Shape]) -> int:
     return prod(max(column) if 0 not in column else 0 for column in zip(*padded, strict=True))
 
 
-def _pointwise(flops_each: int = 1, op_class: OpClass = OpClass.ELEMENTWISE) -> Family:
-    """Reads every tensor it is given and writes one as large as they are together broadcast."""
+def _pointwise(takes: int, flops_each: int = 1, op_class: OpClass = OpClass.ELEMENTWISE) -> Family:
+    """Reads every tensor it is given and writes one as large as they are together broadcast. A tensor behind the
+    arguments that it `takes` is where it writes."""
 
     def work(i: Inputs) -> Work:
-        single = [a for a, shapes in enumerate(i.shapes) if len(shapes) == 1]
+        single = [a for a, shapes in enumerate(i.shapes[:takes]) if len(shapes) == 1]
         if not i.shapes or not i.shapes[0]:
             raise ValueError("no tensor")
         made = _broadcast([i.shape(a) for a in single])
@@ -263,16 +161,16 @@ def _optimizer(kind: str) -> Family:
 
 # -- the table ---------------------------------------------------------------------------------------------------------
 
-_UNARY: Final = ("relu", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "clamp", "clamp_min", "clamp_max", "sign", "ceil",
-                 "floor", "round", "logical_not", "bitwise_not", "tril", "triu", "dropout",
-                 "native_dropout")  # fmt: skip
+_UNARY: Final = ("relu", "neg", "abs", "sqrt", "rsqrt", "reciprocal", "sign", "ceil", "floor", "round", "logical_not",
+                 "bitwise_not", "tril", "triu", "dropout", "native_dropout")  # fmt: skip
 _BINARY: Final = ("add", "sub", "rsub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge",
-                  "bitwise_and", "bitwise_or", "logical_and", "logical_or", "remainder", "masked_fill", "where",
-                  "threshold_backward", "mse_loss_backward", "native_dropout_backward")  # fmt: skip
+                  "bitwise_and", "bitwise_or", "logical_and", "logical_or", "remainder", "clamp_min", "clamp_max",
+                  "threshold_backward", "native_dropout_backward")  # fmt: skip
+_OF_THREE: Final = ("clamp", "masked_fill", "where", "mse_loss_backward")
 _TERNARY: Final = ("lerp", "addcmul", "addcdiv")
-_CURVES: Final = ("gelu", "silu", "sigmoid", "tanh", "exp", "log", "erf", "sin", "cos", "pow", "hardswish", "mish",
-                  "elu", "leaky_relu", "softplus", "gelu_backward", "silu_backward", "sigmoid_backward",
-                  "tanh_backward")  # fmt: skip
+_CURVES: Final = ("gelu", "silu", "sigmoid", "tanh", "exp", "log", "erf", "sin", "cos", "hardswish", "mish", "elu",
+                  "leaky_relu", "softplus")  # fmt: skip
+_CURVES_OF_TWO: Final = ("pow", "gelu_backward", "silu_backward", "sigmoid_backward", "tanh_backward")
 _REDUCTIONS: Final = ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "norm", "linalg_vector_norm",
                       "prod", "all", "any", "var", "std", "cumsum", "mse_loss")  # fmt: skip
 
@@ -282,40 +180,8 @@ def _each(names: Sequence[str], family: Family) -> dict[str, Family]:
     return {f"aten::{name}{ending}": family for name in names for ending in ("", "_")}
 
 
-_SDPA: Final = "aten::_scaled_dot_product"
 FAMILIES: Final[dict[str, Family]] = {
-    "aten::mm": _mm(0),
-    "aten::_scaled_mm": _mm(0),
-    "aten::addmm": _mm(1),
-    "aten::addmm_": _mm(1),
-    "aten::_addmm_activation": _mm(1),
-    "aten::bmm": _bmm(0),
-    "aten::baddbmm": _bmm(1),
-    "aten::baddbmm_": _bmm(1),
-    "aten::mv": _mv(0),
-    "aten::addmv": _mv(1),
-    "aten::dot": _dot,
-    "aten::linear": _linear,
-    "aten::mkldnn_linear": _linear,
-    "aten::matmul": _matmul,
-    "aten::scaled_dot_product_attention": _attention(),
-    **{f"{_SDPA}_{kind}": _attention() for kind in ("flash_attention", "efficient_attention", "cudnn_attention",
-                                                   "fused_attention_overrideable", "flash_attention_for_cpu")},
-    **{f"{_SDPA}_{kind}_backward": _attention(1, backward=True)
-       for kind in ("flash_attention", "efficient_attention", "cudnn_attention", "fused_attention_overrideable",
-                    "flash_attention_for_cpu")},
-    "aten::_cudnn_attention_forward": _attention(),
-    "aten::_cudnn_attention_backward": _attention(1, backward=True),
-    "aten::_flash_attention_forward": _attention(heads_last=True),
-    "aten::_flash_attention_backward": _attention(1, backward=True, heads_last=True),
-    "aten::_efficient_attention_forward": _attention(heads_last=True),
-    "aten::_efficient_attention_backward": _attention(1, backward=True, heads_last=True),
-    "aten::convolution": _convolution(3, 4, 5, 8, transposed=6),
-    "aten::_convolution": _convolution(3, 4, 5, 8, transposed=6),
-    "aten::cudnn_convolution": _convolution(3, 2, 4, 5),
-    "aten::miopen_convolution": _convolution(4, 3, 5, 6),
-    "aten::mkldnn_convolution": _convolution(4, 3, 5, 6),
-    "aten::convolution_backward": _convolution_backward,
+    **MATRIX_FAMILIES,
     "aten::layer_norm": _rows(ops.normalisation),
     "aten::native_layer_norm": _rows(ops.normalisation),
     "aten::rms_norm": _rows(ops.normalisation),
@@ -332,9 +198,12 @@ FAMILIES: Final[dict[str, Family]] = {
     "aten::_log_softmax": _rows(ops.softmax),
     "aten::_softmax_backward_data": _backward(_rows(ops.softmax)),
     "aten::_log_softmax_backward_data": _backward(_rows(ops.softmax)),
-    **_each((*_UNARY, *_BINARY), _pointwise()),
-    **_each(_TERNARY, _pointwise(3)),
-    **_each(_CURVES, _pointwise(ops.ACTIVATION_FLOPS, OpClass.ACTIVATION)),
+    **_each(_UNARY, _pointwise(1)),
+    **_each(_BINARY, _pointwise(2)),
+    **_each(_OF_THREE, _pointwise(3)),
+    **_each(_TERNARY, _pointwise(3, 3)),
+    **_each(_CURVES, _pointwise(1, ops.ACTIVATION_FLOPS, OpClass.ACTIVATION)),
+    **_each(_CURVES_OF_TWO, _pointwise(2, ops.ACTIVATION_FLOPS, OpClass.ACTIVATION)),
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},
     "aten::nll_loss_forward": _picked,
     **{f"aten::_foreach_{name}{ending}": _foreach()
@@ -359,7 +228,8 @@ FAMILIES: Final[dict[str, Family]] = {
 """Operators whose work follows from what they were given."""
 
 MADE_OF_OTHERS: Final = frozenset(
-    {"aten::linear", "aten::matmul", "aten::scaled_dot_product_attention", "aten::layer_norm", "aten::rms_norm",
-     "aten::softmax", "aten::log_softmax", "aten::clone", "aten::contiguous", "aten::embedding", "aten::stack"}
+    {"aten::linear", "aten::matmul", "aten::conv1d", "aten::conv2d", "aten::conv3d",
+     "aten::scaled_dot_product_attention", "aten::layer_norm", "aten::rms_norm", "aten::softmax", "aten::log_softmax",
+     "aten::clone", "aten::contiguous", "aten::embedding", "aten::stack"}
 )  # fmt: skip
 """Of these the operators that they call do the work, as a rule; they count where none of those is known."""

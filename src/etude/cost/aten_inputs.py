@@ -85,6 +85,8 @@ class Inputs:
     values: list[Any]
     dtype: str
     """Of the first tensor, as in `cost.ops`; `fp32` where not known."""
+    causal: bool | None = None
+    """Whether attention is, as its kernel says; None where that does not."""
 
     def shape(self, argument: int) -> Shape:
         (found,) = self.shapes[argument]

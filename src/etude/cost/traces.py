@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.aten import aten_work
+from etude.cost.aten import aten_work, needs_values
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpClass, OpTable
 from etude.machine.system import Device
@@ -22,7 +22,7 @@ def ops_of(trace: Trace) -> OpTable:
     does the work of the operator that launched it, if that launched no other. A compute node of which only FLOPs or
     bytes are known is of class OTHER, every other node of class NONE.
     """
-    columns = [trace.coded(name) for name in ("name", "in_shapes", "in_types")]
+    columns = [*(trace.coded(name) for name in ("name", "in_shapes", "in_types")), values_of(trace)]
     key = np.zeros(len(trace), np.int64)
     texts = [["", *c[1]] for c in columns]  # -1, no text, is the first
     for (codes, _), words in zip(columns, texts, strict=True):
@@ -47,6 +47,15 @@ def ops_of(trace: Trace) -> OpTable:
         k=table.k,
         batch=table.batch,
     )
+
+
+def values_of(trace: Trace) -> tuple[NDArray[np.int32], list[str]]:
+    """Codes and words of the values of arguments, of operators whose work depends on them."""
+    codes, words = trace.coded("name")
+    rows = np.flatnonzero(np.array([needs_values(word) for word in words] + [False])[codes])
+    found = np.full(len(trace), -1, np.int32)
+    found[rows], texts = trace.coded("in_values", rows)
+    return found, texts
 
 
 def _words(key: int, texts: list[list[str]]) -> list[str]:

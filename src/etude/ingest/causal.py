@@ -138,7 +138,7 @@ def _trace(device: DeviceTrace, host: HostTrace | None, found: CausalGraph, host
         "correlation": _known(device.correlation, row, named, zero=False),
         "parent": _parents(found).astype(np.int32),
     }
-    peers = comm_columns(found.comms, found.row_of_comm, found.host.apart, column)
+    peers = comm_columns(found.comms, found.row_of_comm, found.host, column)
     column["flops"], column["tensor_bytes"] = _work(device, host, found, host_row, row, column["kind"])
     column["lane"], lane_kind, lane_id = lanes(column["kind"], column["cpu"], column["thread"], column["stream"])
     stack = _stacks(texts, found, around, row, column["parent"])

@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from etude.ingest.comm_calls import Call, CallPart, parts
 from etude.ingest.comm_device import device_calls
 from etude.ingest.comm_groups import recorded_groups, set_flight, set_groups, set_peers
-from etude.ingest.comm_host import host_calls
+from etude.ingest.comm_host import call_rows, host_calls
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
-from etude.model.schema import Collective
+from etude.link.tree import innermost
+from etude.model.schema import UNKNOWN, Collective
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
@@ -100,7 +101,7 @@ def _merged(host: HostTrace | None, device: DeviceTrace | None) -> list[Call]:
     on_device = device_calls(device) if device is not None else []
     if host is None:
         return on_device
-    calls = host_calls(host)
+    calls = host_calls(host, _around(host, device) if device is not None else None)
     if device is None:
         return calls
     by_id = {rf_id: call for call in on_device for rf_id in call.rf_ids}
@@ -120,6 +121,21 @@ def _merged(host: HostTrace | None, device: DeviceTrace | None) -> list[Call]:
             call.order = call.order if call.event >= 0 else before.order
     rest = [call for call in on_device if id(call) not in seen]
     return sorted(calls + rest, key=lambda call: call.order)
+
+
+def _around(host: HostTrace, device: DeviceTrace) -> dict[int, int]:
+    """Of each call of the host trace that has an event the call around it, by their times; -1: none. The observer's
+    own tree is wrong where work of gloo ends on another thread."""
+    known = np.flatnonzero(device.is_phase("X") & (device.rf_id > 0) & (device.start_ns != UNKNOWN))
+    known = known[np.argsort(device.rf_id[known], kind="stable")]
+    rows = np.array(call_rows(host), np.int64)
+    at = np.searchsorted(device.rf_id[known], host.rf_id[rows])
+    there = np.append(device.rf_id[known], 0)[at] == host.rf_id[rows]
+    rows, event = rows[there], known[at[there]]
+    start = device.start_ns[event]
+    end = start + np.maximum(device.duration_ns[event], 0)
+    outer = innermost(device.tid[event], start, end, ~device.name_has("gloo:")[event])
+    return dict(zip(rows.tolist(), np.append(rows, -1)[outer].tolist(), strict=True))
 
 
 def _rows_by_id(device: DeviceTrace) -> dict[int, int]:

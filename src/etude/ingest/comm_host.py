@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -21,17 +22,21 @@ _FUNCTIONAL: Final = re.compile(r"_?c10d_functional(_autograd)?::(?!wait_tensor|
 _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE, Collective.GATHER, Collective.SCATTER)
 
 
-def host_calls(host: HostTrace) -> list[Call]:
-    """Every communication of a host trace, in order of the nodes' ids."""
-    rows = _rows(host)
+def host_calls(host: HostTrace, around: Mapping[int, int] | None = None) -> list[Call]:
+    """Every communication of a host trace, in order of the nodes' ids. `around`: of each row whose event is known the
+    row around it, -1 for none; elsewhere the observer's own tree tells, as far as it can be trusted."""
+    rows = call_rows(host)
     row_of = {int(host.id[row]): row for row in rows}
+    around = around or {}
     attrs = {int(row): i for i, row in enumerate(host.comms.row.tolist())}
     at: dict[int, Call] = {}
     calls: list[Call] = []
     functional: dict[int, str] = {}
     for row in rows:
         name, thread = host.names[host.name[row]], int(host.tid[row])
-        outer = at.get(row_of.get(int(host.caller[row]), -1))
+        outer = at.get(around[row] if row in around else row_of.get(int(host.caller[row]), -1))
+        if row not in around and name != RECORD and outer is not None and outer.work_host:
+            outer = None  # gloo had begun its work: the observer has closed the wrong entry of its stack
         if name.startswith("gloo:"):
             _gloo(host, row, thread, calls)
             continue
@@ -58,7 +63,7 @@ def host_calls(host: HostTrace) -> list[Call]:
     return calls
 
 
-def _rows(host: HostTrace) -> list[int]:
+def call_rows(host: HostTrace) -> list[int]:
     """Rows of nodes that matter here, by id."""
     wanted = [n == RECORD or n.startswith(("c10d::", "gloo:")) or bool(_FUNCTIONAL.match(n)) for n in host.names]
     rows = np.flatnonzero(np.array([*wanted, False])[host.name])

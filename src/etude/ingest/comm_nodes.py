@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def groups_text(table: Communications) -> str:
     return str([json.dumps(entries)]) if entries else ""
 
 
-def comm_columns(work: CommWork, row: I64, apart: NDArray[np.bool_], column: dict[str, Any]) -> I64:
+def comm_columns(work: CommWork, row: I64, host: HostEvents, column: dict[str, Any]) -> I64:
     """Writes what the communications are into the columns of a trace; returns the rank behind each peer slot."""
     table = work.table
     known = np.flatnonzero(row >= 0)
@@ -87,10 +88,29 @@ def comm_columns(work: CommWork, row: I64, apart: NDArray[np.bool_], column: dic
     for name in ("src", "dst"):
         rank = getattr(table, name)[known]
         column[name][at] = np.where(rank >= 0, np.searchsorted(peers, rank), -1)
-    on_host = work.event[known] >= 0
-    loose = at[on_host][apart[work.event[known][on_host]]]  # went on behind the event it began in: holds no thread
-    column["cpu"][loose], column["thread"][loose] = -1, UNKNOWN
+    event = work.event[known]
+    loose = (event >= 0) & np.append(host.apart, False)[event]  # went on behind the event it began in
+    column["cpu"][at[loose]], column["thread"][at[loose]] = -1, UNKNOWN
+    sends = np.flatnonzero(loose & (table.kind[known] == Kind.SEND))
+    others = int(column["thread"].max(initial=0)) + 1
+    column["cpu"][at[sends]] = 1
+    column["thread"][at[sends]] = others + _beside(host.start_ns[event[sends]], host.end_ns[event[sends]])
     return peers.astype(np.int64)
+
+
+def _beside(start_ns: I64, end_ns: I64) -> I64:
+    """A number for each interval, 0, 1, ..., that no other has which overlaps it: messages in flight at one time do not
+    wait for one another."""
+    number, used = np.zeros(len(start_ns), np.int64), 0
+    free: list[int] = []
+    busy: list[tuple[int, int]] = []
+    for i in np.argsort(start_ns, kind="stable").tolist():
+        while busy and busy[0][0] <= start_ns[i]:
+            heapq.heappush(free, heapq.heappop(busy)[1])
+        used += not free
+        number[i] = heapq.heappop(free) if free else used - 1
+        heapq.heappush(busy, (int(end_ns[i]), int(number[i])))
+    return number
 
 
 def comm_cells(texts: PythonTexts, table: Communications, row: I64) -> dict[int, tuple[Layout, list[int]]]:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.ingest.events import DEVICE, OPERATORS, is_call_category
 from etude.link.device import DeviceTrace
 from etude.model.job import Note
 from etude.model.schema import UNKNOWN
@@ -27,6 +28,7 @@ _LOST: Final = re.compile(r"drop|lost|out of memory|buffer|overflow|incomplete|t
 _LOG: Final = re.compile(r"^(ERROR|WARNING):.*?\] ")
 _CALLS: Final = ("cuda_runtime", "cuda_driver")
 _ACTIVITIES: Final = ("kernel", "gpu_memcpy", "gpu_memset")
+NODES: Final = (*OPERATORS, *DEVICE)
 LONGEST: Final = 200
 LATE_NS, LATE = 1_000_000, 0.1
 """How late the device may start: in ns, and of the span."""
@@ -35,6 +37,7 @@ LATE_NS, LATE = 1_000_000, 0.1
 def dropped(device: DeviceTrace, rank: int) -> Iterator[Note]:
     """Notes for a reader, one each for launches without activity, activity without launch, and what Kineto said."""
     whole = device.is_phase("X") & (device.correlation != UNKNOWN) & (device.correlation != 0)
+    whole &= device.start_ns != UNKNOWN
     calls, activity = whole & device.is_category(*_CALLS), whole & device.is_category(*_ACTIVITIES)
     if calls.any() and activity.any():
         launch = calls & _named(device, _LAUNCH)
@@ -44,6 +47,8 @@ def dropped(device: DeviceTrace, rank: int) -> Iterator[Note]:
             *_late_start(device, activity, calls),
         ):
             yield Note(rank, what, at_edge)
+    for what in _bad_times(device):
+        yield Note(rank, what)
     for key in ("ERROR", "WARNING"):
         said = device.members.get(key)
         for text in said if isinstance(said, list) else [said]:
@@ -53,6 +58,25 @@ def dropped(device: DeviceTrace, rank: int) -> Iterator[Note]:
 
 def _named(device: DeviceTrace, pattern: re.Pattern[str]) -> Bool:
     return np.array([bool(pattern.search(name)) for name in device.names] + [False])[device.name]
+
+
+def _bad_times(device: DeviceTrace) -> Iterator[str]:
+    """Events that would be nodes, but for a time that is none: not a number, not there, negative."""
+    wanted = np.array([c in NODES or is_call_category(c) for c in device.categories] + [False])[device.category]
+    wanted &= device.is_phase("X")
+    start, duration = device.start_ns, device.duration_ns
+    for problem, bad in (
+        ("start at no time that can be read: they are left out", start == UNKNOWN),
+        ("last no time that can be read: they are taken as instants", (start != UNKNOWN) & (duration == UNKNOWN)),
+        (
+            "last less than no time: they are taken as instants",
+            (start != UNKNOWN) & (duration > UNKNOWN) & (duration < 0),
+        ),
+    ):
+        rows = np.flatnonzero(wanted & bad)
+        if len(rows):
+            first = device.names[device.name[rows[0]]] if device.name[rows[0]] >= 0 else "without a name"
+            yield f"{len(rows):,} events {problem}; the first is event {rows[0]:,} of the file, `{first[:LONGEST]}`"
 
 
 Said = tuple[str, bool]

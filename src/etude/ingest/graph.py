@@ -26,14 +26,15 @@ from numpy.typing import NDArray
 from etude.ingest import timeline_kernels as k
 from etude.ingest.collectives import Communications
 from etude.ingest.comm_nodes import CommWork, comm_work
+from etude.ingest.comm_waits import CommWaits, comm_waits
 from etude.ingest.dispatch import Dispatches, dispatches
 from etude.ingest.events import DeviceEvents, HostEvents
 from etude.ingest.streams import NOISE_NS, Marks, Queues, marks
 from etude.ingest.timeline import Timeline, timeline
-from etude.ingest.waits import DeviceWaits, Handovers, backward_handovers, device_waits, pauses_of_calls, work_handovers
+from etude.ingest.waits import DeviceWaits, Handovers, backward_handovers, device_waits, pauses_of_calls
 from etude.link.device import DeviceTrace
 from etude.model import frames
-from etude.model.schema import Kind, Why
+from etude.model.schema import UNKNOWN, Kind, Why
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
@@ -94,13 +95,11 @@ def graph(
     queues = Queues.of(host, device)
     found = marks(trace, host, queues)
     waits = device_waits(trace, host, queues, found)
-    on_host = comms.first & (comms.event >= 0)
-    handovers = [
-        backward_handovers(trace, host),
-        work_handovers(trace, host, comms.asked[on_host], comms.event[on_host]),
-    ]
+    asked_for = comm_waits(trace, host, comms)
+    handovers = [backward_handovers(trace, host, device), asked_for.handovers]
     line = timeline(host, [pauses_of_calls(host, device, waits), *(h.pauses for h in handovers)])
     made = _Nodes(host, device, line, comms, dispatches(host, device, found))
+    made.set_messages(asked_for)
     launches, events = made.launches(), made.events(found)
     edges: Edges = [
         *made.program(),
@@ -178,6 +177,18 @@ class _Nodes:
         self.own[apart] = self.host.end_ns[apart] - self.host.start_ns[apart]
         return node
 
+    def set_messages(self, found: CommWaits) -> None:
+        """A message begins with its call. How long it took is not known where it was over when the program asked: a
+        send is then shown as long as its call, a receive until the program had it."""
+        self.start[found.message] = found.begin_ns
+        self.own[found.message] = self.end[found.message] - found.begin_ns
+        comms, events = self.comms, found.over_before
+        self.own[events] = UNKNOWN
+        sends = np.flatnonzero(np.isin(comms.event, events) & (comms.table.kind == Kind.SEND))
+        call_end = np.append(self.host.end_ns, LATE)[comms.asked[sends]]
+        sent = comms.event[sends]
+        self.end[sent] = np.clip(call_end, self.host.start_ns[sent], self.host.end_ns[sent])
+
     def _node(self, piece: I64) -> I64:
         return np.append(self.of_piece, -1)[piece]
 
@@ -187,7 +198,7 @@ class _Nodes:
         is_piece = np.zeros(len(self.host), np.bool_)
         is_piece[self.line.owner[self.line.whole]] = True
         frames = np.flatnonzero(~is_piece)
-        before = self.line.before(self.host.thread[frames], self.host.start_ns[frames])
+        before = self.line.before(self.host.thread[frames], self.start[frames])
         return [
             (self.of_piece[follows], self.of_piece[follows + 1], Why.PROGRAM),
             (self._node(before), frames, Why.PROGRAM),
@@ -283,9 +294,19 @@ class _Nodes:
             found.append((mine[:-1][over], mine[1:][over], Why.COLLECTIVE))
         return found
 
+    def _issued(self) -> I64:
+        """Starts, by which rows are ordered; but collectives of a group come in the order of their calls, whichever of
+        gloo's threads was first to begin its work: the k-th on one rank is the k-th on the others."""
+        start, table = self.start.copy(), self.comms.table
+        for group in np.unique(table.group).tolist():
+            mine = self.of_comm[(table.group == group) & (table.kind == Kind.COLL)]
+            mine = mine[mine >= 0]
+            start[mine] = np.minimum.accumulate(start[mine][::-1])[::-1]
+        return start
+
     def ordered(self, edges: Edges) -> CausalGraph:
         n = len(self.what)
-        order = np.lexsort((self.end, self.start))
+        order = np.lexsort((self.end, self._issued()))
         row = np.empty(n + 1, np.int64)
         row[order], row[n] = np.arange(n), -1
         source, target = (np.concatenate([e[side] for e in edges]) for side in (0, 1))

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from etude.files import let_go
 from etude.ingest.graph import SEGMENT_NAME
+from etude.ingest.members import RankTimes, own_times
 from etude.model.job import Job, Part, assemble
-from etude.model.match import Matching, match
+from etude.model.match import match
 from etude.model.timing import Origin, Timing
 
 I64 = NDArray[np.int64]
@@ -33,7 +34,7 @@ class Linked:
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:
     """The ranks of one run as a job, `job.timing` holding when everything was recorded to start and end."""
-    ranks = _one_beginning(_least_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
+    ranks = _one_beginning(_without_waiting(_own_names(sorted(ranks, key=lambda one: one.part.rank))))
     timing = Timing(
         origin=Origin.MEASURED,
         start_ns=tuple(one.start_ns for one in ranks),
@@ -68,37 +69,16 @@ def _own_names(ranks: Sequence[Linked]) -> list[Linked]:
     return named
 
 
-def _least_waiting(ranks: list[Linked]) -> list[Linked]:
-    """A collective is recorded as long as its member was in it, waiting for the others included. Its own time is the
-    least of its members', that of the one which came last; so all members get that."""
+def _without_waiting(ranks: list[Linked]) -> list[Linked]:
+    """Communications take what they take by themselves, which the ranks tell together."""
     if len(ranks) < 2:
         return ranks
-    matching = match(assemble("run", [one.part for one in ranks]))
-    sides, uses = matching.sides, matching.uses
-    duration = [one.part.trace.duration_ns.copy() for one in ranks]
-    for group in np.unique(uses.group).tolist():
-        mine = np.flatnonzero(uses.group == group)
-        rows = [(duration[uses.at[u]], sides.rows[sides.span(int(uses.side[u]))]) for u in mine.tolist()]
-        calls = min(len(r) for _, r in rows)
-        if len(rows) > 1 and calls:
-            least = np.min([own[r[:calls]] for own, r in rows], axis=0)
-            for own, r in rows:
-                own[r[:calls]] = least
-    _least_of_pairs(matching, duration)
+    times = [RankTimes.of(one.part.trace, one.start_ns, one.end_ns) for one in ranks]
+    own_times(times, match(assemble("run", [one.part for one in ranks])))
     return [
-        replace(one, part=replace(one.part, trace=one.part.trace.replace(duration_ns=own)))
-        for one, own in zip(ranks, duration, strict=True)
+        replace(one, part=replace(one.part, trace=own.changed()), start_ns=own.start_ns, end_ns=own.end_ns)
+        for one, own in zip(ranks, times, strict=True)
     ]
-
-
-def _least_of_pairs(matching: Matching, duration: list[I64]) -> None:
-    """A send and its receive: the one that was asked for last did not wait for the other."""
-    links, pairs, rows = matching.links, matching.pairings, matching.sides.rows
-    for link in np.flatnonzero(links.pairing >= 0).tolist():
-        sender, receiver = duration[links.src_at[link]], duration[links.dst_at[link]]
-        span = slice(pairs.start[links.pairing[link]], pairs.start[links.pairing[link] + 1])
-        sent, received = rows[pairs.send_at[span]], rows[pairs.recv_at[span]]
-        sender[sent] = receiver[received] = np.minimum(sender[sent], receiver[received])
 
 
 def _one_beginning(ranks: list[Linked]) -> list[Linked]:

@@ -23,6 +23,7 @@ from etude.errors import FormatError, UsageError
 from etude.ingest import causal, reading
 from etude.ingest.causal import Linked
 from etude.ingest.spill import Spilled, release_memory, spill
+from etude.ingest.windows import check_windows
 from etude.model.job import Job
 from etude.store import compressed
 
@@ -45,6 +46,7 @@ _NAME: Final = re.compile(
     rf"(?P<stem>.*?)(?:^|[._-])??(?:(?P<before>{_WORDS})(?=[._-]))?"
     rf"(?:(?:^|[._-])rank[._-]?(?P<rank>\d+)|\.(?P<number>\d+))?(?:(?:^|[._-])(?P<behind>{_WORDS}))?"
 )
+_PROCESS: Final = re.compile(r"\.process\d+$")
 _ENDINGS: Final = (".json", ".json.gz", ".json.zst")
 
 
@@ -61,7 +63,7 @@ class RankFiles:
 
 def find_run(path: Path) -> tuple[str, list[RankFiles]]:
     """(name, ranks) of the run in a folder, or of the one that is called `folder/name`."""
-    runs = runs_in(path)
+    runs = _jobs(runs_in(path))
     if not runs:
         raise UsageError("no device trace of PyTorch's profiler is in it", where=str(path), hint="`*.kineto.json.gz`")
     if len(runs) > 1:
@@ -71,6 +73,12 @@ def find_run(path: Path) -> tuple[str, list[RankFiles]]:
     name, ranks = next(iter(runs.items()))
     folder = path if path.is_dir() else path.parent
     return name or folder.resolve().name, ranks
+
+
+def _jobs(runs: dict[str, list[RankFiles]]) -> dict[str, list[RankFiles]]:
+    """Less the processes that lie beside the ranks of a job; those are opened by their names."""
+    ranks = {name: files for name, files in runs.items() if not _PROCESS.search(name)}
+    return ranks or runs
 
 
 def runs_in(path: Path) -> dict[str, list[RankFiles]]:
@@ -168,10 +176,14 @@ def link_run(
     *,
     workers: int = 1,
     max_bytes: int | None = None,
+    any_window: bool = False,
     advance: Callable[[int], None] = lambda amount: None,
 ) -> list[Linked]:
     """All ranks, in processes of their own where `workers` says so; `advance` is told of each that is done. Columns of
-    large ranks lie in files without a name, in the folder for temporary ones."""
+    large ranks lie in files without a name, in the folder for temporary ones. Ranks that recorded different parts of
+    the run are refused unless `any_window`."""
+    if not any_window:
+        check_windows(((files.rank, manifest_of(files)) for files in ranks), str(ranks[0].device.parent))
     if len(ranks) == 1:
         done = [link_rank(ranks[0], max_bytes)]
         advance(1)

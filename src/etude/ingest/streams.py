@@ -24,7 +24,8 @@ NO_STREAM, ALL_STREAMS = -1, -2
 @dataclass(frozen=True, slots=True, eq=False)
 class Queues:
     """Per stream, when each activity was handed to it: the start of its call, or its own where no call was recorded;
-    never earlier than that of the one before it."""
+    never earlier than that of the one before it. Work without a call that lies before all work with one was there when
+    the recording began."""
 
     device: DeviceEvents
     given_ns: I64
@@ -33,9 +34,14 @@ class Queues:
     def of(cls, host: HostEvents, device: DeviceEvents) -> Queues:
         given = np.where(device.call >= 0, np.append(host.start_ns, 0)[device.call], device.start_ns)
         given = np.minimum(given, device.start_ns)
+        launched = device.start_ns[device.call >= 0]
         for stream in range(len(device.stream_id)):
-            mine = slice(device.first[stream], device.first[stream + 1])
-            given[mine] = np.maximum.accumulate(given[mine])
+            low, high = int(device.first[stream]), int(device.first[stream + 1])
+            called = np.flatnonzero(device.call[low:high] >= 0)[:1].tolist()
+            if not called and len(launched):
+                called = [int(np.searchsorted(device.start_ns[low:high], launched.min()))]
+            given[low : low + sum(called)] = np.iinfo(np.int64).min
+            given[low:high] = np.maximum.accumulate(given[low:high])
         return cls(device, given)
 
     def last_before(self, stream: I64, time_ns: I64) -> I64:

@@ -6,7 +6,6 @@ A wait is no work. It becomes a pause of its thread, which no node covers, and a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -156,7 +155,7 @@ class Handovers:
         return cls(table[0], table[1], table[2], table[3], table[4].astype(np.uint8), table[5], Pauses(*idle))
 
 
-def backward_handovers(trace: DeviceTrace, host: HostEvents) -> Handovers:
+def backward_handovers(trace: DeviceTrace, host: HostEvents, device: DeviceEvents) -> Handovers:
     """The backward pass runs on threads of its own, while the thread that asked for it stands still.
 
     A run of a backward thread is what it does between two moments at which the asking thread does something.
@@ -164,7 +163,7 @@ def backward_handovers(trace: DeviceTrace, host: HostEvents) -> Handovers:
     rows: list[tuple[int, int, int, int, int, int]] = []
     pauses: list[tuple[int, int, int]] = []
     begin = int(host.start_ns.min(initial=np.iinfo(np.int64).max))
-    for thread, asker in _backward_threads(trace, host):
+    for thread, asker in _backward_threads(trace, host, device):
         for first_ns, last_ns, idle_from in _runs(host, thread, asker, begin):
             rows.append((asker, first_ns, thread, first_ns, Why.AUTOGRAD, -1))
             rows.append((thread, last_ns, asker, last_ns, Why.AUTOGRAD, -1))
@@ -172,86 +171,69 @@ def backward_handovers(trace: DeviceTrace, host: HostEvents) -> Handovers:
     return Handovers.of(rows, pauses)
 
 
-LONG_GAP_NS: Final = 100_000
-"""A thread that does nothing for so long while work that it asked for comes to its end is waiting for that."""
-
-
-def work_handovers(trace: DeviceTrace, host: HostEvents, asked: I64, work: I64) -> Handovers:
-    """Collectives that threads of their own carry out (gloo): `asked` are the events of the calls, -1 where not known,
-    `work` those of what they led to. The work begins once it was asked for; whoever asked and then stands still until
-    the work is over has waited for it."""
-    rows: list[tuple[int, int, int, int, int, int]] = []
-    pauses: list[tuple[int, int, int]] = []
-    begin = int(host.start_ns.min(initial=np.iinfo(np.int64).max))
-    known: dict[int, _Moments] = {}
-    over = _ended_before(host) if len(work) else host.end_ns
-    for call, event in zip(asked.tolist(), work.tolist(), strict=True):
-        thread, start, end = int(host.thread[event]), int(host.start_ns[event]), int(host.end_ns[event])
-        apart = bool(host.apart[event])
-        asker = int(host.thread[call]) if call >= 0 else thread
-        if asker == thread and not apart:
-            continue  # the call itself is the work
-        given = start
-        if asker != thread:
-            given = min(int(host.end_ns[call]), start)
-            rows.append((asker, given, thread, start, Why.COLLECTIVE, -1))
-            if host.parent[event] < 0 and not apart:
-                before = int(over[event - 1]) if event > host.first[thread] else begin
-                pauses.append((thread, min(before, start), start))
-        pauses.append((asker, given, given))
-        if asker not in known:
-            known[asker] = _Moments(trace, host, asker)
-        still = known[asker].still_since(end)
-        if still is not None and still < end:
-            rows.append((thread, end, asker, end, Why.SYNC, event if apart else -1))
-            pauses.append((asker, max(still, given), end))
-    return Handovers.of(rows, pauses)
-
-
-def _ended_before(host: HostEvents) -> I64:
-    """The latest end of each event and those before it on its thread."""
-    over = host.end_ns.copy()
-    for low, high in pairwise(host.first.tolist()):
-        over[low:high] = np.maximum.accumulate(over[low:high])
-    return over
-
-
-class _Moments:
-    """When a thread begins and ends anything."""
-
-    def __init__(self, trace: DeviceTrace, host: HostEvents, thread: int) -> None:
-        mine = np.arange(host.first[thread], host.first[thread + 1])
-        mine = mine[~host.apart[mine]]
-        self.start, self.end, self.last = host.start_ns[mine], host.end_ns[mine], np.sort(host.end_ns[mine])
-        self.waits = np.array(["wait" in n or n.startswith("c10d::") for n in trace.names] + [False])
-        self.waits = self.waits[trace.name[host.row[mine]]]
-
-    def still_since(self, time_ns: int) -> int | None:
-        """Since when the thread has been waiting: in a call that waits, or between any events for long."""
-        begun, ended = np.searchsorted(self.start, time_ns), np.searchsorted(self.last, time_ns)
-        since = max(int(self.start[begun - 1]) if begun else 0, int(self.last[ended - 1]) if ended else 0)
-        first = np.searchsorted(self.start, since)
-        inside = np.flatnonzero(self.end[first:begun] >= time_ns)  # those that began then and go on
-        if len(inside):
-            return since if self.waits[first + inside[-1]] else None
-        later = [int(times[at]) for times, at in ((self.start, begun), (self.last, ended)) if at < len(times)]
-        return since if min(later, default=1 << 62) - since >= LONG_GAP_NS else None
-
-
-def _backward_threads(trace: DeviceTrace, host: HostEvents) -> list[tuple[int, int]]:
-    """(thread, the thread that asks it): by the flow from forward to backward operators, else by the engine's names."""
+def _backward_threads(trace: DeviceTrace, host: HostEvents, device: DeviceEvents) -> list[tuple[int, int]]:
+    """(thread, the thread that asks it): by the engine's names, else by the profiler's arrows from forward to backward
+    operators; and of threads of which neither says anything, those that launch only while another stands still."""
     found = []
     is_engine = _named(trace, host, ("autograd::engine::evaluate_function",)) & (host.parent < 0)
     forward = np.bincount(host.thread[~host.is_call & ~is_engine], minlength=len(host.tid))
-    for thread in np.unique(host.thread[is_engine]).tolist():
+    arrows = _arrows(trace, host)
+    for thread in np.unique(
+        np.concatenate([host.thread[is_engine], host.thread[device.call[device.call >= 0]]])
+    ).tolist():
         mine = slice(host.first[thread], host.first[thread + 1])
         top = (host.parent[mine] < 0) & ~host.is_call[mine]
-        if is_engine[mine].sum() * 2 < top.sum():
+        engine = int(is_engine[mine].sum())
+        if 0 < engine * 2 < top.sum():
             continue  # a thread that goes forward too: it runs its own backward pass
         others = np.where(np.arange(len(forward)) == thread, -1, forward)
-        if len(others) > 1 and others.max() > 0:
-            found.append((thread, int(others.argmax())))
+        asker = int(others.argmax()) if engine and len(others) > 1 and others.max() > 0 else -1
+        if not engine:
+            asker = arrows[thread] if thread in arrows else _turns(host, thread)
+        if asker >= 0:
+            found.append((thread, asker))
     return found
+
+
+def _arrows(trace: DeviceTrace, host: HostEvents) -> dict[int, int]:
+    """The thread from which most arrows of each backward thread come; a thread with arrows to itself is none."""
+    flows = []
+    for phase in ("s", "f"):
+        rows = np.flatnonzero(trace.is_category("fwdbwd") & trace.is_phase(phase))
+        rows = rows[np.isin(trace.tid[rows], host.tid)]
+        flow, first = np.unique(trace.flow[rows], return_index=True)
+        flows.append((flow, np.searchsorted(host.tid, trace.tid[rows[first]])))
+    _, at, behind = np.intersect1d(flows[0][0], flows[1][0], return_indices=True)
+    pairs, count = np.unique(np.stack([flows[1][1][behind], flows[0][1][at]], 1), axis=0, return_counts=True)
+    most = {int(thread): int(asker) for thread, asker in pairs[np.argsort(count, kind="stable")].tolist()}
+    return {thread: asker for thread, asker in most.items() if thread != asker}
+
+
+INSIDE, COVERED = 0.95, 0.5
+"""Of what a thread does, what must lie within standstills of another; and of those, what it must fill."""
+
+
+def _turns(host: HostEvents, thread: int) -> int:
+    """The thread that stands still whenever this one does something, and begins before it; -1: none."""
+    mine = np.arange(host.first[thread], host.first[thread + 1])
+    mine = mine[host.parent[mine] < 0]
+    start, end = host.start_ns[mine], host.end_ns[mine]
+    best, most = -1, 0
+    for other in range(len(host.tid)):
+        asking = slice(host.first[other], host.first[other + 1])
+        if other == thread or asking.stop - asking.start <= most or host.start_ns[asking.start] >= start[0]:
+            continue
+        moments = np.sort(np.concatenate([host.start_ns[asking], host.end_ns[asking]]))
+        since, until = np.searchsorted(moments, start + NOISE_NS), np.searchsorted(moments, end - NOISE_NS, "right")
+        inside = until <= since
+        still = np.unique(since[inside & (since > 0) & (since < len(moments))])
+        if not len(still) or (end - start)[inside].sum() < INSIDE * (end - start).sum():
+            continue
+        first = np.searchsorted(since, still)  # events of one standstill follow one another
+        last = np.maximum.accumulate(end)[np.searchsorted(since, still, "right") - 1]
+        if (last - start[first]).sum() >= COVERED * (moments[still] - moments[still - 1]).sum():
+            best, most = other, asking.stop - asking.start
+    return best
 
 
 def _runs(host: HostEvents, thread: int, asker: int, begin: int) -> list[tuple[int, int, int]]:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.aten import aten_work
+from etude.cost.aten import aten_work, needs_values
 from etude.cost.aten_families import FAMILIES, MADE_OF_OTHERS
 from etude.link import tree_kernels as k
 from etude.link.device import DeviceTrace
@@ -60,11 +60,11 @@ def operator_work(trace: HostTrace | DeviceTrace) -> OperatorWork:
 
 
 def _text_column(trace: HostTrace | DeviceTrace, column: str, rows: I64) -> tuple[NDArray[np.int32], list[str]]:
-    """Codes and words of a column at these rows. Values differ everywhere and few operators need them: convolutions."""
+    """Codes and words of a column at these rows. Values differ everywhere and few operators need them."""
     places = trace.places.get(column if isinstance(trace, HostTrace) else _DEVICE[column])
     wanted = np.full(len(rows), -1, np.int64) if places is None else places[rows]
     if column == "in_values":
-        needs = np.array(["convolution" in name for name in trace.names] + [False])[trace.name[rows]]
+        needs = np.array([needs_values(name) for name in trace.names] + [False])[trace.name[rows]]
         wanted = np.where(needs, wanted, -1)
     codes, unique = trace.json.intern(wanted)
     return codes, [trace.json.slice(int(place)).decode("utf-8", "replace") for place in unique]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,90 +13,97 @@ from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 
 
+@dataclass(slots=True)
+class Sums:
+    """What the ranks of a job add up to; ranks are added one by one, or those of a trace at once."""
+
+    nodes: int = 0
+    kinds: list[int] = field(default_factory=lambda: [0] * len(Kind))
+    edges: dict[str, int] = field(default_factory=lambda: {"data": 0, "ctrl": 0})
+    calls: list[int] = field(default_factory=lambda: [0] * len(Collective))
+    call_bytes: list[int] = field(default_factory=lambda: [0] * len(Collective))
+    bytes_sent: int = 0
+    flops: int | None = None
+    duration_ns: int | None = None
+
+    def add(self, trace: Trace, ranks: int = 1) -> None:
+        """A trace that so many ranks run."""
+        self.nodes += ranks * len(trace)
+        for kind, count in enumerate(_counts(trace.kind, len(Kind))):
+            self.kinds[kind] += ranks * count
+        for name in self.edges:
+            self.edges[name] += ranks * len(getattr(trace, name))
+        rows = trace.kind == Kind.COLL
+        which, in_bytes = trace.collective[rows], trace.in_bytes[rows]
+        for c, count in enumerate(_counts(which, len(Collective))):
+            if count:
+                self.calls[c] += ranks * count
+                self.call_bytes[c] += ranks * (_known_sum(in_bytes[which == c]) or 0)
+        self.bytes_sent += ranks * (_known_sum(trace.in_bytes[trace.kind == Kind.SEND]) or 0)
+        self.flops = _plus(self.flops, ranks, _known_sum(trace.flops[trace.kind == Kind.COMP]))
+        self.duration_ns = _plus(self.duration_ns, ranks, _known_sum(trace.duration_ns))
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "nodes": self.nodes,
+            "nodes_by_kind": {k.wire_name: self.kinds[k] for k in Kind if self.kinds[k]},
+            "data_dependencies": self.edges["data"],
+            "ctrl_dependencies": self.edges["ctrl"],
+            "collectives": [
+                {"type": c.name, "count": self.calls[c], "bytes": self.call_bytes[c]}
+                for c in Collective
+                if self.calls[c]
+            ],
+            "p2p": {
+                "sends": self.kinds[Kind.SEND],
+                "recvs": self.kinds[Kind.RECV],
+                "bytes_sent": self.bytes_sent,
+            },
+            "flops": self.flops,
+            "duration_ns": self.duration_ns,
+        }
+
+
 def summary(job: Job) -> dict[str, Any]:
     """ranks, world_size, nodes, nodes_by_kind, collectives, span_ns and more; plain Python values."""
-    times = np.bincount(job.trace_of, minlength=len(job.traces)).astype(np.int64)
-    kinds = sum((t * _counts(trace.kind, len(Kind)) for t, trace in zip(times, job.traces, strict=True)),
-                np.zeros(len(Kind), np.int64))  # fmt: skip
+    own = set(job.values)
+    plain = np.array([rank not in own for rank in job.ranks.tolist()], bool)
+    sums = Sums()
+    for trace, ranks in zip(job.traces, np.bincount(job.trace_of[plain], minlength=len(job.traces)), strict=True):
+        sums.add(trace, int(ranks))
+    for rank in own:
+        sums.add(job.trace(rank))
     span = job.timing.span() if job.timing is not None else None
-    edges = {
-        name: int(sum(t * len(getattr(trace, name)) for t, trace in zip(times, job.traces, strict=True)))
-        for name in ("data", "ctrl")
-    }
+    return described(job, sums, span)
+
+
+def described(job: Job, sums: Sums, span: tuple[int, int] | None) -> dict[str, Any]:
+    """The summary of a job whose ranks were added up, and whose times lie between these two."""
     return {
         "name": job.name,
         "ranks": len(job.ranks),
         "world_size": job.world_size,
         "distinct_traces": len(job.traces),
-        "nodes": job.nodes,
-        "nodes_by_kind": {k.wire_name: int(kinds[k]) for k in Kind if kinds[k]},
-        "data_dependencies": edges["data"],
-        "ctrl_dependencies": edges["ctrl"],
-        "collectives": _collectives(job, times),
-        "p2p": _p2p(job),
-        "flops": _total(job, "flops", Kind.COMP),
-        "duration_ns": _total(job, "duration_ns", None),
+        **sums.told(),
         "span_ns": None if span is None else span[1] - span[0],
         "groups": len(job.groups),
         "group_sizes": _group_sizes(job),
     }
 
 
-def _counts(values: NDArray[np.uint8], size: int) -> NDArray[np.int64]:
-    return np.bincount(values, minlength=size)[:size].astype(np.int64)
+def _counts(values: NDArray[np.uint8], size: int) -> list[int]:
+    return np.bincount(values, minlength=size)[:size].tolist()
 
 
-def _own_values(job: Job, column: str) -> bool:
-    return any(column in own for own in job.values.values())
-
-
-def _weighted(job: Job, column: str) -> list[tuple[int, Trace]]:
-    """(number of ranks, trace) pairs whose sum over `column` is the job's; rank by rank where ranks have own values."""
-    if _own_values(job, column):
-        return [(1, job.trace(rank)) for rank in job.ranks.tolist()]
-    times = np.bincount(job.trace_of, minlength=len(job.traces))
-    return list(zip(times.tolist(), job.traces, strict=True))
-
-
-def _known_sum(values: NDArray[np.int64]) -> int:
-    """Exact: Python's integers do not overflow."""
+def _known_sum(values: NDArray[np.int64]) -> int | None:
+    """Exact: Python's integers do not overflow. None if nothing is known."""
     known = values[values != UNKNOWN]
     high, low = known >> 31, known & 0x7FFFFFFF
-    return (int(high.sum()) << 31) + int(low.sum())
+    return (int(high.sum()) << 31) + int(low.sum()) if len(known) else None
 
 
-def _collectives(job: Job, times: NDArray[np.int64]) -> list[dict[str, Any]]:
-    count = np.zeros(len(Collective), np.int64)
-    size = [0] * len(Collective)
-    for weight, trace in _weighted(job, "in_bytes"):
-        rows = trace.kind == Kind.COLL
-        which, in_bytes = trace.collective[rows], trace.in_bytes[rows]
-        count += weight * _counts(which, len(Collective))
-        for c in np.unique(which).tolist():
-            size[c] += weight * _known_sum(in_bytes[which == c])
-    return [{"type": c.name, "count": int(count[c]), "bytes": size[c]} for c in Collective if count[c]]
-
-
-def _p2p(job: Job) -> dict[str, int]:
-    sends = receives = size = 0
-    for weight, trace in _weighted(job, "in_bytes"):
-        is_send = trace.kind == Kind.SEND
-        sends += weight * int(is_send.sum())
-        receives += weight * int((trace.kind == Kind.RECV).sum())
-        size += weight * _known_sum(trace.in_bytes[is_send])
-    return {"sends": sends, "recvs": receives, "bytes_sent": size}
-
-
-def _total(job: Job, column: str, kind: Kind | None) -> int | None:
-    """Sum of a column's known values; None if none is known."""
-    total, any_known = 0, False
-    for weight, trace in _weighted(job, column):
-        values = getattr(trace, column)
-        values = values if kind is None else values[trace.kind == kind]
-        if len(values) and (values != UNKNOWN).any():
-            any_known = True
-            total += weight * _known_sum(values)
-    return total if any_known else None
+def _plus(sum_: int | None, ranks: int, more: int | None) -> int | None:
+    return sum_ if more is None or not ranks else (sum_ or 0) + ranks * more
 
 
 def _group_sizes(job: Job) -> dict[str, int]:

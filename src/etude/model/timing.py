@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
@@ -52,6 +52,17 @@ class Timing:
         """(start_ns, end_ns) of the index-th rank that is present."""
         b = int(self.block_of[index])
         return self.start_ns[b], self.end_ns[b]
+
+    def of_rank(self, index: int) -> Timing:
+        """The times of the index-th rank alone."""
+        start, end = self.block(index)
+        return replace(
+            self,
+            start_ns=(start,),
+            end_ns=(end,),
+            block_of=np.zeros(1, np.int32),
+            clock_offset_ns=self.clock_offset_ns[index : index + 1],
+        )
 
     def last_ends(self) -> I64:
         """When the last node of each rank present ends, on its own clock; UNKNOWN where no end is known."""

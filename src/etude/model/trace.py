@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -234,6 +235,36 @@ def constant(column: str, length: int) -> NDArray[Any]:
     """A column in which nothing was recorded; takes no memory."""
     c = COLUMN[column]
     return np.broadcast_to(np.array(c.default, c.dtype), (length,))
+
+
+def only(trace: Trace, rows: NDArray[np.signedinteger[Any]], columns: Sequence[str]) -> Trace:
+    """These rows and columns alone, as copies: no text, attributes or dependencies, and nothing of the file is held."""
+    n = len(rows)
+    none, start = np.zeros(0, np.int64), np.zeros(n + 1, np.int64)
+    edges: dict[str, NDArray[Any]] = {"data_start": start, "ctrl_start": start, "missing": np.zeros(0, np.uint64)}
+    edges |= {name: np.zeros(0, np.int32) for name in ("data", "ctrl")}
+    edges |= {name: np.zeros(0, np.uint8) for name in ("data_why", "ctrl_why")}
+    kept = {c.name: constant(c.name, n) for c in NODE}
+    kept |= {name: taken for name in columns if (taken := _taken(getattr(trace, name), rows)) is not None}
+    kept |= {"lane": np.zeros(n, np.int32), "layout": np.zeros(n, np.int32)}
+    return Trace(
+        heap=np.zeros(text.PAD, np.uint8),
+        **kept,
+        **edges,
+        layouts=((),),
+        cells=none,
+        extra_row=np.zeros(0, np.int32),
+        extra=none,
+        lane_kind=np.zeros(1, np.uint8),
+        lane_id=np.zeros(1, np.int64),
+        group_slots=trace.group_slots,
+        peer_slots=trace.peer_slots,
+    )
+
+
+def _taken(column: NDArray[Any], rows: NDArray[np.signedinteger[Any]]) -> NDArray[Any] | None:
+    """Some rows; None where nothing was recorded."""
+    return None if column.strides == (0,) else column[rows]
 
 
 def complete_layouts(trace: Trace, start_ns: I64 | None = None) -> tuple[tuple[Layout, ...], I32]:

@@ -7,6 +7,7 @@ from etude.faces import face
 if TYPE_CHECKING:
     from etude.report.compare import comparison as comparison
     from etude.report.compose import PARTS as PARTS
+    from etude.report.compose import findings as findings
     from etude.report.compose import report as report
     from etude.report.device import device_of as device_of
     from etude.report.device import recognised as recognised

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from etude.report import collectives, idle, words
+from etude.report import collectives, gains, idle, words
 from etude.report.subject import Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Figure, Section, Told
@@ -78,13 +78,14 @@ def told(subject: Subject) -> list[Told]:
     if s.exposed_comm >= MUCH_COMMUNICATION:
         tone = "bad" if s.exposed_comm >= 2 * MUCH_COMMUNICATION else "warn"
         what = f"{words.percent(s.exposed_comm)} of {subject.whose} time goes to communication that no compute hides."
-        found.append(Told(tone, what, _advice(subject, s), SECTION))
+        found.append(Told(tone, what, _advice(subject, s), SECTION, subject.device_time(s.exposed_comm)))
     elif s.hidden is not None and s.comm >= SOME_COMMUNICATION:
         well = s.hidden >= LITTLE_HIDDEN
         found.append(Told(
             "good" if well else "info",
             f"{_part(s.hidden, well)} of communication is hidden behind compute.",
             f"What is not hidden takes {words.percent(s.exposed_comm)} of the time.", SECTION,
+            None if well else subject.device_time(s.exposed_comm),
         ))  # fmt: skip
     found += idle.told(subject, s.idle)
     found += _uneven(subject)
@@ -92,14 +93,24 @@ def told(subject: Subject) -> list[Told]:
 
 
 def _advice(subject: Subject, s: Spent) -> str:
+    """What is known of exposed communication, and what faster transfers would gain."""
+    gain = gains.of_links(subject)
+    said, share = gain or ("", 0.0)
+    helps = share >= gains.LITTLE
     if (waiting := collectives.waiting(subject)) and waiting.share > 0.5:
-        return f"{waiting.what}: {waiting.why} Balance the ranks before buying links."
+        return (
+            f"{waiting.what}: {waiting.why} {'' if helps else 'Balance the ranks before buying links. '}{said}".strip()
+        )
     if s.compute < LITTLE_COMPUTE * s.exposed_comm:
-        return "There is next to no compute that could hide it: send less, or use faster links."
-    if (s.hidden or 0) < LITTLE_HIDDEN:
-        some = _part(s.hidden or 0)
-        return f"{some} of all communication overlaps compute. Overlap more, send less, or use faster links."
-    return f"Already {words.percent(s.hidden or 0)} of it overlaps compute: less traffic or faster links would help."
+        why, do = "There is next to no compute that could hide it", "send less, or use faster links"
+    elif (s.hidden or 0) < LITTLE_HIDDEN:
+        why, do = (
+            f"{_part(s.hidden or 0)} of all communication overlaps compute",
+            "overlap more, send less, or use faster links",
+        )
+    else:
+        why, do = f"Already {words.percent(s.hidden or 0)} of it overlaps compute", "send less, or use faster links"
+    return f"{why}{f': {do}' if helps else ''}. {said}".strip()
 
 
 def _part(hidden: float, well: bool = False) -> str:
@@ -119,7 +130,7 @@ def _uneven(subject: Subject) -> list[Told]:
     more = words.percent(busy[most] / middle - 1)
     return [Told("warn", f"Rank {rank[most]} computes {more} longer than the middle rank.",
                  f"It computes for {words.time(busy[most])}, the middle rank for {words.time(middle)}; "
-                 "the others wait for it wherever they meet.", SECTION)]  # fmt: skip
+                 "the others wait for it wherever they meet.", SECTION, round(busy[most] - middle))]  # fmt: skip
 
 
 def section(subject: Subject) -> Section:

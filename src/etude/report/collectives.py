@@ -11,7 +11,7 @@ from etude.analyse.collectives import summarised
 from etude.analyse.operations import messages
 from etude.analyse.traffic import traffic_matrix
 from etude.model.schema import UNKNOWN
-from etude.report import words
+from etude.report import gains, words
 from etude.report.subject import Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Section, Told
@@ -38,11 +38,11 @@ class Waiting:
 
 def waiting(subject: Subject) -> Waiting | None:
     """How much of the collectives is waiting, and for whom; None where nobody can be seen to wait."""
-    transfer, wait = subject.collective_times
+    whole, wait = subject.waiting
     if not wait:
         return None
-    share = wait / (wait + transfer)
-    why = f"transfers take {words.time(transfer)}, and a member waits another {words.time(wait)} on average."
+    share = wait / whole
+    why = f"a rank is in collectives for {words.time(whole)} and waits for {words.time(wait)} of that, on average."
     what = f"{words.percent(share)} of the time in collectives is waiting for late ranks"
     return Waiting(share, what, f"{why}{_last(subject)}")
 
@@ -66,8 +66,10 @@ def told(subject: Subject) -> list[Told]:
     found = waiting(subject)
     if found is None or found.share < MUCH_WAITING or subject.exposed_share >= TOLD_AS_EXPOSED:
         return []
-    why = f"{found.why[:1].upper()}{found.why[1:]} Faster links would not help with that."
-    return [Told("warn", f"{found.what}.", why, SECTION)]
+    gain = gains.of_links(subject)
+    said = f" {gain[0]}" if gain else ""
+    return [Told("warn", f"{found.what}.", f"{found.why[:1].upper()}{found.why[1:]}{said}", SECTION,
+                 subject.waiting[1])]  # fmt: skip
 
 
 def section(subject: Subject) -> Section:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from etude.analyse.compare import compare, similarity
 from etude.analyse.critical_path import by_kind
+from etude.analyse.reasons import reasons
 from etude.model.run import Run
 from etude.report import breakdown, critical_path, words
 from etude.report.compose import facts, timelines
@@ -25,7 +28,7 @@ def comparison(a: tuple[Run, str], b: tuple[Run, str], *, title: str = "", made_
         verdict=_verdict(one, two),
         cards=_cards(one, two),
         told=tuple(_told(one, two)),
-        sections=(_spent(one, two), timelines([one, two]), _paths(one, two), _changes(one, two)),
+        sections=(_spent(one, two), _why(one, two), timelines([one, two]), _paths(one, two), _changes(one, two)),
         facts=(*facts(one), *facts(two)),
         made_by=made_by,
     )
@@ -93,14 +96,15 @@ def _told(a: Subject, b: Subject) -> list[Told]:
                               f"{words.time(x[label])} in {a.name}, {words.time(y[label])} in {b.name}; the difference "
                               f"is {words.percent(abs(ns) / a.span_ns)} of the time of {a.name}.",
                               "breakdown"))  # fmt: skip
-    compared = compare(a.run, b.run)
-    for t in compared.slice(0, 2).to_pylist():
+    for t in reasons(a.run, b.run).slice(0, 3).to_pylist():
         if abs(t["delta_ns"]) >= FEW * a.span_ns / 2:
             more = "more" if t["delta_ns"] > 0 else "less"
             each = ", on each rank" if max(len(a.run.job), len(b.run.job)) > 1 else ""
-            why = f"{words.time(t['time_a_ns'])} in {a.name}, {words.time(t['time_b_ns'])} in {b.name}{each}."
-            what = f"{words.short(words.title(t['name']))} takes {words.time(abs(t['delta_ns']))} {more}."
-            found.append(Told("info", what, why, "compare"))
+            of_it = f", {words.percent(abs(t['share']))} of the difference" if (t["share"] or 0) > 0 else ""
+            what = f"{_reason(t)} {words.time(abs(t['delta_ns']))} {more}{of_it}."
+            why = f"{words.time(t['a_ns'])} in {a.name}, {words.time(t['b_ns'])} in {b.name}{each}"
+            found.append(Told("info", what, f"{why}: {t['because']}." if t["because"] else f"{why}.", "why"))
+    compared = compare(a.run, b.run)
     alike = similarity(compared)
     found.append(Told(
         "info", f"The runs share {words.percent(alike['structure'])} of their operations.",
@@ -122,6 +126,39 @@ def _spent(a: Subject, b: Subject) -> Section:
     body = legend(used) + bars(rows, words.time)
     lead = "The mean over ranks of each part of the devices' time, on one scale."
     return Section("breakdown", "Where the time goes", lead, body)
+
+
+def _reason(row: dict[str, Any]) -> str:
+    if row["part"] == "idle":
+        return f"{IDLE[row['what']].capitalize()}:"
+    return f"{words.short(words.title(row['what']))} takes"
+
+
+IDLE = {
+    "host": "idle until the host launched work",
+    "synchronisation": "idle while the host waited for the device",
+    "launch": "idle while launched work was on its way",
+    "communication": "idle until others had arrived",
+    "dependency": "idle until a dependency on the host was done",
+    "other": "idle for an unknown cause",
+}
+
+
+def _why(a: Subject, b: Subject) -> Section:
+    rows = reasons(a.run, b.run).slice(0, ROWS).to_pylist()
+    rows = [row | {"what": IDLE[row["what"]] if row["part"] == "idle" else row["what"]} for row in rows]
+    columns = [
+        Heading("part", "part", number=False), Heading("what", "what", words.title, number=False, code=True),
+        Heading("change", "change", number=False), Heading("a_ns", a.name, words.time),
+        Heading("b_ns", b.name, words.time), Heading("delta_ns", "difference", _signed),
+        Heading("share", "share of it", words.percent), Heading("because", "because", number=False),
+    ]  # fmt: skip
+    lead = (
+        "What makes the difference, the largest first. Every moment of a device is one operation's or idle for one "
+        "cause, so the rows sum to the difference; a negative share works against it."
+    )
+    return Section("why", "Why", lead, table("t-why", [r for r in rows if r["delta_ns"]], columns),
+                   empty="The runs do the same in the same time.")  # fmt: skip
 
 
 def _paths(a: Subject, b: Subject) -> Section:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Final
 
@@ -28,7 +29,7 @@ NOTHING = Told(
 UNWORKED = 0.1
 """Share of a run after its last work from which a report says so."""
 _TELL: Final = (stragglers, critical_path, breakdown, steps, kernels, collectives, roofline)
-"""Sections that have findings, in the order in which findings of equal weight are listed."""
+"""Sections that have findings, in the order in which findings of equal cost are listed."""
 _SHOW: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory)
 """Sections in the order of the page."""
 PARTS: Final = len(_TELL) + len(_SHOW)
@@ -61,12 +62,30 @@ def report(
             *breakdown.cards(subject),
             *roofline.cards(subject),
         ),
-        told=tuple(sorted(told or [NOTHING], key=lambda t: WEIGHT[t.tone])),
+        told=tuple(in_order(told, subject.span_ns) or [NOTHING]),
         sections=tuple(sections),
         facts=facts(subject),
         notes=tuple(said_once(run.job.notes)),
         made_by=made_by,
     )
+
+
+def findings(run: Run, *, device: Device | None = None) -> list[Told]:
+    """What the report of a run tells, without its page: what costs the most first."""
+    subject = Subject(run, run.job.name, device=device)
+    told = [one for part in _TELL for one in part.told(subject)]
+    return in_order([*told, *_doubts(subject)], subject.span_ns)
+
+
+def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
+    """Findings with what they cost, the dearest first. Problems that are none of time, such as a rank that never came,
+    stand before all others; what is only good to know comes last."""
+    shown = [t if t.cost_ns is None else replace(t, cost=_cost(min(t.cost_ns, span_ns), span_ns)) for t in told]
+    return sorted(shown, key=lambda t: (t.cost_ns is None and t.tone != "bad", -(t.cost_ns or span_ns), WEIGHT[t.tone]))
+
+
+def _cost(ns: int, span_ns: int) -> str:
+    return f"{words.time(ns)} · {words.percent(ns / max(span_ns, 1))} of the run"
 
 
 def _subtitle(subject: Subject) -> str:
@@ -171,13 +190,13 @@ def timelines(subjects: list[Subject]) -> Section:
     for subject in subjects:
         slices = subject.slices()
         prefix = f"{subject.label} · " if subject.label else ""
-        shown.append(Shown(slices, prefix, critical_path.on_path(subject, slices)))
+        shown.append(Shown(slices, prefix, critical_path.on_path(subject, slices), subject.drawn()))
     packed = pack(shown)
     lead = "Every lane of every rank on one clock: host threads with their calls nested, then the device's streams."
-    ranks = sum(len(s.drawn()) for s in subjects)
+    ranks, kept = sum(len(s.drawn()) for s in subjects), sum(len(s.kept()) for s in subjects)
     total = sum(len(s.run.job) for s in subjects)
     if ranks < total:
-        lead += f" {ranks} of {total:,} ranks are drawn."
+        lead += f" {ranks} of {total:,} ranks are drawn" + (f"; choose among {kept:,}." if kept > ranks else ".")
     body = timeline(packed, f"Timeline of {ranks} ranks. Arrow keys walk from slice to slice.")
     return Section("timeline", "Timeline", escape(lead + _merged(packed)), body, empty="No node has a time.")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.critical_path import by_kind, length_ns
-from etude.report import idle, words
+from etude.report import gains, idle, words
 from etude.report.breakdown import spent
 from etude.report.subject import BETWEEN, RUNTIME, WAITS, Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
@@ -26,6 +28,8 @@ UNNAMED = ("gap", "launch", "host")
 """Kinds of which no single piece is worth a finding: what the host does is many small things."""
 LONG, MUCH_ONCE, MUCH_AT_ONCE, FEW_CALLS = 0.3, 0.1, 0.2, 3
 STRETCHES = 900
+HALVED = 20
+"""Rows of the table of which it is worked out what halving them saves."""
 
 
 def told(subject: Subject) -> list[Told]:
@@ -41,13 +45,20 @@ def told(subject: Subject) -> list[Told]:
     top = [row for row in subject.path_by_name.slice(0, 8).to_pylist() if row["kind"] not in UNNAMED and row["name"]]
     top = [row for row in top if row["name"] != BETWEEN and not row["name"].startswith("ProfilerStep")]
     if top and top[0]["share"] >= 0.1:
-        t = top[0]
-        name = words.short(words.kernel(t["name"]))
-        found.append(Told("info", f"{name} holds {words.percent(t['share'])} of the critical path.",
-                          f"{words.plural(t['count'], 'time')}, {words.time(t['time_ns'])} in all; making it twice as "
-                          f"fast can shorten the run by at most {words.percent(t['share'] / 2)}.",
-                          SECTION))  # fmt: skip
+        found.append(_longest(subject, top[0]))
     return found
+
+
+def _longest(subject: Subject, row: dict[str, Any]) -> Told:
+    """The operation that has most of the path, and what the run would gain if it were faster."""
+    name = words.short(words.kernel(row["name"]))
+    gain = subject.gain(row["kind"], name=row["name"])
+    said = f"{words.plural(row['count'], 'time')}, {words.time(row['time_ns'])} in all."
+    if gain is not None:
+        said += f" Re-timed with all of it twice as fast, the run is {gains.shorter(gain, subject.span_ns)}."
+    without = subject.gain(row["kind"], name=row["name"], part=1.0)
+    cost = row["time_ns"] if without is None else without
+    return Told("info", f"{name} holds {words.percent(row['share'])} of the critical path.", said, SECTION, cost)
 
 
 def _at_once(subject: Subject) -> tuple[list[Told], float]:
@@ -60,31 +71,39 @@ def _at_once(subject: Subject) -> tuple[list[Told], float]:
                 continue
             told = Told("warn", f"{name} takes {words.percent(row['share'])} of the run at once.",
                         f"{words.plural(row['count'], 'call')}, {words.time(row['time_ns'])}, in which the host does "
-                        "nothing else: it waits for the device, or for what was not recorded.", SECTION)  # fmt: skip
+                        "nothing else: it waits for the device, or for what was not recorded.", SECTION,
+                        row["time_ns"])  # fmt: skip
             return [told], row["share"]
     return [], 0.0
 
 
 def _host(subject: Subject, share: float, whole: int) -> Told:
-    """The host sets the pace: all along, or until the device has its first work."""
-    tone, first = "bad" if share >= 2 * LONG else "warn", subject.first_work_ns
+    """The host is on the path for long: all along, or until the device has its first work."""
+    tone, first, ns = "bad" if share >= 2 * LONG else "warn", subject.first_work_ns, round(share * whole)
+    pace = gains.pace(subject)
+    without = subject.gain("host", part=1.0)
+    cost = ns if without is None else without
+    said = f" {pace.said()}" if pace else ""
     if not subject.has_device:
+        helps = ": larger batches or torch.compile shorten it" if pace and pace.of_host else ""
         return Told(tone, f"{words.percent(share)} of the critical path lies between operators.",
-                    "Python, autograd and hooks set the pace there; larger batches or torch.compile shorten it.",
-                    SECTION)  # fmt: skip
+                    f"Python, autograd and hooks run there{helps}.{said}", SECTION, cost)  # fmt: skip
     calls = [r for r in subject.path_by_name.to_pylist() if r["kind"] == "host" and WAITS.search(r["name"] or "")]
     waits = sum(r["time_ns"] for r in calls)
     if 2 * waits >= share * whole:
         return Told(tone, f"The host waits for the device {words.percent(waits / whole)} of the run.",
                     f"Mostly in {calls[0]['name']}: copies of pageable memory and synchronisation return when it is "
-                    "done. Pin memory, copy with non_blocking=True, synchronise less.", SECTION)  # fmt: skip
+                    "done. Pin memory, copy with non_blocking=True, synchronise less.", SECTION, waits)  # fmt: skip
     if 2 * first >= share * whole:
         return Told("info", f"The first {words.percent(first / whole)} of the run pass before the device has work.",
                     f"For {words.time(first)} the critical path runs through the host; record from the first kernel "
-                    "on, or look there for what takes so long.", SECTION)  # fmt: skip
-    return Told(tone, f"The host sets the pace for {words.percent(share)} of the run.",
-                "The critical path runs through code of the host; larger batches, CUDA graphs or torch.compile shorten "
-                "it, faster devices do not.", SECTION)  # fmt: skip
+                    "on, or look there for what takes so long.", SECTION, first)  # fmt: skip
+    if pace and pace.of_host:
+        return Told(tone, f"The host sets the pace: the critical path runs through it for {words.percent(share)} of "
+                    f"the run.", f"Larger batches, CUDA graphs or torch.compile shorten its part.{said}", SECTION,
+                    cost)  # fmt: skip
+    return Told("info" if pace else tone, f"The critical path runs through the host for {words.percent(share)} of the "
+                "run.", said.strip(), SECTION, cost)  # fmt: skip
 
 
 def _loading(subject: Subject, whole: int) -> list[Told]:
@@ -93,7 +112,8 @@ def _loading(subject: Subject, whole: int) -> list[Told]:
         return []
     return [Told("bad" if share >= LONG else "warn", f"The run waits for its data loader {words.percent(share)} of the "
                  "time.", f"{words.time(subject.loading_ns)} of the critical path are the next batch being fetched: "
-                 "more workers, prefetching, or less work on each sample help.", SECTION)]  # fmt: skip
+                 "more workers, prefetching, or less work on each sample help.", SECTION,
+                 subject.loading_ns)]  # fmt: skip
 
 
 def _first_use(subject: Subject, whole: int) -> list[Told]:
@@ -105,7 +125,7 @@ def _first_use(subject: Subject, whole: int) -> list[Told]:
     tone = "bad" if ns >= 0.5 * whole else "warn"
     return [Told(tone, f"{words.percent(ns / whole)} of the run is first use of the device, not work.",
                  f"Calls of the runtime that load its libraries, kernels and memory: {said}. Warm up before recording, "
-                 "or take what follows as the story of a cold start.", SECTION)]  # fmt: skip
+                 "or take what follows as the story of a cold start.", SECTION, ns)]  # fmt: skip
 
 
 def _told_as_idle(subject: Subject) -> bool:
@@ -123,14 +143,13 @@ def section(subject: Subject) -> Section:
     body = legend([(SORT[k], LABEL.get(k, k)) for k in kinds]) + bars([Bar("path", pieces)], words.time)
     body += "<h3>Over time</h3>" + _strip(path, whole)
     rows = subject.path_by_name.slice(0, 300).to_pylist()
-    for row in rows:
-        row["buys"] = row["share"] / 2
+    _halved(subject, rows)
     columns = [
         Heading("name", "what", words.title, number=False, code=True),
         Heading("kind", "kind", number=False),
         Heading("count", "times", words.number), Heading("time_ns", "time on the path", words.time),
         Heading("share", "share", words.percent, meter=1.0),
-        Heading("buys", "halved, saves up to", words.percent),
+        Heading("buys", "halved, saves", lambda v: words.percent(v) if v is not None else "–"),
     ]  # fmt: skip
     body += "<h3>What is on it</h3>" + table("t-critical-path", rows, columns)
     took = f"<b>{words.time(whole)}</b>"
@@ -140,6 +159,16 @@ def section(subject: Subject) -> Section:
         "shorten the run by itself."
     )
     return Section(SECTION, "Critical path", lead, body)
+
+
+def _halved(subject: Subject, rows: list[dict[str, Any]]) -> None:
+    """What the run gains if what these rows are about takes half as long, as a share; of the longest. What an operator
+    does itself is no class of its own, so that is left open."""
+    for number, row in enumerate(rows):
+        known = number < HALVED and row["kind"] not in ("launch", "gap") and row["name"]
+        known = known and row["name"] != BETWEEN and not row["name"].endswith(", itself")
+        gain = subject.gain(row["kind"], name=row["name"]) if known else None
+        row["buys"] = None if gain is None else gain / max(subject.span_ns, 1)
 
 
 def _strip(path: pa.Table, whole: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from etude.analyse.critical_path import by_kind, length_ns
-from etude.report import words
+from etude.report import gains, words
 from etude.report.subject import Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Told
@@ -36,47 +36,53 @@ def main_cause(subject: Subject) -> tuple[str, float]:
     return cause, ns / (sum(total.values()) or 1)
 
 
+ADVICE = {
+    "host": "larger batches, torch.compile, CUDA graphs or fewer small operators help",
+    "dependency": "larger batches, torch.compile, CUDA graphs or fewer small operators help",
+}
+
+
 def told(subject: Subject, share: float) -> list[Told]:
     """One finding about idle time, with its main cause."""
     if share < MUCH:
         return []
     cause, part = main_cause(subject)
-    advice = {
-        "host": "The host is too slow to keep the device busy: larger batches, torch.compile, CUDA graphs or fewer "
-        "small operators help.",
+    why = {
         "synchronisation": "The host stops to wait for the device (.item(), .cpu(), synchronize) and then has nothing "
         "queued: remove or delay these.",
         "launch": "Kernels were launched in time and started late: something that was not recorded held the device, or "
         "the clocks of host and device differ.",
         "communication": "The devices wait for other ranks.",
-        "dependency": "Device work waits for work of the host: larger batches, torch.compile, CUDA graphs or fewer "
-        "small operators help.",
         "other": "Nothing that was recorded says why.",
-    }[cause]
-    if cause in OF_HOST:
-        advice = _of_the_host(subject, advice)
+    }.get(cause) or _of_the_host(subject, cause)
     who = f"The {subject.noun} is" if len(subject.run.job) == 1 else f"The {subject.noun}s are"
     mainly = ""
     if part >= MAIN and subject.has_device:
         mainly = f" {words.percent(part)} of that is because {_because(subject, cause)}."
     tone = "bad" if share >= 2 * MUCH else "warn"
-    return [Told(tone, f"{who} {subject.idling} {words.percent(share)} of the time.{mainly}", advice, SECTION)]
+    what = f"{who} {subject.idling} {words.percent(share)} of the time.{mainly}"
+    return [Told(tone, what, why, SECTION, subject.device_time(share))]
 
 
-def _of_the_host(subject: Subject, advice: str) -> str:
-    """What is said where the host is the limit: how far, and what helps."""
+def _of_the_host(subject: Subject, cause: str) -> str:
+    """What is said where the host had not done its part: how far that is the limit, and what being faster gains."""
     once = sum(ns for _, _, ns in subject.first_use)
     if once >= MAIN * subject.span_ns:
         return "Most of that is first use of the device, which a run that is warmed up does not have."
     if subject.loading_ns >= MAIN * subject.span_ns:
         return "Most of that is waiting for the data loader."
+    host = by_kind(subject.path).get("host", 0) / max(length_ns(subject.path), 1)
+    path = f"The critical path runs through the host for {words.percent(host)} of the run."
+    pace = gains.pace(subject)
     if not subject.has_device:
         calls = ", calls of the device's runtime" if subject.launches else ""
-        return (
-            f"That is Python, autograd, hooks{calls}: larger batches or torch.compile help where operators are small."
-        )
-    host = by_kind(subject.path).get("host", 0) / max(length_ns(subject.path), 1)
-    return f"{advice} The critical path runs through the host for {words.percent(host)} of the run."
+        helps = ": larger batches or torch.compile help where operators are small" if pace and pace.of_host else ""
+        return f"That is Python, autograd, hooks{calls}{helps}. {pace.said() if pace else ''}".strip()
+    if pace is None:
+        return path
+    if pace.of_host:
+        return f"The host is too slow to keep the device busy: {ADVICE[cause]}. {pace.said()} {path}"
+    return f"{pace.said()} {path}"
 
 
 def _cause(subject: Subject, cause: str) -> tuple[str, str]:

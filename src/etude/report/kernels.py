@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from etude.analyse.operators import kernels, operators
 from etude.model.timing import Origin
-from etude.report import words
+from etude.report import gains, words
 from etude.report.subject import Subject
 from etude.view.charts import Bar, Heading, Piece, bars, legend, table
 from etude.view.page import Section, Told
@@ -26,18 +26,24 @@ def told(subject: Subject) -> list[Told]:
     found = []
     launched = subject.launches or subject.run.timing.origin == Origin.MEASURED  # without a host launches cost nothing
     if count >= 100 and tiny >= MANY_TINY * count and subject.has_device and launched:
-        replayed = subject.replayed_kernels >= MANY_TINY * count
-        advice = (
-            "Each costs about as much to launch as to run. Fusing them (torch.compile) or replaying them from a CUDA "
-            "graph saves launches."
-            if not replayed
-            else "CUDA graphs replay most of them, so that they cost no launch each; fusing them would save the gaps."
-        )
         found.append(Told(
             "info", f"{words.percent(tiny / count)} of the {words.number(count)} kernels are shorter than "
-            f"{words.time(TINY_NS)}.", advice, SECTION,
+            f"{words.time(TINY_NS)}.", _advice(subject, count), SECTION,
         ))  # fmt: skip
     return found
+
+
+def _advice(subject: Subject, count: int) -> str:
+    if subject.replayed_kernels >= MANY_TINY * count:
+        return "CUDA graphs replay most of them, so that they cost no launch each; fusing them would save the gaps."
+    pace = gains.pace(subject)
+    if pace and not pace.of_host:
+        return f"Each costs about as much to launch as to run, but launches are not the limit here. {pace.said()}"
+    said = f" {pace.said()}" if pace else ""
+    return (
+        "Each costs about as much to launch as to run. Fusing them (torch.compile) or replaying them from a CUDA graph "
+        f"saves launches.{said}"
+    )
 
 
 def section(subject: Subject) -> Section:

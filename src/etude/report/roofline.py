@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from html import escape, unescape
 from typing import Any
 
 import pyarrow.compute as pc
 
-from etude.analyse.roofline import utilisation
+from etude.analyse.roofline import not_known, utilisation
 from etude.machine.system import Device
 from etude.report import words
 from etude.report.subject import Subject
@@ -21,6 +22,8 @@ ROWS, POINTS = 200, 400
 FAR_BELOW, MUCH_TIME, NOT_TINY_NS = 30.0, 0.1, 20_000
 """An operator is told of if it reaches less than so many percent of its roof in such a share of the compute time;
 short ones are bound by what starting them takes."""
+NOT_KNOWN = 0.01
+"""Share of the compute time with unknown FLOPs and bytes from which the page says so."""
 LEAST_INTENSITY = 0.001
 """FLOPs a byte below which an operator only copies; a point so far away would hide the others."""
 MOSTLY_KNOWN = 0.5
@@ -34,7 +37,9 @@ def cards(subject: Subject) -> list[Figure]:
     used = pc.mean(utilisation(subject.run, subject.device)["hfu"]).as_py()
     if not used:
         return []
-    return [Figure("Peak used", words.percent(used), f"of the FLOP/s of {subject.device.name}")]
+    known = min(_known_share(subject), 1.0)
+    least = "" if known > 0.995 else f"; FLOPs of {words.percent(known)} of the compute time are known"
+    return [Figure("Peak used", words.percent(used), f"of the FLOP/s of {subject.device.name}{least}")]
 
 
 def _known_share(subject: Subject) -> float:
@@ -45,7 +50,7 @@ def _known_share(subject: Subject) -> float:
 
 
 def told(subject: Subject) -> list[Told]:
-    """The operator that loses most by staying below its roof."""
+    """The operator that loses most by staying below its roof, and those that are above theirs."""
     if subject.device is None or not subject.has_device:
         return []
     whole = sum(r["total_ns"] for r in subject.kernels.to_pylist() if r["kind"] == "compute") or 1
@@ -54,15 +59,42 @@ def told(subject: Subject) -> list[Told]:
         if r["flops"] and r["roofline_pct"] and r["roofline_pct"] < FAR_BELOW and r["time_ns"] >= MUCH_TIME * whole
         and r["time_ns"] >= NOT_TINY_NS * r["count"]
     ]  # fmt: skip
+    found = _above(subject)
     if not low:
-        return []
-    r = max(low, key=lambda r: r["time_ns"] * (1 - r["roofline_pct"] / 100))
-    return [Told(
+        return found
+    r = max(low, key=_lost)
+    return [*found, Told(
         "info", f"{words.short(r['name'])} takes {words.percent(r['time_ns'] / whole)} of the compute time and reaches "
         f"{words.percent(r['roofline_pct'] / 100)} of what the device allows.",
         f"{words.plural(r['count'], 'call')} with {words.short(r['shapes'], 80)}: {words.flops(r['flop_per_s'] or 0)} "
         f"and {words.rate(r['bytes_per_s'] or 0)}; {r['bound']} is its limit.", SECTION,
+        round(_lost(r) / len(subject.run.job)),
     )]  # fmt: skip
+
+
+def _lost(row: dict[str, Any]) -> float:
+    """Time beyond what the roof allows, ns on all ranks."""
+    return float(row["time_ns"] * (1 - row["roofline_pct"] / 100))
+
+
+def _above(subject: Subject) -> list[Told]:
+    """Rows that are faster than the device's peak rates allow: something that the roof rests on is not what ran."""
+    rows = [r for r in subject.roofline.to_pylist() if (r["roofline_pct"] or 0) > 100]
+    if not rows or subject.device is None:
+        return []
+    r = max(rows, key=lambda r: r["roofline_pct"])
+    rates = f"{words.flops(r['flop_per_s'] or 0)} and {words.rate(r['bytes_per_s'] or 0)}"
+    said = f"{words.short(r['name'])} with {words.short(r['shapes'], 80)} reaches {r['roofline_pct']:.0f}%: {rates} in "
+    said += (
+        f"{r['dtype'] or 'an unknown type'}. Its FLOPs, bytes or type, or the rates of the device, are not what ran."
+    )
+    if r["bound"] == "memory":
+        fits = "fit" if r["size_bytes"] <= subject.device.cache_bytes else "do not fit"
+        cache = words.size(subject.device.cache_bytes)
+        said += f" The {words.size(r['size_bytes'])} that a call moves at least {fits} in the cache of {cache}."
+    many = words.plural(len(rows), "operator")
+    what = f"{many} {words.verb(len(rows))} above the roof: faster than the peak rates of {subject.device.name} allow."
+    return [Told("warn", what, said, SECTION)]
 
 
 def section(subject: Subject) -> Section:
@@ -71,7 +103,7 @@ def section(subject: Subject) -> Section:
     known = [r for r in found if r["flop_per_s"] and (r["intensity"] or 0) >= LEAST_INTENSITY]
     if not known:
         empty = "No operator has both FLOPs and bytes. Record shapes (record_shapes=True) to get a roofline."
-        return Section(SECTION, "Roofline", "", empty=empty)
+        return Section(SECTION, "Roofline", "", empty=f"{empty}{unescape(_open(subject))}")
     most = max(r["time_ns"] for r in known)
     marks = [Mark(r["intensity"], r["flop_per_s"], _sort(r), _tip(r), r["time_ns"] / most) for r in known[:POINTS]]
     x = fitted("FLOPs a byte", lambda v: f"{v:g}", [m.x for m in marks], log=True)
@@ -100,14 +132,26 @@ def _lead(subject: Subject, known: list[dict[str, Any]]) -> str:
     lead = "Each point is an operator with one shape; its size is its time. "
     if subject.device:
         lead += f"The roof is what the peak rates of {subject.device.name} allow at that many FLOPs a byte."
-        above = sum((r["roofline_pct"] or 0) > 100 for r in known)
-        if above:
-            lead += f" {above} {words.verb(above, 'lies', 'lie')} above it: what "
-            lead += f"{words.verb(above, 'it reads', 'they read')} came out of a cache."
-        return lead
+        return f"{lead}{_open(subject)}"
     named = subject.run.job.provenance.get("device", "")
     what = f"No peak rates of {named} are known" if named else "Nothing says which device this is"
-    return f"{lead}{what}, so there is no roof; --device h100 draws that of an H100."
+    return f"{lead}{what}, so there is no roof; --device h100 draws that of an H100.{_open(subject)}"
+
+
+def _open(subject: Subject) -> str:
+    """What is not known of FLOPs, and by how much."""
+    said = ""
+    unsure = sum(r["at_most"] for r in subject.roofline.to_pylist())
+    if unsure:
+        said += f" Of {words.plural(unsure, 'row')} of attention it was not recorded whether they are causal; all "
+        said += "pairs are counted, so that their FLOPs are at most that."
+    missing = not_known(subject.run).to_pylist() if subject.has_device else []
+    whole = sum(r["total_ns"] for r in subject.kernels.to_pylist() if r["kind"] == "compute") or 1
+    share = sum(r["time_ns"] for r in missing) / whole
+    if share >= NOT_KNOWN:
+        names = words.named([escape(words.short(words.title(r["name"]), 40)) for r in missing], 3)
+        said += f" Of {words.percent(min(share, 1.0))} of the compute time neither FLOPs nor bytes are known: {names}."
+    return said
 
 
 def _sort(row: dict[str, Any]) -> str:

@@ -48,6 +48,7 @@ def told(subject: Subject) -> list[Told]:
     return [Told(
         "info", f"Steps vary: the slowest of {len(spans)} takes {words.percent(spans[slowest] / middle - 1)} longer "
         "than the middle one.", f"{words.time(spans[slowest])} against {words.time(middle)}.", SECTION,
+        round(np.maximum(spans - middle, 0).sum()),
     )]  # fmt: skip
 
 

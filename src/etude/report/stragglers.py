@@ -30,7 +30,7 @@ def told(subject: Subject) -> list[Told]:
         costs = _costs(subject, row)
         tone = "bad" if costs is None or costs >= MATTERS else "info"
         little = "" if tone == "bad" else f" That is {words.percent(costs or 0)} of its time."
-        found.append(Told(tone, _headline(row), evidence + little, SECTION))
+        found.append(Told(tone, _headline(row), evidence + little, SECTION, _gain(subject, row, costs)))
     if len(rows) > SUSPECTS:
         found.append(Told("warn", f"{words.plural(len(rows) - SUSPECTS, 'more straggler')} found.", "", SECTION))
     return found
@@ -44,6 +44,14 @@ def _costs(subject: Subject, row: dict[str, Any]) -> float | None:
     if not mine or not mine[0]["span_ns"]:
         return None
     return float((1 - 1 / (1 + row["slowdown_pct"] / 100)) * mine[0]["compute_ns"] / mine[0]["span_ns"])
+
+
+def _gain(subject: Subject, row: dict[str, Any], costs: float | None) -> int | None:
+    """How much shorter the run is, in ns, if a slow device were as fast as its peers."""
+    if costs is None:
+        return None
+    gain = subject.gain("compute", part=1 - 1 / (1 + row["slowdown_pct"] / 100), rank=row["rank"])
+    return round(costs * subject.span_ns) if gain is None else gain
 
 
 def _headline(row: dict[str, Any]) -> str:

@@ -20,6 +20,8 @@ from etude.analyse.operators import kernels
 from etude.analyse.roofline import roofline
 from etude.analyse.steps import steps
 from etude.analyse.stragglers import stragglers
+from etude.analyse.waiting import waiting
+from etude.analyse.what_if import Retimed
 from etude.cost.aten_families import FAMILIES
 from etude.errors import UsageError
 from etude.machine.system import Device
@@ -41,8 +43,12 @@ LONG_CALL_NS, LONG_CALL = 1_000_000, 0.005
 """Calls of the runtime take microseconds; one of this length, in ns and of the run, does something once."""
 SUSPECTS = 4
 """Stragglers that the summary names and the timeline draws; the section has all."""
+RETIMED = 2_000_000
+"""Nodes of all ranks up to which a report says what being faster would gain."""
 RANKS_DRAWN = 16
-"""Ranks of a timeline; where there are more, those drawn are chosen."""
+"""Ranks of a timeline that are drawn at first; where there are more, those drawn are chosen."""
+RANKS_KEPT, NODES_KEPT = 128, 8_000_000
+"""Ranks among which the reader of a page can choose, and nodes of them up to which a page has more than are drawn."""
 
 ORIGINS = {
     Origin.NONE: "of unknown origin",
@@ -123,6 +129,11 @@ class Subject:
     def steps(self) -> pa.Table:
         return steps(self.run)
 
+    def device_time(self, share: float) -> int:
+        """A share of the devices' time as ns of the run: of a rank, on average."""
+        spans = [v for v in self.breakdown["span_ns"].to_pylist() if v]
+        return round(share * sum(spans) / len(spans)) if spans else 0
+
     @cached_property
     def exposed_share(self) -> float:
         """Share of the devices' time in communication that no compute hides."""
@@ -134,10 +145,12 @@ class Subject:
         return collectives(self.run)
 
     @cached_property
-    def collective_times(self) -> tuple[int, int]:
-        """(transfer, mean waiting of a member) in ns over all collectives of which more than one member is here."""
-        calls = self.collectives.filter(pc.greater(self.collectives["ranks_seen"], 1))
-        return tuple(sum(v or 0 for v in calls[name].to_pylist()) for name in ("transfer_ns", "wait_ns"))  # type: ignore[return-value]
+    def waiting(self) -> tuple[int, int]:
+        """(in collectives, of it waiting for others) in ns, of a rank that is in any, on average."""
+        found = waiting(self.run)
+        total, wait = (found[name].to_numpy() for name in ("in_collectives_ns", "wait_ns"))
+        ranks = max(int((total > 0).sum()), 1)
+        return round(total.sum() / ranks), round(wait.sum() / ranks)
 
     @cached_property
     def kernels(self) -> pa.Table:
@@ -210,6 +223,28 @@ class Subject:
         return found.set_column(found.column_names.index("name"), "name", pa.array(names, pa.string()))
 
     @cached_property
+    def retimed(self) -> Retimed | None:
+        """The run as it can be re-timed; None where it has more nodes than a report takes the time for."""
+        nodes = sum(len(self.run.job.traces[t]) for t in self.run.job.trace_of.tolist())
+        return Retimed(self.run) if nodes <= RETIMED else None
+
+    def gain(self, *kinds: str, name: str = "", part: float = 0.5, rank: int | None = None) -> int | None:
+        """How much shorter the run is, in ns, if what is of these kinds (of this name, of one rank) takes that part
+        less time; None where it cannot be re-timed."""
+        if self.retimed is None:
+            return None
+        key = (kinds, name, part, rank)
+        if key not in self._gains:
+            at = None if rank is None else self.run.job.index(rank)
+            events = [self.retimed.chosen(kind, name, at) for kind in kinds]
+            self._gains[key] = max(self.retimed.buys(np.concatenate(events), part), 0)
+        return self._gains[key]
+
+    @cached_property
+    def _gains(self) -> dict[tuple[tuple[str, ...], str, float, int | None], int]:
+        return {}
+
+    @cached_property
     def path_by_name(self) -> pa.Table:
         return by_name(self.path)
 
@@ -235,19 +270,28 @@ class Subject:
         return sorted(((name, n, ns) for name, (n, ns) in found.items()), key=lambda e: -e[2])
 
     def drawn(self) -> list[int]:
-        """Ranks of the timeline: all, or those that findings are about, one of each kind, and others between."""
+        """Ranks that the timeline draws at first."""
+        return self._chosen(RANKS_DRAWN)
+
+    def kept(self) -> list[int]:
+        """Ranks that the timeline has."""
+        few = self.run.job.nodes * min(1.0, RANKS_KEPT / max(len(self.run.job), 1)) <= NODES_KEPT
+        return sorted({*self._chosen(RANKS_KEPT), *self.drawn()}) if few else self.drawn()
+
+    def _chosen(self, most: int) -> list[int]:
+        """All ranks, or those that findings are about, one of each kind, and others between."""
         ranks = self.run.job.ranks.tolist()
-        if len(ranks) <= RANKS_DRAWN:
+        if len(ranks) <= most:
             return ranks
         chosen = list(dict.fromkeys(r for r in self.suspects if r in ranks))[: RANKS_DRAWN // 2]
         classes = np.stack([self.run.job.trace_of, self.run.timing.block_of], 1)
         first = np.unique(classes, axis=0, return_index=True)[1].tolist()
-        if len(first) <= RANKS_DRAWN - len(chosen):  # one of each kind, where there are few kinds
+        if len(first) <= most - len(chosen):  # one of each kind, where there are few kinds
             chosen = list(dict.fromkeys([*chosen, *(ranks[i] for i in first)]))
-        for r in np.linspace(0, len(ranks) - 1, RANKS_DRAWN).round().astype(int).tolist():
-            if ranks[r] not in chosen and len(chosen) < RANKS_DRAWN:
+        for r in np.linspace(0, len(ranks) - 1, most).round().astype(int).tolist():
+            if ranks[r] not in chosen and len(chosen) < most:
                 chosen.append(ranks[r])
         return sorted(chosen)
 
     def slices(self) -> Slices:
-        return slices_of(replace(self.run, timing=self.aligned), self.drawn())
+        return slices_of(replace(self.run, timing=self.aligned), self.kept())

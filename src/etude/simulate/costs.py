@@ -146,3 +146,13 @@ def jittered(time_ns: I64, spread: F64, seed: tuple[int, ...]) -> I64:
     draw = np.random.Generator(np.random.PCG64(seed)).standard_normal(len(time_ns))
     factor = np.exp(draw * spread - spread**2 / 2)
     return np.where(spread > 0, np.rint(time_ns * factor), time_ns).astype(np.int64)
+
+
+def step_factors(trace: Trace, spread: float, seed: tuple[int, ...]) -> F64:
+    """A factor for each node, one draw for all nodes of a step, log-normal with this spread and mean 1. Nodes without a
+    step have a draw of their own for all of them."""
+    numbers, which = np.unique(trace.step, return_inverse=True)
+    sigma = np.sqrt(np.log1p(spread * spread))  # so that the spread of the factors themselves is what was asked for
+    draw = np.random.Generator(np.random.PCG64(seed)).standard_normal(len(numbers))
+    factor: F64 = np.exp(draw * sigma - sigma**2 / 2)[which.reshape(-1)]
+    return factor

@@ -137,11 +137,16 @@ def _end_nodes(sharing: Sharing | None, state: State) -> None:
 
 @kernel(allocates=False)
 def _end_members(state: State, operations: OperationState) -> None:
-    """Nodes with which the network is done."""
+    """Nodes with which the network is done; those that take longer than the operation end later."""
     for k in range(operations.done_count[0]):
         node = operations.done[k]
-        starts_with_operation(state, node, operations.table[state.nodes[node].op].begin_ns)
-        complete(state, node)
+        it = state.nodes[node]
+        starts_with_operation(state, node, operations.table[it.op].begin_ns)
+        if it.cost_ns > 0:
+            it.end_ns = state.clock[0].now_ns + it.cost_ns
+            push(state.ends, it.end_ns, node)
+        else:
+            complete(state, node)
 
 
 @kernel(allocates=False)
@@ -154,7 +159,6 @@ def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -
         if it.op >= 0:
             if not post(network, sharing, state.nodes, node, now_ns):
                 continue
-            cost_ns = 0
         elif sharing is not None and cost_ns > 0 and state.programs.rows[row_of(state, node)].use == COMPUTE:
             cost_ns = begin_compute(sharing, state.nodes, node, now_ns)
         it.end_ns = now_ns + cost_ns

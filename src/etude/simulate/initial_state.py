@@ -6,12 +6,12 @@ import numpy as np
 
 from etude.kernels.heap import empty_heap
 from etude.model.schema import UNKNOWN
-from etude.simulate.costs import jitter_classes, jittered
+from etude.simulate.costs import jitter_classes, jittered, step_factors
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.sharing import make_sharing
 from etude.simulate.networks.state import I32, I64, Table
 from etude.simulate.operations import Operations
-from etude.simulate.options import JITTER, Policy
+from etude.simulate.options import JITTER, STEP_JITTER, Policy
 from etude.simulate.state import CLOCK, INSTANCE, LANE, NODE, Rules, State
 
 
@@ -52,8 +52,17 @@ def _nodes(lowered: Lowered, ops: Operations, program: I32) -> Table:
         here["cost_ns"] = _perturbed(lowered, i, programs.cost_ns[there])
     nodes["op"][ops.node] = ops.of
     nodes["cost_ns"][ops.single_node] = ops.single_ns
-    nodes["cost_ns"][ops.node] = 0
+    nodes["cost_ns"][ops.node] = _lags(lowered, ops)
     return nodes
+
+
+def _lags(lowered: Lowered, ops: Operations) -> I64:
+    """What members take once their operation is over; of messages it jitters as they do."""
+    spread = lowered.options.jitter.get("p2p", 0.0)
+    if not spread:
+        return ops.lag_ns
+    of_message = np.where(ops.is_message[ops.of], spread, 0.0)
+    return jittered(ops.lag_ns, of_message, (lowered.options.seed, 1 << 41))
 
 
 def _perturbed(lowered: Lowered, instance: int, cost_ns: I64) -> I64:
@@ -62,9 +71,12 @@ def _perturbed(lowered: Lowered, instance: int, cost_ns: I64) -> I64:
     rank = int(lowered.job.ranks[at])
     factor = options.slow_ranks.get(rank, 1.0)
     jitter = np.array([options.jitter.get(name, 0.0) for name in JITTER] + [0.0])
-    if factor == 1.0 and not jitter.any():
+    by_step = options.jitter.get(STEP_JITTER, 0.0)
+    if factor == 1.0 and not jitter.any() and not by_step:
         return cost_ns
-    klass = jitter_classes(lowered.job.traces[int(lowered.job.trace_of[at])])
+    trace = lowered.job.traces[int(lowered.job.trace_of[at])]
+    klass = jitter_classes(trace)
     own = klass >= 0
-    slowed = np.where(own, np.rint(np.where(own, cost_ns, 0) * factor).astype(np.int64), cost_ns)
+    factors = step_factors(trace, by_step, (options.seed, rank, 1 << 41)) * factor if by_step else factor
+    slowed = np.where(own, np.rint(np.where(own, cost_ns, 0) * factors).astype(np.int64), cost_ns)
     return jittered(slowed, np.where(own, jitter[klass], 0.0), (options.seed, rank)) if jitter.any() else slowed

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.cost.schedule import Schedule
 from etude.errors import MismatchError, TraceError
-from etude.model.schema import UNKNOWN, Collective, Kind
+from etude.model.schema import RECORDED_NS, UNKNOWN, Collective, Kind, ValueKind
 from etude.simulate.groups import link_factors, members_of
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.carrier import alone_ns
@@ -40,6 +40,8 @@ class _Part:
     """Input bytes per member, or of the message; 0 where not known."""
     place: I64
     """Row of `lowered.groups` of a collective, of `lowered.matching.links` of a message."""
+    lag_ns: I64
+    """Of node[j]: how long after the operation it is done, where that was recorded."""
 
     def __len__(self) -> int:
         return len(self.missing)
@@ -104,7 +106,7 @@ def _collectives(lowered: Lowered, notes: list[str]) -> _Part:
     cost = lowered.programs.cost_ns[row]
     np.minimum.at(recorded, of, np.where(cost == UNKNOWN, NEVER, cost))
     node = lowered.node(at, sides.rows[flat])
-    time_ns = _collective_times(lowered, of_op, kind, size, recorded, notes)
+    time_ns, by_record = _collective_times(lowered, of_op, kind, size, recorded, notes)
     member = uses.group_rank[mine][which].astype(np.int64)
     return _Part(
         node,
@@ -116,7 +118,28 @@ def _collectives(lowered: Lowered, notes: list[str]) -> _Part:
         kind,
         np.maximum(size, 0),
         of_op,
+        _lags(lowered, row, of, cost, np.where(by_record, recorded, NEVER)),
     )
+
+
+def _lags(lowered: Lowered, row: I64, of: I64, cost: I64, recorded: I64) -> I64:
+    """How long after its operation each member was done, where linking has told that from waiting."""
+    without_waiting = np.zeros(len(recorded), bool)
+    without_waiting[of[_is_own(lowered)[row]]] = True
+    known = without_waiting[of] & (recorded[of] != NEVER) & (cost != UNKNOWN)
+    return np.where(known, cost - recorded[of], 0)
+
+
+def _is_own(lowered: Lowered) -> Bool:
+    """Rows of programs whose own time is not what was recorded: one that waited, and whose waiting is known."""
+    programs, job = lowered.programs, lowered.job
+    found = np.zeros(len(programs.cost_ns), bool)
+    if lowered.options.collective_times == Times.RECORDED:
+        for program, first in zip(*np.unique(programs.of, return_index=True), strict=True):
+            trace = job.traces[int(job.trace_of[first])]
+            nodes, length_ns = trace.attr_cells().get((RECORDED_NS, ValueKind.INT64), (np.zeros(0, np.int32), 0))
+            found[programs.start[program] + nodes] = length_ns != programs.cost_ns[programs.start[program] + nodes]
+    return found
 
 
 def _input(lowered: Lowered, row: I64, kind: NDArray[np.uint8], size: I64, members: I64) -> I64:
@@ -132,8 +155,9 @@ def _input(lowered: Lowered, row: I64, kind: NDArray[np.uint8], size: I64, membe
 
 def _collective_times(
     lowered: Lowered, of_op: I64, kind: NDArray[np.uint8], size: I64, recorded: I64, notes: list[str]
-) -> I64:
-    """Recorded where asked for or where members are absent and it is known; else modelled."""
+) -> tuple[I64, Bool]:
+    """(Times; where they are recorded ones): where asked for or where members are absent and it is known; else
+    modelled."""
     groups, system = lowered.groups, lowered.system
     everywhere = lowered.options.collective_times == Times.RECORDED
     by_record = (recorded != NEVER) & (everywhere | groups.partial[of_op])
@@ -169,7 +193,7 @@ def _collective_times(
             f"members of {int(groups.partial.sum()):,} groups are not in the job: of {total:,} collectives there "
             f"{count:,} last as recorded and {total - count:,} as modelled, and none waits for absent ranks"
         )
-    return _slowed(time_ns, groups.factor[of_op], ~by_record)
+    return _slowed(time_ns, groups.factor[of_op], ~by_record), by_record
 
 
 def _own_notes(lowered: Lowered, of_op: I64, kind: NDArray[np.uint8]) -> list[str]:
@@ -221,11 +245,17 @@ def _messages(lowered: Lowered, notes: list[str]) -> _Part:
         time_ns, link_factors(links.src[link], links.dst[link], lowered.options), np.ones(len(link), bool)
     )
     a, b = lowered.node(links.src_at[link], sides.rows[send]), lowered.node(links.dst_at[link], sides.rows[recv])
+    lag_ns = np.zeros(2 * len(link), np.int64)
     if lowered.options.collective_times == Times.RECORDED:
-        costs = [lowered.programs.cost_ns[lowered.program_row(at[link], sides.rows[flat])]
-                 for at, flat in ((links.src_at, send), (links.dst_at, recv))]  # fmt: skip
+        is_own, cost_ns = _is_own(lowered), lowered.programs.cost_ns
+        rows = [lowered.program_row(at[link], sides.rows[f]) for at, f in ((links.src_at, send), (links.dst_at, recv))]
+        costs = [cost_ns[row] for row in rows]
         best = np.minimum(*(np.where(c == UNKNOWN, NEVER, c) for c in costs))
         time_ns = np.where(best == NEVER, time_ns, best)
+        # without waiting, each takes its own time once both are there: a receive also if the message came before it
+        own = (is_own[rows[0]] | is_own[rows[1]]) & (best != NEVER)
+        lag_ns = np.concatenate([np.where(own, np.where(c == UNKNOWN, best, c), 0) for c in costs])
+        time_ns[own] = 0
     number = np.arange(len(link))
     sender = np.where(_eager(lowered, size), a, -1)
     return _Part(
@@ -238,6 +268,7 @@ def _messages(lowered: Lowered, notes: list[str]) -> _Part:
         np.zeros(len(link), np.uint8),
         size,
         link,
+        lag_ns,
     )
 
 
@@ -290,7 +321,8 @@ def _lone(lowered: Lowered, notes: list[str]) -> _Part:
         notes.append(f"{int((sender >= 0).sum()):,} eager sends are received by nobody")
     member = np.where(is_send, 0, 1)
     comers, none = np.full(len(link), 2, np.int32), np.zeros(len(link), np.uint8)
-    return _Part(node, np.arange(len(link)), member, comers, sender, time_ns, none, size, link)
+    lag_ns = np.zeros(len(link), np.int64)
+    return _Part(node, np.arange(len(link)), member, comers, sender, time_ns, none, size, link, lag_ns)
 
 
 def _singles(lowered: Lowered, notes: list[str]) -> tuple[I64, I64]:

@@ -50,7 +50,7 @@ NODE: Final = np.dtype(
         ("comer_before", np.int32),  # a list of those that have come to its operation
         ("start_ns", np.int64),
         ("end_ns", np.int64),
-        ("cost_ns", np.int64),
+        ("cost_ns", np.int64),  # of a member of an operation: what it takes once that is over
     ],
     align=True,
 )

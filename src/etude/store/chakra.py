@@ -10,6 +10,8 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -44,7 +46,12 @@ SUFFIXES = (".et", ".et.gz", ".et.zst")
 _BATCH_BYTES = 128 << 20
 """Files are decoded together up to this size: enough to make small ranks cheap, little enough to run beside others."""
 
+_SMALL_BATCH_BYTES = 16 << 20
+"""The same where ranks are let go as soon as they were looked at."""
+
 Groups = Sequence[tuple[str, Sequence[int] | None]]
+RecordedGroups = tuple[dict[str, list[int]], int]
+"""Groups that a trace itself says (name -> members), and the world's size."""
 
 
 # -- which files -------------------------------------------------------------------------------------------------------
@@ -131,16 +138,45 @@ def read_job(
     `groups` names the communicator-group file; by default `name.json` beside the ranks. `advance` is told of each
     batch how many ranks it held.
     """
-    path = Path(path)
-    name, files = find_ranks(path)
+    name, files = find_ranks(Path(path))
     table = group_file(name, files, groups)
     decoded: list[Decoded] = []
-    batches = list(_batches(list(files.values())))
+    batches = list(_batches(list(files.values()), _BATCH_BYTES))
     with ThreadPoolExecutor(max(workers, 1)) as pool:
         for found in pool.map(lambda batch: _decode_batch(batch, max_bytes), batches):
             decoded += found
             advance(len(found))
     return join(name, list(files), decoded, table, source_format="chakra et")
+
+
+def read_thin(
+    path: str | Path,
+    keep: Callable[[Part, timings.Timing | None], Trace],
+    *,
+    groups: str | Path | None = None,
+    workers: int = 1,
+    max_bytes: int | None = None,
+    advance: Callable[[int], None] = lambda amount: None,
+) -> Job:
+    """The job at `path` with what `keep` returns of each rank and its times, asked in ascending order, instead of the
+    rank's trace: a few ranks are held at a time."""
+    name, files = find_ranks(Path(path))
+    table = group_file(name, files, groups)
+    kept: list[Decoded] = []
+    recorded: list[RecordedGroups] = []
+    ranks = list(files)
+    batches = list(_batches(list(files.values()), _SMALL_BATCH_BYTES))
+    together = max(workers, 1)
+    with ThreadPoolExecutor(together) as pool:
+        for first in range(0, len(batches), together):
+            found = pool.map(lambda batch: _decode_batch(batch, max_bytes), batches[first : first + together])
+            for d in chain.from_iterable(found):
+                recorded.append(process_groups(d.trace))
+                part = Part(ranks[len(kept)], d.trace, [(name, None) for name in d.group_names], d.peers)
+                trace = keep(part, timings.measured([d.start_ns], [recorded_durations(d.trace)]))
+                kept.append(replace(d, trace=trace, start_ns=np.broadcast_to(np.int64(UNKNOWN), (len(trace),))))
+                advance(1)
+    return join(name, ranks, kept, table, source_format="chakra et", recorded=recorded)
 
 
 def group_file(name: str, files: dict[int, Path], groups: str | Path | None) -> dict[str, list[int]]:
@@ -165,10 +201,17 @@ def _is_trace(path: Path) -> bool:
 
 
 def join(
-    name: str, ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], *, source_format: str
+    name: str,
+    ranks: list[int],
+    decoded: list[Decoded],
+    table: dict[str, list[int]],
+    *,
+    source_format: str,
+    recorded: Sequence[RecordedGroups] | None = None,
 ) -> Job:
-    """Ranks, each decoded by itself, as one job."""
-    parts, world_size = _parts(ranks, decoded, table)
+    """Ranks, each decoded by itself, as one job; `recorded` are the groups in their traces, by default looked up."""
+    own = [process_groups(d.trace) for d in decoded] if recorded is None else recorded
+    parts, world_size = _parts(ranks, decoded, table, own)
     return assemble(
         name,
         parts,
@@ -189,12 +232,12 @@ def recorded_durations(trace: Trace) -> NDArray[np.int64]:
     return durations
 
 
-def _batches(files: list[Path]) -> Iterator[list[Path]]:
+def _batches(files: list[Path], most_bytes: int) -> Iterator[list[Path]]:
     batch: list[Path] = []
     size = 0
     for file in files:
         length = file.stat().st_size * (1 if file.suffix == ".et" else 20)
-        if batch and size + length > _BATCH_BYTES:
+        if batch and size + length > most_bytes:
             yield batch
             batch, size = [], 0
         batch.append(file)
@@ -208,9 +251,10 @@ def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
     return decode_files(heap, list(zip([0, *ends], ends, map(str, files), strict=False)))
 
 
-def _parts(ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]]) -> tuple[list[Part], int]:
+def _parts(
+    ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], own: Sequence[RecordedGroups]
+) -> tuple[list[Part], int]:
     """Ranks with the members of their groups, as far as a group file or the trace itself says; and the world's size."""
-    own = [process_groups(d.trace) for d in decoded]
     world = max([0, *(size for _, size in own)], default=0)
     everyone = all_ranks(world, ranks, table)
     parts = []
@@ -238,7 +282,7 @@ def group_members(
     return everyone if group in ("", "0") else None
 
 
-def process_groups(trace: Trace) -> tuple[dict[str, list[int]], int]:
+def process_groups(trace: Trace) -> RecordedGroups:
     """Groups that PyTorch recorded in a metadata node: name -> members ([] is all); and the world's size."""
     groups: dict[str, list[int]] = {}
     world = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collec
 from etude.model.trace import Attr, Layout, Trace, constant, lanes
 from etude.store import compressed, et_ids, et_wire
 from etude.store import et_kernels as k
-from etude.store.et_irregular import extra_type, fields, regular_attribute, regular_node
+from etude.store.et_irregular import extra_time, extra_type, fields, regular_attribute, regular_node
 
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
@@ -31,6 +31,8 @@ _NAMES = k.Names(
     np.cumsum([0] + [len(c.attr) for c in OWNED]).astype(np.int64),
     _OWNED_IS_TEXT,
 )
+_KINDS = tuple((kind, len(encode_varint((kind + 2) << 3)) if kind else 0) for kind in ValueKind)
+"""Kinds of values, and how many bytes the tag of each has."""
 _LAZY_DEFAULT = np.array([-1] * 6 + [0, 0] + [-1 if is_text else UNKNOWN for is_text in _OWNED_IS_TEXT], np.int64)
 
 
@@ -233,10 +235,12 @@ class _Raw:
 
     def _attr(self, heap: U8, state: int) -> Attr:
         start, length = int(self.trie.start[state]), int(self.trie.length[state])
-        kind = ValueKind(int(self.trie.kind[state]))
-        raw = heap[start : start + length].tobytes()
-        if kind:
-            raw = raw[: -len(encode_varint((kind + 2) << 3))]
+        kind, tag_bytes = _KINDS[int(self.trie.kind[state])]
+        raw = heap[start : start + length - tag_bytes].tobytes()
+        owner = int(self.trie.owner[state])
+        column = OWNED[owner - k.OWNED_FIRST].name if owner >= 0 else ""
+        if len(raw) > 1 and raw[0] == 0x0A and raw[1] == len(raw) - 2:  # a short name and nothing else, as most are
+            return Attr(raw[2:].decode(), kind, column=column)
         name, doc, unknown = b"", b"", b""
         for f in fields(raw, "", start, 1):
             if f.number == 1 and f.wire == 2:
@@ -245,8 +249,6 @@ class _Raw:
                 doc = f.payload
             else:
                 unknown += f.raw
-        owner = int(self.trie.owner[state])
-        column = OWNED[owner - k.OWNED_FIRST].name if owner >= 0 else ""
         return Attr(name.decode(), kind, doc.decode(), unknown, column)
 
 
@@ -364,7 +366,16 @@ def _finish(
     data_why, ctrl_why = _reasons(heap, raw, attributes)
     columns["layout"] = attributes.layout
     cell_start = attributes.cell_start()
-    warned = _warnings(out.source_id, rank_start, zero_length, np.concatenate([wrong, wrong_start]))
+    too_large = [extra_time(text.slice_bytes(heap, offset)) for offset in extra.tolist()]
+    warned = _warnings(
+        out.source_id,
+        rank_start,
+        {
+            "message(s) of length 0 read as all-default nodes": zero_length,
+            "exact time(s) disagree with the µs field, which is used": np.concatenate([wrong, wrong_start]),
+            "time(s) too large for 64 bits of ns: kept, not used": extra_row[np.array(too_large, bool)],
+        },
+    )
     decoded = []
     bounds = zip(rank_start[:-1].tolist(), rank_start[1:].tolist(), strict=True)
     for r, (a, b) in enumerate(bounds):
@@ -394,13 +405,11 @@ def _finish(
 
 
 def _warnings(
-    ids: NDArray[np.uint64], rank_start: I64, zero_length: I64, wrong_times: I64
+    ids: NDArray[np.uint64], rank_start: I64, problems: Mapping[str, NDArray[Any]]
 ) -> dict[int, tuple[str, ...]]:
+    """What was noticed of each file, from the rows that have a problem."""
     found: dict[int, list[str]] = {}
-    for rows, problem in (
-        (zero_length, "message(s) of length 0 read as all-default nodes"),
-        (wrong_times, "exact time(s) disagree with the µs field, which is used"),
-    ):
+    for problem, rows in problems.items():
         ranks, counts = np.unique(np.searchsorted(rank_start, rows, "right") - 1, return_counts=True)
         for r, count in zip(ranks.tolist(), counts.tolist(), strict=True):
             first = int(ids[rows[(rows >= rank_start[r]) & (rows < rank_start[r + 1])].min()])

@@ -232,6 +232,11 @@ def _packed(payload: bytes, where: str, base: int) -> list[int]:
     return values
 
 
+def extra_time(extra: bytes) -> bool:
+    """Is a start or a duration among a node's extra fields, too large for whole ns in 64 bits?"""
+    return any(f.number in (6, 7) and f.wire == 0 for f in fields(extra, "", 0))
+
+
 def extra_type(extra: bytes) -> int | None:
     """The node type among a node's extra fields, signed, if it is there."""
     for f in fields(extra, "", 0):

@@ -46,19 +46,27 @@ def query(source: Job | str | Path, sql: str) -> pa.Table:
 
     with duckdb.connect(":memory:") as connection:
         _prepare(connection, source)
-        try:
-            return _narrowed(_run(connection, sql))
-        except duckdb.Error as problem:
-            text = str(problem).strip()
-            raise UsageError(text, where="SQL", hint=_HINT) from None
+        return select(connection, sql)
 
 
-def _run(connection: Any, sql: str) -> Any:
+def select(connection: Any, sql: str, *, hint: str = _HINT) -> Any:
+    """The result of one SELECT over what a connection holds; from here on it opens nothing else."""
+    import duckdb
+
+    try:
+        for setting in _LOCKS:
+            connection.execute(setting)
+        return _narrowed(_run(connection, sql, hint))
+    except duckdb.Error as problem:
+        raise UsageError(str(problem).strip(), where="SQL", hint=hint) from None
+
+
+def _run(connection: Any, sql: str, hint: str) -> Any:
     import duckdb
 
     statements = connection.extract_statements(sql)
     if len(statements) != 1:
-        raise UsageError(f"{len(statements)} statements, expected one", where="SQL", hint=_HINT)
+        raise UsageError(f"{len(statements)} statements, expected one", where="SQL", hint=hint)
     kind = statements[0].type
     if kind == duckdb.StatementType.EXPLAIN:
         words = sql.split(None, 2)
@@ -71,7 +79,7 @@ def _run(connection: Any, sql: str) -> Any:
         raise UsageError(f"{kind.name} is refused: queries only read", where="SQL", hint="begin with SELECT")
     relation = connection.sql(statements[0].query)
     if relation is None:
-        raise UsageError("gives no rows", where="SQL", hint=_HINT)
+        raise UsageError("gives no rows", where="SQL", hint=hint)
     return relation.to_arrow_table()
 
 
@@ -99,8 +107,6 @@ def _prepare(connection: Any, source: Job | str | Path) -> None:
         has_base = connection.execute("SELECT coalesce(max(id_base), 0) > 0 FROM bound").fetchone()[0]
         for view in _views(found, bool(has_base)):
             connection.execute(view)
-        for setting in _LOCKS:
-            connection.execute(setting)
     except duckdb.Error as problem:
         where = "" if isinstance(source, Job) else str(source)
         raise UsageError(f"cannot be queried: {first_line(problem)}", where=where) from None
@@ -131,19 +137,19 @@ def _opened(connection: Any, folder: Path) -> dict[str, set[str]]:
 
             connection.register(f"file_{name}", dataset.dataset(str(path), format="parquet"))
         else:
-            paths.append(_quoted(str(path)))
+            paths.append(quoted(str(path)))
             connection.execute(f"CREATE VIEW file_{name} AS SELECT * FROM read_parquet({paths[-1]})")
     connection.execute(f"SET allowed_paths = [{', '.join(paths)}]")
     return found
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
 def _bound(found: dict[str, set[str]]) -> str:
     """Ranks with what binds them, in memory: a row a rank."""
-    lane_kinds = ", ".join(_quoted(k.name) for k in LaneKind)
+    lane_kinds = ", ".join(quoted(k.name) for k in LaneKind)
     return f"""
         CREATE TEMP TABLE bound AS
         WITH named AS (SELECT list(name ORDER BY "group") AS names FROM file_groups)

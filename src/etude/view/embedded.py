@@ -44,6 +44,8 @@ class Shown:
     """Before the rank, where a page shows two runs."""
     critical: Bool | None = None
     """Beside each slice: is it on the critical path?"""
+    first: Sequence[int] | None = None
+    """Ranks that are drawn until the reader chooses others; by default all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,19 @@ def pack(runs: Sequence[Shown], most: int = MOST_SLICES) -> Packed:
     text = [n if len(n) <= _NAME_CHARS else f"{n[: _NAME_CHARS - 1]}…" for n in _used(names, table)]
     head_text = json.dumps({
         "span_ns": max((r.slices.span_ns for r in runs), default=0), "rows": heads, "names": text,
-        "has_path": bool(flag.any()), "has_nodes": has_nodes,
+        "has_path": bool(flag.any()), "has_nodes": has_nodes, "first": _first(runs),
     }, separators=(",", ":")).encode()  # fmt: skip
     raw = len(head_text).to_bytes(4, "little") + head_text + _streams(table, has_nodes)
     text64 = base64.b64encode(zlib.compress(raw, 9)).decode()
     return Packed(text64, len(row), len(table), least_ns, tuple(Sort(s) for s in np.unique(sort).tolist()))
+
+
+def _first(runs: Sequence[Shown]) -> list[str]:
+    """Labels of the ranks that are drawn at first; none: all."""
+    if all(run.first is None for run in runs):
+        return []
+    chosen = ((run, run.slices.ranks if run.first is None else run.first) for run in runs)
+    return [f"{run.label}rank {rank}" for run, ranks in chosen for rank in ranks]
 
 
 def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:
@@ -111,7 +121,7 @@ def _rows(run: Shown, first: int) -> tuple[list[dict[str, Any]], I64]:
         heads.append({
             "group": f"{run.label}rank {lane.rank}", "lane": lane.label, "label": lane.label if new else "",
             "deep": int(deep > 0 or (track > 0 and not new)), "thin": int(lane.kind == LaneKind.THREAD),
-            "device": alone or lane.kind != LaneKind.THREAD, "at": lane_number,
+            "device": alone or lane.kind != LaneKind.THREAD, "at": lane_number, "nested": int(deep > 0),
         })  # fmt: skip
     for head in heads:
         del head["at"]

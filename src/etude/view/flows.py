@@ -112,7 +112,7 @@ def running(slices: Slices) -> list[Counter]:
     found = []
     rank_of = np.array([lane.rank for lane in slices.lanes] or [0], np.int32)[slices.lane]
     for rank in np.unique(rank_of).tolist():
-        for sort in (Sort.COMPUTE, Sort.COMMUNICATION, Sort.MEMORY):
+        for sort in (Sort.COMPUTE, Sort.COPY, Sort.COMMUNICATION, Sort.MEMORY):
             rows = np.flatnonzero((rank_of == rank) & (slices.sort == sort) & (slices.end_ns > slices.start_ns))
             if not len(rows):
                 continue

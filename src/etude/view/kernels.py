@@ -30,7 +30,11 @@ class TrackSlices(NamedTuple):
     name: NDArray[np.int32]
     sort: NDArray[np.uint8]
     source_id: NDArray[np.uint64]
-    size_bytes: I64  # below 0 where it is not known
+    size_bytes: I64  # below 0 where it is not known, as all below
+    stream: I64
+    rank: I64
+    shapes: NDArray[np.int32]  # rows of the interned texts
+    group: NDArray[np.int32]
     flow_start: I64  # flows of slice i: flow[flow_start[i]:flow_start[i + 1]]
     flow: I64
 
@@ -69,6 +73,14 @@ def _put_about(out, p, slices, i):
     p = _put_annotation(out, p, 1, slices.source_id[i])
     if slices.size_bytes[i] >= 0:
         p = _put_annotation(out, p, 2, np.uint64(slices.size_bytes[i]))
+    if slices.stream[i] >= 0:
+        p = _put_annotation(out, p, 3, np.uint64(slices.stream[i]))
+    if slices.shapes[i] >= 0:
+        p = _put_text(out, p, 4, np.uint64(slices.shapes[i] + 1))
+    if slices.group[i] >= 0:
+        p = _put_text(out, p, 5, np.uint64(slices.group[i] + 1))
+    if slices.rank[i] >= 0:
+        p = _put_annotation(out, p, 6, np.uint64(slices.rank[i]))
     for k in range(slices.flow_start[i], slices.flow_start[i + 1]):
         out[p], out[p + 1] = 0xF9, 0x02  # flow_ids
         p += 2
@@ -93,6 +105,17 @@ def _put_annotation(out, p, name, value):
     out[p + 2], out[p + 3] = 0x08, name  # name_iid
     out[p + 4] = 0x18  # uint_value
     p = put_varint(out, p + 5, value)
+    out[length] = np.uint8(p - length - 1)
+    return p
+
+
+@kernel
+def _put_text(out, p, name, text):
+    out[p] = 0x22  # debug_annotations
+    length = p + 1
+    out[p + 2], out[p + 3] = 0x08, name  # name_iid
+    out[p + 4], out[p + 5] = 0x88, 0x01  # string_value_iid
+    p = put_varint(out, p + 6, text)
     out[length] = np.uint8(p - length - 1)
     return p
 

@@ -32,6 +32,10 @@ class Told:
     what: str
     why: str = ""
     section: str = ""
+    cost_ns: int | None = None
+    """Time of the run that it accounts for; None where it is not about time."""
+    cost: str = ""
+    """The same, as it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,7 @@ KEYS = (
     (("Enter",), "zoom to the chosen slice; also a double-click"),
     (("0", "Home"), "the whole run"),
     (("/",), "find by name"),
+    (("M",), "sum up what is in view; Shift and dragging, or dragging the axis, sums up an area"),
     (("H", "P"), "show host threads, mark the critical path"),
     (("Esc",), "choose nothing, leave the search"),
     (("?",), "this help"),
@@ -157,7 +162,9 @@ def _told(told: tuple[Told, ...]) -> str:
         why = f'<div class="why">{escape(t.why)}</div>' if t.why else ""
         go = f'<a class="go" href="#{t.section}">see why</a>' if t.section else ""
         mark = f'<span class="mark" role="img" aria-label="{_SAID[t.tone]}">{MARKS[t.tone]}</span>'
-        rows.append(f'<li class="tone-{t.tone}">{mark}<div class="what">{escape(t.what)}</div>{go}{why}</li>')
+        cost = f'<span class="cost">{escape(t.cost)}</span>' if t.cost else ""
+        what = f'<div class="what">{escape(t.what)}</div>'
+        rows.append(f'<li class="tone-{t.tone}">{mark}{what}<div class="side">{cost}{go}</div>{why}</li>')
     body = "".join(rows)
     return f'<section class="bare" id="findings"><h2>Findings</h2><ul class="findings">{body}</ul></section>'
 
@@ -192,10 +199,17 @@ def timeline(packed: Packed, label: str) -> str:
     return f"""<ul class="legend">{sorts}</ul><div class="timeline"><div class="bar">{bar}\
 <button type="button" data-do="host" aria-pressed="true">Host threads</button>\
 <button type="button" data-do="path" aria-pressed="false">Critical path</button>\
+<button type="button" data-do="area" aria-pressed="false" title="Drag over the timeline to sum up an area; also with \
+Shift">Select area</button>\
 <input type="search" placeholder="Find by name" aria-label="Find slices by name">\
-<span class="found" role="status"></span><span class="hint">{keys}</span></div>
+<span class="found" role="status"></span>\
+<details class="ranks"><summary>Ranks</summary><div class="menu"><input type="text" placeholder="0-3, 8" \
+aria-label="Ranks to show, for example 0-3, 8; empty is all"><button type="button" data-do="all">All</button>\
+<button type="button" data-do="none">None</button><div class="list"></div></div></details>\
+<span class="hint">{keys}</span></div>
 <canvas class="over" aria-hidden="true"></canvas>
 <div class="view"><canvas class="main" tabindex="0" role="application" aria-label="{escape(label)}"></canvas>\
 <div class="spacer"></div></div>
+<div class="area" role="status" aria-live="polite" hidden></div>
 <div class="picked" role="status" aria-live="polite" data-empty="{empty}">{empty}</div>
 <script type="application/octet-stream" class="packed">{packed.text}</script></div>"""

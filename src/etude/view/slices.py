@@ -6,9 +6,11 @@ apart or one holds the other. All ranks are on one clock that starts at the firs
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,12 +46,22 @@ class Sort(IntEnum):
     MEMORY = 3
     HOST = 4
     OTHER = 5
+    COPY = 6
+    """Compute units that only move data: kernels of `aten::copy_`, `cat`, `fill_`. Copies by the driver are memory."""
 
     @property
     def label(self) -> str:
         return self.name.lower()
 
 
+_COPIES: Final = re.compile(
+    r"(aten|fsdp|prims)::(_foreach_)?(_to_copy|to|copy|clone|contiguous|_?cat|_?chunk_cat|stack|fill|zero|zeros"
+    r"|repeat|pin_memory|_pin_memory|convert_element_type|split_with_sizes_copy|all_gather_copy_in|\w+_copy)_?(\.\w+)?"
+)
+"""Operators that write what they read, or one value: no arithmetic but a change of type."""
+_COPY_KERNELS: Final = re.compile(
+    r"_copy_kernel|CatArrayBatchedCopy|FillFunctor|split_with_sizes_copy|^triton_\w+?_fused_(_?(_to_copy|copy|clone|cat|fill|zeros))+_\d+$"
+)
 _SORT_OF_USE = np.array([Sort.OTHER, Sort.COMPUTE, Sort.COMMUNICATION, Sort.MEMORY, Sort.HOST], np.uint8)
 
 
@@ -117,7 +129,7 @@ class Slices:
 def slices_of(run: Run, ranks: Sequence[int] | None = None) -> Slices:
     """All that ran, on these ranks or on all that are present."""
     job, timing = run.job, run.timing
-    where = [job.index(r) for r in (job.ranks.tolist() if ranks is None else ranks)]
+    where = [job.index(r) for r in (job.ranks.tolist() if ranks is None else sorted(set(ranks)))]
     names: dict[str, int] = {}
     of_trace = {t: _Program(job.traces[t], names) for t in sorted({int(job.trace_of[i]) for i in where})}
     parts = []
@@ -183,7 +195,16 @@ def sorts(trace: Trace) -> U8:
     sort = np.where((trace.cpu == 1) & (use == Use.NONE), np.uint8(Sort.HOST), _SORT_OF_USE[use])
     codes, words = trace.coded("name")
     talks = np.array([word.startswith("gloo:") for word in words] + [False])[codes]
-    return np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads do nothing else
+    sort = np.where(talks, np.uint8(Sort.COMMUNICATION), sort)  # gloo's threads do nothing else
+    return np.where((sort == Sort.COMPUTE) & _moves(trace), np.uint8(Sort.COPY), sort)
+
+
+def _moves(trace: Trace) -> NDArray[np.bool_]:
+    """Nodes that only move data, by the operator that they are or were launched by, or by the name of the kernel."""
+    codes, words = trace.coded("name")
+    operator = np.array([bool(_COPIES.fullmatch(word)) for word in words] + [False])[codes]
+    named = operator | np.array([bool(_COPY_KERNELS.search(word)) for word in words] + [False])[codes]
+    return np.where(trace.parent >= 0, named | operator[trace.parent], named)
 
 
 def _tracks(lane: I32, start: I64, end: I64) -> tuple[I32, I32]:

@@ -34,6 +34,11 @@ def ddp() -> Callable[[], None]:
     return train(nn.parallel.DistributedDataParallel(blocks()))
 
 
+def batch_norm() -> Callable[[], None]:
+    """Its buffers are broadcast before each step: the float ones, and while those are under way the integer one."""
+    return train(nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH))))
+
+
 def fsdp2() -> Callable[[], None]:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -73,6 +78,31 @@ def pipeline() -> Callable[[], None]:
     return step
 
 
+def in_flight() -> Callable[[], None]:
+    """A pipeline by hand: all sends of a step are asked for before the first is waited for."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    part = blocks(1)
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.1)
+
+    def step() -> None:
+        sends, outputs = [], []
+        for _ in range(3):
+            rows = torch.ones(4, WIDTH)
+            if rank > 0:
+                dist.recv(rows, rank - 1)
+            outputs.append(part(rows))
+            if rank + 1 < size:
+                sends.append(dist.isend(outputs[-1].detach(), rank + 1))
+        for output in outputs:
+            output.sum().backward()
+        for send in sends:
+            send.wait()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 class Experts(nn.Module):
     """One expert a rank; every rank sends a row more to each next one."""
 
@@ -93,7 +123,7 @@ def moe() -> Callable[[], None]:
     return train(Experts())
 
 
-SCENARIOS = {f.__name__: f for f in (ddp, fsdp2, tensor_parallel, pipeline, moe)}
+SCENARIOS = {f.__name__: f for f in (ddp, batch_norm, fsdp2, tensor_parallel, pipeline, in_flight, moe)}
 
 
 def main(out: str, *names: str) -> None:

@@ -35,6 +35,7 @@ SEVERITY: Final[dict[str, Severity]] = {
     # values: what contradicts is an error, what was not recorded a warning
     "negative_value": "error",
     "negative_time": "error",
+    "bad_time": "warning",
     "no_cost": "warning",
     "no_size": "warning",
     # across ranks
@@ -85,6 +86,8 @@ class Finding:
     """Nodes or dependencies of the first rank that have it, or groups."""
     row: int | None = None
     """The node's row in the rank's trace."""
+    column: str = ""
+    """The column whose values are wrong, where it is one."""
 
     @property
     def where(self) -> str:
@@ -109,7 +112,9 @@ class Report:
         mine = int(job.traces[int(job.trace_of[at])].source_id[row])
         return (mine + int(job.id_base[at])) % 2**64
 
-    def nodes(self, kind: str, at: I32, rows: NDArray[Any], what: str, hint: str = "", count: int = 0) -> None:
+    def nodes(
+        self, kind: str, at: I32, rows: NDArray[Any], what: str, hint: str = "", *, count: int = 0, column: str = ""
+    ) -> None:
         """Something wrong with these rows (the first is named in `what`) on the ranks at these positions."""
         job, first = self.job, int(at[0])
         count = count or len(rows)
@@ -133,6 +138,7 @@ class Report:
                 ranges(ranks),
                 count,
                 row,
+                column,
             )
         )
 
@@ -193,8 +199,12 @@ class ProgramClasses:
 
 def programs(job: Job) -> ProgramClasses:
     seen: dict[bytes, int] = {}
-    of_trace = np.array([seen.setdefault(_structure(t), len(seen)) for t in job.traces] or [0], np.int32)
-    code = of_trace[job.trace_of]
+    of_trace = np.array([seen.setdefault(structure(t), len(seen)) for t in job.traces] or [0], np.int32)
+    return classes(of_trace[job.trace_of])
+
+
+def classes(code: I32) -> ProgramClasses:
+    """Classes of ranks, from a number that ranks of one program share."""
     _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
     renumber = np.empty(len(first), np.int32)
     renumber[np.argsort(first)] = np.arange(len(first))
@@ -204,7 +214,7 @@ def programs(job: Job) -> ProgramClasses:
     return ProgramClasses(of, tuple(order[a:b] for a, b in pairwise(bounds)))
 
 
-def _structure(trace: Trace) -> bytes:
+def structure(trace: Trace) -> bytes:
     """A fingerprint of what checks look at, but for values; ids and tags count from their smallest, as in fold."""
     found = Fingerprint(len(trace.group_slots), trace.peer_slots)
     for name in _STRUCTURE:

@@ -60,7 +60,7 @@ def _check_users(report: Report, programs: ProgramClasses, matching: Matching) -
         verb = "group is" if len(names) == 1 else "groups are"
         what = f"the members of {listed(names)} are not known, so the collectives there are not compared"
         hint = f"{len(names)} {verb} named by nodes but in no group file: give one with the job"
-        report.nodes("members_unknown", at, rows[:1], what, hint, 1)
+        report.nodes("members_unknown", at, rows[:1], what, hint, count=1)
     foreign = np.flatnonzero(known & (uses.group_rank < 0))
     for which in split_by(programs.of[uses.at].astype(np.int64) << 32 | first_row, foreign):
         at = np.unique(uses.at[which])

@@ -187,6 +187,10 @@ def _check_kinds(report: Report, at: I32, trace: Trace) -> None:
 
 # -- values ------------------------------------------------------------------------------------------------------------
 
+LONGEST_NS: Final = 30 * 86_400 * 10**9
+"""No node lasts longer than this, and no recording."""
+_LONGEST: Final = "30 days"
+_BAD_TIME_HINT: Final = "what wrote it recorded a wrong time; spans and sums that include it mean nothing"
 _UNITS: Final = {"duration_ns": "ns", "in_bytes": "B", "out_bytes": "B", "tensor_bytes": "B", "flops": "operations"}
 
 
@@ -233,6 +237,7 @@ def _value_problems(trace: Trace, own: Mapping[str, NDArray[Any]]) -> list[tuple
     found.append(("no_size", "in_bytes", comm & ~known["in_bytes"] & ~known["out_bytes"]))
     untimed = ~known["duration_ns"]
     found.append(("no_cost", "duration_ns", (kind == Kind.COMP) & untimed & ~(known["flops"] & known["tensor_bytes"])))
+    found.append(("bad_time", "duration_ns", known["duration_ns"] & (column["duration_ns"] > LONGEST_NS)))
     memory = (kind == Kind.MEM_LOAD) | (kind == Kind.MEM_STORE)
     found.append(("no_cost", "tensor_bytes", memory & untimed & ~known["tensor_bytes"]))
     return [(name, col, np.flatnonzero(mask)) for name, col, mask in found if mask.any()]
@@ -255,9 +260,23 @@ def _check_timing(report: Report, programs: ProgramClasses, bad: _Bad) -> None:
             what = f"the timing has {counted(len(start), 'node')}, the trace {nodes:,}"
             report.ranks("timing_length", job.ranks[at], what)
             continue
+        program = int(programs.of[at[0]])
         back = np.flatnonzero((end < start) & (end != UNKNOWN))
         if len(back):
-            bad.add(int(programs.of[at[0]]), "negative_time", "end_ns", back, at)
+            bad.add(program, "negative_time", "end_ns", back, at)
+        far = _far_off(start)
+        if len(far):
+            bad.add(program, "bad_time", "start_ns", far, at)
+
+
+def _far_off(start: I64) -> NDArray[Any]:
+    """Rows that start longer than any recording lasts before or after the median."""
+    known = np.flatnonzero(start != UNKNOWN)
+    if not len(known) or int(start[known].max()) - int(start[known].min()) <= LONGEST_NS:
+        return known[:0]
+    middle = int(np.sort(start[known])[len(known) // 2])
+    low, high = max(middle - LONGEST_NS, -(2**63)), min(middle + LONGEST_NS, 2**63 - 1)
+    return known[(start[known] < low) | (start[known] > high)]
 
 
 def _report_values(report: Report, kind: str, column: str, rows: NDArray[Any], at: I32) -> None:
@@ -270,6 +289,10 @@ def _report_values(report: Report, kind: str, column: str, rows: NDArray[Any], a
         what = f"{node} has a negative {column}: {int(values[row]):,} {_UNITS[column]}"
     elif kind == "negative_time":
         what = f"{node} ends before it starts"
+    elif kind == "bad_time" and column == "duration_ns":
+        what, hint = f"{node} lasts longer than {_LONGEST}", _BAD_TIME_HINT
+    elif kind == "bad_time":
+        what, hint = f"{node} starts more than {_LONGEST} before or after most others", _BAD_TIME_HINT
     elif kind == "no_size":
         what = f"{node} communicates, but how much (`comm_size`) was not recorded"
     elif column == "tensor_bytes":
@@ -277,4 +300,4 @@ def _report_values(report: Report, kind: str, column: str, rows: NDArray[Any], a
     else:
         what = f"{node} computes, but neither its duration nor both `num_ops` and `tensor_size` were recorded"
         hint = "a simulation takes such nodes as free"
-    report.nodes(kind, at, rows, what, hint)
+    report.nodes(kind, at, rows, what, hint, column=column)

@@ -6,16 +6,23 @@ folded and unfolded jobs give the same findings and a folded one costs no more t
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from etude.model.check.findings import Finding, Report, counted, programs
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.model.check.findings import Finding, ProgramClasses, Report, classes, counted, programs, structure
 from etude.model.check.groups import check_collectives, check_groups
 from etude.model.check.messages import check_messages
 from etude.model.check.trace import check_programs, check_values
-from etude.model.job import Job
+from etude.model.fold import fold
+from etude.model.job import Job, Part, assemble, ranges
 from etude.model.match import match
+from etude.model.schema import Kind
+from etude.model.timing import Timing
+from etude.model.trace import Trace, only
 
-__all__ = ["Finding", "check"]
+__all__ = ["Finding", "RankByRank", "check"]
 
 
 def check(job: Job, *, complete: bool = False) -> list[Finding]:
@@ -29,11 +36,15 @@ def check(job: Job, *, complete: bool = False) -> list[Finding]:
     same = programs(job)
     check_programs(report, same)
     check_values(report, same)
-    matching = match(job)
+    _check_communication(report, same)
+    return report.sorted()
+
+
+def _check_communication(report: Report, same: ProgramClasses) -> None:
+    matching = match(report.job)
     check_groups(report, same, matching)
     check_collectives(report, matching)
     check_messages(report, same, matching)
-    return report.sorted()
 
 
 def _check_ranks(report: Report, complete: bool) -> None:
@@ -51,3 +62,54 @@ def _check_ranks(report: Report, complete: bool) -> None:
         by_text.setdefault(note.what, []).append(note.rank)
     for text, ranks in by_text.items():
         report.ranks("note", np.unique(ranks), text)
+
+
+# -- one rank at a time ------------------------------------------------------------------------------------------------
+
+_ALONE = ProgramClasses(np.zeros(1, np.int32), (np.zeros(1, np.int32),))
+_COLUMNS = ("source_id", "kind", "collective", "group", "src", "dst", "tag", "in_bytes", "out_bytes")
+
+
+class RankByRank:
+    """The check of a job that is too large to hold: `look` at its ranks in ascending order, each of which may then be
+    let go but for its communication, and `finish` with the job of these. The findings are those of `check`."""
+
+    def __init__(self) -> None:
+        self._programs: dict[bytes, int] = {}
+        self._program_of: dict[int, int] = {}
+        self._rows: dict[int, NDArray[np.int64]] = {}
+        self._structure: dict[int, list[Finding]] = {}
+        self._values: dict[tuple[int, str, str, int | None], tuple[Finding, list[int]]] = {}
+
+    def look(self, part: Part, timing: Timing | None) -> Trace:
+        """Checks one rank by itself, with its recorded times; returns what is needed of it when all are there."""
+        trace, rank = part.trace, part.rank
+        program = self._programs.setdefault(structure(trace), len(self._programs))
+        self._program_of[rank] = program
+        report = Report(assemble("rank", [part], timing=timing))
+        if program not in self._structure:
+            check_programs(report, _ALONE)
+            self._structure[program], report.found = report.found, []
+        check_values(report, _ALONE)
+        for finding in report.found:
+            key = program, finding.kind, finding.column, finding.row
+            self._values.setdefault(key, (finding, []))[1].append(rank)
+        rows = np.flatnonzero((trace.kind == Kind.COLL) | (trace.kind == Kind.SEND) | (trace.kind == Kind.RECV))
+        self._rows[rank] = rows
+        return only(trace, rows, _COLUMNS)
+
+    def finish(self, job: Job, *, complete: bool = False) -> list[Finding]:
+        """All findings; `job` has the traces that `look` returned."""
+        report = Report(fold(job))
+        same = classes(np.array([self._program_of[r] for r in job.ranks.tolist()], np.int32))
+        _check_communication(report, same)
+        found = [f if f.row is None or f.rank is None else replace(f, row=int(self._rows[f.rank][f.row]))
+                 for f in report.found]  # fmt: skip
+        report.found = []
+        _check_ranks(report, complete)
+        of = np.array([self._program_of[r] for r in job.ranks.tolist()], np.int32)
+        for program, findings in self._structure.items():
+            found += [replace(f, ranks=ranges(job.ranks[of == program])) for f in findings]
+        found += [replace(f, ranks=ranges(np.array(ranks))) for f, ranks in self._values.values()]
+        report.found += found
+        return report.sorted()

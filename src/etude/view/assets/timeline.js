@@ -1,5 +1,7 @@
 // The timeline: rows of slices on a canvas. Data: a JSON head, then streams of varints (see view/embedded.py).
-const SORTS = ["other", "compute", "communication", "memory", "host", "other"];
+const SORTS = ["other", "compute", "communication", "memory", "host", "other", "copy"];
+const STACK = [1, 6, 2, 3, 4];  // from the bottom of the strip to its top; others are with the last
+const TOP_NAMES = 8;
 const GUTTER = 148, AXIS = 24, ROW = { lane: 20, deep: 13 }, HEAD = 22;
 
 class Timeline {
@@ -15,6 +17,9 @@ class Timeline {
     this.query = "";
     this.showPath = false;
     const ranks = new Set(this.rows.map((r) => r.group));
+    this.groups = [...ranks];
+    this.chosen = new Set(this.first?.length ? this.groups.filter((g) => this.first.includes(g)) : this.groups);
+    this.area = null;
     this.hasBoth = this.rows.some((r) => r.device) && this.rows.some((r) => !r.device);
     this.showHost = !this.hasBoth || ranks.size <= 2;  // with many ranks the devices are what one compares
     this.layout();
@@ -27,7 +32,7 @@ class Timeline {
   decode(bytes) {
     const length = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
     const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
-    Object.assign(this, { names: head.names, rows: head.rows, span: Math.max(1, head.span_ns), hasPath: head.has_path });
+    Object.assign(this, { names: head.names, rows: head.rows, span: Math.max(1, head.span_ns), hasPath: head.has_path, first: head.first });
     let at = 4 + length;
     const stream = (n) => {
       const out = new Float64Array(n);
@@ -71,7 +76,7 @@ class Timeline {
     let y = 0, group = null;
     this.heads = [];
     for (const row of this.rows) {
-      row.hidden = !row.device && !this.showHost;
+      row.hidden = (!row.device && !this.showHost) || !this.chosen.has(row.group);
       if (row.hidden) { row.y = -1e9; row.h = 0; continue; }
       if (row.group !== group) { group = row.group; this.heads.push({ y, label: group }); y += HEAD; }
       row.y = y;
@@ -177,6 +182,7 @@ class Timeline {
       g.textAlign = "left";
       g.fillText(head.label, 12, y + HEAD / 2 + 1);
     }
+    if (this.area) this.drawArea(g, top);
     g.restore();
     g.strokeStyle = c.line;
     g.beginPath(); g.moveTo(GUTTER - .5, 0); g.lineTo(GUTTER - .5, h); g.moveTo(0, AXIS - .5); g.lineTo(w, AXIS - .5); g.stroke();
@@ -186,6 +192,16 @@ class Timeline {
     for (const t of marks) { const x = this.x(t); if (x > GUTTER + 12 && x < w - 24) g.fillText(time(t), x, AXIS / 2); }
     g.textAlign = "right";
     g.fillText(`${time(this.to - this.from, 3)} in view`, GUTTER - 10, AXIS / 2);
+  }
+
+  drawArea(g, top) {
+    const { from, to, y0, y1 } = this.area, a = Math.max(GUTTER, this.x(from)), b = Math.max(a, Math.min(this.width, this.x(to)));
+    g.fillStyle = this.c.critical;
+    g.globalAlpha = .12;
+    g.fillRect(a, AXIS + y0 - top, b - a, y1 - y0);
+    g.globalAlpha = 1;
+    g.strokeStyle = this.c.critical;
+    g.strokeRect(a + .5, AXIS + y0 - top + .5, Math.max(1, b - a - 1), y1 - y0 - 1);
   }
 
   drawRow(g, row, y) {
@@ -240,14 +256,14 @@ class Timeline {
     const g = this.over.getContext("2d"), w = this.plot | 0, h = 34;
     if (!this.sums || this.sumsWidth !== w) {
       this.sumsWidth = w;
-      this.sums = [1, 2, 3, 4].map(() => new Float64Array(w));
+      this.sums = STACK.map(() => new Float64Array(w));
       const device = this.rows.some((r) => r.device);
       let rows = 0;
       for (const row of this.rows) {
-        if (row.deep || row.device !== device) continue;
+        if (row.deep || row.device !== device || !this.chosen.has(row.group)) continue;
         rows++;
         for (let i = row.first; i < row.last; i++) {
-          const into = this.sums[Math.min(4, this.sort[i] || 4) - 1], k = w / this.span, part = this.busy[i] / Math.max(1, this.end[i] - this.start[i]);
+          const place = STACK.indexOf(this.sort[i]), into = this.sums[place < 0 ? STACK.length - 1 : place], k = w / this.span, part = this.busy[i] / Math.max(1, this.end[i] - this.start[i]);
           const a = this.start[i] * k, b = Math.min(this.end[i] * k, w - 1e-6);
           for (let p = a | 0; p <= b; p++) into[p] += part * Math.max(0, Math.min(b, p + 1) - Math.max(a, p));
         }
@@ -263,7 +279,7 @@ class Timeline {
     g.fillText("whole run", GUTTER - 10, h / 2);
     for (let p = 0; p < w; p++) {
       let y = h - 3;
-      this.sums.forEach((s, k) => { const v = s[p] * (h - 6); if (v > 0) { g.fillStyle = this.fill[k + 1][0]; g.fillRect(GUTTER + p, y - v, 1, v); y -= v; } });
+      this.sums.forEach((s, k) => { const v = s[p] * (h - 6); if (v > 0) { g.fillStyle = this.fill[STACK[k]][0]; g.fillRect(GUTTER + p, y - v, 1, v); y -= v; } });
     }
     const a = GUTTER + this.from / this.span * w, b = GUTTER + this.to / this.span * w;
     g.fillStyle = this.c.card;
@@ -330,6 +346,92 @@ class Timeline {
     this.soon();
   }
 
+  // Time by category of what lies in an area: from and to in ns, y0 and y1 on the page of rows. What is inside a call
+  // that is in the area, too, is counted with the call.
+  sum(from, to, y0 = 0, y1 = this.height) {
+    [from, to] = [Math.max(0, Math.min(from, to)), Math.min(this.span, Math.max(from, to))];
+    [y0, y1] = [Math.max(0, Math.min(y0, y1)), Math.min(this.height, Math.max(y0, y1))];
+    const inside = (r) => r && !r.hidden && r.y < y1 && r.y + r.h > y0;
+    const sorts = {}, names = new Map();
+    let lanes = 0, merged = false;
+    this.rows.forEach((row, at) => {
+      if (!inside(row)) return;
+      const nested = row.nested && inside(this.rows[at - 1]) && this.rows[at - 1].group === row.group;
+      if (!nested) lanes++;
+      for (let i = this.after(row, from); i < row.last && this.start[i] < to; i++) {
+        const long = this.end[i] - this.start[i], part = Math.min(to, this.end[i]) - Math.max(from, this.start[i]);
+        if (part <= 0 && long > 0) continue;
+        const ns = part * (long > 0 ? this.busy[i] / long : 0);
+        merged ||= this.count[i] > 1;
+        if (nested) continue;
+        const sort = SORTS[this.sort[i]], entry = sorts[sort] ??= { ns: 0, count: 0 };
+        entry.ns += ns;
+        entry.count += this.count[i];
+        const name = this.name[i] < 0 ? "(several)" : this.names[this.name[i]], of = names.get(name) ?? { ns: 0, count: 0 };
+        names.set(name, { ns: of.ns + ns, count: of.count + this.count[i] });
+      }
+    });
+    this.area = { from, to, y0, y1, lanes, merged, sorts, names: [...names].sort((a, b) => b[1].ns - a[1].ns) };
+    return this.area;
+  }
+
+  tellArea() {
+    const out = $(".area", this.host), area = this.area;
+    out.hidden = !area;
+    this.soon();
+    if (!area) return out.replaceChildren();
+    const make = (tag, text = "", more = {}) => Object.assign(document.createElement(tag), { textContent: text }, more);
+    const long = area.to - area.from, width = Math.max(1, long);
+    const row = (cells, head) => { const tr = make("tr"); cells.forEach((c, k) => { const td = make(head ? "th" : "td"); if (k) td.className = "num"; td.append(c); tr.append(td); }); return tr; };
+    const table = (heads, rows) => { const t = make("table"), h = make("thead"), b = make("tbody"); h.append(row(heads, true)); b.append(...rows.map((r) => row(r))); t.append(h, b); return t; };
+    const dot = (sort) => { const span = make("span"); span.append(make("i", "", { className: `dot s-${sort}` }), ` ${sort}`); return span; };
+    const sorts = Object.entries(area.sorts).sort((a, b) => b[1].ns - a[1].ns);
+    const by = table(["category", "time", "at a time", "slices"], sorts.map(([s, v]) => [dot(s), time(v.ns), (v.ns / width).toFixed(2), v.count.toLocaleString("en")]));
+    const named = table(["name", "time", "slices"], area.names.slice(0, TOP_NAMES).map(([n, v]) => [n.length > 70 ? `${n.slice(0, 69)}…` : n, time(v.ns), v.count.toLocaleString("en")]));
+    const head = make("p"), close = make("button", "Clear", { type: "button" });
+    head.append(make("b", `${time(long, 4)} selected`), ` from ${time(area.from, 6)}, ${area.lanes.toLocaleString("en")} lane${area.lanes === 1 ? "" : "s"}${area.merged ? ", short events merged" : ""} `, close);
+    close.addEventListener("click", () => { this.area = null; this.tellArea(); });
+    const both = make("div", "", { className: "both" });
+    both.append(by, named);
+    out.replaceChildren(head, sorts.length ? both : make("p", "Nothing runs here."));
+  }
+
+  // Groups as text: `0-3, 8` are ranks of all runs, other words are part of a label; nothing is all.
+  choose(text) {
+    const parts = text.split(",").map((p) => p.trim().toLowerCase()).filter(Boolean);
+    const rank = (g) => Number(/(\d+)$/.exec(g)?.[1] ?? -1);
+    const fits = (g, p) => { const m = /^(\d+)(?:\s*-\s*(\d+))?$/.exec(p); return m ? rank(g) >= +m[1] && rank(g) <= +(m[2] ?? m[1]) : g.toLowerCase().includes(p); };
+    this.pickGroups(this.groups.filter((g) => !parts.length || parts.some((p) => fits(g, p))));
+  }
+  pickGroups(groups) {
+    this.chosen = new Set(groups);
+    this.sums = this.area = null;
+    const menu = $(".ranks", this.host);
+    if (menu) {
+      $("summary", menu).textContent = `Ranks: ${this.chosen.size} of ${this.groups.length}`;
+      $$("button[data-group]", menu).forEach((b) => b.setAttribute("aria-pressed", String(this.chosen.has(b.dataset.group))));
+    }
+    this.layout();
+    this.tellArea();
+    this.resize();
+  }
+  bindRanks() {
+    const menu = $(".ranks", this.host);
+    if (this.groups.length < 2) return menu.remove();
+    const list = $(".list", menu);
+    for (const group of this.groups) {
+      const button = Object.assign(document.createElement("button"), { type: "button", textContent: group.replace(/rank (\d+)$/, "$1") });
+      button.dataset.group = group;
+      button.addEventListener("click", () => { const now = new Set(this.chosen); if (!now.delete(group)) now.add(group); this.pickGroups(this.groups.filter((g) => now.has(g))); });
+      list.append(button);
+    }
+    const text = $("input", menu);
+    text.addEventListener("input", () => this.choose(text.value));
+    $('[data-do="all"]', menu).addEventListener("click", () => { text.value = ""; this.pickGroups(this.groups); });
+    $('[data-do="none"]', menu).addEventListener("click", () => this.pickGroups([]));
+    this.pickGroups([...this.chosen]);
+  }
+
   search(text) {
     this.query = text.trim().toLowerCase();
     this.matches = this.query ? this.names.map((n) => n.toLowerCase().includes(this.query)) : null;
@@ -343,9 +445,21 @@ class Timeline {
     const { canvas, host } = this;
     const place = (e) => { const box = canvas.getBoundingClientRect(); return [e.clientX - box.left, e.clientY - box.top]; };
     let drag = null;
-    canvas.addEventListener("pointerdown", (e) => { drag = { x: place(e)[0], from: this.from, to: this.to, moved: false }; canvas.setPointerCapture(e.pointerId); });
+    const down = (y) => y - AXIS + this.view.scrollTop;
+    const stretch = (x, y) => drag.y < AXIS ? this.sum(this.ns(drag.x), this.ns(x)) : this.sum(this.ns(drag.x), this.ns(x), drag.top, down(y));
+    canvas.addEventListener("pointerdown", (e) => {
+      const [x, y] = place(e);
+      if (!(e.shiftKey || this.selecting || y < AXIS) || x < GUTTER) return;
+      drag = { x, y, top: down(y), area: true, moved: false };
+      canvas.setPointerCapture(e.pointerId);
+    });
+    canvas.addEventListener("pointerdown", (e) => { if (drag) return; drag = { x: place(e)[0], from: this.from, to: this.to, moved: false }; canvas.setPointerCapture(e.pointerId); });
     canvas.addEventListener("pointermove", (e) => {
       const [x, y] = place(e);
+      if (drag?.area) {
+        if (Math.abs(x - drag.x) + Math.abs(y - drag.y) > 3) { drag.moved = true; stretch(x, y); this.soon(); }
+        return hideTip();
+      }
       if (drag && Math.abs(x - drag.x) > 3) {
         drag.moved = true;
         canvas.style.cursor = "grabbing";
@@ -354,10 +468,10 @@ class Timeline {
         return hideTip();
       }
       const i = this.at(x, y);
-      canvas.style.cursor = i === null ? "grab" : "pointer";
+      canvas.style.cursor = this.selecting || y < AXIS ? "crosshair" : i === null ? "grab" : "pointer";
       if (i === null) hideTip(); else showTip(this.tell(i), e.clientX, e.clientY);
     });
-    canvas.addEventListener("pointerup", (e) => { if (drag && !drag.moved) this.select(this.at(...place(e))); drag = null; canvas.style.cursor = "grab"; });
+    canvas.addEventListener("pointerup", (e) => { if (drag?.area && drag.moved) { stretch(...place(e)); this.tellArea(); } else if (drag && !drag.moved) this.select(this.at(...place(e))); drag = null; canvas.style.cursor = "grab"; });
     canvas.addEventListener("pointercancel", () => { drag = null; });
     canvas.addEventListener("pointerleave", hideTip);
     canvas.addEventListener("dblclick", (e) => {
@@ -387,8 +501,8 @@ class Timeline {
       const keys = {
         "+": () => this.zoom(.7), "=": () => this.zoom(.7), w: () => this.zoom(.7), "-": () => this.zoom(1.43), s: () => this.zoom(1.43),
         a: () => this.move(-.2), d: () => this.move(.2), ArrowLeft: () => next(-1), ArrowRight: () => next(1), ArrowUp: () => row(-1), ArrowDown: () => row(1),
-        0: () => this.show(0, this.span), Home: () => this.show(0, this.span), Escape: () => this.select(null),
-        "/": () => $("input", host).focus(), h: () => $('[data-do="host"]', host)?.click(), p: () => $('[data-do="path"]', host)?.click(),
+        0: () => this.show(0, this.span), Home: () => this.show(0, this.span), Escape: () => { this.area = null; this.tellArea(); this.select(null); }, m: () => { this.sum(this.from, this.to); this.tellArea(); },
+        "/": () => $('input[type="search"]', host).focus(), h: () => $('[data-do="host"]', host)?.click(), p: () => $('[data-do="path"]', host)?.click(),
         Enter: () => { if (this.pick !== null) { const pad = (this.end[this.pick] - this.start[this.pick]) * .25 + 1; this.show(this.start[this.pick] - pad, this.end[this.pick] + pad); } },
       };
       const act = keys[e.key] ?? keys[e.key.toLowerCase()];
@@ -402,7 +516,7 @@ class Timeline {
     this.view.addEventListener("scroll", () => { this.soon(); hideTip(); }, { passive: true });
     const press = { in: () => this.zoom(.6), out: () => this.zoom(1.67), left: () => this.move(-.4), right: () => this.move(.4), fit: () => this.show(0, this.span) };
     for (const [name, act] of Object.entries(press)) $(`[data-do="${name}"]`, host).addEventListener("click", act);
-    const find = $("input", host);
+    const find = $('input[type="search"]', host);
     find.addEventListener("input", () => this.search(find.value));
     find.addEventListener("keydown", (e) => { if (e.key === "Escape") { find.value = ""; this.search(""); canvas.focus(); } });
     const threads = $('[data-do="host"]', host);
@@ -411,6 +525,9 @@ class Timeline {
       threads.setAttribute("aria-pressed", String(this.showHost));
       threads.addEventListener("click", () => { this.showHost = !this.showHost; threads.setAttribute("aria-pressed", String(this.showHost)); this.layout(); this.resize(); });
     }
+    const area = $('[data-do="area"]', host);
+    area.addEventListener("click", () => { this.selecting = !this.selecting; area.setAttribute("aria-pressed", String(this.selecting)); });
+    this.bindRanks();
     const path = $('[data-do="path"]', host);
     if (!this.hasPath) path.remove();
     else path.addEventListener("click", () => { this.showPath = !this.showPath; path.setAttribute("aria-pressed", String(this.showPath)); this.soon(); });

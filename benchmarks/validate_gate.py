@@ -1,0 +1,59 @@
+"""How often the gate of `etude compare --fail-if` is wrong: false alarms without a change, regressions that it misses.
+
+    python benchmarks/validate_gate.py [--cases 2000]
+
+Step times are drawn with fixed seeds: normal noise, skewed noise, hiccups (one step in ten takes three times as long),
+and steps that are like the one before them. A false alarm is a failure of `step > +0%`, the limit that raises most.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.analyse.noise import shift
+
+F64 = NDArray[np.float64]
+COUNTS = (3, 5, 8, 12, 40, 100)
+
+
+def drawn(rng: np.random.Generator, count: int, kind: str) -> F64:
+    if kind == "normal, 2%":
+        return rng.normal(1, 0.02, count)
+    if kind == "skewed, 2%":
+        return 1 + rng.exponential(0.02, count)
+    if kind == "hiccups":
+        return rng.normal(1, 0.01, count) * np.where(rng.random(count) < 0.1, 3.0, 1.0)
+    level, found = rng.normal(0, 0.02), np.empty(count)
+    for i in range(count):
+        level = 0.5 * level + rng.normal(0, 0.02 * np.sqrt(0.75))
+        found[i] = 1 + level
+    return found
+
+
+def failures(kind: str, count: int, change: float, limit: float, cases: int) -> float:
+    """Share of cases in which `step > limit` fails."""
+    rng = np.random.default_rng(count)
+    failed = 0
+    for _ in range(cases):
+        found = shift(drawn(rng, count, kind), change * drawn(rng, count, kind))
+        beyond = found.ratio is not None and found.ratio > 1 + limit
+        failed += beyond and found.interval is not None and found.interval[0] > 1
+    return failed / cases
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=2000)
+    cases = parser.parse_args().cases
+    print(f"{'noise':16} {'change':>8} {'limit':>6}  " + " ".join(f"{n:>4} steps" for n in COUNTS))
+    for kind in ("normal, 2%", "skewed, 2%", "hiccups", "alike, 2%"):
+        for change, limit in ((1.0, 0.0), (1.0, 0.03), (1.05, 0.03), (1.1, 0.03)):
+            shares = [failures(kind, n, change, limit, cases) for n in COUNTS]
+            print(f"{kind:16} {change - 1:>+8.0%} {limit:>+6.0%}  " + " ".join(f"{s:>10.1%}" for s in shares))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,198 @@
+"""Step time over a run, or over many recordings of one job: trend, cycle, residual; who changed, since when; what comes
+next. Ranks are compared with their own past, and with one another given the work that they had."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from etude.analyse.changes import LEAST, Change, change_points
+from etude.analyse.expected import expected
+from etude.analyse.periods import find_period
+from etude.analyse.samples import Samples
+from etude.analyse.series import Parts, decompose, level_and_drift, spread
+from etude.analyse.trend_words import Finding, told_changes, told_drift, told_period, told_slow
+from etude.errors import UsageError
+
+__all__ = ["Trend", "record", "trend"]
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+LEAST_SLOW: Final = 0.06
+"""A rank is slower than the others from here on."""
+SURE: Final = 5.0
+"""Standard errors above the others from which a rank is named."""
+MOST_NAMED: Final = 4
+"""One rank in so many may be slower than the others, or drift alone."""
+FEWEST: Final = 3
+"""Ranks of which one can be slower than the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePoint:
+    step: int
+    rank: int | None
+    """None: the job as a whole."""
+    ratio: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trend:
+    """What is told of samples; `parts` and `explained` add up to the job's values."""
+
+    samples: Samples
+    parts: Parts
+    explained: NDArray[Any]
+    """What the work of each step explains of its value; zeros where nothing is known of work, or it is all alike."""
+    changes: tuple[ChangePoint, ...]
+    findings: tuple[Finding, ...]
+    used_work: bool
+
+
+def trend(samples: Samples, *, period: int | None = None, least: float = LEAST, use_work: bool = True) -> Trend:
+    """The trend of samples. `period` as in `decompose`; `least` is the least change that is told; `use_work` takes
+    what the amount of work explains out of the values first, where it is known."""
+    if not 0 <= least < 10:
+        raise UsageError(f"a least change of {least}", hint="0.03 is 3 %")
+    values = samples.job
+    work = samples.work if use_work else None
+    own, explained = _given_the_work(samples, values, work)
+    rest = values - explained
+    parts = decompose(rest.astype(np.int64) if samples.whole else rest, period=period, least=least)
+    cycle = parts.period or (_period_of_ranks(own) if period is None else 0)
+    level = _without_cycle(own, cycle)
+    by_rank = _rank_changes(level, least)
+    changes = [ChangePoint(int(samples.steps[c.at]), None, c.ratio, c.score) for c in parts.changes]
+    ranks = samples.ranks.tolist()
+    if len(ranks) > 1:
+        changes += [ChangePoint(int(samples.steps[c.at]), ranks[r], c.ratio, c.score) for r, c in by_rank]
+    changes.sort(key=lambda c: (c.step, -1 if c.rank is None else c.rank))
+    found = told_changes(samples, list(parts.changes), by_rank)
+    found += told_period(samples, parts, own, cycle, least)
+    found += told_drift(samples, parts, _drifting(level, by_rank, least), least)
+    named = {rank for finding in found for rank in finding.ranks if finding.kind != "every_nth_step"}
+    found += told_slow([(r, f) for r, f in _slow_ranks(own) if ranks[r] not in named], ranks, work is not None)
+    return Trend(samples, parts, explained, tuple(changes), tuple(found), work is not None)
+
+
+def record(found: Trend) -> dict[str, Any]:
+    """A trend as plain values: what `etude trend --json` prints."""
+    samples, parts = found.samples, found.parts
+    last = parts.trend[-1] if len(parts.trend) else None
+    return {
+        "value": samples.name,
+        "unit": "ns" if samples.whole else "",
+        "ranks": samples.ranks.tolist(),
+        "steps": samples.steps.tolist(),
+        "series": (parts.trend + parts.cycle + parts.residual + found.explained).tolist(),
+        "trend": parts.trend.tolist(),
+        "cycle": parts.cycle.tolist(),
+        "residual": parts.residual.tolist(),
+        "work": found.explained.tolist() if found.explained.any() else None,
+        "work_known": found.used_work,
+        "period": parts.period or None,
+        "level": last,
+        "slope": parts.slope,
+        "change_points": [{"step": c.step, "rank": c.rank, "ratio": c.ratio, "score": c.score} for c in found.changes],
+        "residual_spread": spread(parts),
+        "findings": [asdict(finding) for finding in found.findings],
+    }
+
+
+# -- ranks -------------------------------------------------------------------------------------------------------------
+
+
+def _given_the_work(samples: Samples, values: F64, work: F64 | None) -> tuple[F64, NDArray[Any]]:
+    """(each rank's own values as they would be with the usual amount of work, what work explains of the job's)."""
+    nothing = np.zeros(len(values), np.int64 if samples.whole else np.float64)
+    if work is None:
+        return samples.own, nothing
+    told = expected(samples.own, work)
+    own = samples.own * (float(np.nanmedian(told)) / told)
+    if samples.own is samples.values:
+        return own, _whole(values - np.nanmedian(own, axis=0), samples.whole)
+    # a step lasts as long as its longest rank
+    of_job = expected(values, np.nanmax(work, axis=0))
+    return own, _whole(of_job - float(np.median(of_job)), samples.whole)
+
+
+def _whole(values: F64, whole: bool) -> NDArray[Any]:
+    return np.rint(values).astype(np.int64) if whole else values
+
+
+def _period_of_ranks(own: F64) -> int:
+    """A period that shows on the slowest rank of each step alone."""
+    slowest = np.nanmax(own, axis=0)
+    return find_period(slowest - np.median(slowest)) if len(own) > 1 else 0
+
+
+def _without_cycle(own: F64, period: int) -> F64:
+    """Each rank's values without what comes again: the middle of each phase over the middle of the cycle around it."""
+    if not period or 2 * period > own.shape[1]:
+        return own
+    width = 2 * (period // 2) + 1
+    padded = np.pad(own, ((0, 0), (width // 2, width // 2)), mode="reflect")
+    found = own.copy()
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a stretch without values has no middle
+        for row, values in enumerate(own):
+            level = np.nanmedian(sliding_window_view(padded[row], width), axis=1)
+            away = np.append(values - level, np.full(-len(values) % period, np.nan))
+            cycle = np.nanmedian(away.reshape(-1, period), axis=0)
+            found[row] -= np.resize(np.nan_to_num(cycle - np.nanmedian(cycle)), len(values))
+    return found
+
+
+def _rank_changes(own: F64, least: float) -> list[tuple[int, Change]]:
+    """(row of the rank, change) of all ranks; places are columns of the samples."""
+    found = []
+    for row, values in enumerate(own):
+        seen = np.flatnonzero(~np.isnan(values))
+        told = change_points(values[seen], least=least, among=len(own))
+        found += [(row, Change(int(seen[c.at]), c.before, c.after, c.score)) for c in told]
+    return found
+
+
+def _drifting(own: F64, changes: list[tuple[int, Change]], least: float) -> list[tuple[int, float]]:
+    """(row, growth over the samples) of ranks that drift away from the others; few of many."""
+    if len(own) < FEWEST:
+        return []
+    changed = {row for row, _ in changes}
+    with np.errstate(all="ignore"):
+        apart = own / np.nanmedian(own, axis=0)
+    found = []
+    for row, values in enumerate(apart):
+        x = values[~np.isnan(values)]
+        if row in changed or not len(x):
+            continue
+        level, slope, _ = level_and_drift(x, [])
+        growth = slope * len(x) / max(float(level[0]), 1e-300)
+        if abs(growth) >= max(least, LEAST):
+            found.append((row, growth))
+    return found if len(found) * MOST_NAMED <= len(own) else []
+
+
+def _slow_ranks(own: F64) -> list[tuple[int, float]]:
+    """(row, factor) of ranks that are slower than the others all along; few of many."""
+    if len(own) < FEWEST:
+        return []
+    with np.errstate(all="ignore"):
+        log = np.log(own)
+        apart = log - np.nanmedian(log, axis=0)
+        middle = np.nanmedian(apart, axis=1)
+        count = (~np.isnan(apart)).sum(axis=1)
+        within = 1.4826 * np.nanmedian(np.abs(apart - middle[:, None]), axis=1) * 1.2533 / np.sqrt(np.maximum(count, 1))
+        middle = middle - np.nanmedian(middle)
+        among = 1.4826 * float(np.nanmedian(np.abs(middle)))
+        error = np.maximum(np.maximum(within, among), 1e-3)
+        named = np.flatnonzero((middle > np.log1p(LEAST_SLOW)) & (middle > SURE * error))
+    if len(named) * MOST_NAMED > len(own):
+        return []
+    return [(row, float(np.exp(middle[row]))) for row in named.tolist()]

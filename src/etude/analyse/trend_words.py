@@ -1,0 +1,204 @@
+"""What a trend shows, by name and in words: ranks that changed, at once or alone; steps that come again; drifts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.analyse.changes import Change
+from etude.analyse.samples import Samples
+from etude.analyse.series import Parts
+from etude.model.job import ranges
+
+F64 = NDArray[np.float64]
+
+KINDS: Final = (
+    "throttled_half", "throttled_ranks", "throttled_all", "changed_rank", "change", "every_nth_step", "cycle", "drift",
+    "slow_rank",
+)  # fmt: skip
+NEAR: Final = 1
+"""Steps that changes of several ranks may lie apart and still be one."""
+HALF: Final = (0.4, 0.6)
+ALL: Final = 0.9
+FEW_PHASES: Final = 3
+"""One phase in so many may stand out for a cycle to be steps that come again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    kind: str
+    """One of KINDS."""
+    text: str
+    ranks: tuple[int, ...] = ()
+    """Empty: the job as a whole."""
+    step: int | None = None
+    """First step in which it shows."""
+    ratio: float | None = None
+    """New level over the old; slow steps over the others; a slow rank over its peers; end over beginning of a drift."""
+    every: int | None = None
+    """Steps from one slow step, or one cycle, to the next."""
+
+
+def told_changes(samples: Samples, of_job: list[Change], by_rank: list[tuple[int, Change]]) -> list[Finding]:
+    """Changes of level: many ranks at once, single ranks, and the job where no rank explains it."""
+    found, explained = [], []
+    for members in _at_once(by_rank):
+        explained += [c.at for _, c in members]
+        found.append(_together(samples, members))
+    for change in of_job:
+        if not any(abs(change.at - at) <= NEAR for at in explained):
+            step = int(samples.steps[change.at])
+            found.append(Finding("change", f"{_what(samples)} {_moved(change.ratio)} from step {step} on",
+                                 step=step, ratio=change.ratio))  # fmt: skip
+    return found
+
+
+def _at_once(by_rank: list[tuple[int, Change]]) -> list[list[tuple[int, Change]]]:
+    """Changes of several ranks in the same direction and at much the same time."""
+    groups: list[list[tuple[int, Change]]] = []
+    for row, change in sorted(by_rank, key=lambda rc: rc[1].at):
+        for group in groups:
+            near = abs(int(np.median([c.at for _, c in group])) - change.at) <= NEAR
+            if near and (group[0][1].ratio > 1) == (change.ratio > 1) and all(r != row for r, _ in group):
+                group.append((row, change))
+                break
+        else:
+            groups.append([(row, change)])
+    return groups
+
+
+def _together(samples: Samples, members: list[tuple[int, Change]]) -> Finding:
+    ranks = sorted(int(samples.ranks[row]) for row, _ in members)
+    step = int(samples.steps[int(np.median([c.at for _, c in members]))])
+    ratio = float(np.median([c.ratio for _, c in members]))
+    share = len(ranks) / len(samples.ranks)
+    kind, who = "changed_rank", f"rank {ranks[0]}"
+    if len(samples.ranks) == 1:
+        kind, who = "change", _what(samples)
+    elif len(ranks) > 1:
+        which = f"{len(ranks)} of {len(samples.ranks)} ranks ({ranges(np.array(ranks))})"
+        kind, who = "throttled_ranks", which
+        if HALF[0] <= share <= HALF[1]:
+            kind, who = "throttled_half", f"half of all ranks, {ranges(np.array(ranks))},"
+        elif share >= ALL:
+            kind, who = "throttled_all", which
+    many = len(ranks) > 1 and kind != "change"
+    slower = samples.whole and kind != "change"  # whole numbers are nanoseconds
+    moved, whose = _moved(ratio, many=many, slower=slower), "their" if many else "its"
+    text = f"{who} {moved} from step {step} on, against {whose} own past"
+    return Finding(kind, text, tuple(ranks) if len(samples.ranks) > 1 else (), step, ratio)
+
+
+def told_period(samples: Samples, parts: Parts, own: F64, period: int, least: float) -> list[Finding]:
+    """Steps that come again: every tenth, or a cycle without single steps that stand out."""
+    found = _own_period(samples, own, period, least) if period and not parts.period else None
+    if found is not None:
+        return [found]
+    if not parts.period:
+        return []
+    level = float(np.median(parts.trend))
+    one = parts.cycle[: parts.period].astype(np.float64) / (level or 1.0)
+    slow = np.flatnonzero(one > max(least, 0.5 * float(one.max())))
+    if len(slow) and len(slow) * FEW_PHASES <= parts.period and -float(one.min()) < 0.5 * float(one.max()):
+        ratio = 1 + float(one[slow].mean())
+        ranks = _ranks_that_repeat(samples, own, parts.period, slow, ratio)
+        return [_every(samples, parts.period, slow, ratio, ranks)]
+    swing = float(one.max() - one.min())
+    if swing < least:
+        return []
+    text = f"{_what(samples)} goes up and down by {swing:.1%} of its level, and comes again every {parts.period} steps"
+    return [Finding("cycle", text, ratio=1 + swing, every=parts.period)]
+
+
+def _own_period(samples: Samples, own: F64, period: int, least: float) -> Finding | None:
+    """Slow steps that only some ranks' own work shows."""
+    phases: dict[int, list[int]] = defaultdict(list)
+    factors = []
+    for row, values in enumerate(own):
+        shown = _phases(values, period)
+        slow = np.flatnonzero(shown > 1 + max(least, 0.5 * (shown.max() - 1)))
+        if len(slow) and len(slow) * FEW_PHASES <= period:
+            factors.append(float(shown[slow].mean()))
+            for phase in slow.tolist():
+                phases[phase].append(row)
+    if not phases:
+        return None
+    most = max(len(rows) for rows in phases.values())
+    which = np.array(sorted(p for p, rows in phases.items() if 2 * len(rows) >= most))
+    ranks = sorted({int(samples.ranks[row]) for p in which.tolist() for row in phases[p]})
+    return _every(samples, period, which, float(np.median(factors)), ranks)
+
+
+def _phases(values: F64, period: int) -> F64:
+    """The middle of each phase of a cycle over that of all samples."""
+    padded = np.full(-(-len(values) // period) * period, np.nan)
+    padded[: len(values)] = values
+    found: F64 = np.nanmedian(padded.reshape(-1, period), axis=0) / np.nanmedian(values)
+    return found
+
+
+def _ranks_that_repeat(samples: Samples, own: F64, period: int, slow: NDArray[np.intp], ratio: float) -> list[int]:
+    """Ranks whose own work is longer in these steps; empty where all are, or none is."""
+    half = 1 + (ratio - 1) / 2
+    rows = [row for row, values in enumerate(own) if _phases(values, period)[slow].mean() > half]
+    return [] if len(rows) in (0, len(own)) else [int(samples.ranks[row]) for row in rows]
+
+
+def _every(samples: Samples, period: int, slow: NDArray[np.intp], ratio: float, ranks: list[int]) -> Finding:
+    first = int(slow[0])
+    where = [int(samples.steps[i]) for i in range(len(samples)) if i % period in set(slow.tolist())]
+    shown = ", ".join(map(str, where[:3])) + (", …" if len(where) > 3 else "")
+    which = f"every {_nth(period)} step" if len(slow) == 1 else f"{len(slow)} steps of every {period}"
+    text = f"{which} takes {ratio - 1:.1%} longer than the others (steps {shown})"
+    if ranks:
+        text += f", because of rank{'s' if len(ranks) > 1 else ''} {ranges(np.array(ranks))}"
+    return Finding("every_nth_step", text, tuple(ranks), int(samples.steps[first]), ratio, period)
+
+
+def told_drift(samples: Samples, parts: Parts, by_rank: list[tuple[int, float]], least: float) -> list[Finding]:
+    """Slow changes: of the job since its last change of level, and of ranks that drift away from the others."""
+    found = []
+    first = parts.changes[-1].at if parts.changes else 0
+    beginning, seen = float(parts.trend[first]) if len(parts.trend) else 0.0, len(parts.trend) - first
+    growth = parts.slope * (seen - 1) / beginning if beginning else 0.0
+    if abs(growth) >= least:
+        step = int(samples.steps[first])
+        text = (f"{_what(samples)} drifts {'up' if growth > 0 else 'down'} by {abs(growth) / (seen - 1):.2%} a step, "
+                f"{abs(growth):.1%} from step {step} to {int(samples.steps[-1])}")  # fmt: skip
+        found.append(Finding("drift", text, step=step, ratio=1 + growth))
+    for row, rank_growth in by_rank:
+        rank = int(samples.ranks[row])
+        text = f"rank {rank} drifts {'up' if rank_growth > 0 else 'down'} by {abs(rank_growth):.1%} against the others"
+        found.append(Finding("drift", text, (rank,), int(samples.steps[0]), 1 + rank_growth))
+    return found
+
+
+def told_slow(slow: list[tuple[int, float]], ranks: list[int], given_work: bool) -> list[Finding]:
+    """Ranks that are slower than the others all along."""
+    than = "the others with as much work" if given_work else "the others"
+    return [
+        Finding("slow_rank", f"rank {ranks[row]} is {factor - 1:.1%} slower than {than}, all along",
+                (ranks[row],), None, factor)
+        for row, factor in slow
+    ]  # fmt: skip
+
+
+def _what(samples: Samples) -> str:
+    return samples.name.replace("_", " ")
+
+
+def _moved(ratio: float, *, many: bool = False, slower: bool = False) -> str:
+    if not np.isfinite(ratio):
+        return f"rise{'' if many else 's'} from 0"
+    way = ("faster", "slower") if slower else ("lower", "higher")
+    return f"{'are' if many else 'is'} {abs(ratio - 1):.1%} {way[ratio > 1]}"
+
+
+def _nth(number: int) -> str:
+    words = {2: "second", 3: "third", 4: "fourth", 5: "fifth", 6: "sixth", 7: "seventh", 8: "eighth", 9: "ninth"}
+    words |= {10: "tenth", 12: "twelfth", 20: "twentieth"}
+    return words.get(number, f"{number}th")

@@ -1,0 +1,47 @@
+"""How long each rank is in collectives, and how much of that it waits for members that come later.
+
+A member waits from its start until its transfer begins, `transfer` before its end (`collectives` has the definition).
+Collectives of one rank may overlap, so times are those of unions: a rank waits while it is in a collective and none of
+its collectives transfers. So no rank waits longer than the run.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.analyse.operations import calls
+from etude.kernels.intervals import covered
+from etude.model.run import Run
+from etude.model.schema import UNKNOWN
+
+__all__ = ["waiting"]
+
+I64 = NDArray[np.int64]
+
+
+def waiting(run: Run) -> pa.Table:
+    """A row a rank: in_collectives_ns, wait_ns; of collectives of which more than one member was seen."""
+    found = calls(run)
+    seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
+    call = found.of
+    seen &= np.bincount(call[seen], minlength=len(found))[call] > 1
+    start, end, call, at = found.start_ns[seen], found.end_ns[seen], call[seen], found.at[seen]
+    transfer = np.full(len(found), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(transfer, call, end - start)
+    total, moving = np.zeros(len(run.job), np.int64), np.zeros(len(run.job), np.int64)
+    order = np.lexsort((start, at))
+    bounds = np.searchsorted(at[order], np.arange(len(run.job) + 1))
+    for i in range(len(run.job)):
+        mine = order[bounds[i] : bounds[i + 1]]
+        total[i] = _length(start[mine], end[mine])
+        moving[i] = _length(end[mine] - transfer[call[mine]], end[mine])
+    return pa.table(
+        {"rank": pa.array(run.job.ranks, pa.int32()), "in_collectives_ns": total, "wait_ns": total - moving}
+    )
+
+
+def _length(start: I64, end: I64) -> int:
+    """Of the union of intervals."""
+    return int(covered(start, end, np.argsort(start, kind="stable")))

@@ -1,0 +1,14 @@
+"""Many runs in one place: what analyses say of each, as Parquet files that DuckDB, pandas and polars open."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.archive.entry import Entry as Entry
+    from etude.archive.entry import entry_of as entry_of
+    from etude.archive.entry import fingerprint as fingerprint
+    from etude.archive.lake import Lake as Lake
+    from etude.archive.schema import TABLES as TABLES
+
+__getattr__ = face(__name__)

@@ -1,0 +1,87 @@
+"""Several runs of one program, as `compare` takes them on each side: a folder of runs, or one run."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from etude.cli.runs import open_run
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.analyse.gate_samples import Sampled
+    from etude.machine.system import Device
+    from etude.model.run import Run
+
+_RANK = re.compile(r"(?P<name>.+)\.\d+\.et(\.gz|\.zst)?")
+
+
+def runs_at(path: Path) -> list[Path]:
+    """The runs at a place: the one that it is, those of several names in one folder, or those in folders within it."""
+    from etude import opening
+
+    if not path.is_dir():
+        return [path]
+    try:
+        kind = opening.sniff(path)
+    except UsageError:
+        inner = [place for place in sorted(path.iterdir(), key=_by_number) if place.is_dir() and _is_run(place)]
+        return inner or [path]  # what is wrong with it, opening it will say
+    names: list[str] = []
+    if kind.holds is opening.is_run:
+        from etude.ingest import runs
+
+        names = list(runs.runs_in(path))
+    elif not opening.is_columns(path):
+        found = [_RANK.fullmatch(place.name) for place in path.iterdir()]
+        names = sorted({one["name"] for one in found if one is not None})
+    return [path / name for name in sorted(names, key=_number)] if len(names) > 1 and all(names) else [path]
+
+
+def _is_run(place: Path) -> bool:
+    from etude import opening
+
+    try:
+        opening.sniff(place)
+    except UsageError:
+        return False
+    return True
+
+
+def _number(name: str) -> list[tuple[int, str]]:
+    """For sorting: `run10` behind `run9`."""
+    return [(int(part) if part.isdecimal() else -1, part) for part in re.split(r"(\d{1,18})", name)]
+
+
+def _by_number(place: Path) -> list[tuple[int, str]]:
+    return _number(place.name)
+
+
+def opened_runs(path: Path, workers: int, system: str = "", times: Path | None = None) -> "list[tuple[Path, Run]]":
+    """The runs at a place, each with its own."""
+    places = runs_at(path)
+    if len(places) > 1 and times is not None:
+        raise UsageError("times of a file are of one run", where=str(path), hint=f"name one of {len(places)} runs")
+    return [(place, open_run(place, None, workers, system, times)) for place in places]
+
+
+def sampled(place: Path, run: "Run", device: "Device | None", *, memory: bool) -> "Sampled":
+    """A run with what else is known of it; `memory` where that is asked for."""
+    from etude.analyse.gate_samples import Sampled
+
+    return Sampled(run, device, _allocated(place) if memory and run.timing is run.job.timing else None)
+
+
+def _allocated(place: Path) -> float | None:
+    """The most that a profiler saw allocated on a device, over the ranks of a run."""
+    from etude.analyse.memory import peaks
+    from etude.cli.report import allocated
+    from etude.ingest import runs
+
+    files = [place] if place.is_file() else [rank.device for found in runs.runs_in(place).values() for rank in found]
+    most = []
+    for file in files:
+        found = allocated(file)
+        rows = peaks(found).to_pylist() if found is not None and len(found) else []
+        on_device = [row for row in rows if row["device"] != "cpu"] or rows
+        most += [float(row["most_allocated_bytes"]) for row in on_device]
+    return max(most, default=None)

@@ -1,0 +1,183 @@
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from etude.cli.app import ANALYSE, app
+from etude.cli.inputs import Workers
+from etude.cli.output import AsJson, emit, progress, say
+from etude.cli.runs import OnSystem, TimesFile, open_run
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.analyse.samples import Samples
+    from etude.analyse.trend import Trend
+    from etude.model.run import Run
+
+NONE = "none"
+AUTO = "auto"
+MOST_AHEAD = 1_000_000
+"""Steps that can be forecast."""
+
+
+@app.command(rich_help_panel=ANALYSE)
+def trend(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A run, whose steps are followed; several recordings of one job, in the order of their start; or one "
+            "CSV or Parquet file of values.",
+            show_default=False,
+        ),
+    ],
+    value: Annotated[
+        str, typer.Option(help="What is followed: `step_time`, `compute`, `idle`, ...; of a table, a column.")
+    ] = "step_time",
+    period: Annotated[str, typer.Option(help="Steps in a cycle; `auto` looks for one, `none` does not.")] = AUTO,
+    forecast: Annotated[str, typer.Option(help="Tell what comes next: `20` steps, or a time, `7d`.")] = "",
+    work: Annotated[
+        str,
+        typer.Option(
+            help="Amount of work: `auto` takes the trace's FLOPs, `none` nothing, or a CSV: step,rank,tokens."
+        ),
+    ] = AUTO,
+    least: Annotated[float, typer.Option(min=0, help="Least change of level that is told.")] = 0.03,
+    detect: Annotated[bool, typer.Option("--detect", help="Print the findings alone.")] = False,
+    system: OnSystem = "",
+    timing: TimesFile = None,
+    workers: Workers = 0,
+    json: AsJson = False,
+) -> None:
+    """Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast
+
+    etude trend run/
+    etude trend windows/*/ --forecast 7d
+    etude trend run/ --json > trend.json; etude simulate job/ --system dgx-h100 --jitter @trend.json
+    etude trend metrics.parquet --value step_time --detect
+    """
+    from etude.analyse.trend import record
+    from etude.analyse.trend import trend as analyse
+
+    samples = _samples(paths, value, _Source(system, timing, workers))
+    samples = _with_work(samples, work)
+    with progress("following"):
+        found = analyse(samples, period=_period(period), least=least, use_work=work != NONE)
+    shown: dict[str, Any] = record(found)
+    if forecast:
+        shown["forecast"] = _forecast(found, forecast)
+    _show(shown, detect=detect, json=json)
+
+
+class _Source(NamedTuple):
+    """Where times come from, if not from the recording."""
+
+    system: str
+    timing: Path | None
+    workers: int
+
+    def open(self, path: Path) -> "Run":
+        return open_run(path, None, self.workers, self.system, self.timing)
+
+
+def _samples(paths: list[Path], value: str, source: _Source) -> "Samples":
+    from etude.analyse.samples import from_table, of_run, of_runs
+    from etude.store.tables import is_table, read_table
+
+    if any(is_table(path) for path in paths):
+        if len(paths) > 1:
+            raise UsageError(f"{len(paths)} files, of which one is a table", hint="one table, or runs")
+        return from_table(read_table(paths[0]), value, where=str(paths[0]))
+    if len(paths) == 1:
+        return of_run(source.open(paths[0]), value)
+    if source.timing is not None:
+        raise UsageError(f"one file of times for {len(paths)} recordings", hint="--timing goes with one run")
+    with progress("reading recordings", len(paths)) as advance:
+        runs = []
+        for path in paths:
+            runs.append(source.open(path))
+            advance(1)
+    found = of_runs(runs, value)
+    if len(set(found.start_ns.tolist())) < len(paths):
+        say("note: recordings that begin at one time are taken in the order given")
+    return found
+
+
+def _with_work(samples: "Samples", work: str) -> "Samples":
+    from etude.analyse.samples import with_work, work_of_table
+    from etude.store.tables import read_table
+
+    if work in (AUTO, NONE):
+        return samples
+    return with_work(samples, work_of_table(samples, read_table(Path(work)), where=work))
+
+
+def _period(text: str) -> int | None:
+    if text in (AUTO, NONE):
+        return None if text == AUTO else 0
+    if not text.isdecimal():
+        raise UsageError(f"--period: `{text}` is not a number of steps", hint="10, auto, none")
+    return int(text)
+
+
+def _forecast(found: "Trend", text: str) -> list[dict[str, Any]]:
+    """The next steps: their numbers and values, and where times are known, when they begin."""
+    import numpy as np
+
+    from etude.analyse.series import forecast
+    from etude.units import parse_time
+
+    steps, start = found.samples.steps, found.samples.start_ns
+    known = len(start) > 1 and int(start.min()) > np.iinfo(np.int64).min
+    apart_ns = int(np.median(np.diff(start))) if known else 0
+    if text.isdecimal():
+        ahead = int(text)
+    elif apart_ns > 0:
+        ahead = -(-parse_time(text) // apart_ns)
+    else:
+        raise UsageError(
+            f"--forecast: nothing says how many steps `{text}` are", hint="a number of steps, or a time column"
+        )
+    if not 1 <= ahead <= MOST_AHEAD:
+        raise UsageError(f"--forecast: {ahead:,} steps", hint=f"1 to {MOST_AHEAD:,}")
+    values = forecast(found.parts, ahead)
+    numbers = int(steps[-1]) + 1 + np.arange(ahead)
+    whole = found.samples.whole
+    rows: list[dict[str, Any]] = [
+        {"step": n, "value": round(v) if whole else v} for n, v in zip(numbers.tolist(), values.tolist(), strict=True)
+    ]
+    if apart_ns > 0:
+        for i, row in enumerate(rows):
+            row["start_ns"] = int(start[-1]) + (i + 1) * apart_ns
+    return rows
+
+
+def _show(shown: dict[str, Any], *, detect: bool, json: bool) -> None:
+    if json:
+        kept = ("value", "period", "change_points", "residual_spread", "findings")
+        emit({name: shown[name] for name in kept} if detect else shown, json=True)
+        return
+    if not detect:
+        emit(_summary(shown))
+        if "forecast" in shown:
+            emit(shown["forecast"])
+    if shown["findings"]:
+        emit([{"finding": found["kind"], "text": found["text"]} for found in shown["findings"]])
+    if not shown["findings"]:
+        say("nothing stands out: no change, no cycle, no drift, no slow rank")
+
+
+def _summary(shown: dict[str, Any]) -> dict[str, Any]:
+    from etude.units import format_time
+
+    def said(value: float) -> str:
+        return format_time(round(value)) if shown["unit"] == "ns" else f"{value:.6g}"
+
+    series = shown["series"]
+    found = {"value": shown["value"], "steps": f"{len(series):,}", "ranks": f"{len(shown['ranks']):,}"}
+    found["mean"] = said(sum(series) / len(series))
+    found["level at the end"] = said(shown["level"])
+    found["drift a step"] = said(shown["slope"]) if shown["slope"] else "none"
+    found["period"] = f"{shown['period']} steps" if shown["period"] else "none"
+    found["changes"] = f"{len(shown['change_points'])}"
+    found["residual spread"] = f"{shown['residual_spread']:.2%}"
+    return found

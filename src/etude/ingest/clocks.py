@@ -1,0 +1,87 @@
+"""Whether times of different ranks can be compared, and how far their clocks are apart.
+
+Ranks of one machine share a clock, those of several may not. A collective that nobody leaves before all came tells:
+where a member was done before another began, the two clocks differ. Where the ends of all such collectives are the same
+distance apart, within what clocks are read to, that distance is the clocks'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.model.schema import Collective
+
+I64 = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+NOISE_NS: Final = 20_000
+"""Times of two processes of one machine agree within this."""
+FEWEST: Final = 4
+"""Collectives that must agree on an offset."""
+_TOGETHER: Final = (
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.REDUCE_SCATTER_BLOCK,
+    Collective.BARRIER,
+)
+"""What nobody leaves before all have come; an all-to-all may have nothing for some."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupCalls:
+    """Collectives of one group: a row a member, a column a call."""
+
+    at: I64
+    """Position of each member among the ranks."""
+    collective: NDArray[np.uint8]
+    start_ns: I64
+    end_ns: I64
+
+    @property
+    def together(self) -> Bools:
+        return np.isin(self.collective, _TOGETHER)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clocks:
+    offset_ns: I64
+    """Added to a rank's times."""
+    differ: Bools
+    """differ[a, b]: times of the two cannot be compared."""
+
+    def agree(self, at: I64) -> bool:
+        return not self.differ[np.ix_(at, at)].any()
+
+
+def clocks(ranks: int, groups: Sequence[GroupCalls]) -> Clocks:
+    offset = _offsets(ranks, groups)
+    differ = np.zeros((ranks, ranks), np.bool_)
+    for calls in groups:
+        start, end = (times[:, calls.together] + offset[calls.at][:, None] for times in (calls.start_ns, calls.end_ns))
+        wrong = np.flatnonzero(end.min(axis=0, initial=1 << 62) < start.max(axis=0, initial=-(1 << 62)) - NOISE_NS)
+        a, b = calls.at[end[:, wrong].argmin(axis=0)], calls.at[start[:, wrong].argmax(axis=0)]
+        differ[a, b] = differ[b, a] = True
+    return Clocks(offset, differ)
+
+
+def _offsets(ranks: int, groups: Sequence[GroupCalls]) -> I64:
+    """Along groups, those with most calls first, from a member that has one; 0 where ends are not evenly apart."""
+    offset, known = np.zeros(ranks, np.int64), np.zeros(ranks, np.bool_)
+    for calls in sorted(groups, key=lambda one: -int(one.together.sum())):
+        reference = int(np.flatnonzero(known[calls.at])[0]) if known[calls.at].any() else 0
+        known[calls.at[reference]] = True
+        end = calls.end_ns[:, calls.together]
+        for member in np.flatnonzero(~known[calls.at]).tolist():
+            known[calls.at[member]] = True
+            apart = end[reference] - end[member]
+            if len(apart) >= FEWEST:
+                middle = np.median(apart)
+                if np.median(np.abs(apart - middle)) <= NOISE_NS:
+                    offset[calls.at[member]] = offset[calls.at[reference]] + round(float(middle))
+    return offset

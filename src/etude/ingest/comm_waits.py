@@ -1,0 +1,129 @@
+"""Who waits for what threads of gloo do, and where the recording tells when that was over.
+
+A collective is carried out, and recorded, by a thread of its own. A message goes off inside its call; it is recorded
+from a bit later until the program asks whether it is over, which may be long after it was: only where the program then
+stood still did the message end as recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.ingest.comm_nodes import CommWork
+from etude.ingest.events import HostEvents
+from etude.ingest.waits import Handovers
+from etude.link.device import DeviceTrace
+from etude.model.schema import Kind, Why
+
+I64 = NDArray[np.int64]
+
+LONG_GAP_NS: Final = 100_000
+"""A thread that does nothing for so long while work that it asked for comes to its end is waiting for that."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommWaits:
+    handovers: Handovers
+    message: I64
+    """Host events of messages that go on beside the thread which asked for them."""
+    begin_ns: I64
+    """When each was asked for."""
+    over_before: I64
+    """Host events of messages that were over when the program asked: when they ended is not known."""
+
+
+def comm_waits(trace: DeviceTrace, host: HostEvents, comms: CommWork) -> CommWaits:
+    """The work begins once it was asked for; whoever asked and then stands still until the work is over has waited for
+    it. What was over before is waited for too: the program would not go on without it."""
+    rows: list[tuple[int, int, int, int, int, int]] = []
+    pauses: list[tuple[int, int, int]] = []
+    over_before: list[int] = []
+    begun: dict[int, int] = {}
+    here = comms.first & (comms.event >= 0)
+    begin = int(host.start_ns.min(initial=np.iinfo(np.int64).max))
+    known: dict[int, _Moments] = {}
+    over = _ended_before(host) if here.any() else host.end_ns
+    listed = comms.asked[here].tolist(), comms.event[here].tolist(), (comms.table.kind[here] != Kind.COLL).tolist()
+    for call, event, is_message in zip(*listed, strict=True):
+        thread, start, end = int(host.thread[event]), int(host.start_ns[event]), int(host.end_ns[event])
+        apart = bool(host.apart[event])
+        asker = int(host.thread[call]) if call >= 0 else thread
+        if asker == thread and not apart:
+            continue  # the call itself is the work
+        if apart and is_message:
+            start = begun[event] = min(start, int(host.start_ns[call])) if call >= 0 else start
+        given = start
+        if asker != thread:
+            given = min(int(host.end_ns[call]), start)
+            rows.append((asker, given, thread, start, Why.COLLECTIVE, -1))
+            if host.parent[event] < 0 and not apart:
+                before = int(over[event - 1]) if event > host.first[thread] else begin
+                pauses.append((thread, min(before, start), start))
+        pauses.append((asker, given, given))
+        if asker not in known:
+            known[asker] = _Moments(trace, host, asker)
+        if apart and is_message:
+            still = known[asker].waiting_since(end, int(host.end_ns[call]) if call >= 0 else start)
+            over_before += [] if still < end else [event]
+        else:
+            found = known[asker].still_since(end)
+            if found is None or found >= end:
+                continue
+            still = found
+        rows.append((thread, end, asker, end, Why.SYNC, event if apart else -1))
+        pauses.append((asker, max(still, given), end))
+    table = np.array([*begun.items()], np.int64).reshape(-1, 2).T
+    return CommWaits(Handovers.of(rows, pauses), table[0], table[1], np.array(over_before, np.int64))
+
+
+def _ended_before(host: HostEvents) -> I64:
+    """The latest end of each event and those before it on its thread."""
+    over = host.end_ns.copy()
+    for low, high in pairwise(host.first.tolist()):
+        over[low:high] = np.maximum.accumulate(over[low:high])
+    return over
+
+
+class _Moments:
+    """When a thread begins and ends anything."""
+
+    def __init__(self, trace: DeviceTrace, host: HostEvents, thread: int) -> None:
+        every = np.arange(host.first[thread], host.first[thread + 1])
+        mine = every[~host.apart[every]]
+        self.start, self.end, self.last = host.start_ns[mine], host.end_ns[mine], np.sort(host.end_ns[mine])
+        self.asked = np.sort(host.end_ns[every[host.apart[every]]])  # when it asked for what goes on beside it
+        waits = np.array(["wait" in n or n.startswith("c10d::") for n in trace.names] + [False])
+        self.waits = waits[trace.name[host.row[mine]]]
+        self.works = trace.is_category("cpu_op")[host.row[mine]] & ~self.waits
+
+    def still_since(self, time_ns: int) -> int | None:
+        """Since when the thread has been waiting: in a call that waits, or between any events for long."""
+        since, inside = self._since(time_ns)
+        if inside >= 0:
+            return since if self.waits[inside] else None
+        begun, ended = np.searchsorted(self.start, time_ns), np.searchsorted(self.last, time_ns)
+        later = [int(times[at]) for times, at in ((self.start, begun), (self.last, ended)) if at < len(times)]
+        return since if min(later, default=1 << 62) - since >= LONG_GAP_NS else None
+
+    def waiting_since(self, time_ns: int, called_ns: int) -> int:
+        """Since when the thread has stood in the wait for a message that returns at a moment: since right behind the
+        call, or for long. The moment itself: the message was over before."""
+        since, inside = self._since(time_ns)
+        asked = np.searchsorted(self.asked, time_ns)
+        since = max(since, int(self.asked[asked - 1]) if asked else 0)
+        waited = since <= called_ns or time_ns - since >= LONG_GAP_NS
+        return since if waited and not (inside >= 0 and self.works[inside]) else time_ns
+
+    def _since(self, time_ns: int) -> tuple[int, int]:
+        """(When something began or ended last before a moment; the innermost of the events that began then and go on,
+        -1: none.)"""
+        begun, ended = np.searchsorted(self.start, time_ns), np.searchsorted(self.last, time_ns)
+        since = max(int(self.start[begun - 1]) if begun else 0, int(self.last[ended - 1]) if ended else 0)
+        first = np.searchsorted(self.start, since)
+        inside = np.flatnonzero(self.end[first:begun] >= time_ns)
+        return since, int(first + inside[-1]) if len(inside) else -1
