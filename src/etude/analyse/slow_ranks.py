@@ -148,9 +148,12 @@ def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
     """
     keys = len(family)
     alone = (shared(found.unit, found.key, keys) < LIKES)[found.key] & (work[found.key] > 0)
+    lone = np.flatnonzero(alone)
+    lone = lone[np.argsort(family[found.key[lone]], kind="stable")]
+    bounds = np.flatnonzero(np.diff(family[found.key[lone]])) + 1
     log, key = found.log.copy(), found.key.copy()
-    for one in np.unique(family[found.key[alone]]).tolist():
-        rows = np.flatnonzero(alone & (family[found.key] == one))
+    for rows in np.split(lone, bounds) if len(lone) else ():
+        one = int(family[found.key[rows[0]]])
         if len(np.unique(found.unit[rows])) >= LIKES:
             expected = _line(work[found.key[rows]], np.exp(found.log[rows]))
             if expected is not None:
