@@ -16,10 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from etude.analyse.desync import desync
+from etude.analyse.fell_behind import Missing
 from etude.analyse.grouping import table
 from etude.analyse.late_hosts import late_hosts
 from etude.analyse.lateness import Lateness, Shows
-from etude.analyse.missing import Missing, missing
+from etude.analyse.missing import missing
 from etude.analyse.operations import calls
 from etude.analyse.segments import Segments
 from etude.analyse.slow_links import Links, SlowLink

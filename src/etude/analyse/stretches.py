@@ -159,11 +159,12 @@ def shows(profiled: Profile, one: Slow) -> tuple[Bool, Bool]:
     window = profiled.log_slower[:, inside]
     known = ~np.isnan(window)
     count = np.maximum(known.sum(axis=1), 1)
-    mean = np.where(known, window, 0.0).sum(axis=1) / count
+    some = known.any(axis=1)
+    middle = np.zeros(len(window))
+    middle[some] = np.nanmedian(window[some], axis=1)  # a segment far off is no share in it
     error = np.sqrt(np.where(known, profiled.error[:, inside] ** 2, 0.0).sum(axis=1)) / count
     half = GOES_ON * np.log(one.factor)
-    some = known.any(axis=1)
-    return some & (mean > half) & (mean > LIKELY * error), some & (mean < half) & (half - mean > error)
+    return some & (middle > half) & (middle > LIKELY * error), some & (middle < half) & (half - middle > error)
 
 
 def _errors(profiled: Profile, known: Bool) -> tuple[F64, F64]:
@@ -196,7 +197,7 @@ def _scaled_deviation(values: F64) -> float:
 class _Sums(NamedTuple):
     """Of every window of the segments that were seen: rows begin, columns end (the last is inside)."""
 
-    count: F64
+    length: F64
     """0 or less where it ends before it begins."""
     total: F64
     square: F64
@@ -217,10 +218,10 @@ def _best_window(row: F64, error: F64, between: float, least: float) -> _Stretch
     seen = np.flatnonzero(~np.isnan(row))
     x = _without_spikes(row[seen], error[seen])
     sums = _windows(x, error[seen])
-    count = np.maximum(sums.count, 1.0)
+    count = np.maximum(sums.length, 1.0)
     mean = sums.total / count
     score = mean / np.sqrt(sums.square / count**2 + between**2)
-    score[(sums.count < min(AT_LEAST, -(-len(seen) // 3))) | (mean <= least)] = -np.inf
+    score[(sums.length < min(AT_LEAST, -(-len(seen) // 3))) | (mean <= least)] = -np.inf
     best = _largest(score, mean, seen, SURE)
     if best is None:
         return None
@@ -253,10 +254,10 @@ def _own_window(row: F64, error: F64, least: float) -> _Stretch | None:
         return None
     spread = error[seen]
     sums = _windows(x, spread)
-    inside, outside = np.maximum(sums.count, 1.0), np.maximum(n - sums.count, 1.0)
+    inside, outside = np.maximum(sums.length, 1.0), np.maximum(n - sums.length, 1.0)
     mean = sums.total / inside - (x.sum() - sums.total) / outside
     score = mean / np.sqrt(sums.square / inside**2 + np.maximum((spread**2).sum() - sums.square, 0.0) / outside**2)
-    score[(sums.count < AT_LEAST) | (n - sums.count < AT_LEAST) | (mean <= least)] = -np.inf
+    score[(sums.length < AT_LEAST) | (n - sums.length < AT_LEAST) | (mean <= least)] = -np.inf
     best = _largest(score, mean, seen, SURER)
     if best is None:
         return None
