@@ -216,7 +216,7 @@ def test_rows_and_tables_print_alike(value: Any, capsys: pytest.CaptureFixture[s
         "gemm         1200  yes\n"
         "a|b\\x1b[31m     -  no\n"
     )  # fmt: skip
-    assert shown(csv=True) == "name,ns,hot\ngemm,1200,yes\na|b\x1b[31m,,no\n"
+    assert shown(csv=True) == "name,ns,hot\ngemm,1200,yes\na|b\\x1b[31m,,no\n"
     assert shown(md=True) == (
         "| name | ns | hot |\n"
         "| --- | ---: | --- |\n"
@@ -225,6 +225,24 @@ def test_rows_and_tables_print_alike(value: Any, capsys: pytest.CaptureFixture[s
     )  # fmt: skip
     assert json.loads(shown(json=True)) == ROWS
     assert len(shown(json=True).splitlines()) == len(ROWS) + 2
+
+
+def test_csv_holds_no_formula_and_numbers_stay_numbers(capsys: pytest.CaptureFixture[str]):
+    texts = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "-", "-5", "a=b", "\t=1", "-inf"]
+    emit([{"=name": text, "n": -1.5, "k": -7} for text in texts], csv=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "'=name,n,k", "'=1+1,-1.5,-7", "'+cmd|' /C calc'!A0,-1.5,-7", "'-2+3,-1.5,-7", "'@SUM(A1),-1.5,-7", "-,-1.5,-7",
+        "-5,-1.5,-7", "a=b,-1.5,-7", "\\t=1,-1.5,-7", "-inf,-1.5,-7",
+    ]  # fmt: skip
+
+
+def test_markdown_holds_no_html_and_no_link(capsys: pytest.CaptureFixture[str]):
+    emit([{"<b>": "<script>alert(1)</script> & a|b [x](javascript:1) at::Tensor<float>[2](3)"}], md=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "| &lt;b&gt; |",
+        "| --- |",
+        "| &lt;script&gt;alert(1)&lt;/script&gt; &amp; a\\|b [x]\\(javascript:1) at::Tensor&lt;float&gt;[2]\\(3) |",
+    ]
 
 
 def test_a_table_inside_a_record_is_written_row_by_row(capsys: pytest.CaptureFixture[str]) -> None:

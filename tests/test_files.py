@@ -1,3 +1,4 @@
+import errno
 import os
 import signal
 from pathlib import Path
@@ -142,3 +143,63 @@ def test_ctrl_c_while_tidying_waits_until_all_is_tidy(tmp_path: Path, monkeypatc
         monkeypatch.setattr(os, "unlink", interrupted)
         raise ValueError
     assert names(tmp_path) == []
+
+
+# --- disks that are full, writers that were killed
+
+
+def test_a_full_disk_is_an_error_that_names_the_path_and_leaves_nothing(tmp_path: Path):
+    """Where the file may have 1,000 bytes."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with pytest.raises(UsageError) as problem, writing(tmp_path / "run.et") as path:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        try:
+            path.write_bytes(bytes(5000))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert str(problem.value).startswith(f"{tmp_path / 'run.et'}: cannot be written: File too large")
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_no_space_is_said_of_the_path_that_was_asked_for(tmp_path: Path, number: int):
+    with pytest.raises(UsageError) as problem, writing(tmp_path / "job") as path:
+        fill(path, "half")
+        raise OSError(number, os.strerror(number), str(path / "w.0.et"))
+    assert problem.value.where == str(tmp_path / "job")
+    assert os.strerror(number) in problem.value.problem
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a process is killed")
+def test_what_a_killed_writer_left_is_cleared_by_the_next_one(tmp_path: Path):
+    """Of this name, and of writers that are gone; what a living one writes stays."""
+    child = os.fork()
+    if child == 0:
+        for name in ("run.et", "other.et"):
+            writing(tmp_path / name).__enter__().write_text("half")
+        with writing(tmp_path / "run.et", force=True) as folder:
+            fill(folder, "half")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    left = names(tmp_path)
+    assert len(left) == 3
+    assert all(name.startswith(".partial-") for name in left)
+    with writing(tmp_path / "run.et") as mine:
+        mine.write_text("new")
+        with writing(tmp_path / "run.et") as second:  # of a process that lives: this one
+            second.write_text("other")
+            assert mine.exists()
+        os.unlink(tmp_path / "run.et")
+    assert [name for name in names(tmp_path) if name.endswith(".run.et")] == []
+    assert len([name for name in names(tmp_path) if name.endswith(".other.et")]) == 1
+
+
+def test_it_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    seen: list[tuple[int, list[str]]] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: seen.append((os.fstat(fd).st_size, names(tmp_path))))
+    with writing(tmp_path / "run") as path:
+        fill(path, "four")
+    assert [size for size, _ in seen] == [4]
+    assert "run" not in seen[0][1]

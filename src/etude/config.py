@@ -220,7 +220,10 @@ def _number(kind: str, given: Any, where: str) -> Any:
 
 
 def _shown(given: Any) -> str:
-    text = repr(given) if not isinstance(given, str) else f"`{given}`"
+    try:
+        text = repr(given) if not isinstance(given, str) else f"`{given}`"
+    except RecursionError:
+        text = f"a {type(given).__name__} nested too deeply"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

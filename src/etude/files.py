@@ -5,19 +5,25 @@ with writing("run.et") as path:     # a name beside run.et; nothing is there yet
                                     # leaving renames it to run.et; an exception removes it
 """
 
+import errno
+import hashlib
 import mmap
 import os
+import re
 import secrets
 import shutil
 import signal
+import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from weakref import WeakSet
 
 from etude.errors import UsageError
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+_MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -34,15 +40,21 @@ def writing(path: str | os.PathLike[str], *, force: bool = False) -> Iterator[Pa
         yield target
         return
     _check(target, shown, force)
+    _clear_stale(target)
     temporary = _beside(target, "partial")
     try:
         yield temporary
         with _undisturbed():
             _check(target, shown, force)  # again: someone may have been faster
+            _settle(temporary)
             _put(temporary, target, shown)
-    except BaseException:
+    except BaseException as problem:
         with _undisturbed():
             _remove(temporary)
+        if isinstance(problem, OSError) and problem.errno in _FULL:
+            raise UsageError(
+                f"cannot be written: {os.strerror(problem.errno)}", where=str(shown), hint="nothing is left of it"
+            ) from problem
         raise
 
 
@@ -77,8 +89,41 @@ def _put(temporary: Path, target: Path, shown: Path) -> None:
 
 
 def _beside(target: Path, why: str) -> Path:
-    # The whole name comes last: writers look at suffixes. A hidden start, so that `w.*.et` does not find it.
-    return target.with_name(f".{why}-{secrets.token_hex(4)}.{target.name[-200:]}")
+    # The whole name comes last: writers look at suffixes. A hidden start, so that `w.*.et` does not find it. Machine
+    # and process tell later ones whether the writer still lives.
+    return target.with_name(f".{why}-{_MACHINE}-{os.getpid()}-{secrets.token_hex(4)}.{target.name[-200:]}")
+
+
+def _clear_stale(target: Path) -> None:
+    """Removes what writers of `target` that were killed outright, on this machine, have left."""
+    left = re.compile(rf"\.partial-{_MACHINE}-(\d+)-[0-9a-f]{{8}}\.{re.escape(target.name[-200:])}")
+    for path in target.parent.iterdir():
+        match = left.fullmatch(path.name)
+        if match and int(match[1]) != os.getpid() and not _lives(int(match[1])):
+            with suppress(OSError):  # another writer is clearing up too
+                _remove(path)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
+
+
+def _settle(path: Path) -> None:
+    """On disk before it takes its name: a machine that loses power has the old one or the new one."""
+    files = [path] if path.is_file() else [entry for entry in path.rglob("*") if entry.is_file()]
+    for file in files:
+        with open(file, "rb") as opened:
+            try:
+                os.fsync(opened.fileno())
+            except OSError as problem:
+                if problem.errno in _FULL:  # a network disk notices only now
+                    raise
 
 
 def _remove(path: Path) -> None:

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import chakra_pb as pb
+import etude
 from etude.errors import EtudeError, FormatError, UsageError
 from etude.kernels.varint import encode_varint
 from etude.model.build import TraceBuilder, job_of
 from etude.model.diff import diff
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind
-from etude.store import chakra
+from etude.store import chakra, compressed
 
 GROUPS = {"1": [0, 1], "2": [2, 3]}
 
@@ -149,6 +150,22 @@ def test_a_gzip_bomb_is_refused_without_a_limit(tmp_path: Path) -> None:
     (tmp_path / "x.0.et.gz").write_bytes(packed)
     with pytest.raises(FormatError, match="unpacks to more than 200 times its size"):
         chakra.read_job(tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["json.zst", "json.gz", "et.zst"])
+def test_a_small_file_that_unpacks_to_tens_of_megabytes_is_refused(tmp_path: Path, ending: str) -> None:
+    """32 MiB from some kilobytes: small for a bomb, and minutes of work as nodes."""
+    import gzip
+
+    import pyarrow as pa
+
+    text = b'{"nodes":[' + b"{}," * (11 << 20) + b"{}]}" if "json" in ending else b"\x00" + b"\x02\x08\x01" * (11 << 20)
+    packed = gzip.compress(text) if ending.endswith("gz") else pa.compress(text, "zstd", asbytes=True)
+    path = tmp_path / f"w.0.{ending}"
+    path.write_bytes(packed)
+    with pytest.raises(FormatError, match="unpacks to more than 200 times its size"):
+        etude.open(path)
+    assert len(compressed.head(path, 1 << 16)) == 1 << 16
 
 
 def test_callers_and_strides_travel_and_follow_the_ids(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -124,10 +125,14 @@ def _load(path: Path_, parse: Any) -> dict[Any, Any]:
             text = file.read()
     except OSError as error:
         raise ClusterError(error.strerror or "cannot be read", where=fspath(path)) from None
+    except UnicodeDecodeError as error:
+        raise ClusterError(f"not text: {error}", where=fspath(path)) from None
     try:
         value = parse(text)
     except (ValueError, yaml.YAMLError) as error:
         raise ClusterError(f"not readable: {str(error).splitlines()[0]}", where=fspath(path)) from None
+    except RecursionError:
+        raise ClusterError("nested too deeply", where=fspath(path)) from None
     if not isinstance(value, dict):
         raise ClusterError("the file must hold a mapping", where=fspath(path))
     return value
@@ -247,7 +252,10 @@ def _choice(raw: dict[Any, Any], key: str, known: tuple[str, ...], path: Path_) 
 def _whole(raw: dict[Any, Any], key: str, path: Path_, default: int | None, low: int) -> int | None:
     if key not in raw:
         return default
-    return int(_number(raw[key], key, path, low=low))
+    value = _number(raw[key], key, path, low=low)
+    if not math.isfinite(value):
+        raise ClusterError(f"`{key}` must be a whole number, not {value!r}", where=fspath(path))
+    return int(value)
 
 
 def _custom_nodes(name: Any, path: Path_) -> dict[int, str]:

@@ -4,6 +4,7 @@
 text, or as JSON, CSV or Markdown if asked. `say` and `progress` talk; progress is silent off a terminal.
 """
 
+import html
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 AsMarkdown = Annotated[bool, typer.Option("--md", help="Print a Markdown table.")]
 
+_FORMULA = ("=", "+", "-", "@")
 _NOTHING = "-"  # what a missing value looks like to a reader
 
 
@@ -143,18 +145,40 @@ def _emit_csv(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows([value if value is None else _text(value) for value in row] for row in rows)
+    writer.writerow(map(_cell, names))
+    writer.writerows([None if value is None else _cell(value) for value in row] for row in rows)
+
+
+def _cell(value: Any) -> str:
+    """Numbers stay numbers. Text comes from files: no control characters, and nothing that a spreadsheet would take
+    for a formula; the quote before it makes it text there."""
+    if isinstance(value, int | float):
+        return _text(value)
+    text = _printable(_text(value))
+    return f"'{text}" if text.startswith(_FORMULA) and not _is_number(text) and text != _NOTHING else text
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _emit_markdown(names: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[bool]) -> None:
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+        return "| " + " | ".join(cells) + " |"
 
-    print(line(_printable(name) for name in names))
+    print(line(map(_markdown, names)))
     print(line("---:" if number else "---" for number in right))
     for row in rows:
-        print(line(_printable(_text(value)) for value in row))
+        print(line(_markdown(_text(value)) for value in row))
+
+
+def _markdown(text: str) -> str:
+    """Text that is shown as it is: names come from files, and Markdown passes HTML and links on."""
+    return html.escape(_printable(text), quote=False).replace("|", "\\|").replace("](", "]\\(")
 
 
 def _emit_plain(names: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence[bool], *, head: bool) -> None:

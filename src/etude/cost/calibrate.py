@@ -121,7 +121,7 @@ def read_measured(path: str | PathLike[str]) -> tuple[list[str], MeasuredOps]:
         except KeyError as problem:
             hint = "columns: op, shape, flops, bytes, microseconds"
             raise FormatError(f"line {line}: no column {problem}", path=path, hint=hint) from None
-        except (ValueError, TypeError, IndexError) as problem:
+        except (ValueError, TypeError, IndexError, AttributeError, OverflowError) as problem:
             raise FormatError(f"line {line}: {problem!r}", path=path) from None
         names.append(f"{row['op']} {row['shape']}")
     return names, MeasuredOps(OpTable.of(works), np.array(times, np.int64))

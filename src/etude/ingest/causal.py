@@ -42,7 +42,7 @@ from etude.ingest.work import node_work, operator_work
 from etude.link.device import DeviceTrace
 from etude.link.host import HostTrace
 from etude.link.python_text import PythonTexts
-from etude.model.job import Part
+from etude.model.job import MAX_WORLD, Part
 from etude.model.schema import NO_TEXT, NODE, RECORDED_NS, STACK, UNKNOWN, Kind, ValueKind
 from etude.model.trace import Attr, Layout, Trace, complete_layouts, constant, lanes
 
@@ -74,7 +74,11 @@ def convert(
     groups as a manifest has them, `flight` entries of the Flight Recorder, which know the groups of gloo."""
     if rank is None:
         recorded = device.distributed.get("rank")
-        rank = recorded if isinstance(recorded, int) and recorded >= 0 else 0
+        rank = recorded if type(recorded) is int and recorded >= 0 else 0
+    if rank >= MAX_WORLD:
+        raise TraceError(
+            f"says that it is rank {rank:,}", where=device.json.path, hint=f"at most {MAX_WORLD:,} are read"
+        )
     events = host_events(device)
     activities = device_events(device, events)
     if not len(events) and not len(activities):

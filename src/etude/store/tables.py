@@ -31,11 +31,11 @@ def read_table(path: Path) -> pa.Table:
             from pyarrow import csv
 
             found = csv.read_csv(path)
+        names = found.column_names
     except OSError as problem:
         raise UsageError(str(problem.strerror or problem).lower(), where=str(path)) from None
-    except pa.ArrowException as problem:
+    except (pa.ArrowException, UnicodeDecodeError) as problem:
         raise FormatError(str(problem).splitlines()[0], path=path) from None
-    names = found.column_names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise FormatError(f"two columns are called `{twice}`", path=path)

@@ -58,12 +58,15 @@ def _table(path: Path) -> pa.Table:
         if path.suffix == ".parquet":
             from pyarrow import parquet
 
-            return parquet.read_table(path)
-        from pyarrow import csv
+            found = parquet.read_table(path)
+        else:
+            from pyarrow import csv
 
-        return csv.read_csv(path)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as problem:
+            found = csv.read_csv(path)
+        list(found.column_names)  # decodes them
+    except (pa.ArrowException, UnicodeDecodeError) as problem:
         raise FormatError(f"not a table of times: {problem}", path=path) from None
+    return found
 
 
 def _rows(own: NDArray[Any], wanted: NDArray[Any], rank: int, path: Path) -> I64:

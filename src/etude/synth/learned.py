@@ -145,7 +145,7 @@ def read(path: Path) -> Learned:
             hint = "learn it again with `etude learn`" if said.version < VERSION else "it was written by a newer Etude"
             raise FormatError(f"a learned model of version {said.version}; {VERSION} is read", path=path, hint=hint)
         found = msgspec.json.decode(data, type=Learned)
-    except msgspec.DecodeError as problem:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         hint = "`etude learn run/ -o model.json` writes one"
         raise FormatError(f"not a learned model: {problem}", path=path, hint=hint) from None
     check(found, path)

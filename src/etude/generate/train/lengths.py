@@ -26,6 +26,8 @@ from etude.model.trace import Trace
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
+LONGEST: Final = 1 << 40
+"""Tokens of a sample: beyond any sequence."""
 BY_TOKENS: Final = ("tp", "cp", "ep", "etp")
 """Groups whose collectives carry activations."""
 
@@ -53,6 +55,8 @@ class Lengths:
 
     @classmethod
     def _of(cls, pairs: list[tuple[int, float]], where: str) -> Lengths:
+        if any(abs(pair[0]) > LONGEST for pair in pairs):
+            raise UsageError(f"a length of more than {LONGEST:,} tokens", where=where)
         tokens, share = np.array([p[0] for p in pairs], np.int64), np.array([p[1] for p in pairs])
         if not len(tokens) or tokens.min() < 1 or not np.isfinite(share).all() or share.min() < 0 or not share.sum():
             raise UsageError("lengths are 1 at least, and some must come", where=where)

@@ -361,6 +361,8 @@ def _links(entries: Sequence[Mapping[str, Any]], owner: str, links: list[LinkTyp
     for entry in entries:
         name = _text(entry, "name", where)
         physical = entry.get("physical") or {}
+        if not isinstance(physical, Mapping):
+            raise ClusterError("`physical` is not keys and values", where=f"{where}: link `{name}`")
         rate, unit = _figure(physical.get("bandwidth"), _BANDWIDTH, f"{where}: link `{name}`")
         latency, _ = _figure(physical.get("latency"), _LATENCY, f"{where}: link `{name}`")
         own[name] = len(links)
