@@ -10,7 +10,8 @@ must grow: that of the span or, where one thread alone sets the span, that of th
 the most by which a recorded node started before something that it waits for had ended.
 
 **Causality**: one program, once limited by its host and once by its device. The graph of one run, with the device time
-that each operator took in the other run, must give the time of the other run.
+that each operator took in the other run and at the speed of that one's host, must give the time of the other run. It is
+what `etude simulate FIRST --device-times-of SECOND` does.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from etude.model.schema import Why
 from etude.model.trace import Trace
 from etude.simulate.result import Simulated
 from etude.simulate.run import simulate
+from etude.transform.device_times import with_device_times
 
 I64 = NDArray[np.int64]
 WITHIN_A_LANE = (Why.PROGRAM, Why.STREAM)
@@ -135,72 +137,22 @@ def fidelity(name: str, ranks: list[RankFiles]) -> dict[str, Any]:
 # -- causality ---------------------------------------------------------------------------------------------------------
 
 
-def operators(trace: Trace) -> tuple[I64, list[tuple[str, int]]]:
-    """(Operator of each device node, -1 elsewhere; a name for each node: its place in the call tree, and which of those
-    that have it). Names tell the operators of two runs of one program apart, and which belong together."""
-    codes, words = trace.coded("name")
-    path: list[str] = [""] * (len(trace) + 1)
-    seen: dict[str, int] = {}
-    names: list[tuple[str, int]] = []
-    callers_first = np.lexsort((np.arange(len(trace)), depths(trace.parent)))
-    for row in callers_first.tolist():
-        path[row] = f"{path[trace.parent[row]]}/{words[codes[row]]}"
-    for text in path[:-1]:
-        names.append((text, seen.get(text, 0)))
-        seen[text] = names[-1][1] + 1
-    return np.where(trace.cpu == 0, trace.parent, -1).astype(np.int64), names
-
-
-def depths(parent: NDArray[Any]) -> I64:
-    """How many callers each node has."""
-    depth, above = np.zeros(len(parent), np.int64), parent.astype(np.int64)
-    while (above >= 0).any():
-        depth += above >= 0
-        above = np.where(above >= 0, parent[above], -1)
-    return depth
-
-
-def device_time(trace: Trace) -> dict[tuple[str, int], int]:
-    """Device time of each operator, by its name."""
-    operator, keys = operators(trace)
-    found: dict[tuple[str, int], int] = {}
-    for row in np.flatnonzero((trace.cpu == 0) & (operator >= 0)).tolist():
-        key = keys[operator[row]]
-        found[key] = found.get(key, 0) + int(trace.duration_ns[row])
-    return found
-
-
-def with_device_time(trace: Trace, other: dict[tuple[str, int], int]) -> tuple[Trace, int]:
-    """The trace with each operator's device time as in the other run, in the proportions of its own activities; and
-    the time of operators that this trace does not have on the device, which goes to the activity before."""
-    operator, keys = operators(trace)
-    duration = trace.duration_ns.copy()
-    own = device_time(trace)
-    nodes = np.flatnonzero((trace.cpu == 0) & (operator >= 0))
-    for row in nodes.tolist():
-        key = keys[operator[row]]
-        if key in other:
-            duration[row] = round(trace.duration_ns[row] / max(own[key], 1) * other[key])
-    left = sum(ns for key, ns in other.items() if key not in own)
-    if left and len(nodes):  # spread as device time is
-        duration[nodes] += (duration[nodes] * (left / duration[nodes].sum())).astype(np.int64)
-    return trace.replace(duration_ns=duration), left
-
-
 def causality(first: Path, second: Path) -> dict[str, Any]:
-    """The second run from the graph of the first."""
+    """The second run from the graph of the first: with the host of the first, and at the speed of the second's."""
     one, two = (linked([RankFiles(rank=None, device=path)]) for path in (first, second))
-    trace, left = with_device_time(one.traces[0], device_time(two.traces[0]))
-    predicted = run(one.replace(traces=(trace,))).makespan_ns
+    found, as_it_was = with_device_times(one, two), with_device_times(one, two, 1.0)
     span = recorded_span_ns(two)
     return {
         "graph of": reading.stem(first),
         "device times of": reading.stem(second),
         "own_ms": recorded_span_ns(one) / 1e6,
-        "predicted_ms": predicted / 1e6,
+        "predicted_ms": run(found.job).makespan_ns / 1e6,
         "recorded_ms": span / 1e6,
-        "error": predicted / span - 1,
-        "unplaced": left / max(sum(device_time(two.traces[0]).values()), 1),
+        "error": run(found.job).makespan_ns / span - 1,
+        "same_host": run(as_it_was.job).makespan_ns / span - 1,
+        "host_factor": found.host_factor,
+        "shared": found.shared,
+        "placed": found.placed,
     }
 
 
@@ -234,16 +186,19 @@ def main() -> int:
         found = captures(shared(), public=not args.quick)
         if args.quick:
             found.pop("big", None)
-        folder = shared() / "traces/h200_pairs"
-        pairs = [(folder / "gpt8_b1_kineto.json.gz", folder / "gpt8_b96_kineto.json.gz")]
+        names = ("traces/h200_pairs/gpt8_b1", "traces/h200_pairs/gpt8_b96",
+                 "measured/replay/gpt_m_b8", "measured/replay/gpt_m_b4_t2048")  # fmt: skip
+        files = [shared() / f"{name}_kineto.json.gz" for name in names]
+        pairs = list(zip(files[::2], files[1::2], strict=True))
     if found:
         show([fidelity(name, ranks) for name, ranks in found.items()])
     for first, second in pairs:
         for a, b in ((first, second), (second, first)):
             r = causality(a, b)
-            print(f"\ngraph of {r['graph of']} ({r['own_ms']:.2f} ms), device time of {r['device times of']}:"
-                  f" {r['predicted_ms']:.2f} ms, recorded {r['recorded_ms']:.2f} ms: {r['error']:+.2%}"
-                  f" ({r['unplaced']:.2%} of that device time is of operators without any in the graph)")  # fmt: skip
+            print(f"\ngraph of {r['graph of']} ({r['own_ms']:.2f} ms), device times of {r['device times of']}"
+                  f" ({r['placed']:.1%} placed): {r['predicted_ms']:.2f} ms, recorded {r['recorded_ms']:.2f} ms:"
+                  f" {r['error']:+.2%} with host times x {r['host_factor']:.3f} (from {r['shared']:.0%} of them),"
+                  f" {r['same_host']:+.2%} with the host as it was")  # fmt: skip
     return 0
 
 

@@ -1,13 +1,20 @@
-"""Collective model against published nccl-tests all-reduce times, by GPU type, size and half.
+"""Collective model against published NCCL times, by GPU type, number of GPUs, size and half.
 
     python benchmarks/validate_nccl.py                      # the reference data beside the checkout, or $ETUDE_SHARED
     python benchmarks/validate_nccl.py --rows my.csv --all  # every row
+    python benchmarks/validate_nccl.py --salt a             # another half
 
-Two sets of constants are compared with every row. `catalogue`: what the catalogue ships. `refit`: fitted now to half of
-the single-node rows of each GPU type, those whose sha256 of `source|gpu|gpus|size` is in the lower half; the other half
-is held out. Fitted is what hardware differs in: steps and rates. What starts a collective is NCCL's own, and comes from
-its tables. The catalogue's figures are those of such a fit. Rows over several nodes are printed, and fit nothing: their
-network is not stated.
+Two sets of constants are compared with every row. `catalogue`: what the catalogue ships, and so what every command
+uses. `refit`: fitted now to half of the rows inside one node, those whose sha256 of `system|gpus|bytes` is even; the
+other half is held out. The catalogue's figures are those of that fit, rounded. Two measurements of one size on one
+number of GPUs are in the same half, and a measurement that two files list counts once.
+
+Fitted is what hardware differs in: steps, rates and the shortest time of a protocol. What starts a collective is NCCL's
+own, and comes from its tables. Rows over several nodes are printed, and fit nothing: their network is not stated.
+
+NCCL is no faster with more bytes. A row that took longer than a larger message of the same file on as many GPUs holds
+something else than its own cost, most likely that ranks waited for one another; what such rows do to the errors is
+printed, but they count in every figure.
 """
 
 from __future__ import annotations
@@ -17,71 +24,132 @@ import csv
 import hashlib
 import os
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.collectives import collective_time_ns
+from etude.cost.collectives import collective_time_ns, p2p_time_ns
 from etude.cost.fit import fit
 from etude.machine import open_system
 from etude.machine.system import Protocol, System
 from etude.model.schema import Collective
 
 F64 = NDArray[np.float64]
-BIG_BYTES = 1_000_000
-SYSTEMS = {"V100": "dgx-2", "A100": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200"}
+Mask = NDArray[np.bool_]
+Guess = tuple[float, float]
+Constants = dict[str, float]
+BIG_BYTES: Final = 1_000_000
+SYSTEMS: Final = {"V100": "dgx-2", "A100": "dgx-a100", "H100": "dgx-h100", "H200": "dgx-h200", "B200": "dgx-b200"}
+VIDUR_SYSTEMS: Final = {"a100_dgx": "dgx-a100", "h100_dgx": "dgx-h100"}
+"""Those of its machines that the catalogue has; pairs of GPUs joined by a bridge are not among them."""
+FILES: Final = ("nccl_allreduce.csv", "vidur_collectives.csv")
+KINDS: Final = ("all_reduce", "send_recv")
 
-# NCCL's tuning tables (2.28, src/graph/tuning.cc): base latencies of a ring by protocol.
-LAUNCH_NS = {"ll": 6600.0, "ll128": 14000.0, "simple": 8400.0}
+# NCCL's tuning tables (2.28, src/graph/tuning.cc): base latencies of a ring by protocol; NVLS has that of `simple`.
+LAUNCH_NS: Final = {"ll": 6600.0, "ll128": 14000.0, "simple": 8400.0, "in_switch": 8400.0}
 
 # Start and spread of each constant. Steps start from the same tables (NVLink latencies of a ring; NVLS has 25 us for
 # launch and two steps), LL and LL128 bandwidths are theirs too (1/4 and 0.92); the rest are guesses, left wide.
-PARAMETERS = {
+RING: Final = {
     "ll_step": (600.0, 1.5),
     "ll128_step": (1900.0, 1.5),
     "simple_step": (3400.0, 1.5),
-    "in_switch_step": (8300.0, 1.5),
-    "efficiency": (0.8, 1.1),
-    "in_switch_efficiency": (0.7, 1.1),
-    "chunk_ns": (2000.0, 2.0),
-    "ramp_bytes": (100e6, 2.0),
+    "ll_fraction": (0.25, 1.5),
+    "ll128_fraction": (0.92, 1.2),
+    "ll_most": (1e6, 2.0),
+    "least": (30_000.0, 1.5),
+    "efficiency_2": (0.8, 1.1),
+    "efficiency_4": (0.8, 1.1),
+    "efficiency_8": (0.8, 1.1),
+    "chunk": (500.0, 3.0),
+    "ramp": (100e6, 2.0),
 }
+SWITCH: Final = {
+    "in_switch_step": (8300.0, 1.5),
+    "in_switch_efficiency": (0.7, 1.1),
+    "in_switch_chunk": (2000.0, 2.0),
+    "in_switch_ramp": (100e6, 2.0),
+}
+MESSAGE: Final = {"p2p_launch": (6600.0, 1.5), "p2p_least": (10_000.0, 1.5)}
+
+
+@dataclass(frozen=True)
+class Row:
+    origin: str
+    """Who measured."""
+    system: str
+    """Name in the catalogue, empty where it has none."""
+    kind: str
+    gpus: int
+    per_node: int
+    size_bytes: int
 
 
 @dataclass(frozen=True)
 class Rows:
-    source: list[str]
-    gpu: list[str]
-    gpus: NDArray[np.int64]
-    per_node: NDArray[np.int64]
-    size_bytes: NDArray[np.int64]
+    keys: tuple[Row, ...]
     time_ns: F64
 
     def __len__(self) -> int:
-        return len(self.gpu)
+        return len(self.keys)
+
+    def column(self, name: str) -> NDArray[Any]:
+        return np.array([getattr(row, name) for row in self.keys])
+
+    @property
+    def single(self) -> Mask:
+        return np.array(self.column("gpus") == self.column("per_node"))
+
+    @property
+    def big(self) -> Mask:
+        return np.array(self.column("size_bytes") >= BIG_BYTES)
 
 
-def read(path: Path) -> Rows:
-    with open(path, newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["collective"] == "all_reduce"]
-    ints = {k: np.array([int(r[k]) for r in rows], np.int64) for k in ("gpus", "gpus_per_node", "size_bytes")}
-    time_ns = np.array([float(r["time_us"]) * 1e3 for r in rows])
-    gpu = [r["gpu"].partition("-")[0] for r in rows]
-    return Rows([r["source"] for r in rows], gpu, ints["gpus"], ints["gpus_per_node"], ints["size_bytes"], time_ns)
+def read(paths: Iterable[Path]) -> Rows:
+    found: dict[Row, float] = {}
+    for path in paths:
+        with open(path, newline="") as file:
+            for r in csv.DictReader(file):
+                row = _vidur(r) if "median_us" in r else _nccl_tests(r)
+                if row.kind in KINDS and row.system:
+                    found[row] = float(r["median_us"] if "median_us" in r else r["time_us"]) * 1e3
+    return Rows(tuple(found), np.array(list(found.values()), np.float64))
 
 
-def fitted_half(rows: Rows, among: NDArray[np.bool_], salt: str = "") -> NDArray[np.bool_]:
-    """The lower half, by hash, of the rows `among`; another half with another salt."""
-    keys = [
-        f"{salt}{s}|{g}|{n}|{b}" for s, g, n, b in zip(rows.source, rows.gpu, rows.gpus, rows.size_bytes, strict=True)
-    ]
-    digest = np.array([int(hashlib.sha256(k.encode()).hexdigest()[:15], 16) for k in keys], np.int64)
-    chosen = np.zeros(len(rows), bool)
-    places = np.flatnonzero(among)
-    chosen[places[np.argsort(digest[places], kind="stable")][: len(places) // 2]] = True
-    return chosen
+def _nccl_tests(r: dict[str, str]) -> Row:
+    origin = "/".join(r["source"].split(" ")[0].split("/")[:2])
+    system = SYSTEMS.get(r["gpu"].partition("-")[0], "")
+    return Row(origin, system, r["collective"], int(r["gpus"]), int(r["gpus_per_node"]), int(r["size_bytes"]))
+
+
+def _vidur(r: dict[str, str]) -> Row:
+    system = VIDUR_SYSTEMS.get(r["system"], "")
+    kind, gpus, per_node = r["collective"], int(r["workers"]), int(r["devices_per_node"])
+    return Row("microsoft/vidur", system, kind, gpus, per_node, int(r["bytes"]))
+
+
+def fitted_half(rows: Rows, salt: str = "") -> Mask:
+    """Rows to fit: inside one node, and even by hash. Whatever rows there are, a row is in the same half."""
+    texts = [f"{salt}{row.system}|{row.gpus}|{row.size_bytes}" for row in rows.keys]
+    even = np.array([int(hashlib.sha256(t.encode()).hexdigest(), 16) % 2 == 0 for t in texts], bool)
+    return even & rows.single
+
+
+def overtaken(rows: Rows) -> Mask:
+    """Rows that took longer than a larger message of the same origin, system, kind and GPUs."""
+    out = np.zeros(len(rows), bool)
+    for i, a in enumerate(rows.keys):
+        same = [
+            rows.time_ns[k]
+            for k, b in enumerate(rows.keys)
+            if b.size_bytes > a.size_bytes and replace(b, size_bytes=a.size_bytes) == a
+        ]
+        out[i] = bool(same) and min(same) < rows.time_ns[i]
+    return out
 
 
 def on_system(system: System, gpus: int, per_node: int) -> System:
@@ -91,66 +159,96 @@ def on_system(system: System, gpus: int, per_node: int) -> System:
     return system.replace(levels=(inner, outer), placement=())
 
 
-def predict(system: System, rows: Rows, which: NDArray[np.bool_]) -> F64:
+def predict(system: System, rows: Rows, which: Mask) -> F64:
     """ns of each row of `which`."""
-    time = np.zeros(len(rows))
-    for gpus, per_node in sorted({(int(rows.gpus[i]), int(rows.per_node[i])) for i in np.flatnonzero(which)}):
-        same = which & (rows.gpus == gpus) & (rows.per_node == per_node)
+    time, sizes = np.zeros(len(rows)), rows.column("size_bytes")
+    shapes = [(row.kind, row.gpus, row.per_node) for row in rows.keys]
+    for kind, gpus, per_node in sorted({shapes[i] for i in np.flatnonzero(which)}):
+        same = which & np.array([s == (kind, gpus, per_node) for s in shapes])
         part = on_system(system, gpus, per_node)
         stride = part.levels[0].size
         ranks = [node * stride + k for node in range(gpus // per_node) for k in range(per_node)]
-        time[same] = collective_time_ns(part, Collective.ALL_REDUCE, rows.size_bytes[same], ranks)
+        if kind == "send_recv":
+            time[same] = p2p_time_ns(part, ranks[0], ranks[1], sizes[same])
+        else:
+            time[same] = collective_time_ns(part, Collective.ALL_REDUCE, sizes[same], ranks)
     return time[which]
 
 
-def with_constants(system: System, values: F64) -> System:
-    p = dict(zip(PARAMETERS, values.tolist(), strict=True))
-    inner = system.levels[0]
-    steps = {k: p[f"{k}_step"] for k in ("ll", "ll128", "simple", "in_switch")}
-    switch = min(p["in_switch_efficiency"], 1.0) if inner.in_switch_efficiency else 0.0
-    inner = replace(inner, step_ns=steps, efficiency=min(p["efficiency"], 1.0), in_switch_efficiency=switch)
-    ramp = {"chunk_ns": p["chunk_ns"], "ramp_bytes": int(p["ramp_bytes"])}
+def with_message(system: System, p: Constants) -> System:
+    start = {"p2p_launch_ns": p["p2p_launch"], "p2p_least_ns": p["p2p_least"]}
+    return system.replace(collectives=replace(system.collectives, **start))
+
+
+def with_collectives(system: System, p: Constants) -> System:
+    """The system with these constants; a fraction is 1 at most."""
+    inner, settings = system.levels[0], system.collectives
+    part = {name: min(value, 1.0) for name, value in p.items() if "efficiency" in name or "fraction" in name}
+    steps = {name: p[f"{name}_step"] for name in ("ll", "ll128", "simple", "in_switch") if f"{name}_step" in p}
+    by_units = {n: part[f"efficiency_{n}"] for n in ("2", "4", "8")}
+    pipe: dict[str, Any] = {"least_ns": p["least"], "chunk_ns": p["chunk"], "ramp_bytes": int(p["ramp"])}
+    ll = {"bandwidth_fraction": part["ll_fraction"], "most_bytes": int(p["ll_most"])}
     protocols = {
-        "ll": Protocol(launch_ns=LAUNCH_NS["ll"], bandwidth_fraction=0.25),
-        "ll128": Protocol(launch_ns=LAUNCH_NS["ll128"], bandwidth_fraction=0.92, **ramp),
-        "simple": Protocol(launch_ns=LAUNCH_NS["simple"], **ramp),
+        "ll": Protocol(launch_ns=LAUNCH_NS["ll"], **ll),
+        "ll128": Protocol(launch_ns=LAUNCH_NS["ll128"], bandwidth_fraction=part["ll128_fraction"], **pipe),
+        "simple": Protocol(launch_ns=LAUNCH_NS["simple"], **pipe),
     }
-    settings = replace(system.collectives, protocols=protocols)
-    return system.replace(levels=(inner, *system.levels[1:]), collectives=settings)
+    if "in_switch_step" in p:
+        ramp = {"chunk_ns": p["in_switch_chunk"], "ramp_bytes": int(p["in_switch_ramp"])}
+        protocols["in_switch"] = Protocol(launch_ns=LAUNCH_NS["in_switch"], **ramp)
+        inner = replace(inner, in_switch_efficiency=part["in_switch_efficiency"])
+    inner = replace(inner, step_ns=steps, efficiency=part["efficiency_8"], efficiency_by_units=by_units)
+    return system.replace(levels=(inner, *system.levels[1:]), collectives=replace(settings, protocols=protocols))
 
 
-def refit(system: System, rows: Rows, which: NDArray[np.bool_]) -> tuple[System, F64]:
-    start, spread = (np.array([v[k] for v in PARAMETERS.values()]) for k in (0, 1))
-    values = fit(
-        lambda v: predict(with_constants(system, v), rows, which), rows.time_ns[which], start, spread, outlier=2.0
-    )
-    return with_constants(system, values), values
+def refit(system: System, rows: Rows, which: Mask) -> tuple[System, Constants]:
+    """Collectives first; then what starts a message, with the rates of the collectives."""
+    switch = SWITCH if system.levels[0].in_switch_efficiency else {}
+    found: Constants = {}
+    for kind, parameters, change in (
+        ("all_reduce", RING | switch, with_collectives),
+        ("send_recv", MESSAGE, with_message),
+    ):
+        mine = which & np.array(rows.column("kind") == kind)
+        if mine.any():
+            found |= _fitted(lambda p, of=system, change=change: change(of, p), parameters, rows, mine)
+            system = change(system, found)
+    return system, found
+
+
+def _fitted(change: Callable[[Constants], System], parameters: dict[str, Guess], rows: Rows, which: Mask) -> Constants:
+    start, spread = (np.array([v[k] for v in parameters.values()]) for k in (0, 1))
+
+    def tried(values: F64) -> F64:
+        return predict(change(dict(zip(parameters, values.tolist(), strict=True))), rows, which)
+
+    values = fit(tried, rows.time_ns[which], start, spread, outlier=2.0)
+    return dict(zip(parameters, values.tolist(), strict=True))
 
 
 @dataclass(frozen=True)
 class Result:
     rows: Rows
-    single: NDArray[np.bool_]
-    fitted: NDArray[np.bool_]
+    fitted: Mask
+    overtaken: Mask
     errors: dict[str, F64]
-    """Relative error of each row by set of constants; NaN where the GPU is not in the catalogue."""
-    constants: dict[str, F64]
+    """Relative error of each row by set of constants."""
+    constants: dict[str, Constants]
 
 
 def validate(rows: Rows, salt: str = "") -> Result:
-    single = rows.gpus == rows.per_node
-    fitted = np.zeros(len(rows), bool)
+    fitted = fitted_half(rows, salt)
     errors = {name: np.full(len(rows), np.nan) for name in ("catalogue", "refit")}
-    constants = {}
-    for gpu in sorted(set(rows.gpu) & set(SYSTEMS)):
-        mine = np.array([g == gpu for g in rows.gpu])
-        system = open_system(SYSTEMS[gpu])
-        half = fitted_half(rows, mine & single, salt)
-        fitted |= half
-        again, constants[gpu] = refit(system, rows, half) if half.any() else (system, np.zeros(0))
-        for name, used in (("catalogue", system), ("refit", again)):
-            errors[name][mine] = predict(used, rows, mine) / rows.time_ns[mine] - 1
-    return Result(rows, single, fitted, errors, constants)
+    constants: dict[str, Constants] = {}
+    names = rows.column("system")
+    for name in sorted(set(names.tolist())):
+        mine, system = names == name, open_system(name)
+        again = system
+        if (mine & fitted).any():
+            again, constants[name] = refit(system, rows, mine & fitted)
+        for which, used in (("catalogue", system), ("refit", again)):
+            errors[which][mine] = predict(used, rows, mine) / rows.time_ns[mine] - 1
+    return Result(rows, fitted, overtaken(rows), errors, constants)
 
 
 def summary(errors: F64) -> tuple[int, float, float]:
@@ -159,57 +257,67 @@ def summary(errors: F64) -> tuple[int, float, float]:
     return (len(known), float(known.mean()), float(np.median(known))) if len(known) else (0, np.nan, np.nan)
 
 
-def bars(result: Result, name: str) -> tuple[float, float]:
-    """(mean |error| of single-node rows of 1 MB and more, median |error| of the smaller ones)."""
-    big = result.rows.size_bytes >= BIG_BYTES
-    error = result.errors[name]
-    return summary(error[result.single & big])[1], summary(error[result.single & ~big])[2]
+def by_gpus(result: Result, name: str, which: Mask) -> dict[tuple[str, str, int], tuple[int, float, float]]:
+    """Summary for each (kind, system, GPUs) inside one node, among `which`."""
+    rows, out = result.rows, {}
+    for key in sorted({(row.kind, row.system, row.gpus) for row in rows.keys if row.gpus == row.per_node}):
+        mine = np.array([(row.kind, row.system, row.gpus) == key for row in rows.keys])
+        out[key] = summary(result.errors[name][mine & which & rows.single])
+    return out
 
 
 def report(result: Result, *, every: bool) -> None:
-    rows, big = result.rows, result.rows.size_bytes >= BIG_BYTES
-    for gpu, values in result.constants.items():
-        print(f"{gpu} refit:", ", ".join(f"{k} {v:.4g}" for k, v in zip(PARAMETERS, values, strict=False)))
-    for name, error in result.errors.items():
-        print(f"\n{name}: |error|, single node")
-        for what, which in (
-            ("1 MB and up", big),
-            ("1 MB and up, fitted half", big & result.fitted),
-            ("1 MB and up, held out", big & ~result.fitted),
-            ("smaller", ~big),
-            ("smaller, held out", ~big & ~result.fitted),
-        ):
-            count, mean, median = summary(error[result.single & which])
-            print(f"  {what:28} {count:4} rows   mean {mean:6.1%}   median {median:6.1%}")
-        decades = np.floor(np.log10(np.maximum(rows.size_bytes, 1))).astype(int)
-        for several, title in ((False, "single node"), (True, "several nodes (network not stated)")):
-            print(f"  by decade of bytes, {title}")
-            for decade in sorted(set(decades.tolist())):
-                count, mean, median = summary(error[(result.single != several) & (decades == decade)])
-                if count:
-                    print(f"    1e{decade:<2} {count:4} rows   mean {mean:6.1%}   median {median:6.1%}")
-    print("\nrow: gpu, gpus, per node, bytes, measured us, error of catalogue and refit, fitted or held")
-    for i in range(len(rows)):
-        if every or not result.single[i]:
-            state = "fitted" if result.fitted[i] else "held" if result.single[i] else "several nodes"
-            figures = f"{rows.gpus[i]:4} {rows.per_node[i]:3} {rows.size_bytes[i]:12} {rows.time_ns[i] / 1e3:10.1f}"
-            both = "  ".join(f"{result.errors[k][i]:+7.1%}" for k in ("catalogue", "refit"))
-            print(f"  {rows.gpu[i]} {figures}  {both}  {state}")
+    for system, values in result.constants.items():
+        print(f"{system} refit:", ", ".join(f"{k} {v:.4g}" for k, v in values.items()))
+    for name in result.errors:
+        _print_errors(result, name)
+    print("\nrow: origin, what, system, gpus, per node, bytes, measured us, error of catalogue and refit, which half")
+    for i, row in enumerate(result.rows.keys):
+        one = row.gpus == row.per_node
+        if every or not one:
+            state = ("fitted" if result.fitted[i] else "held") if one else "several nodes"
+            what = f"{row.origin} {row.kind} {row.system} {row.gpus:3} {row.per_node:3} {row.size_bytes:12}"
+            both = "  ".join(f"{result.errors[k][i]:+7.1%}" for k in result.errors)
+            late = "  slower than a larger one" if result.overtaken[i] else ""
+            print(f"  {what} {result.rows.time_ns[i] / 1e3:10.1f}  {both}  {state}{late}")
+
+
+def _print_errors(result: Result, name: str) -> None:
+    big, held = result.rows.big, ~result.fitted
+    parts = (
+        ("1 MB and up, fitted", big & ~held),
+        ("1 MB and up, held out", big & held),
+        ("... not slower than a larger one", big & held & ~result.overtaken),
+        ("below 1 MB, held out", ~big & held),
+        ("... not slower than a larger one", ~big & held & ~result.overtaken),
+    )
+    print(f"\n{name}: |error| inside one node")
+    for title, which in parts:
+        for (kind, system, gpus), (count, mean, median) in by_gpus(result, name, which).items():
+            if count:
+                line = f"{kind:10} {system:9} {gpus:2} GPUs {count:4} rows   mean {mean:6.1%}   median {median:6.1%}"
+                print(f"  {title:34} {line}")
+        reduce = np.array(result.rows.column("kind") == "all_reduce") & result.rows.single
+        count, mean, median = summary(result.errors[name][which & reduce])
+        print(f"  {title:34} all-reduce, together {count:6} rows   mean {mean:6.1%}   median {median:6.1%}")
 
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     shared = Path(os.environ.get("ETUDE_SHARED") or Path(__file__).resolve().parents[2] / "shared")
-    parser.add_argument("--rows", type=Path, default=shared / "measured" / "nccl_allreduce.csv")
+    parser.add_argument("--rows", type=Path, action="append", help="may be given several times")
     parser.add_argument("--all", action="store_true", help="print every row, not only those over several nodes")
     parser.add_argument(
         "--salt", default="", help="hold out another half: a refit that holds for one half alone is luck"
     )
     args = parser.parse_args(argv)
-    if not args.rows.is_file():
-        print(f"skipped: {args.rows} is not there", file=sys.stderr)
-        return 0
-    report(validate(read(args.rows), args.salt), every=args.all)
+    paths = args.rows or [shared / "measured" / name for name in FILES]
+    there = [path for path in paths if path.is_file()]
+    for path in paths:
+        if path not in there:
+            print(f"skipped: {path} is not there", file=sys.stderr)
+    if there:
+        report(validate(read(there), args.salt), every=args.all)
     return 0
 
 

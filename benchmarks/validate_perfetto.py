@@ -122,12 +122,16 @@ class Written:
     tracks: list[tuple[str, int]]
     names: int
     by_sort: list[tuple[str, int]]
+    carried: dict[str, int]
+    """Slices that carry each argument."""
 
 
 def written(job: Any, slices: Any) -> Written:
+    from etude.view.about import about
     from etude.view.flows import flows_of, running
     from etude.view.slices import Sort
 
+    known = about(job, slices)
     flows = flows_of(job, slices)
     members = np.bincount(flows.id) if len(flows.id) else np.zeros(0, np.int64)
     key = slices.lane.astype(np.int64) << 32 | slices.track
@@ -146,6 +150,7 @@ def written(job: Any, slices: Any) -> Written:
         ranks=list(slices.ranks.values()), tracks=sorted(labels.items()),
         names=len(np.unique(slices.name)),
         by_sort=sorted((Sort(int(s)).label, int(n)) for s, n in zip(sorts, counts, strict=True)),
+        carried={"id": len(slices)} | {n: int((getattr(known, n) >= 0).sum()) for n in ("stream", "shapes", "group")},
     )  # fmt: skip
 
 
@@ -179,9 +184,10 @@ def compare(read: Perfetto, expected: Written, *, exact: bool) -> list[str]:
         if sorted(rows) != sorted(wanted):
             wrong.append(f"{name}: {wanted[:3]}... written, {rows[:3]}... read")
     if exact:
-        ids = read.ask("select count(*) from slice where extract_arg(arg_set_id, 'debug.id') is not null")[0][0]
-        if ids != expected.slices:
-            wrong.append(f"{ids:,} of {expected.slices:,} slices have an id")
+        for name, wanted in expected.carried.items():
+            has = f"select count(*) from slice where extract_arg(arg_set_id, 'debug.{name}') is not null"
+            if (found := read.ask(has)[0][0]) != wanted:
+                wrong.append(f"{found:,} of {wanted:,} slices have `{name}`")
     return wrong
 
 

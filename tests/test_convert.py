@@ -89,3 +89,48 @@ def test_options_that_parquet_cannot_heed_are_refused(run: Path, tmp_path: Path,
 def test_usage_error_is_the_type() -> None:
     with pytest.raises(UsageError):
         training_step().replace(name="../x")
+
+
+@pytest.mark.parametrize("to", ["et", "json", "parquet"])
+def test_a_profile_without_a_device_is_converted(tmp_path: Path, to: str, capsys) -> None:
+    """Two operators one after another: no node's recorded time differs from its own."""
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": ts, "dur": 5, "args": {"External id": n}}
+        for n, (name, ts) in enumerate((("aten::ones", 10), ("aten::mul", 20)), 1)
+    ]
+    profile, out = tmp_path / "cpu.json", tmp_path / "out"
+    profile.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    assert main(["convert", str(profile), str(out), "--to", to]) == 0
+    assert "wrote" in capsys.readouterr().err
+    assert main(["diff", str(profile), str(out)]) == 0
+
+
+SKEWED = ["generate", "mixtral-8x7b", "--gpus", "4", "--ep", "4", "--seq", "128", "--moe-skew", "1.3"]
+
+
+@pytest.mark.parametrize("dialect", ["plain", "astra"])
+def test_one_step_and_two_give_the_same_files(tmp_path: Path, dialect: str, capsys) -> None:
+    """A skewed job, generated into `.et` files, and generated and then converted."""
+    one, job, two = tmp_path / "one", tmp_path / "job", tmp_path / "two"
+    asked = ["--to", "et", "--dialect", dialect]
+    assert main([*SKEWED, *asked, "-o", str(one), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert main([*SKEWED, "-o", str(job)]) == 0
+    assert main(["convert", str(job), str(two), *asked]) == 0
+    converted = capsys.readouterr().err
+    files = sorted(path.name for path in one.iterdir())
+    assert len(files) >= 5
+    assert files == sorted(path.name for path in two.iterdir())
+    for name in files:
+        if name != "card.yaml":
+            assert (one / name).read_bytes() == (two / name).read_bytes(), name
+    problems = " ".join(json.loads(shown.out)["astra_problems"])
+    hangs = "it hangs where members of a collective bring different sizes"
+    assert (hangs in problems) == (hangs in shown.err) == (hangs in converted) == (dialect == "plain")
+    assert ("`--dialect astra` writes what it can run" in converted) == (dialect == "plain")
+
+
+def test_a_parquet_folder_has_no_dialect(run: Path, tmp_path: Path, capsys) -> None:
+    assert main(["convert", str(run), str(tmp_path / "out"), "--to", "parquet", "--dialect", "astra"]) == 2
+    assert "in no dialect" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -206,3 +206,14 @@ def test_bad_requests_end_with_two(tmp_path: Path, capsys: pytest.CaptureFixture
         assert said.out == "" and said.err.startswith("error: ")
         assert "Traceback" not in said.err
     assert main(["compare", str(base), str(tmp_path / "none"), "--fail-if", "step > 3%"]) == 2
+
+
+def test_ranks_of_one_run_are_no_repetitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A profiler that calls files by host and process, as TensorBoard's handler does."""
+    for rank in range(2):
+        path = profile(tmp_path / f"base/host_{100 + rank}.json", noisy(rank))
+        info = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2}}
+        path.write_text(json.dumps(json.loads(path.read_text()) | info))
+    base = str(tmp_path / "base")
+    assert main(["compare", base, base, "--fail-if", "step > +3%"]) == 2
+    assert "ranks of one run" in capsys.readouterr().err

@@ -50,6 +50,13 @@ def test_half_of_all_ranks_slow_from_a_step_on_is_named_as_such():
     assert set(by_rank) == {0, 1, 2, 3} and all(c["step"] == 20 for c in by_rank.values())
 
 
+def test_ranks_that_change_with_others_are_named_with_them():
+    """Six steps, three of them slow: too few to be sure of each rank alone."""
+    values = noisy(ranks=8, steps=6, sigma=0.006)
+    values[:4, 3:] *= 1.1
+    assert kinds(found(values)) == [("throttled_half", (0, 1, 2, 3))]
+
+
 def test_one_rank_slow_from_a_step_on_is_a_change_of_its_own():
     values = noisy()
     values[2, 15:] *= 1.2

@@ -11,10 +11,14 @@ import numpy as np
 import pytest
 
 from etude.analyse.critical_path import by_kind, critical_path, length_ns
+from etude.analyse.launches import untied
 from etude.analyse.what_if import Retimed, what_if
 from etude.ingest import causal
 from etude.model.run import Run, recorded
+from etude.model.schema import Kind
+from etude.report.compose import report
 from recorded import device_json, event, kernel, launch, op, read_device_json
+from timed_jobs import timed
 
 US = 1000
 
@@ -97,6 +101,31 @@ def test_a_synchronisation_waits_for_what_was_launched_before_the_recording() ->
     )  # fmt: skip
     assert by_kind(critical_path(run))["compute"] == 200 * US
     assert buys_us(run, "compute") == 100
+
+
+def test_what_waits_for_nothing_that_was_recorded_stays_where_it_is() -> None:
+    """A thread that begins at 60 of 100 with nothing that says why: 60 are left, however fast all is."""
+    call = {"kind": Kind.COMP, "name": "aten::add", "cpu": 1}
+    run = timed([(call | {"thread": 1}, 0, 10), (call | {"thread": 2}, 60, 100)])
+    assert Retimed(run).fixed_ns == 60
+    (section,) = [s for s in report(run).sections if s.id == "critical-path"]
+    assert "60% of the run stays as it is when re-timed" in section.lead
+
+
+def test_device_work_without_launches_is_said_to_be_re_timed_apart() -> None:
+    launched = [
+        op("step", 0, 100, 1),
+        launch(10, 1),
+        kernel("k", 20, 30, 1, 1),
+        launch(50, 2),
+        kernel("k", 60, 30, 2, 1),
+    ]
+    assert untied(run_of_events(*launched)) == 0
+    run = run_of_events(*(e for e in launched if e["cat"] != "cuda_runtime"))
+    assert untied(run) == 1
+    (section,) = [s for s in report(run).sections if s.id == "critical-path"]
+    assert "Of 100% of the device&#x27;s time no launch was recorded" in section.lead.replace("'", "&#x27;")
+    assert buys_us(run, "host") == 10  # the host ends at 100, the device at 90
 
 
 CASES = (

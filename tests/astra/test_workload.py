@@ -320,3 +320,77 @@ def test_working_ahead_changes_nothing(block):
         assert results[0] == results[1], seed
         finished += not isinstance(results[0], str)
     assert finished >= 10
+
+
+@pytest.mark.parametrize(
+    ("size", "sent"),
+    [
+        (2**31 - 1, 2**31 - 1),
+        (2**31, 2**64 - 2**31),  # -2**31 in an int, and that without its sign
+        (3 * 2**30, 2**64 - 2**30),
+        (2**32 + 5, 5),
+    ],
+)
+@pytest.mark.parametrize("backend", ["unaware", "aware"])
+def test_rendezvous_keeps_sizes_in_an_int_of_32_bits(size: int, sent: int, backend: str):
+    w = workload([[send(1, size)], [recv(0, size)], *idle(2)])
+    plain = run(w, RING4, RING, backend=backend)
+    assert plain.finish_ns[0] == hop_ns(size, 50, 500)
+    assert not plain.warnings
+    shaken = run(w, RING4, RING, backend=backend, rendezvous=True)
+    assert shaken.finish_ns[:2].tolist() == [hop_ns(8192, 50, 500) + hop_ns(sent, 50, 500)] * 2
+    assert any("overflows an int" in text for text in shaken.warnings) == (size != sent)
+
+
+def test_rendezvous_of_4_gib_sends_nothing():
+    w = workload([[comp(1), send(1, 2**32, 0)], [recv(0, 2**32)], *idle(2)])
+    with pytest.raises(AstraAbort, match="rank 0, node 1: a message of 0 bytes"):
+        run(w, RING4, RING, rendezvous=True)
+
+
+def test_a_size_that_overflowed_may_never_arrive():
+    w = workload([[send(1, 2**31)], [recv(0, 2**31)], *idle(2)])
+    slow = network(("Ring", 4, 1, 500))
+    with pytest.raises(AstraAbort, match="rank 0, node 0: .* never arrives"):
+        run(w, slow, RING, rendezvous=True)
+
+
+@pytest.mark.parametrize("rendezvous", [False, True])
+def test_a_message_of_0_bytes_is_named(rendezvous: bool):
+    w = workload([[comp(1), send(1, 0, 0)], [recv(0, 0)], *idle(2)])
+    with pytest.raises(AstraAbort, match="rank 0, node 1: a message of 0 bytes"):
+        run(w, RING4, RING, rendezvous=rendezvous)
+
+
+def test_the_way_out_of_tick_0_fits_its_cause():
+    still = system("ring", endpoint_ns=0)
+    with pytest.raises(AstraAbort, match="`endpoint-delay` above 0"):
+        run(workload([[coll("all-reduce", MB)]] * 4), RING4, still)
+    near = network(("Ring", 4, 50, 0))
+    with pytest.raises(AstraAbort, match="`latency` of 1 ns or more") as found:
+        run(workload([[send(1, 1)], [recv(0, 1)], *idle(2)]), near, RING)
+    assert "endpoint" not in str(found.value)
+    pool = RemoteMemoryConfig(kind="PER_NPU_MEMORY_EXPANSION", latency_ns=0, bytes_per_ns=10)
+    load = {"kind": Kind.MEM_LOAD, "tensor_size": 1, "deps": ()}
+    with pytest.raises(AstraAbort, match="`remote-mem-latency` above 0"):
+        run(workload([[load, comp(1, 0)]] * 4), RING4, RING, remote_memory=pool)
+
+
+def test_a_hang_on_a_group_of_one_says_what_would_help():
+    alone = {i + 1: [i] for i in range(4)} | {9: list(range(4))}
+    nodes = [[coll("all-reduce", MB, group=r), coll("all-gather", MB, 0)] for r in range(4)]
+    with pytest.raises(DeadlockError, match="leave collectives of a group of one out of the trace"):
+        run(workload(nodes, alone), RING4, RING)
+
+
+def test_lists_of_one_entry_are_freed_twice_only_where_a_rank_has_two_groups():
+    def warned(groups: dict[int, list[int]], of: list[list[int]], list_: tuple[str, ...] = ("ring",)) -> bool:
+        nodes = [[coll("all-reduce", MB, *range(i)[-1:], group=g) for i, g in enumerate(mine)] for mine in of]
+        return any("frees" in text for text in run(workload(nodes, groups), RING4, system(*list_)).warnings)
+
+    pairs = {1: [0, 1], 2: [2, 3]}
+    assert not warned(pairs, [[0], [0], [1], [1]])  # group4of8_ring: exit code 0
+    assert not warned({1: [0, 1, 2, 3]}, [[0]] * 4)  # gpt8L_r64_dp64
+    crossed = {**pairs, 3: [0, 2], 4: [1, 3]}
+    assert warned(crossed, [[0, 2], [0, 3], [1, 2], [1, 3]])  # gpt8L_r16_dp4tp4: aborts at the end
+    assert not warned(crossed, [[0, 2], [0, 3], [1, 2], [1, 3]], ("ring", "ring"))

@@ -42,7 +42,7 @@ def test_generate_says_its_numbers_and_writes_a_folded_job(tiny: str, tmp_path: 
 
 def test_files_are_the_same_every_time_and_hold_what_the_folded_job_does(tiny: str, tmp_path: Path):
     for name in ("a", "b"):
-        assert main(["generate", tiny, *PLAN, "--to", "et", "-o", str(tmp_path / name)]) == 0
+        assert main(["generate", tiny, *PLAN, "--to", "et", "--dialect", "astra", "-o", str(tmp_path / name)]) == 0
     files = sorted(p.name for p in (tmp_path / "a").iterdir())
     assert len(files) == 10  # the groups and the card too
     assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
@@ -54,7 +54,7 @@ def test_attributes_have_the_types_that_readers_expect(tiny: str, tmp_path: Path
     """As the C++ feeder reads them: another type reads as zero."""
     import chakra_pb
 
-    assert main(["generate", tiny, *PLAN, "--to", "et", "-o", str(tmp_path / "job")]) == 0
+    assert main(["generate", tiny, *PLAN, "--to", "et", "--dialect", "astra", "-o", str(tmp_path / "job")]) == 0
     expected = {
         "is_cpu_op": "bool_val", "num_ops": "int64_val", "tensor_size": "uint64_val", "comm_type": "int64_val",
         "comm_size": "int64_val", "comm_src": "int32_val", "comm_dst": "int32_val", "comm_tag": "int32_val",
@@ -160,7 +160,7 @@ def test_members_of_a_collective_say_one_size_in_files_by_rank(tmp_path: Path, c
         "{layers: 2, hidden: 64, heads: 4, ffn: 64, vocab: 256, seq: 32, gated: true, experts: 8, top_k: 2}\n"
     )
     args = ("generate", str(path), "--ep", "4", "--gpus", "8", "--moe-skew", "1.5")
-    printed(capsys, *args, "--to", "et", "-o", str(tmp_path / "et"))
+    printed(capsys, *args, "--to", "et", "--dialect", "astra", "-o", str(tmp_path / "et"))
     printed(capsys, *args, "-o", str(tmp_path / "folded"))
     even, own = etude.open(tmp_path / "et"), etude.open(tmp_path / "folded")
     exchange = even.trace(0).collective == Collective.ALL_TO_ALL

@@ -185,7 +185,7 @@ def test_any_file_can_be_hidden_and_read_back(data: bytes):
         decoded = chakra.decode(data, "x.et")
     except EtudeError:
         return
-    job = assemble("x", chakra._parts([0], [decoded], {})[0])
+    job = assemble("x", chakra._parts([0], [decoded], {}, [chakra.process_groups(decoded.trace)])[0])
     copy, _ = anonymise(job)
     try:
         raw = bytes(chakra.encode(chakra.for_rank(copy, 0)[0]))

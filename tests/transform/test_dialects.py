@@ -1,9 +1,14 @@
 """What ASTRA-sim needs of files and a Job does not hold."""
 
+import pytest
+
 from etude.generate import Plan, generate
 from etude.generate.model import open_model
-from etude.model.schema import Kind
-from etude.transform.dialects.astra import for_astra
+from etude.model.build import TraceBuilder
+from etude.model.fold import fold
+from etude.model.job import Job, assemble
+from etude.model.schema import Collective, Kind
+from etude.transform.dialects.astra import astra_problems, for_astra
 
 
 def test_groups_are_numbers_from_one_and_copies_say_an_operation():
@@ -20,3 +25,64 @@ def test_groups_are_numbers_from_one_and_copies_say_an_operation():
         assert (after.flops[compute] >= 1).all()
         assert (after.flops[before.flops > 0] == before.flops[before.flops > 0]).all()
         assert (after.flops[~compute] == before.flops[~compute]).all()
+
+
+def exchange(sizes: list[int], *, groups: dict[str, list[int]] | None = None, kind=Collective.ALL_TO_ALL) -> Job:
+    """A rank for each size, which brings it to a collective of all; a program of its own for each."""
+    groups = groups or {"7": list(range(len(sizes)))}
+    parts = []
+    for rank, size in enumerate(sizes):
+        builder = TraceBuilder()
+        mine = next(name for name, members in groups.items() if rank in members)
+        builder.add(Kind.COLL, group=mine, collective=kind, in_bytes=size, out_bytes=size + 8)
+        parts.append(builder.part(rank, groups))
+    return assemble("w", parts, more_groups=list(groups.items()))
+
+
+def sent(job: Job) -> list[int]:
+    return [int(job.trace(rank).in_bytes[0]) for rank in job.ranks.tolist()]
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_members_of_a_collective_say_what_the_fullest_moves(folded: bool):
+    job = exchange([100, 300, 200])
+    job = fold(job) if folded else job
+    assert len(job.traces) == (1 if folded else 3)
+    assert astra_problems(job) == ["it hangs where members of a collective bring different sizes (1 all_to_all)"]
+    even = for_astra(job)
+    assert sent(even) == [308, 308, 308]  # the second receives 308
+    assert astra_problems(even) == []
+    assert sent(for_astra(exchange([100, 300, 200], kind=Collective.ALL_GATHER))) == [300, 300, 300]
+    assert sent(for_astra(exchange([100, 100]))) == [100, 100]
+
+
+def test_other_groups_are_left_alone():
+    pairs = {"1": [0, 1], "2": [2, 3]}
+    assert sent(for_astra(exchange([100, 100, 5, 6], groups=pairs))) == [100, 100, 14, 14]
+
+
+def test_numbers_of_groups_stay():
+    assert for_astra(exchange([1, 1], groups={"12": [0, 1]})).groups.names == ("12",)
+    for names in ({"tp": [0, 1], "3": [2, 3]}, {"0": [0, 1], "3": [2, 3]}):
+        job = exchange([4096] * 4, groups=names)
+        assert for_astra(job).groups.names == ("1", "2")
+        assert "names of groups that are not numbers" in " ".join(astra_problems(job))
+
+
+def test_what_it_cannot_run_is_named():
+    alone = exchange([64, 64], groups={"1": [0], "2": [1]})
+    assert astra_problems(alone) == ["it never ends a collective of a group of one rank (2 groups)"]
+    clipped = exchange([4] * 8, kind=Collective.ALL_REDUCE)
+    assert "fewer bytes than there are ranks" in " ".join(astra_problems(clipped))
+    assert astra_problems(exchange([8] * 8, kind=Collective.ALL_REDUCE)) == []
+    gather = exchange([8] * 2, kind=Collective.GATHER)
+    assert astra_problems(gather) == ["it aborts on gather (2)"]
+    builder = TraceBuilder()
+    builder.add(Kind.SEND, dst=0, in_bytes=0)
+    builder.add(Kind.COMP, flops=0)
+    found = astra_problems(assemble("w", [builder.part(0, {})]))
+    assert found == [
+        "it aborts on messages of 0 bytes (1)",
+        "with a roofline it takes 2**63 ns for compute nodes without operations (1)",
+    ]
+    assert astra_problems(for_astra(assemble("w", [builder.part(0, {})]))) == found[:1]

@@ -1,16 +1,20 @@
 """The timeline of many ranks in a real browser: choosing ranks, and summing up an area."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import browser
+import etude
 from etude.model.build import TraceBuilder, job_of
 from etude.model.run import Run
 from etude.model.schema import Collective, Kind
 from etude.report.compose import report
+from etude.report.subject import Subject
 from etude.view.page import render
 from timed_jobs import timing_of
 
@@ -149,3 +153,19 @@ def drag(found: browser.Browser, a: tuple[float, float], b: tuple[float, float],
         x, y = (p + part * (q - p) for p, q in zip(a, b, strict=True))
         found.mouse("mouseMoved", x, y, button="left", buttons=1, modifiers=modifiers)
     found.mouse("mouseReleased", *b, button="left", clickCount=1, modifiers=modifiers)
+
+
+def test_the_ranks_drawn_first_are_spread_over_all() -> None:
+    """Forty ranks of one program, of which the first three have times of their own: one of each kind, the others evenly
+    between, with the last."""
+    builders = []
+    for _ in range(40):
+        b = TraceBuilder()
+        b.add(Kind.COMP, "gemm", cpu=0, stream=7)
+        builders.append(b)
+    timing = replace(
+        timing_of([[0]] * 4, [[100 + k] for k in range(4)], offset=[0] * 4),
+        block_of=np.minimum(np.arange(40), 3).astype(np.int32), clock_offset_ns=np.zeros(40, np.int64),
+    )  # fmt: skip
+    first = Subject(Run(etude.fold(job_of("forty", builders)), timing), "forty").drawn()
+    assert len(first) == 16 and {0, 1, 2, 3, 39} <= set(first)

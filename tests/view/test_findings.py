@@ -170,6 +170,14 @@ def test_faster_links_are_advised_only_where_the_run_gains() -> None:
     assert "the run is 500 ns (50%) shorter" in found.why
 
 
+def test_of_one_rank_alone_links_are_not_blamed() -> None:
+    """Of a collective of two only one member was recorded: its 1000 ns may all be waiting for the other."""
+    run = timed([(SUM | {"group": "g"}, 0, 1000)], groups={"g": [0, 1]})
+    (found,) = [t for t in report(run).told if "no compute hides" in t.what]
+    assert "links" not in found.why
+    assert "at most 500 ns (50%) shorter: waiting for ranks that are not here counts as transfer." in found.why
+
+
 def test_a_slow_rank_costs_what_the_run_is_longer_by() -> None:
     """Against the simulation of the same job without a slow rank."""
     fast, slow = (simulate(training_step(), system(8), Options(slow_ranks=ranks)) for ranks in ({}, {3: 1.5}))

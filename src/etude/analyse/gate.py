@@ -123,7 +123,7 @@ def _check(base: Sequence[Sampled], new: Sequence[Sampled], limit: Limit) -> dic
         "interval": list(found.interval) if found.interval else None,
         "failed": bool(beyond and sure),
         "samples": [len(side) for side in sides],
-        "of": "runs" if several else "steps",
+        "of": "runs" if several or limit.measure == "memory" else "steps",
         "method": found.method,
         "note": _note(limit, found, several=several, beyond=beyond, sure=sure),
     }

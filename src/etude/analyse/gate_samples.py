@@ -158,7 +158,7 @@ def _memory(one: Sampled) -> float:
     known = peaks[peaks != UNKNOWN]
     if not len(known):
         raise UsageError("nothing is known of the memory of this run", where=one.run.job.name,
-                         hint="profile(profile_memory=True) records it; generated jobs have it")  # fmt: skip
+                         hint="profile(profile_memory=True) records it; or nodes name their tensors")  # fmt: skip
     return float(known.max())
 
 

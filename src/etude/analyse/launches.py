@@ -15,7 +15,7 @@ from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Why
 from etude.model.use import uses
 
-__all__ = ["launches", "queue_depth"]
+__all__ = ["launches", "queue_depth", "untied"]
 
 I64 = NDArray[np.int64]
 
@@ -59,6 +59,21 @@ def launched(part: RunPart, calls: str = "") -> Launched:
         pattern = pattern_of(calls)
         node = node[np.array([bool(pattern.search(w)) for w in words] + [False])[codes]]
     return Launched(call[node], node)
+
+
+def untied(run: Run) -> float:
+    """Share of the device's time, on ranks whose host was recorded, of which no launch is known: nothing says what of
+    the host it waited for."""
+    whole = loose = 0
+    for part in run.parts():
+        if not (part.timed & (part.trace.cpu == 1)).any():
+            continue
+        rows = np.flatnonzero(on_device(part, uses(part.trace)) & (part.trace.cpu != 1))
+        lasted = part.end_ns[rows] - part.start_ns[rows]
+        tied = np.isin(rows, launched(part).node) | (np.diff(part.trace.ctrl_start)[rows] > 0)
+        whole += int(lasted.sum()) * len(part.at)
+        loose += int(lasted[~tied].sum()) * len(part.at)
+    return loose / whole if whole else 0.0
 
 
 def launches(run: Run, calls: str = "") -> pa.Table:

@@ -4,14 +4,14 @@ next. Ranks are compared with their own past, and with one another given the wor
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from etude.analyse.changes import LEAST, Change, change_points
+from etude.analyse.changes import HOLD, LEAST, Change, change_points, noise
 from etude.analyse.expected import expected
 from etude.analyse.periods import find_period
 from etude.analyse.samples import Samples
@@ -28,6 +28,8 @@ LEAST_SLOW: Final = 0.06
 """A rank is slower than the others from here on."""
 SURE: Final = 5.0
 """Standard errors above the others from which a rank is named."""
+JOINS: Final = 4.0
+"""Standard errors from which a rank changes where another one does."""
 MOST_NAMED: Final = 4
 """One rank in so many may be slower than the others, or drift alone."""
 FEWEST: Final = 3
@@ -68,7 +70,7 @@ def trend(samples: Samples, *, period: int | None = None, least: float = LEAST, 
     parts = decompose(rest.astype(np.int64) if samples.whole else rest, period=period, least=least)
     cycle = parts.period or (_period_of_ranks(own) if period is None else 0)
     level = _without_cycle(own, cycle)
-    by_rank = _rank_changes(level, least)
+    by_rank = _joining(level, _rank_changes(level, least), least)
     changes = [ChangePoint(int(samples.steps[c.at]), None, c.ratio, c.score) for c in parts.changes]
     ranks = samples.ranks.tolist()
     if len(ranks) > 1:
@@ -158,6 +160,41 @@ def _rank_changes(own: F64, least: float) -> list[tuple[int, Change]]:
         told = change_points(values[seen], least=least, among=len(own))
         found += [(row, Change(int(seen[c.at]), c.before, c.after, c.score)) for c in told]
     return found
+
+
+def _joining(own: F64, found: list[tuple[int, Change]], least: float) -> list[tuple[int, Change]]:
+    """With those ranks that change where another does: a place that is known needs less to be seen than one that is
+    searched for. The noise is that of all ranks together; a rank joins with at least half of the change."""
+    if not found or len(own) < 2:
+        return found
+    sigma = float(np.median([noise(values[~np.isnan(values)]) for values in own]))
+    joined = list(found)
+    for place in sorted({c.at for _, c in found}):
+        ratio = float(np.median([c.ratio for _, c in found if c.at == place]))
+        if ratio == 1:
+            continue
+        for row, values in enumerate(own):
+            mine = [c.at for r, c in joined if r == row]
+            if any(abs(at - place) <= 1 for at in mine):
+                continue
+            first = max((at for at in mine if at < place), default=0)
+            last = min((at for at in mine if at > place), default=len(values))
+            change = _change_at(values[first:last], place - first, sigma)
+            if change is None or change.score < JOINS or abs(change.ratio - 1) < least:
+                continue
+            if (change.ratio - 1) / (ratio - 1) > 0.5:
+                joined.append((row, replace(change, at=place)))
+    return sorted(joined, key=lambda rc: (rc[0], rc[1].at))
+
+
+def _change_at(values: F64, place: int, sigma: float) -> Change | None:
+    """The change at a place that is given; None where too little is known on one side of it."""
+    before, after = (part[~np.isnan(part)] for part in (values[:place], values[place:]))
+    if min(len(before), len(after)) < HOLD or sigma == 0:
+        return None
+    low, high = float(np.median(before)), float(np.median(after))
+    score = abs(high - low) / (sigma * float(np.sqrt(1 / len(before) + 1 / len(after))))
+    return Change(place, low, high, score)
 
 
 def _drifting(own: F64, changes: list[tuple[int, Change]], least: float) -> list[tuple[int, float]]:

@@ -1,8 +1,8 @@
 """How long each rank is in collectives, and how much of that it waits for members that come later.
 
-A member waits from its start until its transfer begins, `transfer` before its end (`collectives` has the definition).
-Collectives of one rank may overlap, so times are those of unions: a rank waits while it is in a collective and none of
-its collectives transfers. So no rank waits longer than the run.
+A member waits from its start until the last one has come, and not within `transfer` of its end (`collectives` has the
+definition). Collectives of one rank may overlap, so times are those of unions: a rank waits while it is in a collective
+and in none of which all members have come. So no rank waits longer than the run.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from etude.analyse.clocks import offsets
 from etude.analyse.operations import calls
 from etude.kernels.intervals import covered
 from etude.model.run import Run
@@ -28,15 +29,18 @@ def waiting(run: Run) -> pa.Table:
     call = found.of
     seen &= np.bincount(call[seen], minlength=len(found))[call] > 1
     start, end, call, at = found.start_ns[seen], found.end_ns[seen], call[seen], found.at[seen]
-    transfer = np.full(len(found), np.iinfo(np.int64).max, np.int64)
+    transfer, last = np.full(len(found), np.iinfo(np.int64).max, np.int64), np.full(len(found), UNKNOWN, np.int64)
     np.minimum.at(transfer, call, end - start)
+    shift = offsets(run, found)[at]
+    np.maximum.at(last, call, start + shift)
+    all_there = np.clip(last[call] - shift, start, end - transfer[call])
     total, moving = np.zeros(len(run.job), np.int64), np.zeros(len(run.job), np.int64)
     order = np.lexsort((start, at))
     bounds = np.searchsorted(at[order], np.arange(len(run.job) + 1))
     for i in range(len(run.job)):
         mine = order[bounds[i] : bounds[i + 1]]
         total[i] = _length(start[mine], end[mine])
-        moving[i] = _length(end[mine] - transfer[call[mine]], end[mine])
+        moving[i] = _length(all_there[mine], end[mine])
     return pa.table(
         {"rank": pa.array(run.job.ranks, pa.int32()), "in_collectives_ns": total, "wait_ns": total - moving}
     )

@@ -9,6 +9,7 @@ forms it is the simulation again with its order as a rule.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -174,6 +175,12 @@ class Retimed:
         add = self.add.copy()
         add[events] -= np.rint(add[events] * part).astype(np.int64)
         return self.length_ns - self._length(add)
+
+    @cached_property
+    def fixed_ns(self) -> int:
+        """What is left of the run if all that is in it took no time: what waits for nothing that was recorded begins
+        when it did."""
+        return self.length_ns - self.buys(np.arange(len(self.add)), 1.0)
 
     def _length(self, add: I64) -> int:
         k.times(self.order, self.waits, add, self.recorded, self.found)

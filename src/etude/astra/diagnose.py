@@ -108,18 +108,27 @@ def explain_hang(w: RankedNodes, sim: state.Simulation, options: AstraOptions) -
     more = len(lines) - MAX_LINES
     text = "\n  ".join(lines[:MAX_LINES] + ([f"... and {more} more"] if more > 0 else []))
     finished = int(sim.machine.queue.clock["finished_ranks"][0])
-    hint = ""
-    groups = np.unique(w.columns.group[w.columns.kind == COLL])
-    if WORLD in groups and len(groups) > 1:
-        hint = (
+    return DeadlockError(
+        f"ASTRA-sim hangs without a word: {finished} of {w.num_ranks} ranks finish\n  {text}",
+        hint=_way_out(w, sim.program, options),
+    )
+
+
+def _way_out(w: RankedNodes, program: state.AstraProgram, options: AstraOptions) -> str:
+    """What would make a hang end, by what the nodes that have started wait for."""
+    c, nodes = w.columns, program.nodes[: len(w)]
+    running = np.flatnonzero((nodes["start_ns"] != UNKNOWN) & (nodes["end_ns"] == UNKNOWN))
+    waiting = np.unique(c.group[running[c.kind[running] == COLL]])
+    if any(len(w.groups[g]) == 1 for g in waiting.tolist() if g >= 0):
+        return "one rank alone has nobody to exchange with: leave collectives of a group of one out of the trace"
+    if WORLD in waiting and (c.group[c.kind == COLL] != WORLD).any():
+        return (
             "collectives of a group advance the counter by which collectives of all ranks are matched: "
             "name a group of all ranks instead of none"
         )
-    elif options.rendezvous:
-        hint = "with the rendezvous protocol two ranks that both send first wait for each other"
-    return DeadlockError(
-        f"ASTRA-sim hangs without a word: {finished} of {w.num_ranks} ranks finish\n  {text}", hint=hint
-    )
+    if options.rendezvous and (c.kind[running] == SEND).any():
+        return "with the rendezvous protocol two ranks that both send first wait for each other"
+    return ""
 
 
 def quirks(
@@ -144,8 +153,23 @@ def _workload_quirks(w: RankedNodes, network: NetworkConfig, system: SystemConfi
     is_deep = len(network.npus_count) > 1
     if is_deep and (survey[tables.HAS_SEND] or any(1 < len(g) < network.num_npus for g in w.groups)):
         yield "a message between NPUs that differ in several dimensions is charged for the first of them only"
-    if survey[tables.HAS_GROUP] and any(len(a) == 1 for a in system.algorithms.values()):
-        yield "groups with one-entry implementation lists: ASTRA-sim aborts after printing the results"
+    if survey[tables.HAS_GROUP] and any(_shares_list(w, network, system, kind) for kind in phases.COLLECTIVE_NAME):
+        yield (
+            "a rank is in several groups, and its implementation list has one entry: ASTRA-sim frees that twice, and "
+            "may abort after printing the results (with two entries it does not, but groups then run rings)"
+        )
+
+
+def _shares_list(w: RankedNodes, network: NetworkConfig, system: SystemConfig, kind: int) -> bool:
+    """Whether a rank has collectives of a kind, whose list has one entry, in several groups that are not all ranks."""
+    if len(system.algorithms.get(phases.COLLECTIVE_NAME[kind], ())) != 1:
+        return False
+    c, small = w.columns, np.array([1 < len(g) < network.num_npus for g in w.groups], np.bool_)
+    rows = np.flatnonzero((c.kind == COLL) & (c.collective == kind) & (c.group >= 0))
+    rows = rows[small[c.group[rows]]]
+    rank = np.searchsorted(c.rank_start, rows, side="right")
+    pairs = np.unique(rank.astype(np.int64) << 32 | c.group[rows].astype(np.int64))
+    return len(np.unique(pairs >> 32)) < len(pairs)
 
 
 def _collective_quirks(

@@ -28,7 +28,7 @@ def _lines(shape: tuple[int, ...], kind: np.dtype[np.void]) -> Records:
 
 def _event_queue(room: int, num_ranks: int) -> state.EventQueue:
     clock = np.zeros(1, state.CLOCK)
-    for name in ("bucket", "last_bucket", "error_node", "open_batch", "tell"):
+    for name in ("bucket", "last_bucket", "error_node", "error_collective", "open_batch", "tell"):
         clock[name] = NONE
     return state.EventQueue(
         clock=clock,

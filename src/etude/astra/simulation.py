@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ from etude.errors import TraceError
 from etude.model.job import Job
 from etude.model.run import Run
 from etude.model.timing import Origin, Timing
+from etude.model.trace import COLL, RECV, SEND
 
 EVENTS_PER_STEP: Final = 1 << 20
 MAX_ROOM: Final = 1 << 27
@@ -32,6 +33,7 @@ PROBLEM: Final = {
     int(state.BAD_PEER): "a message to the sender itself or to a rank that does not exist",
     int(state.TREE_BROKEN): "doubleBinaryTree crashes in a group, or where the number of NPUs is no power of two",
     int(state.ENDLESS_CHUNKS): "an all-gather of fewer bytes than `preferred-dataset-splits` never ends",
+    int(state.OVERLONG): "a message of 2 GiB or more, whose size overflows with the rendezvous protocol, never arrives",
 }
 
 Tell = Callable[[int], None]
@@ -81,7 +83,7 @@ def run(
         finish_ns=finish_ns,
         exposed_ns=finish_ns - compute_ns,
         num_events=int(sim.machine.queue.clock["num_events"][0]),
-        warnings=tuple(quirks(w, network, system, options, p.survey, dropped)),
+        warnings=(*_overflowed(sim), *quirks(w, network, system, options, p.survey, dropped)),
     )
 
 
@@ -105,17 +107,45 @@ def _status(sim: state.Simulation) -> int:
     return int(sim.machine.queue.clock["status"][0])
 
 
+def _overflowed(sim: state.Simulation) -> Iterator[str]:
+    if count := int(sim.machine.queue.clock["num_overflowed"][0]):
+        yield f"{count:,} messages of 2 GiB or more: with the rendezvous protocol, their size overflows an int"
+
+
 def _is_hanging(sim: state.Simulation) -> bool:
     return int(sim.machine.queue.clock["finished_ranks"][0]) < len(sim.program.ranks)
 
 
 def _abort(sim: state.Simulation, w: RankedNodes) -> AstraAbort:
     clock, status = sim.machine.queue.clock[0], _status(sim)
-    row = int(clock["error_node"])
+    row = _failed(sim, w)
     where = f"rank {w.rank_of(row)}, {w.describe(row)}" if row >= 0 else ""
     problem = REFUSALS[sim.program.nodes[row]["peer"]] if status == state.BAD_NODE else PROBLEM[status]
-    hint = "give the system an `endpoint-delay` above 0" if status == state.EVENT_AT_ZERO else ""
+    hint = _way_out(sim, w, row) if status == state.EVENT_AT_ZERO else ""
     return AstraAbort(f"{problem} (at {int(clock['now'])} ns)", where=where, hint=hint)
+
+
+def _failed(sim: state.Simulation, w: RankedNodes) -> int:
+    """The node at which a run stopped; of a node of a custom collective, the collective; -1 where none is known."""
+    clock = sim.machine.queue.clock[0]
+    row, collective = int(clock["error_node"]), int(clock["error_collective"])
+    if row < 0:
+        return int(sim.collectives.collectives[collective]["node"]) if collective >= 0 else -1
+    if row < len(w):
+        return row
+    nodes = sim.program.nodes[: len(w)]
+    inside = (nodes["peer"] <= row) & (row < nodes["peer"] + nodes["collective"])
+    return int(np.flatnonzero((nodes["action"] == state.ACT_CUSTOM) & inside)[0])
+
+
+def _way_out(sim: state.Simulation, w: RankedNodes, row: int) -> str:
+    """What keeps an event off tick 0. Only collectives pass an endpoint; messages of their own have a link alone."""
+    kind = int(w.columns.kind[row]) if row >= 0 else COLL
+    if kind == COLL and not int(sim.machine.wires.settings[0]["endpoint_ns"]):
+        return "give the system an `endpoint-delay` above 0"
+    if kind in (COLL, SEND, RECV):
+        return "give the network a `latency` of 1 ns or more: the message takes less than 1 ns"
+    return "give the remote memory a `remote-mem-latency` above 0"
 
 
 def _timing(w: RankedNodes, nodes: NDArray[np.void]) -> Timing:

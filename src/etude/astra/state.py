@@ -45,9 +45,8 @@ TAG_RANGE: Any = np.int64(500_000_000)
 """ASTRA-sim takes tags modulo this; tags of collectives follow behind."""
 
 # --- what numbers mean ------------------------------------------------------------------------------------------------
-RUNNING, DONE, POOL_FULL, AMBIGUOUS, EVENT_AT_ZERO, BAD_NODE, EMPTY_MESSAGE, BAD_PEER, TREE_BROKEN, ENDLESS_CHUNKS = (
-    _numbers(10)
-)
+RUNNING, DONE, POOL_FULL, AMBIGUOUS, EVENT_AT_ZERO, BAD_NODE, EMPTY_MESSAGE, BAD_PEER, TREE_BROKEN = _numbers(9)
+ENDLESS_CHUNKS, OVERLONG = np.int64(9), np.int64(10)
 EVENT_BATCH, EVENT_ARRIVAL, EVENT_LINK_FREE, EVENT_RECEIVE, EVENT_START = _numbers(5)  # low 3 bits of a payload
 CALL_BUNDLE, CALL_NODE_DONE, CALL_COLLECTIVE_DONE, CALL_MEMORY_FREE = _numbers(4)
 TELL_NOBODY, TELL_NODE, TELL_STREAM, TELL_HANDSHAKE_SEND, TELL_HANDSHAKE_RECEIVE = _numbers(5)
@@ -66,7 +65,8 @@ ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL = (
 # --- the event queue --------------------------------------------------------------------------------------------------
 CLOCK = record(
     "now", "status", "error_node", "num_events", "finished_ranks", "heap_size", "bucket", "last_time", "last_bucket",
-    "open_batch", "tell", "tell_arg", "match_count", "num_fresh", "finished_members",
+    "open_batch", "tell", "tell_arg", "match_count", "num_fresh", "finished_members", "error_collective",
+    "num_overflowed",
 )  # fmt: skip
 HEAP = record("key", "bucket")
 TIME = record("time", "bucket")

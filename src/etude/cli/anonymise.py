@@ -5,7 +5,7 @@ import typer
 
 from etude.cli.app import MAKE, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
-from etude.cli.job_out import Force, Format, Out, To, check_place, write_job
+from etude.cli.job_out import Files, Force, Format, Out, To, check_place, write_job
 from etude.cli.output import AsJson, emit, say
 from etude.cli.times_on import TimesOn, with_times
 
@@ -59,7 +59,7 @@ def anonymise(
         keep_shapes=keep_shapes, keep_times=not drop_times, per_octave=per_octave, work=work, name=name
     )
     copy, hidden = anonymise(job, options)
-    write_job(copy, out, to, force=force)
+    write_job(copy, Files(out=out, to=to, force=force))
     if key is not None:
         import msgspec
 

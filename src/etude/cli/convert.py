@@ -6,7 +6,7 @@ import typer
 
 from etude.cli.app import CONVERT, app
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
-from etude.cli.job_out import To, check_place
+from etude.cli.job_out import Dialect, In, To, check_place, in_dialect, tell
 from etude.cli.output import progress, say
 
 
@@ -21,6 +21,7 @@ def convert(
     path: JobPath,
     out: Annotated[Path, typer.Argument(help="The folder to write; it appears when it is complete.")],
     to: Annotated[To, typer.Option("--to", help="What to write.")] = To.ET,
+    dialect: In = Dialect.PLAIN,
     name: Annotated[str, typer.Option(help="Name of the job: `NAME.{rank}.et`. By default that of the input.")] = "",
     compress: Annotated[Compression, typer.Option(help="Pack `.et` and JSON files.")] = Compression.NONE,
     fold: Annotated[bool, typer.Option(help="Let ranks share traces in Parquet; nothing is lost.")] = True,
@@ -39,6 +40,12 @@ def convert(
 
     Nodes, edges, attributes, groups and recorded times are the same in each. Parquet also says where a job came from
     and how its times were made; what `.et` and JSON leave of that is told.
+
+    `.et` files hold the job as it is, and what ASTRA-sim would hang or abort on is told; `--dialect astra` writes files
+    that it can run: numbered groups, one size on all members of a collective, one operation for a copy. A job that is
+    generated into `.et` files, and one that is generated and then converted, are the same bytes.
+
+    etude convert job/ et/ --dialect astra
     """
     from etude.files import writing
     from etude.model.fold import fold as fold_job
@@ -49,6 +56,8 @@ def convert(
     job = open_job(path, groups, workers, max_bytes, ranks=ranks, passes=passes)
     if name:
         job = job.replace(name=name)
+    behind = chakra.left_behind(job) if to != To.PARQUET else []
+    job, problems = in_dialect(job, to, dialect)
     suffix = "" if compress == Compression.NONE else f".{compress.value}"
     with writing(out, force=force) as folder, progress(f"writing {out}", len(job)) as advance:
         folder.mkdir()
@@ -61,5 +70,6 @@ def convert(
         if (card := cards.find(path)) is not None:
             cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
-    if to != To.PARQUET and (behind := chakra.left_behind(job)):
+    if behind:
         say(f"left behind, since {to.value} has no place for it: {'; '.join(behind)}")
+    tell(problems, dialect)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from etude.model.run import Run
 
 DEFAULT = 10
+LOOSE = 0.02
+"""Share of the device's time without launches from which the command says so."""
 
 
 @app.command(name="critical-path", rich_help_panel=ANALYSE)
@@ -45,6 +47,7 @@ def critical_path(
     buys_50_ns: how much shorter the run is if all nodes of that name take 50% less, in the same order
     """
     from etude.analyse import critical_path as analyse
+    from etude.analyse.launches import untied
     from etude.units import format_time
 
     run = open_run(path, groups, workers, system, timing)
@@ -62,6 +65,9 @@ def critical_path(
     show(found if each else names, csv=csv, md=md)
     parts = ", ".join(f"{kind} {100 * ns / max(length, 1):.1f}%" for kind, ns in kinds.items())
     say(f"{format_time(length)} over {len(found):,} pieces: {parts}")
+    if (loose := untied(run)) >= LOOSE:
+        share = f"{100 * loose:.0f}% of the device's time"
+        say(f"note: of {share} no launch was recorded, so host and device are re-timed apart")
 
 
 def _with_buys(run: "Run", names: "pa.Table", count: int) -> "pa.Table":

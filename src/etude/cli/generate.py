@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import MAKE, app
-from etude.cli.job_out import Force, Format, NoWrite, Out, To, write_job
+from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, write_job
 from etude.cli.output import AsJson, emit
 from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
 from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, shown, with_serving
@@ -12,7 +12,6 @@ from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, sho
 if TYPE_CHECKING:
     from etude.generate import Generated
     from etude.generate.serving import ServedJob
-    from etude.model.job import Job
 
 EXAMPLE = """The job of one training step, or of serving, from a model and a plan
 
@@ -23,7 +22,8 @@ EXAMPLE = """The job of one training step, or of serving, from a model and a pla
   etude generate qwen3-8b --serve --prefill 4096 --decode 256 --batch 32 --tp 2 -o job/
   etude simulate job/ --system dgx-h100
 
-The job is written folded, as a Parquet folder; `--to et` writes a Chakra file for each rank.
+The job is written folded, as a Parquet folder; `--to et` writes a Chakra file for each rank, and
+`--to et --dialect astra` files that ASTRA-sim can run, as `etude convert` does.
 Numbers are sums over ranks: flops of all nodes, input bytes of communication (an all-gather's are what a rank
 gives, a message counts once, at its sender); memory is that of the fullest rank.
 """
@@ -42,6 +42,7 @@ def generate(
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
     out: Out = None,
     to: Format = To.PARQUET,
+    dialect: In = Dialect.PLAIN,
     name: Annotated[str, typer.Option(help="Name of the job; default: the model's.")] = "",
     system: Annotated[str, typer.Option("--system", "-s", help="Refuse what does not fit its memory.")] = "",
     memory: Annotated[str, typer.Option(help="Refuse what does not fit: `80GB`.")] = "",
@@ -66,13 +67,12 @@ def generate(
     if not model and hf is None:
         raise UsageError("no model is given", hint=f"etude generate llama3-8b; known: {', '.join(model_names())}")
     by = f"etude {__version__}"
+    files = Files(out=out, to=to, dialect=dialect, force=force, no_write=no_write)
     if serve:
         answered = served(Asked(model, hf, flags, serving, plan, requests, draft, system, memory, name))
         _memory_over_time(answered, memory_out, force=force)
-        write_job(
-            _as_read(answered.job, to), out, to, force=force, no_write=no_write, card=card_of(answered, made_by=by)
-        )
-        emit(answered.summary() if json else shown(answered), json=json)
+        limits = write_job(answered.job, files, card_of(answered, made_by=by))
+        emit(answered.summary() | limits if json else shown(answered), json=json)
         return 0
     refuse(serving, requests, draft)
     found = make(model_of(model, hf), plan_of(flags, plan), name=name)
@@ -83,8 +83,8 @@ def generate(
     if memory:
         check_memory(found, parse_bytes(memory), found.model.name)
     _memory_over_time(found, memory_out, force=force)
-    write_job(_as_read(found.job, to), out, to, force=force, no_write=no_write, card=card_of(found, made_by=by))
-    emit(found.summary() if json else _shown(found), json=json)
+    limits = write_job(found.job, files, card_of(found, made_by=by))
+    emit(found.summary() | limits if json else _shown(found), json=json)
     return 0
 
 
@@ -97,15 +97,6 @@ def _memory_over_time(found: "Generated | ServedJob", path: Path | None, *, forc
     memory_table.check_name(path)
     with writing(path, force=force) as file:
         memory_table.write(memory_table.memory_over_time(found), file)
-
-
-def _as_read(job: "Job", to: To) -> "Job":
-    """Files of single ranks are written for ASTRA-sim; a folder holds the job as it is."""
-    if to == To.PARQUET:
-        return job
-    from etude.transform import for_astra
-
-    return for_astra(job)
 
 
 def _shown(found: "Generated") -> dict[str, Any]:

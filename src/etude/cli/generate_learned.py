@@ -4,7 +4,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import MAKE, app
-from etude.cli.job_out import Force, Format, NoWrite, Out, To, shown, write_job
+from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, shown, write_job
 from etude.cli.output import AsJson, emit, say
 
 
@@ -14,6 +14,7 @@ def generate_learned(
     ranks: Annotated[int, typer.Option(min=0, help="A multiple or a part of what was learned from; 0: as many.")] = 0,
     out: Out = None,
     to: Format = To.PARQUET,
+    dialect: In = Dialect.PLAIN,
     steps: Annotated[int, typer.Option(min=0, help="0: as many as were learned from.")] = 0,
     depth: Annotated[float, typer.Option(help="Layers or micro-batches so many times as many.")] = 1.0,
     compute: Annotated[float, typer.Option(help="Factor of compute.")] = 1.0,
@@ -43,5 +44,5 @@ def generate_learned(
     job = make(learned, MakeOptions(ranks=ranks, steps=steps, **factors, seed=seed, name=name))
     if len(job) > max(t.ranks for t in learned.templates) and not any(t.grows for t in learned.templates):
         say("nothing that was learned is sent among ranks alike: more ranks are copies that do not meet")
-    write_job(job, out, to, force=force, no_write=no_write)
-    emit(totals(job) if json else shown(totals(job)), json=json)
+    limits = write_job(job, Files(out=out, to=to, dialect=dialect, force=force, no_write=no_write))
+    emit(totals(job) | limits if json else shown(totals(job)), json=json)

@@ -3,7 +3,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import MAKE, app
-from etude.cli.job_out import Force, Format, NoWrite, Out, To, shown, write_job
+from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, shown, write_job
 from etude.cli.output import AsJson, emit
 
 
@@ -22,6 +22,7 @@ def generate_micro(
     ] = "64MB",
     out: Out = None,
     to: Format = To.PARQUET,
+    dialect: In = Dialect.PLAIN,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds of all sizes.")] = 1,
     group: Annotated[int, typer.Option(min=0, help="Ranks of a group; 0: all in one.")] = 0,
     stride: Annotated[int, typer.Option(min=1, help="Distance of the members of a group.")] = 1,
@@ -55,5 +56,5 @@ def generate_micro(
         seed=seed,
     )
     job = micro(pattern, options)
-    write_job(job, out, to, force=force, no_write=no_write)
-    emit(totals(job) if json else shown(totals(job)), json=json)
+    limits = write_job(job, Files(out=out, to=to, dialect=dialect, force=force, no_write=no_write))
+    emit(totals(job) | limits if json else shown(totals(job)), json=json)

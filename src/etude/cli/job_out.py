@@ -1,6 +1,7 @@
 """What commands that make a job have in common: where it goes, and in which format."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,28 +22,75 @@ class To(StrEnum):
     JSON = "json"
 
 
+class Dialect(StrEnum):
+    PLAIN = "plain"
+    ASTRA = "astra"
+
+
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write; it appears when it is complete.")]
 Format = Annotated[To, typer.Option("--to", help="One Parquet folder (ranks share traces), or a file for each rank.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")]
+In = Annotated[
+    Dialect,
+    typer.Option(
+        "--dialect",
+        help="`plain`: the job as it is. `astra`: files that ASTRA-sim can run: groups are numbers, all members of a "
+        "collective say what the fullest of them moves, and a copy is one operation.",
+    ),
+]
 NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
 
 
-def write_job(
-    job: "Job", out: Path | None, to: To, *, force: bool, no_write: bool = False, card: "Card | None" = None
-) -> None:
-    """Writes a job that was made, with its card if it has one, in full or not at all."""
-    if no_write:
-        return
+def in_dialect(job: "Job", to: To, dialect: Dialect) -> tuple["Job", list[str]]:
+    """The job as its files are to have it, and what ASTRA-sim cannot run of them. The one place for dialects."""
+    if to == To.PARQUET:
+        if dialect != Dialect.PLAIN:
+            hint = f"`--to et --dialect {dialect.value}` writes files of single ranks"
+            raise UsageError("a Parquet folder holds the job as it is, in no dialect", hint=hint)
+        return job, []
+    from etude.transform import astra_problems, for_astra
+
+    if dialect == Dialect.ASTRA:
+        job = for_astra(job)
+    return job, astra_problems(job) if to == To.ET else []
+
+
+def tell(problems: list[str], dialect: Dialect) -> None:
+    """Says what ASTRA-sim cannot run, and the way out."""
+    if problems:
+        way_out = "; `--dialect astra` writes what it can run" if dialect == Dialect.PLAIN else ""
+        say(f"note: not for ASTRA-sim as it is: {'; '.join(problems)}{way_out}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Where a job that was made goes, and how."""
+
+    out: Path | None
+    to: To
+    dialect: Dialect = Dialect.PLAIN
+    force: bool = False
+    no_write: bool = False
+
+
+def write_job(job: "Job", files: Files, card: "Card | None" = None) -> dict[str, Any]:
+    """Writes a job that was made, with its card if it has one, in full or not at all. What ASTRA-sim cannot run of its
+    `.et` files is said, and given back for `--json`."""
+    out, to = files.out, files.to
+    job, problems = in_dialect(job, to, files.dialect)
+    found = {"astra_problems": problems} if to == To.ET else {}
+    if files.no_write:
+        return found
     if out is None:
         say("nothing written: `-o job/` writes the job")
-        return
+        return found
     from etude.files import writing
     from etude.model.fold import fold
     from etude.store import cards, chakra, columns
     from etude.store import json as json_store
 
-    check_place(out, force)
-    with writing(out, force=force) as folder, progress(f"writing {out}", len(job)) as advance:
+    check_place(out, files.force)
+    with writing(out, force=files.force) as folder, progress(f"writing {out}", len(job)) as advance:
         folder.mkdir()
         if to == To.ET:
             chakra.write_job(job, folder, advance=advance)
@@ -53,6 +101,8 @@ def write_job(
         if card is not None:
             cards.write(card, folder / cards.NAME)
     say(f"wrote {out}: {len(job):,} ranks, {job.nodes:,} nodes")
+    tell(problems, files.dialect)
+    return found
 
 
 def shown(found: Mapping[str, Any]) -> dict[str, Any]:

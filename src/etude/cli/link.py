@@ -105,7 +105,7 @@ def _write(job: "Job", path: Path) -> None:
     from etude.ingest import reading
     from etude.store import chakra
 
-    found, _, _ = chakra.for_rank(job, int(job.ranks[0]))
+    found, _, _ = chakra.for_rank(job, int(job.ranks[0]), chakra.world_to_say(job, has_group_file=False))
     with open(path, "wb") as file:
         for piece in reading.packed(found, path):
             file.write(piece)

@@ -61,7 +61,18 @@ def opened_runs(path: Path, workers: int, system: str = "", times: Path | None =
     places = runs_at(path)
     if len(places) > 1 and times is not None:
         raise UsageError("times of a file are of one run", where=str(path), hint=f"name one of {len(places)} runs")
-    return [(place, open_run(place, None, workers, system, times)) for place in places]
+    found = [(place, open_run(place, None, workers, system, times)) for place in places]
+    _refuse_ranks(path, [run for _, run in found])
+    return found
+
+
+def _refuse_ranks(path: Path, runs: "list[Run]") -> None:
+    """Files whose names do not say so may be the ranks of one run, and are no repetitions of it."""
+    ranks = {int(rank) for run in runs for rank in run.job.ranks}
+    alone = all(len(run.job.ranks) == 1 and run.job.world_size > 1 for run in runs)
+    if len(runs) > 1 and alone and len(ranks) == len(runs):
+        raise UsageError("these are ranks of one run, and not runs", where=str(path),
+                         hint="call them `run.rank0.json`, `run.rank1.json`, ...")  # fmt: skip
 
 
 def sampled(place: Path, run: "Run", device: "Device | None", *, memory: bool) -> "Sampled":

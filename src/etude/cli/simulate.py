@@ -1,4 +1,4 @@
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
+from etude.cli.device_times import DeviceTimesOf, HostSpeed, with_times_of
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
@@ -43,6 +44,8 @@ def simulate(
     compute: Annotated[
         str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")
     ] = "recorded",
+    device_times_of: DeviceTimesOf = None,
+    host_speed: HostSpeed = "auto",
     collective: Annotated[
         Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")
     ] = None,
@@ -86,6 +89,8 @@ def simulate(
             raise UsageError("ASTRA-sim needs both a network and a system", hint="--astra-network F --astra-system F")
         if system:
             raise UsageError("--system and --astra-system are two systems for one run", hint="give one of them")
+        if device_times_of is not None:
+            raise UsageError("--device-times-of is not for ASTRA-sim's files", hint="--system NAME")
         files = AstraFiles(
             network=astra_network, system=astra_system, remote_memory=astra_remote_memory, groups=astra_groups,
             backend=backend.value, num_queues_per_dim=num_queues_per_dim, rendezvous=rendezvous_protocol,
@@ -104,8 +109,11 @@ def simulate(
         fold=fold, network=network,
     )  # fmt: skip
     machine = open_system(system)
-    job = open_job(path, groups, workers, max_bytes)
+    job, said = with_times_of(
+        open_job(path, groups, workers, max_bytes), device_times_of, host_speed, workers, max_bytes
+    )
     found = _run(job, grown(machine, system, job.world_size), options, json)
+    found = replace(found, notes=(*said, *found.notes))
     if timing is not None:
         _write(found, timing, force)
     _show(found, json)

@@ -41,6 +41,13 @@ def trend(
             help="Amount of work: `auto` takes the trace's FLOPs, `none` nothing, or a CSV: step,rank,tokens."
         ),
     ] = AUTO,
+    signals: Annotated[
+        Path | None,
+        typer.Option(help="CSV or Parquet of power, clocks, errors, ...: time, rank (or host and gpu), a column each."),
+    ] = None,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="How fast ranks write to storage, by step, instead.")
+    ] = False,
     least: Annotated[float, typer.Option(min=0, help="Least change of level that is told.")] = 0.03,
     detect: Annotated[bool, typer.Option("--detect", help="Print the findings alone.")] = False,
     system: OnSystem = "",
@@ -54,10 +61,14 @@ def trend(
     etude trend windows/*/ --forecast 7d
     etude trend run/ --json > trend.json; etude simulate job/ --system dgx-h100 --jitter @trend.json
     etude trend metrics.parquet --value step_time --detect
+    etude trend run/ --signals dcgm.csv
     """
     from etude.analyse.trend import record
     from etude.analyse.trend import trend as analyse
 
+    if checkpoints:
+        _checkpoints(paths, _Source(system, timing, workers), json=json)
+        return
     samples = _samples(paths, value, _Source(system, timing, workers))
     samples = _with_work(samples, work)
     with progress("following"):
@@ -65,6 +76,8 @@ def trend(
     shown: dict[str, Any] = record(found)
     if forecast:
         shown["forecast"] = _forecast(found, forecast)
+    if signals is not None:
+        shown["signals"] = _signals(found, signals)
     _show(shown, detect=detect, json=json)
 
 
@@ -100,6 +113,27 @@ def _samples(paths: list[Path], value: str, source: _Source) -> "Samples":
     if len(set(found.start_ns.tolist())) < len(paths):
         say("note: recordings that begin at one time are taken in the order given")
     return found
+
+
+def _signals(found: "Trend", path: Path) -> dict[str, Any]:
+    from etude.analyse.signals import correlated, joined
+    from etude.store.tables import read_table
+
+    beside = joined(found.samples, read_table(path), where=str(path))
+    if beside.note:
+        say(f"note: {beside.note}")
+    return correlated(found, beside)
+
+
+def _checkpoints(paths: list[Path], source: _Source, *, json: bool) -> None:
+    from etude.analyse.checkpoints import checkpoints
+
+    if len(paths) > 1:
+        raise UsageError(f"{len(paths)} runs", hint="--checkpoints takes one")
+    found = checkpoints(source.open(paths[0]))
+    emit(found, json=json)
+    if not len(found):
+        say("no node of this run stores to memory or storage with a known size")
 
 
 def _with_work(samples: "Samples", work: str) -> "Samples":
@@ -153,15 +187,17 @@ def _forecast(found: "Trend", text: str) -> list[dict[str, Any]]:
 
 def _show(shown: dict[str, Any], *, detect: bool, json: bool) -> None:
     if json:
-        kept = ("value", "period", "change_points", "residual_spread", "findings")
-        emit({name: shown[name] for name in kept} if detect else shown, json=True)
+        kept = ("value", "period", "change_points", "residual_spread", "findings", "signals")
+        emit({name: shown[name] for name in kept if name in shown} if detect else shown, json=True)
         return
     if not detect:
         emit(_summary(shown))
         if "forecast" in shown:
             emit(shown["forecast"])
-    if shown["findings"]:
-        emit([{"finding": found["kind"], "text": found["text"]} for found in shown["findings"]])
+    rows = [{"finding": found["kind"], "text": found["text"]} for found in shown["findings"]]
+    rows += [{"finding": "signal", "text": text} for text in shown.get("signals", {}).get("texts", ())]
+    if rows:
+        emit(rows)
     if not shown["findings"]:
         say("nothing stands out: no change, no cycle, no drift, no slow rank")
 

@@ -59,7 +59,7 @@ _PASSES: Final = {Collective.ALL_REDUCE: 2, Collective.BARRIER: 2}
 
 def _rate(level: Level, span: GroupSpan, *, peers: str) -> float:
     """Rate of one device at a level. `peers`: it speaks to `all` others at once, to `two` neighbours, or to `one`."""
-    rate = level.rate_bytes_per_ns
+    rate = level.rate_bytes_per_ns / level.efficiency * level.efficiency_of(span.units)
     if level.kind == LevelKind.FULL and level.size > 1:
         return rate * (1 if peers == "one" else span.units - 1) / (level.size - 1)
     if level.kind == LevelKind.RING and level.size > 2 and (peers == "one" or not span.whole):
@@ -158,7 +158,7 @@ def in_switch(system: System, kind: Collective, shape: GroupShape) -> AlgorithmP
     for span in shape.spans:
         level = system.levels[span.level]
         _need_switch(level)
-        rate = _rate(level, span, peers="all") / level.efficiency * level.in_switch_efficiency
+        rate = _rate(level, span, peers="all") / level.efficiency_of(span.units) * level.in_switch_efficiency
         # All-reduce: a port gives its whole buffer and its share of the result, and takes as much.
         volume = 1 + 1 / span.units if kind == Collective.ALL_REDUCE else 1.0
         legs.append(Leg(span.level, _PASSES.get(kind, 1), volume / span.below_least, rate, in_switch=True))
@@ -332,6 +332,7 @@ def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
     if kind in (Collective.ALL_REDUCE, Collective.BARRIER, *_ONE_PASS) and shape.regular and len(levels) > 1:
         names += ["hierarchical"] if rings or kind not in _ONE_PASS else []
         names += ["torus"] if all(level.kind == LevelKind.RING for level in levels) else []
-    if all(level.in_switch_efficiency for level in levels) and "in_switch" in ALGORITHMS[kind]:
+    # Between two there is nothing that a switch could reduce for the others: NCCL has no NVLS there.
+    if "in_switch" in ALGORITHMS[kind] and all(map(_reduces, levels, shape.spans)):
         names.append("in_switch")
     return names

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -84,10 +84,10 @@ def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algori
     names, protocols = np.full(sizes.shape, "", dtype="<U16"), np.full(sizes.shape, "", dtype="<U16")
     for name in algorithms_for(system, kind, shape, algorithm):
         plan = ALGORITHMS[kind][name](system, kind, shape)
-        for protocol_name, protocol in system.collectives.used().items():
-            if plan.in_switch and protocol_name != "simple":
-                continue
+        for protocol_name, protocol in system.collectives.of_plan(in_switch=plan.in_switch).items():
             time = plan_time_ns(system, plan, payload, protocol_name, protocol)
+            if protocol.most_bytes:
+                time = np.where(payload > protocol.most_bytes, np.inf, time)
             better = time < best
             best = np.where(better, time, best)
             names, protocols = np.where(better, name, names), np.where(better, protocol_name, protocols)
@@ -113,14 +113,14 @@ def plan_time_ns(
 ) -> F64:
     """Time of one plan under one protocol, chunks chosen for the shortest time where it is pipelined."""
     moving, _ = _moving_ns(system, plan, payload_bytes, protocol_name, protocol)
-    return moving + _ramps(plan, payload_bytes, protocol) + protocol.launch_ns
+    return np.maximum(moving + _ramps(plan, payload_bytes, protocol) + protocol.launch_ns, protocol.least_ns)
 
 
 def start_ns(
     system: System, kind: Collective, size_bytes: int, shape: GroupShape, algorithm: str
 ) -> tuple[str, int, int]:
     """(protocol, launch and ramp in ns, chunks) of one collective: what its closed form has beside steps and bytes."""
-    protocols = system.collectives.used()
+    protocols = system.collectives.of_plan(in_switch=False)
     soonest = min(protocols, key=lambda name: protocols[name].launch_ns)
     if shape.size == 1:
         return soonest, 0, 1
@@ -129,11 +129,11 @@ def start_ns(
     name = str(choose(system, kind, [size_bytes], shape, algorithm).protocol[0])
     if not name:  # reduction in the switch, on a system that has no protocol for it
         return soonest, round(protocols[soonest].launch_ns), 1
-    plan = ALGORITHMS[kind][algorithm](system, kind, shape)
+    plan, protocol = ALGORITHMS[kind][algorithm](system, kind, shape), system.collectives.used()[name]
     payload = _payload(kind, np.array([size_bytes], np.float64), shape.size)
-    start = protocols[name].launch_ns + _ramps(plan, payload, protocols[name])[0]
-    _, chunks = _moving_ns(system, plan, payload, name, protocols[name])
-    return name, round(float(start)), int(chunks[0])
+    moving, chunks = _moving_ns(system, plan, payload, name, protocol)
+    start = plan_time_ns(system, plan, payload, name, protocol) - moving
+    return name, round(float(start[0])), int(chunks[0])
 
 
 def _payload(kind: Collective, size_bytes: F64, members: int) -> F64:
@@ -222,7 +222,18 @@ def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
         on_links = np.where(apart, ring, on_links)
         crossed = crossed | apart
     time += np.where(crossed, system.collectives.p2p_launch_ns + sizes / rate, 0.0)
+    time = np.where(crossed, np.maximum(time, system.collectives.p2p_least_ns), 0.0)
     return np.ceil(time - 1e-6).astype(np.int64)
+
+
+def p2p_start_ns(system: System, src: int, dst: int, size_bytes: int) -> int:
+    """What a message costs beside latency and bytes: its launch, and what a short one takes longer."""
+    launch, least = system.collectives.p2p_launch_ns, system.collectives.p2p_least_ns
+    if not least:
+        return round(launch)
+    settings = replace(system.collectives, p2p_least_ns=0.0)
+    bare = int(p2p_time_ns(system.replace(collectives=settings), src, dst, size_bytes))
+    return round(launch + max(least - bare, 0.0))
 
 
 def _alone(level: Level) -> float:

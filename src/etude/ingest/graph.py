@@ -47,7 +47,7 @@ HOST_EVENT, SEGMENT, GROUPS, DISPATCH, ACTIVITY, SHARED = 0, 1, 2, 3, 4, 5
 """GROUPS names the process groups and does nothing. DISPATCH is the device's way from one activity to the next. SHARED
 is one more communication of a kernel that did several."""
 SEGMENT_NAME: Final = frames.SEGMENT
-DISPATCH_NAME: Final = "dispatch"
+DISPATCH_NAME: Final = frames.DISPATCH
 LATE: Final = np.iinfo(np.int64).max
 
 

@@ -24,7 +24,8 @@ I64 = NDArray[np.int64]
 DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4")
 """Data types that a peak rate can be given for; `fp32` is the vector units' rate, the others are the matrix units'."""
 PROTOCOLS: Final = ("ll", "ll128", "simple")
-STEPS: Final = (*PROTOCOLS, "in_switch")
+IN_SWITCH: Final = "in_switch"
+STEPS: Final = (*PROTOCOLS, IN_SWITCH)
 """What a step's latency can be given for: a protocol, or a step through a switch that reduces."""
 
 
@@ -109,6 +110,9 @@ class Level:
     bandwidth_bytes_per_s: float = figure("bandwidth", "of one device, one direction, all its links of this level")
     latency_ns: float = figure("time", "from one device to the next, a single message", 500.0, zero=True)
     efficiency: float = figure("fraction", "part of the bandwidth that payload reaches", 1.0)
+    efficiency_by_units: Mapping[str, float] = figure(
+        "map of fraction", "the same for a collective in which so many of its units take part", {}
+    )
     in_switch_efficiency: float = figure("fraction", "the same for reduction in the switch; 0: no such", 0.0, zero=True)
     oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
@@ -128,6 +132,11 @@ class Level:
             raise ClusterError(f"oversubscription: {self.oversubscription} is less than 1")
         if self.in_switch_efficiency and self.kind != LevelKind.SWITCH:
             raise ClusterError(f"in_switch_efficiency: a level of kind {self.kind} has no switch")
+        for name in self.efficiency_by_units:
+            if not (name.isdecimal() and int(name) > 1):
+                raise ClusterError(
+                    f"efficiency_by_units: `{name}` is not a number of units", hint="write for example 2: 0.65"
+                )
         for name in self.step_ns:
             if name not in STEPS:
                 raise ClusterError(f"step: unknown protocol `{name}`", hint=f"known: {', '.join(STEPS)}")
@@ -137,8 +146,18 @@ class Level:
         """Payload rate of one device when all use the level."""
         return self.bandwidth_bytes_per_s * self.efficiency / self.oversubscription / 1e9
 
+    def efficiency_of(self, units: int) -> float:
+        """Part of the bandwidth that a collective of so many units reaches: as given, between two given numbers
+        linear in their logarithm, beyond them as for the nearest."""
+        given = sorted((int(k), v) for k, v in self.efficiency_by_units.items())
+        if not given:
+            return self.efficiency
+        return float(np.interp(math.log(units), [math.log(k) for k, _ in given], [v for _, v in given]))
+
     def step(self, protocol: str) -> float:
-        """Latency of one step of a collective in ns."""
+        """Latency of one step of a collective in ns. A level that cannot reduce in its switch goes on with `simple`."""
+        if protocol == IN_SWITCH and not self.in_switch_efficiency:
+            protocol = "simple"
         return float(self.step_ns.get(protocol, self.latency_ns))
 
 
@@ -148,6 +167,8 @@ class Protocol:
 
     launch_ns: float = figure("time", "fixed cost of a collective", 0.0, zero=True)
     bandwidth_fraction: float = figure("fraction", "payload in what is sent", 1.0)
+    most_bytes: int = figure("bytes", "payload above which it is not used; 0: used for every size", 0, zero=True)
+    least_ns: float = figure("time", "what a collective takes at least", 0.0, zero=True)
     chunk_ns: float = figure("time", "cost of one more chunk in flight; makes the pipeline's ramp", 0.0, zero=True)
     ramp_bytes: int = figure("bytes", "bytes through a port from which chunks grow no more", 64_000_000)
 
@@ -160,17 +181,26 @@ class CollectiveSettings:
     protocols: Mapping[str, Protocol] = figure("map of one", "the protocols there are", {}, of=Protocol)
     message_ns: float = figure("time", "cost of one more message of an all-to-all or gather", 0.0, zero=True)
     p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0, zero=True)
+    p2p_least_ns: float = figure("time", "what a single message takes at least", 0.0, zero=True)
     max_chunks: int = figure("count", "chunks that a hierarchical collective is cut into, at most", 16)
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
         for name in self.protocols:
-            if name not in PROTOCOLS:
-                raise ClusterError(f"protocols: unknown protocol `{name}`", hint=f"known: {', '.join(PROTOCOLS)}")
+            if name not in STEPS:
+                raise ClusterError(f"protocols: unknown protocol `{name}`", hint=f"known: {', '.join(STEPS)}")
 
     def used(self) -> Mapping[str, Protocol]:
         """The protocols, or one that costs nothing where none is given."""
         return self.protocols or {"simple": Protocol()}
+
+    def of_plan(self, *, in_switch: bool) -> Mapping[str, Protocol]:
+        """Those that may carry a plan. Reduction in a switch has its own where one is given, else `simple` alone."""
+        used = self.used()
+        if in_switch:
+            own = IN_SWITCH if IN_SWITCH in used else "simple"
+            return {name: used[name] for name in (own,) if name in used}
+        return {name: protocol for name, protocol in used.items() if name != IN_SWITCH}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

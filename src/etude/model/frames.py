@@ -13,6 +13,8 @@ from etude.model.trace import Trace
 
 SEGMENT: Final = "host"
 """Name of the node that is host time between operators: an operator's own beside what it calls, or Python."""
+DISPATCH: Final = "dispatch"
+"""Name of the node that is the device's way from one activity of a stream to the next."""
 
 
 def frames(trace: Trace) -> NDArray[np.bool_]:

@@ -97,19 +97,17 @@ def _advice(subject: Subject, s: Spent) -> str:
     gain = gains.of_links(subject)
     said, share = gain or ("", 0.0)
     helps = share >= gains.LITTLE
+    less = "send less" if gains.absent(subject) else "send less, or use faster links"
     if (waiting := collectives.waiting(subject)) and waiting.share > 0.5:
         return (
             f"{waiting.what}: {waiting.why} {'' if helps else 'Balance the ranks before buying links. '}{said}".strip()
         )
     if s.compute < LITTLE_COMPUTE * s.exposed_comm:
-        why, do = "There is next to no compute that could hide it", "send less, or use faster links"
+        why, do = "There is next to no compute that could hide it", less
     elif (s.hidden or 0) < LITTLE_HIDDEN:
-        why, do = (
-            f"{_part(s.hidden or 0)} of all communication overlaps compute",
-            "overlap more, send less, or use faster links",
-        )
+        why, do = f"{_part(s.hidden or 0)} of all communication overlaps compute", f"overlap more, {less}"
     else:
-        why, do = f"Already {words.percent(s.hidden or 0)} of it overlaps compute", "send less, or use faster links"
+        why, do = f"Already {words.percent(s.hidden or 0)} of it overlaps compute", less
     return f"{why}{f': {do}' if helps else ''}. {said}".strip()
 
 

@@ -81,7 +81,11 @@ def in_order(told: Sequence[Told], span_ns: int) -> list[Told]:
     """Findings with what they cost, the dearest first. Problems that are none of time, such as a rank that never came,
     stand before all others; what is only good to know comes last."""
     shown = [t if t.cost_ns is None else replace(t, cost=_cost(min(t.cost_ns, span_ns), span_ns)) for t in told]
-    return sorted(shown, key=lambda t: (t.cost_ns is None and t.tone != "bad", -(t.cost_ns or span_ns), WEIGHT[t.tone]))
+
+    def place(t: Told) -> tuple[bool, int, int]:
+        return t.cost_ns is None and t.tone != "bad", -(span_ns if t.cost_ns is None else t.cost_ns), WEIGHT[t.tone]
+
+    return sorted(shown, key=place)
 
 
 def _cost(ns: int, span_ns: int) -> str:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.analyse.critical_path import by_kind, length_ns
+from etude.analyse.launches import untied
 from etude.report import gains, idle, words
 from etude.report.breakdown import spent
 from etude.report.subject import BETWEEN, RUNTIME, WAITS, Subject
@@ -28,6 +29,8 @@ UNNAMED = ("gap", "launch", "host")
 """Kinds of which no single piece is worth a finding: what the host does is many small things."""
 LONG, MUCH_ONCE, MUCH_AT_ONCE, FEW_CALLS = 0.3, 0.1, 0.2, 3
 STRETCHES = 900
+MUCH_UNKNOWN = 0.02
+"""Share of the run, or of the device's time, that re-timing knows nothing of, from which the page says so."""
 HALVED = 20
 """Rows of the table of which it is worked out what halving them saves."""
 
@@ -156,9 +159,27 @@ def section(subject: Subject) -> Section:
     lead = (
         "Walked back from the last event to the first, always to what was waited for last. It is "
         f"{f'as long as the run, {took}' if whole == subject.span_ns else f'{took} long'}; what is not on it cannot "
-        "shorten the run by itself."
+        f"shorten the run by itself.{_unknown(subject)}"
     )
     return Section(SECTION, "Critical path", lead, body)
+
+
+def _unknown(subject: Subject) -> str:
+    """What re-timing does not know of this run."""
+    fixed = subject.retimed.fixed_ns / max(subject.span_ns, 1) if subject.retimed else 0.0
+    loose = untied(subject.run)
+    said = ""
+    if fixed >= MUCH_UNKNOWN:
+        said += (
+            f" {words.percent(fixed)} of the run stays as it is when re-timed: what begins then waits for nothing that "
+        )
+        said += "was recorded."
+    if loose >= MUCH_UNKNOWN:
+        said += (
+            f" Of {words.percent(loose)} of the device's time no launch was recorded, so host and device are re-timed "
+        )
+        said += "apart: a faster host or device may gain more than is said."
+    return said
 
 
 def _halved(subject: Subject, rows: list[dict[str, Any]]) -> None:

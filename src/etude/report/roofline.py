@@ -37,8 +37,7 @@ def cards(subject: Subject) -> list[Figure]:
     used = pc.mean(utilisation(subject.run, subject.device)["hfu"]).as_py()
     if not used:
         return []
-    known = min(_known_share(subject), 1.0)
-    least = "" if known > 0.995 else f"; FLOPs of {words.percent(known)} of the compute time are known"
+    least = "" if _known_share(subject) > 0.995 else ", at least"
     return [Figure("Peak used", words.percent(used), f"of the FLOP/s of {subject.device.name}{least}")]
 
 
@@ -86,7 +85,7 @@ def _above(subject: Subject) -> list[Told]:
     rates = f"{words.flops(r['flop_per_s'] or 0)} and {words.rate(r['bytes_per_s'] or 0)}"
     said = f"{words.short(r['name'])} with {words.short(r['shapes'], 80)} reaches {r['roofline_pct']:.0f}%: {rates} in "
     said += (
-        f"{r['dtype'] or 'an unknown type'}. Its FLOPs, bytes or type, or the rates of the device, are not what ran."
+        f"{r['dtype'] or 'an unknown type'}. Its FLOPs, its bytes from memory, its type or the device is not as said."
     )
     if r["bound"] == "memory":
         fits = "fit" if r["size_bytes"] <= subject.device.cache_bytes else "do not fit"

@@ -46,12 +46,17 @@ def _costs(subject: Subject, row: dict[str, Any]) -> float | None:
     return float((1 - 1 / (1 + row["slowdown_pct"] / 100)) * mine[0]["compute_ns"] / mine[0]["span_ns"])
 
 
+KINDS = {"slow_rank": "compute", "late_host": "host", "slow_link": "communication"}
+"""What is slow, as the critical path calls it."""
+
+
 def _gain(subject: Subject, row: dict[str, Any], costs: float | None) -> int | None:
-    """How much shorter the run is, in ns, if a slow device were as fast as its peers."""
-    if costs is None:
+    """How much shorter the run is, in ns, if who is slow were as fast as its peers; None where nobody is."""
+    if row["kind"] not in KINDS or not row["slowdown_pct"]:
         return None
-    gain = subject.gain("compute", part=1 - 1 / (1 + row["slowdown_pct"] / 100), rank=row["rank"])
-    return round(costs * subject.span_ns) if gain is None else gain
+    part = 1 - 1 / (1 + row["slowdown_pct"] / 100)
+    gain = subject.gain(KINDS[row["kind"]], part=part, rank=row["rank"] if row["rank"] >= 0 else None)
+    return round((costs or 0.0) * subject.span_ns) if gain is None else gain
 
 
 def _headline(row: dict[str, Any]) -> str:

@@ -288,10 +288,9 @@ class Subject:
         first = np.unique(classes, axis=0, return_index=True)[1].tolist()
         if len(first) <= most - len(chosen):  # one of each kind, where there are few kinds
             chosen = list(dict.fromkeys([*chosen, *(ranks[i] for i in first)]))
-        for r in np.linspace(0, len(ranks) - 1, most).round().astype(int).tolist():
-            if ranks[r] not in chosen and len(chosen) < most:
-                chosen.append(ranks[r])
-        return sorted(chosen)
+        rest = sorted(set(ranks) - set(chosen))
+        between = np.linspace(0, len(rest) - 1, most - len(chosen)).round().astype(int).tolist()
+        return sorted([*chosen, *(rest[i] for i in between)])
 
     def slices(self) -> Slices:
         return slices_of(replace(self.run, timing=self.aligned), self.kept())

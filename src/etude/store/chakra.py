@@ -23,7 +23,7 @@ from etude.model import timing as timings
 from etude.model.job import MAX_WORLD, Job, Note, Part, assemble
 from etude.model.schema import RECORDED_NS, UNKNOWN, Kind, ValueKind
 from etude.model.trace import Trace
-from etude.store import compressed
+from etude.store import compressed, worlds
 from etude.store.et_decode import Decoded, attribute, decode, decode_files
 from etude.store.et_encode import encode, encode_parts
 from etude.store.et_irregular import fields
@@ -38,6 +38,7 @@ __all__ = [
     "for_rank",
     "left_behind",
     "read_job",
+    "world_to_say",
     "write_job",
     "written_by",
 ]
@@ -211,7 +212,8 @@ def join(
 ) -> Job:
     """Ranks, each decoded by itself, as one job; `recorded` are the groups in their traces, by default looked up."""
     own = [process_groups(d.trace) for d in decoded] if recorded is None else recorded
-    parts, world_size = _parts(ranks, decoded, table, own)
+    decoded, said = _without_world(ranks, decoded, table, own)
+    parts, world_size = _parts(ranks, decoded, table, own, said)
     return assemble(
         name,
         parts,
@@ -226,9 +228,10 @@ def recorded_durations(trace: Trace) -> NDArray[np.int64]:
     """From recorded start to recorded end of each node: its own time, unless the attribute RECORDED_NS says more."""
     if not any(a.name == RECORDED_NS and a.kind == ValueKind.INT64 for layout in trace.layouts for a in layout):
         return trace.duration_ns
-    nodes, cells = trace.attr_cells()[RECORDED_NS, ValueKind.INT64]
     durations = trace.duration_ns.copy()
-    durations[nodes] = cells
+    if (found := trace.attr_cells().get((RECORDED_NS, ValueKind.INT64))) is not None:  # a layout that some node has
+        nodes, cells = found
+        durations[nodes] = cells
     return durations
 
 
@@ -251,11 +254,47 @@ def _decode_batch(files: list[Path], max_bytes: int | None) -> list[Decoded]:
     return decode_files(heap, list(zip([0, *ends], ends, map(str, files), strict=False)))
 
 
-def _parts(
+def _without_world(
     ranks: list[int], decoded: list[Decoded], table: dict[str, list[int]], own: Sequence[RecordedGroups]
+) -> tuple[list[Decoded], int]:
+    """The ranks without what their metadata says of the world alone, and that; as a writer puts it there."""
+    world = max((worlds.said(metadata) for metadata in {d.metadata for d in decoded}), default=0)
+    members = {m for found in table.values() for m in found}
+    if not world or world <= _implied(ranks, [d.peers for d in decoded], members, own):
+        return decoded, world
+    return [replace(d, metadata=worlds.without_world(d.metadata, world)) for d in decoded], world
+
+
+def _implied(
+    ranks: Sequence[int], peers: Sequence[NDArray[np.int64]], members: set[int], own: Sequence[RecordedGroups]
+) -> int:
+    """The size of the world as far as files, and the members of groups beside them, tell without saying it."""
+    ends = {int(p) for found in peers for p in (np.unique(found) if len(found) else ())}
+    named = {m for groups, _ in own for found in groups.values() for m in found}
+    return max([worlds.implied(ranks, ends, members | named), *(size for _, size in own)])
+
+
+def world_to_say(job: Job, *, has_group_file: bool = True) -> int:
+    """The size of a job's world where its files would not tell it; 0 where they do."""
+    members: set[int] = set()
+    for number, group in enumerate(job.groups.names if has_group_file else ()):
+        found = job.groups.ranks(number)
+        if found is not None and not (group in ("", "0") and len(found) == job.world_size):
+            members |= set(found.tolist())
+    told = _implied(job.ranks.tolist(), [job.peer_of], members, [process_groups(trace) for trace in job.traces])
+    return job.world_size if job.world_size > told else 0
+
+
+def _parts(
+    ranks: list[int],
+    decoded: list[Decoded],
+    table: dict[str, list[int]],
+    own: Sequence[RecordedGroups],
+    world: int = 0,
 ) -> tuple[list[Part], int]:
-    """Ranks with the members of their groups, as far as a group file or the trace itself says; and the world's size."""
-    world = max([0, *(size for _, size in own)], default=0)
+    """Ranks with the members of their groups, as far as a group file or the trace itself says; and the world's size,
+    at least as large as `world`."""
+    world = max([world, *(size for _, size in own)])
     everyone = all_ranks(world, ranks, table)
     parts = []
     for rank, d, (recorded, _) in zip(ranks, decoded, own, strict=True):
@@ -331,15 +370,18 @@ def written_by(job: Job) -> dict[str, str]:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def for_rank(job: Job, rank: int) -> tuple[Decoded, int, int]:
-    """(one rank as a file has it, id base, tag base), ready to be encoded."""
+def for_rank(job: Job, rank: int, world: int = 0) -> tuple[Decoded, int, int]:
+    """(one rank as a file has it, id base, tag base), ready to be encoded. `world`: what `world_to_say` found."""
     i = job.index(rank)
     trace = job.trace(rank)
     names = tuple(job.groups.names[g] for g in job.group_slots(rank).tolist())
     start_ns: NDArray[np.int64] = np.broadcast_to(np.int64(UNKNOWN), (len(trace),))
     if job.timing is not None:
         start_ns = job.timing.block(i)[0]
-    found = Decoded(trace, job.metadata[int(job.metadata_of[i])], names, job.peer_slots(rank), start_ns, ())
+    metadata = job.metadata[int(job.metadata_of[i])]
+    if world:
+        metadata = worlds.with_world(metadata, world)
+    found = Decoded(trace, metadata, names, job.peer_slots(rank), start_ns, ())
     return found, int(job.id_base[i]), int(job.tag_base[i])
 
 
@@ -366,8 +408,9 @@ def write_ranks(
     advance: Callable[[int], None],
 ) -> None:
     """A file for every rank, of the pieces that `encoded(decoded, id_base=, tag_base=)` gives, and the groups."""
+    world = world_to_say(job)
     for rank in job.ranks.tolist():
-        found, id_base, tag_base = for_rank(job, rank)
+        found, id_base, tag_base = for_rank(job, rank, world)
         try:
             pieces = encoded(found, id_base=id_base, tag_base=tag_base)
             with open(folder / f"{name}.{rank}{suffix}", "wb") as out:

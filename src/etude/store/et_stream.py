@@ -28,7 +28,7 @@ from etude.model.fingerprint import Fingerprint
 from etude.model.job import Groups
 from etude.model.schema import COLUMN, Kind
 from etude.model.text import PAD
-from etude.store import chakra, compressed
+from etude.store import chakra, compressed, worlds
 from etude.store import et_stream_kernels as k
 from etude.store.et_decode import check_metadata, decode_files
 from etude.store.et_wire import PROBLEM
@@ -136,6 +136,12 @@ def _read_into(file: FileIO, offset: int, out: NDArray[np.uint8]) -> int:
 def _read(file: FileIO, offset: int, size: int) -> bytes:
     out = np.empty(size, np.uint8)
     return out[: _read_into(file, offset, out)].tobytes()
+
+
+def _world(file: FileIO, first_node: int) -> int:
+    """The size of the world that the metadata, which lies before the first node, says."""
+    raw = _read(file, 0, first_node)
+    return worlds.said(raw[decode_varint(raw, 0)[1] :]) if raw else 0
 
 
 def _metadata(file: FileIO, size: int, path: Path) -> int:
@@ -270,7 +276,7 @@ class FileSource:
             raise_dangling(NodeView(self, rank, node), lost_id, lost)
         if ahead and (circle := graph.cycle()):
             raise_cycle(rank, [NodeView(self, rank, n).source_id for n in circle])
-        return self._record_groups(rank, metadata_rows)
+        return max(self._record_groups(rank, metadata_rows), _world(self._file(rank, None), int(places[0])))
 
     def _same(self, graph: FeederGraph) -> FeederGraph:
         """The graph, or an equal one that another rank has."""

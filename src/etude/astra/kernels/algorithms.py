@@ -22,6 +22,7 @@ from etude.astra.state import (
     NONE,
     REDUCE_SCATTER,
     RING,
+    RUNNING,
     TELL_NOBODY,
     TELL_STREAM,
 )
@@ -140,8 +141,16 @@ def _send_next(machine, number):
     stream.packets -= 1
     stream.free -= 1
     stream.sent += 1
-    send(machine.queue, machine.wires, stream.rank, dst, size, stream.tag, TELL_NOBODY, np.int64(0))
+    send(machine.queue, machine.wires, stream.rank, dst, size, stream.tag, TELL_NOBODY, number)
+    _note_error(machine.queue.clock[0], stream)
     receive(machine.queue, machine.wires, src, stream.rank, size, stream.tag, TELL_STREAM, number)
+
+
+@kernel(allocates=False, inline=True)
+def _note_error(clock, stream):
+    """Of which collective the message was that could not be sent."""
+    if clock.status != RUNNING and clock.error_collective == NONE:
+        clock.error_collective = stream.node
 
 
 @kernel(allocates=False, inline=True)

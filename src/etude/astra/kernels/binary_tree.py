@@ -75,7 +75,7 @@ def _packet(machine, number, reduced):
 def _send(machine, number, place):
     stream = machine.streams.streams[number]
     dst = member(machine.streams.members, stream, place)
-    send(machine.queue, machine.wires, stream.rank, dst, stream.bytes, stream.tag, TELL_NOBODY, np.int64(0))
+    send(machine.queue, machine.wires, stream.rank, dst, stream.bytes, stream.tag, TELL_NOBODY, number)
 
 
 @kernel(allocates=False)

@@ -4,7 +4,7 @@ import numpy as np
 
 from etude.astra.kernels.events import call_after
 from etude.astra.kernels.messages import receive, send
-from etude.astra.state import ACT_RECEIVE, ACT_SEND, ACT_TIMED, CALL_NODE_DONE, NONE, TELL_NODE
+from etude.astra.state import ACT_RECEIVE, ACT_SEND, ACT_TIMED, CALL_NODE_DONE, NONE, RUNNING, TELL_NODE
 from etude.kernels.compile import kernel
 
 
@@ -20,6 +20,8 @@ def _start(machine, node, row):
         receive(queue, wires, peer, rank, node.bytes, tag, TELL_NODE, row)
     elif node.action == ACT_TIMED:
         call_after(queue, rank, node.duration_ns, CALL_NODE_DONE, row, NONE)
+    if queue.clock[0].status != RUNNING and queue.clock[0].error_node == NONE:
+        queue.clock[0].error_node = row
 
 
 @kernel(allocates=False, inline=True)

@@ -82,7 +82,14 @@ def _tell(sim, whom, arg):
             _check_tie(sim.machine.queue, sim.program, arg)
         return arg
     elif whom == TELL_HANDSHAKE_SEND or whom == TELL_HANDSHAKE_RECEIVE:
+        message, clock = sim.machine.wires.messages[arg], sim.machine.queue.clock[0]
+        tell, sender = message.tell_sender, message.sender
         after_handshake(sim.machine.queue, sim.machine.wires, arg, whom == TELL_HANDSHAKE_SEND)
+        if clock.status != RUNNING and clock.error_node == NONE and whom == TELL_HANDSHAKE_SEND:
+            if tell == TELL_NODE:
+                clock.error_node = sender
+            else:
+                clock.error_collective = sim.machine.streams.streams[sender].node
     return NONE
 
 

@@ -11,6 +11,7 @@ from etude.astra.state import (
     EVENT_LINK_FREE,
     EVENT_RECEIVE,
     NONE,
+    OVERLONG,
     POOL_FULL,
     RINGED,
     TELL_HANDSHAKE_RECEIVE,
@@ -23,6 +24,20 @@ HANDSHAKE_BYTES = np.int64(8192)
 HANDSHAKE_TAG = np.int64(1_000_000_000)
 RANK_BITS = np.int64(20)
 MIX = np.uint64(0xC2B2AE3D27D4EB4F)
+LONGEST_NS = np.float64(1 << 62)
+
+
+@kernel(allocates=False, inline=True)
+def as_int(size):
+    """The size of a message after it was kept in an `int` of 32 bits, as the rendezvous protocol does: from 2 GiB on
+    another one, which may be below 0."""
+    return ((size + np.int64(1 << 31)) & np.int64(0xFFFFFFFF)) - np.int64(1 << 31)
+
+
+@kernel(allocates=False, inline=True)
+def real_bytes(size):
+    """The bytes that are sent: a size below 0 is read as one of 64 bits without a sign."""
+    return np.float64(size) if size >= 0 else np.float64(size) + np.float64(2.0**64)
 
 
 @kernel(allocates=False, inline=True)
@@ -37,7 +52,7 @@ def delay_ns(dims, src, dst, size):
                 hops = min((b - a) % dim.size, (a - b) % dim.size)
             elif dim.kind == CONNECTED:
                 hops = np.int64(1)
-            return np.int64(hops * dim.latency_ns + np.float64(size) / dim.bytes_per_ns)
+            return np.int64(hops * dim.latency_ns + real_bytes(size) / dim.bytes_per_ns)
     return np.int64(0)
 
 
@@ -120,7 +135,7 @@ def _link_of(wires, message):
 @kernel(allocates=False, inline=True)
 def _transmit(queue, wires, link, number):
     now = queue.clock[0].now
-    serialization = np.float64(wires.messages[number].size) / wires.dims[0].bytes_per_ns
+    serialization = real_bytes(wires.messages[number].size) / wires.dims[0].bytes_per_ns
     wires.links[link].is_busy = 1
     schedule(queue, now + np.int64(wires.dims[0].latency_ns + serialization), EVENT_ARRIVAL | (number << 3))
     schedule(queue, now + np.int64(serialization), EVENT_LINK_FREE | (link << 3))
@@ -172,6 +187,15 @@ def is_delivered(queue, wires, number):
 # --- sending and receiving --------------------------------------------------------------------------------------------
 
 
+@kernel(allocates=False)
+def _is_overlong(dims, size):
+    """Whether a message whose size overflowed takes longer on some link than the clock can count."""
+    for d in range(len(dims)):
+        if real_bytes(size) / dims[d].bytes_per_ns > LONGEST_NS:
+            return True
+    return False
+
+
 @kernel(allocates=False, inline=True)
 def _route(wires, message):
     """Hops and direction of a message that is about to enter its first link."""
@@ -189,8 +213,11 @@ def _route(wires, message):
 def transfer(queue, wires, src, dst, size, tag, tell, sender):
     """Send a message now. `tell` and `sender` say who is told when it arrives."""
     clock, settings = queue.clock[0], wires.settings[0]
-    if size <= 0:
+    if size == 0 or (size < 0 and settings.has_rendezvous == 0):
         stop(clock, EMPTY_MESSAGE)
+        return
+    if size < 0 and _is_overlong(wires.dims, size):
+        stop(clock, OVERLONG)
         return
     if src == dst or dst < 0 or dst >= settings.npus:
         stop(clock, BAD_PEER)
@@ -280,7 +307,9 @@ def receive(queue, wires, src, dst, size, tag, tell, arg):
 def after_handshake(queue, wires, number, is_send):
     """The handshake is through on this side: start the transfer it was for."""
     message = wires.messages[number]
-    src, dst, size, tag = message.src, message.dst, message.size, message.tag
+    src, dst, size, tag = message.src, message.dst, as_int(message.size), message.tag
+    if is_send and size != message.size:
+        queue.clock[0].num_overflowed += 1
     tell, arg = message.tell_sender, message.sender
     give(wires.messages, number)
     if is_send:

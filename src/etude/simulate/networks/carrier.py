@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.algorithms import ALGORITHMS
-from etude.cost.collectives import AUTO, choose, start_ns
+from etude.cost.collectives import AUTO, choose, p2p_start_ns, start_ns
 from etude.cost.groups import GroupShape
 from etude.cost.schedules import Schedule, chunked, known, message, schedule
 from etude.errors import ClusterError, UsageError
@@ -128,7 +128,7 @@ class Carrier:
 
     def own(self, plan: Schedule, members: I64) -> Carriage:
         """An algorithm that the user brought: its transfers, with the launch and the steps of a protocol."""
-        protocols = self.system.collectives.used()
+        protocols = self.system.collectives.of_plan(in_switch=False)
         protocol = plan.protocol if plan.protocol in protocols else list(protocols)[-1]
         costs = protocols[protocol]
         wire = round(WHOLE / costs.bandwidth_fraction)
@@ -199,6 +199,9 @@ class Carrier:
 
     def _wire(self, what: Collective, take: str, shape: GroupShape, protocol: str) -> int:
         factor = 1 / self.system.collectives.used()[protocol].bandwidth_fraction
+        if len(shape.spans) == 1 and take != "in_switch":
+            level = self.system.levels[shape.spans[0].level]
+            factor *= level.efficiency / level.efficiency_of(shape.spans[0].units)
         if take == "in_switch" and shape.spans:
             level = self.system.levels[shape.spans[-1].level]
             if level.in_switch_efficiency:
@@ -233,7 +236,7 @@ class Carrier:
     # -- messages
 
     def message(self, src: int, dst: int, size: int) -> Operation:
-        launch, ways = round(self.system.collectives.p2p_launch_ns), self._ways(np.array([src, dst]))
+        launch, ways = p2p_start_ns(self.system, src, dst, size), self._ways(np.array([src, dst]))
         if ways == 1:
             return Operation.message(src, dst, size, launch_ns=launch)
         key = ("message", ways)

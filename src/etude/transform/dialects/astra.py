@@ -1,27 +1,40 @@
 """What ASTRA-sim needs of `.et` files and a Job does not hold.
 
-- Groups are numbers from 1 on: it reads their names as such.
+- Groups are numbers from 1 on: it reads their names as such. Names that are such numbers stay.
 - What only moves bytes says one operation: its roofline divides by them.
 - Collectives have one size on all members: it hangs where one brings more than another. What experts receive depends
   on routing, and what ranks have on the lengths of their samples. In a job every rank says what it sends and receives;
   here all members of such a collective say what the fullest of them moves, which is how long it takes.
+
+`astra_problems` says what ASTRA-sim cannot run of a job as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.model.job import Job
+from etude.model.match import WORLD, Matching, match
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
 
 I64 = NDArray[np.int64]
 Values = Mapping[str, NDArray[Any]]
+
+SIMULATED: Final = (
+    Collective.ALL_REDUCE,
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_TO_ALL,
+    Collective.BROADCAST,
+)
+"""Collectives that it takes; of a broadcast, the recorded time."""
 
 
 def for_astra(job: Job) -> Job:
@@ -29,9 +42,28 @@ def for_astra(job: Job) -> Job:
     return _with_operations(_numbered(_evened(job)))
 
 
+# -- groups ------------------------------------------------------------------------------------------------------------
+
+
 def _numbered(job: Job) -> Job:
+    if _are_numbers(job):
+        return job
     names = tuple(str(i + 1) for i in range(len(job.groups)))
     return replace(job, groups=replace(job.groups, names=names))
+
+
+def _are_numbers(job: Job) -> bool:
+    """Every group has a number of its own above 0, or is all ranks under a name that means them."""
+    names = [name for i, name in enumerate(job.groups.names) if not _is_all(job, i)]
+    return len(set(names)) == len(names) and all(n.isascii() and n.isdigit() and int(n) > 0 for n in names)
+
+
+def _is_all(job: Job, group: int) -> bool:
+    members = job.groups.ranks(group)
+    return job.groups.names[group] in ("", "0") and (members is None or len(members) == job.world_size)
+
+
+# -- operations --------------------------------------------------------------------------------------------------------
 
 
 def _with_operations(job: Job) -> Job:
@@ -49,68 +81,127 @@ def _at_least_one(trace: Trace, flops: NDArray[Any]) -> NDArray[Any]:
     return np.where((trace.kind == int(Kind.COMP)) & (flops == 0), 1, flops)
 
 
+# -- sizes -------------------------------------------------------------------------------------------------------------
+
+
 def _evened(job: Job) -> Job:
     """The job with `in_bytes` of collectives alike on their members; itself where they are so already."""
-    if not job.values:
+    found = match(job)
+    changes: dict[int, list[tuple[int, I64]]] = {}
+    """Rank present -> what its side of a group is to say."""
+    for uses, sides, most in _uneven(found):
+        if most is not None:
+            for use in uses.tolist():
+                changes.setdefault(int(found.uses.at[use]), []).append((int(found.uses.side[use]), most))
+        del sides
+    if not changes:
         return job
-    rows = [_rows(trace) for trace in job.traces]
-    sharers = _sharers(job)
-    sizes: dict[tuple[int, int, frozenset[int]], I64] = {}
-    made: dict[tuple[Any, ...], Values] = {}
-    values = dict(job.values)
-    for i, rank in enumerate(job.ranks.tolist()):
-        number, own = int(job.trace_of[i]), job.values.get(rank, {})
-        groups = job.group_of[job.group_start[i] : job.group_start[i + 1]].tolist()
-        keys: list[tuple[int, int, frozenset[int]]] = []
-        for slot, group in enumerate(groups):
-            programs, members = sharers[group]
-            if len(programs) == 1 and len(members) > 1 and len(rows[number][slot]):
-                key = number, slot, frozenset(members)
-                if key not in sizes:
-                    sizes[key] = _fullest(job.traces[number], rows[number][slot], list(members.values()))
-                keys.append(key)
-        if keys:
-            whole = (id(own), *keys)
-            if whole not in made:
-                changes = [(rows[number][key[1]], sizes[key]) for key in keys]
-                made[whole] = _with(job.traces[number], own, changes)
-            values[rank] = made[whole]
+    values, made = dict(job.values), dict[tuple[Any, ...], Values]()
+    for at, new in changes.items():
+        rank = int(job.ranks[at])
+        own = job.values.get(rank, {})
+        key = int(job.trace_of[at]), id(own), *((side, id(most)) for side, most in new)
+        if key not in made:
+            sent = own.get("in_bytes", job.traces[int(job.trace_of[at])].in_bytes).copy()
+            for side, most in new:
+                sent[found.sides.rows[found.sides.span(side)]] = most
+            made[key] = {**own, "in_bytes": sent}
+        values[rank] = made[key]
     return replace(job, values=values)
 
 
-def _rows(trace: Trace) -> list[I64]:
-    """Rows of the collectives of each group slot."""
-    calls = trace.kind == int(Kind.COLL)
-    return [np.flatnonzero(calls & (trace.group == slot)) for slot in range(len(trace.group_slots))]
+def _uneven(found: Matching) -> Iterator[tuple[NDArray[Any], list[int], I64 | None]]:
+    """Of each group whose members bring different sizes: its uses, their distinct sides, and what the fullest of them
+    moves in each call; None where they do not even issue the same calls."""
+    uses, known = found.uses, dict[tuple[int, ...], I64 | bool]()
+    cuts = np.flatnonzero(np.diff(uses.group)) + 1
+    for mine in np.split(np.arange(len(uses.group)), cuts):
+        sides = np.unique(uses.side[mine]).tolist()
+        key = tuple(sides)
+        if len(sides) > 1 and key not in known:
+            known[key] = _fullest(found, sides)
+        if len(sides) > 1 and known[key] is not True:
+            most = known[key]
+            yield mine, sides, most if isinstance(most, np.ndarray) else None
 
 
-def _sharers(job: Job) -> dict[int, tuple[set[int], dict[int, Values]]]:
-    """Group -> (programs of its members, their distinct values by identity)."""
-    found: dict[int, tuple[set[int], dict[int, Values]]] = {}
-    for i, rank in enumerate(job.ranks.tolist()):
-        own = job.values.get(rank, _NONE)
-        for group in job.group_of[job.group_start[i] : job.group_start[i + 1]].tolist():
-            programs, members = found.setdefault(group, (set(), {}))
-            programs.add(int(job.trace_of[i]))
-            members[id(own)] = own
-    return found
+def _fullest(found: Matching, sides: list[int]) -> I64 | bool:
+    """What the fullest side moves in each call; True where all bring the same, False where calls differ."""
+    spans = [found.sides.span(side) for side in sides]
+    if len({found.sides.collective[span].tobytes() for span in spans}) > 1:
+        return False
+    sent = [
+        found.classes.in_bytes[int(found.sides.klass[s])][found.sides.rows[span]]
+        for s, span in zip(sides, spans, strict=True)
+    ]
+    if all(np.array_equal(sent[0], other) for other in sent[1:]):
+        return True
+    return np.asarray(np.max([found.sides.size_bytes[span] for span in spans], axis=0), np.int64)
 
 
-_NONE: Values = {}
+# -- what it cannot run ------------------------------------------------------------------------------------------------
 
 
-def _fullest(trace: Trace, rows: I64, members: list[Values]) -> I64:
-    exchange = trace.collective[rows] == int(Collective.ALL_TO_ALL)
-    most = np.zeros(len(rows), np.int64)
-    for own in members:
-        sent = own.get("in_bytes", trace.in_bytes)[rows]
-        got = own.get("out_bytes", trace.out_bytes)[rows]
-        most = np.maximum(most, np.where(exchange, np.maximum(sent, got), sent))
-    return most
+def astra_problems(job: Job) -> list[str]:
+    """What ASTRA-sim hangs, aborts or goes astray on, in words; [] where it runs the files of the job as they are."""
+    found = match(job)
+    return [*_group_problems(job, found), *_size_problems(job, found), *_node_problems(job)]
 
 
-def _with(trace: Trace, own: Values, changes: list[tuple[I64, I64]]) -> Values:
-    sent = own.get("in_bytes", trace.in_bytes).copy()
-    for rows, size in changes:
-        sent[rows] = size
-    return {**own, "in_bytes": sent}
+def _group_problems(job: Job, found: Matching) -> Iterator[str]:
+    used = np.unique(found.uses.group)
+    named = used[used != WORLD]
+    if len(named) and not _are_numbers(job):
+        yield f"it aborts on names of groups that are not numbers, as `{job.groups.names[int(named[0])]}`"
+    sizes = [0 if (members := job.groups.ranks(int(g))) is None else len(members) for g in named.tolist()]
+    if 1 in sizes:
+        yield f"it never ends a collective of a group of one rank ({sizes.count(1):,} groups)"
+    everyone = WORLD in used or any(_is_all(job, int(g)) for g in named.tolist())
+    if everyone and not all(_is_all(job, int(g)) for g in named.tolist()):
+        yield "it may hang on collectives of all ranks that name no group of theirs, beside those of groups"
+
+
+def _size_problems(job: Job, found: Matching) -> Iterator[str]:
+    uneven: Counter[str] = Counter()
+    for _, sides, most in _uneven(found):
+        span = found.sides.span(sides[0])
+        if most is not None:
+            sizes = [
+                found.classes.in_bytes[int(found.sides.klass[s])][found.sides.rows[found.sides.span(s)]] for s in sides
+            ]
+            differ = np.any([sizes[0] != other for other in sizes[1:]], axis=0)
+            uneven.update(_name(kind) for kind in found.sides.collective[span][differ].tolist())
+    if uneven:
+        calls = ", ".join(f"{count:,} {name}" for name, count in sorted(uneven.items()))
+        yield f"it hangs where members of a collective bring different sizes ({calls})"
+    tiny = 0
+    for side in np.unique(found.uses.side).tolist():
+        span = found.sides.span(side)
+        reduces = found.sides.collective[span] == int(Collective.ALL_REDUCE)
+        tiny += int((reduces & (found.sides.size_bytes[span] >= 0) & (found.sides.size_bytes[span] < len(job))).sum())
+    if tiny:
+        yield f"it blows all-reduces of fewer bytes than there are ranks up to that many in each chunk ({tiny:,})"
+
+
+def _node_problems(job: Job) -> Iterator[str]:
+    kinds: Counter[str] = Counter()
+    empty = bare = lost = 0
+    for trace in job.traces:
+        calls = trace.collective[trace.kind == int(Kind.COLL)]
+        kinds.update(_name(kind) for kind in calls[~np.isin(calls, [int(c) for c in SIMULATED])].tolist())
+        messages = (trace.kind == int(Kind.SEND)) | (trace.kind == int(Kind.RECV))
+        empty += int((messages & (trace.in_bytes == 0)).sum())
+        bare += int(((trace.kind == int(Kind.COMP)) & (trace.flops == 0)).sum())
+        lost += len(trace.missing)
+    if kinds:
+        yield f"it aborts on {', '.join(f'{name} ({count:,})' for name, count in sorted(kinds.items()))}"
+    if empty:
+        yield f"it aborts on messages of 0 bytes ({empty:,})"
+    if lost:
+        yield f"it aborts on dependencies on nodes that are not there ({lost:,})"
+    if bare:
+        yield f"with a roofline it takes 2**63 ns for compute nodes without operations ({bare:,})"
+
+
+def _name(kind: int) -> str:
+    return Collective(kind).name.lower() if kind in list(Collective) else "unknown collectives"
