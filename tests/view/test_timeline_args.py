@@ -94,6 +94,11 @@ def test_a_collective_of_all_says_so(tmp_path: Path) -> None:
     [
         ("Memcpy HtoD (Pinned -> Device)", "aten::copy_", Sort.MEMORY),
         ("Memset (Device)", "aten::zero_", Sort.MEMORY),
+        ("CopyHostToDevice", "aten::copy_", Sort.MEMORY),
+        ("CopyDeviceToHost", "", Sort.MEMORY),
+        ("FillBuffer", "", Sort.MEMORY),
+        ("[CUDA memcpy Host-to-Device]", "", Sort.MEMORY),
+        ("zeCommandListAppendMemoryCopy(M2D)", "", Sort.MEMORY),
         ("void at::native::elementwise_kernel<128, direct_copy_kernel_cuda(at::TensorIteratorBase&)>", "", Sort.COPY),
         ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)", "", Sort.COPY),
         ("void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>(float*)", "", Sort.COPY),

@@ -25,6 +25,8 @@ STEP_TIME: Final = "step_time"
 VALUES: Final = (STEP_TIME, *(name.removesuffix("_ns") for name in MEASURES))
 """What of a step can be followed: from its start to that of the next, or one of the measures of its device time."""
 TIMES: Final = ("time", "timestamp", "start_ns", "date")
+EXACT: Final = 2.0**53
+"""Largest whole number that a float holds exactly: 104 days of nanoseconds."""
 PLACES: Final = ("step", "sample", "iteration", "window")
 
 
@@ -108,8 +110,10 @@ def from_table(table: pa.Table, value: str, *, where: str = "") -> Samples:
         shown = ", ".join(f"`{n}`" for n in names[:12])
         raise UsageError(f"there is no column `{value}`", where=where, hint=f"columns: {shown}")
     values = numbers_of(table, value, where)
+    if float(np.nanmax(np.abs(values), initial=0.0)) >= EXACT:
+        raise UsageError(f"column `{value}` holds numbers from 2**53 on, which are not exact", where=where)
     place = next((name for name in (*PLACES, *TIMES) if name in names), "")
-    rank = numbers_of(table, "rank", where).astype(np.int64) if "rank" in names else np.zeros(len(table), np.int64)
+    rank = _whole_numbers(table, "rank", where) if "rank" in names else np.zeros(len(table), np.int64)
     label = _labels(table, place, rank, where)
     ranks, row = np.unique(rank, return_inverse=True)
     steps_, column = np.unique(label, return_inverse=True)
@@ -219,6 +223,15 @@ def numbers_of(table: pa.Table, name: str, where: str) -> F64:
     return np.asarray(table[name].to_numpy(zero_copy_only=False), np.float64)
 
 
+def _whole_numbers(table: pa.Table, name: str, where: str) -> I64:
+    """A column that numbers rows: whole numbers, none missing."""
+    found = numbers_of(table, name, where)
+    wrong = np.flatnonzero(~np.isfinite(found) | (found != np.rint(found)) | (np.abs(found) >= EXACT))
+    if len(wrong):
+        raise UsageError(f"column `{name}` has no whole number in row {int(wrong[0]) + 1}", where=where)
+    return found.astype(np.int64)
+
+
 def times_ns(table: pa.Table, name: str, where: str) -> I64:
     """A column of times: dates, whole numbers of nanoseconds, or seconds, by their size."""
     column = table[name]
@@ -242,10 +255,7 @@ def times_ns(table: pa.Table, name: str, where: str) -> I64:
 def _labels(table: pa.Table, place: str, rank: I64, where: str) -> I64:
     """What numbers the rows of a rank: its step, or its time, or how many rows of that rank came before."""
     if place in PLACES:
-        found = numbers_of(table, place, where)
-        if not np.isfinite(found).all():
-            raise UsageError(f"column `{place}` has rows without a number", where=where)
-        return found.astype(np.int64)
+        return _whole_numbers(table, place, where)
     if place:
         return times_ns(table, place, where)
     order = np.argsort(rank, kind="stable")

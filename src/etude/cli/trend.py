@@ -99,6 +99,10 @@ def _samples(paths: list[Path], value: str, source: _Source) -> "Samples":
     if any(is_table(path) for path in paths):
         if len(paths) > 1:
             raise UsageError(f"{len(paths)} files, of which one is a table", hint="one table, or runs")
+        if source.system or source.timing is not None:
+            raise UsageError(
+                "a table has its values in it", where=str(paths[0]), hint="leave out --system and --timing"
+            )
         return from_table(read_table(paths[0]), value, where=str(paths[0]))
     if len(paths) == 1:
         return of_run(source.open(paths[0]), value)

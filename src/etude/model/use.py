@@ -38,7 +38,11 @@ class Use(IntEnum):
 
 
 _COMM: Final = re.compile(r"^nccl|^rccl|^hccl|ncclKernel|ncclDevKernel|rcclKernel|^gloo:")
-_MEMORY: Final = re.compile(r"^(hip)?Mem(cpy|set)|^dma|^__amd_rocclr_(copy|fill)|^CopyDevice|^FillBuffer")
+_MEMORY: Final = re.compile(
+    r"^(hip)?Mem(cpy|set)|^dma|^__amd_rocclr_(copy|fill)|^Copy(Device|Host)|^FillBuffer|^\[CUDA mem(cpy|set)"
+    r"|^zeCommandListAppendMemory(Copy|Fill)"
+)
+"""Copies and fills as CUDA, ROCm (old and new), Nsight and Level Zero call them."""
 _WAIT: Final = re.compile(r"^(Stream Wait Event|Event Sync|Stream Sync|Context Sync|Device Sync)|^event_(wait|record)$")
 _COMPUTES: Final = re.compile(
     r"^(?!autograd::|torch::autograd::|c10d::|_c10d|torch\.distributed)[\w.]+::|CompiledFxGraph"
