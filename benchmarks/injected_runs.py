@@ -26,6 +26,8 @@ MODELS = ("dp", "tp", "fsdp", "hsdp", "moe", "cp", "pp")
 FORMS = ("kineto", "et", "device")
 """A profiler's trace a rank; `.et` with hosts and steps; `.et` of devices alone, without steps."""
 JITTER = 0.03
+HEAVY = 0.03
+"""Part of all times that lie far off, of the shape `heavy`."""
 SKEW_US = 1000.0
 _COMM = {
     "all_reduce": (0, "AllReduce", "allreduce"),
@@ -62,6 +64,8 @@ class Event:
     groups: Groups = field(default_factory=list)
     peer: dict[int, int] = field(default_factory=dict)
     tag: int = 0
+    work: F64 | None = None
+    """By rank: operations of a kernel, where they are not the same on all."""
 
     def members(self, rank: int) -> list[int]:
         return next((m.tolist() for _, m in self.groups if rank in m), [])
@@ -73,6 +77,12 @@ class Machine:
     def __init__(self, ranks: int, rng: np.random.Generator, shape: str, launch_us: float, since: int) -> None:
         self.ranks, self.rng, self.shape, self.launch_us, self.since = ranks, rng, shape, launch_us, since
         self.slow, self.host_slow, self.late_us = np.ones(ranks), np.ones(ranks), np.zeros(ranks)
+        self.by_step: F64 | None = None
+        """Steps x ranks: how much slower devices are in each step, beside `slow`."""
+        self.work: F64 | None = None
+        """Steps x ranks: how much more work kernels have than the others'."""
+        self.host_stalls = 0.0
+        """Part of all host calls that the operating system interrupts."""
         self.port: dict[int, float] = {}
         self.pair: dict[tuple[int, int], float] = {}
         self.host, self.comp, self.comm = np.zeros(ranks), np.zeros(ranks), np.zeros(ranks)
@@ -84,6 +94,9 @@ class Machine:
             return np.maximum(1 + JITTER * self.rng.standard_normal(count), 0.5)
         if self.shape == "lognormal":
             return np.exp(JITTER * self.rng.standard_normal(count))
+        if self.shape == "heavy":  # most vary little, some take up to several times as long
+            far = (self.rng.random(count) < HEAVY) * np.minimum(self.rng.pareto(1.5, count) * 0.3, 4.0)
+            return np.exp(JITTER * self.rng.standard_normal(count)) + far
         return 1 + JITTER * np.sqrt(3) * self.rng.uniform(-1, 1, count)
 
     def now(self, wrong: F64) -> F64:
@@ -97,6 +110,8 @@ class Machine:
     def call(self, name: str, us: float, who: Sequence[int] | None = None) -> None:
         start = self.host.copy()
         spent = us * self.jitter(self.ranks) * self.now(self.host_slow)
+        if self.host_stalls:
+            spent = spent + (self.rng.random(self.ranks) < self.host_stalls) * self.rng.exponential(60.0, self.ranks)
         mine = slice(None) if who is None else np.asarray(who)
         self.host[mine] += spent[mine]
         self._record("host", name, who, start, self.host.copy())
@@ -104,10 +119,14 @@ class Machine:
     def kernel(self, name: str, us: float, who: Sequence[int] | None = None, factor: F64 | float = 1.0) -> None:
         self.call(f"aten::{name}", self.launch_us, who)
         start = np.maximum(self.comp, self.host + 2)
-        end = start + us * self.jitter(self.ranks) * self.now(self.slow) * factor
+        lasts = us * self.jitter(self.ranks) * self.now(self.slow) * factor
+        if self.by_step is not None:
+            lasts = lasts * self.by_step[self.step]
+        work = None if self.work is None else np.rint(1000 * us * self.work[self.step])
+        end = start + (lasts if self.work is None else lasts * self.work[self.step])
         mine = slice(None) if who is None else np.asarray(who)
         self.comp[mine] = end[mine]
-        self._record("kernel", name, who, start, end)
+        self._record("kernel", name, who, start, end, work=work)
 
     def _link(self, members: Sequence[int]) -> float:
         if self.step < self.since:
@@ -289,7 +308,7 @@ def stops(m: Machine, truth: Truth) -> dict[int, tuple[int, bool]]:
     """By rank: the event at which it stops, and whether it stands in that one. Who waits for a rank that stands, stands
     too; where a recording was only cut off, nobody else stops."""
     found: dict[int, tuple[int, bool]] = {}
-    if truth.how not in ("cut", "hung"):
+    if truth.how not in ("cut", "hung", "unseen"):
         return found
     bad, own = truth.ranks[0], 0
     for number, event in enumerate(m.events):
@@ -297,7 +316,7 @@ def stops(m: Machine, truth: Truth) -> dict[int, tuple[int, bool]]:
             own += 1
             if own >= truth.cut and bad not in found:
                 found[bad] = number, False
-        if truth.how == "hung":
+        if truth.how != "cut":
             together = [members.tolist() for _, members in event.groups] or [list(p) for p in event.peer.items()]
             for members in together:
                 if any(rank in found for rank in members):
@@ -323,9 +342,9 @@ def write(folder: Path, m: Machine, truth: Truth, form: str, seed: int) -> None:
                 continue
             start, end = ((t[rank] + skew[rank]) * (1 + drift[rank]) for t in (event.start, event.end))
             if rank in ends and number >= ends[rank][0]:
-                if ends[rank][1]:
+                if ends[rank][1] and truth.how != "unseen":
                     seen.append((event, start, None))
-                elif seen and seen[-1][0].what == "host":
+                elif not ends[rank][1] and seen and seen[-1][0].what == "host":
                     seen.pop()  # it never asked for it
                 break
             seen.append((event, start, end))
@@ -409,7 +428,8 @@ def _et(seen: Seen, rank: int, groups: dict[tuple[int, ...], str], *, hosts: boo
             found["step"] = "int64_val", event.step
         if lane != "network":
             node.type = 4
-            found |= {"num_ops": ("int64_val", 1000), "tensor_size": ("uint64_val", 1000)}
+            operations = 1000 if event.work is None else int(event.work[rank])
+            found |= {"num_ops": ("int64_val", operations), "tensor_size": ("uint64_val", operations)}
         elif event.peer:
             node.type = 5 if event.what == "send" else 6
             ends = (rank, event.peer[rank])

@@ -7,8 +7,9 @@ import pytest
 from validate_stragglers import named
 
 import etude
-from etude.analyse.outliers import profile, slow_units
+from etude.analyse.outliers import profile
 from etude.analyse.stragglers import missing_only, stragglers
+from etude.analyse.stretches import slow_units
 from etude.errors import FormatError
 from etude.model.run import recorded
 from etude.model.schema import Collective, Kind

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from etude.analyse.clocks import offsets
 from etude.analyse.device_work import on_device
 from etude.analyse.operations import Calls
-from etude.analyse.outliers import LIKES, Profile, Slow, grouped_median, slow_units
+from etude.analyse.outliers import LIKES, Profile, grouped_median
 from etude.analyse.segments import Segments
+from etude.analyse.stretches import Slow, slow_units
 from etude.kernels.intervals import merged
 from etude.model.run import Run, RunPart
 from etude.model.schema import UNKNOWN, Kind
@@ -36,12 +37,12 @@ def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> lis
     idle = np.full((len(run.job.ranks), count), np.nan)
     span, role = idle.copy(), np.zeros(len(run.job.ranks), np.int64)
     roles: dict[bytes, int] = {}
-    waits_inside = _waits_inside(found)
+    inside = waits_inside(found)
     begin_ns = _begins(run, found) if not stretches.by_step else None
     for part in run.parts():
         use = uses(part.trace)
         if not (part.trace.cpu == 1).any() or (use == Use.HOST).any() or (part.trace.cpu == 0).any():
-            row = _idle(part, use, stretches, count, waits_inside)
+            row = _idle(part, use, stretches, count, inside)
             if row is not None:
                 idle[part.at], span[part.at] = row
                 if begin_ns is not None:
@@ -98,7 +99,7 @@ def _begins(run: Run, found: Calls) -> F64 | None:
     return first - np.nanmin(first) if not np.isnan(first).all() else None
 
 
-def _waits_inside(found: Calls) -> bool:
+def waits_inside(found: Calls) -> bool:
     """Do members of a collective start when they come, or when all are there? Then waiting lies before their starts."""
     seen = (found.start_ns != UNKNOWN) & (found.end_ns != UNKNOWN)
     if not seen.any():

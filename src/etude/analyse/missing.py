@@ -1,25 +1,25 @@
 """Participants that never came: who the others wait for when a run stands still, and who stopped before the others.
 
 A rank is missing where others stand in a collective that it never came to while it waits for nobody; where its part of
-a group's collectives, or of the messages with another rank, ends before that of the others; and where a run has a place
-for it and nothing of it was recorded.
+a group's collectives, or of the messages with another rank, ends before that of the others; where it has done less than
+the others since the last collective that all came to; and where a run has a place for it and it was not recorded.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.analyse.fell_behind import Missing, fell_behind, members_of
 from etude.analyse.launches import launched
 from etude.analyse.operations import Calls, group_name
 from etude.analyse.recorded_calls import recorded_number
 from etude.model.job import Job, ranges
-from etude.model.match import WORLD, Matching, match
+from etude.model.match import Matching, match
 from etude.model.run import Run
 from etude.model.schema import UNKNOWN, Collective, Kind
 
@@ -41,15 +41,6 @@ LACKS: Final = 0.02
 _ASKS: Final = re.compile(r"^c10d::(?!.*wait)|^record_param_comms|^nccl:")
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    rank: int
-    confidence: float
-    evidence: str
-    since: int | None = None
-    """First step in which it is missed, where steps are known."""
-
-
 def missing(run: Run, found: Calls, matching: Matching | None = None) -> Iterator[Missing]:
     """Every rank once, for the strongest reason. Without times only what the ranks' programs lack is told."""
     job = run.job
@@ -57,7 +48,8 @@ def missing(run: Run, found: Calls, matching: Matching | None = None) -> Iterato
     asked = _asked(run)
     waits = _waiting(run) | asked
     ways = (_stood_up(run, found, waits), _never_asked(job, asked), _stopped(job, found, waits),
-            _unanswered(job, matching or match(job), waits), _absent(job))  # fmt: skip
+            fell_behind(run, found, waits), _unanswered(job, matching or match(job), waits),
+            _absent(job))  # fmt: skip
     for way in ways:
         for one in way:
             if one.rank not in told:
@@ -74,7 +66,7 @@ def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
         span = slice(int(found.first[call]), int(found.first[call + 1]))
         here = job.ranks[found.at[span]]
         group = int(found.group[call])
-        members = _members(job, found, group)
+        members = members_of(job, found, group)
         lacking = np.setdiff1d(members, here[started[span]])
         unseen = np.setdiff1d(lacking, job.ranks)
         if 2 * len(unseen) >= len(members) and len(members) > 2:
@@ -101,19 +93,25 @@ def _never_asked(job: Job, asked: Bool) -> Iterator[Missing]:
 
 def _asked(run: Run) -> Bool:
     """Ranks whose hosts asked for a communication after the last one that a device ran. A profiler records what a
-    device has done, so one that hangs is not there."""
+    device has done, so one that hangs is not there. Where nothing says which call launched what, hosts that asked more
+    often than their devices ran."""
     found = np.zeros(len(run.job.ranks), bool)
+    more = np.full(len(run.job.ranks), -1, np.int64)
     for part in run.parts():
         trace = part.trace
         host = np.flatnonzero(part.timed & (trace.cpu == 1))
-        done = launched(part)
-        done_at = part.start_ns[done.call[np.isin(trace.kind[done.node], (Kind.COLL, Kind.SEND, Kind.RECV))]]
-        if not len(host) or not len(done_at):
+        talks = np.isin(trace.kind, (Kind.COLL, Kind.SEND, Kind.RECV))
+        if not len(host) or not (talks & part.timed).any():
             continue
         codes, words = trace.coded("name")
-        talks = np.array([bool(_ASKS.search(word)) for word in words] + [False])[codes[host]]
-        found[part.at] = bool((part.start_ns[host[talks]] > done_at.max()).any())
-    return found
+        asks = np.array([bool(_ASKS.search(word)) for word in words] + [False])[codes[host]]
+        done = launched(part)
+        done_at = part.start_ns[done.call[talks[done.node]]]
+        if len(done_at):
+            found[part.at] = bool((part.start_ns[host[asks]] > done_at.max()).any())
+        elif asks.any():
+            more[part.at] = int(asks.sum()) - int((talks & part.timed & (trace.cpu != 1)).sum())
+    return found | (more > 0) if (more == 0).any() else found
 
 
 def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
@@ -122,7 +120,7 @@ def _stopped(job: Job, found: Calls, waits: Bool) -> Iterator[Missing]:
         return
     for group in np.unique(found.group).tolist():
         mine = np.flatnonzero(found.group == group)
-        members = _members(job, found, group)
+        members = members_of(job, found, group)
         done = np.zeros(len(job.ranks), np.int64)
         np.add.at(done, found.at[np.isin(found.of, mine)], 1)
         at = np.array([a for a in (_at(job, r) for r in members.tolist()) if a >= 0], np.int64)
@@ -176,16 +174,6 @@ def _at(job: Job, rank: int) -> int:
     """Position of a rank among those present, -1 where it is not."""
     at = int(np.searchsorted(job.ranks, rank))
     return at if at < len(job.ranks) and job.ranks[at] == rank else -1
-
-
-def _members(job: Job, found: Calls, group: int) -> NDArray[np.signedinteger]:
-    """Who is in a group: as the job says, else who was seen in its calls."""
-    if group == WORLD:
-        return np.arange(job.world_size)
-    known = job.groups.ranks(group)
-    if known is not None and len(known):
-        return known
-    return job.ranks[np.unique(found.at[np.isin(found.of, np.flatnonzero(found.group == group))])]
 
 
 def _number(job: Job, found: Calls, call: int) -> int:

@@ -7,7 +7,6 @@ Only samples of one key are compared, so units may do different things and diffe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erfc, sqrt
 from typing import Final
 
 import numpy as np
@@ -18,12 +17,6 @@ from etude.model.distinct import distinct
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
-SURE: Final = 5.0
-"""Standard errors above its peers from which a unit is named."""
-MOST_NAMED: Final = 4
-"""One in so many may be slower than the others."""
-LIKELY: Final = 3.5
-"""Standard errors from which a unit may have a share in what another one shows."""
 LEAST_PART: Final = 0.5
 """Part of a unit's fullest segment that a segment must have to count: one that was cut short says little."""
 LEAST_SIGMA: Final = 1e-3
@@ -32,16 +25,8 @@ LIKES: Final = 3
 """Units that must have done the same for one of them to be called slow: of two one cannot say which is right."""
 LEAST_SAMPLES: Final = 1
 """Samples below which nothing is said of a unit."""
-LEAST_SHRINK: Final = 0.5
-"""An error is not taken for less than this part of what samples tell."""
-AS_EXPECTED: Final = 1.2
-"""Units whose means differ by up to this times what their errors let expect do not differ."""
-SLACK: Final = 1.3
-"""A spread that is less than expected is taken for so much more than it looks."""
 MANY: Final = 8
 """Units whose spread is known well enough without that of their samples."""
-GOES_ON: Final = 0.5
-"""Part of a slow-down that the rest of the run must show for it to be one all along."""
 SHRUNK: Final = ((2, 3, 4, 5, 6, 8, 16, 64), (1.41, 2.15, 1.39, 1.38, 1.28, 1.2, 1.08, 1.0))
 """Of so many normal samples the scaled median distance from their own middle is too small by this factor."""
 MEDIAN_ERROR: Final = 1.2533
@@ -57,19 +42,6 @@ class Profile:
     """Standard error of each, from how much the samples of a unit and key vary among themselves."""
     grain: float = 0.0
     """What rounding of the times may have done to all of a unit's samples alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slow:
-    """A unit that is slower than its peers in the segments first to last."""
-
-    unit: int
-    factor: float
-    first: int
-    last: int
-    whole: bool
-    """In all segments that it was seen in."""
-    confidence: float
 
 
 def grouped_median(key: I64, value: F64, groups: int) -> F64:
@@ -187,96 +159,6 @@ def _own_spread(unit: I64, key: I64, rest: F64, units: int, keys: int) -> F64:
     away = np.abs(rest - grouped_median(number, rest, len(names))[number])
     found = 1.4826 * grouped_median(key[several], away[several], keys)
     return np.where(np.isnan(found), 1.4826 * float(np.median(away[several])), found)
-
-
-def shows(profiled: Profile, one: Slow) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(units that are likely slow as that one is in its stretch, units that are not)."""
-    window = profiled.log_slower[:, one.first : one.last + 1]
-    known = ~np.isnan(window)
-    count = np.maximum(known.sum(axis=1), 1)
-    mean = np.where(known, window, 0.0).sum(axis=1) / count
-    error = np.sqrt(np.where(known, profiled.error[:, one.first : one.last + 1] ** 2, 0.0).sum(axis=1)) / count
-    half = GOES_ON * np.log(one.factor)
-    some = known.any(axis=1)
-    return some & (mean > half) & (mean > LIKELY * error), some & (mean < half) & (half - mean > error)
-
-
-def slow_units(profiled: Profile, least: float) -> list[Slow]:
-    """Units that are slower than the others by the factor 1 + least or more, for one stretch of segments, and stand out
-    from them."""
-    return standing_out(slower_units(profiled, least), int((~np.isnan(profiled.log_slower)).any(axis=1).sum()))
-
-
-def slower_units(profiled: Profile, least: float) -> list[Slow]:
-    """Units that are slower than the others, be they as many as they are."""
-    found = profiled.log_slower
-    known = ~np.isnan(found)
-    if not known.any() or np.isinf(profiled.error).any():
-        return []
-    error, between = _errors(profiled, known)
-    named = []
-    for unit, row in enumerate(found):
-        best = _best_window(row, error[unit], float(between[unit]), np.log1p(least))
-        if best is not None:
-            score, mean, first, last = best
-            seen = np.flatnonzero(~np.isnan(row))
-            outside = row[seen[(seen < first) | (seen > last)]]
-            if len(outside) and outside.mean() > GOES_ON * mean:
-                mean, first, last = float(row[seen].mean()), int(seen[0]), int(seen[-1])
-            doubt = 0.5 * erfc(max(score - SURE / 2, 0.0) / sqrt(2)) * len(found)
-            whole = bool(first <= seen[0] and last >= seen[-1])
-            others = int(known[:, first : last + 1].any(axis=1).sum()) - 1
-            sure = min(1 - doubt, 1 - 0.5**others, 0.999) if others else min(1 - doubt, 0.999)
-            named.append(Slow(unit, float(np.exp(mean)), first, last, whole, max(sure, 0.5)))
-    return named
-
-
-def _errors(profiled: Profile, known: NDArray[np.bool_]) -> tuple[F64, F64]:
-    """(error of each unit in each segment, what does not become less with more segments). Where units vary more from
-    segment to segment than their samples tell, or differ more from one another, their errors are as much larger."""
-    found, units = profiled.log_slower, int(known.any(axis=1).sum())
-    error = np.maximum(profiled.error, LEAST_SIGMA)
-    if units >= LIKES:
-        # what many units show is the better measure, also where it is less than their samples let expect
-        wide = _scaled_deviation((found / error)[known])
-        least = 1.0 if units < MANY or known.sum() < 2 * MANY else LEAST_SHRINK
-        error = error * max(wide, min(1.0, max(least, SLACK * wide)))
-    count = np.maximum(known.sum(axis=1), 1)
-    mean = np.where(known, found, 0.0).sum(axis=1) / count
-    whole = np.sqrt(np.where(known, error**2, 0.0).sum(axis=1)) / count
-    seen = known.any(axis=1)
-    wider = _scaled_deviation((mean / np.maximum(whole, LEAST_SIGMA * LEAST_SIGMA))[seen]) if units > 4 else 0.0
-    wider /= AS_EXPECTED
-    return error, np.maximum(whole * sqrt(max(wider * wider - 1, 0.0)), profiled.grain)
-
-
-def _scaled_deviation(values: F64) -> float:
-    """Median absolute deviation, as a standard deviation."""
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
-
-
-def standing_out(named: list[Slow], units: int) -> list[Slow]:
-    """Where many are slower than the rest, now one and now another, that is how these units vary: of those only one
-    that is much slower than all others is told."""
-    if len(named) <= max(1, units // MOST_NAMED):
-        return named
-    first, second = sorted(named, key=lambda one: -one.factor)[:2]
-    return [first] if np.log(first.factor) > 2 * np.log(second.factor) else []
-
-
-def _best_window(row: F64, error: F64, between: float, least: float) -> tuple[float, float, int, int] | None:
-    """(score, mean, first, last) of the stretch in which the unit stands out most, if it does."""
-    seen = np.flatnonzero(~np.isnan(row))
-    total = np.concatenate([[0.0], np.cumsum(row[seen])])
-    doubt = np.concatenate([[0.0], np.cumsum(error[seen] ** 2)])
-    best = None
-    for i in range(len(seen)):
-        for j in range(i + 1, len(seen) + 1):
-            mean = (total[j] - total[i]) / (j - i)
-            score = mean / sqrt((doubt[j] - doubt[i]) / (j - i) ** 2 + between**2)
-            if mean > least and score > SURE and (best is None or score > best[0]):
-                best = score, mean, int(seen[i]), int(seen[j - 1])
-    return best
 
 
 def shared(unit: I64, key: I64, keys: int) -> I64:

@@ -15,7 +15,8 @@ I64 = NDArray[np.int64]
 
 PARTS: Final = 8
 """Stretches of a run that says nothing of steps."""
-MOST: Final = 32
+MOST: Final = 128
+"""Stretches of a run of many steps: each is of as many steps as it takes."""
 
 
 class Segments:

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.operations import Calls, group_name, group_size, messages, times_of
-from etude.analyse.outliers import Profile, Slow, profile, rounded_to, shared, shows, slower_units, standing_out
+from etude.analyse.outliers import Profile, profile, rounded_to, shared
 from etude.analyse.segments import Segments
+from etude.analyse.stretches import Slow, shows, slower_units, standing_out
 from etude.model.job import ranges
 from etude.model.match import WORLD
 from etude.model.run import Run

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from dataclasses import replace
+from math import prod
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.analyse.outliers import LIKES, Slow, profile, rounded_to, shared, slow_units
+from etude.analyse.outliers import LIKES, grouped_median, profile, rounded_to, shared
 from etude.analyse.segments import Segments
+from etude.analyse.stretches import AT_LEAST, MOST_NAMED, Slow, slow_units, slower_than_before
 from etude.model.distinct import distinct
 from etude.model.run import Run
 from etude.model.trace import Trace
@@ -23,6 +26,9 @@ MOST: Final = 1 << 23
 """Nodes of a job up to which all are compared; of a larger one every second, third, ... of those that do the same."""
 FEW: Final = 32
 """Nodes of a rank that do the same, up to which all are compared anyway."""
+POINTS: Final = 40
+"""Amounts of work through which a line is laid."""
+_SHAPE: Final = re.compile(r"\[([\d, ]+)\]")
 _WAITS: Final = re.compile(r"Synchronize|EventQuery|^ProfilerStep|wait")
 
 
@@ -32,6 +38,11 @@ class Keys:
 
     def __init__(self) -> None:
         self.numbers: dict[tuple[Any, ...], int] = {}
+        self.families: dict[tuple[str, str], int] = {}
+        self.family: list[int] = []
+        """Of each key: a number for what nodes do, whatever the amount."""
+        self.work: list[float] = []
+        """Of each key: operations, else bytes, else elements; 0 where nothing is known."""
         self.latest: dict[int, I64] = {}
         """Of the program that was asked for last: runs come by program."""
 
@@ -47,19 +58,54 @@ class Keys:
         between = segments(trace)  # all are called alike: what they are says the operator around them
         around = np.where(between & (trace.parent >= 0), names[trace.parent], -1)
         unique, which = distinct([names, around, shapes, trace.flops, trace.tensor_bytes])
-        number = np.array(
-            [
-                self.numbers.setdefault((plain[n], plain[a], texts[s] if s >= 0 else "", f, b), len(self.numbers))
-                for n, a, s, f, b in unique.tolist()
-            ],
-            np.int64,
-        )
-        return number[which]
+        number = [
+            self._number(plain[n], plain[a], texts[s] if s >= 0 else "", f, b) for n, a, s, f, b in unique.tolist()
+        ]
+        return np.array(number, np.int64)[which]
+
+    def _number(self, name: str, around: str, shapes: str, flops: int, size: int) -> int:
+        key = name, around, shapes, flops, size
+        if key not in self.numbers:
+            self.numbers[key] = len(self.numbers)
+            self.family.append(self.families.setdefault((name, around), len(self.families)))
+            self.work.append(float(flops if flops > 0 else size if size > 0 else _elements(shapes)))
+        return self.numbers[key]
+
+
+class Samples(NamedTuple):
+    """Times of what ranks did: rank by position, key, segment, log time; in the order in which each rank ran them."""
+
+    unit: I64
+    key: I64
+    segment: I64
+    log: F64
+
+    def where(self, rows: NDArray[Any]) -> Samples:
+        return Samples(*(column[rows] for column in self))
 
 
 def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Slow]:
     """Ranks by position; `use` says whose times are compared."""
     keys = Keys()
+    found, step_ns = _samples(run, stretches, use, keys)
+    if not len(found.unit):
+        return []
+    shape = len(run.job.ranks), 2 * len(keys.numbers), stretches.count
+    units = len(np.unique(found.unit))
+    found, adjusted = by_work(found, np.array(keys.family, np.int64), np.array(keys.work))
+    compared = found.where((shared(found.unit, found.key, shape[1]) >= LIKES)[found.key])
+    told: list[Slow] = []
+    if len(compared.unit):
+        told = slow_units(profile(*compared, shape, step_ns=step_ns), least)
+    if use == Use.COMPUTE and stretches.by_step:
+        past = _than_before(found, shape, step_ns, least)
+        if len(past) > len(told) and (units < LIKES or len(past) > max(1, units // MOST_NAMED)):
+            told = past  # few can be compared, or so many are slow that the middle of all is no measure
+    return [replace(one, uneven=adjusted) for one in told]
+
+
+def _samples(run: Run, stretches: Segments, use: Use, keys: Keys) -> tuple[Samples, int]:
+    """(samples, what their times were rounded to)."""
     parts: list[tuple[I64, I64, I64, F64]] = []
     counted: dict[int, NDArray[np.bool_]] = {}
     step_ns = 1000
@@ -75,16 +121,60 @@ def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Sl
         chosen = (segment >= 0) & _every(-(-run.job.nodes // MOST), key)
         key, log = key[chosen], np.log(lasted[chosen].astype(np.float64))
         parts += [(np.full(len(key), at, np.int64), key, segment[chosen], log) for at in part.at.tolist()]
-    if not parts or not sum(len(p[0]) for p in parts):
+    none = [np.zeros(0, np.int64)] * 3 + [np.zeros(0)]
+    return Samples(*(np.concatenate([none[k], *(p[k] for p in parts)]) for k in range(4))), step_ns
+
+
+def _than_before(found: Samples, shape: tuple[int, int, int], step_ns: int, least: float) -> list[Slow]:
+    """Ranks that are slower than themselves in other steps: what each does is compared with the same of its own."""
+    _, own = distinct([found.unit, found.key])
+    often = (np.bincount(own) >= AT_LEAST)[own]
+    if not often.any():
         return []
-    unit, key, segment, log = (np.concatenate([p[k] for p in parts]) for k in range(4))
-    parts.clear()
-    enough = (shared(unit, key, len(keys.numbers)) >= LIKES)[key]
-    if not enough.any():
-        return []
-    unit, key, segment, log = unit[enough], key[enough], segment[enough], log[enough]
-    shape = len(run.job.ranks), len(keys.numbers), stretches.count
-    return slow_units(profile(unit, key, segment, log, shape, step_ns=step_ns), least)
+    mine = found.where(often)
+    _, own = distinct([mine.unit, mine.key])
+    profiled = profile(
+        mine.unit, own, mine.segment, mine.log, (shape[0], int(own.max()) + 1, shape[2]), step_ns=step_ns
+    )
+    return slower_than_before(profiled, least)
+
+
+def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
+    """(samples, was any changed?): what too few others did exactly, as if all had the same amount to do.
+
+    Ranks with longer sequences have more to do. Where the work of a node is known, and others do the same with other
+    amounts of it, its time is held against  t = a + b x work,  a robust line through the times of its family; its key
+    is then that of the family.
+    """
+    keys = len(family)
+    alone = (shared(found.unit, found.key, keys) < LIKES)[found.key] & (work[found.key] > 0)
+    lone = np.flatnonzero(alone)
+    lone = lone[np.argsort(family[found.key[lone]], kind="stable")]
+    bounds = np.flatnonzero(np.diff(family[found.key[lone]])) + 1
+    log, key = found.log.copy(), found.key.copy()
+    for rows in np.split(lone, bounds) if len(lone) else ():
+        one = int(family[found.key[rows[0]]])
+        if len(np.unique(found.unit[rows])) >= LIKES:
+            expected = _line(work[found.key[rows]], np.exp(found.log[rows]))
+            if expected is not None:
+                log[rows] += np.median(found.log[rows]) - np.log(expected)
+                key[rows] = keys + one
+    changed = key != found.key
+    return Samples(found.unit, key, found.segment, log), bool(2 * changed.sum() > len(changed))
+
+
+def _line(work: F64, lasted: F64) -> F64 | None:
+    """Expected time of each: the middle slope between amounts of work; None where they hardly differ."""
+    amounts, which = np.unique(work, return_inverse=True)
+    if len(amounts) < LIKES:
+        return None
+    middle = grouped_median(which.reshape(-1), lasted, len(amounts))
+    points = np.unique(np.linspace(0, len(amounts) - 1, POINTS).astype(np.int64))
+    x, y = amounts[points], middle[points]
+    apart = x[None, :] - x[:, None] > 0
+    slope = max(float(np.median((y[None, :] - y[:, None])[apart] / (x[None, :] - x[:, None])[apart])), 0.0)
+    expected = float(np.median(y - slope * x)) + slope * work
+    return expected if expected.min() > 0 else lasted.sum() / work.sum() * work
 
 
 def _every(step: int, key: I64) -> NDArray[np.bool_]:
@@ -98,6 +188,11 @@ def _every(step: int, key: I64) -> NDArray[np.bool_]:
     number = np.empty(len(key), np.int64)
     number[order] = np.arange(len(key)) - first[key[order]]
     return (number % step == 0) | (count[key] <= FEW)
+
+
+def _elements(shapes: str) -> int:
+    """Elements of all tensors in a list of shapes as it was recorded."""
+    return sum(prod(int(n) for n in _DIGITS.findall(one)) for one in _SHAPE.findall(shapes) if len(one) < 100)
 
 
 def _waiting(trace: Trace) -> NDArray[np.bool_]:

@@ -15,21 +15,21 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from etude.analyse.clocks import offsets
 from etude.analyse.desync import desync
+from etude.analyse.fell_behind import Missing
 from etude.analyse.grouping import table
 from etude.analyse.late_hosts import late_hosts
-from etude.analyse.missing import Missing, missing
-from etude.analyse.operations import Calls, calls
-from etude.analyse.outliers import Slow
+from etude.analyse.lateness import Lateness, Shows
+from etude.analyse.missing import missing
+from etude.analyse.operations import calls
 from etude.analyse.segments import Segments
 from etude.analyse.slow_links import Links, SlowLink
 from etude.analyse.slow_ranks import slow_ranks
+from etude.analyse.stretches import Slow
 from etude.errors import UsageError
 from etude.model.job import Job, ranges
 from etude.model.match import match
 from etude.model.run import Run
-from etude.model.schema import UNKNOWN
 from etude.model.timing import no_times
 from etude.model.use import Use
 
@@ -53,7 +53,7 @@ class Straggler:
     """All that are meant: both ends of a link, or the members of the group in which it lies."""
     slowdown_pct: float | None = None
     pattern: str = ""
-    """chronic: all along; acute: since or for a part of the run."""
+    """chronic: all along; acute: since or for a part of the run; periodic: in every so many-th step."""
     since: int | None = None
     """First step (or eighth of the run, where no steps are known) in which it shows."""
 
@@ -98,55 +98,40 @@ def findings(run: Run, *, least: float = LEAST, ranks_per_node: int = NODE) -> I
     if len(job.ranks) < 2 or apart:
         return  # what stands still says nothing of who is slow
     stretches = Segments(job)
-    late = _Lateness(run, found)
+    late = Lateness(run, found, stretches)
     named = {absent.rank for absent in gone}
     ways = (
-        ("slow_rank", "kernels take {:.1f}% longer than the same ones of other ranks",
+        ("slow_rank", "kernels take {:.1f}% longer than the same ones {}",
          slow_ranks(run, stretches, Use.COMPUTE, least)),
-        ("late_host", "host calls take {:.1f}% longer than the same ones of other ranks",
+        ("late_host", "host calls take {:.1f}% longer than the same ones {}",
          slow_ranks(run, stretches, Use.HOST, least)),
-        ("late_host", "device has nothing to do for {:.1f}% of a step more than those of ranks that do the same",
+        ("late_host", "device has nothing to do for {:.1f}% of a step more than those {} that do the same",
          late_hosts(run, found, stretches, least)),
     )  # fmt: skip
-    for kind, what, slow in ways:
-        for one in slow:
+    devices = any(bool((trace.cpu == 0).any()) for trace in job.traces)
+    shows = (Shows.BESIDE_OTHERS, Shows.AHEAD, Shows.AT_FIRST) if devices else (Shows.ALWAYS,) * 3
+    for (kind, what, slow), how in zip(ways, shows, strict=True):
+        accused = np.zeros(len(job.ranks), bool)
+        accused[[one.unit for one in slow]] = True
+        for one in [one for one in slow if late.holds_up(one, accused, how)]:
             rank = int(job.ranks[one.unit])
             if rank not in named:
                 named.add(rank)
-                yield _rank_finding(rank, one, kind, what, stretches, late)
+                together = tuple(int(job.ranks[other.unit]) for other in slow if one.before and other.before)
+                yield _rank_finding(rank, one, (kind, what), together or (rank,), stretches, late)
     for link in Links(run, stretches, ranks_per_node).slow(found, least):
         yield _link_finding(link, stretches)
 
 
-class _Lateness:
-    """How often and by how much each rank is the last to come to its collectives."""
-
-    def __init__(self, run: Run, found: Calls) -> None:
-        job = run.job
-        seen = (found.start_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]
-        offset = offsets(run, found)
-        at, call = found.at[seen].astype(np.int64), found.of[seen]
-        start = found.start_ns[seen] + offset[at]
-        last, first = np.full(len(found), -(2**62)), np.full(len(found), 2**62)
-        np.maximum.at(last, call, start)
-        np.minimum.at(first, call, start)
-        is_last = (start == last[call]) & (last > first)[call]
-        self.calls = np.bincount(at, minlength=len(job.ranks))
-        self.last = np.bincount(at[is_last], minlength=len(job.ranks))
-        held = np.bincount(at[is_last], (last - first)[call[is_last]].astype(np.float64), len(job.ranks))
-        self.held_ns = held / np.maximum(self.last, 1)
-
-    def text(self, at: int) -> str:
-        if not self.calls[at] or not self.last[at]:
-            return ""
-        share = 100 * self.last[at] / self.calls[at]
-        return f"; it comes last to {share:.0f}% of its collectives, {self.held_ns[at] / 1e6:.2f} ms after the first"
-
-
-def _rank_finding(rank: int, one: Slow, kind: str, what: str, stretches: Segments, late: _Lateness) -> Straggler:
+def _rank_finding(
+    rank: int, one: Slow, kind: tuple[str, str], together: tuple[int, ...], stretches: Segments, late: Lateness
+) -> Straggler:
     pct = 100 * (one.factor - 1)
-    evidence = f"its {what.format(pct)}, {_when(one, stretches)}{late.text(one.unit)}"
-    return Straggler(rank, kind, one.confidence, evidence, (rank,), pct, _pattern(one), stretches.first_step(one.first))
+    what = kind[1].format(pct, "of its other steps" if one.before else "of other ranks")
+    others = f"; so do those of {len(together) - 1} more ranks" if len(together) > 1 else ""
+    evidence = f"its {what}, {_when(one, stretches)}{others}{late.text(one.unit)}"
+    since = stretches.first_step(one.first)
+    return Straggler(rank, kind[0], one.confidence, evidence, together, pct, _pattern(one), since)
 
 
 def _link_finding(link: SlowLink, stretches: Segments) -> Straggler:
@@ -161,8 +146,15 @@ def _link_finding(link: SlowLink, stretches: Segments) -> Straggler:
 
 
 def _when(one: Slow, stretches: Segments) -> str:
+    if one.every > 1:
+        return f"in every {_ordinal(one.every * stretches.width)} step from {stretches.name(one.first)} on"
     return "all along" if one.whole else f"since {stretches.name(one.first)}"
 
 
+def _ordinal(number: int) -> str:
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def _pattern(one: Slow) -> str:
-    return "chronic" if one.whole else "acute"
+    return "periodic" if one.every > 1 else "chronic" if one.whole else "acute"

@@ -1,0 +1,129 @@
+"""Who comes late to collectives: a rank that holds others up starts its calls after them, step after step.
+
+Starts are compared on one clock. Of a call the members that are not accused say when it could have begun: their middle
+start. Where members were recorded as starting together, nobody can be seen to come late.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from math import comb
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.analyse.clocks import offsets
+from etude.analyse.late_hosts import waits_inside
+from etude.analyse.operations import Calls
+from etude.analyse.outliers import grouped_median
+from etude.analyse.segments import Segments
+from etude.analyse.stretches import Slow
+from etude.model.run import Run
+from etude.model.schema import UNKNOWN
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+MOST: Final = 2 / 3
+"""Part of the steps, or of the calls where there are few steps, in which one who holds others up comes after them."""
+FEW: Final = 3
+"""Steps, or calls, below which nothing is said of who comes late."""
+ABOVE: Final = 3.0
+"""Standard errors by which it does; one is how much those vary who are not accused, or itself if that is more."""
+BY_CHANCE: Final = 0.01
+"""... or how likely it may be to come behind so often if that is a matter of chance."""
+LEAST_PART: Final = 0.5
+"""Part of a run without steps that a stretch must have: less may be a part of one step. Of a run of few steps too."""
+LEAST_STEPS: Final = 3
+"""Steps from which a rank holds others up: less is what happens to anybody."""
+
+
+class Shows(Enum):
+    """How one that is slow comes late."""
+
+    ALWAYS = 0
+    BESIDE_OTHERS = 1
+    """As often as anybody: devices vary little, and others may have more to do."""
+    AHEAD = 2
+    """Perhaps never: a host that is ahead of its device."""
+    AT_FIRST = 3
+    """To the first call of a step, and then all wait for one another."""
+
+
+class Lateness:
+    """When members come to their calls."""
+
+    def __init__(self, run: Run, found: Calls, stretches: Segments) -> None:
+        ranks = len(run.job.ranks)
+        known = (found.start_ns != UNKNOWN) & (np.diff(found.first) > 1)[found.of]
+        offset = offsets(run, found)
+        self.at, self.call = found.at[known].astype(np.int64), found.of[known]
+        self.start = (found.start_ns[known] + offset[self.at]).astype(np.float64)
+        row = found.row[known]
+        self.segment = stretches.of_ranks(run, self.at, row) if len(row) else np.zeros(0, np.int64)
+        self.count, self.by_step, self.segments = len(found), stretches.by_step, stretches.count
+        self.together = not waits_inside(found)
+        last, first = np.full(self.count, -np.inf), np.full(self.count, np.inf)
+        np.maximum.at(last, self.call, self.start)
+        np.minimum.at(first, self.call, self.start)
+        is_last = (self.start == last[self.call]) & (last > first)[self.call]
+        self.calls = np.bincount(self.at, minlength=ranks)
+        size = np.bincount(self.call, minlength=self.count)
+        self.fair = np.bincount(self.at, 1 / size[self.call], ranks)
+        """Calls to which each would come last by chance."""
+        self.last = np.bincount(self.at[is_last], minlength=ranks)
+        held = np.bincount(self.at[is_last], (last - first)[self.call[is_last]], ranks)
+        self.held_ns = held / np.maximum(self.last, 1)
+
+    def text(self, at: int) -> str:
+        if not self.calls[at] or not self.last[at]:
+            return ""
+        share = 100 * self.last[at] / self.calls[at]
+        return f"; it comes last to {share:.0f}% of its collectives, {self.held_ns[at] / 1e6:.2f} ms after the first"
+
+    def holds_up(self, one: Slow, accused: Bool, shows: Shows) -> bool:
+        """Does it come to its calls after those that are not accused, in most of the steps in which it is slow? Also
+        yes where that cannot be seen: no calls, or members that were recorded as starting together; and for half of a
+        run also where it need not be late, as `shows` says."""
+        inside = one.segments(self.segments)
+        half = LEAST_PART * self.segments
+        if inside.sum() < (min(LEAST_STEPS, half) if self.by_step else half):
+            return False
+        if self.together or one.uneven or (one.steady and inside.sum() >= half and self._may_be_in_time(one, shows)):
+            return True
+        mine, usual = self._behind(one.unit, accused, inside)
+        if len(mine) < FEW:
+            return True
+        error = max(float(mine.std()), usual) / np.sqrt(len(mine))
+        often = int((mine > 0).sum())
+        chance = sum(comb(len(mine), k) for k in range(often, len(mine) + 1)) / 2 ** len(mine)
+        if shows == Shows.AT_FIRST and not self.by_step and float(mine.mean()) > ABOVE * usual / np.sqrt(len(mine)):
+            return True
+        return often >= MOST * len(mine) and (float(mine.mean()) > ABOVE * error or chance < BY_CHANCE)
+
+    def _may_be_in_time(self, one: Slow, shows: Shows) -> bool:
+        return shows == Shows.AHEAD or (
+            shows == Shows.BESIDE_OTHERS and bool(self.last[one.unit] >= self.fair[one.unit])
+        )
+
+    def _behind(self, at: int, accused: Bool, inside: Bool) -> tuple[F64, float]:
+        """(how far behind the middle of those not accused it starts its calls, in ns, and how far those usually are
+        from their middle): all calls of each of these steps together, for one who is late to the first may be on time
+        for the others; each call where there are few steps or none."""
+        others = ~accused[self.at]
+        middle = grouped_median(self.call[others], self.start[others], self.count)
+        known = ~np.isnan(middle[self.call]) & (self.segment >= 0)
+        late, rank, segment = (self.start - middle[self.call])[known], self.at[known], self.segment[known]
+        mine = (rank == at) & inside[segment]
+        if not self.by_step or len(np.unique(segment[mine])) < FEW:
+            return late[mine], _deviation(late[~accused[rank]])
+        steps = rank * self.segments + segment
+        together = np.bincount(steps, late, len(accused) * self.segments)
+        own, free = np.unique(steps[mine]), np.unique(steps[~accused[rank]])
+        return together[own], _deviation(together[free])
+
+
+def _deviation(values: F64) -> float:
+    return float(values.std()) if len(values) else 0.0
