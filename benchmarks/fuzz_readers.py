@@ -31,7 +31,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=1000, help="for each reader")
     parser.add_argument("--first", type=int, default=0, help="number of the first case")
-    parser.add_argument("--only", default="", help="one reader")
+    parser.add_argument("--only", default="", help="readers, with commas between them")
     asked = parser.parse_args()
     import fuzz_readers as fuzz
 
@@ -39,7 +39,9 @@ def main() -> int:
     shown: dict[str, int] = {}
     total = 0
     with tempfile.TemporaryDirectory() as made:
-        every = [reader for reader in fuzz.readers(Path(made)) if asked.only in ("", reader.name)]
+        every = [
+            reader for reader in fuzz.readers(Path(made)) if not asked.only or reader.name in asked.only.split(",")
+        ]
         print(f"{'reader':16} {'cases':>7} {'read':>7} {'refused':>8} {'failed':>7} {'slowest s':>10}")
         for reader in every:
             counts, slowest, found = _run(reader, asked.first, asked.cases)

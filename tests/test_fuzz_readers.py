@@ -40,6 +40,8 @@ def test_a_damaged_file_is_read_or_refused(name: str, readers: dict[str, fuzz.Re
 FOUND = [
     ("ops", b"op,shape,flops,bytes,microseconds\nmm_bf16\n"),
     ("ops", b"op,shape,flops,bytes,microseconds\nmm_bf16,4x8x16,inf,512,3.5\n"),
+    ("ops", b"op,shape,flops,bytes,microseconds\nmm_bf16,4x8x16,1e30,512,3.5\n"),
+    ("ops", b"op,shape,flops,bytes,microseconds\nmm_bf16,4x8x16,1024,512,1e30\n"),
     ("lengths", b"length,count\n99999999999999999999,1\n"),
     ("kineto", b'{"schemaVersion":1,"distributedInfo":{"rank":2147483648},"traceEvents":'
                b'[{"ph":"X","cat":"cpu_op","name":"a","pid":7,"tid":7,"ts":1,"dur":1,"args":{}}]}'),

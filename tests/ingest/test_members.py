@@ -179,6 +179,14 @@ def test_clocks_that_contradict_each_other_are_not_compared() -> None:
     assert own_us(causal.to_job("run", [near, *far])) == [[10] * 3, [10] * 3]
 
 
+def test_a_thread_that_is_slow_to_begin_its_work_is_so_again() -> None:
+    """Asked for at 110 and begun at 200: the thread had first to be woken."""
+    one = linked(0, op("a", 0, 100, 1), *collective("allreduce", (100, 110), (200, 300), 2), op("b", 310, 90, 4))
+    job = causal.to_job("run", [one])
+    assert own_us(job) == [[100]]
+    assert again(job)[0]["b"] == (310, 400)
+
+
 def slow_to_leave() -> list[Linked]:
     """One all-reduce. Rank 1 comes last, at 300, and leaves at 310; rank 0, whose thread was stopped, at 700."""
     return [
@@ -241,12 +249,11 @@ def test_a_linked_job_keeps_its_own_times_in_files(tmp_path: Path, capsys: pytes
 # -- recorded runs -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("run", "within"), [("fsdp2_2p", 0.01), ("ddp_4p", 0.01), ("pp_gpipe_2p", 0.01),
-                                             ("pp_1f1b_4p", 0.02), ("moe_2p", 0.02)])  # fmt: skip
-def test_a_job_of_gloo_gives_its_recorded_span(shared: Path, run: str, within: float) -> None:
+@pytest.mark.parametrize("run", ["fsdp2_2p", "ddp_4p", "pp_gpipe_2p", "pp_1f1b_4p", "colls_4p"])
+def test_a_job_of_gloo_gives_its_recorded_span(shared: Path, run: str) -> None:
     """These ranks shared two cores: with the least of the members for all, spans were 6% to 25% too short; with sends
     that last until they are asked for, 15% to 24% too long."""
     done = [runs.link_rank(files) for files in runs.find_run(shared / "traces/torch_cpu" / run)[1]]
     for job in (*(causal.to_job(run, [one]) for one in done), causal.to_job(run, done)):
         error = fidelity_ingest.run(job).makespan_ns / fidelity_ingest.recorded_span_ns(job) - 1
-        assert abs(error) <= within
+        assert abs(error) <= 0.01

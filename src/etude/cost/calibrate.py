@@ -117,7 +117,7 @@ def read_measured(path: str | PathLike[str]) -> tuple[list[str], MeasuredOps]:
     for line, row in enumerate(rows, 2):
         try:
             works.append(_work(row))
-            times.append(round(float(row["microseconds"]) * 1000))
+            times.append(_fitting(round(float(row["microseconds"]) * 1000)))
         except KeyError as problem:
             hint = "columns: op, shape, flops, bytes, microseconds"
             raise FormatError(f"line {line}: no column {problem}", path=path, hint=hint) from None
@@ -127,18 +127,25 @@ def read_measured(path: str | PathLike[str]) -> tuple[list[str], MeasuredOps]:
     return names, MeasuredOps(OpTable.of(works), np.array(times, np.int64))
 
 
+def _fitting(number: int) -> int:
+    """A number of a file, if a column can hold it."""
+    if abs(number) >= 1 << 62:
+        raise ValueError(f"{number} is too large")
+    return number
+
+
 def _work(row: dict[str, Any]) -> Work:
     family, _, dtype = row["op"].rpartition("_")
     op_class = _FAMILY.get(family, OpClass.OTHER)
-    sizes = [int(part) for part in row["shape"].split("x")]
-    flops, size_bytes = round(float(row["flops"])), round(float(row["bytes"]))
+    sizes = [_fitting(int(part)) for part in row["shape"].split("x")]
+    flops, size_bytes = _fitting(round(float(row["flops"]))), _fitting(round(float(row["bytes"])))
     known = {"op_class": op_class, "flops": flops, "size_bytes": size_bytes, "dtype": dtype}
     if op_class == OpClass.GEMM:
         return Work(m=sizes[0], n=sizes[1], k=sizes[2], **known)
     if op_class in (OpClass.ATTENTION, OpClass.ATTENTION_DECODE):
         batch, heads, length, head_size = sizes
         queries = length if op_class == OpClass.ATTENTION else 1
-        return Work(m=queries, n=length, k=head_size, batch=batch * heads, **known)
+        return Work(m=queries, n=length, k=head_size, batch=_fitting(batch * heads), **known)
     if op_class in (OpClass.NORMALISATION, OpClass.SOFTMAX):
         return Work(m=sizes[0], n=sizes[1], **known)
     return Work(**known)

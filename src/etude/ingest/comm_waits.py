@@ -60,10 +60,13 @@ def comm_waits(trace: DeviceTrace, host: HostEvents, comms: CommWork) -> CommWai
         given = start
         if asker != thread:
             given = min(int(host.end_ns[call]), start)
-            rows.append((asker, given, thread, start, Why.COLLECTIVE, -1))
+            woken = start
             if host.parent[event] < 0 and not apart:
-                before = int(over[event - 1]) if event > host.first[thread] else begin
-                pauses.append((thread, min(before, start), start))
+                # from then on its thread was on its way to the work: woken, or made for it
+                before = min(int(over[event - 1]) if event > host.first[thread] else begin, start)
+                woken = max(before, given)
+                pauses.append((thread, before, woken))
+            rows.append((asker, given, thread, woken, Why.COLLECTIVE, -1))
         pauses.append((asker, given, given))
         if asker not in known:
             known[asker] = _Moments(trace, host, asker)
