@@ -113,7 +113,7 @@ SYSTEMS_HEAD = """# Systems
 
 <!-- made by docs/generate.py from the catalogue in etude/machine/catalogue: change that, then run `make docs` -->
 
-The machines that Etude knows. `etude.open_system("dgx-h100")` is one of them, `.resized(512)` is as many of its nodes as 512 devices take, and the path of a file is a system of your own. Rates of devices are dense peaks; bandwidths are those of one device in one direction. An *assumption* says so: it is nobody's measurement. What the figures do is in [Costs](costs.md).
+The machines that Etude knows. `etude.open_system("dgx-h100")` is one of them, `.resized(512)` is as many of its nodes as 512 devices take (of a torus the slice nearest to a cube; `wrap` says whether its dimensions still close: on TPU v6e a dimension of 16 does, on v5p those of whole 4x4x4 cubes), and the path of a file is a system of your own. Rates of devices are dense peaks; bandwidths are those of one device in one direction. An *assumption* says so: it is nobody's measurement. What the figures do is in [Costs](costs.md).
 
 """
 
@@ -128,7 +128,7 @@ levels:                 # innermost first
   - {name: fabric, kind: switch, size: 64, bandwidth: 400Gb/s, latency: 2us, rails: true, oversubscription: 2}
 ```
 
-Levels say what a topology is: several `ring` levels make a torus (or one of `kind: torus` with a `shape`), a fat tree is `switch` upon `switch` with its `oversubscription`, a rail-optimised fabric has `rails`, a dragonfly is a `switch` level for the group under a `full` level for the groups. Figures carry their units. Unknown keys, zeros and negative figures are refused: `my.yaml: levels[0]: bandwidth: `0GB/s` is not positive`.
+Levels say what a topology is: several `ring` levels make a torus (or one of `kind: torus` with a `shape`), `mesh` levels one without wraps, a fat tree is `switch` upon `switch` with its `oversubscription`, a rail-optimised fabric has `rails`, a dragonfly is a `switch` level for the group under a `full` level for the groups. A device has a port to scale up and one to scale out: the second belongs to the level at which the bandwidth changes most, and the other tiers are reached through the switches below them (a fat tree of equal bandwidths has one port a device). `port: own` or `port: shared` on a level says otherwise. Figures carry their units. Unknown keys, zeros and negative figures are refused: `my.yaml: levels[0]: bandwidth: `0GB/s` is not positive`.
 
 **A graph.** An InfraGraph file is a system too, known by its content: `etude simulate job/ --system cluster.infragraph.yaml`. [Networks](network.md#infragraph) says what is read and what is refused. Its links are simulated (`--network flow` unless told); closed forms take its *levels*, which are worked out where the graph is regular: devices within so many hops of one another make a unit, and a level is where units of one size divide all devices. `etude systems check FILE` prints them. A graph without levels (a ring of devices, nodes of different size) is simulated with `flow` or `links` only. What an InfraGraph has no place for stands beside it:
 

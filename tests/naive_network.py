@@ -179,8 +179,8 @@ class NaiveLinks(Naive):
         latency = int(self.t.latency_ns[link])
         begin = max(now, self.free[link])
         if self.options.get("cut_through", True):
-            self.free[link] = max(begin + int(move), tail)
-            self.state[who] = (at + 1, self.free[link] + latency)
+            self.free[link] = begin + int(move)
+            self.state[who] = (at + 1, max(begin + int(move), tail) + latency)
             self.at(begin + latency, "hop", who)
         else:
             self.free[link] = begin + int(move)
@@ -192,14 +192,23 @@ class NaiveFlow(Naive):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.flows: dict[tuple[int, int], list[float]] = {}
+        self.lines: dict[tuple[int, int, int, tuple[int, ...]], list[tuple[int, int]]] = {}
         self.now = 0
         self.peak = np.zeros(len(self.t.src))
 
     def start(self, who: tuple[int, int], now: int) -> None:
-        if self.size[who] and self.path[who]:
-            self.flows[who] = [float(self.size[who]), 0.0]
-        else:
+        if not (self.size[who] and self.path[who]):
             self.at(now + self.lag(who), "land", who)
+            return
+        waiting = self.lines.setdefault(self.line(who), [])
+        waiting.append(who)
+        if len(waiting) == 1:
+            self.flows[who] = [float(self.size[who]), 0.0]
+
+    def line(self, who: tuple[int, int]) -> tuple[int, int, int, tuple[int, ...]]:
+        """The connection: what one operation sends from one member to another over one way goes in order."""
+        s = self.ops[who[0]].schedule
+        return who[0], int(s.src[who[1]]), int(s.dst[who[1]]), tuple(self.path[who])
 
     def lag(self, who: tuple[int, int]) -> int:
         return int(sum(self.t.latency_ns[k] for k in self.path[who]))
@@ -215,6 +224,10 @@ class NaiveFlow(Naive):
             if ends <= now:
                 del self.flows[who]
                 self.at(now + self.lag(who), "land", who)
+                waiting = self.lines[self.line(who)]
+                del waiting[0]
+                if waiting:
+                    self.flows[waiting[0]] = [float(self.size[waiting[0]]), 0.0]
         self.now = now
 
     def settle(self) -> None:

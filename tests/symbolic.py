@@ -23,7 +23,7 @@ def beginning(p: Schedule) -> list[Blocks]:
         elif p.collective in (Collective.BROADCAST, Collective.SCATTER):
             holders = [p.root]
         else:
-            holders = [k // n]
+            holders = [k // (p.blocks // n)]
         for m in holders:
             have[m][block] = frozenset([m])
     return have
@@ -50,7 +50,7 @@ def expected(p: Schedule) -> Iterator[tuple[int, int, frozenset[int]]]:
         elif p.collective == Collective.SCATTER:
             yield owner, block, frozenset([p.root])
         else:
-            yield k % n, block, frozenset([k // n])
+            yield k % n, block, frozenset([k // (p.blocks // n)])
 
 
 def carry_out(p: Schedule, seed: int) -> list[Blocks]:

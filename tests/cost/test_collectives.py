@@ -79,8 +79,8 @@ def test_rings_have_half_of_the_port_each_way() -> None:
     ring = one_level("ring", 8)
     assert ns(ring, AR, 800, 8, "ring") == 14 * 10 + 2 * 1400
     assert ns(ring, AR, 800, 8, "ring_both") == 8 * 10 + 1400
-    assert ns(ring, AR, 800, 4, "ring_both") == 4 * 10 + 2 * 1200  # not the whole ring: it does not close
-    assert ns(ring, A2A, 800, 8, "direct") == 10 + 16 * 100  # 16 block-hops a member
+    assert ns(ring, AR, 800, 4, "ring_both") == 6 * 10 + 2 * 1200  # not the whole ring: to both ends of a line
+    assert ns(ring, A2A, 800, 8, "direct") == 40 + 16 * 100  # 16 block-hops a member, 4 to the farthest
     assert p2p_time_ns(ring, 0, [1, 4, 7], 100).tolist() == [10 + 200, 40 + 200, 10 + 200]
 
 
@@ -115,7 +115,8 @@ def test_a_switch_scatters_one_chunk_while_it_gathers_another() -> None:
 
 
 def test_trees_over_nodes_are_chains_inside() -> None:
-    assert ns(two_levels(), AR, 80, 8, "tree") == 2 * (3 * 10 + 1 * 100) + 400  # 160 / 4 bytes at 0.1
+    # Of two nodes each sends one half up and one half down: 80 / 4 bytes at 0.1.
+    assert ns(two_levels(), AR, 80, 8, "tree") == 2 * (3 * 10 + 1 * 100) + 200
 
 
 def test_all_to_all_by_levels_and_over_rails() -> None:

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from etude.cost.schedules import Schedule, chunked, known, message, schedule
+from etude.cost.trees import rings_of_full
 from etude.errors import ClusterError
 from etude.model.schema import Collective
 from symbolic import assert_right
 
-FLAT = [(Collective.parse(c), a) for c, names in known().items() for a in names if a not in ("hierarchical", "rail")]
+NESTED = ("hierarchical", "rail", "torus")
+FLAT = [(Collective.parse(c), a) for c, names in known().items() for a in names if a not in NESTED]
 REDUCING = [Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER]
 
 
@@ -50,6 +52,52 @@ def test_a_barrier_may_be_any_all_reduce_of_nothing() -> None:
 def test_hierarchical(collective: Collective, dims: tuple[int, ...], inner: tuple[str, ...]) -> None:
     for seed in range(3):
         assert_right(schedule(collective, "hierarchical", int(np.prod(dims)), dims=dims, inner=inner), seed)
+
+
+@pytest.mark.parametrize("collective", REDUCING)
+@pytest.mark.parametrize(
+    ("dims", "inner"),
+    [((4, 3), ("ring_both", "line")), ((3, 4, 2), ("line", "ring_both", "ring")), ((4, 4), None), ((5,), None)],
+)
+def test_a_torus_begins_at_every_dimension(collective: Collective, dims: tuple[int, ...], inner: Any) -> None:
+    for seed in range(2):
+        assert_right(schedule(collective, "torus", int(np.prod(dims)), dims=dims, inner=inner), seed)
+
+
+@pytest.mark.parametrize("collective", REDUCING)
+@pytest.mark.parametrize(
+    ("dims", "inner"),
+    [((4, 3), ("in_switch", "ring")), ((3, 4), ("in_switch", "in_switch")), ((2, 3), ("line", "in_switch"))],
+)
+def test_a_level_may_reduce_in_its_switches(collective: Collective, dims: tuple[int, ...], inner: Any) -> None:
+    made = schedule(collective, "hierarchical", int(np.prod(dims)), dims=dims, inner=inner)
+    assert made.helpers == sum(np.prod(dims) // d for d, name in zip(dims, inner, strict=True) if name == "in_switch")
+    assert_right(made)
+
+
+@pytest.mark.parametrize("collective", [*REDUCING, Collective.ALL_TO_ALL, Collective.BROADCAST, Collective.REDUCE])
+def test_in_a_line_nothing_goes_round_the_end(collective: Collective) -> None:
+    for n in (1, 2, 3, 4, 5, 8, 9):
+        made = schedule(collective, "ring_both", n, line=True, root=n // 2)
+        assert_right(made, n)
+        assert (np.abs(made.src - made.dst)[made.src != made.dst] == 1).all()
+
+
+def test_both_ways_round_a_ring_of_an_even_number_carry_the_same() -> None:
+    for n in (4, 6, 8):
+        made = schedule(Collective.ALL_TO_ALL, "ring_both", n)
+        up = (made.dst - made.src) % n == 1
+        moved = made.transfer_bytes(n * 1000)
+        assert moved[up].sum() == moved[~up].sum() == n * n * n * 1000 // 8
+
+
+def test_rings_of_a_full_mesh_share_no_link() -> None:
+    for n in range(3, 14):
+        rings = rings_of_full(n)
+        assert len(rings) == (n - 1 if n % 2 else n - 2)
+        used = Counter((ring[i - 1], ring[i]) for ring in rings for i in range(n))
+        assert set(used.values()) == {1}
+        assert all(sorted(ring) == list(range(n)) for ring in rings)
 
 
 @pytest.mark.parametrize("algorithm", ["hierarchical", "rail"])

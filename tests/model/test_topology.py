@@ -1,6 +1,7 @@
 """Topologies and the ways through them: by hand, and against a slow search."""
 
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 
 from etude.errors import ClusterError
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos, topology_of_system
+from etude.machine.ports import own_ports
 from etude.machine.routes import Routes, check_connected, common_switch
-from etude.machine.system import Device, Level, LevelKind, System
+from etude.machine.system import Device, Level, LevelKind, LevelPort, System
 from etude.machine.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus
 
 W = Wire(bytes_per_s=50e9, latency_ns=500)
@@ -253,16 +255,49 @@ def test_a_system_of_rings_meshes_or_rails_is_a_product() -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("rates", "ports"),
+    [
+        ((450, 50, 50), [True, True, False]),  # scale-up, then the tiers of one NIC
+        ((450, 50, 25), [True, True, False]),  # a tapered core is reached through the same NIC
+        ((900, 900, 50), [True, False, True]),  # two tiers of the scale-up network
+        ((50, 50, 50), [True, False, False]),  # a fat tree of NICs
+        ((32, 50), [True, True]),
+        ((50,), [True]),
+    ],
+)
+def test_a_device_has_a_port_to_scale_up_and_one_to_scale_out(rates: tuple[int, ...], ports: list[bool]) -> None:
+    levels = [level(f"l{i}", LevelKind.SWITCH, 2, rate * 1e9) for i, rate in enumerate(rates)]
+    assert own_ports(levels) == ports
+    assert sum(topology_of_system(system_of(*levels)).src == 0) == sum(ports)
+
+
+def test_a_file_says_which_ports_there_are() -> None:
+    node = level("node", LevelKind.SWITCH, 2)
+    assert own_ports([node, level("net", LevelKind.SWITCH, 2, port=LevelPort.OWN)]) == [True, True]
+    assert own_ports([node, level("net", LevelKind.SWITCH, 2, 9e9, port=LevelPort.SHARED)]) == [True, False]
+    # Devices that are joined to one another have no switch to go through.
+    assert own_ports([level("x", LevelKind.RING, 2), level("net", LevelKind.SWITCH, 2)]) == [True, True]
+    given = {"name": "net", "kind": "switch", "size": 2, "bandwidth": "1GB/s", "port": "shared"}
+    read = System.from_dict({"name": "s", "device": {"name": "d"}, "levels": [given]})
+    assert read.levels[0].port == LevelPort.SHARED
+    assert System.from_dict(read.to_dict()) == read
+    with pytest.raises(ClusterError, match=r"levels\[0\]: port: .*`both`"):
+        System.from_dict({"name": "s", "device": {"name": "d"}, "levels": [{**given, "port": "both"}]})
+
+
 @pytest.mark.parametrize("kind", [LevelKind.FULL, LevelKind.RING])
 def test_groups_of_nodes_joined_each_to_each(kind: LevelKind) -> None:
     """A dragonfly by levels: pairs, pairs of pairs on a switch, 3 such groups joined; and a ring under a switch."""
-    groups = level("node", LevelKind.SWITCH, 2), level("group", LevelKind.SWITCH, 2), level("far", kind, 3)
+    node, far = level("node", LevelKind.SWITCH, 2, 900e9), replace(level("far", kind, 3), latency_ns=1300)
+    groups = node, level("group", LevelKind.SWITCH, 2), far
     made = topology_of_system(system_of(*groups))
     check_connected(made)
     way = [made.vertex_name(v) for v in all_ways(made)[0, 5]]
-    assert way == ["device.0", "far leaf.0", "far leaf.1", "device.5"]
+    assert way == ["device.0", "group.0", "group.1", "device.5"]
     one, unit = groups[2].bandwidth_bytes_per_s, 4
-    between = [i for i in range(len(made.src)) if made.link_name(i).count("far leaf") == 2]
+    between = [i for i in range(len(made.src)) if made.link_name(i).count("group.") == 2]
     assert len(between) == 6
+    assert made.latency_ns[Routes(made).paths(made.device[[0]], made.device[[5]])[1]].sum() == 1300
     assert made.bytes_per_s[between].tolist() == pytest.approx([one * groups[2].efficiency * unit / 2] * 6)
     check_connected(topology_of_system(system_of(level("x", kind, 4), level("net", LevelKind.SWITCH, 2))))

@@ -118,15 +118,15 @@ def simulated(job: "Job", name: str, card: "Card | None" = None) -> "Run":
 
 
 def grown(found: "System", name: str, ranks: int) -> "System":
-    """The system of that name, with room for so many ranks if it is one of the catalogue; a file is taken as it is."""
+    """The system of that name, with room for so many ranks if it is one of the catalogue, and no more of it than their
+    slice if it is a torus; a file is taken as it is."""
     from etude.machine import system_names
 
-    if name not in system_names() or found.num_ranks >= ranks:
-        return found
-    node = len(found) // found.levels[-1].size
-    devices = -(-ranks // node) * node
-    say(f"note: `{found.name}` is taken with {devices:,} devices instead of {len(found):,}")
-    return found.resized(devices)
+    taken = found.for_ranks(ranks) if name in system_names() else found
+    if taken is not found:
+        shape = "x".join(str(level.size) for level in taken.levels)
+        say(f"note: `{found.name}` is taken with {len(taken):,} devices ({shape}) instead of {len(found):,}")
+    return taken
 
 
 def rank_table(found: "Run") -> "pa.Table":

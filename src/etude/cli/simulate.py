@@ -24,6 +24,7 @@ Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED"
 Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
 
 Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
+Routing = StrEnum("Routing", {"STATIC": "static", "ADAPTIVE": "adaptive", "SPRAY": "spray"})
 Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
 
 Pairs = list[str]
@@ -41,6 +42,9 @@ def simulate(
         Network | None,
         typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
     ] = None,
+    routing: Annotated[
+        Routing, typer.Option(help="Of equal ways: one by hash, the least loaded one, or all. With links.")
+    ] = Routing.STATIC,
     compute: Annotated[
         str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")
     ] = "recorded",
@@ -106,7 +110,7 @@ def simulate(
         concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_jitter(jitter),
         slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
         slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed,
-        fold=fold, network=network,
+        fold=fold, network=network, routing=routing.value,
     )  # fmt: skip
     machine = open_system(system)
     job, said = with_times_of(

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from etude.cost.algorithms import ALGORITHMS, AlgorithmPhase, AlgorithmPlan, tried
 from etude.cost.groups import GroupShape, group_shape
 from etude.errors import UsageError
-from etude.machine.system import Level, LevelKind, Protocol, System
+from etude.machine.ports import ports_of
+from etude.machine.system import LINED, Level, LevelKind, Protocol, System
 from etude.model.job import Groups
 from etude.model.schema import UNKNOWN, Collective
 
@@ -148,10 +149,11 @@ def _moving_ns(
     system: System, plan: AlgorithmPlan, payload_bytes: F64, protocol_name: str, protocol: Protocol
 ) -> tuple[F64, I64]:
     """Time of the phases alone, and the chunks with which it is the shortest."""
-    latency, slope = zip(*(_phase(system, p, protocol_name, protocol) for p in plan.phases), strict=True)
+    ports = ports_of(system.levels)
+    latency, slope = zip(*(_phase(system, p, protocol_name, protocol, ports) for p in plan.phases), strict=True)
     best, best_chunks = np.full(payload_bytes.shape, np.inf), np.ones(payload_bytes.shape, np.int64)
     chunks = 1
-    turns = _turns(plan, latency, slope)
+    turns = _turns(plan, latency, slope, ports)
     while chunks == 1 or (plan.pipelined and chunks <= system.collectives.max_chunks):
         piece = payload_bytes / chunks
         busiest = np.max([fixed_ns + ns_per_byte * piece for fixed_ns, ns_per_byte in turns], axis=0)
@@ -162,25 +164,36 @@ def _moving_ns(
     return best, best_chunks
 
 
-def _turns(plan: AlgorithmPlan, latency: Sequence[float], slope: Sequence[float]) -> list[tuple[float, float]]:
-    """(fixed ns, ns for each byte) of the phases that share a level's ports in one direction, and so take turns."""
+def _turns(
+    plan: AlgorithmPlan, latency: Sequence[float], slope: Sequence[float], ports: Sequence[int]
+) -> list[tuple[float, float]]:
+    """(fixed ns, ns for each byte) of the phases that share a port in one direction, and so take turns."""
     shared: dict[tuple[int, str], tuple[float, float]] = {}
     for phase, fixed_ns, ns_per_byte in zip(plan.phases, latency, slope, strict=True):
         leg = phase.legs[-1]
         for direction, part in (("out", leg.outward), ("in", leg.inward)):
-            fixed, each = shared.get((leg.level, direction), (0.0, 0.0))
-            shared[leg.level, direction] = (fixed + fixed_ns, each + ns_per_byte * part)
+            fixed, each = shared.get((ports[leg.level], direction), (0.0, 0.0))
+            shared[ports[leg.level], direction] = (fixed + fixed_ns, each + ns_per_byte * part)
     return list(shared.values())
 
 
-def _phase(system: System, phase: AlgorithmPhase, protocol_name: str, protocol: Protocol) -> tuple[float, float]:
+def _phase(
+    system: System, phase: AlgorithmPhase, protocol_name: str, protocol: Protocol, ports: Sequence[int]
+) -> tuple[float, float]:
     """(fixed ns, ns for each byte of payload)."""
     fixed = 0.0
     for leg in phase.legs:
         fixed += leg.hops * system.levels[leg.level].step("in_switch" if leg.in_switch else protocol_name)
     fixed += max(phase.messages - 1, 0) * system.collectives.message_ns
-    slope = max(leg.volume / leg.rate_bytes_per_ns for leg in phase.legs) / protocol.bandwidth_fraction
-    return fixed, slope
+    slope = max(leg.volume / leg.rate_bytes_per_ns for leg in phase.legs)
+    if phase.apart:
+        through: dict[int, float] = {}
+        for leg in phase.legs:
+            level = system.levels[leg.level]
+            own = leg.volume / (leg.rate_bytes_per_ns * level.oversubscription)  # the device's part of it
+            through[ports[leg.level]] = through.get(ports[leg.level], 0.0) + own
+        slope = max(slope, *through.values())
+    return fixed, slope / protocol.bandwidth_fraction
 
 
 def _ramp(phase: AlgorithmPhase, payload_bytes: F64, protocol: Protocol) -> F64:
@@ -211,15 +224,18 @@ def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
         level, below = system.levels[number], math.prod(v.size for v in system.levels[:number])
         here, there = a // below % level.size, b // below % level.size
         apart = here != there
-        ring = level.kind == LevelKind.RING
-        hops = np.minimum(np.abs(here - there), level.size - np.abs(here - there)) if ring else apart
+        lined, hops = level.kind in LINED, np.abs(here - there)
+        if level.kind == LevelKind.RING:
+            hops = np.minimum(hops, level.size - hops)
+        elif not lined:
+            hops = apart
         # A switch reaches any device; along the rings of a torus every dimension is travelled, and where the level
         # above is of rails, the right one is reached at this level.
         rails = number + 1 < len(system.levels) and system.levels[number + 1].rails
-        travelled = apart & (~crossed | (on_links & ring) | rails)
+        travelled = apart & (~crossed | (on_links & lined) | rails)
         time += np.where(travelled, hops * level.latency_ns, 0.0)
         rate = np.where(travelled, np.minimum(rate, _alone(level)), rate)
-        on_links = np.where(apart, ring, on_links)
+        on_links = np.where(apart, lined, on_links)
         crossed = crossed | apart
     time += np.where(crossed, system.collectives.p2p_launch_ns + sizes / rate, 0.0)
     time = np.where(crossed, np.maximum(time, system.collectives.p2p_least_ns), 0.0)
@@ -241,4 +257,4 @@ def _alone(level: Level) -> float:
     rate = level.bandwidth_bytes_per_s * level.efficiency / 1e9
     if level.kind == LevelKind.FULL:
         return rate / max(level.size - 1, 1)
-    return rate / 2 if level.kind == LevelKind.RING and level.size > 2 else rate
+    return rate / 2 if level.kind == LevelKind.MESH or (level.kind == LevelKind.RING and level.size > 2) else rate

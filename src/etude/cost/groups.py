@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from etude.errors import UsageError
-from etude.machine.system import System
+from etude.machine.system import LevelKind, System
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class GroupSpan:
     crossings: int
     """Hops of this level on a path that visits every member once."""
     whole: bool
-    """All units of the level are taken, so that a ring closes."""
+    """All units of the level are taken, so that a ring closes; units of a mesh never do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ def group_shape(system: System, members: Any) -> GroupShape:
         if len(inside) > len(parent):
             crossings = len(inside) - len(parent)
             below, least = int(members_in.max()), int(members_in.min())
-            spans.append(GroupSpan(number, units, below, least, crossings, units == level.size))
+            closes = units == level.size and level.kind != LevelKind.MESH
+            spans.append(GroupSpan(number, units, below, least, crossings, closes))
         unit = unit // level.size
     return GroupShape(len(devices), tuple(spans), regular)

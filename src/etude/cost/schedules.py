@@ -43,20 +43,22 @@ def schedule(
     dims: Sequence[int] | None = None,
     inner: Sequence[str] | None = None,
     orders: Sequence[Sequence[int]] | None = None,
+    line: bool = False,
     chunks: int = 1,
     window: int = 2,
 ) -> Schedule:
     """An algorithm on `members` members.
 
-    `dims` (product: members) and `inner` (an algorithm for each) are for `hierarchical` and `rail`; a `tree` with
-    `dims` has chains inside the first and trees above, one for each member of it; `orders` makes as many rings, each
-    with its part of the data; `root` is for the rooted ones; `chunks` and `window` as in `chunked`.
+    `dims` (product: members) and `inner` (an algorithm for each) are for `hierarchical`, `torus` and `rail`; a `tree`
+    with `dims` has chains inside the first and trees above, one for each member of it; `orders` makes as many rings,
+    each with its part of the data; `line` keeps `ring_both` from going round the end; `root` is for the rooted ones;
+    `chunks` and `window` as in `chunked`.
     """
     if collective == Collective.REDUCE_SCATTER_BLOCK:
         collective = Collective.REDUCE_SCATTER
     make = _TABLE.get((collective, algorithm))
     if make is None and collective == BARRIER and (AR, algorithm) in _TABLE:  # an all-reduce of nothing
-        nothing = schedule(AR, algorithm, members, dims=dims, inner=inner)
+        nothing = schedule(AR, algorithm, members, dims=dims, inner=inner, line=line)
         return replace(nothing, collective=BARRIER)
     if make is None:
         there = known().get(collective.name.lower(), [])
@@ -70,15 +72,18 @@ def schedule(
         if any(sorted(order) != list(range(members)) for order in orders) or not orders:
             raise ClusterError(f"{algorithm}: an order that does not have each of {members} members once")
         more = {"orders": [[int(m) for m in order] for order in orders]}
+    if line and algorithm == "ring_both":
+        more["line"] = True
     if algorithm == "tree" and dims is not None and len(dims) > 1:
         if prod(dims) != members or min(dims) < 1:
             raise ClusterError(f"{algorithm}: dimensions {tuple(dims)} do not hold {members} members")
         more = {"local": int(dims[0])}
-    if algorithm in ("hierarchical", "rail"):
+    if algorithm in ("hierarchical", "rail", "torus"):
         sizes = tuple(int(d) for d in (dims or (members,)))
         if prod(sizes) != members or min(sizes) < 1:
             raise ClusterError(f"{algorithm}: dimensions {sizes} do not hold {members} members")
-        more = {"dims": sizes, "inner": tuple(inner or ["ring"] * len(sizes))}
+        usual = "ring_both" if algorithm == "torus" else "ring"
+        more = {"dims": sizes, "inner": tuple(inner or [usual] * len(sizes))}
         if len(more["inner"]) != len(sizes):
             raise ClusterError(f"{algorithm}: {len(sizes)} dimensions, {len(more['inner'])} algorithms")
     return chunked(make(collective, algorithm, members, root=root, **more), chunks, window)
@@ -137,12 +142,19 @@ def _scattered(collective: Collective, algorithm: str, n: int, **_: Any) -> Sche
 
 @_makes(*((c, a) for c in (AR, RS, AG) for a in ("ring", "ring_both")))
 def _rings(
-    collective: Collective, algorithm: str, n: int, *, orders: list[list[int]] | None = None, **_: Any
+    collective: Collective,
+    algorithm: str,
+    n: int,
+    *,
+    orders: list[list[int]] | None = None,
+    line: bool = False,
+    **_: Any,
 ) -> Schedule:
     """Around a ring, or around several with a part of each block. Both ways: each half of the way round; of an even
-    number, one half of a block goes a step farther up, the other down."""
-    build, both = ScheduleBuilder(), algorithm == "ring_both"
+    number, one half of a block goes a step farther up, the other down. In a line: to both ends."""
+    build, both = ScheduleBuilder(), algorithm == "ring_both" and not line
     rings = [(order, way) for order in orders or [list(range(n))] for way in range(2 if both else 1)]
+    algorithm, name = ("line" if line else algorithm), algorithm
     for part, (order, way) in enumerate(rings):
         group, ready = np.array(order, np.int64)[None, :], _alone(n)
         first, count = group * len(rings) + part, np.ones((1, n), np.int64)
@@ -151,7 +163,7 @@ def _rings(
             ready = steps.REDUCE_SCATTER[algorithm](build, group, first, count, ready, **more)
         if collective != RS:
             steps.ALL_GATHER[algorithm](build, group, first, count, ready, **more)
-    return build.schedule(collective, algorithm, n, **_owned(collective, n, len(rings)))
+    return build.schedule(collective, name, n, **_owned(collective, n, len(rings)))
 
 
 @_makes((AR, "one_shot"))
@@ -163,34 +175,58 @@ def _one_shot(collective: Collective, algorithm: str, n: int, **_: Any) -> Sched
     return build.schedule(collective, algorithm, n, owners=1, blocks=1)
 
 
-@_makes((AR, "hierarchical"), (RS, "hierarchical"), (AG, "hierarchical"))
-def _hierarchical(
+@_makes(*((c, a) for c in (AR, RS, AG) for a in ("hierarchical", "torus")))
+def _by_dimension(
     collective: Collective, algorithm: str, n: int, *, dims: tuple[int, ...], inner: tuple[str, ...], **_: Any
 ) -> Schedule:
-    """Reduce-scatter along dimension 1, 2, ..., then all-gather back; what is left shrinks with every dimension."""
+    """Reduce-scatter along dimension 1, 2, ..., then all-gather back; what is left shrinks with every dimension.
+
+    A torus does so in as many parts as there are dimensions, each beginning with another. Where a dimension goes both
+    ways round, there are two of each part: of an even number, one goes a step farther up, the other down.
+    """
     for name in inner:
         if name not in steps.REDUCE_SCATTER:
-            raise ClusterError(f"hierarchical: `{name}`", hint=f"known: {', '.join(steps.REDUCE_SCATTER)}")
-    build, ready = ScheduleBuilder(), _alone(n)
-    slot = [np.argsort(steps.block_order(name, size)) for name, size in zip(inner, dims, strict=True)]
-    ways = []
-    block = np.zeros(n, np.int64)
-    for d in range(len(dims)):
-        group, at = steps.lines(dims, d)
-        # Block (p1, p2, ...) lies at (p1 * n2 + p2) * n3 + ..., so that what belongs together lies together.
-        below = prod(dims[d + 1 :])
-        first = block[group] + slot[d] * below
-        ways.append((inner[d], group, first, np.full(group.shape, below)))
-        block += slot[d][at[d]] * below
-    if collective != AG:
-        for name, group, first, count in ways:
-            ready = steps.REDUCE_SCATTER[name](build, group, first, count, ready)
-    if collective != RS:
-        for name, group, first, count in reversed(ways):
-            ready = steps.ALL_GATHER[name](build, group, first, count, ready)
-    owned = _owned(collective, n)
-    owned["block_owner"] = np.argsort(block).astype(np.int32)
-    return build.schedule(collective, algorithm, n, **owned)
+            raise ClusterError(f"{algorithm}: `{name}`", hint=f"known: {', '.join(steps.REDUCE_SCATTER)}")
+    turns = range(len(dims)) if algorithm == "torus" else range(1)
+    ways = (False, True) if "ring_both" in inner else (False,)
+    parts = [(turn, mirrored) for turn in turns for mirrored in ways]
+    build, owner, switches = ScheduleBuilder(), [], _switches(dims, inner)
+    for part, (turn, mirrored) in enumerate(parts):
+        order = [(turn + k) % len(dims) for k in range(len(dims))]
+        block = np.full(n, part * n, np.int64)
+        passes: list[tuple[str, tuple[I64, I64, I64], dict[str, Any]]] = []
+        for at, d in enumerate(order):
+            group, place = steps.lines(dims, d)
+            # Block (p1, p2, ...) lies at (p1 * n2 + p2) * n3 + ..., so that what belongs together lies together.
+            below = prod(dims[e] for e in order[at + 1 :])
+            slot = np.argsort(steps.block_order(inner[d], dims[d]))
+            more: dict[str, dict[str, Any]] = {
+                "ring_both": {"mirrored": mirrored},
+                "in_switch": {"switch": n + switches.get(d, 0)},
+            }
+            where = group, block[group] + slot * below, np.full(group.shape, below)
+            passes.append((inner[d], where, more.get(inner[d], {})))
+            block += slot[place[d]] * below
+        ready = _alone(n)
+        for name, where, extra in passes if collective != AG else []:
+            ready = steps.REDUCE_SCATTER[name](build, *where, ready, **extra)
+        for name, where, extra in reversed(passes) if collective != RS else []:
+            ready = steps.ALL_GATHER[name](build, *where, ready, **extra)
+        owner.append(np.argsort(block))
+    owned = _owned(collective, n, len(parts)) | {"block_owner": np.concatenate(owner).astype(np.int32)}
+    helpers = sum(len(switch) for switch in switches.values())
+    return build.schedule(collective, algorithm, n, helpers=helpers, **owned)
+
+
+def _switches(dims: tuple[int, ...], inner: tuple[str, ...]) -> dict[int, I64]:
+    """Numbers of the switches of every dimension that reduces in one: one for each line of members."""
+    found: dict[int, I64] = {}
+    count = 0
+    for d, name in enumerate(inner):
+        if name == "in_switch":
+            found[d] = count + np.arange(prod(dims) // dims[d])
+            count += len(found[d])
+    return found
 
 
 # --- trees ----------------------------------------------------------------------------------------------------------
@@ -234,10 +270,11 @@ def _rooted(
     root: int,
     local: int = 1,
     orders: list[list[int]] | None = None,
+    line: bool = False,
     **_: Any,
 ) -> Schedule:
     """The data to or from the root: straight, half of it along each of two trees, or along chains (chunk it);
-    both ways: half of it each."""
+    both ways: half of it each, or, in a line, all of it to both ends."""
     build = ScheduleBuilder()
     go = _down if collective == BROADCAST else _up
     if algorithm == "tree":
@@ -246,8 +283,8 @@ def _rooted(
         parents = [np.where(np.arange(n) == root, -1, root)]
     else:
         ways = orders or [list(range(n))]
-        ways = [*ways, *(order[::-1] for order in ways)] if algorithm == "ring_both" else ways
-        parents = [trees.chain(order, root) for order in ways]
+        ways = [*ways, *(order[::-1] for order in ways)] if algorithm == "ring_both" and not line else ways
+        parents = [trees.from_middle(order, root) if line else trees.chain(order, root) for order in ways]
     for part, parent in enumerate(parents):
         go(build, parent, part, 1, {})
     return build.schedule(collective, algorithm, n, owners=1, blocks=len(parents), root=root)
@@ -290,12 +327,22 @@ def _all_to_all(collective: Collective, algorithm: str, n: int, **_: Any) -> Sch
 
 
 @_makes((A2A, "ring"), (A2A, "ring_both"))
-def _all_to_all_around(collective: Collective, algorithm: str, n: int, **_: Any) -> Schedule:
-    """Every block travels on along the ring until it is home; both ways: the shorter one."""
+def _all_to_all_around(collective: Collective, algorithm: str, n: int, *, line: bool = False, **_: Any) -> Schedule:
+    """Every block travels on along the ring until it is home; both ways: the shorter one, and of an even number one
+    half of what is for the opposite member goes up, the other down."""
     build = ScheduleBuilder()
-    for reach, sign in ((n // 2, 1), ((n - 1) // 2, -1)) if algorithm == "ring_both" else ((n - 1, 1),):
-        steps.carry_around(build, n, reach, sign)
-    return build.schedule(collective, algorithm, n, owners=n, blocks=n * n)
+    far, near = n // 2, (n - 1) // 2
+    if line:
+        ways = [[(n - 1, 1), (n - 1, -1)]]
+    elif algorithm == "ring_both":
+        ways = [[(far, 1), (near, -1)], [(near, 1), (far, -1)]] if far > near else [[(far, 1), (near, -1)]]
+    else:
+        ways = [[(n - 1, 1)]]
+    for number, part in enumerate(ways):
+        for reach, sign in part:
+            carry = steps.carry_along if line else steps.carry_around
+            carry(build, n, reach, sign, (number, len(ways)))
+    return build.schedule(collective, algorithm, n, owners=n, blocks=n * n * len(ways))
 
 
 @_makes((A2A, "hierarchical"), (A2A, "rail"))

@@ -118,12 +118,86 @@ def both_all_gather(
     return _arrivals(build, group, ready, came) if came else ready
 
 
-def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int) -> None:
+def _line_ways(n: int) -> list[tuple[int, I64]]:
+    """(sign, positions counted from the end that it leaves) up and down a line."""
+    at = np.arange(n)
+    return [(1, at), (-1, n - 1 - at)]
+
+
+def line_reduce_scatter(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, mirrored: bool = False
+) -> I64:
+    """Along a line that no wrap closes: sums come to position i from both ends, those for the farthest first."""
+    n, last = group.shape[1], []
+    for sign, place in _line_ways(n):
+        came = np.full(group.shape, -1, np.int64)  # by position: the sum that came last
+        for step in range(n - 1):
+            some = np.flatnonzero(place <= step)  # `place` from its end sends what is for n - 1 - (step - place)
+            block = some + sign * (n - 1 - step)
+            waits = _pair(ready, group[:, some], group[:, some + sign], came[:, some])
+            sent = build.add(
+                group[:, some], group[:, some + sign], first[:, block], count[:, block], after=waits, put=Put.REDUCE
+            )
+            came = np.full(group.shape, -1, np.int64)
+            came[:, some + sign] = sent
+            if step == n - 2:
+                last.append(came)
+    return _arrivals(build, group, ready, last) if last else ready
+
+
+def line_all_gather(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, mirrored: bool = False
+) -> I64:
+    """The reverse: every position passes on its own block, and then what comes, towards both ends."""
+    n, got = group.shape[1], []
+    for sign, place in _line_ways(n):
+        came = np.full(group.shape, -1, np.int64)
+        for step in range(n - 1):
+            some = np.flatnonzero((place >= step) & (place < n - 1))
+            block = some - sign * step
+            waits = _pair(ready, group[:, some], group[:, some + sign], came[:, some])
+            sent = build.add(group[:, some], group[:, some + sign], first[:, block], count[:, block], after=waits)
+            came = np.full(group.shape, -1, np.int64)
+            came[:, some + sign] = sent
+            got.append(came)
+    return _arrivals(build, group, ready, got) if got else ready
+
+
+def switch_reduce_scatter(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, switch: I64
+) -> I64:
+    """Every group has a switch, which adds up the blocks of a position and hands the sum to it."""
+    n, came = group.shape[1], []
+    for block in range(n):
+        at = np.broadcast_to(switch[:, None], group.shape)
+        mine = first[:, [block]], count[:, [block]]
+        sent = build.add(group, at, *mine, after=ready[group][..., None], put=Put.REDUCE)
+        summed = build.join(switch, sent)
+        goal = group[:, block]
+        came.append(build.add(switch, goal, mine[0][:, 0], mine[1][:, 0], after=np.stack((summed, ready[goal]), -1)))
+    return _arrivals(build, group, ready, [np.stack(came, axis=1)])
+
+
+def switch_all_gather(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, switch: I64) -> I64:
+    """Every position hands its blocks to the switch of its group, which sends copies to all."""
+    n = group.shape[1]
+    at = np.broadcast_to(switch[:, None], group.shape)
+    sent = build.add(group, at, first, count, after=ready[group][..., None])
+    got = []
+    for block in range(n):
+        waits = np.stack((np.broadcast_to(sent[:, [block]], group.shape), ready[group]), axis=-1)
+        got.append(build.add(at, group, first[:, [block]], count[:, [block]], after=waits))
+    return _arrivals(build, group, ready, got)
+
+
+def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int, part: tuple[int, int] = (0, 1)) -> None:
     """All-to-all along a ring: what goes to members up to `reach` away travels on, step by step, until it is home.
 
-    Block i * n + j goes from i to j. What a member passes on in a step is one origin's blocks for those farther on:
-    a run of blocks, or two where it goes round the end.
+    Block i * n + j goes from i to j; of `part` (k, parts) there are as many such runs, and this is the k-th. What a
+    member passes on in a step is one origin's blocks for those farther on: a run of blocks, or two where it goes round
+    the end.
     """
+    number, parts = part
     at = np.arange(n)
     before, after = (at - sign) % n, (at + sign) % n
     came: list[I64] = []
@@ -139,10 +213,27 @@ def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int) -> None:
             if len(some):
                 ids = np.full(n, -1, np.int64)
                 ids[some] = build.add(
-                    at[some], after[some], (origin * n + begin)[some], (end - begin + 1)[some],
+                    at[some], after[some],
+                    (origin * n * parts + number * n + begin)[some], (end - begin + 1)[some],
                     after=None if waits is None else waits[some],
                 )  # fmt: skip
                 came.append(ids)
+
+
+def carry_along(build: ScheduleBuilder, n: int, reach: int, sign: int, part: tuple[int, int] = (0, 1)) -> None:
+    """The same along a line that no wrap closes: up to its end, those for the farthest with the others."""
+    number, parts = part
+    came = np.full(n, -1, np.int64)
+    for step in range(1, reach + 1):
+        at = np.arange(n)
+        origin = at - sign * (step - 1)
+        some = np.flatnonzero((origin >= 0) & (origin < n) & (at + sign >= 0) & (at + sign < n))
+        low = some + 1 if sign > 0 else np.zeros(len(some), np.int64)
+        count = n - 1 - some if sign > 0 else some
+        begin = origin[some] * n * parts + number * n + low
+        sent = build.add(some, some + sign, begin, count, after=came[some][:, None])
+        came = np.full(n, -1, np.int64)
+        came[some + sign] = sent
 
 
 def direct_reduce_scatter(build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64) -> I64:
@@ -264,12 +355,16 @@ def doubling_all_gather(
 REDUCE_SCATTER: dict[str, Step] = {
     "ring": ring_reduce_scatter,
     "ring_both": both_reduce_scatter,
+    "line": line_reduce_scatter,
+    "in_switch": switch_reduce_scatter,
     "direct": direct_reduce_scatter,
     "halving_doubling": halving_reduce_scatter,
 }
 ALL_GATHER: dict[str, Step] = {
     "ring": ring_all_gather,
     "ring_both": both_all_gather,
+    "line": line_all_gather,
+    "in_switch": switch_all_gather,
     "direct": direct_all_gather,
     "halving_doubling": doubling_all_gather,
 }

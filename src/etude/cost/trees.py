@@ -72,6 +72,31 @@ def chain(order: Sequence[int], root: int) -> I64:
     return parent
 
 
+def rings_of_full(n: int) -> list[list[int]]:
+    """Rings through all of n members, of which no two use a link in the same direction: Walecki's zigzags around one
+    member, and their reverse. All links are used where n is odd, all but n / 2 pairs where it is even."""
+    if n < 3:
+        return [list(range(n))]
+    around = n - 1  # the members but the last, in a circle
+    zigzag = [0]
+    for k in range(1, around // 2 + 1):
+        zigzag += [k, -k]
+    found = []
+    for turn in range((n - 1) // 2):
+        ring = [n - 1, *((m + turn) % around for m in zigzag[:around])]
+        found += [ring, ring[::-1]]
+    return found
+
+
+def from_middle(order: Sequence[int], root: int) -> I64:
+    """Along the members in this order, from the root to both ends."""
+    at = list(order).index(root)
+    parent = np.full(len(order), -1, np.int64)
+    for way in (list(order[at:]), list(order[at::-1])):
+        parent[way[1:]] = way[:-1]
+    return parent
+
+
 def by_depth(parent: I64) -> list[int]:
     """Members, the root first, parents before children."""
     depth = np.full(len(parent), -1, np.int64)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError
-from etude.machine.system import Level, LevelKind, System
+from etude.machine.ports import is_product, own_ports
+from etude.machine.system import LINED, Level, LevelKind, System
 from etude.machine.topology import Blocks, LinkList, Shape, Topology, VertexKind, Wire, product, topology_of
 
 
@@ -144,72 +145,114 @@ def topology_of_system(system: System) -> Topology:
     A level's bandwidth is that of one device, all its links together.
 
     Rings share it between both ways, full meshes between all peers. Where every switch but the innermost is a level of
-    rails (or there is none), the levels are the dimensions of a product. Else each device has a port to every level: to
-    a switch, or to its unit's leaf, which is joined to those of the other units, or to less above it if oversubscribed.
+    rails (or there is none), the levels are the dimensions of a product. Else they are a tree for each port of a
+    device: `own_ports` says which levels begin a new port, and the others are reached through the switch below.
     """
     if system.topology is not None:
         return system.topology
     levels = system.levels
-    if all(level.kind != LevelKind.SWITCH or level.rails or at == 0 for at, level in enumerate(levels)):
-        made = product([_dimension(level) for level in levels])
+    if is_product(levels):
+        core = {at: _core(level) for at, level in enumerate(levels) if level.oversubscription > 1}
+        made = product([_dimension(level) for level in levels], split_ties=True, core=core)
     elif any(level.rails for level in levels):
         raise ClusterError(
             "levels: rails beside a switch for all", where=f"system `{system.name}`", hint="`rails: true` on both"
         )
     else:
-        made = _joined(system)
+        made = _Trees(system).topology()
     seats = np.array(system.placement or range(len(system)), np.int32)
     return replace(made, name=system.name, device=seats)
 
 
 def _dimension(level: Level) -> tuple[Shape, int, Wire]:
-    if level.oversubscription > 1:
-        raise ClusterError(f"level `{level.name}`: oversubscription is for switches without rails")
+    if level.oversubscription > 1 and level.kind != LevelKind.SWITCH:
+        raise ClusterError(f"level `{level.name}`: oversubscription is for switches")
     rate, latency = level.bandwidth_bytes_per_s * level.efficiency, round(level.latency_ns)
     if level.kind == LevelKind.RING:
         return "ring", level.size, Wire(bytes_per_s=rate / (2 if level.size > 2 else 1), latency_ns=latency)
+    if level.kind == LevelKind.MESH:
+        return "mesh", level.size, Wire(bytes_per_s=rate / 2, latency_ns=latency)
     if level.kind == LevelKind.FULL:
         return "full", level.size, Wire(bytes_per_s=rate / max(level.size - 1, 1), latency_ns=latency)
     return "switch", level.size, Wire(bytes_per_s=rate, latency_ns=latency // 2)
 
 
-def _joined(system: System) -> Topology:
-    """Each device has a port to every level: to the switch of its unit, or, where units are joined to one another or
-    the level is oversubscribed, to a router of its unit."""
-    links, count = LinkList(), len(system)
-    device, below = np.arange(count), 1
-    runs, vertices = [("device", VertexKind.DEVICE, count)], count
-    for level in system.levels:
-        rate = level.bandwidth_bytes_per_s * level.efficiency
-        groups, units = count // (below * level.size), count // below
+def _core(level: Level) -> Wire:
+    """All that crosses a switch of the level at once: the sum of its ports over the oversubscription."""
+    rate = level.bandwidth_bytes_per_s * level.efficiency * level.size / level.oversubscription
+    return Wire(bytes_per_s=rate, latency_ns=0)
+
+
+class _Trees:
+    """Trees of switches over the devices, one for each port that a device has."""
+
+    def __init__(self, system: System) -> None:
+        self.system, self.count = system, len(system)
+        self.links = LinkList()
+        self.runs = [("device", VertexKind.DEVICE, self.count)]
+        self.vertices = self.count
+
+    def topology(self) -> Topology:
+        below, top = 1, np.arange(self.count)  # the switch that each unit is left through
+        before: Level | None = None
+        for level, own in zip(self.system.levels, own_ports(self.system.levels), strict=True):
+            if own or before is None:
+                top = self._port(level, below)
+            else:
+                top = self._above(level, before, below, top)
+            below *= level.size
+            before = level
+        return _fabric(self.system.name, self.links, self.runs)
+
+    def _port(self, level: Level, below: int) -> NDArray[np.int64]:
+        """A port of each device: to the switch of its group, or, where units are joined to one another or the level is
+        oversubscribed, to a router of its unit. Returns the switches of the groups."""
         direct = level.kind != LevelKind.SWITCH
         split = direct or (level.oversubscription > 1 and below > 1)
+        rate = level.bandwidth_bytes_per_s * level.efficiency
         wire = Wire(bytes_per_s=rate, latency_ns=round(level.latency_ns / (4 if split else 2)))
-        links.add_both(device, vertices + device // (below if split else below * level.size), wire, level.name)
-        runs.append((f"{level.name} leaf" if split else level.name, VertexKind.SWITCH, units if split else groups))
-        first = vertices
-        vertices += runs[-1][2]
-        if direct:
-            _join_units(links, level, first + np.arange(units).reshape(groups, level.size), rate * below)
-        elif split:
-            up = replace(wire, bytes_per_s=rate * below / level.oversubscription)
-            unit = np.arange(units)
-            links.add_both(first + unit, vertices + unit // level.size, up, level.name)
-            runs.append((level.name, VertexKind.SWITCH, groups))
-            vertices += groups
-        below *= level.size
-    return _fabric(system.name, links, runs)
+        units = self.count // below
+        size = below if split else below * level.size
+        first = self._add(f"{level.name} leaf" if split else level.name, self.count // size)
+        device = np.arange(self.count)
+        self.links.add_both(device, first + device // size, wire, level.name)
+        if not split:
+            return first + np.arange(self.count // size)
+        return self._join(level, below, first + np.arange(units), level.latency_ns / 2)
+
+    def _above(self, level: Level, before: Level, below: int, unit: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The switches of the level below are joined; what is farther away takes so much longer."""
+        return self._join(level, below, unit, max(level.latency_ns - before.latency_ns, 0.0))
+
+    def _join(self, level: Level, below: int, unit: NDArray[np.int64], latency_ns: float) -> NDArray[np.int64]:
+        """Units of `below` devices under a switch, in a ring or each to each. Returns the switches of the groups."""
+        rate = level.bandwidth_bytes_per_s * level.efficiency * below / level.oversubscription
+        if level.kind != LevelKind.SWITCH:
+            _join_units(self.links, level, unit.reshape(-1, level.size), rate, round(latency_ns))
+            return unit
+        groups = len(unit) // level.size
+        first = self._add(level.name, groups)
+        up = Wire(bytes_per_s=rate, latency_ns=round(latency_ns / 2))
+        self.links.add_both(unit, first + np.arange(len(unit)) // level.size, up, level.name)
+        return first + np.arange(groups)
+
+    def _add(self, name: str, count: int) -> int:
+        """So many switches more; returns the first."""
+        first = self.vertices
+        self.runs.append((name, VertexKind.SWITCH, count))
+        self.vertices += count
+        return first
 
 
-def _join_units(links: LinkList, level: Level, unit: NDArray[np.int64], rate: float) -> None:
+def _join_units(links: LinkList, level: Level, unit: NDArray[np.int64], rate: float, latency_ns: int) -> None:
     """Units of each row joined to one another, in a ring or each to each; all links of one carry `rate`."""
-    rate, latency = rate / level.oversubscription, round(level.latency_ns / 2)
     n = level.size
-    if level.kind == LevelKind.RING:
-        wire = Wire(bytes_per_s=rate / (2 if n > 2 else 1), latency_ns=latency)
-        ends = np.arange(n if n > 2 else n - 1)
+    if level.kind in LINED:
+        ring = level.kind == LevelKind.RING
+        wire = Wire(bytes_per_s=rate / (1 if ring and n == 2 else 2), latency_ns=latency_ns)
+        ends = np.arange(n if ring and n > 2 else n - 1)
         links.add_both(unit[:, ends], unit[:, (ends + 1) % n], wire, level.name)
         return
     i, j = np.triu_indices(n, 1)
-    wire = Wire(bytes_per_s=rate / max(n - 1, 1), latency_ns=latency)
+    wire = Wire(bytes_per_s=rate / max(n - 1, 1), latency_ns=latency_ns)
     links.add_both(unit[:, i], unit[:, j], wire, level.name)

@@ -1,6 +1,8 @@
 """Routes: the ways through a topology.
 
-In a product, dimension by dimension: along a ring the shorter way (a tie goes up), across a switch through it.
+In a product, dimension by dimension: along a ring the shorter way, across a switch through it. A tie on a ring goes up,
+or, where the dimension splits ties, goes up between every second pair and down between the others, and the other way
+round for every second flow.
 In any other graph, fewest hops; among those, the widest (the largest smallest bandwidth); among those, equal-cost
 multi-path: at each vertex with c next hops, flow f takes the (h + f)-th modulo c, with h a hash of (from, to, depth),
 and goes on with f // c. So flows 0, 1, 2, ... of one pair take all its ways before one is taken twice, and the same
@@ -83,7 +85,7 @@ class Routes:
             return np.zeros(1, np.int64), np.zeros(0, np.int32)
         devices = int(np.count_nonzero(t.kind == VertexKind.DEVICE))
         if t.dimensions and max(src.max(), dst.max()) < devices:
-            return _walk_product(src, dst, self._step)
+            return _walk_product(src, dst, flows, self._step)
         return self._searched(src, dst, flows)
 
     def hops_to(self, vertex: int) -> I32:
@@ -136,9 +138,9 @@ def check_connected(topology: Topology) -> None:
         raise routes._no_way(int(device[0]), int(device[lost[0]]))
 
 
-def common_switch(topology: Topology, ranks: NDArray[Any]) -> int:
+def common_switch(topology: Topology, ranks: NDArray[Any], routes: Routes | None = None) -> int:
     """The switch nearest to all of them: fewest hops to the farthest, then in sum, then the first."""
-    routes = Routes(topology)
+    routes = routes or Routes(topology)
     farthest = np.zeros(len(topology.kind), np.int64)
     total = np.zeros(len(topology.kind), np.int64)
     for vertex in topology.device[np.asarray(ranks)]:
@@ -163,8 +165,10 @@ def _tail_length(tail: I32, src: I32, vertex: int, anchor: int) -> int:
 
 def _product_table(topology: Topology) -> I64:
     devices = int(np.count_nonzero(topology.kind == VertexKind.DEVICE))  # ranks may be fewer
-    rows = [(SHAPES.index(d.shape), d.size, d.first_link, devices) for d in topology.dimensions]
-    return np.array(rows, np.int64).reshape(-1, 4)
+    rows = [
+        (SHAPES.index(d.shape), d.size, d.first_link, devices, d.split_ties, d.has_core) for d in topology.dimensions
+    ]
+    return np.array(rows, np.int64).reshape(-1, 6)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -327,8 +331,9 @@ def _reaches(first, net):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _walk_product(source, goal, dimensions):  # type: ignore[no-untyped-def]
-    """The order of links is that of `topology._add_dimension`; rows are (shape, size, first link, devices)."""
+def _walk_product(source, goal, flow, dimensions):  # type: ignore[no-untyped-def]
+    """The order of links is that of `topology._add_dimension`; rows are (shape, size, first link, devices, split ties,
+    has a core)."""
     start = np.zeros(len(source) + 1, np.int64)
     links = np.empty(0, np.int32)
     for pass_ in range(2):
@@ -337,7 +342,7 @@ def _walk_product(source, goal, dimensions):  # type: ignore[no-untyped-def]
             v = source[i]
             step = 1
             for d in range(len(dimensions)):
-                shape, size, first, devices = dimensions[d]
+                shape, size, first, devices, split, core = dimensions[d]
                 a = v // step % size
                 b = goal[i] // step % size
                 ahead = (b - a) % size
@@ -348,7 +353,9 @@ def _walk_product(source, goal, dimensions):  # type: ignore[no-untyped-def]
                 if shape == 0:
                     hops = min(ahead, size - ahead)
                 elif shape == 2:
-                    hops = 2
+                    hops = 2 + core
+                elif shape == 3:
+                    hops = abs(b - a)
                 if pass_ == 0:
                     used += hops
                     v += (b - a) * step
@@ -360,11 +367,23 @@ def _walk_product(source, goal, dimensions):  # type: ignore[no-untyped-def]
                     v += (b - a) * step
                 elif shape == 2:
                     links[used] = first + v
+                    if core:
+                        links[used + 1] = first + 2 * devices + v % step + v // (step * size) * step
                     v += (b - a) * step
-                    links[used + 1] = first + devices + v
-                    used += 2
+                    links[used + 1 + core] = first + devices + v
+                    used += hops
+                elif shape == 3:
+                    line = v % step + v // (step * size) * step
+                    for k in range(hops):
+                        at = a + k if b > a else size - 2 + a - k
+                        links[used] = first + line * 2 * (size - 1) + at
+                        used += 1
+                    v += (b - a) * step
                 else:
                     up = 2 * ahead <= size
+                    if split and 2 * ahead == size and size > 2:
+                        # Both ways between the two go up, or both go down: together they use every link once.
+                        up = (a % ahead + flow[i]) % 2 == 0
                     for _ in range(hops):
                         a = v // step % size
                         c = (a + 1 if up else a + size - 1) % size

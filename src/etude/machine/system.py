@@ -7,9 +7,10 @@ eight. A rate is in bytes per second of payload, one direction, one device; a la
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
@@ -39,6 +40,23 @@ class LevelKind(StrEnum):
     """Each to each, the bandwidth split evenly over the peers."""
     SWITCH = "switch"
     """Each to a switch (or a fabric of switches) with all of its bandwidth."""
+    MESH = "mesh"
+    """Each to its two neighbours, in a line: a ring that is cut open. A device at an end has half of the bandwidth."""
+
+
+LINED: Final = (LevelKind.RING, LevelKind.MESH)
+"""Levels whose units are joined to their neighbours: several of them make a torus."""
+
+
+class LevelPort(StrEnum):
+    """How a device reaches a switch level that is not the innermost."""
+
+    NONE = ""
+    """As the bandwidths say: `etude.machine.fabrics.own_ports`."""
+    OWN = "own"
+    """Through a port that no other level uses."""
+    SHARED = "shared"
+    """Through the switch of the level below, as the tiers of a fat tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +132,13 @@ class Level:
         "map of fraction", "the same for a collective in which so many of its units take part", {}
     )
     in_switch_efficiency: float = figure("fraction", "the same for reduction in the switch; 0: no such", 0.0, zero=True)
+    wrap: int = figure("count", "a slice of the ring closes if its size is a multiple of this; 0: always", 0, zero=True)
+    wrap_together: bool = figure("flag", "... and only where that holds for every dimension of the torus", False)
     oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
+    port: LevelPort = figure(
+        "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE, of=LevelPort
+    )
     step_ns: Mapping[str, float] = figure(
         "map of time", "latency of a collective's step by protocol, and `in_switch`", {}, zero=True
     )
@@ -128,6 +151,8 @@ class Level:
             raise ClusterError(f"size: {self.size} units")
         if not (self.bandwidth_bytes_per_s > 0 and math.isfinite(self.bandwidth_bytes_per_s)):
             raise ClusterError(f"bandwidth: {self.bandwidth_bytes_per_s} B/s is not positive")
+        if self.wrap and self.kind not in LINED:
+            raise ClusterError(f"wrap: a level of kind {self.kind} has no ends that could be joined")
         if self.oversubscription < 1:
             raise ClusterError(f"oversubscription: {self.oversubscription} is less than 1")
         if self.in_switch_efficiency and self.kind != LevelKind.SWITCH:
@@ -253,9 +278,15 @@ class System:
         return replace(self, **changes)
 
     def resized(self, devices: int) -> System:
-        """The same system with `devices` devices: the outermost level grows or shrinks; a part of a node stays one."""
+        """The same system with `devices` devices: the outermost level grows or shrinks; a part of a node stays one.
+
+        Of a torus a slice is taken, as near to a cube as the sizes allow; `wrap` of its levels says which of its
+        dimensions still close.
+        """
         if self.topology is not None:
             raise UsageError(f"system `{self.name}` is a graph, which has the devices that it has")
+        if self._is_slice(devices):
+            return replace(self, levels=slice_of(self._torus, devices, self.name), placement=())
         levels = list(self.levels)
         below = math.prod(level.size for level in levels[:-1])
         while len(levels) > 1 and devices <= below:
@@ -265,6 +296,24 @@ class System:
             raise UsageError(f"system `{self.name}`: {devices} devices are not a whole number of units of {below}")
         levels[-1] = replace(levels[-1], size=devices // below)
         return replace(self, levels=tuple(levels), placement=())
+
+    @property
+    def _torus(self) -> tuple[Level, ...]:
+        """The innermost levels, as far as they join neighbours."""
+        return tuple(takewhile(lambda level: level.kind in LINED, self.levels))
+
+    def _is_slice(self, devices: int) -> bool:
+        torus = self._torus
+        return bool(torus) and (len(torus) > 1 or torus[0].wrap > 0) and 0 < devices < math.prod(v.size for v in torus)
+
+    def for_ranks(self, ranks: int) -> System:
+        """As much of it as so many ranks take: more units if it is too small, a slice of it if it is a torus."""
+        if self.topology is not None or self.placement:
+            return self
+        if self._is_slice(ranks):
+            return self.resized(ranks)
+        unit = len(self) // self.levels[-1].size
+        return self if len(self) >= ranks else self.resized(-(-ranks // unit) * unit)
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` makes an equal system of: figures with their units, ready for YAML."""
@@ -280,13 +329,49 @@ class System:
         return read(cls, plain, where)
 
 
+def slice_of(torus: Sequence[Level], devices: int, name: str) -> tuple[Level, ...]:
+    """The levels of a slice: the dimensions with the smallest sum that fit, the small ones first."""
+    shape = _most_cubic([level.size for level in torus], devices)
+    if not shape:
+        sizes = "x".join(str(level.size) for level in torus)
+        raise UsageError(f"system `{name}`: {devices} devices are no slice of its {sizes}", hint="take a power of two")
+    closes = [not level.wrap or size % level.wrap == 0 for level, size in zip(torus, shape, strict=True)]
+    if any(level.wrap_together for level in torus) and not all(closes):
+        closes = [False] * len(shape)
+    kept = []
+    for level, size, wraps in zip(torus, shape, closes, strict=True):
+        kind = level.kind if wraps else LevelKind.MESH
+        if size > 1:
+            kept.append(replace(level, size=size, kind=kind))
+    return tuple(kept) or (replace(torus[0], size=1),)
+
+
+def _most_cubic(sizes: Sequence[int], devices: int) -> tuple[int, ...]:
+    """Factors of `devices`, none larger than its dimension, that grow outwards if they can; empty where there are
+    none."""
+    if len(sizes) == 1:
+        return (devices,) if devices <= sizes[0] else ()
+    found = []
+    for first in range(1, min(sizes[0], devices) + 1):
+        rest = _most_cubic(sizes[1:], devices // first) if devices % first == 0 else ()
+        if rest:
+            found.append((first, *rest))
+    return min(found, key=lambda shape: (sum(shape), sorted(shape) != list(shape), shape), default=())
+
+
 def _torus(level: Any, where: str) -> list[Any]:
-    """`kind: torus, shape: [4, 4, 2]` is a ring level for each dimension; the bandwidth is that of one dimension."""
-    if not isinstance(level, Mapping) or level.get("kind") != "torus":
+    """`kind: torus, shape: [4, 4, 2]` is a ring level for each dimension; the bandwidth is that of one dimension.
+    `kind: mesh` with a `shape` likewise has no wraps."""
+    if not isinstance(level, Mapping) or not (level.get("kind") == "torus" or _is_mesh(level)):
         return [level]
     shape, axes = level.get("shape"), "xyzuvw"
     if not isinstance(shape, list) or not 0 < len(shape) <= len(axes):
         raise ClusterError("a torus needs its `shape`", where=where, hint="for example shape: [4, 4, 4]")
     rest = {k: v for k, v in level.items() if k not in ("kind", "shape", "name")}
     name = level.get("name", "torus")
-    return [{**rest, "name": f"{name}_{axis}", "kind": "ring", "size": n} for axis, n in zip(axes, shape, strict=False)]
+    kind = "ring" if level["kind"] == "torus" else "mesh"
+    return [{**rest, "name": f"{name}_{axis}", "kind": kind, "size": n} for axis, n in zip(axes, shape, strict=False)]
+
+
+def _is_mesh(level: Mapping[str, Any]) -> bool:
+    return level.get("kind") == "mesh" and "shape" in level

@@ -1,7 +1,7 @@
 """Topology: what is wired to what. Directed links between vertices; a device is the vertex that a rank sits on.
 
     ring(8, Wire(bytes_per_s=50e9, latency_ns=500))       one dimension; also full, switch
-    torus((4, 4, 4), wire)                                 rings in every dimension
+    torus((4, 4, 4), wire)                                 rings in every dimension; mesh: lines, without wraps
     product([("ring", 4, a), ("full", 4, b), ("switch", 2, c)])
 
 Rank r of a product has coordinates a1 + n1 * (a2 + n2 * a3 ...): the first dimension varies fastest. Every link is
@@ -11,11 +11,11 @@ one direction: full duplex is two links. `etude.machine.fabrics` builds fat tree
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,8 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 U8 = NDArray[np.uint8]
 
-Shape = Literal["ring", "full", "switch"]
-SHAPES: tuple[Shape, ...] = ("ring", "full", "switch")
+Shape = Literal["ring", "full", "switch", "mesh"]
+SHAPES: tuple[Shape, ...] = ("ring", "full", "switch", "mesh")
 
 
 class VertexKind(IntEnum):
@@ -64,6 +64,10 @@ class Dimension:
     size: int
     first_link: int
     """Its links follow from here; `etude.machine.routes` knows their order."""
+    split_ties: bool = False
+    """Of a ring: half of the pairs that are as far one way round as the other go down; if not, all go up."""
+    has_core: bool = False
+    """Of a switch: everything between its ports goes over one link more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +213,21 @@ def torus(sizes: Sequence[int], wire: Wire) -> Topology:
     return product([("ring", size, wire) for size in sizes])
 
 
-def product(dimensions: Sequence[tuple[Shape, int, Wire]]) -> Topology:
-    """Devices in a grid; along each dimension, every line of them is joined in that dimension's shape."""
+def mesh(sizes: Sequence[int], wire: Wire) -> Topology:
+    """A torus without wraps."""
+    return product([("mesh", size, wire) for size in sizes])
+
+
+def product(
+    dimensions: Sequence[tuple[Shape, int, Wire]],
+    *,
+    split_ties: bool = False,
+    core: Mapping[int, Wire] | None = None,
+) -> Topology:
+    """Devices in a grid; along each dimension, every line of them is joined in that dimension's shape.
+
+    `split_ties` as in `Dimension`; `core[d]` is what all between the ports of a switch of dimension d goes over.
+    """
     for at, (shape, size, _) in enumerate(dimensions):
         if shape not in SHAPES:
             raise ClusterError(f"dimension {at}: unknown shape `{shape}`", hint=f"known: {', '.join(SHAPES)}")
@@ -220,8 +237,10 @@ def product(dimensions: Sequence[tuple[Shape, int, Wire]]) -> Topology:
     links, made, vertices, names = LinkList(), [], devices, Blocks((0,), ("device",))
     step = 1
     for at, (shape, size, wire) in enumerate(dimensions):
-        made.append(Dimension(shape, size, links.count))
-        switches = _add_dimension(links, shape, size, step, devices, vertices, wire, f"dimension{at}")
+        middle = (core or {}).get(at)
+        made.append(Dimension(shape, size, links.count, split_ties, middle is not None))
+        grid = Grid(shape, size, step, devices)
+        switches = _add_dimension(links, grid, vertices, wire, f"dimension{at}", middle)
         if switches:
             names = Blocks((*names.first, vertices), (*names.prefix, f"switch{at}"))
         vertices += switches
@@ -239,19 +258,36 @@ def product(dimensions: Sequence[tuple[Shape, int, Wire]]) -> Topology:
     )
 
 
-def _add_dimension(
-    links: LinkList, shape: Shape, size: int, step: int, devices: int, first_switch: int, wire: Wire, name: str
-) -> int:
+class Grid(NamedTuple):
+    """One dimension of a grid of devices: neighbours along it are `step` apart."""
+
+    shape: Shape
+    size: int
+    step: int
+    devices: int
+
+
+def _add_dimension(links: LinkList, grid: Grid, first_switch: int, wire: Wire, name: str, core: Wire | None) -> int:
     """Returns how many switches it adds. The order of the links is the one `routes.walk_product` relies on."""
+    shape, size, step, devices = grid
     if size == 1:
         return 0
     device = np.arange(devices)
     along = device // step % size
     if shape == "switch":
-        line = first_switch + device % step + device // (step * size) * step
-        links.add(device, line, wire, name)
-        links.add(line, device, wire, name)
-        return devices // size
+        line, lines = device % step + device // (step * size) * step, devices // size
+        out = first_switch + (lines if core else 0)  # what comes from the ports, and what goes to them
+        links.add(device, first_switch + line, wire, name)
+        links.add(out + line, device, wire, name)
+        if core:
+            links.add(first_switch + np.arange(lines), out + np.arange(lines), core, name)
+        return lines * (2 if core else 1)
+    if shape == "mesh":
+        # Line by line: the links up, then the links down.
+        begin = device[along == 0]
+        up = begin[:, None] + np.arange(size - 1) * step
+        links.add(np.hstack((up, up + step)), np.hstack((up + step, up)), wire, name)
+        return 0
     ahead = np.array([1, size - 1] if shape == "ring" and size > 2 else range(1, size if shape == "full" else 2))
     to = device[:, None] + ((along[:, None] + ahead) % size - along[:, None]) * step
     links.add(np.repeat(device, len(ahead)), to, wire, name)

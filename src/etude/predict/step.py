@@ -43,11 +43,8 @@ class Prediction:
 
 
 def grown(system: System, ranks: int) -> System:
-    """The system with as many nodes as the ranks need."""
-    if system.num_ranks >= ranks:
-        return system
-    node = len(system) // system.levels[-1].size
-    return system.resized(-(-ranks // node) * node)
+    """The system with as many nodes as the ranks need, or the slice of a torus that they take."""
+    return system.for_ranks(ranks)
 
 
 def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from etude.cost.groups import GroupShape, group_shape
 from etude.errors import ClusterError, UsageError
-from etude.machine.system import LevelKind, System
+from etude.machine.system import LINED, LevelKind, System
 from etude.model.job import Job
 from etude.model.match import WORLD, Matching, positions
 from etude.simulate.options import Options
@@ -117,8 +117,9 @@ def link_distance(system: System, src: I64, dst: I64) -> I32:
     hops = []
     for level in system.levels:
         apart = np.abs(a % level.size - b % level.size)
-        ring = level.kind == LevelKind.RING
-        hops.append(np.minimum(apart, level.size - apart) if ring else (apart > 0).astype(np.int64))
+        if level.kind == LevelKind.RING:
+            apart = np.minimum(apart, level.size - apart)
+        hops.append(apart if level.kind in LINED else (apart > 0).astype(np.int64))
         a, b = a // level.size, b // level.size
     inverse = np.unique(np.stack(hops, 1), axis=0, return_inverse=True)[1]
     return inverse.reshape(-1).astype(np.int32)

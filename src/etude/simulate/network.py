@@ -50,7 +50,9 @@ class RunningNetwork:
         instance_of[lowered.job.ranks] = np.arange(len(lowered.job.ranks))  # all are simulated: one instance each
         registry = Registry(
             topology,
-            NetworkOptions(model=model, busy_factor=lowered.options.overlap.communication),
+            NetworkOptions(
+                model=model, busy_factor=lowered.options.overlap.communication, routing=lowered.options.routing.value
+            ),
             instances=None if sharing is None else sharing.instances,
             instance_of=instance_of,
         )

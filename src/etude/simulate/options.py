@@ -64,6 +64,17 @@ class Network(StrEnum):
         return self is not Network.ANALYTIC
 
 
+class Routing(StrEnum):
+    """Which of several equally short ways bytes take, in networks with links."""
+
+    STATIC = "static"
+    """The one that a hash of both ends says (ECMP): flows may meet on a link while others are idle."""
+    ADAPTIVE = "adaptive"
+    """The least loaded one at the moment in which a transfer sets off."""
+    SPRAY = "spray"
+    """All of them, an equal part each."""
+
+
 JITTER: Final = ("compute", "host", "collective", "p2p", "memory")
 """Classes of nodes that can jitter, each node by itself."""
 STEP_JITTER: Final = "step"
@@ -140,11 +151,18 @@ class Options:
     ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
     network: Network | None = None
     """None: closed forms where the system has levels, `flow` where it is a graph."""
+    routing: Routing = Routing.STATIC
     fold: bool | None = None
     """Simulate ranks that must behave alike once: None where that is possible, True insists, False never."""
 
     def __post_init__(self) -> None:
-        for name, kind in (("policy", Policy), ("compute", Compute), ("collective_times", Times), ("network", Network)):
+        for name, kind in (
+            ("policy", Policy),
+            ("compute", Compute),
+            ("collective_times", Times),
+            ("network", Network),
+            ("routing", Routing),
+        ):
             if name == "network" and self.network is None:
                 continue
             object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
@@ -178,6 +196,8 @@ class Options:
             return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
         if self.network.has_links:
             return self
+        if self.routing != Routing.STATIC:
+            raise UsageError(f"routing: closed forms know no ways, and `{self.routing}` is one", hint="--network flow")
         named = [pair for pair in self.slow_links if not all(isinstance(end, int) for end in pair)]
         if named:
             raise UsageError(

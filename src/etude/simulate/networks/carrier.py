@@ -6,7 +6,6 @@ first transfers, the protocol's part of the bandwidth on all bytes, its step lat
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -15,14 +14,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.algorithms import ALGORITHMS
+from etude.cost import trees
+from etude.cost.algorithms import ALGORITHMS, in_line, reduces_in_switch
 from etude.cost.collectives import AUTO, choose, p2p_start_ns, start_ns
-from etude.cost.groups import GroupShape
+from etude.cost.groups import GroupShape, GroupSpan
 from etude.cost.schedules import Schedule, chunked, known, message, schedule
 from etude.errors import ClusterError, UsageError
 from etude.machine.fabrics import topology_of_system
 from etude.machine.routes import Routes, common_switch
-from etude.machine.system import LevelKind, System
+from etude.machine.system import LINED, LevelKind, System
 from etude.machine.topology import Topology
 from etude.model.schema import Collective
 from etude.simulate.networks.operation import Operation
@@ -33,11 +33,14 @@ I64 = NDArray[np.int64]
 
 _PLAIN: Final = ("ring", "direct", "dissemination")
 """Taken, the first that there is, where the algorithm has no schedule."""
-_LIKE: Final = {"torus": "hierarchical"}
-_NESTED: Final = ("hierarchical", "rail")
+_LIKE: Final = {"torus": "ring_both"}
+_NESTED: Final = ("hierarchical", "rail", "torus")
 _RINGS: Final = ("ring", "ring_both")
 _ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE)
+_FROM_ONE: Final = (*_ROOTED, Collective.GATHER, Collective.SCATTER)
 _MOST_CHUNKS: Final = 64
+_CHUNKS_A_HOP: Final = 8
+"""Of a long chain there are more, or its filling would count."""
 _MOST_TRANSFERS: Final = 1 << 20
 """Of one schedule, where there is a choice."""
 _MOST_WAYS: Final = 16
@@ -51,10 +54,13 @@ class Carriage:
     launch_ns: int
     wire_ppm: int
     lags: I64 | None
+    factors: I64 | None = None
 
     def operation(self, members: I64, size_bytes: int) -> Operation:
         costs = {"launch_ns": self.launch_ns, "wire_ppm": self.wire_ppm}
-        return Operation(self.schedule, members, size_bytes, lags=self.lags, **costs)
+        if self.schedule.collective == Collective.BARRIER:
+            size_bytes = 0
+        return Operation(self.schedule, members, size_bytes, lags=self.lags, factors=self.factors, **costs)
 
 
 class Carrier:
@@ -77,6 +83,7 @@ class Carrier:
     def collective(self, what: Collective, size: int, members: I64, shape: GroupShape, algorithm: str) -> Carriage:
         """The algorithm that is asked for, or the one whose closed form is fastest."""
         name, there = what.name.lower(), schedulable(what)
+        size = 0 if what == Collective.BARRIER else size
         asked = algorithm != AUTO
         if asked and algorithm not in there and algorithm not in ALGORITHMS[what]:
             raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}")
@@ -84,31 +91,40 @@ class Carrier:
             algorithm = str(choose(self.system, what, [size], shape).algorithm[0])
         dims = self._dims(shape, members)
         plain = ("direct",) if what == Collective.ALL_TO_ALL else _PLAIN
-        take = self._pick(algorithm, there, dims, members, plain)
+        one_switch = algorithm == "hierarchical" and len(dims) == 1 and "in_switch" in there
+        if one_switch and reduces_in_switch(self.system.levels[shape.spans[0].level], shape.spans[0]):
+            algorithm = "in_switch"  # which it is, on one level
+        tiers = algorithm == "in_switch" and len(dims) > 1 and "hierarchical" in there
+        take = "hierarchical" if tiers else self._pick(algorithm, there, dims, members, plain)
         if not take:
             raise UsageError(f"{name} has no algorithm that can be carried out", hint=f"known: {', '.join(there)}")
-        if take != algorithm and len(members) > 1:
+        if take != algorithm and len(members) > 1 and not tiers:
             self.replaced[f"`{algorithm}` of {name}"] = f"`{take}`"
         protocol, start, chunks = start_ns(self.system, what, size, shape, take)
         chunks = self._chunks(what, take, size, shape, protocol, chunks)
-        ways = self._ways(members)
+        ways = max(self._ways(members), self._tied(what, take))
         more = self._layout(what, take, shape, members, dims)
+        if tiers:
+            more["inner"] = ["in_switch"] * len(dims)
         chunks = max(chunks, ways)
         key = (what, take, len(members), repr(more), chunks)
         if key not in self.made:
             self.made[key] = schedule(what, take, len(members), chunks=chunks, window=max(self.window, ways), **more)
         plan = self.made[key]
         lags = self._lags(key, plan, members, protocol, self._messages(plan, take, what))
-        return Carriage(plan, start, self._wire(what, take, shape, protocol), lags)
+        wire = self._wire(what, take, shape, protocol)
+        return Carriage(plan, start, wire, lags, self._factors(plan, members, take))
 
     def _layout(
         self, what: Collective, take: str, shape: GroupShape, members: I64, dims: tuple[int, ...]
     ) -> dict[str, Any]:
         """Rings and trees so that every member's port carries its part of what leaves a unit."""
+        if take in _NESTED and what == Collective.ALL_TO_ALL:
+            return {"dims": (dims[0], len(members) // dims[0])}
         if take in _NESTED:
-            kinds = [self.system.levels[span.level].kind for span in shape.spans]
-            inner = ["ring_both" if kind == LevelKind.RING else "ring" for kind in kinds]
-            return {"dims": dims} if what == Collective.ALL_TO_ALL else {"dims": dims, "inner": inner}
+            return {"dims": dims, "inner": [self._inner(span, take) for span in shape.spans]}
+        if take == "ring_both" and len(shape.spans) == 1 and self._in_line(shape.spans[0]):
+            return {"line": True}
         if take == "tree" and len(dims) > 1 and what != Collective.GATHER and what != Collective.SCATTER:
             return {"dims": (dims[0], len(members) // dims[0])}
         if take in _RINGS and what != Collective.ALL_TO_ALL:
@@ -117,13 +133,25 @@ class Carrier:
                 return {"orders": orders}
         return {}
 
+    def _in_line(self, span: GroupSpan) -> bool:
+        return in_line(self.system.levels[span.level], span)
+
+    def _inner(self, span: GroupSpan, take: str) -> str:
+        """How a reduce-scatter or an all-gather goes along one level: as the closed form says."""
+        level = self.system.levels[span.level]
+        if level.kind in LINED:
+            return "line" if self._in_line(span) else "ring_both"
+        if level.kind == LevelKind.FULL:
+            return "direct"
+        return "in_switch" if take == "hierarchical" and reduces_in_switch(level, span) else "ring"
+
     def _orders(self, shape: GroupShape, n: int, dims: tuple[int, ...]) -> list[list[int]]:
         """Rings that leave a unit through another member each, or that use other links of a full mesh each."""
         if len(dims) > 1:
             member, local = np.arange(n), dims[0]
             return [((member + turn) % local + member // local * local).tolist() for turn in range(local)]
         if len(shape.spans) == 1 and self.system.levels[shape.spans[0].level].kind == LevelKind.FULL:
-            return [[m * stride % n for m in range(n)] for stride in range(1, n) if math.gcd(stride, n) == 1]
+            return trees.rings_of_full(n)
         return [list(range(n))]
 
     def own(self, plan: Schedule, members: I64) -> Carriage:
@@ -138,10 +166,10 @@ class Carrier:
     def _pick(
         self, algorithm: str, there: Sequence[str], dims: tuple[int, ...], members: I64, plain: Sequence[str]
     ) -> str:
-        rings = any(level.kind == LevelKind.RING for level in self.system.levels)
+        rings = any(level.kind in LINED for level in self.system.levels)
         plain = ("ring_both", *plain) if rings and "ring" in plain else plain
         for take in (algorithm, _LIKE.get(algorithm, ""), *plain):
-            nested = take not in _NESTED or len(dims) > 1
+            nested = take not in _NESTED or len(dims) > 1 or (len(dims) == 1 and "halving_doubling" in there)
             if take in there and nested and (take != "in_switch" or self._switch(members)):
                 return take
         return ""
@@ -162,6 +190,8 @@ class Carrier:
     def _chunks(self, what: Collective, take: str, size: int, shape: GroupShape, protocol: str, chunks: int) -> int:
         """What passes the same bytes on and on is cut so that chunks that may be under way at once fill the wire for
         about two steps: smaller ones would leave it idle. The rest as in closed form."""
+        if take == "ring_both" and what == Collective.ALL_TO_ALL and any(map(self._in_line, shape.spans)):
+            return _MOST_CHUNKS if len(shape.spans) == 1 and shape.size <= _MOST_CHUNKS else chunks
         passed_on = take in ("tree", "in_switch") or (take in _RINGS and what in _ROOTED)
         if not passed_on or not shape.spans:
             return chunks
@@ -169,7 +199,9 @@ class Carrier:
         step = max(level.step("in_switch" if take == "in_switch" else protocol), 1.0)
         fraction = self.system.collectives.used()[protocol].bandwidth_fraction
         most = size / (level.rate_bytes_per_ns * fraction * step * 2 / self.window)
-        return 1 << int(np.log2(np.clip(most, 1, _MOST_CHUNKS)))
+        hops = shape.size if take in _RINGS else 1
+        at_most = min(max(_MOST_CHUNKS, _CHUNKS_A_HOP * hops), max(_MOST_TRANSFERS // (4 * shape.size), _MOST_CHUNKS))
+        return 1 << int(np.log2(np.clip(most, 1, at_most)))
 
     def _messages(self, plan: Schedule, take: str, what: Collective) -> I64 | None:
         """Where a member posts messages to many one by one: how long the posts before each take."""
@@ -197,6 +229,13 @@ class Carrier:
             self.ways_of[pair] = len(np.unique(links[start[:-1]]))
         return self.ways_of[pair]
 
+    def _tied(self, what: Collective, take: str) -> int:
+        """2: halves of what goes to the opposite device of a ring, where pairs alone cannot take turns."""
+        every = 2 if what in _FROM_ONE else 4  # all pairs of a ring of 4, 8, ... are as many one way as the other
+        rings = [d for d in self.topology.dimensions if d.split_ties and d.shape == "ring" and d.size > 2]
+        odd = any(d.size % 2 == 0 and (every == 2 or d.size % every) for d in rings)
+        return 2 if odd and take in ("direct", "one_shot") else 1
+
     def _wire(self, what: Collective, take: str, shape: GroupShape, protocol: str) -> int:
         factor = 1 / self.system.collectives.used()[protocol].bandwidth_fraction
         if len(shape.spans) == 1 and take != "in_switch":
@@ -213,25 +252,54 @@ class Carrier:
     def _lags(self, key: tuple[Any, ...], plan: Schedule, members: I64, protocol: str, more: I64 | None) -> I64 | None:
         """The protocol's step in place of the latency of the outermost level that a transfer crosses, and `more`."""
         levels = self.system.levels
-        step = np.array([level.step("in_switch" if plan.helpers else protocol) for level in levels])
         latency = np.array([level.latency_ns for level in levels])
-        if plan.helpers:  # up and down is one step, or two where it reduces for all
-            twice = plan.collective in (Collective.ALL_REDUCE, Collective.BARRIER)
-            step, latency = step / (1 if twice else 2), latency / 2
-        if (step == latency).all() and more is None:
+        step = np.array([level.step(protocol) for level in levels])
+        in_switch = np.array([level.step("in_switch") for level in levels])
+        if (step == latency).all() and more is None and (not plan.helpers or (in_switch == latency).all()):
             return None
-        unit, crossed = self.system.device_of(members), np.full(len(plan), -1)
-        for number, level in enumerate(levels):
-            if plan.helpers:
-                crossed[:] = number if len(np.unique(unit)) > 1 else crossed
-            else:
-                crossed = np.where(unit[plan.src] != unit[plan.dst], number, crossed)
-            unit = unit // level.size
+        crossed = self._crossed(plan, members)
         full = (*key, protocol, crossed.tobytes())
         if full not in self.lags:
-            lags = np.where(crossed >= 0, np.rint(step - latency)[crossed], 0).astype(np.int64)
+            # Up and down is one step, or two where the switch reduces for all.
+            twice = plan.algorithm == "in_switch" and plan.collective in (Collective.ALL_REDUCE, Collective.BARRIER)
+            half = in_switch / (1 if twice else 2) - latency / 2
+            lags = np.where(_at_helper(plan), half[crossed], (step - latency)[crossed])
+            lags = np.rint(np.where(crossed >= 0, lags, 0)).astype(np.int64)
             self.lags[full] = lags if more is None else lags + more
         return self.lags[full]
+
+    def _crossed(self, plan: Schedule, members: I64) -> I64:
+        """The outermost level at which the ends of each transfer are apart; -1 where they are not. A switch that helps
+        is as far from a member as its members are from one another."""
+        unit, count = self.system.device_of(members), plan.members + plan.helpers
+        low, high = np.empty(count, np.int64), np.empty(count, np.int64)
+        crossed = np.full(len(plan), -1, np.int64)
+        helped = _at_helper(plan)
+        member = np.where(plan.src < plan.members, plan.src, plan.dst)[helped]
+        helper = np.maximum(plan.src, plan.dst)[helped]
+        for number, level in enumerate(self.system.levels):
+            low[: plan.members] = high[: plan.members] = unit
+            low[plan.members :], high[plan.members :] = np.iinfo(np.int64).max, -1
+            np.minimum.at(low, helper, unit[np.minimum(member, plan.members - 1)])
+            np.maximum.at(high, helper, unit[np.minimum(member, plan.members - 1)])
+            apart = (np.minimum(low[plan.src], low[plan.dst]) != np.maximum(high[plan.src], high[plan.dst])) & (
+                plan.src != plan.dst
+            )
+            crossed[apart] = number
+            unit = unit // level.size
+        return crossed
+
+    def _factors(self, plan: Schedule, members: I64, take: str) -> I64 | None:
+        """What bytes are to the links of a level that reduces in its switch, at another part of the bandwidth."""
+        if not plan.helpers or take == "in_switch":
+            return None
+        levels = self.system.levels
+        more = [level.efficiency / (level.in_switch_efficiency or level.efficiency) for level in levels]
+        key = ("factors", id(plan), members.tobytes())
+        if key not in self.lags:
+            there = np.array(more)[self._crossed(plan, members)]
+            self.lags[key] = np.rint(WHOLE * np.where(_at_helper(plan), there, 1.0)).astype(np.int64)
+        return self.lags[key]
 
     # -- messages
 
@@ -243,6 +311,11 @@ class Carrier:
         if key not in self.made:
             self.made[key] = replace(chunked(message(), ways, ways), algorithm="message over several ways")
         return Operation(self.made[key], (src, dst), size, launch_ns=launch)
+
+
+def _at_helper(plan: Schedule) -> NDArray[np.bool_]:
+    """Transfers between a member and a switch."""
+    return (np.maximum(plan.src, plan.dst) >= plan.members) & (plan.src != plan.dst)
 
 
 def alone_ns(system: System, plan: Schedule, members: I64, sizes: I64) -> I64:

@@ -1,7 +1,10 @@
 """Kernels of the model `flow`: all live flows share the links of their ways max-min fairly.
 
 Every flow has a bottleneck, a full link on which nobody is faster. Rates change when a flow begins or ends; a flow ends
-at a whole ns, and all that happens in one is worked out once. Only flows that can feel a change are worked out again:
+at a whole ns, and all that happens in one is worked out once. What one operation sends over one connection goes in
+order, one transfer after the other, as bytes of a connection do: it takes one share of a link, however many are ready.
+
+Only flows that can feel a change are worked out again:
 those that began, those whose bottleneck no longer is full, and those that are faster than the new share of a full link.
 All others still have their bottleneck, so the rates are those that working out all of them would give.
 """
@@ -64,6 +67,48 @@ def grown(flows: FlowState) -> FlowState:
 def twice(array: NDArray[Any]) -> NDArray[Any]:
     """The same with as many zeros after it."""
     return np.concatenate((array, np.zeros_like(array)))
+
+
+@kernel(allocates=False)
+def _connection(state: LinkState, slot: int) -> int:
+    """The slot of the transfer's connection; -1 if it has that for itself."""
+    it = state.carried[state.slots[slot].operation]
+    line, plan = state.paths.line[it.path0 + slot - it.base], state.schedules.plans[it.plan]
+    return it.base + plan.transfers + plan.members + line if line >= 0 else -1
+
+
+@kernel(allocates=False)
+def take_line(state: LinkState, slot: int) -> bool:
+    """True: the connection is the transfer's from now on; False: others are before it, and it waits for its turn."""
+    at = _connection(state, slot)
+    if at < 0:
+        return True
+    line = state.slots[at]  # `waits`: 1 if it is in use; `hop`: the first that waits for it, or -1; `path`: the last
+    if line.waits == 0:
+        line.waits = 1
+        return True
+    state.slots[slot].line_next = -1
+    if line.hop < 0:
+        line.hop = slot
+    else:
+        state.slots[line.path].line_next = slot
+    line.path = slot
+    return False
+
+
+@kernel(allocates=False)
+def leave_line(state: LinkState, slot: int) -> int:
+    """The transfer has drained. Returns the one whose turn it is, or -1."""
+    at = _connection(state, slot)
+    if at < 0:
+        return -1
+    line = state.slots[at]
+    after = line.hop
+    if after < 0:
+        line.waits = 0
+    else:
+        line.hop = state.slots[after].line_next
+    return after
 
 
 @kernel(allocates=False)

@@ -31,14 +31,16 @@ def hop(state: LinkState, slot: int, size_bytes: int, lag_ns: int) -> None:
     if at + 1 == last:
         latency_ns = max(latency_ns + lag_ns, 0)
     link.carried_bytes += size_bytes
+    if state.paths.choices > 1:
+        link.coming -= 1
     it.hop += 1
     if state.costs.cut_through:
-        # Its tail cannot leave before it has come from the link before.
-        end_ns = max(begin_ns + np.int64(moving_ns), it.tail_ns)
-        it.tail_ns = end_ns + latency_ns
+        # Its tail cannot leave before it has come from the link before. A link that is faster than that one passes on
+        # other messages in between: it is taken for as long as the bytes need.
+        it.tail_ns = max(begin_ns + np.int64(moving_ns), it.tail_ns) + latency_ns
         put_event(state, slot, begin_ns + latency_ns)
     else:
-        end_ns = begin_ns + np.int64(moving_ns)
         put_event(state, slot, begin_ns + np.int64(latency_ns + moving_ns))
+    end_ns = begin_ns + np.int64(moving_ns)
     link.busy_ns += end_ns - begin_ns
     link.free_ns = end_ns

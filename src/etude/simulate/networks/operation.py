@@ -14,6 +14,7 @@ from etude.errors import ClusterError, UsageError
 
 I64 = NDArray[np.int64]
 Model = Literal["flow", "links"]
+Routing = Literal["static", "adaptive", "spray"]
 _MESSAGE = message()
 
 
@@ -32,6 +33,8 @@ class Operation:
     """What its bytes are to the links, in millionths: more than they are where a protocol adds flags."""
     lags: I64 | None = None
     """Of each transfer: ns more (or less) than the latency of its way."""
+    factors: I64 | None = None
+    """Of each transfer, on top of `wire_ppm` and in the same way."""
 
     @classmethod
     def message(cls, src: int, dst: int, size_bytes: int, flow: int = 0, **costs: Any) -> Operation:
@@ -51,12 +54,18 @@ class NetworkOptions:
     """Of `flow`: a rate stays as it is while it is off its fair share by less than this part. 0 is exact; 0.01 spares
     large runs most of the work. Links are never overbooked."""
 
+    routing: Routing = "static"
+    """Of several equal ways `static` takes the one that (from, to, flow) hashes to, `adaptive` the least loaded one
+    when a transfer sets off, and `spray` cuts a transfer evenly over all."""
+
     busy_factor: float = 1.0
     """On the time of a transfer's bytes, where its sender or receiver computes when it starts; in thousandths."""
 
     def __post_init__(self) -> None:
         if self.model not in ("flow", "links"):
             raise UsageError(f"unknown network model `{self.model}`", hint="known: flow, links")
+        if self.routing not in ("static", "adaptive", "spray"):
+            raise UsageError(f"unknown routing `{self.routing}`", hint="known: static, adaptive, spray")
         if self.endpoint_ns < 0 or self.reduce_bytes_per_s < 0:
             raise ClusterError("the endpoint delay or the rate of reductions is negative")
         if not 0 <= self.tolerance < 1:

@@ -7,11 +7,13 @@ ways; those with schedule and size in common share their bytes.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from etude.cost.schedules import Schedule
+from etude.cost.schedules import Schedule, chunked
 from etude.errors import UsageError
 from etude.kernels.heap import Queue, empty_queue
 from etude.machine.routes import Routes, common_switch
@@ -42,6 +44,10 @@ from etude.simulate.networks.state import (
 )
 
 FIRST_SLOTS: Final = 1 << 12
+_CHOICES: Final = 16
+"""Ways that adaptive routing looks at."""
+_MOST_WAYS: Final = 64
+"""Ways that a transfer is sprayed over, at most."""
 
 
 class _Column:
@@ -65,7 +71,7 @@ class _Column:
 
 _COLUMNS: Final = (
     *("src", "dst", "delay_ns", "has_deps", "put", "waits", "succ_start", "succ", "left", "touch_start", "touch"),
-    *("path_of", "path_start", "path_link", "sizes", "lags", "seats"),
+    *("path_of", "path_line", "path_start", "path_link", "sizes", "lags", "seats"),
 )
 
 
@@ -89,7 +95,7 @@ class Registry:
         self.columns = {name: _Column() for name in _COLUMNS}
         self.plans: dict[int, int] = {}
         self.kept: list[Schedule] = []  # ids of dead schedules could come again
-        self.plan_rows: list[tuple[int, int, int, int]] = []
+        self.plan_rows: list[tuple[int, int, int, int, int]] = []
         self.ways: dict[Hashable, int] = {}
         self.sizes: dict[tuple[int, int], int] = {}
         self.lags: dict[int, int] = {}
@@ -97,18 +103,24 @@ class Registry:
         self.seats: dict[bytes, int] = {}
         self.rows: list[tuple[int, ...]] = []  # in the order of CARRIED, without `place0`
         self.most_hops = 1
+        self.choices = _CHOICES if options.routing == "adaptive" and not topology.dimensions else 1
+        self.split: dict[tuple[int, int], Any] = {}
+        self.held: list[Any] = []  # what ids in `split` are of
+        self.equal_ways: dict[tuple[int, int], int] = {}
 
     # --- registering
 
     def register(self, operations: Sequence[Operation]) -> None:
         """Adds operations; they are numbered in order. The ways of all new ones are searched together."""
+        if self.options.routing == "spray" and not self.topology.dimensions:
+            operations = [self._sprayed(op) for op in operations]
         first = len(self.rows)
         self.rows += [()] * len(operations)
         single = [i for i, op in enumerate(operations) if op.schedule.algorithm == "message"]
         self._register_messages([operations[i] for i in single], [first + i for i in single])
         alone = set(single)
         asked: list[tuple[I64, I64, I64]] = []
-        new: list[tuple[Hashable, int]] = []
+        new: list[tuple[Hashable, int, int]] = []
         rest = [(first + i, op) for i, op in enumerate(operations) if i not in alone]
         keys = []
         for _, op in rest:
@@ -119,7 +131,7 @@ class Registry:
             if key not in self.ways:
                 self.ways[key] = -1
                 asked.append(self._pairs(op))
-                new.append((key, len(op.schedule)))
+                new.append((key, plan, len(op.schedule)))
             if (plan, op.size_bytes) not in self.sizes:
                 sizes = op.schedule.transfer_bytes(op.size_bytes)
                 self.sizes[plan, op.size_bytes] = self.columns["sizes"].add(sizes)
@@ -128,7 +140,42 @@ class Registry:
             left = op.schedule.members + len(op.schedule)
             size0 = self.sizes[key[0], op.size_bytes]
             place = (key[0], UNBORN, left, op.schedule.members, self.ways[key], size0)
-            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, self._lags(op.lags), self._seats(op))
+            self.rows[row] = (
+                *(*place, op.launch_ns, op.wire_ppm),
+                *(self._lags(op.lags), self._lags(op.factors), self._seats(op)),
+            )
+
+    def _sprayed(self, op: Operation) -> Operation:
+        """The operation in as many parts as there are ways between its members; what is in parts already stays so."""
+        s = op.schedule
+        ways = self._equal_ways(op) if len(s) and s.chunks == 1 and s.fixed_bytes is None else 1
+        if ways == 1:
+            return op
+        if (id(s), ways) not in self.split:
+            self.held.append(s)
+            self.split[id(s), ways] = replace(chunked(s, ways, ways), algorithm=f"{s.algorithm}, sprayed")
+        parts: dict[str, Any] = {}
+        for name in ("lags", "factors"):
+            each = getattr(op, name)
+            if each is not None and (id(each), ways) not in self.split:
+                self.held.append(each)
+                self.split[id(each), ways] = np.tile(each, ways)
+            parts[name] = None if each is None else self.split[id(each), ways]
+        return replace(op, schedule=self.split[id(s), ways], **parts)
+
+    def _equal_ways(self, op: Operation) -> int:
+        """Ways between the first member and the one with the most of them, of a few."""
+        self._check(op)
+        device = self.topology.device[np.asarray(op.members, np.int64)].astype(np.int64)
+        most = 1
+        for goal in {int(device[k]) for k in (1, len(device) // 2, -1)} - {int(device[0])}:
+            key = (int(device[0]), goal)
+            if key not in self.equal_ways:
+                src, dst = (np.full(_MOST_WAYS, v, np.int64) for v in key)
+                start, links = self.routes.paths(src, dst, np.arange(_MOST_WAYS))
+                self.equal_ways[key] = len({links[a:b].tobytes() for a, b in pairwise(start.tolist())})
+            most = max(most, self.equal_ways[key])
+        return most
 
     def _register_messages(self, messages: Sequence[Operation], rows: Sequence[int]) -> None:
         """Messages come in hundreds of thousands: all at once, nothing shared."""
@@ -142,10 +189,11 @@ class Registry:
             messages[i].schedule.transfer_bytes(messages[i].size_bytes)
         vertex = self.topology.device[pair].astype(np.int64)
         path0 = self._add_paths(vertex[:, 0], vertex[:, 1], np.array([op.flow for op in messages], np.int64))
+        self.columns["path_line"].add(np.full(len(messages), -1))
         size0 = self.columns["sizes"].add(size)
         for i, (row, op) in enumerate(zip(rows, messages, strict=True)):
             place = (self._plan(op.schedule), UNBORN, 3, 2, path0 + i, size0 + i)
-            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, -1, self._seats(op))
+            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, -1, -1, self._seats(op))
 
     def _lags(self, lags: I64 | None) -> int:
         if lags is None:
@@ -197,41 +245,84 @@ class Registry:
         count = np.bincount(member, minlength=everyone)
         base = add["touch"].add(transfer[np.lexsort((transfer, member))])
         add["touch_start"].add(base + np.cumsum(count) - count)
-        row = (first, len(s), add["left"].add(count), everyone)
+        row = (first, len(s), add["left"].add(count), everyone, self._most_lines(s))
         self.plans[id(schedule)] = len(self.plan_rows)
         self.plan_rows.append(row)
         self.kept.append(schedule)
         return len(self.plan_rows) - 1
 
+    def _most_lines(self, s: Schedule) -> int:
+        """Connections that may carry several transfers of the schedule, whatever the ways: 0 where none does."""
+        if self.options.model != "flow" or not len(s):
+            return 0
+        pair = s.src.astype(np.int64) * (s.members + s.helpers) + s.dst
+        each = pair * s.chunks + self._way(s.chunk.astype(np.int64))
+        moves = s.src != s.dst
+        return len(np.unique(each[moves])) if len(np.unique(pair[moves])) < moves.sum() else 0
+
+    def _lines(self, plan: int, path: I64) -> I64:
+        """The connection of each transfer: those that go the same way have one in common."""
+        if self.plan_rows[plan][4] == 0:
+            return np.full(len(path), -1)
+        s = self.kept[plan]
+        moves = np.flatnonzero(s.src != s.dst)
+        line = np.full(len(path), -1)
+        line[moves] = np.unique(path[moves], return_inverse=True)[1]
+        return line
+
     def _pairs(self, op: Operation) -> tuple[I64, I64, I64]:
         vertex = self.topology.device[np.asarray(op.members, np.int64)].astype(np.int64)
         if op.schedule.helpers:
-            helper = common_switch(self.topology, np.asarray(op.members))
-            vertex = np.concatenate((vertex, np.full(op.schedule.helpers, helper)))
+            vertex = np.concatenate((vertex, self._helpers(op)))
         way = op.flow + op.schedule.chunk.astype(np.int64)
         return vertex[op.schedule.src], vertex[op.schedule.dst], way
 
-    def _find_ways(self, asked: list[tuple[I64, I64, I64]], new: list[tuple[Hashable, int]]) -> None:
+    def _helpers(self, op: Operation) -> I64:
+        """The switch of each helper: the one nearest to all members that it exchanges something with."""
+        s, members = op.schedule, np.asarray(op.members, np.int64)
+        with_helper = np.concatenate((s.src[s.dst >= s.members], s.dst[s.src >= s.members]))
+        helper = np.concatenate((s.dst[s.dst >= s.members], s.src[s.src >= s.members])) - s.members
+        found = np.zeros(s.helpers, np.int64)
+        for h in range(s.helpers):
+            own = np.unique(with_helper[(helper == h) & (with_helper < s.members)])
+            found[h] = common_switch(self.topology, members[own] if len(own) else members, self.routes)
+        return found
+
+    def _find_ways(self, asked: list[tuple[I64, I64, I64]], new: list[tuple[Hashable, int, int]]) -> None:
         if not any(len(part) for part, _, _ in asked):
-            self.ways |= {key: 0 for key, _ in new}  # one member alone goes nowhere
+            self.ways |= {key: 0 for key, _, _ in new}  # one member alone goes nowhere
             return
         at = self._add_paths(*(np.concatenate(part) for part in zip(*asked, strict=True)))
-        for key, count in new:
-            self.ways[key] = at
-            at += count
+        path, done = self.columns["path_of"].parts[-1], 0
+        for key, plan, count in new:
+            self.ways[key] = at + done
+            self.columns["path_line"].add(self._lines(plan, path[done : done + count]))
+            done += count
+
+    def _way(self, flow: I64) -> I64:
+        """Flows that may go another way: in a grid only those between opposite devices of a ring."""
+        if not self.topology.dimensions:
+            return flow
+        return flow % 2 if any(d.split_ties for d in self.topology.dimensions) else np.zeros_like(flow)
 
     def _add_paths(self, src: I64, dst: I64, way: I64) -> int:
         """Ways of these pairs of vertices; equal ones are kept once. Returns where in `path_of` they begin."""
-        table = np.stack((src * len(self.topology.kind) + dst, np.zeros_like(way) if self.topology.dimensions else way))
-        order = np.lexsort(table)
+        table = np.stack((src * len(self.topology.kind) + dst, self._way(way)))
+        order = np.lexsort(table[::-1])
         new = np.append(True, (np.diff(table[:, order], axis=1) != 0).any(axis=0))
         which = np.empty(len(src), np.int64)
         which[order] = np.cumsum(new) - 1
         once = order[new]
-        start, found = self.routes.paths(src[once], dst[once], way[once])
+        if self.choices > 1:
+            many = [np.repeat(v[once], self.choices) for v in (src, dst)]
+            start, found = self.routes.paths(many[0], many[1], (way[once, None] + np.arange(self.choices)).ravel())
+        else:
+            start, found = self.routes.paths(src[once], dst[once], way[once])
         self.most_hops = max(self.most_hops, int(np.diff(start).max()))
         first = self.columns["path_start"].add(self.columns["path_link"].add(found) + start)
-        return self.columns["path_of"].add(first + which)
+        if self.choices > 1:
+            return self.columns["path_of"].add(first + which * self.choices)
+        return self.columns["path_of"].add(first + _first_alike(table[0, once], start, found)[which])
 
     # --- state
 
@@ -239,7 +330,7 @@ class Registry:
         """What the kernels take, before anything has happened. Its places are nobody's yet."""
         o, links, column = self.options, len(self.topology.src), {n: c.array() for n, c in self.columns.items()}
         plans = _table(PLAN, [(*row, -1) for row in self.plan_rows])
-        slots = max(slots, int((plans["transfers"] + plans["members"]).max(initial=1)))
+        slots = max(slots, int((plans["transfers"] + plans["members"] + plans["lines"]).max(initial=1)))
         carried, places = self._places()
         # Per us, so that a rate in whole bytes is exact where it is whole in bytes per us.
         reduce = round(o.reduce_bytes_per_s / 1e6)
@@ -253,7 +344,9 @@ class Registry:
             done=numbers[1],
             carried=carried,
             schedules=self._schedules(plans),
-            paths=Paths(column["path_of"], column["path_start"], column["path_link"]),
+            paths=Paths(
+                column["path_of"], column["path_line"], column["path_start"], column["path_link"], self.choices
+            ),
             amounts=Amounts(column["sizes"], column["lags"], column["seats"], self.instances),
             slots=np.zeros(slots, SLOT),
             events=empty_queue(slots),
@@ -290,6 +383,22 @@ class Registry:
         links = np.zeros(len(self.topology.src), LINK)
         links["latency_ns"], links["bytes_per_ns"] = self.topology.latency_ns, self.topology.bytes_per_s / 1e9
         return links
+
+
+def _first_alike(pair: I64, start: I64, links: Any) -> I64:
+    """Of each way the first of those between the same two ends over the same links. Equal pairs lie together."""
+    again = np.flatnonzero(np.append(False, np.diff(pair) == 0))
+    alike = np.arange(len(pair))
+    if len(again):
+        some = np.union1d(again, again - 1)
+        length = np.diff(start)[some]
+        rows = np.full((len(some), int(length.max()) + 1), -1, np.int64)
+        rows[:, 0] = pair[some]
+        column = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        rows[np.repeat(np.arange(len(some)), length), column + 1] = links[np.repeat(start[some], length) + column]
+        _, first, which = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+        alike[some] = some[first[which.ravel()]]
+    return alike
 
 
 def _table(kind: np.dtype[np.void], rows: Sequence[tuple[int, ...]]) -> Table:

@@ -25,15 +25,19 @@ def allocate(state: LinkState, operation: int) -> bool:
         plan.free = slots[base].free_next
     else:
         base = clock.top
-        if base + plan.transfers + plan.members > len(slots):
+        if base + plan.transfers + plan.members + plan.lines > len(slots):
             return False
-        clock.top += plan.transfers + plan.members
+        clock.top += plan.transfers + plan.members + plan.lines
     for t in range(plan.transfers):
         slots[base + t].waits = state.schedules.transfers[plan.transfer0 + t].waits
         slots[base + t].operation = operation
         state.events.place[base + t] = -1
     for m in range(plan.members):
         slots[base + plan.transfers + m].waits = state.schedules.members[plan.member0 + m].transfers
+    for k in range(plan.lines):
+        line = slots[base + plan.transfers + plan.members + k]
+        line.waits = 0
+        line.hop = -1
     state.carried[operation].base = base
     return True
 

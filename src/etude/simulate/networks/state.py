@@ -3,7 +3,8 @@
 An operation is a collective or a message. Those that are *timed* last a known time from the moment in which all have
 come; those that are *carried* are transfers over links. The analytic network is the one that carries nothing.
 
-A *slot* is one transfer of a live operation or, after those, one of its members.
+A *slot* is one transfer of a live operation or, after those, one of its members or, after those, one of its
+connections.
 """
 
 from __future__ import annotations
@@ -63,15 +64,16 @@ CARRIED: Final = _numbers(
     "launch_ns",  # before its first transfers
     "wire_ppm",  # what its bytes are to the links
     "lag0",  # -1: its transfers take the latency of their way
+    "factor0",  # -1: the bytes of its transfers are to the links as `wire_ppm` says
     "seat0",  # -1: nobody looks at what its members compute
     "place0",
 )
 PLACE: Final = _numbers("operation", "node", "came", "done_ns")
 """Of each member of each carried operation: its node or -1, 1 once that has come, when the network was done with it or
 -1."""
-PLAN: Final = _numbers("transfer0", "transfers", "member0", "members", "free")
-"""Of each schedule: where its transfers and members begin, and how many there are, helpers among them; `free` is a list
-of the slots of operations that ended."""
+PLAN: Final = _numbers("transfer0", "transfers", "member0", "members", "lines", "free")
+"""Of each schedule: where its transfers and members begin, and how many there are, helpers among them; the connections
+that it has at most; `free` is a list of the slots of operations that ended."""
 TRANSFER: Final = _numbers(
     "src",
     "dst",
@@ -94,6 +96,7 @@ SLOT: Final = np.dtype(
         ("tail_ns", np.int64),  # when its tail comes; of a flow its latency
         ("wire_bytes", np.float64),
         ("free_next", np.int64),
+        ("line_next", np.int64),  # who waits behind it on its connection, or -1
     ],
     align=True,
 )
@@ -104,6 +107,7 @@ LINK: Final = np.dtype(
         ("carried_bytes", np.int64),
         ("busy_ns", np.int64),
         ("free_ns", np.int64),  # of the model `links`: when it has passed on what it took
+        ("coming", np.int64),  # ... messages that chose it, with adaptive routing, and have not come to it yet
     ],
     align=True,
 )
@@ -196,18 +200,21 @@ class Schedules(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """Path p goes over link[start[p]:start[p + 1]]; transfer t of an operation takes path of[path0 + t]."""
+    """Path p goes over link[start[p]:start[p + 1]]; transfer t of an operation takes path of[path0 + t], or one of the
+    `choices` that begin there, on its connection line[path0 + t] (-1: on one that it has for itself)."""
 
     of: I64
+    line: I64
     start: I64
     link: I64
+    choices: int
 
 
 class Amounts(NamedTuple):
-    """Of the transfers of operations, from `size0` and `lag0` on; of their members, from `seat0` on."""
+    """Of the transfers of operations, from `size0`, `lag0` and `factor0` on; of their members, from `seat0` on."""
 
     size_bytes: I64
-    lag_ns: I64
+    lag_ns: I64  # here are the factors too
     seat: I64  # the instance of each member
     instances: Table  # of `Sharing`
 

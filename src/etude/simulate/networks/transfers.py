@@ -17,7 +17,7 @@ import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import take
-from etude.simulate.networks.flow import begin_flow, end_flow, share_out
+from etude.simulate.networks.flow import begin_flow, end_flow, leave_line, share_out, take_line
 from etude.simulate.networks.links import hop
 from etude.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
 from etude.simulate.networks.state import END, I64, LAND, MOVE, NEVER, START, UNBORN, WHOLE, FlowState, LinkState
@@ -46,6 +46,8 @@ def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> 
     wire = np.float64(size_bytes)
     if it.wire_ppm != WHOLE:
         wire *= it.wire_ppm / WHOLE
+    if it.factor0 >= 0:
+        wire *= amounts.lag_ns[it.factor0 + row - state.schedules.plans[it.plan].transfer0] / WHOLE
     if it.seat0 >= 0:
         transfer = state.schedules.transfers[row]
         for end in range(2):
@@ -57,12 +59,45 @@ def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> 
 
 @kernel(allocates=False)
 def _move(state: LinkState, flows: FlowState | None, slot: int) -> None:
-    """The transfer goes on to its next link, or to all links of its way."""
+    """The transfer goes on to its next link, or to all links of its way as soon as its connection is free."""
+    it = state.carried[state.slots[slot].operation]
+    if flows is None or state.amounts.size_bytes[it.size0 + slot - it.base] == 0 or take_line(state, slot):
+        _move_on(state, flows, slot)
+
+
+@kernel(allocates=False)
+def _load(state: LinkState, flows: FlowState | None, link: int, size_bytes: int) -> float:
+    """How long a link would have to do with one more of this size, if those that are on it were as large."""
+    it = state.links[link]
+    if flows is not None:
+        return (flows.links[link].active + 1) * size_bytes / it.bytes_per_ns
+    return max(it.free_ns - state.clock[0].now_ns, 0) + (it.coming + 1) * size_bytes / it.bytes_per_ns
+
+
+@kernel(allocates=False)
+def _least_loaded(state: LinkState, flows: FlowState | None, first: int, size_bytes: int) -> int:
+    """Of equal ways, which begin with `first`, the one whose links have the least to do; of these the first."""
+    best, least = first, np.inf
+    for path in range(first, first + state.paths.choices):
+        load = 0.0
+        for k in range(state.paths.start[path], state.paths.start[path + 1]):
+            load += _load(state, flows, state.paths.link[k], size_bytes)
+        if load < least:
+            best, least = path, load
+    for k in range(state.paths.start[best], state.paths.start[best + 1]):
+        state.links[state.paths.link[k]].coming += 1
+    return best
+
+
+@kernel(allocates=False)
+def _move_on(state: LinkState, flows: FlowState | None, slot: int) -> None:
     here, amounts = state.slots[slot], state.amounts
     it = state.carried[here.operation]
     transfer = slot - it.base
     size_bytes = amounts.size_bytes[it.size0 + transfer]
     if here.hop == 0:
+        if state.paths.choices > 1:
+            here.path = _least_loaded(state, flows, here.path, size_bytes)
         row = state.schedules.plans[it.plan].transfer0 + transfer
         here.wire_bytes = _wire_bytes(state, here.operation, row, size_bytes)
     lag_ns = amounts.lag_ns[it.lag0 + transfer] if it.lag0 >= 0 else 0
@@ -128,6 +163,9 @@ def _is_there(state: LinkState, flows: FlowState | None, slot: int) -> bool:
         here = state.slots[slot]
         if here.phase == MOVE:
             end_flow(state, flows, slot)
+            after = leave_line(state, slot)
+            if after >= 0:
+                _move_on(state, flows, after)
             here.phase = LAND
             if here.tail_ns > 0:
                 put_event(state, slot, state.clock[0].now_ns + here.tail_ns)

@@ -1,0 +1,92 @@
+"""Closed forms against the same algorithms carried out over links: ratio of `links` and `flow` to the closed form.
+
+    python benchmarks/validate_networks.py                      every algorithm, collective and topology
+    python benchmarks/validate_networks.py torus all_reduce     lines in which all the words stand
+
+One operation alone on its network: 1.00 is what the closed form says. Topologies have round figures (1 byte/ns a
+device and level, 10 ns a step) or are those of the catalogue.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from etude.cost.algorithms import ALGORITHMS
+from etude.cost.collectives import AUTO, choose
+from etude.cost.groups import group_shape
+from etude.errors import EtudeError
+from etude.machine import open_system
+from etude.machine.fabrics import topology_of_system
+from etude.machine.system import Device, Level, LevelKind, System
+from etude.model.schema import Collective
+from etude.simulate.networks import run_operations
+from etude.simulate.networks.carrier import Carrier, schedulable
+
+KINDS = [k for k in ALGORITHMS if k != Collective.REDUCE_SCATTER_BLOCK]
+SIZES = (1 << 16, 1 << 24)
+
+
+def toy(name: str, *levels: tuple[str, int, float]) -> System:
+    """Levels of (kind, size, bytes/ns)."""
+    made = [
+        Level(name=f"l{i}", kind=LevelKind(kind), size=size, bandwidth_bytes_per_s=rate * 1e9, latency_ns=10.0)
+        for i, (kind, size, rate) in enumerate(levels)
+    ]
+    return System(name=name, device=Device(name="toy"), levels=tuple(made))
+
+
+SYSTEMS: dict[str, tuple[System, int]] = {
+    "switch-8": (toy("switch-8", ("switch", 8, 1.0)), 8),
+    "full-8": (toy("full-8", ("full", 8, 1.0)), 8),
+    "ring-8": (toy("ring-8", ("ring", 8, 1.0)), 8),
+    "ring-6": (toy("ring-6", ("ring", 6, 1.0)), 6),
+    "mesh-8": (toy("mesh-8", ("mesh", 8, 1.0)), 8),
+    "torus-4x4": (toy("torus-4x4", ("ring", 4, 1.0), ("ring", 4, 1.0)), 16),
+    "mesh-4x4": (toy("mesh-4x4", ("mesh", 4, 1.0), ("mesh", 4, 1.0)), 16),
+    "torus-4x4x4": (toy("torus-4x4x4", *[("ring", 4, 1.0)] * 3), 64),
+    "tree-4x4": (toy("tree-4x4", ("switch", 4, 1.0), ("switch", 4, 1.0)), 16),
+    "nodes-4x4": (toy("nodes-4x4", ("switch", 4, 8.0), ("switch", 4, 1.0)), 16),
+    "dgx-h100 1 node": (open_system("dgx-h100"), 8),
+    "dgx-h100 4 nodes": (open_system("dgx-h100"), 32),
+    "fat-tree-h100 4 nodes": (open_system("fat-tree-h100"), 32),
+    "tpu-v6e 4x4": (open_system("tpu-v6e-pod").for_ranks(16), 16),
+}
+
+
+def ratios(system: System, ranks: int, kind: Collective, algorithm: str) -> Iterator[float]:
+    """`links` and `flow` over the closed form, for each size."""
+    topology, members = topology_of_system(system), np.arange(ranks)
+    shape = group_shape(system, members)
+    for size in SIZES if kind != Collective.BARRIER else (0, 0):
+        closed = int(choose(system, kind, [size], shape, algorithm).time_ns[0])
+        for model in ("links", "flow"):
+            carriage = Carrier(system, topology).collective(kind, size, members, shape, algorithm)
+            operation = carriage.operation(members, size)
+            yield run_operations(topology, [operation], model=model).end_ns / max(closed, 1)
+
+
+def main() -> None:
+    words, worst = sys.argv[1:], (1.0, "")
+    columns = [f"{model} {size >> 10} KiB" for size in SIZES for model in ("links", "flow")]
+    print(f"{'topology':24}{'collective':16}{'algorithm':18}" + "".join(f"{c:>17}" for c in columns))
+    for name, (system, ranks) in SYSTEMS.items():
+        for kind in KINDS:
+            for algorithm in (AUTO, *dict.fromkeys((*ALGORITHMS[kind], *schedulable(kind)))):
+                line = f"{name:24}{kind.name.lower():16}{algorithm:18}"
+                if not all(word in line for word in words):
+                    continue
+                try:
+                    found = list(ratios(system, ranks, kind, algorithm))
+                except EtudeError as problem:
+                    print(line + f"  {problem.problem}", flush=True)
+                    continue
+                worst = max(worst, (max(max(found), 1 / min(found)), line))
+                print(line + "".join(f"{r:17.2f}" for r in found), flush=True)
+    print(f"farthest from its closed form: {worst[0]:.2f} ({' '.join(worst[1].split())})")
+
+
+if __name__ == "__main__":
+    main()

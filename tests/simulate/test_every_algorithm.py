@@ -1,0 +1,107 @@
+"""Every algorithm of every collective in every network: alone on its links it takes what its closed form says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from etude.cost.algorithms import ALGORITHMS
+from etude.cost.collectives import AUTO, choose
+from etude.cost.groups import group_shape
+from etude.machine import open_system
+from etude.machine.fabrics import topology_of_system
+from etude.machine.system import System
+from etude.model.schema import Collective
+from etude.simulate.networks import run_operations
+from etude.simulate.networks.carrier import Carrier, schedulable
+from toy_systems import DEVICE, level, one_level
+
+AR, A2A = Collective.ALL_REDUCE, Collective.ALL_TO_ALL
+BOTH = pytest.mark.parametrize("model", ["links", "flow"])
+SWITCHED = {"in_switch_efficiency": 1.0}
+
+
+def grid(kind: str, *sizes: int) -> System:
+    return System(name="grid", device=DEVICE, levels=tuple(level(f"l{i}", kind, n) for i, n in enumerate(sizes)))
+
+
+def carried(system: System, ranks: int, kind: Collective, size: int, algorithm: str, model: str) -> int:
+    topology, members = topology_of_system(system), np.arange(ranks)
+    shape = group_shape(system, members)
+    carrier = Carrier(system, topology)
+    operation = carrier.collective(kind, size, members, shape, algorithm).operation(members, size)
+    assert not carrier.replaced
+    return run_operations(topology, [operation], model=model).end_ns
+
+
+@pytest.mark.parametrize("kind", list(ALGORITHMS))
+def test_closed_forms_and_schedules_have_the_same_algorithms(kind: Collective) -> None:
+    assert sorted(ALGORITHMS[kind]) == sorted(set(schedulable(kind)))
+
+
+SYSTEMS = {
+    "switch": (one_level("switch", 6, **SWITCHED), 1.25),
+    "full": (one_level("full", 6), 2.05),
+    "ring": (one_level("ring", 6), 1.35),
+    "mesh": (one_level("mesh", 5), 1.35),
+    "torus": (grid("ring", 4, 2), 1.6),
+    "nodes": (
+        System(
+            name="nodes",
+            device=DEVICE,
+            levels=(level("node", "switch", 4, gbyte_per_s=8.0, **SWITCHED), level("net", "switch", 2, **SWITCHED)),
+        ),
+        1.6,
+    ),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("name", list(SYSTEMS))
+def test_alone_it_takes_what_its_closed_form_says(name: str, model: str) -> None:
+    """Of a megabyte, where bytes count. How near depends on how a tree or a fan lies on the links."""
+    system, most = SYSTEMS[name]
+    most = (
+        max(most, 1.8) if model == "links" and len(system.levels) > 1 else most
+    )  # whole messages wait for one another
+    ranks, size, far = len(system), 1 << 20, {}
+    for kind in ALGORITHMS:
+        for algorithm in ALGORITHMS[kind] if kind != Collective.BARRIER else ():
+            if algorithm == "in_switch" and not all(v.in_switch_efficiency for v in system.levels):
+                continue
+            if algorithm in ("hierarchical", "rail") and kind == A2A and len(system.levels) == 1:
+                continue  # over two levels or not at all
+            shape = group_shape(system, range(ranks))
+            closed = int(choose(system, kind, [size], shape, algorithm).time_ns[0])
+            ratio = carried(system, ranks, kind, size, algorithm, model) / closed
+            if not 1 / most <= ratio <= most:
+                far[kind.name, algorithm] = round(ratio, 2)
+    assert not far
+
+
+@BOTH
+def test_a_torus_by_hand(model: str) -> None:
+    """16000 B on 4x4: half begins in each dimension. 3/4 of it over both links of 1 byte/ns, then 3/4 of a quarter."""
+    scatter = 6000 + 2 * 10 + 1500 + 2 * 10
+    assert carried(grid("ring", 4, 4), 16, AR, 16_000, "torus", model) == pytest.approx(2 * scatter, rel=0.005)
+    line = 2 * (6000 + 1500) + 2 * 3 * 10  # without wraps one link to each side, three steps
+    assert carried(grid("mesh", 4, 4), 16, AR, 16_000, "torus", model) == pytest.approx(2 * line, rel=0.005)
+
+
+@BOTH
+@pytest.mark.parametrize(("n", "blocks"), [(4, 2), (6, 4.5), (8, 8), (5, 3)])
+def test_an_exchange_loads_a_ring_evenly(n: int, blocks: float, model: str) -> None:
+    """Blocks of 1000 B over each link of half a byte/ns: pairs that are as far one way as the other go both."""
+    system, expected = one_level("ring", n), blocks * 2000 + n // 2 * 10
+    assert carried(system, n, A2A, n * 1000, "ring_both", model) == pytest.approx(expected, rel=0.03)
+    if model == "flow":
+        assert carried(system, n, A2A, n * 1000, "direct", model) == pytest.approx(expected, rel=0.03)
+
+
+@BOTH
+@pytest.mark.parametrize("ranks", [16, 32])
+def test_the_default_over_nodes_takes_what_its_closed_form_says(ranks: int, model: str) -> None:
+    dgx = open_system("dgx-h100").resized(64)
+    for size in (1 << 20, 1 << 26, 1 << 28):
+        closed = int(choose(dgx, AR, [size], range(ranks)).time_ns[0])
+        assert 0.75 < carried(dgx, ranks, AR, size, AUTO, model) / closed < 1.2
