@@ -183,7 +183,7 @@ def test_injected_faults_through_files(kind: str, seed: int, factor: float, tmp_
     assert answer(fault, found(recorded(etude.open(tmp_path)))) == ("silent" if kind == "none" else "named")
 
 
-@pytest.mark.parametrize("name", ["dp_tp_4p", "fsdp2_4p", "ddp_4p"])
+@pytest.mark.parametrize("name", ["dp_tp_4p", "fsdp2_4p", "pp_1f1b_4p"])
 def test_real_runs_that_nobody_disturbed_are_silent(name: str, shared: Path, tmp_path: Path) -> None:
     for file in (shared / "traces" / "torch_cpu").glob(f"{name}.rank*.kineto.json.gz"):
         os.symlink(file, tmp_path / file.name)

@@ -69,6 +69,8 @@ class Links:
                 step_ns = rounded_to(np.rint(np.exp(log[mine])).astype(np.int64))
                 profiles = profile(unit[mine], key[mine], segment[mine], log[mine], shape, step_ns=step_ns)
                 named = [one for one in slower_units(profiles, least) if not (itself and one.whole)]
+                if not self.segments.by_step:  # less than half of a run may be a part of one step
+                    named = [one for one in named if 2 * one.segments(shape[2]).sum() >= shape[2]]
                 causes = list(self._causes(named, profiles))
                 left = standing_out([cause.slow for cause in causes], len(np.unique(unit[mine])))
                 yield from (cause for cause in causes if cause.slow in left)
