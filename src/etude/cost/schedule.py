@@ -161,6 +161,13 @@ class ScheduleBuilder:
         )  # fmt: skip
 
 
+def message() -> Schedule:
+    """One message from member 0 to member 1."""
+    build = ScheduleBuilder()
+    build.add(0, 1, 0, 1)
+    return build.schedule(Collective.NONE, "message", 2, owners=1, blocks=1)
+
+
 def chunked(one: Schedule, chunks: int, window: int = 2) -> Schedule:
     """The schedule once for each of `chunks` equal parts of the data.
 
