@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from etude.cost.collectives import AUTO, choose, table
+from etude.cost.collectives import AUTO, choose, schedule, table
 from etude.cost.collectives.table import ALGORITHMS, BY_COLLECTIVE
 from etude.cost.groups import group_shape
 from etude.machine import open_system
@@ -18,6 +18,7 @@ from etude.machine.system import System
 from etude.model.schema import Collective
 from etude.simulate.networks import run_operations
 from etude.simulate.networks.carrier import Carrier, schedulable
+from symbolic import assert_right
 from toy_systems import DEVICE, level, one_level
 
 AR, A2A = Collective.ALL_REDUCE, Collective.ALL_TO_ALL
@@ -58,6 +59,8 @@ def test_one_more_is_a_file_and_a_line(model: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(ALGORITHMS, "star", file["ALGORITHM"])
     for kind in (AR, Collective.BARRIER):
         monkeypatch.setitem(BY_COLLECTIVE, kind, BY_COLLECTIVE[kind] | {"star": file["ALGORITHM"]})
+    for n in range(1, 8):
+        assert_right(schedule(AR, "star", n), n)
     system = one_level("switch", 4)
     assert choose(system, AR, [1000], range(4), "star").time_ns.tolist() == [2 * (3000 + 10)]
     assert carried(system, 4, AR, 1000, "star", model) == 2 * (3000 + 10)

@@ -215,11 +215,6 @@ class Options:
         given = self.collective.get(what.name.lower(), AUTO)
         return given if isinstance(given, str) else AUTO
 
-    def closed_form(self, what: Collective) -> str:
-        """The algorithm whose closed form is asked for. On links there may be a schedule of a name that has none."""
-        name = self.algorithm(what)
-        return AUTO if self._has_links and name not in BY_COLLECTIVE.get(what, ()) else name
-
     @property
     def slow_pairs(self) -> list[tuple[tuple[int, int], float]]:
         """Pairs of ranks between which an operation as a whole is slower: where there are no links to be slow."""
@@ -258,7 +253,6 @@ class Options:
 
 
 def _check_name(name: str, what: Collective, algorithm: str) -> None:
-    """Refuses what no network has; what the one asked for lacks is said by that."""
     there = (AUTO, *BY_COLLECTIVE.get(what, ()))
     if algorithm not in there:
         raise UsageError(

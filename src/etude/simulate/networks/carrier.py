@@ -34,7 +34,7 @@ from etude.simulate.networks.state import WHOLE
 I64 = NDArray[np.int64]
 
 _PLAIN: Final = ("ring", "direct", "dissemination")
-"""Taken, the first that there is, where the algorithm has no schedule."""
+"""Taken, the first that there is, where the algorithm does not fit the group."""
 _LIKE: Final = {"torus": "ring_both"}
 _RINGS: Final = ("ring", "ring_both")
 _FROM_ONE: Final = (*ROOTED, Collective.GATHER, Collective.SCATTER)
