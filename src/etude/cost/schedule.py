@@ -132,7 +132,7 @@ class ScheduleBuilder:
         shape = src.shape
         columns = [np.broadcast_to(np.asarray(v, np.int64), shape).ravel() for v in (src, dst, first, count)]
         self.columns.append((*columns, np.full(src.size, put, np.uint8), np.full(src.size, stride, np.int64)))
-        if after is not None:
+        if after is not None and src.size:
             wait = np.asarray(after, np.int64)
             self.rows.append((self.size, wait.reshape(src.size, -1)))
         ids = np.arange(self.size, self.size + src.size).reshape(shape)
