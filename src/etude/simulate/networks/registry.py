@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from etude.cost.schedules import Schedule, chunked
+from etude.cost.schedule import Schedule, chunked
 from etude.errors import UsageError
 from etude.kernels.heap import Queue, empty_queue
 from etude.machine.routes import Routes, common_switch
