@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.cost.schedules import schedule
+from etude.cost.collectives import schedule
 from etude.generate import MicroOptions, micro
 from etude.machine import open_system
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import AUTO, choose
+from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import group_shape
 from etude.errors import EtudeError
 from etude.machine import open_system
@@ -25,7 +25,7 @@ from etude.model.schema import Collective
 from etude.simulate.networks import run_operations
 from etude.simulate.networks.carrier import Carrier, schedulable
 
-KINDS = [k for k in ALGORITHMS if k != Collective.REDUCE_SCATTER_BLOCK]
+KINDS = [k for k in BY_COLLECTIVE if k != Collective.REDUCE_SCATTER_BLOCK]
 SIZES = (1 << 16, 1 << 24)
 
 
@@ -74,7 +74,7 @@ def main() -> None:
     print(f"{'topology':24}{'collective':16}{'algorithm':18}" + "".join(f"{c:>17}" for c in columns))
     for name, (system, ranks) in SYSTEMS.items():
         for kind in KINDS:
-            for algorithm in (AUTO, *dict.fromkeys((*ALGORITHMS[kind], *schedulable(kind)))):
+            for algorithm in (AUTO, *dict.fromkeys((*BY_COLLECTIVE[kind], *schedulable(kind)))):
                 line = f"{name:24}{kind.name.lower():16}{algorithm:18}"
                 if not all(word in line for word in words):
                     continue

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from etude.cost.schedules import Schedule
+from etude.cost.schedule import Schedule
 from etude.machine.routes import Routes, common_switch
 from etude.machine.topology import Topology
 from etude.simulate.networks import Operation

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from etude.cost.schedules import Put, Schedule
+from etude.cost.schedule import Put, Schedule
 from etude.model.schema import Collective
 
 Blocks = dict[int, frozenset[int]]

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import choose, collective_time_ns, collectives_time_ns, p2p_time_ns
+from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import group_shape
 from etude.errors import UsageError
 from etude.machine import open_system, system_names
@@ -157,7 +157,7 @@ def test_the_ramp_is_a_root_first_and_a_line_after() -> None:
 
 
 def test_a_group_of_one_costs_nothing() -> None:
-    for kind in ALGORITHMS:
+    for kind in BY_COLLECTIVE:
         assert ns(one_level("switch", 4), kind, 10**9, 1, "auto") == 0
 
 
@@ -218,7 +218,7 @@ def test_other_rails_are_reached_through_the_node() -> None:
 # ---- properties
 
 SYSTEMS = st.sampled_from(system_names())
-KINDS = st.sampled_from(sorted(ALGORITHMS))
+KINDS = st.sampled_from(sorted(BY_COLLECTIVE))
 
 
 @settings(deadline=None, max_examples=150)
@@ -226,7 +226,7 @@ KINDS = st.sampled_from(sorted(ALGORITHMS))
 def test_more_bandwidth_is_never_slower(name: str, kind: Collective, n: int, size: int, data: st.DataObject) -> None:
     target = open_system(name)
     ranks = data.draw(st.lists(st.integers(0, len(target) - 1), min_size=n, max_size=n, unique=True))
-    algorithm = data.draw(st.sampled_from(sorted(set(ALGORITHMS[kind]) - {"in_switch", "torus"})))
+    algorithm = data.draw(st.sampled_from(sorted(set(BY_COLLECTIVE[kind]) - {"in_switch", "torus"})))
     which = data.draw(st.integers(0, len(target.levels) - 1))
     wider = replace(
         target.levels[which],
@@ -259,7 +259,7 @@ def test_a_ring_all_reduce_moves_2_n_minus_1_over_n_of_the_bytes(n: int) -> None
 def test_nothing_beats_the_injection_port(n: int, kind: str, data: st.DataObject) -> None:
     """Every byte of a scatter and of a gather goes through a port once, whatever the algorithm."""
     target = one_level(kind, n, latency_ns=0.0)
-    algorithm = data.draw(st.sampled_from(sorted(set(ALGORITHMS[AR]) - {"in_switch", "torus"})))
+    algorithm = data.draw(st.sampled_from(sorted(set(BY_COLLECTIVE[AR]) - {"in_switch", "torus"})))
     assert ns(target, AR, 1000 * n, n, algorithm) >= 2 * (n - 1) * 1000
 
 

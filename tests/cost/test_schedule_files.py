@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from etude.cost.collectives import schedule
 from etude.cost.schedule_files import from_job, from_msccl
-from etude.cost.schedules import schedule
 from etude.errors import ClusterError, CycleError, MismatchError
 from etude.machine.topology import Wire, ring
 from etude.model.build import TraceBuilder, job_of

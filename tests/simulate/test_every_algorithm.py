@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
-from etude.cost.algorithms import ALGORITHMS
-from etude.cost.collectives import AUTO, choose
+from etude.cost.collectives import AUTO, choose, schedule, table
+from etude.cost.collectives.table import ALGORITHMS, BY_COLLECTIVE
 from etude.cost.groups import group_shape
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
@@ -14,6 +18,7 @@ from etude.machine.system import System
 from etude.model.schema import Collective
 from etude.simulate.networks import run_operations
 from etude.simulate.networks.carrier import Carrier, schedulable
+from symbolic import assert_right
 from toy_systems import DEVICE, level, one_level
 
 AR, A2A = Collective.ALL_REDUCE, Collective.ALL_TO_ALL
@@ -34,9 +39,32 @@ def carried(system: System, ranks: int, kind: Collective, size: int, algorithm: 
     return run_operations(topology, [operation], model=model).end_ns
 
 
-@pytest.mark.parametrize("kind", list(ALGORITHMS))
-def test_closed_forms_and_schedules_have_the_same_algorithms(kind: Collective) -> None:
-    assert sorted(ALGORITHMS[kind]) == sorted(set(schedulable(kind)))
+def test_every_file_of_an_algorithm_is_in_the_table() -> None:
+    files = Path(table.__file__).parent.glob("*.py")
+    assert {f.stem for f in files if "\nALGORITHM: " in f.read_text("utf-8")} == set(ALGORITHMS)
+
+
+@pytest.mark.parametrize("kind", list(BY_COLLECTIVE))
+def test_networks_carry_out_what_has_a_closed_form(kind: Collective) -> None:
+    assert schedulable(kind) == list(BY_COLLECTIVE[kind])
+
+
+@BOTH
+def test_one_more_is_a_file_and_a_line(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worked example of CONTRIBUTING.md: 1000 B of each of three into one port of 1 byte/ns, and out again."""
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text("utf-8")
+    (code,) = re.findall(r'```python\n("""Star.*?)```', text, re.DOTALL)
+    file: dict[str, Any] = {}
+    exec(code, file)
+    monkeypatch.setitem(ALGORITHMS, "star", file["ALGORITHM"])
+    for kind in (AR, Collective.BARRIER):
+        monkeypatch.setitem(BY_COLLECTIVE, kind, BY_COLLECTIVE[kind] | {"star": file["ALGORITHM"]})
+    for n in range(1, 8):
+        assert_right(schedule(AR, "star", n), n)
+    system = one_level("switch", 4)
+    assert choose(system, AR, [1000], range(4), "star").time_ns.tolist() == [2 * (3000 + 10)]
+    assert carried(system, 4, AR, 1000, "star", model) == 2 * (3000 + 10)
+    assert carried(system, 4, Collective.BARRIER, 0, "star", model) == 2 * 10
 
 
 SYSTEMS = {
@@ -65,8 +93,8 @@ def test_alone_it_takes_what_its_closed_form_says(name: str, model: str) -> None
         max(most, 1.8) if model == "links" and len(system.levels) > 1 else most
     )  # whole messages wait for one another
     ranks, size, far = len(system), 1 << 20, {}
-    for kind in ALGORITHMS:
-        for algorithm in ALGORITHMS[kind] if kind != Collective.BARRIER else ():
+    for kind in BY_COLLECTIVE:
+        for algorithm in BY_COLLECTIVE[kind] if kind != Collective.BARRIER else ():
             if algorithm == "in_switch" and not all(v.in_switch_efficiency for v in system.levels):
                 continue
             if algorithm in ("hierarchical", "rail") and kind == A2A and len(system.levels) == 1:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from etude.cost.schedules import chunked, message
+from etude.cost.schedule import chunked, message
 from etude.errors import ClusterError, UsageError
 from etude.machine import open_system
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos, topology_of_system

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from etude.cost.schedules import known, schedule
+from etude.cost.collectives.schedules import known, schedule
 from etude.errors import ClusterError, UsageError
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
 from etude.machine.topology import Topology, VertexKind, Wire, full, product, ring, switch, topology_of, torus

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import etude
-from etude.cost.schedules import known, schedule
+from etude.cost.collectives.schedules import known, schedule
 from etude.errors import DeadlockError, UsageError
 from etude.machine.fabrics import topology_of_system
 from etude.model.build import TraceBuilder, job_of

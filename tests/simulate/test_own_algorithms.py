@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from etude.cli import main
-from etude.cost.schedules import schedule
+from etude.cost.collectives import schedule
 from etude.errors import ClusterError, MismatchError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job

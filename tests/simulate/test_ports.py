@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from etude.cost.schedules import schedule
+from etude.cost.collectives import schedule
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.faults import with_faults

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from etude.cost.schedules import schedule
+from etude.cost.collectives import schedule
 from etude.errors import UsageError
 from etude.machine import open_system
 from etude.machine.fabrics import fat_tree

@@ -132,7 +132,7 @@ class ScheduleBuilder:
         shape = src.shape
         columns = [np.broadcast_to(np.asarray(v, np.int64), shape).ravel() for v in (src, dst, first, count)]
         self.columns.append((*columns, np.full(src.size, put, np.uint8), np.full(src.size, stride, np.int64)))
-        if after is not None:
+        if after is not None and src.size:
             wait = np.asarray(after, np.int64)
             self.rows.append((self.size, wait.reshape(src.size, -1)))
         ids = np.arange(self.size, self.size + src.size).reshape(shape)
@@ -159,6 +159,13 @@ class ScheduleBuilder:
             put=put.astype(np.uint8), chunk=np.zeros(self.size, np.int32), delay_ns=np.zeros(self.size, np.int64),
             dep_start=start, dep=what[np.argsort(who, kind="stable")].astype(np.int32), **more,
         )  # fmt: skip
+
+
+def message() -> Schedule:
+    """One message from member 0 to member 1."""
+    build = ScheduleBuilder()
+    build.add(0, 1, 0, 1)
+    return build.schedule(Collective.NONE, "message", 2, owners=1, blocks=1)
 
 
 def chunked(one: Schedule, chunks: int, window: int = 2) -> Schedule:

@@ -184,7 +184,7 @@ def _collective_times(
             members = members_of(lowered.job, lowered.matching, groups, int(of_op[mine[0]]))
             time_ns[mine] = alone_ns(system, own, members, sizes)[back.reshape(-1)]
             continue
-        algorithm = lowered.options.closed_form(what)
+        algorithm = lowered.options.algorithm(what)
         time_ns[mine] = collective_time_ns(system, what, sizes, shape, algorithm)[back.reshape(-1)]
     notes += _own_notes(lowered, of_op, kind)
     if groups.partial.any():

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from etude.cost.algorithms import ALGORITHMS
 from etude.cost.collectives import AUTO
-from etude.cost.schedules import Schedule, known
+from etude.cost.collectives.table import BY_COLLECTIVE
+from etude.cost.schedule import Schedule
 from etude.errors import UsageError
 from etude.machine.system import System
 from etude.model.schema import Collective
@@ -215,11 +215,6 @@ class Options:
         given = self.collective.get(what.name.lower(), AUTO)
         return given if isinstance(given, str) else AUTO
 
-    def closed_form(self, what: Collective) -> str:
-        """The algorithm whose closed form is asked for. On links there may be a schedule of a name that has none."""
-        name = self.algorithm(what)
-        return AUTO if self._has_links and name not in ALGORITHMS.get(what, ()) else name
-
     @property
     def slow_pairs(self) -> list[tuple[tuple[int, int], float]]:
         """Pairs of ranks between which an operation as a whole is slower: where there are no links to be slow."""
@@ -258,11 +253,11 @@ class Options:
 
 
 def _check_name(name: str, what: Collective, algorithm: str) -> None:
-    """Refuses what no network has; what the one asked for lacks is said by that."""
-    formulas, carried = ALGORITHMS.get(what, {}), known().get(what.name.lower(), [])
-    if algorithm not in (AUTO, *formulas, *carried):
-        both = ", ".join(dict.fromkeys((AUTO, *formulas, *carried)))
-        raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {both}; or a file: .xml, .et")
+    there = (AUTO, *BY_COLLECTIVE.get(what, ()))
+    if algorithm not in there:
+        raise UsageError(
+            f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}; or a file: .xml, .et"
+        )
 
 
 def _check_own(name: str, what: Collective, plans: list[Schedule]) -> None:

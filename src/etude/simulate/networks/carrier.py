@@ -8,21 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost import trees
-from etude.cost.algorithms import ALGORITHMS, in_line, reduces_in_switch
 from etude.cost.collectives import AUTO, choose, p2p_start_ns, p2p_time_ns, start_ns
+from etude.cost.collectives.in_switch import reduces_in_switch
+from etude.cost.collectives.plan import ROOTED, in_line
+from etude.cost.collectives.schedules import laid_out
+from etude.cost.collectives.steps import MOST_TRANSFERS
+from etude.cost.collectives.table import ALGORITHMS, BY_COLLECTIVE
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedules import Schedule, chunked, known, message, schedule
+from etude.cost.schedule import Schedule, chunked, message
 from etude.errors import ClusterError, UsageError
 from etude.machine.fabrics import topology_of_system
 from etude.machine.routes import Routes, common_switch
-from etude.machine.system import LINED, LevelKind, System
+from etude.machine.system import LINED, System
 from etude.machine.topology import Topology
 from etude.model.schema import Collective
 from etude.simulate.networks.messages import Messages
@@ -33,17 +35,13 @@ from etude.simulate.networks.state import WHOLE
 I64 = NDArray[np.int64]
 
 _PLAIN: Final = ("ring", "direct", "dissemination")
-"""Taken, the first that there is, where the algorithm has no schedule."""
+"""Taken, the first that there is, where the algorithm does not fit the group."""
 _LIKE: Final = {"torus": "ring_both"}
-_NESTED: Final = ("hierarchical", "rail", "torus")
 _RINGS: Final = ("ring", "ring_both")
-_ROOTED: Final = (Collective.BROADCAST, Collective.REDUCE)
-_FROM_ONE: Final = (*_ROOTED, Collective.GATHER, Collective.SCATTER)
+_FROM_ONE: Final = (*ROOTED, Collective.GATHER, Collective.SCATTER)
 _MOST_CHUNKS: Final = 64
 _CHUNKS_A_HOP: Final = 8
 """Of a long chain there are more, or its filling would count."""
-_MOST_TRANSFERS: Final = 1 << 20
-"""Of one schedule, where there is a choice."""
 _MOST_WAYS: Final = 16
 
 
@@ -86,7 +84,7 @@ class Carrier:
         name, there = what.name.lower(), schedulable(what)
         size = 0 if what == Collective.BARRIER else size
         asked = algorithm != AUTO
-        if asked and algorithm not in there and algorithm not in ALGORITHMS[what]:
+        if asked and algorithm not in there:
             raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}")
         if not asked:
             algorithm = str(choose(self.system, what, [size], shape).algorithm[0])
@@ -104,56 +102,20 @@ class Carrier:
         protocol, start, chunks = start_ns(self.system, what, size, shape, take)
         chunks = self._chunks(what, take, size, shape, protocol, chunks)
         ways = max(self._ways(members), self._tied(what, take))
-        more = self._layout(what, take, shape, members, dims)
+        layout = ALGORITHMS[take].layout(self.system, what, shape, dims)
         if tiers:
-            more["inner"] = ["in_switch"] * len(dims)
+            layout = replace(layout, inner=["in_switch"] * len(dims))
         chunks = max(chunks, ways)
-        key = (what, take, len(members), repr(more), chunks)
+        key = (what, take, len(members), repr(layout), chunks)
         if key not in self.made:
-            self.made[key] = schedule(what, take, len(members), chunks=chunks, window=max(self.window, ways), **more)
+            self.made[key] = laid_out(what, take, len(members), layout, chunks, max(self.window, ways))
         plan = self.made[key]
         lags = self._lags(key, plan, members, protocol, self._messages(plan, take, what))
         wire = self._wire(what, take, shape, protocol)
         return Carriage(plan, start, wire, lags, self._factors(plan, members, take))
 
-    def _layout(
-        self, what: Collective, take: str, shape: GroupShape, members: I64, dims: tuple[int, ...]
-    ) -> dict[str, Any]:
-        """Rings and trees so that every member's port carries its part of what leaves a unit."""
-        if take in _NESTED and what == Collective.ALL_TO_ALL:
-            return {"dims": (dims[0], len(members) // dims[0])}
-        if take in _NESTED:
-            return {"dims": dims, "inner": [self._inner(span, take) for span in shape.spans]}
-        if take == "ring_both" and len(shape.spans) == 1 and self._in_line(shape.spans[0]):
-            return {"line": True}
-        if take == "tree" and len(dims) > 1 and what != Collective.GATHER and what != Collective.SCATTER:
-            return {"dims": (dims[0], len(members) // dims[0])}
-        if take in _RINGS and what != Collective.ALL_TO_ALL:
-            orders = self._orders(shape, len(members), dims)
-            if len(orders) > 1 and (what in _ROOTED or 2 * len(orders) * len(members) ** 2 <= _MOST_TRANSFERS):
-                return {"orders": orders}
-        return {}
-
     def _in_line(self, span: GroupSpan) -> bool:
         return in_line(self.system.levels[span.level], span)
-
-    def _inner(self, span: GroupSpan, take: str) -> str:
-        """How a reduce-scatter or an all-gather goes along one level: as the closed form says."""
-        level = self.system.levels[span.level]
-        if level.kind in LINED:
-            return "line" if self._in_line(span) else "ring_both"
-        if level.kind == LevelKind.FULL:
-            return "direct"
-        return "in_switch" if take == "hierarchical" and reduces_in_switch(level, span) else "ring"
-
-    def _orders(self, shape: GroupShape, n: int, dims: tuple[int, ...]) -> list[list[int]]:
-        """Rings that leave a unit through another member each, or that use other links of a full mesh each."""
-        if len(dims) > 1:
-            member, local = np.arange(n), dims[0]
-            return [((member + turn) % local + member // local * local).tolist() for turn in range(local)]
-        if len(shape.spans) == 1 and self.system.levels[shape.spans[0].level].kind == LevelKind.FULL:
-            return trees.rings_of_full(n)
-        return [list(range(n))]
 
     def own(self, plan: Schedule, members: I64) -> Carriage:
         """An algorithm that the user brought: its transfers, with the launch and the steps of a protocol."""
@@ -170,8 +132,11 @@ class Carrier:
         rings = any(level.kind in LINED for level in self.system.levels)
         plain = ("ring_both", *plain) if rings and "ring" in plain else plain
         for take in (algorithm, _LIKE.get(algorithm, ""), *plain):
-            nested = take not in _NESTED or len(dims) > 1 or (len(dims) == 1 and "halving_doubling" in there)
-            if take in there and nested and (take != "in_switch" or self._switch(members)):
+            if take not in there:
+                continue
+            alone = len(dims) == 1 and "halving_doubling" in there
+            fits = not ALGORITHMS[take].nested or len(dims) > 1 or alone
+            if fits and (take != "in_switch" or self._switch(members)):
                 return take
         return ""
 
@@ -193,7 +158,7 @@ class Carrier:
         about two steps: smaller ones would leave it idle. The rest as in closed form."""
         if take == "ring_both" and what == Collective.ALL_TO_ALL and any(map(self._in_line, shape.spans)):
             return _MOST_CHUNKS if len(shape.spans) == 1 and shape.size <= _MOST_CHUNKS else chunks
-        passed_on = take in ("tree", "in_switch") or (take in _RINGS and what in _ROOTED)
+        passed_on = take in ("tree", "in_switch") or (take in _RINGS and what in ROOTED)
         if not passed_on or not shape.spans:
             return chunks
         level = self.system.levels[shape.spans[0].level]
@@ -201,13 +166,14 @@ class Carrier:
         fraction = self.system.collectives.used()[protocol].bandwidth_fraction
         most = size / (level.rate_bytes_per_ns * fraction * step * 2 / self.window)
         hops = shape.size if take in _RINGS else 1
-        at_most = min(max(_MOST_CHUNKS, _CHUNKS_A_HOP * hops), max(_MOST_TRANSFERS // (4 * shape.size), _MOST_CHUNKS))
+        at_most = min(max(_MOST_CHUNKS, _CHUNKS_A_HOP * hops), max(MOST_TRANSFERS // (4 * shape.size), _MOST_CHUNKS))
         return 1 << int(np.log2(np.clip(most, 1, at_most)))
 
     def _messages(self, plan: Schedule, take: str, what: Collective) -> I64 | None:
         """Where a member posts messages to many one by one: how long the posts before each take."""
         each = self.system.collectives.message_ns
-        if not each or not (take in ("direct", "one_shot") or (take in _NESTED and what == Collective.ALL_TO_ALL)):
+        made = ALGORITHMS[take]
+        if not each or not (made.straight or (made.nested and what == Collective.ALL_TO_ALL)):
             return None
         one = len(plan) // plan.chunks
         phase = (np.diff(plan.dep_start)[:one] > 0).astype(np.int64)
@@ -235,7 +201,7 @@ class Carrier:
         every = 2 if what in _FROM_ONE else 4  # all pairs of a ring of 4, 8, ... are as many one way as the other
         rings = [d for d in self.topology.dimensions if d.split_ties and d.shape == "ring" and d.size > 2]
         odd = any(d.size % 2 == 0 and (every == 2 or d.size % every) for d in rings)
-        return 2 if odd and take in ("direct", "one_shot") else 1
+        return 2 if odd and ALGORITHMS[take].straight else 1
 
     def _wire(self, what: Collective, take: str, shape: GroupShape, protocol: str) -> int:
         factor = 1 / self.system.collectives.used()[protocol].bandwidth_fraction
@@ -348,11 +314,6 @@ def alone_ns(system: System, plan: Schedule, members: I64, sizes: I64) -> I64:
     return times
 
 
-@cache
 def schedulable(what: Collective) -> list[str]:
-    """Algorithms that have a schedule."""
-    table = known()
-    if what == Collective.REDUCE_SCATTER_BLOCK:
-        what = Collective.REDUCE_SCATTER
-    there = table.get(what.name.lower(), [])
-    return [*there, *table["all_reduce"]] if what == Collective.BARRIER else there
+    """Algorithms that carry it out."""
+    return list(BY_COLLECTIVE.get(what, ()))

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.schedules import Schedule, message
+from etude.cost.schedule import Schedule, message
 from etude.errors import ClusterError, UsageError
 
 I64 = NDArray[np.int64]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from etude.cost.schedules import Schedule, chunked, message
+from etude.cost.schedule import Schedule, chunked, message
 from etude.errors import UsageError
 from etude.kernels.heap import Queue, empty_queue
 from etude.machine.routes import Routes, common_switch

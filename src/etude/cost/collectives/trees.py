@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from etude.cost.schedule import I64
+from etude.cost.collectives.steps import BROADCAST, SCATTER, owned
+from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.model.schema import Collective
 
 
 def double_tree(n: int) -> list[I64]:
@@ -107,3 +110,53 @@ def by_depth(parent: I64) -> list[int]:
             raise AssertionError("a tree with a circle")
         depth[known] = depth[parent[known]] + 1
     return np.argsort(depth, kind="stable").tolist()
+
+
+def up(build: ScheduleBuilder, parent: Any, first: int, count: int, ready: dict[int, list[int]]) -> None:
+    """Sums travel to the root; `ready[m]` gathers what member m waits for."""
+    for m in reversed(by_depth(parent)):
+        if parent[m] >= 0:
+            sent = build.add([m], [parent[m]], first, count, after=[ready.get(m, [-1])], put=Put.REDUCE)
+            ready.setdefault(int(parent[m]), []).append(int(sent[0]))
+
+
+def down(build: ScheduleBuilder, parent: Any, first: int, count: int, ready: dict[int, list[int]]) -> None:
+    for m in by_depth(parent):
+        if parent[m] >= 0:
+            waits = ready.get(int(parent[m]), [-1])
+            sent = build.add([parent[m]], [m], first, count, after=[waits])
+            ready[m] = [int(sent[0])]
+
+
+def rooted(collective: Collective, algorithm: str, n: int, root: int, parents: Sequence[I64]) -> Schedule:
+    """A broadcast or a reduction: an equal part of the data along each of these trees."""
+    build = ScheduleBuilder()
+    go = down if collective == BROADCAST else up
+    for part, parent in enumerate(parents):
+        go(build, parent, part, 1, {})
+    return build.schedule(collective, algorithm, n, owners=1, blocks=len(parents), root=root)
+
+
+def straight(n: int, root: int) -> I64:
+    """All right below the root."""
+    return np.where(np.arange(n) == root, -1, root)
+
+
+def parts(collective: Collective, algorithm: str, n: int, root: int, parent: I64, counts: I64) -> Schedule:
+    """A gather or a scatter: `counts[k]` parts, from that of the k-th member after the root on, to or from it."""
+    build = ScheduleBuilder()
+    relative = (np.arange(n) - root) % n
+    order = by_depth(parent)
+    ready: dict[int, list[int]] = {}
+    for m in order if collective == SCATTER else reversed(order):
+        if parent[m] < 0:
+            continue
+        low = int(relative[m])
+        count = int(counts[low])
+        if collective == SCATTER:
+            ready[m] = [int(build.add([parent[m]], [m], low, count, after=[ready.get(int(parent[m]), [-1])])[0])]
+        else:
+            sent = build.add([m], [parent[m]], low, count, after=[ready.get(m, [-1])])
+            ready.setdefault(int(parent[m]), []).append(int(sent[0]))
+    owner = {"block_owner": ((np.arange(n) + root) % n).astype(np.int32)}
+    return build.schedule(collective, algorithm, n, root=root, **(owned(collective, n) | owner))

@@ -1,4 +1,4 @@
-"""Time of collectives and messages in closed form: instant at any scale, bounded by every port's rate.
+"""Time of collectives in closed form: instant at any scale, bounded by every port's rate.
 
     collective_time_ns(system, Collective.ALL_REDUCE, [1 << 20, 1 << 30], range(8))
 
@@ -7,19 +7,20 @@ Sizes are input bytes per rank, as `in_bytes` of a trace has them. The formulas 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.algorithms import ALGORITHMS, AlgorithmPhase, AlgorithmPlan, tried
+from etude.cost.collectives.in_switch import reduces_in_switch
+from etude.cost.collectives.plan import ONE_PASS, ROOTED, AlgorithmPhase, AlgorithmPlan
+from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import GroupShape, group_shape
 from etude.errors import UsageError
 from etude.machine.ports import ports_of
-from etude.machine.system import LINED, Level, LevelKind, Protocol, System
+from etude.machine.system import LINED, Protocol, System
 from etude.model.job import Groups
 from etude.model.schema import UNKNOWN, Collective
 
@@ -65,7 +66,7 @@ def collectives_time_ns(system: System, kind: Any, size_bytes: Any, group_of: An
     sized = (sizes >= 0) | (kinds == int(Collective.BARRIER))
     for shape, which in shapes.items():
         for k in np.unique(kinds[shape_of == which]).tolist():
-            if Collective(k) in ALGORITHMS:
+            if Collective(k) in BY_COLLECTIVE:
                 rows = np.flatnonzero((shape_of == which) & (kinds == k) & sized)
                 time_ns[rows] = collective_time_ns(system, Collective(k), np.maximum(sizes[rows], 0), shape)
     return time_ns
@@ -84,7 +85,7 @@ def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algori
     best = np.full(sizes.shape, np.inf)
     names, protocols = np.full(sizes.shape, "", dtype="<U16"), np.full(sizes.shape, "", dtype="<U16")
     for name in algorithms_for(system, kind, shape, algorithm):
-        plan = ALGORITHMS[kind][name](system, kind, shape)
+        plan = BY_COLLECTIVE[kind][name].closed_form(system, kind, shape)
         for protocol_name, protocol in system.collectives.of_plan(in_switch=plan.in_switch).items():
             time = plan_time_ns(system, plan, payload, protocol_name, protocol)
             if protocol.most_bytes:
@@ -97,16 +98,34 @@ def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algori
 
 def algorithms_for(system: System, kind: Collective, shape: GroupShape, algorithm: str = AUTO) -> list[str]:
     """The algorithms to compare: the one asked for, else the one that the system names, else what NCCL would try."""
-    if kind not in ALGORITHMS:
+    if kind not in BY_COLLECTIVE:
         raise UsageError(f"a collective of kind {kind.name.lower()} has no cost", hint="its kind is not known")
     if algorithm == AUTO:
         algorithm = system.collectives.algorithm.get(kind.name.lower(), AUTO)
     if algorithm == AUTO:
         return tried(system, kind, shape)
-    if algorithm not in ALGORITHMS[kind]:
-        known = ", ".join((AUTO, *ALGORITHMS[kind]))
+    if algorithm not in BY_COLLECTIVE[kind]:
+        known = ", ".join((AUTO, *BY_COLLECTIVE[kind]))
         raise UsageError(f"{kind.name.lower()} has no algorithm `{algorithm}`", hint=f"known: {known}")
     return [algorithm]
+
+
+def tried(system: System, kind: Collective, shape: GroupShape) -> list[str]:
+    """What `auto` chooses from: what NCCL has on switches, rings both ways where links are rings."""
+    levels = [system.levels[span.level] for span in shape.spans]
+    rings = any(level.kind in LINED for level in levels)
+    names = ["direct"] if kind in (Collective.GATHER, Collective.SCATTER) else ["ring_both" if rings else "ring"]
+    if kind == Collective.ALL_TO_ALL:
+        names = ["direct", *(["rail"] if any(level.rails for level in levels) else [])]
+    elif kind in (Collective.ALL_REDUCE, Collective.BARRIER, *ROOTED) and len(levels) > 1:
+        names.append("tree")  # within one level NCCL's tree is a chain, which is no better than its ring
+    if kind in (Collective.ALL_REDUCE, Collective.BARRIER, *ONE_PASS) and shape.regular and len(levels) > 1:
+        names += ["hierarchical"] if rings or kind not in ONE_PASS else []
+        names += ["torus"] if all(level.kind in LINED for level in levels) else []
+    # Between two there is nothing that a switch could reduce for the others: NCCL has no NVLS there.
+    if "in_switch" in BY_COLLECTIVE[kind] and all(map(reduces_in_switch, levels, shape.spans)):
+        names.append("in_switch")
+    return names
 
 
 def plan_time_ns(
@@ -125,12 +144,12 @@ def start_ns(
     soonest = min(protocols, key=lambda name: protocols[name].launch_ns)
     if shape.size == 1:
         return soonest, 0, 1
-    if algorithm not in ALGORITHMS[kind]:
+    if algorithm not in BY_COLLECTIVE[kind]:
         return soonest, round(protocols[soonest].launch_ns), 1
     name = str(choose(system, kind, [size_bytes], shape, algorithm).protocol[0])
     if not name:  # reduction in the switch, on a system that has no protocol for it
         return soonest, round(protocols[soonest].launch_ns), 1
-    plan, protocol = ALGORITHMS[kind][algorithm](system, kind, shape), system.collectives.used()[name]
+    plan, protocol = BY_COLLECTIVE[kind][algorithm].closed_form(system, kind, shape), system.collectives.used()[name]
     payload = _payload(kind, np.array([size_bytes], np.float64), shape.size)
     moving, chunks = _moving_ns(system, plan, payload, name, protocol)
     start = plan_time_ns(system, plan, payload, name, protocol) - moving
@@ -209,52 +228,3 @@ def _ramp(phase: AlgorithmPhase, payload_bytes: F64, protocol: Protocol) -> F64:
     knee = 2 * np.sqrt(protocol.chunk_ns * protocol.ramp_bytes / leg.rate_bytes_per_ns)
     part = through / protocol.ramp_bytes
     return knee * np.where(part <= 1, np.sqrt(part), (1 + part) / 2)
-
-
-def p2p_time_ns(system: System, src: Any, dst: Any, size_bytes: Any) -> I64:
-    """Time of single messages between ranks, in ns, elementwise over arrays. To itself a rank sends for nothing."""
-    a, b = system.device_of(src), system.device_of(dst)
-    sizes = np.asarray(size_bytes, np.float64)
-    if sizes.size and not sizes.min() >= 0:
-        raise UsageError("a message of a negative or unknown number of bytes has no cost")
-    a, b, sizes = np.broadcast_arrays(a, b, sizes)
-    time, rate = np.zeros(a.shape), np.full(a.shape, np.inf)
-    crossed, on_links = np.zeros(a.shape, bool), np.zeros(a.shape, bool)
-    for number in reversed(range(len(system.levels))):
-        level, below = system.levels[number], math.prod(v.size for v in system.levels[:number])
-        here, there = a // below % level.size, b // below % level.size
-        apart = here != there
-        lined, hops = level.kind in LINED, np.abs(here - there)
-        if level.kind == LevelKind.RING:
-            hops = np.minimum(hops, level.size - hops)
-        elif not lined:
-            hops = apart
-        # A switch reaches any device; along the rings of a torus every dimension is travelled, and where the level
-        # above is of rails, the right one is reached at this level.
-        rails = number + 1 < len(system.levels) and system.levels[number + 1].rails
-        travelled = apart & (~crossed | (on_links & lined) | rails)
-        time += np.where(travelled, hops * level.latency_ns, 0.0)
-        rate = np.where(travelled, np.minimum(rate, _alone(level)), rate)
-        on_links = np.where(apart, lined, on_links)
-        crossed = crossed | apart
-    time += np.where(crossed, system.collectives.p2p_launch_ns + sizes / rate, 0.0)
-    time = np.where(crossed, np.maximum(time, system.collectives.p2p_least_ns), 0.0)
-    return np.ceil(time - 1e-6).astype(np.int64)
-
-
-def p2p_start_ns(system: System, src: int, dst: int, size_bytes: int) -> int:
-    """What a message costs beside latency and bytes: its launch, and what a short one takes longer."""
-    launch, least = system.collectives.p2p_launch_ns, system.collectives.p2p_least_ns
-    if not least:
-        return round(launch)
-    settings = replace(system.collectives, p2p_least_ns=0.0)
-    bare = int(p2p_time_ns(system.replace(collectives=settings), src, dst, size_bytes))
-    return round(launch + max(least - bare, 0.0))
-
-
-def _alone(level: Level) -> float:
-    """Bytes per ns of one message that has the level to itself."""
-    rate = level.bandwidth_bytes_per_s * level.efficiency / 1e9
-    if level.kind == LevelKind.FULL:
-        return rate / max(level.size - 1, 1)
-    return rate / 2 if level.kind == LevelKind.MESH or (level.kind == LevelKind.RING and level.size > 2) else rate

@@ -1,0 +1,199 @@
+"""Ring: neighbour to neighbour, in rank order or in several orders at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from typing import Any, Final
+
+import numpy as np
+
+from etude.cost.collectives import trees
+from etude.cost.collectives.algorithm import Algorithm, Layout
+from etude.cost.collectives.plan import PASSES, ROOTED, AlgorithmPhase, AlgorithmPlan, Leg, in_line, port_rate
+from etude.cost.collectives.steps import (
+    A2A,
+    AG,
+    AR,
+    BROADCAST,
+    MOST_TRANSFERS,
+    REDUCE,
+    RS,
+    Groups,
+    Passes,
+    alone,
+    arrivals,
+    owned,
+    pair,
+)
+from etude.cost.groups import GroupShape, GroupSpan
+from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.errors import ClusterError
+from etude.machine.system import LINED, LevelKind, System
+from etude.model.schema import Collective
+
+
+def plan_around(system: System, kind: Collective, shape: GroupShape, *, both: bool) -> AlgorithmPlan:
+    """Neighbour to neighbour in rank order. `both` ways halves the steps, and fills both links of a ring level. Units
+    in a line have no wrap: what goes both ways goes to both ends, and no link but the last carries more."""
+    n = shape.size
+    passes = PASSES.get(kind, 1)
+    volume = 1.0 if kind in ROOTED else passes * (n - 1) / n
+    if kind == Collective.ALL_TO_ALL:
+        # Each block travels on until it is home: n(n-1)/2 block-hops a member, half of that both ways round.
+        volume = (n * n // 4) / n if both else (n - 1) / 2
+    share = 0.5 if both and kind not in ROOTED else 1.0
+    legs: list[Leg] = []
+    for span in shape.spans:
+        level = system.levels[span.level]
+        exchange = kind == Collective.ALL_TO_ALL  # along one ring: blocks of many have no channels
+        one = exchange if level.kind == LevelKind.FULL else level.kind in LINED and not both
+        rate = port_rate(level, span, peers="one" if one else "two")
+        hops = passes * ceil(span.crossings * (1.0 if in_line(level, span) else share))
+        if in_line(level, span) and len(shape.spans) == 1 and not (both or kind in ROOTED):
+            hops += passes * max(span.units - 2, 0)  # from the end back to the beginning, along the line
+        hops += passes * ceil(share * span.crossings) * sum(_way_back(system, s) for s in shape.spans[: len(legs)])
+        # A unit's members share the traffic that leaves it: each channel goes out through another port.
+        shared = span.below_least if not exchange else 2 if both and legs else 1  # up and down leave through another
+        legs.append(Leg(span.level, hops, volume / shared, rate))
+    return AlgorithmPlan((AlgorithmPhase(tuple(legs)),))
+
+
+def _way_back(system: System, span: GroupSpan) -> int:
+    """Steps from the last unit of a level to the first, which a ring takes as it goes on to the next unit above."""
+    level = system.levels[span.level]
+    return 0 if level.kind not in LINED else 1 if span.whole else span.units - 1
+
+
+def closed_form(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
+    return plan_around(system, kind, shape, both=False)
+
+
+IN_FLIGHT = 4
+"""Blocks that one connection of a ring has under way at most: what piles up before a slow link must not share it."""
+
+
+def in_turn(ready: I64, src: Groups, dst: Groups, sent: list[I64], before: I64) -> I64 | None:
+    """What a step along a ring waits for: the block that came from `before`, and room on the connection."""
+    if not sent:
+        return pair(ready, src, dst)
+    room = [sent[-IN_FLIGHT]] if len(sent) >= IN_FLIGHT else []
+    return pair(ready, src, dst, sent[-1][:, before], *room)
+
+
+def ring_reduce_scatter(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
+) -> I64:
+    """n - 1 steps around the ring; position i ends with the sum of its blocks."""
+    n, sign = group.shape[1], -1 if back else 1
+    at = np.arange(n)
+    before, after = (at - sign) % n, (at + sign) % n
+    sent: list[I64] = []
+    for step in range(n - 1):
+        block = (at - sign * (1 + step)) % n
+        waits = in_turn(ready, group, group[:, after], sent, before)
+        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE))
+    return arrivals(build, group, ready, [sent[-1][:, before]]) if sent else ready
+
+
+def ring_all_gather(
+    build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
+) -> I64:
+    n, sign = group.shape[1], -1 if back else 1
+    at = np.arange(n)
+    before, after = (at - sign) % n, (at + sign) % n
+    sent: list[I64] = []
+    for step in range(n - 1):
+        block = (at - sign * step) % n
+        waits = in_turn(ready, group, group[:, after], sent, before)
+        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits))
+    return arrivals(build, group, ready, [s[:, before] for s in sent])
+
+
+STEPS: Final = Passes(ring_reduce_scatter, ring_all_gather)
+
+
+def carry_around(build: ScheduleBuilder, n: int, reach: int, sign: int, part: tuple[int, int] = (0, 1)) -> None:
+    """All-to-all along a ring: what goes to members up to `reach` away travels on, step by step, until it is home.
+
+    Block i * n + j goes from i to j; of `part` (k, parts) there are as many such runs, and this is the k-th. What a
+    member passes on in a step is one origin's blocks for those farther on: a run of blocks, or two where it goes round
+    the end.
+    """
+    number, parts = part
+    at = np.arange(n)
+    before, after = (at - sign) % n, (at + sign) % n
+    came: list[I64] = []
+    for step in range(1, reach + 1):
+        origin = (at - sign * (step - 1)) % n
+        near, far = origin + sign * step, origin + sign * reach  # of the receivers, before they go round the end
+        low, high = np.minimum(near, far), np.maximum(near, far)
+        waits = np.stack([c[before] for c in came], axis=-1) if came else None
+        came = []
+        for shift in (-n, 0, n):
+            begin, end = np.maximum(low + shift, 0), np.minimum(high + shift, n - 1)
+            some = np.flatnonzero(begin <= end)
+            if len(some):
+                ids = np.full(n, -1, np.int64)
+                ids[some] = build.add(
+                    at[some], after[some],
+                    (origin * n * parts + number * n + begin)[some], (end - begin + 1)[some],
+                    after=None if waits is None else waits[some],
+                )  # fmt: skip
+                came.append(ids)
+
+
+def rings_of(layout: Layout, algorithm: str, n: int) -> list[list[int]]:
+    """The orders in which members stand around."""
+    if layout.orders is None:
+        return [list(range(n))]
+    if any(sorted(order) != list(range(n)) for order in layout.orders) or not layout.orders:
+        raise ClusterError(f"{algorithm}: an order that does not have each of {n} members once")
+    return [[int(m) for m in order] for order in layout.orders]
+
+
+def around(
+    collective: Collective, algorithm: str, rings: Sequence[tuple[Sequence[int], dict[str, Any]]], steps: Passes
+) -> Schedule:
+    """Around a ring, or around several with a part of each block: each an order, and what its steps take more."""
+    build, n = ScheduleBuilder(), len(rings[0][0])
+    for part, (order, more) in enumerate(rings):
+        group, ready = np.array(order, np.int64)[None, :], alone(n)
+        first, count = group * len(rings) + part, np.ones((1, n), np.int64)
+        if collective != AG:
+            ready = steps.reduce_scatter(build, group, first, count, ready, **more)
+        if collective != RS:
+            steps.all_gather(build, group, first, count, ready, **more)
+    return build.schedule(collective, algorithm, n, **owned(collective, n, len(rings)))
+
+
+def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
+    """Blocks around, the data along a chain (chunk it), or, all-to-all, every block on until it is home."""
+    orders = rings_of(layout, "ring", n)
+    if collective in ROOTED:
+        return trees.rooted(collective, "ring", n, layout.root, [trees.chain(order, layout.root) for order in orders])
+    if collective == A2A:
+        build = ScheduleBuilder()
+        carry_around(build, n, n - 1, 1)
+        return build.schedule(collective, "ring", n, owners=n, blocks=n * n)
+    return around(collective, "ring", [(order, {}) for order in orders], STEPS)
+
+
+def layout(system: System, kind: Collective, shape: GroupShape, dims: tuple[int, ...]) -> Layout:
+    """Rings so that every member's port carries its part of what leaves a unit: each leaves it through another member,
+    or uses other links of a full mesh."""
+    n = shape.size
+    if kind == A2A:
+        return Layout()
+    orders = [list(range(n))]
+    if len(dims) > 1:
+        member, local = np.arange(n), dims[0]
+        orders = [((member + turn) % local + member // local * local).tolist() for turn in range(local)]
+    elif len(shape.spans) == 1 and system.levels[shape.spans[0].level].kind == LevelKind.FULL:
+        orders = trees.rings_of_full(n)
+    if len(orders) > 1 and (kind in ROOTED or 2 * len(orders) * n**2 <= MOST_TRANSFERS):
+        return Layout(orders=orders)
+    return Layout()
+
+
+ALGORITHM: Final = Algorithm(closed_form, schedule, (AR, RS, AG, BROADCAST, REDUCE, A2A), layout)
