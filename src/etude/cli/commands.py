@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "stragglers": (
         ANALYSE,
-        "Who holds the others up: slow ranks, slow links, late hosts, missing participants; since when, how sure",
+        "Who holds the others up: slow ranks and links, late hosts, ranks that are missing or disagree; how sure",
     ),
     "trend": (
         ANALYSE,

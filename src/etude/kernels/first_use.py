@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 Listener = Callable[[str, float], None]
 """(name of the kernel, about how many seconds it takes)."""
@@ -57,6 +57,10 @@ class _Nested(threading.local):
 _nested = _Nested()
 
 
+_LOOK_S: Final = 0.2
+"""How long a signal may go unseen."""
+
+
 def interruptible(compile_kernel: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`compile` of a dispatcher, done in a thread where somebody listens and the caller can be interrupted."""
 
@@ -84,7 +88,10 @@ def _waited_for(work: Callable[[], Any]) -> Any:
 
     _finished = finished
     threading.Thread(target=run, name="compiling", daemon=True).start()
-    finished.wait()  # not `join`: a thread whose `join` was interrupted counts as ended
+    # Not `join`: a thread whose `join` was interrupted counts as ended. With a limit: a signal that comes between the
+    # interpreter's last look and the wait would not end one without.
+    while not finished.wait(_LOOK_S):
+        pass
     if problems:
         raise problems[0]
     return found[0]
