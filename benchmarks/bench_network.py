@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from etude.cost.collectives import schedule
+from etude.generate import MicroOptions, micro
+from etude.machine import open_system
 from etude.machine.fabrics import dragonfly, fat_tree, rail_clos
 from etude.machine.topology import Topology, Wire, switch
 from etude.model.schema import Collective
+from etude.simulate import simulate
 from etude.simulate.networks import Operation, run_operations
 
 WIRE = Wire(bytes_per_s=50e9, latency_ns=500)
@@ -57,12 +60,29 @@ def in_two(model: str) -> str:
     return collective(rails(), Collective.ALL_REDUCE, "hierarchical", model, dims=(8, 32), chunks=8)
 
 
+def nodes(system: str, model: str) -> str:
+    """CPU of a job whose nodes are 65,280 sends and receives, against one of the same transfers in an all-to-all."""
+    cpu_s = {}
+    for pattern, each in (("all_pairs", 1), ("all_to_all", RANKS)):
+        for ranks in (8, RANKS):  # the first compiles, or reads what is compiled
+            job = micro(pattern, MicroOptions(ranks=ranks, sizes=(each << 20,)))
+            begin = time.process_time()
+            simulate(job, open_system(system), network=model, collective={"all_to_all": "direct"})
+            cpu_s[pattern] = time.process_time() - begin
+    sent, met = cpu_s["all_pairs"], cpu_s["all_to_all"]
+    return f"messages {sent:.2f} : collective {met:.2f} s of CPU = {sent / met:.1f}"
+
+
+RANKS = 256
 LOADS = {
     "100,000 messages in 20 ms, 16,000 devices": over_time,
     "100,000 messages at once, 16,000 devices": at_once,
     "all-to-all of 256 on rails, direct": exchange,
     "ring all-reduce of 1,024": around,
     "hierarchical all-reduce of 256 (8 x 32), 8 chunks": in_two,
+    "all pairs of 256 as nodes, dgx-h100": partial(nodes, "dgx-h100"),
+    "all pairs of 256 as nodes, dgx-a100": partial(nodes, "dgx-a100"),
+    "all pairs of 256 as nodes, fat-tree-h100": partial(nodes, "fat-tree-h100"),
 }
 
 

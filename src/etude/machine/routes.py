@@ -88,6 +88,38 @@ class Routes:
             return _walk_product(src, dst, flows, self._step)
         return self._searched(src, dst, flows)
 
+    def first_links(self, src: I64, dst: I64) -> I64:
+        """How many links the equal ways of vertex src[i] to vertex dst[i], another one, begin with."""
+        count = np.ones(len(src), np.int64)
+        if self.topology.dimensions:
+            return count
+        leave = np.diff(self._net.out_start)[src]
+        asked = np.flatnonzero((leave > 1) & ~self._on_tail(src, dst))
+        anchor = self._anchor[dst[asked]]
+        order = np.argsort(anchor, kind="stable")
+        for some in np.split(asked[order], np.flatnonzero(np.diff(anchor[order])) + 1):
+            if len(some):
+                count[some] = self._next_hops(src[some], leave[some], self._search(int(self._anchor[dst[some[0]]])))
+        return count
+
+    def _on_tail(self, src: I64, dst: I64) -> NDArray[np.bool_]:
+        """Where the source lies on the only way into the goal, or is what that leaves from."""
+        at, anchor = dst, self._anchor[dst]
+        found = at == src
+        while (at != anchor).any():
+            at = np.where(at != anchor, self._net.src[self._tail[at]], at)
+            found |= at == src
+        return found
+
+    def _next_hops(self, src: I64, leave: I64, distances: Distances) -> I64:
+        """Links of each vertex that begin a way of fewest hops, and of these a widest one; as `_walk` takes them."""
+        net, (hops, width) = self._net, distances
+        which = np.repeat(np.arange(len(src)), leave)
+        link = net.out_link[np.arange(len(which)) - np.repeat(np.cumsum(leave) - leave - net.out_start[src], leave)]
+        here, there = src[which], net.dst[link]
+        wide = np.minimum(width[there], net.bytes_per_s[link]) >= width[here]
+        return np.bincount(which[(hops[there] == hops[here] - 1) & wide], minlength=len(src))
+
     def hops_to(self, vertex: int) -> I32:
         """Hops from every vertex to this one; 2**30 where there is no way."""
         return self._distances(vertex).hops

@@ -16,6 +16,7 @@ from etude.simulate.costs import jittered
 from etude.simulate.groups import members_of
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.carrier import Carriage, Carrier, schedulable
+from etude.simulate.networks.messages import Messages
 from etude.simulate.networks.operation import Operation
 from etude.simulate.networks.state import I64, WHOLE
 from etude.simulate.operations import Operations
@@ -23,20 +24,18 @@ from etude.simulate.operations import Operations
 
 def carried_operations(
     lowered: Lowered, ops: Operations, topology: Topology, window: int, notes: list[str]
-) -> tuple[list[Operation], I64]:
-    """The operations that are carried out on links, and their numbers in the engine."""
+) -> tuple[list[Operation], Messages, I64]:
+    """The collectives and the messages that are carried out on links, and the numbers of all in the engine."""
     carrier = Carrier(lowered.system, topology, window=window)
-    made: list[Operation] = []
-    number: list[int] = []
-    for o, operation in (*_collectives(lowered, ops, carrier), *_messages(lowered, ops, carrier)):
-        number.append(o)
-        made.append(operation)
-    if len(made) < len(ops):
+    collectives = _collectives(lowered, ops, carrier)
+    between, messages = _messages(lowered, ops, carrier)
+    number = np.concatenate((np.array([o for o, _ in collectives], np.int64), between))
+    if len(number) < len(ops):
         which = "whose members are not all known and present, or that stay on their rank"
-        notes.append(f"{len(ops) - len(made):,} operations {which}, use no links and last a fixed time")
+        notes.append(f"{len(ops) - len(number):,} operations {which}, use no links and last a fixed time")
     for asked, taken in carrier.replaced.items():
         notes.append(f"{asked} has no schedule on some groups, where {taken} is carried out")
-    return _noisy(lowered, ops, made, number), np.array(number, np.int64)
+    return *_noisy(lowered, ops, [op for _, op in collectives], messages, number), number
 
 
 def _collectives(lowered: Lowered, ops: Operations, carrier: Carrier) -> list[tuple[int, Operation]]:
@@ -63,24 +62,28 @@ def _collectives(lowered: Lowered, ops: Operations, carrier: Carrier) -> list[tu
     return made
 
 
-def _messages(lowered: Lowered, ops: Operations, carrier: Carrier) -> list[tuple[int, Operation]]:
-    links = lowered.matching.links
-    made = []
-    for o in range(ops.messages_from, len(ops)):
-        src, dst = int(links.src[ops.place[o]]), int(links.dst[ops.place[o]])
-        if src != dst:
-            made.append((o, carrier.message(src, dst, int(ops.size_bytes[o]))))
-    return made
+def _messages(lowered: Lowered, ops: Operations, carrier: Carrier) -> tuple[I64, Messages]:
+    """(Numbers of messages between two ranks, those messages)."""
+    links, number = lowered.matching.links, np.arange(ops.messages_from, len(ops))
+    src, dst = (rank[ops.place[number]].astype(np.int64) for rank in (links.src, links.dst))
+    between = src != dst
+    number = number[between]
+    return number, carrier.messages(src[between], dst[between], ops.size_bytes[number])
 
 
-def _noisy(lowered: Lowered, ops: Operations, made: list[Operation], number: list[int]) -> list[Operation]:
+def _noisy(
+    lowered: Lowered, ops: Operations, made: list[Operation], messages: Messages, number: I64
+) -> tuple[list[Operation], Messages]:
     """Jitter of an operation as a whole: on its launch and on the time of all its bytes."""
     jitter = lowered.options.jitter
     spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
     if not spread.any():
-        return made
+        return made, messages
     factor = jittered(np.full(len(ops), WHOLE), spread, (lowered.options.seed, 1 << 40))[number] / WHOLE
-    return [
+    noisy = [
         replace(op, launch_ns=round(op.launch_ns * f), wire_ppm=max(round(op.wire_ppm * f), 1))
-        for op, f in zip(made, factor.tolist(), strict=True)
+        for op, f in zip(made, factor[: len(made)].tolist(), strict=True)
     ]
+    launch_ns, wire_ppm = (np.rint(v * factor[len(made) :]) for v in (messages.launch_ns, messages.wire_ppm))
+    wire_ppm = np.maximum(wire_ppm, 1)
+    return noisy, replace(messages, launch_ns=launch_ns.astype(np.int64), wire_ppm=wire_ppm.astype(np.int64))

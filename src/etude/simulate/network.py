@@ -45,7 +45,7 @@ class RunningNetwork:
         topology, said = with_faults(topology_of_system(lowered.system), lowered.options.slow_links)
         self.topology = topology
         self.notes += [f"all ranks are simulated, none folded: they share the {len(topology.src):,} links", *said]
-        made, number = carried_operations(lowered, ops, topology, window, self.notes)
+        made, messages, number = carried_operations(lowered, ops, topology, window, self.notes)
         instance_of = np.zeros(len(topology), np.int64)
         instance_of[lowered.job.ranks] = np.arange(len(lowered.job.ranks))  # all are simulated: one instance each
         registry = Registry(
@@ -57,6 +57,7 @@ class RunningNetwork:
             instance_of=instance_of,
         )
         registry.register(made)
+        registry.register_messages(messages)
         links, flows = registry.state()
         carried = self.state.operations.table["carried"]
         carried[number] = np.arange(len(number))

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.collectives import AUTO, choose, p2p_start_ns, start_ns
+from etude.cost.collectives import AUTO, choose, p2p_start_ns, p2p_time_ns, start_ns
 from etude.cost.collectives.in_switch import reduces_in_switch
 from etude.cost.collectives.plan import ROOTED, in_line
 from etude.cost.collectives.schedules import laid_out
@@ -27,6 +27,7 @@ from etude.machine.routes import Routes, common_switch
 from etude.machine.system import LINED, System
 from etude.machine.topology import Topology
 from etude.model.schema import Collective
+from etude.simulate.networks.messages import Messages
 from etude.simulate.networks.operation import Operation
 from etude.simulate.networks.standalone import run_operations
 from etude.simulate.networks.state import WHOLE
@@ -277,6 +278,22 @@ class Carrier:
         if key not in self.made:
             self.made[key] = replace(chunked(message(), ways, ways), algorithm="message over several ways")
         return Operation(self.made[key], (src, dst), size, launch_ns=launch)
+
+    def messages(self, src: I64, dst: I64, size: I64) -> Messages:
+        """The same for many at once, in columns."""
+        vertex = self.topology.device.astype(np.int64)
+        parts = np.clip(self.routes.first_links(vertex[src], vertex[dst]), 1, _MOST_WAYS)
+        flow, wire = np.zeros(len(src), np.int64), np.full(len(src), WHOLE, np.int64)
+        return Messages(src, dst, size, flow, self._starts_ns(src, dst, size), wire, parts)
+
+    def _starts_ns(self, src: I64, dst: I64, size: I64) -> I64:
+        """Of each message what `p2p_start_ns` says."""
+        settings = self.system.collectives
+        start = np.full(len(src), float(settings.p2p_launch_ns))
+        if settings.p2p_least_ns:
+            bare = self.system.replace(collectives=replace(settings, p2p_least_ns=0.0))
+            start += np.maximum(settings.p2p_least_ns - p2p_time_ns(bare, src, dst, size), 0.0)
+        return np.rint(start).astype(np.int64)
 
 
 def _at_helper(plan: Schedule) -> NDArray[np.bool_]:

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from etude.cost.schedule import Schedule, chunked
+from etude.cost.schedule import Schedule, chunked, message
 from etude.errors import UsageError
 from etude.kernels.heap import Queue, empty_queue
 from etude.machine.routes import Routes, common_switch
 from etude.machine.topology import Topology
 from etude.simulate.networks import flow
+from etude.simulate.networks.messages import Messages, distinct, equal_ways, messages_of
 from etude.simulate.networks.operation import NetworkOptions, Operation
 from etude.simulate.networks.state import (
     CARRIED,
@@ -101,29 +101,36 @@ class Registry:
         self.lags: dict[int, int] = {}
         self.kept_lags: list[I64] = []
         self.seats: dict[bytes, int] = {}
-        self.rows: list[tuple[int, ...]] = []  # in the order of CARRIED, without `place0`
+        self.carried: list[Table] = []  # CARRIED, without `place0`
         self.most_hops = 1
         self.choices = _CHOICES if options.routing == "adaptive" and not topology.dimensions else 1
         self.split: dict[tuple[int, int], Any] = {}
         self.held: list[Any] = []  # what ids in `split` are of
-        self.equal_ways: dict[tuple[int, int], int] = {}
+        self.equal_ways: dict[tuple[int, ...], int] = {}
+        self.in_parts: dict[int, Schedule] = {}
 
     # --- registering
 
     def register(self, operations: Sequence[Operation]) -> None:
         """Adds operations; they are numbered in order. The ways of all new ones are searched together."""
+        table = np.zeros(len(operations), CARRIED)
+        is_message = np.array([_is_message(op) for op in operations], bool)
+        single, rest = np.flatnonzero(is_message), np.flatnonzero(~is_message)
+        table[single] = self._messages(messages_of([operations[i] for i in single.tolist()]))
+        table[rest] = self._schedules_of([operations[i] for i in rest.tolist()])
+        self.carried.append(table)
+
+    def register_messages(self, messages: Messages) -> None:
+        """Adds messages; they are numbered on in order."""
+        self.carried.append(self._messages(messages))
+
+    def _schedules_of(self, operations: Sequence[Operation]) -> Table:
         if self.options.routing == "spray" and not self.topology.dimensions:
             operations = [self._sprayed(op) for op in operations]
-        first = len(self.rows)
-        self.rows += [()] * len(operations)
-        single = [i for i, op in enumerate(operations) if op.schedule.algorithm == "message"]
-        self._register_messages([operations[i] for i in single], [first + i for i in single])
-        alone = set(single)
         asked: list[tuple[I64, I64, I64]] = []
         new: list[tuple[Hashable, int, int]] = []
-        rest = [(first + i, op) for i, op in enumerate(operations) if i not in alone]
         keys = []
-        for _, op in rest:
+        for op in operations:
             self._check(op)
             plan = self._plan(op.schedule)
             key = (plan, np.asarray(op.members, np.int64).tobytes(), op.flow)
@@ -132,18 +139,23 @@ class Registry:
                 self.ways[key] = -1
                 asked.append(self._pairs(op))
                 new.append((key, plan, len(op.schedule)))
-            if (plan, op.size_bytes) not in self.sizes:
-                sizes = op.schedule.transfer_bytes(op.size_bytes)
-                self.sizes[plan, op.size_bytes] = self.columns["sizes"].add(sizes)
+            self._sizes(plan, op.size_bytes)
         self._find_ways(asked, new)
-        for (row, op), key in zip(rest, keys, strict=True):
+        rows = []
+        for op, key in zip(operations, keys, strict=True):
             left = op.schedule.members + len(op.schedule)
-            size0 = self.sizes[key[0], op.size_bytes]
+            size0 = self._sizes(key[0], op.size_bytes)
             place = (key[0], UNBORN, left, op.schedule.members, self.ways[key], size0)
-            self.rows[row] = (
-                *(*place, op.launch_ns, op.wire_ppm),
-                *(self._lags(op.lags), self._lags(op.factors), self._seats(op)),
-            )
+            lags = (self._lags(op.lags), self._lags(op.factors), self._seats(op))
+            rows.append((*place, op.launch_ns, op.wire_ppm, *lags, 0))
+        return _table(CARRIED, rows)
+
+    def _sizes(self, plan: int, size_bytes: int) -> int:
+        """Where the bytes of the transfers of a schedule begin."""
+        if (plan, size_bytes) not in self.sizes:
+            sizes = self.kept[plan].transfer_bytes(size_bytes)
+            self.sizes[plan, size_bytes] = self.columns["sizes"].add(sizes)
+        return self.sizes[plan, size_bytes]
 
     def _sprayed(self, op: Operation) -> Operation:
         """The operation in as many parts as there are ways between its members; what is in parts already stays so."""
@@ -167,33 +179,78 @@ class Registry:
         """Ways between the first member and the one with the most of them, of a few."""
         self._check(op)
         device = self.topology.device[np.asarray(op.members, np.int64)].astype(np.int64)
-        most = 1
-        for goal in {int(device[k]) for k in (1, len(device) // 2, -1)} - {int(device[0])}:
-            key = (int(device[0]), goal)
-            if key not in self.equal_ways:
-                src, dst = (np.full(_MOST_WAYS, v, np.int64) for v in key)
-                start, links = self.routes.paths(src, dst, np.arange(_MOST_WAYS))
-                self.equal_ways[key] = len({links[a:b].tobytes() for a, b in pairwise(start.tolist())})
-            most = max(most, self.equal_ways[key])
-        return most
+        goals = device[[1, len(device) // 2, -1]] if len(device) > 1 else device
+        asked = (int(device[0]), *goals.tolist())
+        if asked not in self.equal_ways:
+            ways = equal_ways(self.routes, np.full(len(goals), device[0]), goals, _MOST_WAYS)
+            self.equal_ways[asked] = int(ways.max(initial=1))
+        return self.equal_ways[asked]
 
-    def _register_messages(self, messages: Sequence[Operation], rows: Sequence[int]) -> None:
-        """Messages come in hundreds of thousands: all at once, nothing shared."""
-        if not messages:
-            return
-        pair = np.array([op.members for op in messages], np.int64).reshape(-1, 2)
-        size = np.array([op.size_bytes for op in messages], np.int64)
-        odd = (pair < 0).any(axis=1) | (pair >= len(self.topology)).any(axis=1) | (pair[:, 0] == pair[:, 1])
-        for i in np.flatnonzero(odd | (size < 0)).tolist():
-            self._check(messages[i])
-            messages[i].schedule.transfer_bytes(messages[i].size_bytes)
-        vertex = self.topology.device[pair].astype(np.int64)
-        path0 = self._add_paths(vertex[:, 0], vertex[:, 1], np.array([op.flow for op in messages], np.int64))
-        self.columns["path_line"].add(np.full(len(messages), -1))
-        size0 = self.columns["sizes"].add(size)
-        for i, (row, op) in enumerate(zip(rows, messages, strict=True)):
-            place = (self._plan(op.schedule), UNBORN, 3, 2, path0 + i, size0 + i)
-            self.rows[row] = (*place, op.launch_ns, op.wire_ppm, -1, -1, self._seats(op))
+    # --- messages
+
+    def _messages(self, messages: Messages) -> Table:
+        """All at once, nothing but their ways shared."""
+        m, table = messages, np.zeros(len(messages), CARRIED)
+        if not len(m):
+            return table
+        self._check_messages(m)
+        src, dst = (self.topology.device[rank].astype(np.int64) for rank in (m.src, m.dst))
+        parts = m.parts
+        if self.options.routing == "spray" and not self.topology.dimensions and (parts == 1).any():
+            parts = np.where(parts == 1, equal_ways(self.routes, src, dst, _MOST_WAYS), parts)
+        table["base"], table["members"], table["left"] = UNBORN, 2, 2 + parts
+        table["launch_ns"], table["wire_ppm"] = m.launch_ns, m.wire_ppm
+        table["lag0"] = table["factor0"] = table["seat0"] = -1
+        if self.options.busy_factor != 1:
+            seats = self.columns["seats"].add(self.instance_of[np.stack((m.src, m.dst), axis=1)].ravel())
+            table["seat0"] = seats + 2 * np.arange(len(m))
+        for count in np.unique(parts).tolist():
+            mine = np.flatnonzero(parts == count)
+            plan = self._plan(self._message(count))
+            table["plan"][mine] = plan
+            table["path0"][mine] = self._message_ways(plan, src[mine], dst[mine], m.flow[mine])
+            table["size0"][mine] = self._message_sizes(plan, m.size_bytes[mine])
+        return table
+
+    def _check_messages(self, m: Messages) -> None:
+        ends = np.stack((m.src, m.dst))
+        odd = ((ends < 0) | (ends >= len(self.topology))).any(axis=0) | (m.src == m.dst) | (m.size_bytes < 0)
+        for i in np.flatnonzero(odd)[:1].tolist():
+            self._check(Operation.message(int(m.src[i]), int(m.dst[i]), 0))
+            message().transfer_bytes(int(m.size_bytes[i]))
+
+    def _message(self, parts: int) -> Schedule:
+        """A message, or one in so many parts that set off together."""
+        if parts not in self.in_parts:
+            one = message()
+            several = replace(chunked(one, parts, parts), algorithm="message over several ways") if parts > 1 else one
+            self.in_parts[parts] = several
+        return self.in_parts[parts]
+
+    def _message_ways(self, plan: int, src: I64, dst: I64, flow: I64) -> I64:
+        """Where the ways of the parts of each message begin; equal messages have them in common."""
+        first, which = distinct(src, dst, flow)
+        chunk = self.kept[plan].chunk.astype(np.int64)
+        parts = len(chunk)
+        way = (flow[first, None] + chunk).ravel()
+        at = self._add_paths(np.repeat(src[first], parts), np.repeat(dst[first], parts), way)
+        lines = np.full((len(first), parts), -1)
+        if self.plan_rows[plan][4]:
+            path = self.columns["path_of"].parts[-1].reshape(-1, parts)
+            order = np.argsort(path, axis=1, kind="stable")
+            new = np.diff(np.take_along_axis(path, order, axis=1), axis=1, prepend=-1) != 0
+            np.put_along_axis(lines, order, np.cumsum(new, axis=1) - 1, axis=1)
+        self.columns["path_line"].add(lines.ravel())
+        return at + which * parts
+
+    def _message_sizes(self, plan: int, size_bytes: I64) -> I64:
+        """Where the bytes of the parts of each message begin."""
+        if self.kept[plan].chunks == 1:
+            return self.columns["sizes"].add(size_bytes) + np.arange(len(size_bytes))
+        sizes, which = np.unique(size_bytes, return_inverse=True)
+        return np.array([self._sizes(plan, size) for size in sizes.tolist()], np.int64)[which.reshape(-1)]
+
+    # --- what operations have in common
 
     def _lags(self, lags: I64 | None) -> int:
         if lags is None:
@@ -307,12 +364,7 @@ class Registry:
 
     def _add_paths(self, src: I64, dst: I64, way: I64) -> int:
         """Ways of these pairs of vertices; equal ones are kept once. Returns where in `path_of` they begin."""
-        table = np.stack((src * len(self.topology.kind) + dst, self._way(way)))
-        order = np.lexsort(table[::-1])
-        new = np.append(True, (np.diff(table[:, order], axis=1) != 0).any(axis=0))
-        which = np.empty(len(src), np.int64)
-        which[order] = np.cumsum(new) - 1
-        once = order[new]
+        once, which = distinct(src, dst, self._way(way))
         if self.choices > 1:
             many = [np.repeat(v[once], self.choices) for v in (src, dst)]
             start, found = self.routes.paths(many[0], many[1], (way[once, None] + np.arange(self.choices)).ravel())
@@ -322,7 +374,9 @@ class Registry:
         first = self.columns["path_start"].add(self.columns["path_link"].add(found) + start)
         if self.choices > 1:
             return self.columns["path_of"].add(first + which * self.choices)
-        return self.columns["path_of"].add(first + _first_alike(table[0, once], start, found)[which])
+        return self.columns["path_of"].add(
+            first + _first_alike(src[once] * len(self.topology.kind) + dst[once], start, found)[which]
+        )
 
     # --- state
 
@@ -360,7 +414,7 @@ class Registry:
 
     def _places(self) -> tuple[Table, Table]:
         """The carried operations, and a place for each of their members."""
-        carried = _table(CARRIED, [(*row, 0) for row in self.rows])
+        carried = np.concatenate((_table(CARRIED, []), *self.carried))
         members = carried["members"]
         carried["place0"] = np.cumsum(members) - members
         places = np.zeros(int(members.sum()), PLACE)
@@ -383,6 +437,10 @@ class Registry:
         links = np.zeros(len(self.topology.src), LINK)
         links["latency_ns"], links["bytes_per_ns"] = self.topology.latency_ns, self.topology.bytes_per_s / 1e9
         return links
+
+
+def _is_message(op: Operation) -> bool:
+    return op.schedule.algorithm == "message" and op.lags is None and op.factors is None
 
 
 def _first_alike(pair: I64, start: I64, links: Any) -> I64:
