@@ -217,7 +217,8 @@ def test_an_uneven_exchange_lasts_as_long_as_the_fullest_rank_receives():
     """Half as much again on the fullest rank is as long as half as much again on all."""
     thin = MIXTURE.replace(expert_ffn=2)
     times = []
-    for plan in ({"micro_batch": 64}, {"micro_batch": 64, "moe_skew": 1.5}, {"micro_batch": 96}):
+    # large enough that bytes and not the shortest time of an exchange count
+    for plan in ({"micro_batch": 4096}, {"micro_batch": 4096, "moe_skew": 1.5}, {"micro_batch": 6144}):
         job = made(thin, gpus=4, ep=4, **plan).job
         (start, end), trace = simulate(job, open_system("dgx-h100")).timing.block(3), job.trace(3)
         exchanges = trace.collective == Collective.ALL_TO_ALL
