@@ -9,28 +9,17 @@ and steps that are like the one before them. A false alarm is a failure of `step
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
 from etude.analyse.noise import shift
+from noisy_steps import noise
 
-F64 = NDArray[np.float64]
 COUNTS = (3, 5, 8, 12, 40, 100)
-
-
-def drawn(rng: np.random.Generator, count: int, kind: str) -> F64:
-    if kind == "normal, 2%":
-        return rng.normal(1, 0.02, count)
-    if kind == "skewed, 2%":
-        return 1 + rng.exponential(0.02, count)
-    if kind == "hiccups":
-        return rng.normal(1, 0.01, count) * np.where(rng.random(count) < 0.1, 3.0, 1.0)
-    level, found = rng.normal(0, 0.02), np.empty(count)
-    for i in range(count):
-        level = 0.5 * level + rng.normal(0, 0.02 * np.sqrt(0.75))
-        found[i] = 1 + level
-    return found
 
 
 def failures(kind: str, count: int, change: float, limit: float, cases: int) -> float:
@@ -38,7 +27,9 @@ def failures(kind: str, count: int, change: float, limit: float, cases: int) -> 
     rng = np.random.default_rng(count)
     failed = 0
     for _ in range(cases):
-        found = shift(drawn(rng, count, kind), change * drawn(rng, count, kind))
+        found = shift(
+            noise(rng, count, kind.removesuffix(", 2%")), change * noise(rng, count, kind.removesuffix(", 2%"))
+        )
         beyond = found.ratio is not None and found.ratio > 1 + limit
         failed += beyond and found.interval is not None and found.interval[0] > 1
     return failed / cases

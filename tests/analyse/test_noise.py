@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from etude.analyse.noise import shift
+from noisy_steps import noise
 
 F64 = NDArray[np.float64]
 
@@ -71,21 +72,6 @@ def test_zeros_are_compared_by_difference() -> None:
     assert found.ratio == pytest.approx(2.0)
     assert shift(np.zeros(5), np.zeros(5)).ratio == 1.0
     assert shift(np.zeros(5), np.full(5, 3.0)).ratio is None
-
-
-def noise(rng: np.random.Generator, count: int, kind: str) -> F64:
-    """Step times around 1."""
-    if kind == "normal":
-        return rng.normal(1, 0.02, count)
-    if kind == "skewed":
-        return 1 + rng.exponential(0.02, count)
-    if kind == "hiccups":
-        return rng.normal(1, 0.01, count) * np.where(rng.random(count) < 0.1, 3.0, 1.0)
-    found, level = np.empty(count), rng.normal(0, 0.02)  # neighbours are alike: correlation 0.5
-    for i in range(count):
-        level = 0.5 * level + rng.normal(0, 0.02 * np.sqrt(0.75))
-        found[i] = 1 + level
-    return found
 
 
 @pytest.mark.parametrize("kind", ["normal", "skewed", "hiccups"])

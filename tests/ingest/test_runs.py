@@ -13,8 +13,7 @@ import pytest
 import etude
 from etude.cli import main
 from etude.errors import EtudeError, MismatchError, UsageError
-from etude.ingest import causal, runs
-from etude.ingest import spill as laid_down
+from etude.ingest import causal, runs, spill
 from etude.model.check.whole import check
 from etude.model.schema import Collective, Kind
 from recorded import device_json, kernel, launch, op
@@ -120,7 +119,7 @@ def test_large_ranks_lie_in_files_and_are_the_same(tmp_path: Path, monkeypatch: 
         put(tmp_path / f"t.rank{rank}.kineto.json.gz", rank_json(rank, 10 * rank, 50))
     name, found = runs.find_run(tmp_path)
     in_memory = causal.to_job(name, runs.link_run(found))
-    monkeypatch.setattr(laid_down, "SMALL", 0)
+    monkeypatch.setattr(spill, "SMALL", 0)
     for workers in (1, 2):
         in_files = causal.to_job(name, runs.link_run(found, workers=workers))
         assert etude.diff(in_memory, in_files) is None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from etude.analyse.clocks import offsets
 from etude.analyse.device_work import on_device
 from etude.analyse.operations import Calls
-from etude.analyse.outliers import LIKES, Profile, grouped_median
+from etude.analyse.outliers import PEERS, Profile, grouped_median
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow, slow_units
 from etude.kernels.intervals import merged
@@ -50,10 +50,10 @@ def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> lis
             kinds = np.bincount(use, minlength=len(Use))[[Use.COMPUTE, Use.COMMUNICATION, Use.MEMORY]]
             role[part.at] = roles.setdefault(kinds.tobytes(), len(roles))
     known = ~np.isnan(idle)
-    if known.any(axis=1).sum() < LIKES:
+    if known.any(axis=1).sum() < PEERS:
         return []
     for r in range(len(roles)):
-        if (role == r).sum() < LIKES:
+        if (role == r).sum() < PEERS:
             role[role == r] = -1  # few are alike: all those together
     length = grouped_median(np.nonzero(known)[1], span[known], count)
     at = (role[:, None] + 1) * count + np.arange(count)[None, :]

@@ -21,7 +21,7 @@ LEAST_PART: Final = 0.5
 """Part of a unit's fullest segment that a segment must have to count: one that was cut short says little."""
 LEAST_SIGMA: Final = 1e-3
 """Spread below which nothing is told apart."""
-LIKES: Final = 3
+PEERS: Final = 3
 """Units that must have done the same for one of them to be called slow: of two one cannot say which is right."""
 LEAST_SAMPLES: Final = 1
 """Samples below which nothing is said of a unit."""
@@ -90,7 +90,7 @@ def residuals(unit: I64, key: I64, log_time: F64, keys: int) -> tuple[F64, F64]:
     least, most, having = np.full(keys, 2**62), np.zeros(keys, np.int64), np.bincount(k[first], minlength=keys)
     np.minimum.at(least, k[first], count)
     np.maximum.at(most, k[first], count)
-    aligned = (least == most) & (having >= LIKES)
+    aligned = (least == most) & (having >= PEERS)
     names, which = distinct([k, np.where(aligned[k], number, -1)])
     log = log_time[order]
     middle = grouped_median(which, log, len(names))
@@ -120,7 +120,7 @@ def profile(
     own = _own_spread(unit, key, rest, units, keys)
     with np.errstate(invalid="ignore"):
         spread = 1.4826 * grouped_median(used % keys, np.abs(of_cell), keys)
-        spread[shared(unit, key, keys) < LIKES] = 0.0  # of two, one of which is slow, that is the slow-down
+        spread[shared(unit, key, keys) < PEERS] = 0.0  # of two, one of which is slow, that is the slow-down
         spread = np.maximum(np.maximum(np.nan_to_num(spread), own / np.nan_to_num(in_cell, nan=1.0)), LEAST_SIGMA)
         grain = step_ns / 2 / np.exp(np.nan_to_num(grouped_median(key, log_time, keys)))
         # a spread that few samples tell may be larger than it looks

@@ -20,7 +20,7 @@ MOST: Final = 128
 
 
 class Segments:
-    """Steps of a run as numbers 0, 1, ...; where no steps are known, eighths of each rank's time."""
+    """Steps of a run as numbers 0, 1, ...; where no steps are known, eight equal parts of each rank's time."""
 
     def __init__(self, job: Job) -> None:
         known = [np.unique(t.step[t.step != UNKNOWN]) for t in job.traces]

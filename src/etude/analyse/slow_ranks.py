@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.analyse.outliers import LIKES, grouped_median, profile, rounded_to, shared
+from etude.analyse.outliers import PEERS, grouped_median, profile, rounded_to, shared
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import AT_LEAST, MOST_NAMED, Slow, slow_units, slower_than_before
 from etude.model.distinct import distinct
@@ -93,13 +93,13 @@ def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Sl
     shape = len(run.job.ranks), 2 * len(keys.numbers), stretches.count
     units = len(np.unique(found.unit))
     found, adjusted = by_work(found, np.array(keys.family, np.int64), np.array(keys.work))
-    compared = found.where((shared(found.unit, found.key, shape[1]) >= LIKES)[found.key])
+    compared = found.where((shared(found.unit, found.key, shape[1]) >= PEERS)[found.key])
     told: list[Slow] = []
     if len(compared.unit):
         told = slow_units(profile(*compared, shape, step_ns=step_ns), least)
     if use == Use.COMPUTE and stretches.by_step:
         past = _than_before(found, shape, step_ns, least)
-        if len(past) > len(told) and (units < LIKES or len(past) > max(1, units // MOST_NAMED)):
+        if len(past) > len(told) and (units < PEERS or len(past) > max(1, units // MOST_NAMED)):
             told = past  # few can be compared, or so many are slow that the middle of all is no measure
     return [replace(one, uneven=adjusted) for one in told]
 
@@ -147,14 +147,14 @@ def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
     is then that of the family.
     """
     keys = len(family)
-    alone = (shared(found.unit, found.key, keys) < LIKES)[found.key] & (work[found.key] > 0)
+    alone = (shared(found.unit, found.key, keys) < PEERS)[found.key] & (work[found.key] > 0)
     lone = np.flatnonzero(alone)
     lone = lone[np.argsort(family[found.key[lone]], kind="stable")]
     bounds = np.flatnonzero(np.diff(family[found.key[lone]])) + 1
     log, key = found.log.copy(), found.key.copy()
     for rows in np.split(lone, bounds) if len(lone) else ():
         one = int(family[found.key[rows[0]]])
-        if len(np.unique(found.unit[rows])) >= LIKES:
+        if len(np.unique(found.unit[rows])) >= PEERS:
             expected = _line(work[found.key[rows]], np.exp(found.log[rows]))
             if expected is not None:
                 log[rows] += np.median(found.log[rows]) - np.log(expected)
@@ -166,7 +166,7 @@ def by_work(found: Samples, family: I64, work: F64) -> tuple[Samples, bool]:
 def _line(work: F64, lasted: F64) -> F64 | None:
     """Expected time of each: the middle slope between amounts of work; None where they hardly differ."""
     amounts, which = np.unique(work, return_inverse=True)
-    if len(amounts) < LIKES:
+    if len(amounts) < PEERS:
         return None
     middle = grouped_median(which.reshape(-1), lasted, len(amounts))
     points = np.unique(np.linspace(0, len(amounts) - 1, POINTS).astype(np.int64))

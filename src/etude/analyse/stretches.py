@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.analyse.outliers import LEAST_SIGMA, LIKES, MANY, Profile
+from etude.analyse.outliers import LEAST_SIGMA, MANY, PEERS, Profile
 
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -172,7 +172,7 @@ def _errors(profiled: Profile, known: Bool) -> tuple[F64, F64]:
     segment to segment than their samples tell, or differ more from one another, their errors are as much larger."""
     found, units = profiled.log_slower, int(known.any(axis=1).sum())
     error = np.maximum(profiled.error, LEAST_SIGMA)
-    if units >= LIKES:
+    if units >= PEERS:
         # what many units show is the better measure, also where it is less than their samples let expect
         wide = _scaled_deviation((found / error)[known])
         least = 1.0 if units < MANY or known.sum() < 2 * MANY else LEAST_SHRINK

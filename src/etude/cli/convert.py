@@ -39,11 +39,11 @@ def convert(
     """A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text
 
     Nodes, edges, attributes, groups and recorded times are the same in each. Parquet also says where a job came from
-    and how its times were made; what `.et` and JSON leave of that is told.
+    and how its times were made; a note lists what `.et` and JSON cannot hold.
 
-    `.et` files hold the job as it is, and what ASTRA-sim would hang or abort on is told; `--dialect astra` writes files
-    that it can run: numbered groups, one size on all members of a collective, one operation for a copy. A job that is
-    generated into `.et` files, and one that is generated and then converted, are the same bytes.
+    `.et` files hold the job as it is, and a note says what ASTRA-sim would hang or abort on; `--dialect astra` writes
+    files that it can run: numbered groups, one size on all members of a collective, one operation for a copy. A job
+    that is generated into `.et` files, and one that is generated and then converted, are the same bytes.
 
     etude convert job/ et/ --dialect astra
     """

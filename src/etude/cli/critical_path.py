@@ -26,7 +26,7 @@ def critical_path(
         typer.Option(
             "--buys",
             min=0,
-            help="So many of the longest are told what making them faster would buy; by default 10, in JSON none.",
+            help="For how many of the longest to compute what making them faster gains; by default 10, in JSON none.",
             show_default=False,
         ),
     ] = None,
@@ -77,7 +77,7 @@ def _with_buys(run: "Run", names: "pa.Table", count: int) -> "pa.Table":
     from etude.analyse.what_if import FASTER, MOST_NODES, what_if
 
     if run.job.nodes > MOST_NODES:
-        say(f"note: of more than {MOST_NODES:,} nodes it is not told what making them faster would buy")
+        say(f"note: above {MOST_NODES:,} nodes, what making operations faster would gain is not computed")
         count = 0
     chosen = names.slice(0, count).select(["kind", "name"]).to_pylist()
     bought = what_if(run, [(row["kind"], row["name"]) for row in chosen]) if count else None

@@ -22,7 +22,7 @@ def generate_learned(
     spread: Annotated[
         float, typer.Option(min=0.0, help="How much ranks and steps differ: 1 as learned, 0 not at all.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn; the same seed, the same bytes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn; the same seed gives the same bytes.")] = 0,
     name: Annotated[str, typer.Option(help="Name of the job.")] = "learned",
     force: Force = False,
     no_write: NoWrite = False,

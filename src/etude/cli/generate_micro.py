@@ -29,7 +29,7 @@ def generate_micro(
     compute: Annotated[str, typer.Option(help="Compute before each communication: `1ms`.")] = "0",
     overlap: Annotated[bool, typer.Option(help="The next compute does not wait for the communication.")] = False,
     concurrent: Annotated[bool, typer.Option(help="Communications do not wait for one another.")] = False,
-    seed: Annotated[int, typer.Option(help="Of `permutation`.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of `permutation`.")] = 0,
     force: Force = False,
     no_write: NoWrite = False,
     json: AsJson = False,

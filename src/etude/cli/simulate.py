@@ -43,7 +43,8 @@ def simulate(
         typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
     ] = None,
     routing: Annotated[
-        Routing, typer.Option(help="Of equal ways: one by hash, the least loaded one, or all. With links.")
+        Routing,
+        typer.Option(help="Which of equally short routes: by hash, least loaded, or all."),
     ] = Routing.STATIC,
     compute: Annotated[
         str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")
@@ -53,7 +54,7 @@ def simulate(
     collective: Annotated[
         Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")
     ] = None,
-    collective_times: Annotated[Times, typer.Option(help="Of collectives and messages.")] = Times.MODELLED,
+    collective_times: Annotated[Times, typer.Option(help="Times of collectives and messages.")] = Times.MODELLED,
     policy: Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")] = Policy.READY,
     eager: Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")] = "",
     concurrent_network: Annotated[bool, typer.Option(help="Communication without a stream does not queue.")] = False,
@@ -65,7 +66,7 @@ def simulate(
     slow_link: Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `nic.0/leaf.0=2`: a link.")] = None,
     failed_link: Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")] = None,
     remote_memory: Annotated[Pairs | None, typer.Option(help="`bandwidth=50GB/s`, `latency=1us`.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the jitter.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the jitter.")] = 0,
     fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate ranks that are alike once.")] = None,
     timing: Annotated[Path | None, typer.Option(help="Write all times: `.csv` or `.parquet`.")] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
@@ -77,7 +78,9 @@ def simulate(
     astra_system: Annotated[Path | None, typer.Option(help="Its system JSON.", rich_help_panel=ASTRA)] = None,
     astra_remote_memory: Annotated[Path | None, typer.Option(help="Its memory JSON.", rich_help_panel=ASTRA)] = None,
     astra_groups: Annotated[Path | None, typer.Option(help="Its communicator groups.", rich_help_panel=ASTRA)] = None,
-    backend: Annotated[Backend, typer.Option(help="Of congestion.", rich_help_panel=ASTRA)] = Backend.UNAWARE,
+    backend: Annotated[
+        Backend, typer.Option(help="ASTRA-sim's backend, by congestion.", rich_help_panel=ASTRA)
+    ] = Backend.UNAWARE,
     num_queues_per_dim: Annotated[int, typer.Option(min=1, rich_help_panel=ASTRA)] = 1,
     rendezvous_protocol: Annotated[bool, typer.Option("--rendezvous-protocol", rich_help_panel=ASTRA)] = False,
     injection_scale: Annotated[float, typer.Option(rich_help_panel=ASTRA)] = 1.0,

@@ -42,7 +42,7 @@ def stragglers(
         say(f"note: simulated, it stands still: {problem.problem}")
         job, run = open_job(path, groups, workers), None
     if run is None:
-        say("note: without times no more than missing participants can be told; --system dgx-h100 simulates")
+        say("note: without times only missing participants can be found; --system dgx-h100 simulates")
         found = missing_only(job)
     else:
         found = analyse(run, least=least, ranks_per_node=ranks_per_node)

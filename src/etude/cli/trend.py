@@ -203,7 +203,7 @@ def _show(shown: dict[str, Any], *, detect: bool, json: bool) -> None:
     if rows:
         emit(rows)
     if not shown["findings"]:
-        say("nothing stands out: no change, no cycle, no drift, no slow rank")
+        say("no change, cycle, drift or slow rank found")
 
 
 def _summary(shown: dict[str, Any]) -> dict[str, Any]:

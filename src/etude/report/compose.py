@@ -23,7 +23,7 @@ from etude.view.page import Figure, Page, Section, Told, timeline
 NOTHING = Told(
     "good",
     "Nothing stands out.",
-    "No part of the time, no rank and no single operation passes the limit from which it is told of; the sections "
+    "No part of the time, no rank and no single operation passes the limit from which it is reported; the sections "
     "below have the figures.",
 )
 UNWORKED = 0.1

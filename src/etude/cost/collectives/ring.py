@@ -85,29 +85,32 @@ def ring_reduce_scatter(
     build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
 ) -> I64:
     """n - 1 steps around the ring; position i ends with the sum of its blocks."""
-    n, sign = group.shape[1], -1 if back else 1
-    at = np.arange(n)
-    before, after = (at - sign) % n, (at + sign) % n
-    sent: list[I64] = []
-    for step in range(n - 1):
-        block = (at - sign * (1 + step)) % n
-        waits = in_turn(ready, group, group[:, after], sent, before)
-        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=Put.REDUCE))
-    return arrivals(build, group, ready, [sent[-1][:, before]]) if sent else ready
+    arrived = _around(build, group, (first, count), ready, back=back, put=Put.REDUCE)
+    return arrivals(build, group, ready, arrived[-1:]) if arrived else ready
 
 
 def ring_all_gather(
     build: ScheduleBuilder, group: Groups, first: I64, count: I64, ready: I64, *, back: bool = False
 ) -> I64:
-    n, sign = group.shape[1], -1 if back else 1
+    """n - 1 steps around the ring; each position begins with its own blocks and ends with all."""
+    return arrivals(build, group, ready, _around(build, group, (first, count), ready, back=back))
+
+
+def _around(
+    build: ScheduleBuilder, group: Groups, blocks: tuple[I64, I64], ready: I64, *, back: bool, put: Put = Put.COPY
+) -> list[I64]:
+    """What arrives in each step. To be summed, a block begins one position behind its owner and ends there; to be
+    gathered, it begins there."""
+    (first, count), n, sign = blocks, group.shape[1], -1 if back else 1
     at = np.arange(n)
     before, after = (at - sign) % n, (at + sign) % n
+    ahead = 1 if put == Put.REDUCE else 0
     sent: list[I64] = []
     for step in range(n - 1):
-        block = (at - sign * step) % n
+        block = (at - sign * (ahead + step)) % n
         waits = in_turn(ready, group, group[:, after], sent, before)
-        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits))
-    return arrivals(build, group, ready, [s[:, before] for s in sent])
+        sent.append(build.add(group, group[:, after], first[:, block], count[:, block], after=waits, put=put))
+    return [transfers[:, before] for transfers in sent]
 
 
 STEPS: Final = Passes(ring_reduce_scatter, ring_all_gather)

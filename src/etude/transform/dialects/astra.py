@@ -39,7 +39,7 @@ SIMULATED: Final = (
 
 def for_astra(job: Job) -> Job:
     """The job as ASTRA-sim can read it."""
-    return _with_operations(_numbered(_evened(job)))
+    return _with_operations(_numbered(_with_even_sizes(job)))
 
 
 # -- groups ------------------------------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def _at_least_one(trace: Trace, flops: NDArray[Any]) -> NDArray[Any]:
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
 
-def _evened(job: Job) -> Job:
+def _with_even_sizes(job: Job) -> Job:
     """The job with `in_bytes` of collectives alike on their members; itself where they are so already."""
     found = match(job)
     changes: dict[int, list[tuple[int, I64]]] = {}
