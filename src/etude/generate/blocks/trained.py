@@ -13,7 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from typing import Final
+from typing import Any, Final
 
 from etude.errors import ClusterError
 from etude.generate.blocks.ops import Op, Phase, add, linear
@@ -124,7 +124,7 @@ def _adapters(op: Op, rank: int) -> list[Op]:
         return []
     copies = max(round(op.params / op.local_params / ways), 1)  # experts that other ranks hold
     dtype = "bf16" if op.dtype == "fp8" else op.dtype
-    more = {"dtype": dtype, "batch": batch, "expert": op.expert, "load": op.load}
+    more: dict[str, Any] = {"dtype": dtype, "batch": batch, "expert": op.expert, "load": op.load}
     down = linear(m, k, rank, op.part, params=copies * batch * deep * rank, local=batch * k * rank, **more)
     up = linear(m, rank, n, op.part, params=copies * batch * rank * wide, local=batch * rank * n, **more)
     return [down, up, add(batch * m * n, op.part, dtype=dtype).replace(load=op.load)]

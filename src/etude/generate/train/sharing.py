@@ -49,7 +49,7 @@ def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list
 
 
 def buckets(blocks: Sequence[Block], order: Sequence[int], limit: int, *, expert: bool) -> list[tuple[int, list[int]]]:
-    """(parameters that are trained, positions in `order` of their blocks): blocks in turn until the limit is reached."""
+    """(parameters that are trained, positions in `order` of their blocks): blocks in turn up to the limit."""
     found: list[tuple[int, list[int]]] = []
     size = 0
     members: list[int] = []
