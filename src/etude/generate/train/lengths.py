@@ -180,7 +180,12 @@ def deal(lengths: Lengths, plan: Plan, *, pair_cost: float, most_tokens: int = L
 
 def _in_turn(plan: Plan, flat: I64) -> Dealt:
     """Micro-batches of one stream: each rank's first, then each rank's second."""
-    return Dealt(*np.moveaxis(flat.reshape(-1, plan.dp, 5), (2, 1), (0, 1)).copy(), plan.micro_batches)
+    return Dealt(*_five(np.moveaxis(flat.reshape(-1, plan.dp, 5), (2, 1), (0, 1)).copy()), plan.micro_batches)
+
+
+def _five(found: I64) -> tuple[I64, I64, I64, I64, I64]:
+    samples, tokens, pairs, own_tokens, own_pairs = found
+    return samples, tokens, pairs, own_tokens, own_pairs
 
 
 def _epoch(plan: Plan, samples: Batch, bounds: Bounds) -> Dealt:
@@ -199,7 +204,7 @@ def _epoch(plan: Plan, samples: Batch, bounds: Bounds) -> Dealt:
         taken = batches[: steps * m]
         if taken:
             found[:, rank, : len(taken)] = _counted(plan, taken).T
-    return Dealt(*found, m, left=plan.samples - int(found[0].sum()))
+    return Dealt(*_five(found), m, left=plan.samples - int(found[0].sum()))
 
 
 def _batches(plan: Plan, stream: Iterator[int], bounds: Bounds) -> Iterator[Batch]:
