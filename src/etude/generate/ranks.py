@@ -47,6 +47,8 @@ class Grid:
         """(number of its group, position in it) of each rank for a group slot."""
         p, at = self.plan, self.at
         shard = p.dp_shard or p.replicas
+        if label.startswith("holders"):  # of a stage that several pipeline ranks have
+            label = "ends"
         key, place = {
             "tp": (self._key("cp", "dp", "pp"), at["tp"]),
             "cp": (self._key("tp", "dp", "pp"), at["cp"]),
