@@ -174,7 +174,7 @@ def test_experts_that_fit_no_group_are_refused():
 
 
 def test_layers_that_predict_further_tokens():
-    """A layer more, a product of 2 h x h, three norms, and the same head again; the table once more on the last stage."""
+    """A layer more, a product of 2 h x h, three norms, the same head again; the last stage has the table too."""
     plain, more = made(TINY, gpus=2, pp=2), made(TINY.replace(predict_layers=1), gpus=2, pp=2)
     layer = LAYER + 2 * 64
     assert more.params - plain.params == layer + 2 * 64 * 64 + 3 * 64

@@ -15,7 +15,10 @@ def blocks(model: Model, local: Shard) -> list[Block]:
     first = replace(local, seq=model.encoder_seq or local.seq)
     kept = bytes_of(first.rows * model.hidden, local.dtype)
     both = kept + bytes_of(local.rows * model.hidden, local.dtype)
-    relative = model.relative_buckets * model.heads, model.relative_buckets * local.split(model.heads, "attention heads")
+    relative = (
+        model.relative_buckets * model.heads,
+        model.relative_buckets * local.split(model.heads, "attention heads"),
+    )
     encode = tuple(layer(model, first, experts=False, causal=False))
     decode = tuple(decoder_layer(model, local, first))
     found = [Block("embedding", tuple(_with(embed(model, first), relative)), kept)]

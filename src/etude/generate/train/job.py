@@ -12,6 +12,8 @@ from etude.errors import UsageError
 from etude.generate.blocks.families import blocks_of
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
+from etude.generate.blocks.trained import only
+from etude.generate.blocks.trained import parse as parse_trained
 from etude.generate.model.shape import Model
 from etude.generate.plan import Attention, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
@@ -133,7 +135,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
         rows = made.rows(rank)
         for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
             home[s, m] = rank
-    return Layout(made, home, *tied_copies(stages, made.held))
+    back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
+    return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
 
 
 def _leading(blocks: list[Block], at: int) -> bool:
@@ -203,7 +206,7 @@ def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = blocks_of(model, shard_of(model, plan))
+    blocks = only(blocks_of(model, shard_of(model, plan)), parse_trained(plan.train), tied=model.tied)
     return plan, blocks, layout_of(model, plan, blocks)
 
 
@@ -223,7 +226,8 @@ def _model_flops(model: Model, plan: Plan) -> int:
     """Products of one step as one rank would do them alone: what ranks of a plan all do counts once."""
     flash = plan.attention == Attention.FLASH
     one = 0
-    for block in blocks_of(model, Shard(samples=plan.micro_batch, seq=plan.seq, flash=flash)):
+    blocks = blocks_of(model, Shard(samples=plan.micro_batch, seq=plan.seq, flash=flash))
+    for block in only(blocks, parse_trained(plan.train), tied=model.tied):
         for forward in block.ops:
             back = sum(op.flops for op in forward.backward if op.kind == Kind.COMP and is_product(op.name))
             one += back

@@ -38,19 +38,21 @@ def copies(plan: Plan, *, expert: bool) -> Copies:
     return Copies(expert, n, 1, group, "")
 
 
-def kinds(plan: Plan, blocks: Sequence[Block]) -> list[Copies]:
-    """The kinds of weights that these blocks have and that are not alone."""
-    found = [copies(plan, expert=e) for e in (False, True) if any(b.local_params(expert=e) for b in blocks)]
+def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list[Copies]:
+    """The kinds of weights that these blocks have and that are not alone; `trained`: of those that get gradients."""
+    found = [
+        copies(plan, expert=e) for e in (False, True) if any(b.local_params(expert=e, trained=trained) for b in blocks)
+    ]
     return [c for c in found if c.shards * c.replicas > 1]
 
 
 def buckets(blocks: Sequence[Block], order: Sequence[int], limit: int, *, expert: bool) -> list[tuple[int, list[int]]]:
-    """(parameters, positions in `order` of their blocks): consecutive blocks until the limit is reached."""
+    """(parameters that are trained, positions in `order` of their blocks): blocks in turn up to the limit."""
     found: list[tuple[int, list[int]]] = []
     size = 0
     members: list[int] = []
     for position, number in enumerate(order):
-        params = blocks[number].local_params(expert=expert)
+        params = blocks[number].local_params(expert=expert, trained=True)
         if not params:
             continue
         size, members = size + params, [*members, position]
@@ -123,6 +125,8 @@ def tied_copies(
     if not users:
         return tuple(stages), 0, frozenset()
     size = max(op.tied_params for blocks in stages for b in blocks for op in b.ops)
+    if any(op.frozen for b in stages[0][:1] for op in b.ops):
+        return tuple(found), size, frozenset()
     return tuple(found), size, frozenset(users | {r for r, mine in enumerate(held) if 0 in mine})
 
 
@@ -144,7 +148,7 @@ def tensor_sums(plan: Plan, blocks: Sequence[Block]) -> dict[str, int]:
     found: dict[str, int] = {}
     if plan.tp == 1:
         return found
-    for op in (op for b in blocks for op in b.ops if op.local_params and not op.expert):
+    for op in (op for b in blocks for op in b.ops if op.local_params and not op.expert and not op.frozen):
         slot, params = op.summed
         if not slot and plan.sequence_parallel:
             slot, params = "tp", op.local_params if op.local_params == op.params else op.copied_params
@@ -162,6 +166,6 @@ def owned(plan: Plan, blocks: Sequence[Block]) -> int:
     """Parameters that one rank's optimizer updates."""
     total = 0
     for expert in (False, True):
-        params = sum(b.local_params(expert=expert) for b in blocks)
+        params = sum(b.local_params(expert=expert, trained=True) for b in blocks)
         total += -(-params // copies(plan, expert=expert).shards)
     return total

@@ -33,7 +33,9 @@ class Layout:
     tied_params: int
     """Weights of an embedding that blocks of other pipeline ranks use too and have a copy of; 0: there are none."""
     tied_ranks: frozenset[int]
-    """The pipeline ranks that have it."""
+    """The pipeline ranks that have it and train it."""
+    goes_back: int = 0
+    """The first stage that has anything to do in a backward pass."""
 
 
 @dataclass(slots=True)
@@ -95,7 +97,7 @@ class Walk:
             tips = self.tips
             begins = first.get(stage) == i
             weights = gathered.get(stage, {}) if begins else {}
-            tip = self._action(action, stage, micro, weights, begins=begins, final=last[stage] == i)
+            tip = self._action(action, stage, micro, weights, begins=begins, final=last.get(stage) == i)
             if pair:
                 paired, together = [tip], True
                 self.tips = tips  # the other one begins where this one did
@@ -163,6 +165,8 @@ class Walk:
 
     def _send(self, action: Action, stage: int, micro: int, value: int) -> None:
         target = stage + 1 if action == Action.FORWARD else stage - 1
+        if action != Action.FORWARD and target < self.layout.goes_back:
+            return
         if not 0 <= target < len(self.layout.stages) or self.other(target, micro) == self.rank:
             return
         phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
@@ -197,7 +201,7 @@ class Walk:
         for stage in self.held:
             blocks = self.layout.stages[stage]
             order = range(len(blocks))
-            for group in kinds(self.plan, blocks):
+            for group in kinds(self.plan, blocks, trained=True):
                 if group.shards == 1:
                     continue
                 for params, members in buckets(blocks, order, self.plan.bucket, expert=group.expert):
@@ -253,7 +257,7 @@ class Walk:
         order = fragment.blocks.tolist()
         limit = 1 if plan.zero == 3 else plan.bucket
         tip = base + fragment.tip
-        for group in kinds(plan, blocks):
+        for group in kinds(plan, blocks, trained=True):
             for params, members in buckets(blocks, order, limit, expert=group.expert):
                 done = base + int(fragment.last[members[-1]]) if plan.overlap_grads else tip
                 for op in reduce(plan, group, params):
@@ -305,7 +309,9 @@ class Walk:
 
     def _summed(self, slot: str, ranks: int, size: int, part: str) -> Op:
         dtype = self.plan.grad_dtype
-        return collective(Collective.ALL_REDUCE, slot, ranks, size, part, Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype)
+        return collective(
+            Collective.ALL_REDUCE, slot, ranks, size, part, Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
+        )
 
     def _sum_over_tensor(self, waits: list[int]) -> list[int]:
         """Gradients of weights that are not split over tensor-parallel ranks, of which each rank made a part."""
@@ -324,6 +330,8 @@ class Walk:
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if self.rank in self.layout.tied_ranks:  # summed over all that have it
             params -= -(-self.layout.tied_params // plan.shards)
+        if not params:
+            return []
         op = self._summed("twins", 2, bytes_of(params, plan.grad_dtype), "gradients")
         return [self.program.add(op, "pipeline", data=waits)]
 
@@ -339,9 +347,9 @@ class Walk:
         last = row
         for stage in self.held:
             blocks = self.layout.stages[stage]
-            for group in kinds(self.plan, blocks):
+            for group in kinds(self.plan, blocks, trained=True):
                 if group.shards > 1:
-                    params = sum(b.local_params(expert=group.expert) for b in blocks)
+                    params = sum(b.local_params(expert=group.expert, trained=True) for b in blocks)
                     last = self.program.add(gather(self.plan, group, params, Phase.OPTIMIZER), "optimizer", data=[row])
         return last
 
