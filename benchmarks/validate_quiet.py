@@ -69,7 +69,7 @@ def main() -> int:
             if how == "device alone" and alone == files:
                 continue
             try:
-                run = recorded(causal.to_job(name, runs.link_run(ranks)))
+                run = recorded(causal.to_job("run", runs.link_run(ranks)))
                 found = stragglers(run, least=given.least).to_pylist()
             except EtudeError as problem:
                 print(f"{name:50} {how:16} refused: {str(problem).splitlines()[0]}", flush=True)
