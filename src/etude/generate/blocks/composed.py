@@ -116,7 +116,7 @@ def _linear(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     if part.split == Split.COLUMN:
         return column(local, into, local.split(out, "columns"), _path(part), params=params)
     if part.split == Split.ROW:
-        return row(local, local.split(into, "rows"), out, _path(part), params=params)
+        return row(local, local.split(into, "rows"), out, _path(part), params=params, bias=part.bias and not part.tied)
     return plain(local, local.tokens, into, out, _path(part), params=params)
 
 
@@ -128,7 +128,7 @@ def _mlp(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return [
         *column(local, into, ways * mine, f"{path}.up", params=ways * into * part.ffn + bias_in),
         activation(local.tokens * mine, f"{path}.activation", gated=part.gated, dtype=local.dtype),
-        *row(local, mine, out, f"{path}.down", params=part.ffn * out + bias_out),
+        *row(local, mine, out, f"{path}.down", params=part.ffn * out + bias_out, bias=part.bias),
     ]
 
 
@@ -154,7 +154,7 @@ def _attention(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     out = part.out or flow.width
     biased = part.bias if part.out_bias is None else part.out_bias
     flow.width = out
-    return [*ops, *row(local, heads * size, out, f"{path}.out", params=(wide + biased) * out)]
+    return [*ops, *row(local, heads * size, out, f"{path}.out", params=(wide + biased) * out, bias=biased)]
 
 
 def _heads(part: Part, local: Shard, queries: int, keys: int, heads: int, kv: int, size: int) -> Heads:

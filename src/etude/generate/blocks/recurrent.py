@@ -26,6 +26,11 @@ def mixer(model: Model, local: Shard, kind: Mixer) -> list[Op]:
     """From the residual stream back to it."""
     if local.cp > 1:
         raise UsageError("layers with a state are not split over context-parallel ranks", hint="--cp 1")
+    if kind != Mixer.MAMBA and model.ssm_groups % local.tp and (local.training or local.tp % model.ssm_groups):
+        raise UsageError(
+            f"{model.ssm_groups} groups of a state cannot be split over {local.tp} tensor-parallel ranks",
+            hint=f"a --tp that divides {model.ssm_groups}",
+        )
     return {Mixer.MAMBA: _mamba, Mixer.MAMBA2: _mamba2, Mixer.DELTA: _delta}[kind](model, local)
 
 
@@ -117,7 +122,7 @@ def _mamba2(model: Model, local: Shard) -> list[Op]:
     ops += _short_conv(model, local, Mixer.MAMBA2)
     ops.append(_scanned(model, local, Mixer.MAMBA2, 3 * model.ssm_heads))
     ops += _gated_norm(local, heads * model.ssm_head_size, heads, inner)
-    return ops + row(local, inner // local.tp, h, "mixer.out", params=(inner + model.ssm_bias) * h)
+    return ops + row(local, inner // local.tp, h, "mixer.out", params=(inner + model.ssm_bias) * h, bias=model.ssm_bias)
 
 
 def _gated_norm(local: Shard, width: int, heads: int, params: int) -> list[Op]:
@@ -138,7 +143,7 @@ def _mamba(model: Model, local: Shard) -> list[Op]:
     ops += plain(local, local.tokens, rank, mine, "mixer.dt", params=(rank + 1) * inner, local_params=(rank + 1) * mine)
     ops.append(_scanned(model, local, Mixer.MAMBA, (n + 1) * inner))
     ops.append(activation(local.tokens * mine, "mixer.gate", gated=True, dtype=local.dtype))
-    return ops + row(local, mine, h, "mixer.out", params=(inner + model.ssm_bias) * h)
+    return ops + row(local, mine, h, "mixer.out", params=(inner + model.ssm_bias) * h, bias=model.ssm_bias)
 
 
 def _delta(model: Model, local: Shard) -> list[Op]:

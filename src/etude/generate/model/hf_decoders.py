@@ -17,6 +17,7 @@ def decoder(c: Config) -> Given:
         "vocab": c["vocab_size"],
         "seq": sequence(c.get("max_position_embeddings", 4096)),
         "tied": c.get("tie_word_embeddings", False),
+        "predict_layers": c.get("num_nextn_predict_layers", 0),
     }
     c.only("add_cross_attention", False)
     return given
@@ -95,7 +96,7 @@ def experts(c: Config) -> Given:
 
 
 def latent(c: Config) -> Given:
-    """DeepSeek. Multi-token prediction modules are beside the model, as in its published size."""
+    """DeepSeek."""
     given = gated(c) | {
         "q_rank": c.get("q_lora_rank", 0),
         "kv_rank": c["kv_lora_rank"],

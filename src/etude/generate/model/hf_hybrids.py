@@ -34,6 +34,7 @@ def nemotron_h(c: Config) -> Given:
     if wrong:
         raise c.refuse("hybrid_override_pattern", f"`{wrong[0]}` is not built", hint=f"built: {', '.join(BLOCKS)}")
     c.only("moe_latent_size", None)
+    c.only("num_nextn_predict_layers", 0)
     c.only("attention_bias", False)
     found = {
         "layers": len(given),

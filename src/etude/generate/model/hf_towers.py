@@ -89,7 +89,11 @@ def qwen3_audio(a: Config) -> Given:
     """Three convolutions halve a spectrogram in time and pitch; then an encoder; 30 s of sound."""
     hidden, width, bins = a["d_model"], a["downsample_hidden_size"], a["num_mel_bins"]
     frames, after = 3000, (((bins + 1) // 2 + 1) // 2 + 1) // 2
-    last = [{"part": "linear", "out": hidden}, {"part": "activation"}, {"part": "linear", "out": a["output_dim"]}]
+    last: Parts = [
+        {"part": "linear", "out": hidden},
+        {"part": "activation"},
+        {"part": "linear", "out": a["output_dim"]},
+    ]
     # Convolutions by 3 x 3 as the products that they are: each halves both sides.
     steps = [
         (frames // 2 * -(-bins // 2), 9),

@@ -112,6 +112,7 @@ class Model:
     router_bias: bool = figure("flag", "the router has a correction bias for each expert", False)
     dense_layers: int = figure("count", "leading layers without experts", 0, zero=True)
     moe_every: int = figure("count", "every n-th layer has experts", 1)
+    predict_layers: int = figure("count", "layers that predict further tokens (multi-token prediction)", 0, zero=True)
     # layers of several kinds, with a state instead of keys
     mixers: str = figure(
         "text",

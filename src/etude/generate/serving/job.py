@@ -171,6 +171,8 @@ def _weights(served: Served, plan: Plan) -> int:
         blocks = Passes(served, Book(), layers).blocks(Pass((), 1))
         blocks += tower_blocks(served.model, served.local) if not layers.start else []
         params = sum(b.local_params(expert=e) for b in blocks for e in (False, True))
+        if layers.start:  # a tied head has a copy where the embedding is elsewhere
+            params += sum(op.tied_params for b in blocks for op in b.ops)
         found.append(bytes_of(params, served.local.gemm_dtype))
     return max(found)
 
