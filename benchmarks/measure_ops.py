@@ -1,7 +1,11 @@
 """Measures op times on the GPU at hand: the table that `validate_ops.py` and `etude.cost.calibrate` take.
 
     python benchmarks/measure_ops.py out.csv            # needs PyTorch and a GPU; made h200_ops_grid.csv in 20 s
-    python benchmarks/measure_ops.py out.csv --set more # made h200_ops_more.csv: other shapes, experts, 8 bits
+    python benchmarks/measure_ops.py out.csv --set shapes   # products of other shapes
+    python benchmarks/measure_ops.py out.csv --set experts  # products of experts
+    python benchmarks/measure_ops.py out.csv --set others   # 8 bits, small rows, attention both ways
+
+The last three made h200_ops_more.csv, in 2 minutes.
 
 Each op is captured into a CUDA graph of several calls and replayed; a time is the median over replays, per call, so the
 host does not count. Columns: op, shape, flops, bytes, microseconds. A linear's shape is M x N x K, attention's is
@@ -39,7 +43,7 @@ CAUSAL = (
 )
 DECODE = ((1, 32, 2048, 128), (16, 32, 2048, 128), (8, 8, 8192, 128), (64, 8, 8192, 128))
 
-# -- the set `more`: what the first did not have
+# -- the other sets: what the first did not have
 MORE_ROWS = (48, 192, 384, 768, 1536, 3072, 6144, 16384)
 MORE_WEIGHTS = (
     (1024, 1024), (3072, 1024), (4096, 1024), (8192, 1024), (6144, 2048), (2048, 512), (7168, 2048), (4096, 7168),
@@ -95,23 +99,31 @@ def cases(torch: Any) -> Iterator[Case]:
         yield "softmax_bf16", (rows, width), 5 * rows * width, size, partial(f.softmax, x, -1)
 
 
-def more_cases(torch: Any) -> Iterator[Case]:
-    """Products of other shapes, of experts and in 8 bits; attention both ways; small rows."""
+def shapes(torch: Any) -> Iterator[Case]:
+    """Products of other shapes, and gradients of weights, whose reduced dimension is the tokens."""
 
     def made(*shape: int) -> Any:
         return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
 
-    f, aten = torch.nn.functional, torch.ops.aten
     for n, k in MORE_WEIGHTS:
         weight = made(n, k)
         for m in MORE_ROWS:
-            yield "linear_bf16", (m, n, k), 2 * m * n * k, _moved(m, n, k), partial(f.linear, made(m, k), weight)
+            call = partial(torch.nn.functional.linear, made(m, k), weight)
+            yield "linear_bf16", (m, n, k), 2 * m * n * k, _moved(m, n, k), call
     for n, m in WEIGHT_GRADIENTS:
         for k in TOKENS:
             # as a backward pass has it: the gradient transposed, times the input
             call = partial(torch.mm, made(k, m).t(), made(k, n))
             yield "linear_bf16", (m, n, k), 2 * m * n * k, _moved(m, n, k), call
-    yield from _experts(torch, made)
+
+
+def others(torch: Any) -> Iterator[Case]:
+    """Products in 8 bits, few and many rows, attention both ways."""
+
+    def made(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    f, aten = torch.nn.functional, torch.ops.aten
     yield from _eight_bit(torch, made)
     for rows, width in SMALL_ROWS:
         x, gate, weight, size = made(rows, width), made(rows, width), made(width), 4 * rows * width
@@ -138,22 +150,26 @@ def _moved(m: int, n: int, k: int) -> int:
     return 2 * (m * n + n * k + m * k)
 
 
-def _experts(torch: Any, made: Callable[..., Any]) -> Iterator[Case]:
+def experts(torch: Any) -> Iterator[Case]:
     """Rows sorted by expert times a weight of each: forward, and the gradient of the weights."""
-    for experts, n, k in EXPERTS:
-        weight = made(experts, n, k).transpose(1, 2)
+
+    def made(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    for count, n, k in EXPERTS:
+        weight = made(count, n, k).transpose(1, 2)
         for rows in EXPERT_ROWS:
-            if 2 * experts * rows * (n + k) > MEMORY_LIMIT:
+            if 2 * count * rows * (n + k) > MEMORY_LIMIT:
                 continue
-            ends = torch.arange(1, experts + 1, device="cuda", dtype=torch.int32) * rows
-            x, g = made(experts * rows, k), made(experts * rows, n)
-            shape, flops, size = (experts, rows, n, k), 2 * experts * rows * n * k, experts * _moved(rows, n, k)
+            ends = torch.arange(1, count + 1, device="cuda", dtype=torch.int32) * rows
+            x, g = made(count * rows, k), made(count * rows, n)
+            shape, flops, size = (count, rows, n, k), 2 * count * rows * n * k, count * _moved(rows, n, k)
             yield "grouped_bf16", shape, flops, size, partial(torch._grouped_mm, x, weight, offs=ends)
             yield "grouped_weight_bf16", shape, flops, size, partial(torch._grouped_mm, g.t(), x, offs=ends)
-            if experts > 1 and rows >= 64:
-                steep = torch.linspace(0.25, 1.75, experts)
-                uneven = torch.cumsum((rows * steep).round(), 0).to(device="cuda", dtype=torch.int32)
-                uneven[-1] = experts * rows
+            if count > 1 and rows >= 64:
+                steep = torch.linspace(0.25, 1.75, count)
+                ends = (torch.cumsum(steep, 0) / steep.sum() * count * rows).round().clamp(max=count * rows)
+                uneven = ends.to(device="cuda", dtype=torch.int32)
                 yield "grouped_uneven_bf16", shape, flops, size, partial(torch._grouped_mm, x, weight, offs=uneven)
 
 
@@ -192,10 +208,13 @@ def microseconds(torch: Any, call: Callable[[], Any], *, replays: int = 15) -> f
     return statistics.median(times)
 
 
+SETS = {"grid": cases, "shapes": shapes, "experts": experts, "others": others}
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", nargs="?", help="the CSV file to write")
-    parser.add_argument("--set", choices=("grid", "more"), default="grid", help="which ops")
+    parser.add_argument("--set", choices=tuple(SETS), default="grid", help="which ops")
     args = parser.parse_args(argv)
     try:
         import torch
@@ -209,7 +228,7 @@ def main(argv: list[str]) -> int:
         writer = csv.writer(file)
         writer.writerow(("op", "shape", "flops", "bytes", "microseconds"))
         lacking: set[str] = set()
-        for op, shape, flops, size_bytes, call in (cases if args.set == "grid" else more_cases)(torch):
+        for op, shape, flops, size_bytes, call in SETS[args.set](torch):
             if op in lacking:
                 continue
             try:
