@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.generate.blocks import recompute
+from etude.generate.blocks import recompute, trained
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 
@@ -86,6 +86,12 @@ class Plan:
     recompute: str = figure(
         "text", "done twice: none, selective (attention), selective:attention,norm,activation, full (layers)", "none"
     )
+    train: str = figure(
+        "text",
+        "what is trained: all, forward (nothing, no backward pass), frozen (gradients go through alone), layers:24.., "
+        "lora:16",
+        "all",
+    )
     precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
     grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
     state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
@@ -104,6 +110,8 @@ class Plan:
         if not self.gpus:
             object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
         recompute.parse(self.recompute)
+        if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
+            raise ClusterError("adapters go with products in one piece", hint="no --tp-chunks, no --etp")
         axes = self.order.split("-")
         if sorted(axes) != sorted(AXES):
             raise ClusterError(f"order `{self.order}` does not name each of {', '.join(AXES)} once", hint="tp-cp-dp-pp")

@@ -114,6 +114,12 @@ class Op:
     """Those of one rank."""
     expert: bool = False
     """Replicated over the data-parallel ranks of an expert, not over all."""
+    frozen: bool = False
+    """Its weights are not trained: no gradient, no optimizer."""
+    split: str = ""
+    """How tensor-parallel ranks share the weight of a product: by its inputs (`in`) or outputs (`out`), if at all."""
+    ways: int = 1
+    """Ranks that share it."""
     saved_bytes: int = 0
     """Kept from the forward to the backward pass."""
     temp_bytes: int = 0

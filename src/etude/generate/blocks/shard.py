@@ -68,8 +68,14 @@ class Block:
     def params(self) -> int:
         return sum(op.params for op in self.ops)
 
-    def local_params(self, *, expert: bool) -> int:
-        return sum(op.local_params for op in self.ops if op.expert == expert)
+    def local_params(self, *, expert: bool, trained: bool = False) -> int:
+        """Parameters of one rank; `trained`: those alone that get gradients."""
+        return sum(op.local_params for op in self.ops if op.expert == expert and not (trained and op.frozen))
+
+    @property
+    def goes_back(self) -> bool:
+        """Is there anything to do for it in a backward pass?"""
+        return any(op.backward for op in self.ops)
 
     @property
     def cast_params(self) -> int:
@@ -136,7 +142,7 @@ def column(local: Shard, k: int, n: int, part: str, *, params: int, tokens: int 
     made = plain(local, tokens, k, n, part, params=params, local_params=held)
     if local.tp == 1:
         return made
-    one = made[-1]
+    one = made[-1].replace(split="out", ways=local.tp)
     gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
     *casts, _, wgrad = one.backward
     if not local.sp:
@@ -200,10 +206,10 @@ def row(local: Shard, k: int, n: int, part: str, *, params: int, tokens: int = 0
     made = plain(local, tokens, k, n, part, params=params, local_params=held)
     if local.tp == 1:
         return made
-    one, full = made[-1], bytes_of(tokens * n, local.dtype)
+    one, full = made[-1].replace(split="in", ways=local.tp), bytes_of(tokens * n, local.dtype)
     if not local.sp:
         if local.chunks == 1:
-            return [*made, _all_reduce(local, full, part)]
+            return [*made[:-1], one, _all_reduce(local, full, part)]
         *first, product, reduction = _reduced(local, tokens, k, n, part, Phase.FORWARD)
         return [*made[:-1], *first, _piece(product, one, True), reduction.replace(backward=one.backward)]
     wgrad = one.backward[-1]
@@ -227,4 +233,10 @@ def _piece(op: Op, whole: Op, last: bool) -> Op:
     """A piece of a layer; the last one stands for its parameters and what it keeps."""
     if not last:
         return op.replace(calls=0.0)
-    return op.replace(params=whole.params, local_params=whole.local_params, saved_bytes=whole.saved_bytes)
+    return op.replace(
+        params=whole.params,
+        local_params=whole.local_params,
+        saved_bytes=whole.saved_bytes,
+        split=whole.split,
+        ways=whole.ways,
+    )

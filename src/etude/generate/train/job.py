@@ -13,6 +13,8 @@ from etude.generate.blocks.families import blocks_of
 from etude.generate.blocks.ops import bytes_of
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
+from etude.generate.blocks.trained import only
+from etude.generate.blocks.trained import parse as parse_trained
 from etude.generate.model.shape import Model
 from etude.generate.plan import Attention, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
@@ -132,8 +134,10 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
         for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
             home[s, m] = rank
     apart = model.tied and made.stages > 1 and not any({0, made.stages - 1} <= set(held) for held in made.held)
+    apart = apart and not any(op.frozen for op in blocks[0].ops)
     tied = bytes_of(-(-model.vocab // plan.tp) * model.hidden, plan.grad_dtype) if apart else 0
-    return Layout(made, tuple(stages), home, tied)
+    back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
+    return Layout(made.back_to(back), tuple(stages), home, tied, back)
 
 
 def _leading(blocks: list[Block], at: int) -> bool:
@@ -198,7 +202,7 @@ def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = blocks_of(model, shard_of(model, plan))
+    blocks = only(blocks_of(model, shard_of(model, plan)), parse_trained(plan.train), tied=model.tied)
     return plan, blocks, layout_of(model, plan, blocks)
 
 

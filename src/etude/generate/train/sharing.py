@@ -40,19 +40,21 @@ def copies(plan: Plan, *, expert: bool) -> Copies:
     return Copies(False, n, 1, "dp", "")
 
 
-def kinds(plan: Plan, blocks: Sequence[Block]) -> list[Copies]:
-    """The kinds of weights that these blocks have and that are not alone."""
-    found = [copies(plan, expert=e) for e in (False, True) if any(b.local_params(expert=e) for b in blocks)]
+def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list[Copies]:
+    """The kinds of weights that these blocks have and that are not alone; `trained`: of those that get gradients."""
+    found = [
+        copies(plan, expert=e) for e in (False, True) if any(b.local_params(expert=e, trained=trained) for b in blocks)
+    ]
     return [c for c in found if c.shards * c.replicas > 1]
 
 
 def buckets(blocks: Sequence[Block], order: Sequence[int], limit: int, *, expert: bool) -> list[tuple[int, list[int]]]:
-    """(parameters, positions in `order` of their blocks): consecutive blocks until the limit is reached."""
+    """(parameters that are trained, positions in `order` of their blocks): blocks in turn up to the limit."""
     found: list[tuple[int, list[int]]] = []
     size = 0
     members: list[int] = []
     for position, number in enumerate(order):
-        params = blocks[number].local_params(expert=expert)
+        params = blocks[number].local_params(expert=expert, trained=True)
         if not params:
             continue
         size, members = size + params, [*members, position]
@@ -114,6 +116,6 @@ def owned(plan: Plan, blocks: Sequence[Block]) -> int:
     """Parameters that one rank's optimizer updates."""
     total = 0
     for expert in (False, True):
-        params = sum(b.local_params(expert=expert) for b in blocks)
+        params = sum(b.local_params(expert=expert, trained=True) for b in blocks)
         total += -(-params // copies(plan, expert=expert).shards)
     return total

@@ -32,6 +32,8 @@ class Layout:
     """(stage, micro-batch) -> pipeline rank."""
     tied_bytes: int
     """Gradient of an embedding that the head shares, on each of them; 0 where they are one."""
+    goes_back: int = 0
+    """The first stage that has anything to do in a backward pass."""
 
 
 @dataclass(slots=True)
@@ -93,7 +95,7 @@ class Walk:
             tips = self.tips
             begins = first.get(stage) == i
             weights = gathered.get(stage, {}) if begins else {}
-            tip = self._action(action, stage, micro, weights, begins=begins, final=last[stage] == i)
+            tip = self._action(action, stage, micro, weights, begins=begins, final=last.get(stage) == i)
             if pair:
                 paired, together = [tip], True
                 self.tips = tips  # the other one begins where this one did
@@ -161,6 +163,8 @@ class Walk:
 
     def _send(self, action: Action, stage: int, micro: int, value: int) -> None:
         target = stage + 1 if action == Action.FORWARD else stage - 1
+        if action != Action.FORWARD and target < self.layout.goes_back:
+            return
         if not 0 <= target < len(self.layout.stages) or self.other(target, micro) == self.rank:
             return
         phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
@@ -195,7 +199,7 @@ class Walk:
         for stage in self.held:
             blocks = self.layout.stages[stage]
             order = range(len(blocks))
-            for group in kinds(self.plan, blocks):
+            for group in kinds(self.plan, blocks, trained=True):
                 if group.shards == 1:
                     continue
                 for params, members in buckets(blocks, order, self.plan.bucket, expert=group.expert):
@@ -251,7 +255,7 @@ class Walk:
         order = fragment.blocks.tolist()
         limit = 1 if plan.zero == 3 else plan.bucket
         tip = base + fragment.tip
-        for group in kinds(plan, blocks):
+        for group in kinds(plan, blocks, trained=True):
             for params, members in buckets(blocks, order, limit, expert=group.expert):
                 done = base + int(fragment.last[members[-1]]) if plan.overlap_grads else tip
                 for op in reduce(plan, group, params):
@@ -317,7 +321,10 @@ class Walk:
         schedule = self.layout.schedule
         if sum(map(len, schedule.held)) == schedule.stages:
             return []
-        params = sum(b.local_params(expert=e) for s in self.held for b in self.layout.stages[s] for e in (False, True))
+        held = [b for s in self.held for b in self.layout.stages[s]]
+        params = sum(b.local_params(expert=e, trained=True) for b in held for e in (False, True))
+        if not params:
+            return []
         size = bytes_of(params, self.plan.grad_dtype)
         dtype = self.plan.grad_dtype
         op = collective(
@@ -329,9 +336,9 @@ class Walk:
         last = row
         for stage in self.held:
             blocks = self.layout.stages[stage]
-            for group in kinds(self.plan, blocks):
+            for group in kinds(self.plan, blocks, trained=True):
                 if group.shards > 1:
-                    params = sum(b.local_params(expert=group.expert) for b in blocks)
+                    params = sum(b.local_params(expert=group.expert, trained=True) for b in blocks)
                     last = self.program.add(gather(self.plan, group, params, Phase.OPTIMIZER), "optimizer", data=[row])
         return last
 
