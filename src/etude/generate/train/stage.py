@@ -12,7 +12,7 @@ from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
 from etude.generate.train.program import Program
-from etude.generate.train.sharing import buckets, gather, kinds, owned, reduce
+from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import Collective, Kind
 
 PHASES = {
@@ -27,11 +27,13 @@ class Layout:
     """Which blocks each stage has, and where each stage's micro-batch is done."""
 
     schedule: PipelineSchedule
-    stages: tuple[tuple[Block, ...], ...]
     home: dict[tuple[int, int], int]
     """(stage, micro-batch) -> pipeline rank."""
-    tied_bytes: int
-    """Gradient of an embedding that the head shares, on each of them; 0 where they are one."""
+    stages: tuple[tuple[Block, ...], ...]
+    tied_params: int
+    """Weights of an embedding that blocks of other pipeline ranks use too and have a copy of; 0: there are none."""
+    tied_ranks: frozenset[int]
+    """The pipeline ranks that have it and train it."""
     goes_back: int = 0
     """The first stage that has anything to do in a backward pass."""
 
@@ -320,15 +322,14 @@ class Walk:
 
     def _sum_copies(self, stage: int, waits: list[int]) -> list[int]:
         """Gradients of a stage that several pipeline ranks hold."""
-        holders = self.layout.schedule.holders[stage]
-        params = owned(self.plan, self.layout.stages[stage])
+        holders, blocks = self.layout.schedule.holders[stage], self.layout.stages[stage]
+        params = owned(self.plan, blocks)
+        own = (op for block in blocks for op in block.ops if op.local_params)
+        if self.layout.tied_ranks and (stage == 0 or any(0 < op.tied_params <= op.local_params for op in own)):
+            params -= -(-self.layout.tied_params // self.plan.shards)  # summed over all that have it
         if len(holders) == 1 or not params:
             return []
-        dtype = self.plan.grad_dtype
-        op = collective(
-            Collective.ALL_REDUCE, f"holders{stage}", len(holders), bytes_of(params, dtype), "gradients",
-            Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype,
-        )  # fmt: skip
+        op = self._summed(f"holders{stage}", len(holders), bytes_of(params, self.plan.grad_dtype), "gradients")
         return [self.program.add(op, "pipeline", data=waits)]
 
     # -- the end of the step ------------------------------------------------------------------------------------------
@@ -337,19 +338,8 @@ class Walk:
         """The update, behind which the next step begins. A checkpoint is written behind the last."""
         plan, program = self.plan, self.program
         waits = [*self.tips, *self.reduced]
-        waits += self._mirror(waits)
-        if self.layout.tied_bytes and {0, len(self.layout.stages) - 1} & set(self.held):
-            op = collective(
-                Collective.ALL_REDUCE,
-                "ends",
-                2,
-                self.layout.tied_bytes,
-                "tied",
-                Stream.REDUCE,
-                phase=Phase.WEIGHT,
-                dtype=plan.grad_dtype,
-            )
-            waits.append(program.add(op, "embedding", data=waits))
+        for add_up in (self._sum_over_tensor, self._mirror, self._sum_tied):
+            waits += add_up(waits)
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if not params:
             return
@@ -387,24 +377,44 @@ class Walk:
             total += params * bytes_per_state(self.plan) + bytes_of(params, self.plan.dtype)
         return total
 
+    def _summed(self, slot: str, ranks: int, size: int, part: str) -> Op:
+        dtype = self.plan.grad_dtype
+        return collective(
+            Collective.ALL_REDUCE, slot, ranks, size, part, Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
+        )
+
+    def _sum_over_tensor(self, waits: list[int]) -> list[int]:
+        """Gradients of weights that are not split over tensor-parallel ranks, of which each rank made a part."""
+        blocks = [b for s in self.held for b in self.layout.stages[s]]
+        found = []
+        for slot, params in tensor_sums(self.plan, blocks).items():
+            op = self._summed(slot, self.plan.tp, kept_bytes(self.plan, params), "replicated")
+            found.append(self.program.add(op, "gradients", data=waits))
+        return found
+
     def _mirror(self, waits: list[int]) -> list[int]:
-        """Stages that two pipeline ranks hold (DualPipe), or several: their gradients are summed. Where updates come
-        by windows that was done before."""
-        schedule = self.layout.schedule
+        """Stages that two pipeline ranks hold (DualPipe), or several: their gradients are summed, of sharded ones the
+        shards. Where updates come by windows that was done before."""
+        schedule, plan = self.layout.schedule, self.plan
         if schedule.window or sum(map(len, schedule.held)) == schedule.stages:
             return []
         if any(len(held) != 2 or sum(held) != schedule.ranks - 1 for held in schedule.held):
             return [row for stage in sorted(self.held) for row in self._sum_copies(stage, waits)]
-        held = [b for s in self.held for b in self.layout.stages[s]]
-        params = sum(b.local_params(expert=e, trained=True) for b in held for e in (False, True))
+        params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
+        if self.rank in self.layout.tied_ranks:  # summed over all that have it
+            params -= -(-self.layout.tied_params // plan.shards)
         if not params:
             return []
-        size = bytes_of(params, self.plan.grad_dtype)
-        dtype = self.plan.grad_dtype
-        op = collective(
-            Collective.ALL_REDUCE, "twins", 2, size, "gradients", Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
-        )
+        op = self._summed("twins", 2, bytes_of(params, plan.grad_dtype), "gradients")
         return [self.program.add(op, "pipeline", data=waits)]
+
+    def _sum_tied(self, waits: list[int]) -> list[int]:
+        """The gradient of an embedding that several pipeline ranks have."""
+        ranks = self.layout.tied_ranks
+        if self.rank not in ranks:
+            return []
+        op = self._summed("ends", len(ranks), kept_bytes(self.plan, self.layout.tied_params), "tied")
+        return [self.program.add(op, "embedding", data=waits)]
 
     def _gather_after(self, row: int) -> int:
         last = row
