@@ -156,7 +156,8 @@ class _Walk:
 
     def _end(self, rank: int) -> list[tuple[int, int]]:
         """What a rank worked on is done; returns the (window, stage) whose last backward that was."""
-        assert (working := self._working[rank]) is not None
+        working = self._working[rank]
+        assert working is not None
         self._working[rank] = None
         g, at = working
         found = []
