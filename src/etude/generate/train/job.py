@@ -144,9 +144,9 @@ def _leading(blocks: list[Block], at: int) -> bool:
     return not any(map(is_layer, blocks[:at]))
 
 
-def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
-    """The job of one step. Raises UsageError where the plan cannot be."""
-    plan, blocks, layout = lay_out(model, plan)
+def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> Generated:
+    """The job of one step. Raises UsageError where the plan cannot be. Without a head it ends with the last layer."""
+    plan, blocks, layout = lay_out(model, plan, head=head)
     book = Book()
     traces, slots = [], []
     for rank in range(plan.pp):
@@ -196,13 +196,17 @@ def _with_lengths(found: Generated) -> Generated:
     )
 
 
-def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
+def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
     """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = only(blocks_of(model, shard_of(model, plan)), parse_trained(plan.train), tied=model.tied)
+    blocks = blocks_of(model, shard_of(model, plan))
+    while not head and not is_layer(blocks[-1]):
+        blocks.pop()
+    model = model if head else model.replace(tied=False)
+    blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
     return plan, blocks, layout_of(model, plan, blocks)
 
 
