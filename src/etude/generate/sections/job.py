@@ -196,7 +196,8 @@ def _with_samples(found: Generated, slot: I64, per_sample: int) -> Generated:
     plan = found.plan
     count = np.bincount(slot[slot >= 0], minlength=plan.dp * plan.micro_batches)
     samples = count.reshape(plan.micro_batches, plan.dp).T * per_sample
-    dealt = Dealt(samples, samples * plan.seq, samples * (plan.seq * (plan.seq + 1) // 2))
+    tokens, pairs = samples * plan.seq, samples * (plan.seq * (plan.seq + 1) // 2)
+    dealt = Dealt(samples, tokens, pairs, tokens, pairs, plan.micro_batches)
     return replace(found, job=with_lengths(found.job, plan, dealt))
 
 

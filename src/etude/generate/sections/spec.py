@@ -48,7 +48,7 @@ class Section:
             raise ClusterError(
                 "ranks of its own, or those of another section, not both", hint="no `gpus`, or no `shares`"
             )
-        taken = {"gpus", "global_batch", "train", "lengths"} & set(self.plan)
+        taken = {"gpus", "global_batch", "train", "lengths", "steps"} & set(self.plan)
         if taken:
             raise ClusterError(f"`{sorted(taken)[0]}` is no part of a section's plan",
                                hint="`gpus` and `mode` are the section's, `batch` is that of all")  # fmt: skip
