@@ -52,7 +52,7 @@ def refuse_mix(mix: str) -> None:
 
 def generated(given: "Sections", gpus: int, name: str, files: Files, limit_bytes: int, *, json: bool) -> None:
     from etude.generate.sections import generate_sections
-    from etude.predict import check_sections
+    from etude.predict.sections import check_sections
 
     found = generate_sections(given, gpus=gpus, name=name)
     check_sections(found, limit_bytes, given.name)
@@ -64,7 +64,7 @@ def generated(given: "Sections", gpus: int, name: str, files: Files, limit_bytes
 
 def predicted(given: "Sections", gpus: int, system: str, *, check: bool, json: bool) -> None:
     from etude.machine import open_system
-    from etude.predict import predict_sections
+    from etude.predict.sections import predict_sections
     from etude.units import format_bytes, format_time
 
     found = predict_sections(given, open_system(system), gpus=gpus, check=check)

@@ -6,8 +6,6 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.predict.plans import search as search
-    from etude.predict.sections import check_sections as check_sections
-    from etude.predict.sections import predict_sections as predict_sections
     from etude.predict.serving import predict_serving as predict_serving
     from etude.predict.similarity import likeness as likeness
     from etude.predict.step import Prediction as Prediction
