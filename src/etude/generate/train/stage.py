@@ -12,7 +12,7 @@ from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
 from etude.generate.train.program import Program
-from etude.generate.train.sharing import buckets, gather, kinds, owned, reduce
+from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import Collective, Kind
 
 PHASES = {
@@ -27,11 +27,13 @@ class Layout:
     """Which blocks each stage has, and where each stage's micro-batch is done."""
 
     schedule: PipelineSchedule
-    stages: tuple[tuple[Block, ...], ...]
     home: dict[tuple[int, int], int]
     """(stage, micro-batch) -> pipeline rank."""
-    tied_bytes: int
-    """Gradient of an embedding that the head shares, on each of them; 0 where they are one."""
+    stages: tuple[tuple[Block, ...], ...]
+    tied_params: int
+    """Weights of an embedding that blocks of other pipeline ranks use too and have a copy of; 0: there are none."""
+    tied_ranks: frozenset[int]
+    """The pipeline ranks that have it and train it."""
     goes_back: int = 0
     """The first stage that has anything to do in a backward pass."""
 
@@ -292,19 +294,8 @@ class Walk:
         """The update, behind which the next step begins. A checkpoint is written behind the last."""
         plan, program = self.plan, self.program
         waits = [*self.tips, *self.reduced]
-        waits += self._mirror(waits)
-        if self.layout.tied_bytes and {0, len(self.layout.stages) - 1} & set(self.held):
-            op = collective(
-                Collective.ALL_REDUCE,
-                "ends",
-                2,
-                self.layout.tied_bytes,
-                "tied",
-                Stream.REDUCE,
-                phase=Phase.WEIGHT,
-                dtype=plan.grad_dtype,
-            )
-            waits.append(program.add(op, "embedding", data=waits))
+        for add_up in (self._sum_over_tensor, self._mirror, self._sum_tied):
+            waits += add_up(waits)
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if not params:
             return
@@ -342,21 +333,41 @@ class Walk:
             total += params * bytes_per_state(self.plan) + bytes_of(params, self.plan.dtype)
         return total
 
+    def _summed(self, slot: str, ranks: int, size: int, part: str) -> Op:
+        dtype = self.plan.grad_dtype
+        return collective(
+            Collective.ALL_REDUCE, slot, ranks, size, part, Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
+        )
+
+    def _sum_over_tensor(self, waits: list[int]) -> list[int]:
+        """Gradients of weights that are not split over tensor-parallel ranks, of which each rank made a part."""
+        blocks = [b for s in self.held for b in self.layout.stages[s]]
+        found = []
+        for slot, params in tensor_sums(self.plan, blocks).items():
+            op = self._summed(slot, self.plan.tp, kept_bytes(self.plan, params), "replicated")
+            found.append(self.program.add(op, "gradients", data=waits))
+        return found
+
     def _mirror(self, waits: list[int]) -> list[int]:
-        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed."""
-        schedule = self.layout.schedule
+        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed, of sharded ones the shards."""
+        schedule, plan = self.layout.schedule, self.plan
         if sum(map(len, schedule.held)) == schedule.stages:
             return []
-        held = [b for s in self.held for b in self.layout.stages[s]]
-        params = sum(b.local_params(expert=e, trained=True) for b in held for e in (False, True))
+        params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
+        if self.rank in self.layout.tied_ranks:  # summed over all that have it
+            params -= -(-self.layout.tied_params // plan.shards)
         if not params:
             return []
-        size = bytes_of(params, self.plan.grad_dtype)
-        dtype = self.plan.grad_dtype
-        op = collective(
-            Collective.ALL_REDUCE, "twins", 2, size, "gradients", Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
-        )
+        op = self._summed("twins", 2, bytes_of(params, plan.grad_dtype), "gradients")
         return [self.program.add(op, "pipeline", data=waits)]
+
+    def _sum_tied(self, waits: list[int]) -> list[int]:
+        """The gradient of an embedding that several pipeline ranks have."""
+        ranks = self.layout.tied_ranks
+        if self.rank not in ranks:
+            return []
+        op = self._summed("ends", len(ranks), kept_bytes(self.plan, self.layout.tied_params), "tied")
+        return [self.program.add(op, "embedding", data=waits)]
 
     def _gather_after(self, row: int) -> int:
         last = row
