@@ -273,4 +273,4 @@ def _model_flops(model: Model, plan: Plan) -> int:
 
 
 def is_product(name: str) -> bool:
-    return name in ("aten::mm", "aten::bmm") or "attention" in name or "convolution" in name
+    return name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") or "attention" in name or "convolution" in name
