@@ -113,7 +113,10 @@ class Plan:
     overlap_params: bool = figure("flag", "updated weights are gathered while the forward pass goes on", True)
     tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
     recompute: str = figure(
-        "text", "done twice: none, selective (attention), selective:attention,norm,activation, full (layers)", "none"
+        "text",
+        "done twice: none, selective (attention), full (layers), or parts: "
+        "selective:attention,norm,activation,experts,ffn,latent",
+        "none",
     )
     train: str = figure(
         "text",
