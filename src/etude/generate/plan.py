@@ -38,13 +38,25 @@ class Batching(StrEnum):
     """How samples of different length are put into micro-batches."""
 
     FIXED = "fixed"
-    """As many samples in each."""
+    """As many samples in each, without padding."""
+    PADDED = "padded"
+    """As many samples in each, all padded to the longest."""
     TOKENS = "tokens"
-    """As many as the tokens of the usual micro-batch take."""
+    """As many as the tokens of the budget take."""
+    PADDED_TOKENS = "padded_tokens"
+    """As many as the budget takes once all are padded to the longest."""
     COMPUTE = "compute"
-    """As many as the work of the usual micro-batch takes."""
+    """As many as the work of the usual micro-batch takes; with a power, samples x longest^power."""
+    ONLINE = "online"
+    """Of the samples that wait, the oldest and those nearest to it in length, padded, within the budget."""
     PACKED = "packed"
     """Documents one behind the other in sequences of the usual length; attention within each alone."""
+
+
+BY_BUDGET: Final = (Batching.TOKENS, Batching.PADDED_TOKENS, Batching.COMPUTE, Batching.ONLINE)
+"""Those that fill a micro-batch up to a budget."""
+WAITING: Final = 64
+"""Samples among which `online` chooses unless the plan says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +83,18 @@ class Plan:
         0,
         zero=True,
     )
+    steps: int = figure("count", "steps in one job, one after another", 1)
     seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
     lengths: str = figure("text", "of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
     batching: Batching = figure("choice", "how samples of --lengths are put together", Batching.FIXED, of=Batching)
     length_seed: int = figure("count", "of the lengths that are drawn", 0, zero=True)
+    budget: int = figure("count", "tokens of a micro-batch at most; 0: micro_batch x seq", 0, zero=True)
+    power: float = figure("number", "batching `compute`: samples x longest^power is bounded; 0: the model's work", 0.0,
+                          zero=True)  # fmt: skip
+    memory_budget_bytes: int = figure("bytes", "memory of a rank that micro-batches may fill; 0: any", 0, zero=True)
+    window: int = figure("count", f"batching `online`: samples that wait; 0: {WAITING}", 0, zero=True)
+    samples: int = figure("count", "of an epoch, which makes as many steps as they fill; 0: no end", 0, zero=True)
+    join: bool = figure("flag", "ranks without samples do empty steps until the epoch of all ranks is done", False)
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
     dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
     reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
@@ -150,11 +170,35 @@ class Plan:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
         if not self.lengths and self.batching != Batching.FIXED:
             raise ClusterError(f"batching `{self.batching}` needs lengths", hint="--lengths 512:0.5,4096:0.5")
+        self._check_batching()
         if self.lengths and self.etp > self.tp:
             raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
         for name in ("grad_dtype", "state_dtype"):
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):
                 raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
+
+    def _check_batching(self) -> None:
+        """Figures of a batching that is not chosen are refused: they would change nothing."""
+        wants = {
+            "budget": BY_BUDGET,
+            "memory_budget_bytes": BY_BUDGET,
+            "power": (Batching.COMPUTE,),
+            "window": (Batching.ONLINE,),
+            "samples": tuple(b for b in Batching if b != Batching.PACKED),
+        }
+        for name, batchings in wants.items():
+            if getattr(self, name) and not (self.lengths and self.batching in batchings):
+                flag = name.removesuffix("_bytes").replace("_", "-")
+                raise ClusterError(
+                    f"{flag.replace('-', ' ')} goes with lengths and the batching {' or '.join(batchings)}",
+                    hint=f"--lengths 512:0.5,4096:0.5 --batching {batchings[0]}, or no --{flag}",
+                )
+        if self.join and not self.samples:
+            raise ClusterError("join goes with an epoch", hint="--samples 10000, or no --join")
+        if self.samples and self.steps > 1:
+            raise ClusterError(
+                "samples of an epoch say how many steps there are", hint="--steps or --samples, not both"
+            )
 
     @property
     def dp(self) -> int:

@@ -1,4 +1,4 @@
-"""generate(model, plan): the folded job of one training step, and its numbers."""
+"""generate(model, plan): the folded job of a training step, or of several, and its numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from etude.generate.plan import Attention, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.train.fragment import Book
-from etude.generate.train.lengths import Dealt, Lengths, deal, with_lengths, work_of
+from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
@@ -28,6 +28,7 @@ from etude.generate.train.stage import Layout, Walk
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
+from etude.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -46,10 +47,17 @@ class Generated:
     """Of each pipeline rank."""
     dealt: Dealt | None = None
     """Where samples have lengths of their own: what each data-parallel rank has."""
+    pair_cost: float = 0.0
+    """With lengths: work of a pair of query and key in units of the work of a token."""
+
+    @property
+    def samples(self) -> int:
+        return int(self.dealt.samples.sum()) if self.dealt else self.plan.steps * self.plan.batch
 
     @property
     def tokens(self) -> int:
-        return int(self.dealt.tokens.sum()) if self.dealt else self.plan.batch * self.plan.seq
+        """Of all steps, without padding."""
+        return int(self.dealt.own_tokens.sum()) if self.dealt else self.plan.steps * self.plan.batch * self.plan.seq
 
     @property
     def memory_peak_bytes(self) -> int:
@@ -145,7 +153,13 @@ def _leading(blocks: list[Block], at: int) -> bool:
 
 
 def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
-    """The job of one step. Raises UsageError where the plan cannot be."""
+    """The job of the plan's steps. Raises UsageError where the plan cannot be."""
+    found = _usual(model, plan, name)
+    return _with_lengths(found) if plan.lengths else found
+
+
+def _usual(model: Model, plan: Plan, name: str) -> Generated:
+    """The job with samples of the usual length."""
     plan, blocks, layout = lay_out(model, plan)
     book = Book()
     traces, slots = [], []
@@ -159,7 +173,7 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
     about = {"model": model.name, "schedule": plan.schedule}
     values = skewed(grid, traces, plan)
     job = job_of(name or model.name, traces, grid.at["pp"], bind(grid, slots), about, values)
-    found = Generated(
+    return Generated(
         model=model,
         plan=plan,
         job=job,
@@ -168,22 +182,25 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
         model_flops=_model_flops(blocks, plan),
         memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
     )
-    return _with_lengths(found) if plan.lengths else found
 
 
 def _with_lengths(found: Generated) -> Generated:
-    """The same with samples as long as they are. Model FLOPs and activations follow."""
+    """The same with samples as long as they are. Model FLOPs and activations follow; an epoch says how many steps."""
     plan = found.plan
-    dealt = deal(Lengths.parse(plan.lengths), plan, pair_cost=work_of(found.job.traces, plan))
-    usual = plan.micro_batch * plan.seq
     pair = work_of(found.job.traces, plan)
+    dealt = deal(Lengths.parse(plan.lengths), plan, pair_cost=pair, most_tokens=_room(found))
+    if dealt.steps != plan.steps:
+        found = _usual(found.model, plan.replace(samples=0, join=False, steps=dealt.steps), found.job.name)
+        plan = found.plan
+    usual = plan.micro_batch * plan.seq
     whole = usual + pair * plan.micro_batch * (plan.seq * (plan.seq + 1) // 2)
-    done = float((dealt.tokens + pair * dealt.pairs).sum()) / (whole * dealt.tokens.size)
+    done = float((dealt.own_tokens + pair * dealt.own_pairs).sum()) / (whole * dealt.tokens.size)
     fullest = float(dealt.tokens.max()) / usual
     return replace(
         found,
         job=with_lengths(found.job, plan, dealt),
         dealt=dealt,
+        pair_cost=pair,
         model_flops=round(found.model_flops * done),
         memory=tuple(
             replace(
@@ -194,6 +211,24 @@ def _with_lengths(found: Generated) -> Generated:
             for m in found.memory
         ),
     )
+
+
+def _room(found: Generated) -> int:
+    """Tokens of a micro-batch that the memory budget has room for: what is not static grows with them."""
+    limit, plan = found.plan.memory_budget_bytes, found.plan
+    if not limit:
+        return LONGEST
+    tightest = LONGEST
+    for rank, memory in enumerate(found.memory):
+        if memory.static_bytes >= limit:
+            raise UsageError(
+                f"a memory budget of {format_bytes(limit)}: weights, gradients and optimizer of pipeline rank {rank} "
+                f"take {format_bytes(memory.static_bytes)}",
+                hint="a larger --memory-budget, more --tp, --pp or --zero",
+            )
+        moving = max(memory.peak_bytes - memory.static_bytes, 1)
+        tightest = min(tightest, plan.micro_batch * plan.seq * (limit - memory.static_bytes) // moving)
+    return tightest
 
 
 def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
@@ -219,7 +254,7 @@ def sequence_of(model: Model) -> int:
 
 
 def _model_flops(blocks: list[Block], plan: Plan) -> int:
-    """Products of one step on all ranks. Every rank of a stage does the same."""
+    """Products of all steps on all ranks. Every rank of a stage does the same."""
     one = 0
     for block in blocks:
         for forward in block.ops:
@@ -228,7 +263,7 @@ def _model_flops(blocks: list[Block], plan: Plan) -> int:
             if forward.kind == Kind.COMP and is_product(forward.name):
                 # Fused attention makes its scores again on the way back: the model needs them once.
                 one += forward.flops - (max(back - 2 * forward.flops, 0) if forward.core else 0)
-    return one * plan.stage_ranks * plan.micro_batches
+    return one * plan.stage_ranks * plan.micro_batches * plan.steps
 
 
 def is_product(name: str) -> bool:

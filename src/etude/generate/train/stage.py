@@ -53,6 +53,10 @@ class Walk:
     """Last row of each block done so far."""
     reduced: list[int] = field(default_factory=list)
     """Rows that the optimizer waits for."""
+    updated: list[int] = field(default_factory=list)
+    """The update of the step before, and what gathers the weights that it made."""
+    offset: int = 0
+    """Micro-batches of the rounds before."""
     messages: dict[tuple[Kind, int, int, Phase], Op] = field(default_factory=dict)
     casts: dict[int, Op] = field(default_factory=dict)
 
@@ -77,6 +81,17 @@ class Walk:
         return self.layout.home[stage, micro_batch]
 
     def run(self) -> None:
+        """The schedule once for each step, or more often where a step has several rounds of it."""
+        count = self.layout.schedule.micro_batches
+        for offset in range(0, self.plan.steps * self.plan.micro_batches, count):
+            self.offset = offset
+            self.program.begin(offset // self.plan.micro_batches)
+            self.exits.clear()
+            self.reduced = []
+            self._round()
+            self._finish(last=offset + count == self.plan.steps * self.plan.micro_batches)
+
+    def _round(self) -> None:
         schedule = self.layout.schedule
         rows = schedule.rows(self.rank)
         steps = zip(
@@ -102,7 +117,6 @@ class Walk:
             else:
                 self.tips = [*paired, tip] if together else [tip]
                 paired, together = [], False
-        self._finish()
 
     def _turns(self, actions: list[tuple[Action, int, int, bool]]) -> tuple[dict[int, int], dict[int, int]]:
         """First forward and last weight gradient of each stage."""
@@ -124,10 +138,14 @@ class Walk:
         values = self._inputs(action, stage, micro)
         pulled = self._pull(action, stage, fragment)
         cast = self._cast(stage, fragment, weights | pulled) if begins or pulled else {}
-        base = self.program.place(fragment, micro, values, self.tips)
+        base = self.program.place(fragment, self._number(micro), values, self.tips)
         for position, rows in (weights | pulled | cast).items():
             if fragment.first[position] < len(fragment):
                 self.program.join(base + int(fragment.first[position]), data=rows)
+        if begins:
+            for rows in pulled.values():
+                for row in rows:
+                    self.program.join(row, data=self.updated)
         self._order_pulls(base, fragment, pulled)
         value = base + fragment.value if fragment.value != BEFORE else (values[-1] if values else BEFORE)
         self.exits[action, stage, micro] = value
@@ -159,7 +177,8 @@ class Walk:
                     return self.exits[made, source, micro]
         phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
         op = self._message(Kind.RECV, home, size, phase)
-        return self.program.add(op, "pipeline", micro_batch=micro, tag=self._tag(action, source, micro))
+        number = self._number(micro)
+        return self.program.add(op, "pipeline", micro_batch=number, tag=self._tag(action, source, micro))
 
     def _send(self, action: Action, stage: int, micro: int, value: int) -> None:
         target = stage + 1 if action == Action.FORWARD else stage - 1
@@ -170,7 +189,8 @@ class Walk:
         phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
         size = self.layout.stages[min(stage, target)][-1].out_bytes
         op = self._message(Kind.SEND, self.other(target, micro), size, phase)
-        self.program.add(op, "pipeline", micro_batch=micro, data=[value], tag=self._tag(action, stage, micro))
+        tag = self._tag(action, stage, micro)
+        self.program.add(op, "pipeline", micro_batch=self._number(micro), data=[value], tag=tag)
 
     def _message(self, kind: Kind, rank: int, size: int, phase: Phase) -> Op:
         """Equal messages are one op of the book."""
@@ -182,14 +202,17 @@ class Walk:
 
     def _tag(self, action: Action, source: int, micro: int) -> int:
         back = action != Action.FORWARD
-        return 1 + (micro * len(self.layout.stages) + source) * 2 + back
+        return 1 + ((self.offset + micro) * len(self.layout.stages) + source) * 2 + back
+
+    def _number(self, micro: int) -> int:
+        """Micro-batch of its step."""
+        return (self.offset + micro) % self.plan.micro_batches
 
     def _load(self, micro: int) -> int:
         size = 16 * self.plan.micro_batch * max(self.plan.seq, 1) // self.plan.cp  # tokens and labels
         op = Op(name="data_loader", kind=Kind.MEM_LOAD, size_bytes=size, stream=Stream.MEMORY)
-        return self.program.add(
-            self.messages.setdefault((Kind.MEM_LOAD, 0, size, Phase.FORWARD), op), "data", micro_batch=micro
-        )
+        op = self.messages.setdefault((Kind.MEM_LOAD, 0, size, Phase.FORWARD), op)
+        return self.program.add(op, "data", micro_batch=self._number(micro))
 
     # -- weights and gradients -----------------------------------------------------------------------------
 
@@ -203,7 +226,8 @@ class Walk:
                 if group.shards == 1:
                     continue
                 for params, members in buckets(blocks, order, self.plan.bucket, expert=group.expert):
-                    row = self.program.add(gather(self.plan, group, params), blocks[members[0]].name)
+                    op = gather(self.plan, group, params)
+                    row = self.program.add(op, blocks[members[0]].name, data=self.updated)
                     for position in members:
                         found.setdefault(stage, {}).setdefault(position, []).append(row)
         return found
@@ -254,17 +278,18 @@ class Walk:
         blocks = self.layout.stages[stage]
         order = fragment.blocks.tolist()
         limit = 1 if plan.zero == 3 else plan.bucket
-        tip = base + fragment.tip
+        tip, number = base + fragment.tip, self._number(micro)
         for group in kinds(plan, blocks, trained=True):
             for params, members in buckets(blocks, order, limit, expert=group.expert):
                 done = base + int(fragment.last[members[-1]]) if plan.overlap_grads else tip
                 for op in reduce(plan, group, params):
-                    done = self.program.add(op, blocks[order[members[-1]]].name, micro_batch=micro, data=[done])
+                    done = self.program.add(op, blocks[order[members[-1]]].name, micro_batch=number, data=[done])
                 self.reduced.append(done)
 
     # -- the end of the step ------------------------------------------------------------------------------------------
 
-    def _finish(self) -> None:
+    def _finish(self, *, last: bool) -> None:
+        """The update, behind which the next step begins. A checkpoint is written behind the last."""
         plan, program = self.plan, self.program
         waits = [*self.tips, *self.reduced]
         waits += self._mirror(waits)
@@ -302,7 +327,8 @@ class Walk:
         row = program.add(update(plan, params), "optimizer", data=waits)
         if plan.zero in (1, 2) and not plan.overlap_params:
             row = self._gather_after(row)
-        if plan.checkpoint:
+        self.tips = self.updated = [row]
+        if plan.checkpoint and last:
             op = Op(name="checkpoint", kind=Kind.MEM_STORE, stream=Stream.MEMORY, phase=Phase.OPTIMIZER)
             program.add(op.replace(size_bytes=self._written_bytes()), "checkpoint", data=[row])
 
