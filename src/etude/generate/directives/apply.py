@@ -8,7 +8,16 @@ from etude.errors import UsageError
 from etude.generate.directives.copies import Sharing
 from etude.generate.directives.nodes import order, overlap, stages_of
 from etude.generate.directives.read import (
-    Directive, Gather, Order, Overlap, Place, Replicate, Rewrite, Shard, Tensor, bucket_of,
+    Directive,
+    Gather,
+    Order,
+    Overlap,
+    Place,
+    Replicate,
+    Rewrite,
+    Shard,
+    Tensor,
+    bucket_of,
 )  # fmt: skip
 from etude.generate.directives.step import Step
 from etude.generate.plan import Plan

@@ -92,6 +92,16 @@ class Sharing:
             self._sum_each_micro_batch()
         for one in self.sums:
             self._put_sum(one, ring(self.step.plan, over, expert=one.expert))
+        self._shard_further_sums(over)
+
+    def _shard_further_sums(self, over: str) -> None:
+        """Over tensor-parallel ranks, twins and ends of a pipeline go the parts that a rank keeps."""
+        step, plan = self.step, self.step.plan
+        for end in step.nodes.ends:
+            for node, dense, experts in end.sums:
+                parts = ring(plan, over, expert=False).part(dense) + ring(plan, over, expert=True).part(experts)
+                size = int(parts * width(plan.grad_dtype))
+                step.change(node, step.op(node).replace(in_bytes=size, out_bytes=size))
 
     def overlap_gradients(self) -> None:
         """A sum begins when the gradients of its bucket are there, not at the end of the pass."""
@@ -105,7 +115,7 @@ class Sharing:
         units = self.step.units
         found: dict[tuple[int, int, int], list[int]] = {}
         for unit in np.flatnonzero(np.isin(units.action, ENDS_BACKWARD)).tolist():
-            key = int(units.step[unit]), int(units.stage[unit]), int(units.pass_first[unit])
+            key = int(units.update[unit]), int(units.stage[unit]), int(units.pass_first[unit])
             found.setdefault(key, []).append(unit)
         if not last:
             return list(found.values())
@@ -129,13 +139,13 @@ class Sharing:
         step, units = self.step, self.step.units
         pattern: dict[tuple[int, int], list[Sum]] = {}
         for one in self.sums:
-            pattern.setdefault((int(units.step[one.unit]), int(units.stage[one.unit])), []).append(one)
+            pattern.setdefault((int(units.update[one.unit]), int(units.stage[one.unit])), []).append(one)
             for node in one.nodes:
                 step.drop(node)
         self.sums = []
         for passed in self._passes(last=False):
             of_block = {int(units.block[u]): u for u in passed}
-            for one in pattern.get((int(units.step[passed[0]]), int(units.stage[passed[0]])), []):
+            for one in pattern.get((int(units.update[passed[0]]), int(units.stage[passed[0]])), []):
                 members = [of_block[int(units.block[u])] for u in one.members]
                 self.sums.append(Sum(members[-1], members, one.params, one.expert))
         self._write_gradients()
@@ -170,7 +180,7 @@ class Sharing:
                 op, step.stages[stage][block].name, after=last, micro_batch=int(units.micro[one.unit]), data=[done]
             )
             one.nodes.append(done)
-        for node in step.nodes.awaits[int(units.step[one.unit])]:
+        for node in step.nodes.ends[int(units.update[one.unit])].awaits:
             step.join(node, data=[done])
 
     # -- the optimizer -----------------------------------------------------------------------------------------------
@@ -178,19 +188,16 @@ class Sharing:
     def shard_optimizer(self, over: str) -> None:
         """Each copy updates its part: the norm and the update of a step work on that."""
         self.over["optimizer"] = over
-        step, units = self.step, self.step.units
-        held = {(int(s), int(b)) for s, b in zip(units.stage.tolist(), units.block.tolist(), strict=True)}
-        kinds = (False, True)
-        blocks = [step.stages[s][b] for s, b in sorted(held)]
-        whole_params = {e: sum(b.local_params(expert=e, trained=True) for b in blocks) for e in kinds}
-        before = sum(whole_params.values())
-        after = 0
+        step = self.step
+        before = after = 0
         for stage in step.held:
-            for expert in kinds:
+            for expert in (False, True):
                 mine = sum(b.local_params(expert=expert, trained=True) for b in step.stages[stage])
+                before += mine
                 after += ring(step.plan, over, expert=expert).part(mine)
-        for node in np.flatnonzero(step.nodes.updates).tolist():
-            step.change(node, _fewer(step.op(node), before, after))
+        for end in step.nodes.ends:
+            for node in end.over_params:
+                step.change(node, _fewer(step.op(node), before, after))
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
@@ -211,25 +218,21 @@ class Sharing:
     def _gather_once(self, over: str, bucket: int) -> None:
         """What the last step updated, bucket by bucket, while the forward pass begins."""
         units = self.step.units
-        for number in range(len(self.step.nodes.awaits)):
+        for number in range(len(self.step.nodes.ends)):
             for stage in self.step.held:
-                at = np.flatnonzero((units.step == number) & (units.stage == stage))
-                at = at[units.action[at] == int(Action.FORWARD)]
-                if len(at):
-                    first = at[units.pass_first[at] == units.pass_first[at].min()].tolist()
-                    self._gather_buckets(first, over, bucket, number)
+                opening = (units.update == number) & (units.stage == stage) & (units.opens == 1)
+                self._gather_buckets(np.flatnonzero(opening).tolist(), over, bucket, number)
 
     def _gather_buckets(self, units: Sequence[int], over: str, bucket: int, number: int) -> None:
-        step, begin = self.step, int(self.step.nodes.begins[number])
+        step, end = self.step, self.step.nodes.ends[number]
         for expert in self.kinds():
             group, size, members = ring(step.plan, over, expert=expert), 0, list[int]()
             for unit in units:
                 params = self.params(unit, expert=expert)
                 size, members = size + params, [*members, unit] if params else members
                 if members and (size >= bucket or unit == units[-1]) and group.shards > 1:
-                    after_update = [int(u) for u in step.nodes.updated_before(number)]
-                    node = step.insert(self._gathering(group, size, Phase.FORWARD), self._name(members[0]),
-                                       before=begin, data=after_update)  # fmt: skip
+                    op = self._gathering(group, size, Phase.FORWARD)
+                    node = step.insert(op, self._name(members[0]), before=end.begin, data=end.updated)
                     for member in members:
                         self._feed(member, node)
                     size, members = 0, []
@@ -248,8 +251,9 @@ class Sharing:
                 if params and group.shards > 1:
                     begun = unit - ahead - 1
                     ctrl = [int(units.tip[begun])] if begun >= 0 and units.tip[begun] >= 0 else []
+                    data = step.nodes.ends[int(units.update[unit])].updated if units.opens[unit] else []
                     node = step.insert(self._gathering(group, params, phase), self._name(unit),
-                                       before=int(units.pass_first[unit]), ctrl=ctrl)  # fmt: skip
+                                       before=int(units.pass_first[unit]), data=data, ctrl=ctrl)  # fmt: skip
                     self._feed(unit, node)
 
     def _gathering(self, group: Ring, params: int, phase: Phase) -> Op:

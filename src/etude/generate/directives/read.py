@@ -139,7 +139,9 @@ def read_directives(given: str) -> Sequence[Directive | Rewrite]:
     try:
         found = yaml.safe_load(file.read_text())
     except OSError as problem:
-        raise UsageError(f"cannot be read: {problem.strerror}", where=given, hint="a YAML file, or FILE.py:name") from None
+        raise UsageError(
+            f"cannot be read: {problem.strerror}", where=given, hint="a YAML file, or FILE.py:name"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise UsageError(f"not YAML: {problem}", where=given) from None
     if not isinstance(found, list) or not found:

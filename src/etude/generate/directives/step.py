@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.generate.blocks.ops import Op
 from etude.generate.blocks.shard import Block
+from etude.generate.nodes import Nodes, Units
 from etude.generate.plan import Plan
-from etude.generate.train.program import Nodes, Units
 from etude.model.schema import Collective, Kind
 
 I32 = NDArray[np.int32]
@@ -61,8 +61,8 @@ class Step:
     held: tuple[int, ...]
     """Stages that this rank has."""
     nodes: Nodes
-    _new: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Key of the place, op, module, micro-batch of each new node."""
+    _new: list[tuple[int, ...]] = field(default_factory=list)
+    """Key of the place, op, module, micro-batch and step of each new node."""
     _data: list[tuple[int, int]] = field(default_factory=list)
     _ctrl: list[tuple[int, int]] = field(default_factory=list)
     _dropped: set[int] = field(default_factory=set)
@@ -85,6 +85,11 @@ class Step:
         rows = len(self.nodes.op)
         return 2 * node + 1 if node < rows else self._new[node - rows][0]
 
+    def micro_batch(self, node: int) -> int:
+        """-1 where a node belongs to none."""
+        rows = len(self.nodes.op)
+        return int(self.nodes.micro[node]) if node < rows else self._new[node - rows][3]
+
     def insert(
         self,
         op: Op,
@@ -97,15 +102,22 @@ class Step:
         ctrl: Sequence[int] = (),
     ) -> int:
         """A new node before or after a node, and behind those that were put there first."""
-        if (before is None) == (after is None):
+        around = before if before is not None else after
+        if around is None or (before is not None and after is not None):
             raise UsageError("a new node stands either before or after another one")
-        key = self.place_of(before) - 1 if before is not None else self.place_of(after or 0) + 1
-        key += key % 2  # the keys of new nodes are even
+        rows = len(self.nodes.op)
+        if around >= rows and before is not None:
+            raise UsageError("a new node stands before a node of the step, not before another new one")
+        key = self.place_of(around) if around >= rows else 2 * around + 2 * (before is None)
         book, path = self.nodes.book, f"{module}.{op.part}" if op.part else module
-        self._new.append((key, book.op(op), book.module(path), micro_batch))
+        self._new.append((key, book.op(op), book.module(path), micro_batch, self._step_of(around)))
         node = len(self) - 1
         self.join(node, data=data, ctrl=ctrl)
         return node
+
+    def _step_of(self, node: int) -> int:
+        rows = len(self.nodes.op)
+        return int(self.nodes.step[node]) if node < rows else self._new[node - rows][4]
 
     def change(self, node: int, op: Op) -> None:
         """Another op in the place of a node's."""
@@ -113,8 +125,8 @@ class Step:
         if node < rows:
             self.nodes.op[node] = number
         else:
-            key, _, module, micro = self._new[node - rows]
-            self._new[node - rows] = key, number, module, micro
+            key, _, *rest = self._new[node - rows]
+            self._new[node - rows] = key, number, *rest
 
     def join(self, node: int, *, data: Sequence[int] = (), ctrl: Sequence[int] = ()) -> None:
         """Let a node wait for others, which come before it."""
@@ -175,6 +187,7 @@ class Step:
             module=column("module", 2),
             micro=column("micro", 3),
             tag=column("tag", 0, -1),
+            step=column("step", 4),
             data=edges(nodes.data, self._data),
             ctrl=edges(nodes.ctrl, self._ctrl),
         )

@@ -16,10 +16,10 @@ from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
 from etude.generate.blocks.trained import parse as parse_trained
 from etude.generate.model.shape import Model
+from etude.generate.nodes import Book
 from etude.generate.plan import Attention, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
-from etude.generate.train.fragment import Book
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
@@ -166,7 +166,7 @@ def _usual(model: Model, plan: Plan, name: str) -> Generated:
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
+        trace, groups, peers = walk.program.nodes().trace(plan.host_ns, graphs=plan.graphs)
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(plan)

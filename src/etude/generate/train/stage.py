@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from etude.cost.ops import OpClass, Work, width
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.generate.blocks.shard import Block
+from etude.generate.nodes import End
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
@@ -88,6 +89,7 @@ class Walk:
             self.program.begin(offset // self.plan.micro_batches)
             self.exits.clear()
             self.reduced = []
+            self.program.ends.append(End(self.program.rows, updated=list(self.updated)))
             self._round()
             self._finish(last=offset + count == self.plan.steps * self.plan.micro_batches)
 
@@ -147,6 +149,8 @@ class Walk:
                 for row in rows:
                     self.program.join(row, data=self.updated)
         self._order_pulls(base, fragment, pulled)
+        if self.plan.directives:
+            self._note_units(action, stage, micro, fragment, base, opens=begins)
         value = base + fragment.value if fragment.value != BEFORE else (values[-1] if values else BEFORE)
         self.exits[action, stage, micro] = value
         if action in (Action.BACKWARD, Action.WEIGHT):
@@ -154,6 +158,19 @@ class Walk:
         if action != Action.WEIGHT:
             self._send(action, stage, micro, value)
         return base + fragment.tip if fragment.tip != BEFORE else (self.tips[-1] if self.tips else BEFORE)
+
+    def _note_units(
+        self, action: Action, stage: int, micro: int, fragment: Fragment, base: int, *, opens: bool
+    ) -> None:
+        """For directives: where the blocks of this pass begin and end."""
+        update = len(self.program.ends) - 1
+        about = update, int(action), stage, self._number(micro)
+        whole = base, base + len(fragment) - 1, base + fragment.tip, int(opens)
+        tips = self.units[len(self.units) - len(fragment.blocks) :]
+        for position, number in enumerate(fragment.blocks.tolist()):
+            first = int(fragment.first[position])
+            at = base + first if first < len(fragment) else -1
+            self.program.units.append((*about, number, at, tips[position], *whole))
 
     def _inputs(self, action: Action, stage: int, micro: int) -> list[int]:
         """Rows with what an action works on: received, or made here before."""
