@@ -39,7 +39,7 @@ def rewrite(step: Step, directives: Sequence[Directive | Rewrite]) -> Sharing:
             case Shard():
                 _shard(sharing, one)
             case Gather():
-                sharing.gather([str(use) for use in one.before], bucket_of(one.bucket), one.ahead)
+                sharing.gather(str(one.before), bucket_of(one.bucket), one.ahead)
             case Order():
                 order(step, one.select.select(), one.after.select())
             case Overlap():

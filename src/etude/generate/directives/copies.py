@@ -23,7 +23,8 @@ from etude.generate.schedules.pipeline import Action
 from etude.model.schema import Collective, Kind
 
 ENDS_BACKWARD = (int(Action.BACKWARD), int(Action.WEIGHT))
-USES_WEIGHTS = {"forward": (int(Action.FORWARD),), "backward": (int(Action.BACKWARD), int(Action.INPUT))}
+USES = {"forward": (Action.FORWARD,), "use": (Action.FORWARD, Action.BACKWARD, Action.INPUT)}
+"""Passes before which weights are gathered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +61,8 @@ class Sharing:
     over: dict[str, str] = field(default_factory=dict)
     """Gradients, optimizer, weights -> the ranks that they are sharded over."""
     sums: list[Sum] = field(default_factory=list)
-    gathered: set[str] = field(default_factory=set)
-    """When weights are gathered: step, forward, backward."""
+    gathered: str = ""
+    """When weights are gathered: before a step, a forward pass, each use."""
 
     def kinds(self) -> list[bool]:
         """Dense weights, experts: those that have copies."""
@@ -204,16 +205,16 @@ class Sharing:
     def shard_weights(self, over: str) -> None:
         self.over["weights"] = over
 
-    def gather(self, before: Sequence[str], bucket: int, ahead: int) -> None:
+    def gather(self, before: str, bucket: int, ahead: int) -> None:
+        """Whole weights before a step, or before the passes of each block."""
         over = self.over.get("weights") or self.over.get("optimizer", "")
         if not over:
             raise UsageError("weights are gathered, but every copy has them whole", hint="`shard` them first")
-        if "step" in before:
+        if before == "step":
             self._gather_once(over, bucket)
-        uses = [use for use in before if use != "step"]
-        if uses:
-            self._gather_for_use(over, uses, ahead)
-        self.gathered |= set(before)
+        else:
+            self._gather_for_use(over, [int(action) for action in USES[before]], ahead)
+        self.gathered = before
 
     def _gather_once(self, over: str, bucket: int) -> None:
         """What the last step updated, bucket by bucket, while the forward pass begins."""
@@ -237,10 +238,9 @@ class Sharing:
                         self._feed(member, node)
                     size, members = 0, []
 
-    def _gather_for_use(self, over: str, uses: Sequence[str], ahead: int) -> None:
+    def _gather_for_use(self, over: str, wanted: Sequence[int], ahead: int) -> None:
         """A block's weights before each use, while the `ahead` blocks before it are at work."""
         step, units = self.step, self.step.units
-        wanted = [action for use in uses for action in USES_WEIGHTS[use]]
         for unit in range(len(units.action)):
             if int(units.action[unit]) not in wanted:
                 continue
@@ -273,12 +273,15 @@ class Sharing:
 
     def check(self) -> None:
         """Is what was sharded put together again where it is used?"""
-        if "weights" in self.over and not {"forward", "backward"} <= self.gathered:
-            raise UsageError("weights are sharded, but not gathered before each pass",
-                             hint="gather: {before: [forward, backward]}")  # fmt: skip
-        if "optimizer" in self.over and "weights" not in self.over and "step" not in self.gathered:
-            raise UsageError("the optimizer is sharded, but the weights that it updates are not gathered",
-                             hint="gather: {before: [step]}")  # fmt: skip
+        if "weights" in self.over and self.gathered not in USES:
+            raise UsageError(
+                "weights are sharded, but not gathered where they are used", hint="gather: {before: use, ahead: 1}"
+            )
+        if "optimizer" in self.over and not self.gathered:
+            raise UsageError(
+                "the optimizer is sharded, but the weights that it updates are not gathered",
+                hint="gather: {before: step}",
+            )
 
 
 def copies(plan: Plan, *, expert: bool) -> int:

@@ -44,10 +44,13 @@ class Each(StrEnum):
     MICRO_BATCH = "micro_batch"
 
 
-class Use(StrEnum):
+class Before(StrEnum):
     STEP = "step"
+    """Once a step, while the forward pass begins."""
     FORWARD = "forward"
-    BACKWARD = "backward"
+    """Before each forward pass of a block; kept until its backward pass."""
+    USE = "use"
+    """Before each forward and each backward pass of a block."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +92,8 @@ class Shard:
 class Gather:
     """Whole weights from their parts."""
 
-    before: tuple[Use, ...] = figure("list", "when: step, or forward and backward", (Use.STEP,), of=Use)
-    bucket: str = figure("text", "parameters that are gathered at once, with `before: [step]`", "40e6")
+    before: Before = figure("choice", "when: before the step, each forward pass, or each use", Before.STEP, of=Before)
+    bucket: str = figure("text", "parameters that are gathered at once, with `before: step`", "40e6")
     ahead: int = figure("count", "blocks before the one whose weights are asked for", 0, zero=True)
 
 

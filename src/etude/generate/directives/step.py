@@ -129,10 +129,7 @@ class Step:
             self._new[node - rows] = key, number, *rest
 
     def join(self, node: int, *, data: Sequence[int] = (), ctrl: Sequence[int] = ()) -> None:
-        """Let a node wait for others, which come before it."""
-        for waited in (*data, *ctrl):
-            if (self.place_of(waited), waited) >= (self.place_of(node), node):
-                raise UsageError("a rewrite lets a node wait for one that comes later", hint="the other way round")
+        """Let a node wait for others."""
         self._data += [(node, w) for w in data]
         self._ctrl += [(node, w) for w in ctrl]
 

@@ -15,6 +15,9 @@ from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
 from etude.generate.blocks.trained import parse as parse_trained
+from etude.generate.directives.apply import placed, rewrite
+from etude.generate.directives.read import read_directives
+from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
 from etude.generate.nodes import Book
 from etude.generate.plan import Attention, Plan, Precision
@@ -161,12 +164,18 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
 def _usual(model: Model, plan: Plan, name: str) -> Generated:
     """The job with samples of the usual length."""
     plan, blocks, layout = lay_out(model, plan)
+    directives = read_directives(plan.directives) if plan.directives else []
     book = Book()
     traces, slots = [], []
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.nodes().trace(plan.host_ns, graphs=plan.graphs)
+        nodes = walk.program.nodes()
+        if directives:
+            step = Step(plan, layout.stages, layout.schedule.held[rank], nodes)
+            rewrite(step, directives)
+            nodes = step.done()
+        trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(plan)

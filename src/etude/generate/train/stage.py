@@ -308,6 +308,7 @@ class Walk:
     def _finish(self, *, last: bool) -> None:
         """The update, behind which the next step begins. A checkpoint is written behind the last."""
         plan, program = self.plan, self.program
+        end = self.program.ends[-1]
         waits = [*self.tips, *self.reduced]
         waits += self._mirror(waits)
         if self.layout.tied_bytes and {0, len(self.layout.stages) - 1} & set(self.held):
@@ -329,6 +330,7 @@ class Walk:
             w = Work(op_class=OpClass.REDUCTION, flops=2 * params, size_bytes=bytes_of(params, plan.grad_dtype))
             norm = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
             waits = [program.add(norm.replace(dtype=plan.grad_dtype), "optimizer", data=waits)]
+            end.over_params += waits
             if plan.gpus > 1:
                 op = collective(
                     Collective.ALL_REDUCE,
@@ -342,6 +344,8 @@ class Walk:
                 )
                 waits = [program.add(op, "optimizer", data=waits)]
         row = program.add(update(plan, params), "optimizer", data=waits)
+        end.over_params.append(row)
+        end.awaits.append(end.over_params[0])
         if plan.zero in (1, 2) and not plan.overlap_params:
             row = self._gather_after(row)
         self.tips = self.updated = [row]
