@@ -28,6 +28,7 @@ from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
 from etude.generate.train.stage import Layout, Walk
+from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
@@ -116,6 +117,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
     layers = sum(map(is_layer, blocks))
+    if plan.directives:
+        plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
         raise UsageError(
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
@@ -176,6 +179,9 @@ def _usual(model: Model, plan: Plan, name: str) -> Generated:
             rewrite(step, directives)
             nodes = step.done()
         trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
+        if directives and len(circle := find_cycle(trace)):
+            told = cycle_text([int(trace.source_id[row]) for row in circle])
+            raise UsageError(f"a rewrite makes nodes of a rank wait for one another: {told}", where=plan.directives)
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(plan)
