@@ -48,7 +48,7 @@ def moved(job: Job) -> Counter[tuple[object, ...]]:
     return found
 
 
-def same(model: Model, plan: Plan, zero: int, bucket: str = "40000000") -> tuple[Generated, Generated]:
+def same(model: Model, plan: Plan, zero: int) -> tuple[Generated, Generated]:
     flags = generate(model, plan.replace(zero=zero))
     made = generate(model, plan.replace(directives=str(EXAMPLES / f"zero{zero}.yaml")))
     assert moved(made.job) == moved(flags.job)
@@ -71,6 +71,7 @@ PLANS = [
     Plan(gpus=8, cp=2, micro_batch=1, global_batch=4),
     Plan(gpus=4, micro_batch=1, global_batch=8, recompute="full"),
     Plan(gpus=4, micro_batch=1, global_batch=8, steps=2),
+    Plan(gpus=8, pp=4, schedule="dualpipe", micro_batch=1, global_batch=16),
 ]
 
 
@@ -92,8 +93,8 @@ def test_random_plans():
         dp = rng.choice([2, 4])
         micro = rng.choice([1, 2])
         plan = Plan(
-            gpus=tp * pp * cp * dp, tp=tp, pp=pp, cp=cp, micro_batch=micro, global_batch=dp * micro * rng.choice([2, 4]),
-            schedule=rng.choice(["1f1b", "gpipe"]), grad_dtype=rng.choice(["fp32", "bf16"]), clip=rng.random() < 0.5,
+            gpus=tp * pp * cp * dp, tp=tp, pp=pp, cp=cp, micro_batch=micro,
+            global_batch=dp * micro * rng.choice([2, 4]), schedule=rng.choice(["1f1b", "gpipe"]), grad_dtype=rng.choice(["fp32", "bf16"]), clip=rng.random() < 0.5,
         )  # fmt: skip
         same(dense(tied=rng.random() < 0.5), plan, rng.randrange(4))
 
@@ -133,7 +134,11 @@ def _modules(trace: Trace) -> list[str]:
 
 
 def test_order_adds_control_edges_within_a_micro_batch(tmp_path: Path):
-    text = "- order: {select: {module: 'layers.1.ffn.up*', phase: forward}, after: {module: 'layers.0.ffn.up*', phase: forward}}"
+    text = """
+- order:
+    select: {module: "layers.1.ffn.up*", phase: forward}
+    after: {module: "layers.0.ffn.up*", phase: forward}
+"""
     plain = generate(dense(), Plan(gpus=1, global_batch=2)).job.traces[0]
     trace = generate(dense(), Plan(gpus=1, global_batch=2, directives=written(tmp_path, text))).job.traces[0]
     assert len(trace) == len(plain)

@@ -109,6 +109,16 @@ class Nodes:
         return trace, groups, peers
 
 
+class FurtherSum(NamedTuple):
+    """Gradients that are summed beside those of copies: over tensor-parallel ranks, twins, the ends of a pipeline."""
+
+    row: int
+    params: tuple[tuple[int, bool], ...]
+    """(parameters, are they experts') of each piece; what another sum has is taken off."""
+    updated: bool
+    """It sums what the optimizer updates, not what a rank keeps of the gradients."""
+
+
 @dataclass(slots=True)
 class End:
     """An update of the weights: what comes before it, and what waits for its gradients."""
@@ -117,8 +127,7 @@ class End:
     """First row after the update before."""
     awaits: list[int] = field(default_factory=list)
     """Rows that wait for every gradient: further sums, the norm or the update."""
-    sums: list[tuple[int, int, int]] = field(default_factory=list)
-    """Further sums: row, dense parameters and parameters of experts whose gradients it adds."""
+    sums: list[FurtherSum] = field(default_factory=list)
     over_params: list[int] = field(default_factory=list)
     """Rows that work on every parameter that is trained: the norm, the update."""
     updated: list[int] = field(default_factory=list)

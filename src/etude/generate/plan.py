@@ -29,6 +29,15 @@ class Precision(StrEnum):
     """Products of layers in 8 bits, the rest in bf16."""
 
 
+class Dispatch(StrEnum):
+    """In which data type tokens are sent to their experts; sums come back in that of activations."""
+
+    PRODUCTS = "products"
+    """As the experts' products take them: with fp8 in 8 bits, cast before they are sent (DeepSeek-V3)."""
+    ACTIVATIONS = "activations"
+    """As activations, cast where they arrive."""
+
+
 class Attention(StrEnum):
     FLASH = "flash"
     UNFUSED = "unfused"
@@ -122,6 +131,7 @@ class Plan:
     attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
     clip: bool = figure("flag", "gradients are clipped by their norm", True)
     moe_skew: float = figure("number", "load of the fullest expert rank over the mean", 1.0)
+    dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
     capacity: float = figure("number", "tokens that an expert takes at most over the mean; 0: all", 0.0, zero=True)
     data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
     checkpoint: bool = figure("flag", "the state is written out at the end", False)
@@ -156,6 +166,13 @@ class Plan:
             raise ClusterError(f"there is no ZeRO stage {self.zero}", hint="0 to 3")
         if self.dp_shard and self.replicas % self.dp_shard:
             raise ClusterError(f"{self.replicas} copies cannot be sharded in groups of {self.dp_shard}")
+        domain, spread = self.dp_shard * self.tp, self.ep * self.etp
+        if self.dp_shard and domain % spread and spread % domain:
+            raise ClusterError(
+                f"experts spread over ep {self.ep} x etp {self.etp} = {spread} ranks do not fit groups of "
+                f"dp_shard {self.dp_shard} x tp {self.tp} = {domain}",
+                hint="an --ep that divides the group",
+            )
         if self.directives and self.zero:
             raise ClusterError("directives say what copies share", hint="no --zero with --directives")
         if self.dp_shard and self.zero < 1 and not self.directives:
@@ -227,6 +244,14 @@ class Plan:
     def shards(self) -> int:
         """Ranks that a sharded dense weight is spread over."""
         return (self.dp_shard or self.replicas) if self.zero else 1
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that a sharded expert is spread over: its copies in a group of `dp_shard`, or all."""
+        if not self.zero:
+            return 1
+        whole = self.dp_shard * self.tp // (self.ep * self.etp) if self.dp_shard else self.expert_replicas
+        return max(whole, 1)
 
     @property
     def batch(self) -> int:

@@ -91,18 +91,17 @@ class Sharing:
         self.over["gradients"] = over
         if each == "micro_batch":
             self._sum_each_micro_batch()
+            self._shard_further_sums(over, updated=False)
         for one in self.sums:
             self._put_sum(one, ring(self.step.plan, over, expert=one.expert))
-        self._shard_further_sums(over)
 
-    def _shard_further_sums(self, over: str) -> None:
-        """Over tensor-parallel ranks, twins and ends of a pipeline go the parts that a rank keeps."""
+    def _shard_further_sums(self, over: str, *, updated: bool) -> None:
+        """Over tensor-parallel ranks, twins and ends of a pipeline go the parts that a rank has."""
         step, plan = self.step, self.step.plan
-        for end in step.nodes.ends:
-            for node, dense, experts in end.sums:
-                parts = ring(plan, over, expert=False).part(dense) + ring(plan, over, expert=True).part(experts)
-                size = int(parts * width(plan.grad_dtype))
-                step.change(node, step.op(node).replace(in_bytes=size, out_bytes=size))
+        for one in (s for end in step.nodes.ends for s in end.sums if s.updated == updated):
+            part = sum(ring(plan, over, expert=e).part(abs(p)) * (1 if p > 0 else -1) for p, e in one.params)
+            size = int(part * width(plan.grad_dtype))
+            step.change(one.row, step.op(one.row).replace(in_bytes=size, out_bytes=size))
 
     def overlap_gradients(self) -> None:
         """A sum begins when the gradients of its bucket are there, not at the end of the pass."""
@@ -199,6 +198,7 @@ class Sharing:
         for end in step.nodes.ends:
             for node in end.over_params:
                 step.change(node, _fewer(step.op(node), before, after))
+        self._shard_further_sums(over, updated=True)
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
@@ -298,9 +298,11 @@ def ring(plan: Plan, over: str, *, expert: bool) -> Ring:
     n = copies(plan, expert=expert)
     if over == "dp" or n == 1:
         return Ring(expert, n, 1, "edp" if expert else "dp", "")
-    ways = plan.expert_shard_ways if expert else plan.dp_shard
-    if not ways:
+    if not plan.dp_shard:
         raise UsageError("`over: shard` needs to know over how many copies", hint="--dp-shard 8")
+    ways = max(plan.dp_shard * plan.tp // (plan.ep * plan.etp), 1) if expert else plan.dp_shard
+    if ways == 1:
+        return whole(plan, expert=expert)
     kind = "e" if expert else ""
     if ways >= n:
         return Ring(expert, n, 1, "edp" if expert else "dp", "")

@@ -158,6 +158,8 @@ def _one(given: Any, where: str) -> Directive:
     verb, keys = next(iter(given.items()))
     if verb not in VERBS:
         raise UsageError(f"unknown verb `{verb}`", where=where, hint=f"known: {', '.join(VERBS)}")
+    if isinstance(keys, dict):  # a bare number is a text too
+        keys = {k: str(v) if k in ("bucket", "layers") and not isinstance(v, bool) else v for k, v in keys.items()}
     try:
         made: Directive = read(VERBS[verb], keys or {}, where)
     except ClusterError as problem:
@@ -189,4 +191,4 @@ def _function(path: Path, name: str) -> Rewrite:
         raise UsageError(f"{type(problem).__name__}: {problem}", where=str(path)) from None
     if not callable(made):
         raise UsageError(f"has no function `{name}`", where=str(path), hint="def rewrite(step): ...")
-    return made  # type: ignore[no-any-return]
+    return made

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,10 +170,10 @@ class Step:
         row = np.full(len(key), -1, np.int64)
         row[order] = np.arange(len(order))
 
-        def column(name: str, at: int, missing: int = 0) -> NDArray[np.generic]:
+        def column(name: str, at: int, missing: int = 0) -> Any:
             old = getattr(nodes, name)
             new = [n[at] if at else missing for n in self._new]
-            return np.concatenate([old, np.array(new, old.dtype)])[order]  # type: ignore[no-any-return]
+            return np.concatenate([old, np.array(new, old.dtype)])[order]
 
         def edges(old: I32, new: list[tuple[int, int]]) -> I32:
             pairs = np.concatenate([old.astype(np.int64), np.array(new, np.int64).reshape(-1, 2).T], axis=1)

@@ -97,6 +97,7 @@ def _decoder(c: Config) -> Given:
         "vocab": c["vocab_size"],
         "seq": _sequence(c.get("max_position_embeddings", 4096)),
         "tied": c.get("tie_word_embeddings", False),
+        "predict_layers": c.get("num_nextn_predict_layers", 0),
     }
     c.only("add_cross_attention", False)
     return given
@@ -175,7 +176,7 @@ def _experts(c: Config) -> Given:
 
 
 def _latent(c: Config) -> Given:
-    """DeepSeek. Multi-token prediction modules are beside the model, as in its published size."""
+    """DeepSeek."""
     given = _gated(c) | {
         "q_rank": c.get("q_lora_rank", 0),
         "kv_rank": c["kv_lora_rank"],

@@ -88,6 +88,7 @@ class Model:
     router_bias: bool = figure("flag", "the router has a correction bias for each expert", False)
     dense_layers: int = figure("count", "leading layers without experts", 0, zero=True)
     moe_every: int = figure("count", "every n-th layer has experts", 1)
+    predict_layers: int = figure("count", "layers that predict further tokens (multi-token prediction)", 0, zero=True)
     # encoder of an encoder-decoder
     encoder_layers: int = figure("count", "layers of the encoder", 0, zero=True)
     encoder_seq: int = figure("count", "sequence of the encoder; 0: as the decoder's", 0, zero=True)

@@ -161,6 +161,8 @@ def _weights(served: Served, plan: Plan) -> int:
     for layers in stage_layers(served.model.layers, plan.pp):
         blocks = Passes(served, Book(), layers).blocks(Pass((), 1))
         params = sum(b.local_params(expert=e) for b in blocks for e in (False, True))
+        if layers.start:  # a tied head has a copy where the embedding is elsewhere
+            params += sum(op.tied_params for b in blocks for op in b.ops)
         found.append(bytes_of(params, served.local.gemm_dtype))
     return max(found)
 

@@ -47,7 +47,7 @@ class Served:
     def layers(self, tokens: int) -> list[Block]:
         """Embedding and layers for so many tokens; attention has no figures yet."""
         local = replace(self.local, samples=1, seq=self.padded(tokens), training=False)
-        blocks = transformer.blocks(self.model, local)[:-1]
+        blocks = transformer.blocks(self.model.replace(predict_layers=0), local)[:-1]
         alike = {id(b.ops): tuple(_served(op) for op in b.ops) for b in {id(b.ops): b for b in blocks}.values()}
         return [Block(b.name, alike[id(b.ops)], b.out_bytes) for b in blocks]
 

@@ -10,7 +10,6 @@ import numpy as np
 from etude.cost.ops import width
 from etude.errors import UsageError
 from etude.generate.blocks.families import blocks_of
-from etude.generate.blocks.ops import bytes_of
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
@@ -20,13 +19,14 @@ from etude.generate.directives.read import read_directives
 from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
 from etude.generate.nodes import Book
-from etude.generate.plan import Attention, Plan, Precision
+from etude.generate.plan import Attention, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
+from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
 from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
@@ -79,6 +79,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
+    gemm = "fp8" if plan.precision == Precision.FP8 else plan.dtype
     return Shard(
         samples=samples,
         seq=seq,
@@ -89,7 +90,8 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         ep=plan.ep,
         etp=plan.etp,
         dtype=plan.dtype,
-        gemm_dtype="fp8" if plan.precision == Precision.FP8 else plan.dtype,
+        gemm_dtype=gemm,
+        dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
@@ -116,7 +118,7 @@ def split(count: int, stages: int) -> list[int]:
 def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
-    layers = sum(map(is_layer, blocks))
+    layers = sum(map(_counted, blocks))
     if plan.directives:
         plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
@@ -131,11 +133,11 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     for number, size in enumerate(sizes):
         taken: list[Block] = []
         while at < len(blocks) and (
-            sum(map(is_layer, taken)) < size or not is_layer(blocks[at]) or number + 1 == len(sizes)
+            sum(map(_counted, taken)) < size or not _counted(blocks[at]) or number + 1 == len(sizes)
         ):
-            if is_layer(blocks[at]) and sum(map(is_layer, taken)) == size:
+            if _counted(blocks[at]) and sum(map(_counted, taken)) == size:
                 break
-            if not is_layer(blocks[at]) and number + 1 < len(sizes) and not _leading(blocks, at):
+            if not _counted(blocks[at]) and number + 1 < len(sizes) and not _leading(blocks, at):
                 break
             taken.append(blocks[at])
             at += 1
@@ -147,15 +149,17 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
         rows = made.rows(rank)
         for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
             home[s, m] = rank
-    apart = model.tied and made.stages > 1 and not any({0, made.stages - 1} <= set(held) for held in made.held)
-    apart = apart and not any(op.frozen for op in blocks[0].ops)
-    tied = bytes_of(-(-model.vocab // plan.tp) * model.hidden, plan.grad_dtype) if apart else 0
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
-    return Layout(made.back_to(back), tuple(stages), home, tied, back)
+    return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
 
 
 def _leading(blocks: list[Block], at: int) -> bool:
-    return not any(map(is_layer, blocks[:at]))
+    return not any(map(_counted, blocks[:at]))
+
+
+def _counted(block: Block) -> bool:
+    """A layer that any stage may have."""
+    return is_layer(block) and not block.last
 
 
 def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
@@ -194,7 +198,7 @@ def _usual(model: Model, plan: Plan, name: str) -> Generated:
         job=job,
         layout=layout,
         params=sum(b.params for b in blocks),
-        model_flops=_model_flops(blocks, plan),
+        model_flops=_model_flops(model, plan),
         memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
     )
 
@@ -268,17 +272,19 @@ def sequence_of(model: Model) -> int:
     return model.seq or 1
 
 
-def _model_flops(blocks: list[Block], plan: Plan) -> int:
-    """Products of all steps on all ranks. Every rank of a stage does the same."""
+def _model_flops(model: Model, plan: Plan) -> int:
+    """Products of all steps as one rank would do them alone: what ranks of a plan all do counts once."""
+    flash = plan.attention == Attention.FLASH
     one = 0
-    for block in blocks:
+    blocks = blocks_of(model, Shard(samples=plan.micro_batch, seq=plan.seq, flash=flash))
+    for block in only(blocks, parse_trained(plan.train), tied=model.tied):
         for forward in block.ops:
             back = sum(op.flops for op in forward.backward if op.kind == Kind.COMP and is_product(op.name))
             one += back
             if forward.kind == Kind.COMP and is_product(forward.name):
                 # Fused attention makes its scores again on the way back: the model needs them once.
                 one += forward.flops - (max(back - 2 * forward.flops, 0) if forward.core else 0)
-    return one * plan.stage_ranks * plan.micro_batches * plan.steps
+    return one * plan.dp * plan.micro_batches * plan.steps
 
 
 def is_product(name: str) -> bool:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from etude.cost.ops import OpClass, Work, width
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.generate.blocks.shard import Block
-from etude.generate.nodes import End
+from etude.generate.nodes import End, FurtherSum
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
 from etude.generate.train.program import Program
-from etude.generate.train.sharing import buckets, gather, kinds, owned, reduce
+from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import Collective, Kind
 
 PHASES = {
@@ -28,11 +28,13 @@ class Layout:
     """Which blocks each stage has, and where each stage's micro-batch is done."""
 
     schedule: PipelineSchedule
-    stages: tuple[tuple[Block, ...], ...]
     home: dict[tuple[int, int], int]
     """(stage, micro-batch) -> pipeline rank."""
-    tied_bytes: int
-    """Gradient of an embedding that the head shares, on each of them; 0 where they are one."""
+    stages: tuple[tuple[Block, ...], ...]
+    tied_params: int
+    """Weights of an embedding that blocks of other pipeline ranks use too and have a copy of; 0: there are none."""
+    tied_ranks: frozenset[int]
+    """The pipeline ranks that have it and train it."""
     goes_back: int = 0
     """The first stage that has anything to do in a backward pass."""
 
@@ -310,19 +312,10 @@ class Walk:
         plan, program = self.plan, self.program
         end = self.program.ends[-1]
         waits = [*self.tips, *self.reduced]
-        waits += self._mirror(waits)
-        if self.layout.tied_bytes and {0, len(self.layout.stages) - 1} & set(self.held):
-            op = collective(
-                Collective.ALL_REDUCE,
-                "ends",
-                2,
-                self.layout.tied_bytes,
-                "tied",
-                Stream.REDUCE,
-                phase=Phase.WEIGHT,
-                dtype=plan.grad_dtype,
-            )
-            waits.append(program.add(op, "embedding", data=waits))
+        for add_up in (self._sum_over_tensor, self._mirror, self._sum_tied):
+            more = add_up(waits)
+            end.awaits += more
+            waits += more
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if not params:
             return
@@ -363,21 +356,53 @@ class Walk:
             total += params * bytes_per_state(self.plan) + bytes_of(params, self.plan.dtype)
         return total
 
+    def _summed(self, slot: str, ranks: int, size: int, part: str) -> Op:
+        dtype = self.plan.grad_dtype
+        return collective(
+            Collective.ALL_REDUCE, slot, ranks, size, part, Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
+        )
+
+    def _sum_over_tensor(self, waits: list[int]) -> list[int]:
+        """Gradients of weights that are not split over tensor-parallel ranks, of which each rank made a part."""
+        blocks = [b for s in self.held for b in self.layout.stages[s]]
+        found = []
+        for slot, params in tensor_sums(self.plan, blocks).items():
+            op = self._summed(slot, self.plan.tp, kept_bytes(self.plan, params), "replicated")
+            found.append(self.program.add(op, "gradients", data=waits))
+            self._note_sum(found[-1], [(params, False)])
+        return found
+
     def _mirror(self, waits: list[int]) -> list[int]:
-        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed."""
-        schedule = self.layout.schedule
+        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed, of sharded ones the shards."""
+        schedule, plan = self.layout.schedule, self.plan
         if sum(map(len, schedule.held)) == schedule.stages:
             return []
-        held = [b for s in self.held for b in self.layout.stages[s]]
-        params = sum(b.local_params(expert=e, trained=True) for b in held for e in (False, True))
+        params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
+        if self.rank in self.layout.tied_ranks:  # summed over all that have it
+            params -= -(-self.layout.tied_params // plan.shards)
         if not params:
             return []
-        size = bytes_of(params, self.plan.grad_dtype)
-        dtype = self.plan.grad_dtype
-        op = collective(
-            Collective.ALL_REDUCE, "twins", 2, size, "gradients", Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
-        )
-        return [self.program.add(op, "pipeline", data=waits)]
+        op = self._summed("twins", 2, bytes_of(params, plan.grad_dtype), "gradients")
+        row = self.program.add(op, "pipeline", data=waits)
+        held = [self.layout.stages[s] for s in self.held]
+        pieces = [(sum(b.local_params(expert=e, trained=True) for b in s), e) for s in held for e in (False, True)]
+        less = [(-self.layout.tied_params, False)] if self.rank in self.layout.tied_ranks else []
+        self._note_sum(row, [*pieces, *less], updated=True)
+        return [row]
+
+    def _note_sum(self, row: int, params: list[tuple[int, bool]], *, updated: bool = False) -> None:
+        """For directives."""
+        self.program.ends[-1].sums.append(FurtherSum(row, tuple(params), updated))
+
+    def _sum_tied(self, waits: list[int]) -> list[int]:
+        """The gradient of an embedding that several pipeline ranks have."""
+        ranks = self.layout.tied_ranks
+        if self.rank not in ranks:
+            return []
+        op = self._summed("ends", len(ranks), kept_bytes(self.plan, self.layout.tied_params), "tied")
+        row = self.program.add(op, "embedding", data=waits)
+        self._note_sum(row, [(self.layout.tied_params, False)])
+        return [row]
 
     def _gather_after(self, row: int) -> int:
         last = row
