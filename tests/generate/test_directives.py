@@ -59,6 +59,7 @@ def same(model: Model, plan: Plan, zero: int) -> tuple[Generated, Generated]:
         )
     system = open_system("dgx-h100")
     assert simulate(made.job, system).makespan_ns == simulate(flags.job, system).makespan_ns
+    assert made.memory_peak_bytes == flags.memory_peak_bytes
     return made, flags
 
 
@@ -93,9 +94,16 @@ def test_random_plans():
         dp = rng.choice([2, 4])
         micro = rng.choice([1, 2])
         plan = Plan(
-            gpus=tp * pp * cp * dp, tp=tp, pp=pp, cp=cp, micro_batch=micro,
-            global_batch=dp * micro * rng.choice([2, 4]), schedule=rng.choice(["1f1b", "gpipe"]), grad_dtype=rng.choice(["fp32", "bf16"]), clip=rng.random() < 0.5,
-        )  # fmt: skip
+            gpus=tp * pp * cp * dp,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            micro_batch=micro,
+            global_batch=dp * micro * rng.choice([2, 4]),
+            schedule=rng.choice(["1f1b", "gpipe"]),
+            grad_dtype=rng.choice(["fp32", "bf16"]),
+            clip=rng.random() < 0.5,
+        )
         same(dense(tied=rng.random() < 0.5), plan, rng.randrange(4))
 
 
@@ -213,6 +221,11 @@ def rewrite(step):
     path = written(tmp_path, source, "mine.py")
     with pytest.raises(UsageError, match="wait for one another"):
         generate(dense(), Plan(gpus=1, directives=f"{path}:rewrite"))
+
+
+def test_weights_in_8_bits_are_not_sharded_by_directives():
+    with pytest.raises(UsageError, match="cast to 8 bits"):
+        generate(dense(), Plan(gpus=2, precision="fp8", directives=str(EXAMPLES / "zero3.yaml")))  # type: ignore[arg-type]
 
 
 def test_flags_and_directives_do_not_mix():

@@ -61,8 +61,11 @@ class Sharing:
     over: dict[str, str] = field(default_factory=dict)
     """Gradients, optimizer, weights -> the ranks that they are sharded over."""
     sums: list[Sum] = field(default_factory=list)
+    each: str = ""
+    """Gradients are summed each step, or each micro-batch."""
     gathered: str = ""
     """When weights are gathered: before a step, a forward pass, each use."""
+    ahead: int = 0
 
     def kinds(self) -> list[bool]:
         """Dense weights, experts: those that have copies."""
@@ -89,6 +92,7 @@ class Sharing:
         if not self.sums:
             raise UsageError("gradients are sharded before they are summed", hint="`replicate` first")
         self.over["gradients"] = over
+        self.each = each
         if each == "micro_batch":
             self._sum_each_micro_batch()
             self._shard_further_sums(over, updated=False)
@@ -203,6 +207,12 @@ class Sharing:
     # -- weights -----------------------------------------------------------------------------------------------------
 
     def shard_weights(self, over: str) -> None:
+        """Each copy keeps a part; `gather` puts them together."""
+        if any(block.cast_params for stage in self.step.stages for block in stage):
+            raise UsageError(
+                "directives do not shard weights that are cast to 8 bits: each gather would need a cast of its own",
+                hint="--zero 3, or --precision bf16",
+            )
         self.over["weights"] = over
 
     def gather(self, before: str, bucket: int, ahead: int) -> None:
@@ -214,7 +224,7 @@ class Sharing:
             self._gather_once(over, bucket)
         else:
             self._gather_for_use(over, [int(action) for action in USES[before]], ahead)
-        self.gathered = before
+        self.gathered, self.ahead = before, ahead
 
     def _gather_once(self, over: str, bucket: int) -> None:
         """What the last step updated, bucket by bucket, while the forward pass begins."""
@@ -270,6 +280,14 @@ class Sharing:
     def _name(self, unit: int) -> str:
         units = self.step.units
         return self.step.stages[int(units.stage[unit])][int(units.block[unit])].name
+
+    def memory_plan(self) -> Plan:
+        """The plan of flags that keeps as much in memory: the ZeRO stage whose parts are all sharded."""
+        optimizer = "optimizer" in self.over
+        gradients = optimizer and self.each == "micro_batch"
+        zero = 3 if gradients and "weights" in self.over else 2 if gradients else int(optimizer)
+        plan = self.step.plan.replace(directives="", zero=zero, dp_shard=self.step.plan.dp_shard if zero else 0)
+        return plan.replace(prefetch=self.ahead, reshard=self.gathered != "forward") if zero == 3 else plan
 
     def check(self) -> None:
         """Is what was sharded put together again where it is used?"""

@@ -172,7 +172,7 @@ def _usual(model: Model, plan: Plan, name: str) -> Generated:
     """The job with samples of the usual length."""
     plan, blocks, layout = lay_out(model, plan)
     directives = read_directives(plan.directives) if plan.directives else []
-    book = Book()
+    book, kept = Book(), plan
     traces, slots = [], []
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
@@ -180,7 +180,7 @@ def _usual(model: Model, plan: Plan, name: str) -> Generated:
         nodes = walk.program.nodes()
         if directives:
             step = Step(plan, layout.stages, layout.schedule.held[rank], nodes)
-            rewrite(step, directives)
+            kept = rewrite(step, directives).memory_plan()
             nodes = step.done()
         trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
         if directives and len(circle := find_cycle(trace)):
@@ -199,7 +199,7 @@ def _usual(model: Model, plan: Plan, name: str) -> Generated:
         layout=layout,
         params=sum(b.params for b in blocks),
         model_flops=_model_flops(model, plan),
-        memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
+        memory=tuple(memory_of(kept, layout, r) for r in range(plan.pp)),
     )
 
 
@@ -262,6 +262,8 @@ def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
 
 def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
+    if plan.directives:
+        return generate(model, plan).memory
     plan, _, layout = lay_out(model, plan)
     return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
 
