@@ -65,6 +65,8 @@ class Stream(IntEnum):
     """Parameters of sharded data parallelism."""
     REDUCE = 18
     """Gradients."""
+    BORDER = 19
+    """Activations between sections."""
     MEMORY = 20
 
 

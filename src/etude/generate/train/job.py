@@ -163,15 +163,16 @@ def _counted(block: Block) -> bool:
     return is_layer(block) and not block.last
 
 
-def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
-    """The job of the plan's steps. Raises UsageError where the plan cannot be."""
-    found = _usual(model, plan, name)
+def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> Generated:
+    """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
+    layer."""
+    found = _usual(model, plan, name, head=head)
     return _with_lengths(found) if plan.lengths else found
 
 
-def _usual(model: Model, plan: Plan, name: str) -> Generated:
+def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
     """The job with samples of the usual length."""
-    plan, blocks, layout = lay_out(model, plan)
+    plan, blocks, layout = lay_out(model, plan, head=head)
     directives = read_directives(plan.directives) if plan.directives else []
     book, kept = Book(), plan
     traces, slots = [], []
@@ -251,13 +252,17 @@ def _room(found: Generated) -> int:
     return tightest
 
 
-def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
+def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
     """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = only(blocks_of(model, shard_of(model, plan)), parse_trained(plan.train), tied=model.tied)
+    blocks = blocks_of(model, shard_of(model, plan))
+    while not head and not is_layer(blocks[-1]):
+        blocks.pop()
+    model = model if head else model.replace(tied=False)
+    blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
     return plan, blocks, layout_of(model, plan, blocks)
 
 
