@@ -14,18 +14,22 @@ from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
 from etude.generate.blocks.trained import parse as parse_trained
+from etude.generate.directives.apply import placed, rewrite
+from etude.generate.directives.read import read_directives
+from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
+from etude.generate.nodes import Book
 from etude.generate.plan import Attention, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
-from etude.generate.train.fragment import Book
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
 from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
+from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
@@ -131,6 +135,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
     layers = sum(map(_counted, blocks))
+    if plan.directives:
+        plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
         raise UsageError(
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
@@ -161,6 +167,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
         for s, m in zip(made.stage[rows][works].tolist(), made.micro_batch[rows][works].tolist(), strict=True):
             home[s, m] = rank
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
+    if plan.directives and made.window:
+        raise UsageError(f"directives rewrite steps, and schedule `{made.name}` has none", hint="--schedule 1f1b")
     if back and made.window:
         raise UsageError(f"schedule `{made.name}` updates all stages, and {back} do not train", hint="--schedule 1f1b")
     return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
@@ -185,12 +193,21 @@ def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> 
 def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
     """The job with samples of the usual length."""
     plan, blocks, layout = lay_out(model, plan, head=head)
-    book = Book()
+    directives = read_directives(plan.directives) if plan.directives else []
+    book, kept = Book(), plan
     traces, slots = [], []
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
+        nodes = walk.program.nodes()
+        if directives:
+            step = Step(plan, layout.stages, layout.schedule.held[rank], nodes)
+            kept = rewrite(step, directives).memory_plan()
+            nodes = step.done()
+        trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
+        if directives and len(circle := find_cycle(trace)):
+            told = cycle_text([int(trace.source_id[row]) for row in circle])
+            raise UsageError(f"a rewrite makes nodes of a rank wait for one another: {told}", where=plan.directives)
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(plan)
@@ -204,7 +221,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
         layout=layout,
         params=sum(b.params for b in blocks),
         model_flops=_model_flops(model, plan),
-        memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
+        memory=tuple(memory_of(kept, layout, r) for r in range(plan.pp)),
     )
 
 
@@ -271,6 +288,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
 
 def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
+    if plan.directives:
+        return generate(model, plan).memory
     plan, _, layout = lay_out(model, plan)
     return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
 
@@ -297,4 +316,4 @@ def _model_flops(model: Model, plan: Plan) -> int:
 
 
 def is_product(name: str) -> bool:
-    return name in ("aten::mm", "aten::bmm") or "attention" in name or "convolution" in name
+    return name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") or "attention" in name or "convolution" in name
