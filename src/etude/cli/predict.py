@@ -1,5 +1,5 @@
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -7,6 +7,9 @@ from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
 from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
 from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
+
+if TYPE_CHECKING:
+    from etude.predict import Prediction
 
 EXAMPLE = """How long a training step takes, or serving: generate and simulate in one
 
@@ -58,7 +61,21 @@ def predict(
                 "model FLOP/s utilisation": f"{found.mfu:.1%}",
                 "memory at most": format_bytes(found.generated.memory_peak_bytes),
             }
+            | _of_lengths(found)
         )
     for note in found.simulated.notes:
         say(f"note: {note}")
     return 0
+
+
+def _of_lengths(found: "Prediction") -> dict[str, Any]:
+    figures = found.of_lengths()
+    if not figures:
+        return {}
+    left = f", {figures['samples_left']:,} left over" if figures["samples_left"] else ""
+    return {
+        "samples/s": round(figures["samples_per_s"], 2),
+        "samples": f"{figures['samples']:,} in {figures['steps']} steps{left}",
+        "padding": f"{figures['padding']:.1%}",
+        "fullest rank over the mean": f"+{figures['imbalance']:.1%}",
+    }
