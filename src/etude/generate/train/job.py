@@ -105,6 +105,8 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         cp_kind=str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
+        ep_node=plan.ep_node if plan.ep_node < plan.ep else 0,
+        moe_nodes=plan.moe_nodes,
         dtype=plan.dtype,
         gemm_dtype=gemm,
         dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
@@ -277,6 +279,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
+    if plan.ep_node and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="no --ep-node")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     blocks = blocks_of(model, shard_of(model, plan))
     while not head and not is_layer(blocks[-1]):
