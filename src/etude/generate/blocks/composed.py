@@ -156,12 +156,13 @@ def _attention(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     heads, kv_here = local.split(part.heads, "attention heads"), local.split(kv, "heads of keys and values")
     path, wide, narrow = _path(part), part.heads * size, kv * size
     extra = int(part.bias)
+    lacking = narrow if part.bias and part.key_bias is False else 0
     if part.keys:
         ops = column(local, flow.width, heads * size, f"{path}.q", params=(flow.width + extra) * wide)
-        params = 2 * (other.width + extra) * narrow
+        params = 2 * (other.width + extra) * narrow - lacking
         ops += column(theirs, other.width, 2 * kv_here * size, f"{path}.kv", params=params)
     else:
-        params = (flow.width + extra) * (wide + 2 * narrow)
+        params = (flow.width + extra) * (wide + 2 * narrow) - lacking
         ops = column(local, flow.width, (heads + 2 * kv_here) * size, f"{path}.qkv", params=params)
     ops += _qk_norm(local, part, heads + kv_here, size, (wide + narrow, 2 * size))
     if part.rotary:
@@ -265,6 +266,7 @@ def _conv(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     around = part.padding if part.valid or part.padding else part.kernel // 2
     side = (flow.side + 2 * around - part.kernel) // part.stride + 1
     before, into = (flow.frames, flow.side), flow.width
+    flow = replace(flow) if part.aside else flow
     flow.resized(side, -(-flow.frames // (part.stride if part.depth > 1 and part.valid else 1)))
     flow.width = part.out
     return [convolution(walker.shard(flow), into, part.out, before, (flow.frames, side), part, groups, _path(part))]
