@@ -24,6 +24,10 @@ class Shard:
     """`map`: keys to those alone that read them, unequal parts of the sequence; figures are those of equal ones."""
     ep: int = 1
     etp: int = 1
+    ep_node: int = 0
+    """Expert-parallel ranks of a node; 0: nodes do not matter."""
+    moe_nodes: int = 0
+    """Nodes that the experts of a token lie on at most; 0: any."""
     dtype: str = "bf16"
     gemm_dtype: str = "bf16"
     dispatch_dtype: str = ""

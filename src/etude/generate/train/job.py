@@ -14,11 +14,14 @@ from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
 from etude.generate.blocks.trained import parse as parse_trained
+from etude.generate.directives.apply import placed, rewrite
+from etude.generate.directives.read import read_directives
+from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
+from etude.generate.nodes import Book
 from etude.generate.plan import Attention, ContextMap, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
-from etude.generate.train.fragment import Book
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.mapped import Mapped, map_of, with_map
 from etude.generate.train.memory import Memory, memory_of
@@ -26,6 +29,7 @@ from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
 from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
+from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
@@ -90,6 +94,8 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         cp_kind="map" if plan.cp_map != ContextMap.NONE else str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
+        ep_node=plan.ep_node if plan.ep_node < plan.ep else 0,
+        moe_nodes=plan.moe_nodes,
         dtype=plan.dtype,
         gemm_dtype=gemm,
         dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
@@ -120,6 +126,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
     layers = sum(map(_counted, blocks))
+    if plan.directives:
+        plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
         raise UsageError(
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
@@ -189,12 +197,21 @@ def _with_activations(memory: Memory, times: float) -> Memory:
 def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
     """The job with samples of the usual length."""
     plan, blocks, layout = lay_out(model, plan, head=head)
-    book = Book()
+    directives = read_directives(plan.directives) if plan.directives else []
+    book, kept = Book(), plan
     traces, slots = [], []
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
+        nodes = walk.program.nodes()
+        if directives:
+            step = Step(plan, layout.stages, layout.schedule.held[rank], nodes)
+            kept = rewrite(step, directives).memory_plan()
+            nodes = step.done()
+        trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
+        if directives and len(circle := find_cycle(trace)):
+            told = cycle_text([int(trace.source_id[row]) for row in circle])
+            raise UsageError(f"a rewrite makes nodes of a rank wait for one another: {told}", where=plan.directives)
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(plan)
@@ -208,7 +225,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
         layout=layout,
         params=sum(b.params for b in blocks),
         model_flops=_model_flops(model, plan),
-        memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
+        memory=tuple(memory_of(kept, layout, r) for r in range(plan.pp)),
     )
 
 
@@ -257,6 +274,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
+    if plan.ep_node and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="no --ep-node")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     blocks = blocks_of(model, shard_of(model, plan))
     while not head and not is_layer(blocks[-1]):
@@ -268,6 +287,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
 
 def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
+    if plan.directives:
+        return generate(model, plan).memory
     plan, _, layout = lay_out(model, plan)
     return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
 
@@ -294,4 +315,4 @@ def _model_flops(model: Model, plan: Plan) -> int:
 
 
 def is_product(name: str) -> bool:
-    return name in ("aten::mm", "aten::bmm") or "attention" in name or "convolution" in name
+    return name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") or "attention" in name or "convolution" in name
