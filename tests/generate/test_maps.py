@@ -12,7 +12,7 @@ from etude.errors import EtudeError
 from etude.generate.maps.documents import blocks_of, cut, dealt_out
 from etude.generate.maps.domain import Domain
 from etude.generate.maps.items import Items, moved, transfers
-from etude.generate.maps.pack import lpt, pack
+from etude.generate.maps.packing import lpt, pack
 from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
 from etude.generate.train.job import Generated, generate

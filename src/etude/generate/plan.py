@@ -22,7 +22,7 @@ class ContextKind(StrEnum):
 
 
 class ContextMap(StrEnum):
-    """Which context-parallel rank has which tokens, where keys go to those alone who read them; see maps/pack.py."""
+    """Which context-parallel rank has which tokens, where keys go to those alone who read them; see maps/packing.py."""
 
     NONE = "none"
     CONTIGUOUS = "contiguous"

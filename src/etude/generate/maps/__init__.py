@@ -8,6 +8,6 @@ if TYPE_CHECKING:
     from etude.generate.maps.domain import Domain as Domain
     from etude.generate.maps.items import Items as Items
     from etude.generate.maps.items import transfers as transfers
-    from etude.generate.maps.pack import pack as pack
+    from etude.generate.maps.packing import pack as pack
 
 __getattr__ = face(__name__)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.generate.maps.items import Items, moved
-from etude.generate.maps.pack import ROOM, pack
+from etude.generate.maps.packing import ROOM, pack
 
 I64 = NDArray[np.int64]
 
