@@ -130,6 +130,8 @@ class Op:
     """Kept from the forward to the backward pass."""
     temp_bytes: int = 0
     """Needed beside, while it runs."""
+    back_bytes: int = 0
+    """Needed beside its backward pass, gradients of its inputs and outputs apart."""
     inner_bytes: int = 0
     """Of those, what comes back if the op is done again from what goes into it."""
     unit: str = ""
