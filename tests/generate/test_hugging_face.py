@@ -51,8 +51,8 @@ def test_windows_are_those_of_the_layers():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"model_type": "mamba"}, "`model_type` 'mamba'"),
-        ({"model_type": "llava", "text_config": {}}, "`model_type` llava: a model of several towers"),
+        ({"model_type": "rwkv"}, "`model_type` 'rwkv'"),
+        ({"model_type": "ovis2", "text_config": {}}, "`model_type` ovis2: a model of several towers"),
         ({"hidden_size": None}, "key `hidden_size` is missing"),
         ({"hidden_size": "big"}, "`hidden_size` big: expected a number"),
         ({"num_hidden_layers": -2}, "`num_hidden_layers` -2"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work
 from etude.errors import UsageError
@@ -22,21 +24,28 @@ from etude.generate.blocks.ops import (
     pointwise,
     shapes,
 )
+from etude.generate.blocks.recurrent import mixer as recurrent_mixer
 from etude.generate.blocks.shard import Block, Shard, cast, column, plain, row, uncast
-from etude.generate.model.shape import Family, Model, Positions
+from etude.generate.blocks.sparse import indexer
+from etude.generate.model.shape import Family, Feed, Mixer, Model, Positions
 from etude.model.schema import Collective
 
 
 def blocks(model: Model, local: Shard) -> list[Block]:
     """The model from first to last, figures of one rank and one micro-batch. Alike layers share their ops."""
     out = bytes_of(local.rows * model.hidden, local.dtype)
-    made: dict[tuple[bool, int], tuple[Op, ...]] = {}
+    made: dict[tuple[Mixer, Feed, int], tuple[Op, ...]] = {}
     found = [Block("embedding", tuple(embed(model, local)), out)]
     causal = model.family != Family.ENCODER
     for i in range(model.layers):
-        key = model.has_experts(i), model.window_of(i)
+        key = model.mixer_of(i), model.feed_of(i), model.window_of(i)
         if key not in made:
-            made[key] = tuple(layer(model, local, experts=key[0], window=key[1], causal=causal))
+            mixer, feed, window = key
+            if mixer != Mixer.ATTENTION or feed == Feed.NONE:
+                made[key] = tuple(hybrid_layer(model, local, mixer, feed))
+            else:
+                ops = layer(model, local, experts=feed == Feed.EXPERTS, window=window, causal=causal)
+                made[key] = tuple(ops)
         found.append(Block(f"layers.{i}", made[key], out))
     found.append(Block("head", tuple(head(model, local)), 0))
     if model.predict_layers:
@@ -141,6 +150,21 @@ def layer(model: Model, local: Shard, *, experts: bool, window: int = 0, causal:
     return [*ops, residual]
 
 
+def hybrid_layer(model: Model, local: Shard, mixer: Mixer, feed: Feed) -> list[Op]:
+    """A layer with a state instead of keys, or with one of its two halves alone."""
+    residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
+    ops: list[Op] = []
+    if mixer == Mixer.ATTENTION:
+        attend = latent_attention if model.kv_rank else self_attention
+        ops += [normed(model, local, "attention_norm"), *attend(model, local), residual]
+    elif mixer != Mixer.NONE:
+        ops += [normed(model, local, "mixer_norm"), *recurrent_mixer(model, local, mixer), residual]
+    if feed != Feed.NONE:
+        inner = mixture(model, local) if feed == Feed.EXPERTS else feed_forward(model, local)
+        ops += [normed(model, local, "ffn_norm"), *inner, residual]
+    return ops
+
+
 def self_attention(
     model: Model, local: Shard, *, window: int = 0, causal: bool = True, part: str = "attention"
 ) -> list[Op]:
@@ -149,8 +173,9 @@ def self_attention(
     kv = max(model.kv // local.tp, 1)
     if model.kv % local.tp and local.tp % model.kv:
         raise UsageError(f"{model.kv} heads of keys and values fit no {local.tp} tensor-parallel ranks")
-    out = (heads + 2 * kv) * d
-    wide = (model.heads + 2 * model.kv) * d
+    gate = model.gated_attention
+    out = (heads + gate * heads + 2 * kv) * d
+    wide = (model.heads + gate * model.heads + 2 * model.kv) * d
     each = h + 1 if model.bias or model.qkv_bias else h
     ops = column(local, h, out, f"{part}.qkv", params=each * wide, held=each * out)
     if local.tp > model.kv:  # some ranks have the same head of keys and values, and each its part of the gradient
@@ -178,6 +203,8 @@ def self_attention(
     inner = core(local, shape, f"{part}.core")
     if model.sinks:
         inner[-1] = inner[-1].replace(params=model.heads, local_params=heads)
+    if gate:
+        inner.append(activation(local.tokens * heads * d, f"{part}.gate", gated=True, dtype=local.dtype))
     size = model.heads * d
     bias = model.bias or model.out_bias
     return [*ops, *inner, *row(local, heads * d, h, f"{part}.out", params=size * h + bias * h, bias=bias)]
@@ -214,6 +241,9 @@ def latent_attention(model: Model, local: Shard, *, window: int = 0, causal: boo
         causal=causal,
         window=window,
     )
+    if model.index_top:
+        ops += indexer(model, local, shape.pairs)
+        shape = replace(shape, window=model.index_top)  # a query sees as many keys as of a window
     ops += core(local, shape, "attention.core")
     return ops + row(local, heads * model.value_size, h, "attention.out", params=model.heads * model.value_size * h)
 
@@ -377,8 +407,6 @@ def _logits(model: Model, local: Shard) -> list[Op]:
 
 def _unquantised(local: Shard) -> Shard:
     """Logits and routers stay in 16 bits in 8-bit training, and in one piece."""
-    from dataclasses import replace
-
     return replace(local, gemm_dtype=local.dtype, chunks=1)
 
 

@@ -64,7 +64,8 @@ class Generated:
         return max(m.peak_bytes for m in self.memory)
 
     def summary(self) -> dict[str, Any]:
-        return totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        return found | ({"assumed": self.model.assumed} if self.model.assumed else {})
 
 
 def shard_of(model: Model, plan: Plan) -> Shard:
