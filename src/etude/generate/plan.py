@@ -116,7 +116,9 @@ class Plan:
         "text", "done twice: none, selective (attention), selective:attention,norm,activation, full (layers)", "none"
     )
     unfused: str = figure(
-        "text", "done by plain tensor operations, which keep and move more: activation (of gates), norm (RMS), or both", ""
+        "text",
+        "done by plain tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
+        "",
     )
     train: str = figure(
         "text",

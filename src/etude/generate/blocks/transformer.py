@@ -126,7 +126,7 @@ def predict_layer(model: Model, local: Shard) -> list[Op]:
     h, full = model.hidden, bytes_of(local.tokens * model.hidden, local.dtype)
     table, *rest = embed(model.replace(positions=Positions.NONE, token_types=0, embedding_norm=False), local)
     ops = [table.replace(params=0, local_params=0, tied_params=table.local_params), *rest]
-    ops += [normed(model, local, "token_norm"), normed(model, local, "hidden_norm")]
+    ops += [normed(model, local, part).replace(unit="") for part in ("token_norm", "hidden_norm")]
     ops += column(local, 2 * h, local.split(h, "columns"), "join", params=2 * h * h)
     if local.tp > 1:  # columns are gathered, of which with sequence parallelism each rank goes on with its tokens
         gather = collective(Collective.ALL_GATHER, "tp", local.tp, full, "join", Stream.TENSOR, dtype=local.dtype)
