@@ -609,8 +609,9 @@ class Hand:
                 there = sum(t.full for t in things[: i + 1])
                 after = next((t.full for t in things[i + 1 :] if t.full), 0)
                 flows = pieces[at].out_bytes + things[i].full + after
-                beside = max(things[i].beside, things[i].beside_back)
-                most = max(most, before + there + flows + beside + made_behind)
+                if not first and self.p.zero < 2:  # a gradient is made before it is added to the one that is there
+                    flows += sum(w.count for w in things[i].weights) * self.w
+                most = max(most, before + there + flows + things[i].beside_back + made_behind)
         return most
 
     def forward_most(self, s: int) -> int:

@@ -87,6 +87,8 @@ class _BlockSizes(NamedTuple):
     """Beside, while it runs."""
     backward: I64
     """The same of its backward pass: with gradients of what goes in and comes out."""
+    added: I64
+    """And where gradients are added to others: those of its weights as they are made."""
 
 
 def saved(block: Block, twice: frozenset[str], load: float = 1.0) -> I64:
@@ -104,8 +106,9 @@ def _sizes(plan: Plan, block: Block, load: float) -> _BlockSizes:
     parts = [copies(plan, expert=e).shards if plan.zero >= 2 else 1 for e in (False, True)]
     each = [0 if op.frozen else op.local_params / parts[op.expert] for op in block.ops]
     full = saved(block, NOTHING, load)
-    temporary = np.array([op.temp_bytes for op in block.ops], np.int64)
-    after = np.array([op.back_bytes for op in block.ops], np.int64)
+    beside = np.array([op.back_bytes or op.temp_bytes for op in block.ops], np.int64)
+    alone = plan.zero < 2  # sharded gradients have a buffer
+    added = [0 if op.frozen or not alone else bytes_of(op.local_params, plan.dtype) for op in block.ops]
     # What comes out of an op is what the next one that keeps anything kept; its gradient is as large.
     there = np.append(np.flatnonzero(full), len(full))
     following = np.append(full, 0)[there[np.searchsorted(there, np.arange(len(full)), side="right")]]
@@ -113,8 +116,9 @@ def _sizes(plan: Plan, block: Block, load: float) -> _BlockSizes:
         kept=saved(block, plan.twice, load),
         full=full,
         gradients=np.ceil(np.array(each) * width(plan.grad_dtype)).astype(np.int64),
-        forward=temporary,
-        backward=np.maximum(temporary, after) + block.out_bytes + full + following,
+        forward=np.array([op.temp_bytes for op in block.ops], np.int64),
+        backward=beside + block.out_bytes + full + following,
+        added=np.array(added, np.int64),
     )
 
 
@@ -131,7 +135,7 @@ def moments(plan: Plan, blocks: Sequence[Block], load: float) -> Moments:
         if block.goes_back:
             held, own = before + np.cumsum(size.full), np.cumsum(size.gradients[::-1])[::-1]
             first.append(_fullest(held, size.backward, behind + own))
-            later.append(_fullest(held, size.backward, np.full(len(held), total)))
+            later.append(_fullest(held, size.backward + size.added, np.full(len(held), total)))
         before += keep
     return Moments(sum(keeps), total, max(forward, key=sum), max(first, key=sum), max(later, key=sum))
 
