@@ -2,11 +2,12 @@
 
 python benchmarks/validate_memory.py [../shared/measured/h200_steps.csv]
 
-Reads `h200_memory.csv` (of `measure_memory.py`), `h200_steps_grid.csv` and, where it is there, the reference file; the decoders are those of `measure_steps.py`: eager PyTorch in bf16, fused AdamW,
-gradients cleared after each step, a gated activation by two operations. Norms of the reference file (RMS) are taken for
-plain operations, which was chosen after looking at its errors. The model of memory was made with the grid in sight;
-`h200_memory.csv` was measured behind it (3.6% mean), and then showed two mistakes: what the loss needs forward was
-counted backward, and a gradient that is added to another was not counted.
+Reads `h200_memory.csv` (of `measure_memory.py`), `h200_steps_grid.csv` and, where it is there, the reference file. The
+decoders are those of `measure_steps.py`: eager PyTorch in bf16, fused AdamW, gradients cleared after each step, a gated
+activation by two operations. Norms of the reference file (RMS) are taken for plain operations, which was chosen after
+looking at its errors. The model of memory was made with the grid in sight; `h200_memory.csv` was measured behind it
+(3.6% mean), and then showed two mistakes: what the loss needs forward was counted backward, and a gradient that is
+added to another was not counted.
 """
 
 from __future__ import annotations

@@ -105,6 +105,9 @@ class Plan:
     samples: int = figure("count", "of an epoch, which makes as many steps as they fill; 0: no end", 0, zero=True)
     join: bool = figure("flag", "ranks without samples do empty steps until the epoch of all ranks is done", False)
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
+    directives: str = figure(
+        "text", "rewrites of the step: a YAML file, or FILE.py:name; they say what copies share, not --zero", ""
+    )
     dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
     reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
     prefetch: int = figure("count", "blocks whose weights FSDP gathers ahead of the one at work", 1, zero=True)
@@ -113,7 +116,10 @@ class Plan:
     overlap_params: bool = figure("flag", "updated weights are gathered while the forward pass goes on", True)
     tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
     recompute: str = figure(
-        "text", "done twice: none, selective (attention), selective:attention,norm,activation, full (layers)", "none"
+        "text",
+        "done twice: none, selective (attention), full (layers), or parts: "
+        "selective:attention,norm,activation,experts,ffn,latent",
+        "none",
     )
     unfused: str = figure(
         "text",
@@ -179,7 +185,9 @@ class Plan:
                 f"dp_shard {self.dp_shard} x tp {self.tp} = {domain}",
                 hint="an --ep that divides the group",
             )
-        if self.dp_shard and self.zero < 1:
+        if self.directives and self.zero:
+            raise ClusterError("directives say what copies share", hint="no --zero with --directives")
+        if self.dp_shard and self.zero < 1 and not self.directives:
             raise ClusterError("dp_shard goes with sharding", hint="--zero 3")
         step = self.dp * self.micro_batch
         if self.global_batch % step:

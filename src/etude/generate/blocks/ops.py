@@ -65,6 +65,8 @@ class Stream(IntEnum):
     """Parameters of sharded data parallelism."""
     REDUCE = 18
     """Gradients."""
+    BORDER = 19
+    """Activations between sections."""
     MEMORY = 20
 
 
@@ -201,11 +203,11 @@ def bytes_of(elements: int, dtype: str) -> int:
 
 
 def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, **more: Any) -> Op:
-    """One product (or `batch` of them), m x k by k x n."""
+    """One product (or one for each of `batch` experts), m x k by k x n."""
     w = work.matmul(m, n, k, batch=batch, dtype=dtype)
     if batch == 1:
         return compute("aten::mm", part, w, shapes((m, k), (k, n)), shapes((m, n)), **more)
-    return compute("aten::bmm", part, w, shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n)), **more)
+    return compute("aten::_grouped_mm", part, w, shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n)), **more)
 
 
 def linear(

@@ -14,17 +14,21 @@ from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
 from etude.generate.blocks.trained import parse as parse_trained
+from etude.generate.directives.apply import placed, rewrite
+from etude.generate.directives.read import read_directives
+from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
+from etude.generate.nodes import Book
 from etude.generate.plan import Attention, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
-from etude.generate.train.fragment import Book
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
 from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
+from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
@@ -118,6 +122,8 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
     layers = sum(map(_counted, blocks))
+    if plan.directives:
+        plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
         raise UsageError(
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
@@ -159,21 +165,31 @@ def _counted(block: Block) -> bool:
     return is_layer(block) and not block.last
 
 
-def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
-    """The job of the plan's steps. Raises UsageError where the plan cannot be."""
-    found = _usual(model, plan, name)
+def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> Generated:
+    """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
+    layer."""
+    found = _usual(model, plan, name, head=head)
     return _with_lengths(found) if plan.lengths else found
 
 
-def _usual(model: Model, plan: Plan, name: str) -> Generated:
+def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
     """The job with samples of the usual length."""
-    plan, blocks, layout = lay_out(model, plan)
-    book = Book()
+    plan, blocks, layout = lay_out(model, plan, head=head)
+    directives = read_directives(plan.directives) if plan.directives else []
+    book, kept = Book(), plan
     traces, slots = [], []
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
+        nodes = walk.program.nodes()
+        if directives:
+            step = Step(plan, layout.stages, layout.schedule.held[rank], nodes)
+            kept = rewrite(step, directives).memory_plan()
+            nodes = step.done()
+        trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
+        if directives and len(circle := find_cycle(trace)):
+            told = cycle_text([int(trace.source_id[row]) for row in circle])
+            raise UsageError(f"a rewrite makes nodes of a rank wait for one another: {told}", where=plan.directives)
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(plan)
@@ -187,7 +203,7 @@ def _usual(model: Model, plan: Plan, name: str) -> Generated:
         layout=layout,
         params=sum(b.params for b in blocks),
         model_flops=_model_flops(model, plan),
-        memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
+        memory=tuple(memory_of(kept, layout, r) for r in range(plan.pp)),
     )
 
 
@@ -238,18 +254,24 @@ def _room(found: Generated) -> int:
     return tightest
 
 
-def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
+def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
     """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = only(blocks_of(model, shard_of(model, plan)), parse_trained(plan.train), tied=model.tied)
+    blocks = blocks_of(model, shard_of(model, plan))
+    while not head and not is_layer(blocks[-1]):
+        blocks.pop()
+    model = model if head else model.replace(tied=False)
+    blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
     return plan, blocks, layout_of(model, plan, blocks)
 
 
 def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
+    if plan.directives:
+        return generate(model, plan).memory
     plan, _, layout = lay_out(model, plan)
     return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
 
@@ -276,4 +298,4 @@ def _model_flops(model: Model, plan: Plan) -> int:
 
 
 def is_product(name: str) -> bool:
-    return name in ("aten::mm", "aten::bmm") or "attention" in name or "convolution" in name
+    return name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") or "attention" in name or "convolution" in name

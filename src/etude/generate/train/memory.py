@@ -188,8 +188,8 @@ def _over_time(plan: Plan, layout: Layout, rank: int, buffer: int) -> tuple[I64,
     for s, m in of.items():
         table[:, Action.FORWARD, s] = m.forward
         for action_of, passed in ((Action.BACKWARD, True), (Action.WEIGHT, False)):
-            for when, (held, beside, made) in ((1, m.first), (2, m.later)):
-                table[when, action_of, s] = held, (beside if passed else 0) + buffer, made
+            for turn, (held, beside, new) in ((1, m.first), (2, m.later)):
+                table[turn, action_of, s] = held, (beside if passed else 0) + buffer, new
         # Gradients of inputs alone free nothing.
         table[:, Action.INPUT, s] = m.kept, max(sum(m.later[:2]) - m.kept, 0), 0
     done = (action == Action.BACKWARD) | (action == Action.WEIGHT)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from etude.cost.ops import OpClass, Work, width
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.generate.blocks.shard import Block
+from etude.generate.nodes import End, FurtherSum
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
@@ -90,6 +91,7 @@ class Walk:
             self.program.begin(offset // self.plan.micro_batches)
             self.exits.clear()
             self.reduced = []
+            self.program.ends.append(End(self.program.rows, updated=list(self.updated)))
             self._round()
             self._finish(last=offset + count == self.plan.steps * self.plan.micro_batches)
 
@@ -149,6 +151,8 @@ class Walk:
                 for row in rows:
                     self.program.join(row, data=self.updated)
         self._order_pulls(base, fragment, pulled)
+        if self.plan.directives:
+            self._note_units(action, stage, micro, fragment, base, opens=begins)
         value = base + fragment.value if fragment.value != BEFORE else (values[-1] if values else BEFORE)
         self.exits[action, stage, micro] = value
         if action in (Action.BACKWARD, Action.WEIGHT):
@@ -156,6 +160,19 @@ class Walk:
         if action != Action.WEIGHT:
             self._send(action, stage, micro, value)
         return base + fragment.tip if fragment.tip != BEFORE else (self.tips[-1] if self.tips else BEFORE)
+
+    def _note_units(
+        self, action: Action, stage: int, micro: int, fragment: Fragment, base: int, *, opens: bool
+    ) -> None:
+        """For directives: where the blocks of this pass begin and end."""
+        update = len(self.program.ends) - 1
+        about = update, int(action), stage, self._number(micro)
+        whole = base, base + len(fragment) - 1, base + fragment.tip, int(opens)
+        tips = self.units[len(self.units) - len(fragment.blocks) :]
+        for position, number in enumerate(fragment.blocks.tolist()):
+            first = int(fragment.first[position])
+            at = base + first if first < len(fragment) else -1
+            self.program.units.append((*about, number, at, tips[position], *whole))
 
     def _inputs(self, action: Action, stage: int, micro: int) -> list[int]:
         """Rows with what an action works on: received, or made here before."""
@@ -293,9 +310,12 @@ class Walk:
     def _finish(self, *, last: bool) -> None:
         """The update, behind which the next step begins. A checkpoint is written behind the last."""
         plan, program = self.plan, self.program
+        end = self.program.ends[-1]
         waits = [*self.tips, *self.reduced]
         for add_up in (self._sum_over_tensor, self._mirror, self._sum_tied):
-            waits += add_up(waits)
+            more = add_up(waits)
+            end.awaits += more
+            waits += more
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if not params:
             return
@@ -303,6 +323,7 @@ class Walk:
             w = Work(op_class=OpClass.REDUCTION, flops=2 * params, size_bytes=bytes_of(params, plan.grad_dtype))
             norm = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
             waits = [program.add(norm.replace(dtype=plan.grad_dtype), "optimizer", data=waits)]
+            end.over_params += waits
             if plan.gpus > 1:
                 op = collective(
                     Collective.ALL_REDUCE,
@@ -316,6 +337,8 @@ class Walk:
                 )
                 waits = [program.add(op, "optimizer", data=waits)]
         row = program.add(update(plan, params), "optimizer", data=waits)
+        end.over_params.append(row)
+        end.awaits.append(end.over_params[0])
         if plan.zero in (1, 2) and not plan.overlap_params:
             row = self._gather_after(row)
         self.tips = self.updated = [row]
@@ -346,6 +369,7 @@ class Walk:
         for slot, params in tensor_sums(self.plan, blocks).items():
             op = self._summed(slot, self.plan.tp, kept_bytes(self.plan, params), "replicated")
             found.append(self.program.add(op, "gradients", data=waits))
+            self._note_sum(found[-1], [(params, False)])
         return found
 
     def _mirror(self, waits: list[int]) -> list[int]:
@@ -359,7 +383,16 @@ class Walk:
         if not params:
             return []
         op = self._summed("twins", 2, bytes_of(params, plan.grad_dtype), "gradients")
-        return [self.program.add(op, "pipeline", data=waits)]
+        row = self.program.add(op, "pipeline", data=waits)
+        held = [self.layout.stages[s] for s in self.held]
+        pieces = [(sum(b.local_params(expert=e, trained=True) for b in s), e) for s in held for e in (False, True)]
+        less = [(-self.layout.tied_params, False)] if self.rank in self.layout.tied_ranks else []
+        self._note_sum(row, [*pieces, *less], updated=True)
+        return [row]
+
+    def _note_sum(self, row: int, params: list[tuple[int, bool]], *, updated: bool = False) -> None:
+        """For directives."""
+        self.program.ends[-1].sums.append(FurtherSum(row, tuple(params), updated))
 
     def _sum_tied(self, waits: list[int]) -> list[int]:
         """The gradient of an embedding that several pipeline ranks have."""
@@ -367,7 +400,9 @@ class Walk:
         if self.rank not in ranks:
             return []
         op = self._summed("ends", len(ranks), kept_bytes(self.plan, self.layout.tied_params), "tied")
-        return [self.program.add(op, "embedding", data=waits)]
+        row = self.program.add(op, "embedding", data=waits)
+        self._note_sum(row, [(self.layout.tied_params, False)])
+        return [row]
 
     def _gather_after(self, row: int) -> int:
         last = row
