@@ -18,7 +18,7 @@ from etude.model.schema import Collective, Kind
 from hand_arithmetic import INPUT, Hand
 from random_jobs import SCHEDULES
 
-PRODUCTS = ("aten::mm", "aten::bmm", "aten::_scaled_dot_product_flash_attention",
+PRODUCTS = ("aten::mm", "aten::_grouped_mm", "aten::bmm", "aten::_scaled_dot_product_flash_attention",
             "aten::_scaled_dot_product_flash_attention_backward")  # fmt: skip
 
 

@@ -142,6 +142,13 @@ class Plan:
     clip: bool = figure("flag", "gradients are clipped by their norm", True)
     moe_skew: float = figure("number", "load of the fullest expert rank over the mean", 1.0)
     dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
+    ep_node: int = figure(
+        "count",
+        "expert-parallel ranks of a node, to which a token goes once and is copied there; 0: every copy goes alone",
+        0,
+        zero=True,
+    )
+    moe_nodes: int = figure("count", "nodes that the experts of a token lie on at most (with ep_node)", 0, zero=True)
     capacity: float = figure("number", "tokens that an expert takes at most over the mean; 0: all", 0.0, zero=True)
     data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
     checkpoint: bool = figure("flag", "the state is written out at the end", False)
@@ -200,6 +207,7 @@ class Plan:
                 f"skew {self.moe_skew}: the fullest of {self.ep} expert ranks has between 1 and {max(2, self.ep)} "
                 "times the mean"
             )
+        self._check_nodes()
         if self.capacity and self.capacity < 1.0:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
         if not self.lengths and self.batching != Batching.FIXED:
@@ -232,6 +240,21 @@ class Plan:
         if self.samples and self.steps > 1:
             raise ClusterError(
                 "samples of an epoch say how many steps there are", hint="--steps or --samples, not both"
+            )
+
+    def _check_nodes(self) -> None:
+        """Of tokens that go to each node once."""
+        if self.moe_nodes and not self.ep_node:
+            raise ClusterError("moe_nodes: nodes of how many expert-parallel ranks?", hint="--ep-node 8")
+        if not self.ep_node:
+            return
+        if self.ep % self.ep_node:
+            raise ClusterError(f"{self.ep} expert-parallel ranks are not a multiple of {self.ep_node} in a node")
+        if self.moe_nodes > self.ep // self.ep_node:
+            raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
+        if self.moe_skew != 1.0:
+            raise ClusterError(
+                "tokens that go to each node once need experts that are equally full", hint="no --moe-skew"
             )
 
     @property

@@ -23,6 +23,10 @@ class Shard:
     cp_kind: str = "ring"
     ep: int = 1
     etp: int = 1
+    ep_node: int = 0
+    """Expert-parallel ranks of a node; 0: nodes do not matter."""
+    moe_nodes: int = 0
+    """Nodes that the experts of a token lie on at most; 0: any."""
     dtype: str = "bf16"
     gemm_dtype: str = "bf16"
     dispatch_dtype: str = ""

@@ -295,7 +295,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     there, back = local.sent_dtype if early else local.dtype, local.dtype
     ops += cast(local, local.rows * h, "experts.dispatch") if early else []
     ops.append(_permuted(sent * h, "experts.dispatch", there, back))
-    ops += _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, sent * h, "experts.dispatch", (there, back))
+    ops += _sent(local, model.top_k, h, "experts.dispatch", (there, back))
     ops += _exchanged(Collective.ALL_GATHER, "etp", local.etp, sent * local.etp * h, "experts.dispatch", (there, back))
     # What comes in is ordered by the rank that sent it, and the experts want their own together.
     sorts = local.ep > 1 and mine > 1
@@ -338,7 +338,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     ops += _exchanged(
         Collective.REDUCE_SCATTER, "etp", local.etp, sent * local.etp * h, "experts.combine", (back, there)
     )
-    ops += _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, sent * h, "experts.combine", (back, there))
+    ops += _sent(local, model.top_k, h, "experts.combine", (back, there))[::-1]
     last = _permuted(sent * h, "experts.combine", back, back)
     casts = uncast(local, sent * h, "experts.combine") if early else ()
     ops.append(last.replace(backward=(*last.backward, *casts)))
@@ -353,6 +353,23 @@ def mixture(model: Model, local: Shard) -> list[Op]:
 def _permuted(elements: int, part: str, there: str, back: str) -> Op:
     """Rows in another order, in one data type forward and another backward."""
     return permute(elements, part, dtype=there).replace(backward=permute(elements, part, dtype=back).backward)
+
+
+def _sent(local: Shard, top_k: int, hidden: int, part: str, dtypes: tuple[str, str]) -> list[Op]:
+    """Tokens to the ranks of their experts: each copy by itself, or once to each node and from there to its ranks."""
+    every = local.rows * top_k * hidden
+    if not local.ep_node:
+        return _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, every, part, dtypes)
+    nodes = local.ep // local.ep_node
+    once = round(local.rows * distinct_nodes(nodes, local.moe_nodes, top_k) * hidden)
+    across = _exchanged(Collective.ALL_TO_ALL, "ep_out", nodes, once, part, dtypes)
+    return [*across, *_exchanged(Collective.ALL_TO_ALL, "ep_in", local.ep_node, every, part, dtypes)]
+
+
+def distinct_nodes(nodes: int, most: int, top_k: int) -> float:
+    """Nodes that a token goes to, on average: its experts are any of `most` (0: all) of the nodes."""
+    some = min(most or nodes, nodes)
+    return some * (1 - (1 - 1 / some) ** top_k)
 
 
 def _exchanged(kind: Collective, group: str, size: int, elements: int, part: str, dtypes: tuple[str, str]) -> list[Op]:

@@ -184,7 +184,7 @@ def _over_time(plan: Plan, layout: Layout, rank: int, buffer: int) -> tuple[I64,
     rows = schedule.rows(rank)
     action, stage = schedule.action[rows], schedule.stage[rows]
     of = {s: moments(plan, layout.stages[s], load) for s in schedule.held[rank]}
-    table = np.zeros((3, 5, schedule.stages, 3), np.int64)  # no, first or later gradients; action; stage
+    table = np.zeros((3, len(Action), schedule.stages, 3), np.int64)  # no, first or later gradients; action; stage
     for s, m in of.items():
         table[:, Action.FORWARD, s] = m.forward
         for action_of, passed in ((Action.BACKWARD, True), (Action.WEIGHT, False)):
