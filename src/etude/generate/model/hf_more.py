@@ -99,7 +99,7 @@ def whisper(c: Config) -> Given:
     width, bins, frames = c["d_model"], c["num_mel_bins"], c.get("max_source_positions", 1500)
     target = c.get("max_target_positions", 448)
     source = {"name": "sound", "width": 3 * bins, "tokens": 2 * frames}
-    start = [
+    start: Parts = [
         {"part": "linear", "out": width, "name": "conv1"},
         {"part": "activation"},
         {"part": "tokens", "count": frames},

@@ -100,7 +100,8 @@ def _matrix(op: Op) -> tuple[int, int, int] | None:
         return None
     tensors = json.loads(op.in_shapes)
     if op.name == "aten::embedding":
-        rows, columns, count = *tensors[0], 1
+        rows, columns = tensors[0]
+        count = 1
     elif op.name == "aten::convolution":
         rows, count = tensors[1][0], 1
         columns = op.local_params // rows
