@@ -74,8 +74,9 @@ def main() -> int:
     right, quiet = (
         sum(n for key, n in part.items() if key[1] == w) for part, w in ((wrong, "named"), (clean, "silent"))
     )
+    least = f"{100 * (min(factors) - 1):.0f}%"
     print(
-        f"\nfrom {100 * (min(factors) - 1):.0f}% up: {right} of {sum(wrong.values())} named; clean: nobody in {quiet} of {sum(clean.values())}"
+        f"\nfrom {least} up: {right} of {sum(wrong.values())} named; clean: nobody in {quiet} of {sum(clean.values())}"
     )
     return 0 if right >= 0.95 * sum(wrong.values()) and quiet >= 0.95 * sum(clean.values()) else 1
 
