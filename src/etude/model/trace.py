@@ -250,10 +250,13 @@ _OTHER_ARRAYS: Final = (
 EDGE_NAMES: Final = ("data_start", "data", "data_why", "ctrl_start", "ctrl", "ctrl_why", "missing")
 
 
+_NOTHING: Final = {c.name: np.broadcast_to(np.array(c.default, c.dtype), (1 << 40,)) for c in NODE}
+"""Longer than any trace, of one value each: a part of one is made sooner than another."""
+
+
 def constant(column: str, length: int) -> NDArray[Any]:
     """A column in which nothing was recorded; takes no memory."""
-    c = COLUMN[column]
-    return np.broadcast_to(np.array(c.default, c.dtype), (length,))
+    return _NOTHING[column][:length]
 
 
 def only(trace: Trace, rows: NDArray[np.signedinteger[Any]], columns: Sequence[str]) -> Trace:
