@@ -6,6 +6,8 @@ import typer
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
 from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
+from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
+from etude.cli.sections import predicted as predicted_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
 
 if TYPE_CHECKING:
@@ -16,6 +18,7 @@ EXAMPLE = """How long a training step takes, or serving: generate and simulate i
 [bold]Example[/bold]
 
   etude predict llama3-8b --gpus 64 --zero 3 --micro-batch 2 --system dgx-h100
+  etude predict --sections distill.yaml --gpus 64 --system dgx-h100
   etude predict qwen3-8b --serve --tp 2 --prefill 4096 --decode 256 --batch 32 --system dgx-h100
 """
 
@@ -34,6 +37,8 @@ def predict(
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
+    sections: SectionsFile = None,
+    mix: Mix = "",
     json: AsJson = False,
 ) -> int:
     from etude.errors import UsageError
@@ -43,6 +48,12 @@ def predict(
 
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    if sections is not None:
+        predicted_sections(
+            *opened(sections, mix, flags, [model, hf, plan, serve]), system, check=memory_check, json=json
+        )
+        return 0
+    refuse_mix(mix)
     if not model and hf is None:
         raise UsageError("no model is given", hint="etude predict llama3-8b --system dgx-h100")
     if serve:
@@ -61,11 +72,23 @@ def predict(
                 "model FLOP/s utilisation": f"{found.mfu:.1%}",
                 "memory at most": format_bytes(found.generated.memory_peak_bytes),
             }
+            | _of_pipeline(found)
             | _of_lengths(found)
         )
     for note in found.simulated.notes:
         say(f"note: {note}")
     return 0
+
+
+def _of_pipeline(found: "Prediction") -> dict[str, Any]:
+    figures = found.generated.pipeline()
+    if not figures:
+        return {}
+    stale = {"updates between forward and backward": figures["staleness"]} if figures["staleness"] else {}
+    return {
+        "bubble of the schedule": f"{figures['bubble']:.1%}",
+        "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on a rank",
+    } | stale
 
 
 def _of_lengths(found: "Prediction") -> dict[str, Any]:

@@ -8,7 +8,7 @@ A multiply-add counts as two. Bytes are what must be read and written at least o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from math import prod
 from typing import Final
@@ -46,6 +46,8 @@ class OpClass(IntEnum):
     EMBEDDING = 11
     OPTIMIZER = 12
     OTHER = 13
+    GROUPED_GEMM = 14
+    """A product for each expert, of as many rows as chose it, in one call."""
 
     @property
     def key(self) -> str:
@@ -53,7 +55,7 @@ class OpClass(IntEnum):
         return self.name.lower()
 
 
-MATRIX: Final = (OpClass.GEMM, OpClass.ATTENTION, OpClass.ATTENTION_DECODE, OpClass.CONVOLUTION)
+MATRIX: Final = (OpClass.GEMM, OpClass.ATTENTION, OpClass.ATTENTION_DECODE, OpClass.CONVOLUTION, OpClass.GROUPED_GEMM)
 """Classes that run on the matrix units."""
 ACTIVATION_FLOPS: Final = 8
 NORM_FLOPS: Final = 8
@@ -97,6 +99,10 @@ class OpTable:
 
     def take(self, rows: NDArray[np.bool_] | I64) -> OpTable:
         return OpTable(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    @classmethod
+    def joined(cls, tables: Sequence[OpTable]) -> OpTable:
+        return cls(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(cls)})
 
     @classmethod
     def of(cls, works: Sequence[Work]) -> OpTable:
@@ -146,6 +152,11 @@ def matmul(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "bf16", share
     if shared_weight:
         m, batch = m * batch, 1
     return Work(op_class=OpClass.GEMM, flops=flops, size_bytes=size_bytes, m=m, n=n, k=k, batch=batch, dtype=dtype)
+
+
+def grouped(rows: int, n: int, k: int, *, experts: int, dtype: str = "bf16") -> Work:
+    """A product of `rows` x k and k x n for each expert; rows as they are on average."""
+    return replace(matmul(rows, n, k, batch=experts, dtype=dtype), op_class=OpClass.GROUPED_GEMM)
 
 
 def attention(
@@ -234,10 +245,11 @@ def elementwise(elements: int, *, inputs: int = 1, flops_each: int = 1, dtype: s
     )
 
 
-def activation(elements: int, *, inputs: int = 1, dtype: str = "bf16") -> Work:
-    """gelu, silu and the like; `inputs` is 2 for a gated one."""
-    size_bytes = _bytes((inputs + 1) * elements, dtype)
-    return Work(op_class=OpClass.ACTIVATION, flops=ACTIVATION_FLOPS * elements, size_bytes=size_bytes, dtype=dtype)
+def activation(elements: int, *, inputs: int = 1, row_width: int = 0, dtype: str = "bf16") -> Work:
+    """gelu, silu and the like; `inputs` is 2 for a gated one. `row_width` where a kernel gives each row to one core."""
+    size_bytes, flops = _bytes((inputs + 1) * elements, dtype), ACTIVATION_FLOPS * elements
+    rows = elements // row_width if row_width else 0
+    return Work(op_class=OpClass.ACTIVATION, flops=flops, size_bytes=size_bytes, m=rows, n=row_width, dtype=dtype)
 
 
 def copy(elements: int, *, dtype: str = "bf16") -> Work:

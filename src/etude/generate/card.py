@@ -64,4 +64,5 @@ def _model(model: Model, params: int) -> ModelCard:
         heads=model.heads,
         experts=model.experts,
         vocab=model.vocab,
+        assumed=model.assumed,
     )

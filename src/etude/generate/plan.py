@@ -29,6 +29,15 @@ class Precision(StrEnum):
     """Products of layers in 8 bits, the rest in bf16."""
 
 
+class Dispatch(StrEnum):
+    """In which data type tokens are sent to their experts; sums come back in that of activations."""
+
+    PRODUCTS = "products"
+    """As the experts' products take them: with fp8 in 8 bits, cast before they are sent (DeepSeek-V3)."""
+    ACTIVATIONS = "activations"
+    """As activations, cast where they arrive."""
+
+
 class Attention(StrEnum):
     FLASH = "flash"
     UNFUSED = "unfused"
@@ -96,6 +105,9 @@ class Plan:
     samples: int = figure("count", "of an epoch, which makes as many steps as they fill; 0: no end", 0, zero=True)
     join: bool = figure("flag", "ranks without samples do empty steps until the epoch of all ranks is done", False)
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
+    directives: str = figure(
+        "text", "rewrites of the step: a YAML file, or FILE.py:name; they say what copies share, not --zero", ""
+    )
     dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
     reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
     prefetch: int = figure("count", "blocks whose weights FSDP gathers ahead of the one at work", 1, zero=True)
@@ -104,7 +116,10 @@ class Plan:
     overlap_params: bool = figure("flag", "updated weights are gathered while the forward pass goes on", True)
     tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
     recompute: str = figure(
-        "text", "done twice: none, selective (attention), selective:attention,norm,activation, full (layers)", "none"
+        "text",
+        "done twice: none, selective (attention), full (layers), or parts: "
+        "selective:attention,norm,activation,experts,ffn,latent",
+        "none",
     )
     train: str = figure(
         "text",
@@ -119,6 +134,14 @@ class Plan:
     attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
     clip: bool = figure("flag", "gradients are clipped by their norm", True)
     moe_skew: float = figure("number", "load of the fullest expert rank over the mean", 1.0)
+    dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
+    ep_node: int = figure(
+        "count",
+        "expert-parallel ranks of a node, to which a token goes once and is copied there; 0: every copy goes alone",
+        0,
+        zero=True,
+    )
+    moe_nodes: int = figure("count", "nodes that the experts of a token lie on at most (with ep_node)", 0, zero=True)
     capacity: float = figure("number", "tokens that an expert takes at most over the mean; 0: all", 0.0, zero=True)
     data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
     checkpoint: bool = figure("flag", "the state is written out at the end", False)
@@ -153,7 +176,16 @@ class Plan:
             raise ClusterError(f"there is no ZeRO stage {self.zero}", hint="0 to 3")
         if self.dp_shard and self.replicas % self.dp_shard:
             raise ClusterError(f"{self.replicas} copies cannot be sharded in groups of {self.dp_shard}")
-        if self.dp_shard and self.zero < 1:
+        domain, spread = self.dp_shard * self.tp, self.ep * self.etp
+        if self.dp_shard and domain % spread and spread % domain:
+            raise ClusterError(
+                f"experts spread over ep {self.ep} x etp {self.etp} = {spread} ranks do not fit groups of "
+                f"dp_shard {self.dp_shard} x tp {self.tp} = {domain}",
+                hint="an --ep that divides the group",
+            )
+        if self.directives and self.zero:
+            raise ClusterError("directives say what copies share", hint="no --zero with --directives")
+        if self.dp_shard and self.zero < 1 and not self.directives:
             raise ClusterError("dp_shard goes with sharding", hint="--zero 3")
         step = self.dp * self.micro_batch
         if self.global_batch % step:
@@ -166,6 +198,7 @@ class Plan:
                 f"skew {self.moe_skew}: the fullest of {self.ep} expert ranks has between 1 and {max(2, self.ep)} "
                 "times the mean"
             )
+        self._check_nodes()
         if self.capacity and self.capacity < 1.0:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
         if not self.lengths and self.batching != Batching.FIXED:
@@ -200,6 +233,21 @@ class Plan:
                 "samples of an epoch say how many steps there are", hint="--steps or --samples, not both"
             )
 
+    def _check_nodes(self) -> None:
+        """Of tokens that go to each node once."""
+        if self.moe_nodes and not self.ep_node:
+            raise ClusterError("moe_nodes: nodes of how many expert-parallel ranks?", hint="--ep-node 8")
+        if not self.ep_node:
+            return
+        if self.ep % self.ep_node:
+            raise ClusterError(f"{self.ep} expert-parallel ranks are not a multiple of {self.ep_node} in a node")
+        if self.moe_nodes > self.ep // self.ep_node:
+            raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
+        if self.moe_skew != 1.0:
+            raise ClusterError(
+                "tokens that go to each node once need experts that are equally full", hint="no --moe-skew"
+            )
+
     @property
     def dp(self) -> int:
         """Data parallel."""
@@ -222,6 +270,14 @@ class Plan:
     def shards(self) -> int:
         """Ranks that a sharded dense weight is spread over."""
         return (self.dp_shard or self.replicas) if self.zero else 1
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that a sharded expert is spread over: its copies in a group of `dp_shard`, or all."""
+        if not self.zero:
+            return 1
+        whole = self.dp_shard * self.tp // (self.ep * self.etp) if self.dp_shard else self.expert_replicas
+        return max(whole, 1)
 
     @property
     def batch(self) -> int:

@@ -41,12 +41,20 @@ class Grid:
         at["copy"] = at["dp"] * plan.cp + at["cp"]
         shard = plan.dp_shard or plan.replicas
         at["shard"], at["replica"] = at["copy"] % shard, at["copy"] // shard
+        at["eshard"], at["ereplica"] = at["edp"] % plan.expert_shards, at["edp"] // plan.expert_shards
         return cls(plan, at)
 
     def along(self, label: str) -> tuple[I64, I64]:
         """(number of its group, position in it) of each rank for a group slot."""
         p, at = self.plan, self.at
+        if label.startswith("kv"):  # so many neighbours among tensor-parallel ranks have the same keys and values
+            count = int(label.removeprefix("kv"))
+            return self._key("cp", "dp", "pp") * (p.tp // count) + at["tp"] // count, at["tp"] % count
         shard = p.dp_shard or p.replicas
+        if label.startswith("holders"):  # of a stage that several pipeline ranks have
+            label = "ends"
+        expert = (at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"]
+        experts, node = (at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"], p.ep_node or p.ep
         key, place = {
             "tp": (self._key("cp", "dp", "pp"), at["tp"]),
             "cp": (self._key("tp", "dp", "pp"), at["cp"]),
@@ -54,8 +62,12 @@ class Grid:
             "shard": (self._key("tp", "pp") * (p.replicas // shard) + at["replica"], at["shard"]),
             "replica": (self._key("tp", "pp") * shard + at["shard"], at["replica"]),
             "etp": ((at["pp"] * p.ep + at["ep"]) * p.expert_replicas + at["edp"], at["etp"]),
-            "ep": ((at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"], at["ep"]),
-            "edp": ((at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"], at["edp"]),
+            "ep": (experts, at["ep"]),
+            "ep_in": (experts * (p.ep // node) + at["ep"] // node, at["ep"] % node),
+            "ep_out": (experts * node + at["ep"] % node, at["ep"] // node),
+            "edp": (expert, at["edp"]),
+            "eshard": (expert * (p.expert_replicas // p.expert_shards) + at["ereplica"], at["eshard"]),
+            "ereplica": (expert * p.expert_shards + at["eshard"], at["ereplica"]),
             "ends": (self._key("tp", "cp", "dp"), at["pp"]),
             "twins": (self._key("tp", "cp", "dp") * p.pp + np.minimum(at["pp"], p.pp - 1 - at["pp"]), at["pp"]),
             "world": (np.zeros(p.gpus, np.int64), np.arange(p.gpus)),

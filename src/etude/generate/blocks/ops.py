@@ -65,6 +65,8 @@ class Stream(IntEnum):
     """Parameters of sharded data parallelism."""
     REDUCE = 18
     """Gradients."""
+    BORDER = 19
+    """Activations between sections."""
     MEMORY = 20
 
 
@@ -112,6 +114,12 @@ class Op:
     """Parameters of the whole model that live here."""
     local_params: int = 0
     """Those of one rank."""
+    tied_params: int = 0
+    """Weights of the embedding that it uses: `local_params` too on a rank that does not hold the embedding itself."""
+    copied_params: int = 0
+    """Of a layer that is split over tensor-parallel ranks, what each of them has whole: the bias after a sum."""
+    summed: tuple[str, int] = ("", 0)
+    """(group slot, weights) of which each rank of the group makes a part of the gradient, however tokens lie."""
     expert: bool = False
     """Replicated over the data-parallel ranks of an expert, not over all."""
     frozen: bool = False
@@ -193,11 +201,11 @@ def bytes_of(elements: int, dtype: str) -> int:
 
 
 def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, **more: Any) -> Op:
-    """One product (or `batch` of them), m x k by k x n."""
+    """One product (or one for each of `batch` experts), m x k by k x n."""
     w = work.matmul(m, n, k, batch=batch, dtype=dtype)
     if batch == 1:
         return compute("aten::mm", part, w, shapes((m, k), (k, n)), shapes((m, n)), **more)
-    return compute("aten::bmm", part, w, shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n)), **more)
+    return compute("aten::_grouped_mm", part, w, shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n)), **more)
 
 
 def linear(

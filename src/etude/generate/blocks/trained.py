@@ -20,7 +20,7 @@ from etude.generate.blocks.ops import Op, Phase, add, linear
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block
 
-PRODUCTS: Final = ("aten::mm", "aten::bmm", "aten::convolution")
+PRODUCTS: Final = ("aten::mm", "aten::bmm", "aten::_grouped_mm", "aten::convolution")
 HINT: Final = "all, forward, frozen, layers:24.., layers:8..15 or lora:16"
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from etude.generate.blocks.ops import Op, Stream, bytes_of, message
+from etude.generate.nodes import Book
 from etude.generate.plan import Plan
 from etude.generate.serving.batching import Batched, Pass
 from etude.generate.serving.ops import Passes, Served
 from etude.generate.serving.requests import Request
-from etude.generate.train.fragment import BEFORE, Book
+from etude.generate.train.fragment import BEFORE
 from etude.generate.train.job import split
 from etude.generate.train.program import Program
 from etude.model.schema import UNKNOWN, Kind
@@ -64,7 +65,7 @@ class Writer:
         self.program = Program(Book())
         layers = [stage_layers(s.model.layers, plan.pp)[stage] for s in served]
         self.passes = [Passes(s, self.program.book, r) for s, r in zip(served, layers, strict=True)]
-        self.layers = len(layers[0])
+        self.layers = layers[0]
         self.timers: dict[int, int] = {}
         """Row of each arrival -> how long after the one before."""
         self.batch_of: list[int] = []
@@ -128,7 +129,8 @@ class Writer:
         return self.program.add(op, "pipeline", micro_batch=number, data=[value], tag=tag)
 
     def _kv_bytes(self, request: int) -> int:
-        return self.requests[request].prompt * self.served[0].kv_bytes * self.layers
+        one = self.served[0]
+        return self.requests[request].prompt * one.kv_bytes * one.kv_layers(self.layers) + one.state_bytes(self.layers)
 
     def _send(self, request: int, number: int, value: int) -> None:
         if self.requests[request].output < 2:  # done with its prompt
@@ -164,7 +166,7 @@ class Writer:
     def _finished(self) -> tuple[Trace, list[str], list[str]]:
         if not self.program.rows:  # nothing comes to this instance
             self.program.add(Op(name="idle", kind=Kind.METADATA, stream=Stream.NONE), "requests")
-        trace, groups, peers = self.program.trace()
+        trace, groups, peers = self.program.nodes().trace()
         known = trace.micro_batch != UNKNOWN
         which = np.where(known, trace.micro_batch, 0)
         changed: dict[str, Any] = {

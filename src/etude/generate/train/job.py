@@ -10,21 +10,26 @@ import numpy as np
 from etude.cost.ops import width
 from etude.errors import UsageError
 from etude.generate.blocks.families import blocks_of
-from etude.generate.blocks.ops import bytes_of
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
 from etude.generate.blocks.trained import parse as parse_trained
+from etude.generate.directives.apply import placed, rewrite
+from etude.generate.directives.read import read_directives
+from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
-from etude.generate.plan import Attention, Plan, Precision
+from etude.generate.nodes import Book
+from etude.generate.plan import Attention, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
-from etude.generate.train.fragment import Book
+from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
+from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
+from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
@@ -63,8 +68,23 @@ class Generated:
     def memory_peak_bytes(self) -> int:
         return max(m.peak_bytes for m in self.memory)
 
+    def pipeline(self) -> dict[str, Any]:
+        """Of a pipeline's schedule by itself, with actions of equal time: the part of the time in which ranks stand
+        idle, micro-batches under way at most, those that a rank holds activations of (in chunks), and updates between
+        the forward and the backward of one at most."""
+        schedule = self.layout.schedule
+        if schedule.ranks == 1:
+            return {}
+        return {
+            "bubble": times(schedule).bubble_share,
+            "in_flight": under_way(schedule),
+            "in_flight_on_a_rank": int(in_flight(schedule).max()),
+            "staleness": staleness(schedule),
+        }
+
     def summary(self) -> dict[str, Any]:
-        return totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        return found | ({"assumed": self.model.assumed} if self.model.assumed else {})
 
 
 def shard_of(model: Model, plan: Plan) -> Shard:
@@ -75,6 +95,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
+    gemm = "fp8" if plan.precision == Precision.FP8 else plan.dtype
     return Shard(
         samples=samples,
         seq=seq,
@@ -84,8 +105,11 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         cp_kind=str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
+        ep_node=plan.ep_node if plan.ep_node < plan.ep else 0,
+        moe_nodes=plan.moe_nodes,
         dtype=plan.dtype,
-        gemm_dtype="fp8" if plan.precision == Precision.FP8 else plan.dtype,
+        gemm_dtype=gemm,
+        dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
@@ -111,8 +135,10 @@ def split(count: int, stages: int) -> list[int]:
 
 def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
-    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
-    layers = sum(map(is_layer, blocks))
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
+    layers = sum(map(_counted, blocks))
+    if plan.directives:
+        plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
         raise UsageError(
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
@@ -125,11 +151,11 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     for number, size in enumerate(sizes):
         taken: list[Block] = []
         while at < len(blocks) and (
-            sum(map(is_layer, taken)) < size or not is_layer(blocks[at]) or number + 1 == len(sizes)
+            sum(map(_counted, taken)) < size or not _counted(blocks[at]) or number + 1 == len(sizes)
         ):
-            if is_layer(blocks[at]) and sum(map(is_layer, taken)) == size:
+            if _counted(blocks[at]) and sum(map(_counted, taken)) == size:
                 break
-            if not is_layer(blocks[at]) and number + 1 < len(sizes) and not _leading(blocks, at):
+            if not _counted(blocks[at]) and number + 1 < len(sizes) and not _leading(blocks, at):
                 break
             taken.append(blocks[at])
             at += 1
@@ -139,34 +165,51 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     home: dict[tuple[int, int], int] = {}
     for rank in range(made.ranks):
         rows = made.rows(rank)
-        for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
+        works = made.works[rows]
+        for s, m in zip(made.stage[rows][works].tolist(), made.micro_batch[rows][works].tolist(), strict=True):
             home[s, m] = rank
-    apart = model.tied and made.stages > 1 and not any({0, made.stages - 1} <= set(held) for held in made.held)
-    apart = apart and not any(op.frozen for op in blocks[0].ops)
-    tied = bytes_of(-(-model.vocab // plan.tp) * model.hidden, plan.grad_dtype) if apart else 0
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
-    return Layout(made.back_to(back), tuple(stages), home, tied, back)
+    if plan.directives and made.window:
+        raise UsageError(f"directives rewrite steps, and schedule `{made.name}` has none", hint="--schedule 1f1b")
+    if back and made.window:
+        raise UsageError(f"schedule `{made.name}` updates all stages, and {back} do not train", hint="--schedule 1f1b")
+    return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
 
 
 def _leading(blocks: list[Block], at: int) -> bool:
-    return not any(map(is_layer, blocks[:at]))
+    return not any(map(_counted, blocks[:at]))
 
 
-def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
-    """The job of the plan's steps. Raises UsageError where the plan cannot be."""
-    found = _usual(model, plan, name)
+def _counted(block: Block) -> bool:
+    """A layer that any stage may have."""
+    return is_layer(block) and not block.last
+
+
+def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> Generated:
+    """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
+    layer."""
+    found = _usual(model, plan, name, head=head)
     return _with_lengths(found) if plan.lengths else found
 
 
-def _usual(model: Model, plan: Plan, name: str) -> Generated:
+def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
     """The job with samples of the usual length."""
-    plan, blocks, layout = lay_out(model, plan)
-    book = Book()
+    plan, blocks, layout = lay_out(model, plan, head=head)
+    directives = read_directives(plan.directives) if plan.directives else []
+    book, kept = Book(), plan
     traces, slots = [], []
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
+        nodes = walk.program.nodes()
+        if directives:
+            step = Step(plan, layout.stages, layout.schedule.held[rank], nodes)
+            kept = rewrite(step, directives).memory_plan()
+            nodes = step.done()
+        trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
+        if directives and len(circle := find_cycle(trace)):
+            told = cycle_text([int(trace.source_id[row]) for row in circle])
+            raise UsageError(f"a rewrite makes nodes of a rank wait for one another: {told}", where=plan.directives)
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(plan)
@@ -179,8 +222,8 @@ def _usual(model: Model, plan: Plan, name: str) -> Generated:
         job=job,
         layout=layout,
         params=sum(b.params for b in blocks),
-        model_flops=_model_flops(blocks, plan),
-        memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
+        model_flops=_model_flops(model, plan),
+        memory=tuple(memory_of(kept, layout, r) for r in range(plan.pp)),
     )
 
 
@@ -231,18 +274,26 @@ def _room(found: Generated) -> int:
     return tightest
 
 
-def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
+def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
     """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
+    if plan.ep_node and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="no --ep-node")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = only(blocks_of(model, shard_of(model, plan)), parse_trained(plan.train), tied=model.tied)
+    blocks = blocks_of(model, shard_of(model, plan))
+    while not head and not is_layer(blocks[-1]):
+        blocks.pop()
+    model = model if head else model.replace(tied=False)
+    blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
     return plan, blocks, layout_of(model, plan, blocks)
 
 
 def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
+    if plan.directives:
+        return generate(model, plan).memory
     plan, _, layout = lay_out(model, plan)
     return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
 
@@ -253,18 +304,20 @@ def sequence_of(model: Model) -> int:
     return model.seq or 1
 
 
-def _model_flops(blocks: list[Block], plan: Plan) -> int:
-    """Products of all steps on all ranks. Every rank of a stage does the same."""
+def _model_flops(model: Model, plan: Plan) -> int:
+    """Products of all steps as one rank would do them alone: what ranks of a plan all do counts once."""
+    flash = plan.attention == Attention.FLASH
     one = 0
-    for block in blocks:
+    blocks = blocks_of(model, Shard(samples=plan.micro_batch, seq=plan.seq, flash=flash))
+    for block in only(blocks, parse_trained(plan.train), tied=model.tied):
         for forward in block.ops:
             back = sum(op.flops for op in forward.backward if op.kind == Kind.COMP and is_product(op.name))
             one += back
             if forward.kind == Kind.COMP and is_product(forward.name):
                 # Fused attention makes its scores again on the way back: the model needs them once.
                 one += forward.flops - (max(back - 2 * forward.flops, 0) if forward.core else 0)
-    return one * plan.stage_ranks * plan.micro_batches * plan.steps
+    return one * plan.dp * plan.micro_batches * plan.steps
 
 
 def is_product(name: str) -> bool:
-    return name in ("aten::mm", "aten::bmm") or "attention" in name or "convolution" in name
+    return name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") or "attention" in name or "convolution" in name

@@ -31,7 +31,7 @@ F64 = NDArray[np.float64]
 
 LONGEST: Final = 1 << 40
 """Tokens of a sample: beyond any sequence."""
-BY_TOKENS: Final = ("tp", "cp", "ep", "etp")
+BY_TOKENS: Final = ("tp", "cp", "ep", "ep_in", "ep_out", "etp")
 """Groups whose collectives carry activations."""
 
 
