@@ -136,5 +136,5 @@ def _shown(found: "Generated") -> dict[str, Any]:
         **{f"moved by {label}": told for label, told in moved.items()},
         "memory at most": f"{format_bytes(worst.peak_bytes)} (weights {format_bytes(worst.weights)}, gradients "
         f"{format_bytes(worst.gradients)}, optimizer {format_bytes(worst.optimizer)}, activations "
-        f"{format_bytes(worst.peak_bytes - worst.static_bytes)})",
+        f"{format_bytes(worst.moving_bytes)}; not all at one time)",
     }

@@ -121,6 +121,11 @@ class Plan:
         "selective:attention,norm,activation,experts,ffn,latent",
         "none",
     )
+    unfused: str = figure(
+        "text",
+        "done by plain tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
+        "",
+    )
     train: str = figure(
         "text",
         "what is trained: all, forward (nothing, no backward pass), frozen (gradients go through alone), layers:24.., "
@@ -129,6 +134,8 @@ class Plan:
     )
     precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
     grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
+    keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
+    loss_dtype: str = figure("text", "of logits in the loss", "fp32")
     state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
     master: bool = figure("flag", "the optimizer keeps weights in fp32 too", True)
     attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
@@ -153,6 +160,8 @@ class Plan:
         if not self.gpus:
             object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
         recompute.parse(self.recompute)
+        if not set(filter(None, self.unfused.split(","))) <= {"activation", "norm"}:
+            raise ClusterError(f"unfused `{self.unfused}`", hint="activation, norm, or activation,norm")
         if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
             raise ClusterError("adapters go with products in one piece", hint="no --tp-chunks, no --etp")
         axes = self.order.split("-")
@@ -206,7 +215,7 @@ class Plan:
         self._check_batching()
         if self.lengths and self.etp > self.tp:
             raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
-        for name in ("grad_dtype", "state_dtype"):
+        for name in ("grad_dtype", "state_dtype", "loss_dtype"):
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):
                 raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
 

@@ -31,6 +31,9 @@ class Shard:
     gemm_dtype: str = "bf16"
     dispatch_dtype: str = ""
     """In which tokens go to their experts, and gradients to where experts are; empty: as activations."""
+    loss_dtype: str = "fp32"
+    unfused: frozenset[str] = frozenset()
+    """Gated activations or RMS norms that are done by plain tensor operations."""
     flash: bool = True
     chunks: int = 1
     """Pieces that a split layer and its collective are cut into, so that they overlap."""

@@ -110,6 +110,8 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         dtype=plan.dtype,
         gemm_dtype=gemm,
         dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
+        loss_dtype=plan.loss_dtype,
+        unfused=frozenset(filter(None, plan.unfused.split(","))),
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
@@ -269,7 +271,7 @@ def _room(found: Generated) -> int:
                 f"take {format_bytes(memory.static_bytes)}",
                 hint="a larger --memory-budget, more --tp, --pp or --zero",
             )
-        moving = max(memory.peak_bytes - memory.static_bytes, 1)
+        moving = max(memory.moving_bytes, 1)
         tightest = min(tightest, plan.micro_batch * plan.seq * (limit - memory.static_bytes) // moving)
     return tightest
 
