@@ -9,8 +9,10 @@ from etude.generate.model.shape import Model
 
 RECOMPUTE = ["none", "selective", "selective:norm,activation", "full"]
 SCHEDULES = ("1f1b", "gpipe", "interleaved:2", "interleaved:3", "looped_bfs:2", "zb1p", "zb2p", "zbv", "vhalf", "vmin",
-             "dualpipe", "dualpipev", "async:1", "async:2", "async:2,window=3", "async:2,admit=4,window=4,flush",
-             "roundrobin", "roundrobin:2,fused")  # fmt: skip
+             "dualpipe", "dualpipev")  # fmt: skip
+FURTHER = ("async:1", "async:2", "async:2,window=3", "async:2,admit=4,window=4,flush", "roundrobin",
+           "roundrobin:2,fused")  # fmt: skip
+"""Without a step of its own, or without weights of its own."""
 
 
 def random_model(random: Random) -> Model:
@@ -56,7 +58,7 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
     zero = random.randrange(4)
     plan: dict[str, Any] = {
         "gpus": stage * pp, "tp": tp, "cp": cp, "pp": pp, "ep": random.choice(ways), "micro_batch": micro,
-        "global_batch": dp * micro * random.choice([1, 2, 4, 8, 16]), "schedule": random.choice(SCHEDULES),
+        "global_batch": dp * micro * random.choice([1, 2, 4, 8, 16]), "schedule": random.choice(SCHEDULES + FURTHER),
         "zero": zero, "reshard": random.random() < 0.7, "cp_kind": random.choice(["ring", "all_gather", "ulysses"]),
         "recompute": random.choice(RECOMPUTE), "tp_chunks": random.choice([1, 1, 2, 4]),
         "precision": random.choice(["bf16", "fp16", "fp8", "fp32"]), "grad_dtype": random.choice(["fp32", "bf16"]),

@@ -157,7 +157,7 @@ def test_the_host_sets_the_pace_where_it_is_slow():
 @pytest.mark.parametrize(
     "more",
     [{"zero": 1}, {"stages": (4, 4)}, {"schedule": "roundrobin:x"}, {"schedule": "roundrobin:0"},
-     {"recompute": "selective"}, {"schedule": "roundrobin:1,flush"}],
+     {"recompute": "selective"}, {"gpus": 64, "pp": 64}, {"schedule": "roundrobin:1,flush"}],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(more: dict[str, object]):
     with pytest.raises(UsageError, match="roundrobin"):

@@ -45,6 +45,11 @@ def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
     cuts = cut(
         forward, [f + b for f, b in zip(forward, back, strict=True)], Options.parse(plan.schedule.partition(":")[2])
     )
+    if len(cuts) * plan.steps < plan.pp:
+        raise UsageError(
+            f"schedule `{plan.schedule}`: {len(cuts)} stages in {plan.steps} steps leave some of {plan.pp} ranks idle",
+            hint=f"--pp {len(cuts) * plan.steps}",
+        )
     return Rounds(cuts, plan.pp, plan.micro_batches, plan.steps)
 
 
@@ -269,14 +274,15 @@ def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> M
         held.append(keeps)
         beside.append(max((op.temp_bytes for b in blocks for op in b.ops), default=0))
     m = plan.micro_batches
+    present = _two(gradients)
     return Memory(
-        _two(weights),
-        _two(gradients),
+        max(_two(weights)),
+        max(present),
         0,
-        np.repeat(np.array(held, np.int64), m),
-        np.repeat(np.array(beside, np.int64), m),
+        *(np.repeat(np.array(column, np.int64), m) for column in (held, beside, present)),
     )
 
 
-def _two(sizes: list[int]) -> int:
-    return max(a + b for a, b in zip(sizes, [*sizes[1:], 0], strict=True))
+def _two(sizes: list[int]) -> list[int]:
+    """Of each visit and the one before it."""
+    return [a + b for a, b in zip(sizes[1:], sizes[:-1], strict=True)]
