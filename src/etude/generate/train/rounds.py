@@ -268,11 +268,9 @@ def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> M
         trained = sum(b.local_params(expert=e, trained=True) for b in blocks for e in (False, True))
         weights.append(bytes_of(params, plan.dtype) + 2 * sum(b.cast_params for b in blocks))
         gradients.append(bytes_of(trained, plan.grad_dtype) if one.back else 0)
-        keeps = (
-            sum(saved(b, NOTHING, load) for b in blocks) if one.back else max((b.out_bytes for b in blocks), default=0)
-        )
-        held.append(keeps)
-        beside.append(max((op.temp_bytes for b in blocks for op in b.ops), default=0))
+        every = sum(int(saved(b, NOTHING, load).sum()) for b in blocks)
+        held.append(every if one.back else max(b.out_bytes for b in blocks))
+        beside.append(max(op.back_bytes or op.temp_bytes for b in blocks for op in b.ops))
     m = plan.micro_batches
     present = _two(gradients)
     return Memory(
