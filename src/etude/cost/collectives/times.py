@@ -224,6 +224,7 @@ def _phase(
     steps = [_step(system, leg, protocol_name) for leg in phase.legs]
     fixed = sum(leg.hops * step for leg, step in zip(phase.legs, steps, strict=True))
     fixed += max(phase.messages - 1, 0) * system.collectives.message_ns
+    fixed += max(leg.fixed_bytes / leg.rate_bytes_per_ns for leg in phase.legs) / protocol.bandwidth_fraction
     carried = [leg.volume / leg.rate_bytes_per_ns for leg in phase.legs]
     if phase.apart:
         through: dict[int, float] = {}
