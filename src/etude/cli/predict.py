@@ -5,7 +5,7 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
-from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
+from etude.cli.plan_flags import ModelName, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
 from etude.cli.sections import predicted as predicted_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
@@ -72,11 +72,24 @@ def predict(
                 "model FLOP/s utilisation": f"{found.mfu:.1%}",
                 "memory at most": format_bytes(found.generated.memory_peak_bytes),
             }
+            | _of_pipeline(found)
             | _of_lengths(found)
+            | mapped_figures(found.generated)
         )
     for note in found.simulated.notes:
         say(f"note: {note}")
     return 0
+
+
+def _of_pipeline(found: "Prediction") -> dict[str, Any]:
+    figures = found.generated.pipeline()
+    if not figures:
+        return {}
+    stale = {"updates between forward and backward": figures["staleness"]} if figures["staleness"] else {}
+    return {
+        "bubble of the schedule": f"{figures['bubble']:.1%}",
+        "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on a rank",
+    } | stale
 
 
 def _of_lengths(found: "Prediction") -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _csr(edges: list[I32], rows: int) -> tuple[I64, I32]:
 
 def sized_by_routing(op: Op) -> bool:
     """What no graph holds: how much it is changes from step to step."""
-    return op.load or op.group in ("ep", "etp")
+    return op.load or op.group in ("ep", "ep_in", "ep_out", "etp")
 
 
 def _with_host(

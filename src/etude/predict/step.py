@@ -50,7 +50,7 @@ class Prediction:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,
         }
-        return self.generated.summary() | figures | self.of_lengths()
+        return self.generated.summary() | figures | self.of_lengths() | self.generated.pipeline()
 
     def of_lengths(self) -> dict[str, Any]:
         """Where samples have lengths: what comes out, what is padding, how uneven ranks are."""
@@ -77,7 +77,7 @@ def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:
     worst = max(generated.memory, key=lambda m: m.peak_bytes)
     if not limit_bytes or worst.peak_bytes <= limit_bytes:
         return
-    moving = worst.peak_bytes - worst.static_bytes
+    moving = worst.moving_bytes
     parts = {
         "weights": worst.weights,
         "gradients": worst.gradients,

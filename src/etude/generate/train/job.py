@@ -19,10 +19,12 @@ from etude.generate.directives.read import read_directives
 from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
 from etude.generate.nodes import Book
-from etude.generate.plan import Attention, Dispatch, Plan, Precision
+from etude.generate.plan import Attention, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
+from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
+from etude.generate.train.mapped import Mapped, map_of, with_map
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
@@ -53,6 +55,8 @@ class Generated:
     """Where samples have lengths of their own: what each data-parallel rank has."""
     pair_cost: float = 0.0
     """With lengths: work of a pair of query and key in units of the work of a token."""
+    mapped: Mapped | None = None
+    """With a map: what each context-parallel rank has."""
 
     @property
     def samples(self) -> int:
@@ -67,8 +71,23 @@ class Generated:
     def memory_peak_bytes(self) -> int:
         return max(m.peak_bytes for m in self.memory)
 
+    def pipeline(self) -> dict[str, Any]:
+        """Of a pipeline's schedule by itself, with actions of equal time: the part of the time in which ranks stand
+        idle, micro-batches under way at most, those that a rank holds activations of (in chunks), and updates between
+        the forward and the backward of one at most."""
+        schedule = self.layout.schedule
+        if schedule.ranks == 1:
+            return {}
+        return {
+            "bubble": times(schedule).bubble_share,
+            "in_flight": under_way(schedule),
+            "in_flight_on_a_rank": int(in_flight(schedule).max()),
+            "staleness": staleness(schedule),
+        }
+
     def summary(self) -> dict[str, Any]:
         found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        found |= {"cp_map": self.mapped.summary()} if self.mapped else {}
         return found | ({"assumed": self.model.assumed} if self.model.assumed else {})
 
 
@@ -80,19 +99,23 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
-    gemm = "fp8" if plan.precision == Precision.FP8 else plan.dtype
+    gemm = plan.product_dtype
     return Shard(
         samples=samples,
         seq=seq,
         tp=plan.tp,
         sp=plan.sequence_parallel and plan.tp > 1,
         cp=plan.cp,
-        cp_kind=str(plan.cp_kind),
+        cp_kind="map" if plan.cp_map != ContextMap.NONE else str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
+        ep_node=plan.ep_node if plan.ep_node < plan.ep else 0,
+        moe_nodes=plan.moe_nodes,
         dtype=plan.dtype,
         gemm_dtype=gemm,
         dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
+        loss_dtype=plan.loss_dtype,
+        unfused=frozenset(filter(None, plan.unfused.split(","))),
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
@@ -118,7 +141,7 @@ def split(count: int, stages: int) -> list[int]:
 
 def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
-    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
     layers = sum(map(_counted, blocks))
     if plan.directives:
         plan = placed(plan, read_directives(plan.directives), layers, made.stages)
@@ -148,9 +171,14 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     home: dict[tuple[int, int], int] = {}
     for rank in range(made.ranks):
         rows = made.rows(rank)
-        for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
+        works = made.works[rows]
+        for s, m in zip(made.stage[rows][works].tolist(), made.micro_batch[rows][works].tolist(), strict=True):
             home[s, m] = rank
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
+    if plan.directives and made.window:
+        raise UsageError(f"directives rewrite steps, and schedule `{made.name}` has none", hint="--schedule 1f1b")
+    if back and made.window:
+        raise UsageError(f"schedule `{made.name}` updates all stages, and {back} do not train", hint="--schedule 1f1b")
     return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
 
 
@@ -167,7 +195,25 @@ def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> 
     """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
     layer."""
     found = _usual(model, plan, name, head=head)
-    return _with_lengths(found) if plan.lengths else found
+    done = _with_lengths(found) if plan.lengths else found
+    return _with_map(found, done) if plan.cp_map != ContextMap.NONE else done
+
+
+def _with_map(usual: Generated, done: Generated) -> Generated:
+    """What context-parallel ranks have of documents that a map deals out; `usual`: with samples of equal length."""
+    plan = usual.plan
+    mapped = map_of(usual.job, plan)
+    fullest = float(mapped.tokens.max()) / (plan.micro_batch * plan.seq / plan.cp)
+    memory = tuple(_with_activations(m, fullest) for m in usual.memory)
+    return replace(done, job=with_map(usual.job, plan, mapped), mapped=mapped, memory=memory)
+
+
+def _with_activations(memory: Memory, times: float) -> Memory:
+    return replace(
+        memory,
+        activations=np.ceil(memory.activations * times).astype(np.int64),
+        working=np.ceil(memory.working * times).astype(np.int64),
+    )
 
 
 def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
@@ -223,14 +269,7 @@ def _with_lengths(found: Generated) -> Generated:
         dealt=dealt,
         pair_cost=pair,
         model_flops=round(found.model_flops * done),
-        memory=tuple(
-            replace(
-                m,
-                activations=np.ceil(m.activations * fullest).astype(np.int64),
-                working=np.ceil(m.working * fullest).astype(np.int64),
-            )
-            for m in found.memory
-        ),
+        memory=tuple(_with_activations(m, fullest) for m in found.memory),
     )
 
 
@@ -247,7 +286,7 @@ def _room(found: Generated) -> int:
                 f"take {format_bytes(memory.static_bytes)}",
                 hint="a larger --memory-budget, more --tp, --pp or --zero",
             )
-        moving = max(memory.peak_bytes - memory.static_bytes, 1)
+        moving = max(memory.moving_bytes, 1)
         tightest = min(tightest, plan.micro_batch * plan.seq * (limit - memory.static_bytes) // moving)
     return tightest
 
@@ -257,6 +296,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
+    if plan.ep_node and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="no --ep-node")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     blocks = blocks_of(model, shard_of(model, plan))
     while not head and not is_layer(blocks[-1]):
