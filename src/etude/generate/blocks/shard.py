@@ -21,6 +21,7 @@ class Shard:
     """Sequence parallel: between the split layers each tensor-parallel rank has its part of the tokens."""
     cp: int = 1
     cp_kind: str = "ring"
+    """`map`: keys to those alone that read them, unequal parts of the sequence; figures are those of equal ones."""
     ep: int = 1
     etp: int = 1
     ep_node: int = 0
