@@ -72,11 +72,23 @@ def predict(
                 "model FLOP/s utilisation": f"{found.mfu:.1%}",
                 "memory at most": format_bytes(found.generated.memory_peak_bytes),
             }
+            | _of_pipeline(found)
             | _of_lengths(found)
         )
     for note in found.simulated.notes:
         say(f"note: {note}")
     return 0
+
+
+def _of_pipeline(found: "Prediction") -> dict[str, Any]:
+    figures = found.generated.pipeline()
+    if not figures:
+        return {}
+    stale = {"updates between forward and backward": figures["staleness"]} if figures["staleness"] else {}
+    return {
+        "bubble of the schedule": f"{figures['bubble']:.1%}",
+        "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on a rank",
+    } | stale
 
 
 def _of_lengths(found: "Prediction") -> dict[str, Any]:

@@ -51,6 +51,8 @@ class Grid:
             count = int(label.removeprefix("kv"))
             return self._key("cp", "dp", "pp") * (p.tp // count) + at["tp"] // count, at["tp"] % count
         shard = p.dp_shard or p.replicas
+        if label.startswith("holders"):  # of a stage that several pipeline ranks have
+            label = "ends"
         expert = (at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"]
         experts, node = (at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"], p.ep_node or p.ep
         key, place = {

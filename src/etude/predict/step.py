@@ -50,7 +50,7 @@ class Prediction:
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,
         }
-        return self.generated.summary() | figures | self.of_lengths()
+        return self.generated.summary() | figures | self.of_lengths() | self.generated.pipeline()
 
     def of_lengths(self) -> dict[str, Any]:
         """Where samples have lengths: what comes out, what is padding, how uneven ranks are."""

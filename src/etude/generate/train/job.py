@@ -22,6 +22,7 @@ from etude.generate.nodes import Book
 from etude.generate.plan import Attention, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
+from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
@@ -66,6 +67,20 @@ class Generated:
     @property
     def memory_peak_bytes(self) -> int:
         return max(m.peak_bytes for m in self.memory)
+
+    def pipeline(self) -> dict[str, Any]:
+        """Of a pipeline's schedule by itself, with actions of equal time: the part of the time in which ranks stand
+        idle, micro-batches under way at most, those that a rank holds activations of (in chunks), and updates between
+        the forward and the backward of one at most."""
+        schedule = self.layout.schedule
+        if schedule.ranks == 1:
+            return {}
+        return {
+            "bubble": times(schedule).bubble_share,
+            "in_flight": under_way(schedule),
+            "in_flight_on_a_rank": int(in_flight(schedule).max()),
+            "staleness": staleness(schedule),
+        }
 
     def summary(self) -> dict[str, Any]:
         found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
@@ -120,7 +135,7 @@ def split(count: int, stages: int) -> list[int]:
 
 def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
-    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
     layers = sum(map(_counted, blocks))
     if plan.directives:
         plan = placed(plan, read_directives(plan.directives), layers, made.stages)
@@ -150,9 +165,14 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     home: dict[tuple[int, int], int] = {}
     for rank in range(made.ranks):
         rows = made.rows(rank)
-        for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
+        works = made.works[rows]
+        for s, m in zip(made.stage[rows][works].tolist(), made.micro_batch[rows][works].tolist(), strict=True):
             home[s, m] = rank
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
+    if plan.directives and made.window:
+        raise UsageError(f"directives rewrite steps, and schedule `{made.name}` has none", hint="--schedule 1f1b")
+    if back and made.window:
+        raise UsageError(f"schedule `{made.name}` updates all stages, and {back} do not train", hint="--schedule 1f1b")
     return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
 
 

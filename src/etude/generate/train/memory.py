@@ -100,7 +100,7 @@ def _activations(plan: Plan, layout: Layout, rank: int) -> tuple[I64, I64]:
     rows, load = schedule.rows(rank), fullest(plan)
     action, stage = schedule.action[rows], schedule.stage[rows]
     held = np.zeros(schedule.stages, np.int64)
-    beside = np.zeros((5, schedule.stages), np.int64)
+    beside = np.zeros((len(Action), schedule.stages), np.int64)
     for s in schedule.held[rank]:
         blocks = layout.stages[s]
         held[s] = sum(saved(b, plan.twice, load) for b in blocks)

@@ -58,6 +58,12 @@ class Walk:
     """Rows that the optimizer waits for."""
     updated: list[int] = field(default_factory=list)
     """The update of the step before, and what gathers the weights that it made."""
+    graded: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """Rows with the gradients of a stage and window, where several ranks hold it."""
+    fresh: set[int] = field(default_factory=set)
+    """Stages whose weights were not used since they are new."""
+    gathered: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    """Rows that gather the weights of a stage's blocks."""
     offset: int = 0
     """Micro-batches of the rounds before."""
     messages: dict[tuple[Kind, int, int, Phase], Op] = field(default_factory=dict)
@@ -93,7 +99,8 @@ class Walk:
             self.reduced = []
             self.program.ends.append(End(self.program.rows, updated=list(self.updated)))
             self._round()
-            self._finish(last=offset + count == self.plan.steps * self.plan.micro_batches)
+            if not self.layout.schedule.window:
+                self._finish(last=offset + count == self.plan.steps * self.plan.micro_batches)
 
     def _round(self) -> None:
         schedule = self.layout.schedule
@@ -106,15 +113,18 @@ class Walk:
             strict=True,
         )
         actions = [(Action(a), s, m, p) for a, s, m, p in steps]
-        first, last = self._turns(actions)
-        gathered = self._gather_ahead() if self.plan.zero in (1, 2) and self.plan.overlap_params else {}
+        last = self._lasts(actions)
+        self._renew()
         paired: list[int] = []
         together = False
         for i, (action, stage, micro, pair) in enumerate(actions):
+            if action in (Action.REDUCE, Action.UPDATE):
+                self._window(action, stage, micro)
+                continue
+            if schedule.window:
+                self.program.begin(micro // self.plan.micro_batches)
             tips = self.tips
-            begins = first.get(stage) == i
-            weights = gathered.get(stage, {}) if begins else {}
-            tip = self._action(action, stage, micro, weights, begins=begins, final=last.get(stage) == i)
+            tip = self._action(action, stage, micro, final=i in last)
             if pair:
                 paired, together = [tip], True
                 self.tips = tips  # the other one begins where this one did
@@ -122,23 +132,28 @@ class Walk:
                 self.tips = [*paired, tip] if together else [tip]
                 paired, together = [], False
 
-    def _turns(self, actions: list[tuple[Action, int, int, bool]]) -> tuple[dict[int, int], dict[int, int]]:
-        """First forward and last weight gradient of each stage."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for i, (action, stage, _, _) in enumerate(actions):
-            if action == Action.FORWARD:
-                first.setdefault(stage, i)
+    def _lasts(self, actions: list[tuple[Action, int, int, bool]]) -> set[int]:
+        """Actions with the last weight gradient of a stage before an update."""
+        last: dict[tuple[int, int], int] = {}
+        window = self.layout.schedule.window or self.layout.schedule.micro_batches
+        for i, (action, stage, micro, _) in enumerate(actions):
             if action in (Action.BACKWARD, Action.WEIGHT):
-                last[stage] = i
-        return first, last
+                last[stage, micro // window] = i
+        return set(last.values())
+
+    def _renew(self) -> None:
+        """Weights are new: of the first step, or updated. What copies or casts of them there are is made anew."""
+        self.fresh = set(self.held)
+        self.gathered = self._gather_ahead() if self.plan.zero in (1, 2) and self.plan.overlap_params else {}
 
     # -- actions ------------------------------------------------------------------------------------------
 
-    def _action(
-        self, action: Action, stage: int, micro: int, weights: dict[int, list[int]], *, begins: bool, final: bool
-    ) -> int:
+    def _action(self, action: Action, stage: int, micro: int, *, final: bool) -> int:
         fragment = self.fragment(action, stage)
+        begins = stage in self.fresh
+        self.fresh.discard(stage)
+        come = self.gathered.get(stage, {}) if begins else {}
+        weights = {i: come[number] for i, number in enumerate(fragment.blocks.tolist()) if number in come}
         values = self._inputs(action, stage, micro)
         pulled = self._pull(action, stage, fragment)
         cast = self._cast(stage, fragment, weights | pulled) if begins or pulled else {}
@@ -155,11 +170,15 @@ class Walk:
             self._note_units(action, stage, micro, fragment, base, opens=begins)
         value = base + fragment.value if fragment.value != BEFORE else (values[-1] if values else BEFORE)
         self.exits[action, stage, micro] = value
+        tip = base + fragment.tip if fragment.tip != BEFORE else (self.tips[-1] if self.tips else BEFORE)
         if action in (Action.BACKWARD, Action.WEIGHT):
+            before = len(self.reduced)
             self._reduce(stage, fragment, base, micro, final=final)
+            if final and self.layout.schedule.window:
+                self.graded[stage, micro // self.layout.schedule.window] = [tip, *self.reduced[before:]]
         if action != Action.WEIGHT:
             self._send(action, stage, micro, value)
-        return base + fragment.tip if fragment.tip != BEFORE else (self.tips[-1] if self.tips else BEFORE)
+        return tip
 
     def _note_units(
         self, action: Action, stage: int, micro: int, fragment: Fragment, base: int, *, opens: bool
@@ -305,6 +324,35 @@ class Walk:
                     done = self.program.add(op, blocks[order[members[-1]]].name, micro_batch=number, data=[done])
                 self.reduced.append(done)
 
+    def _window(self, action: Action, stage: int, window: int) -> None:
+        """Gradients of a window are there on all ranks: they are summed, and then the weights updated."""
+        schedule = self.layout.schedule
+        last = min((window + 1) * schedule.window, schedule.micro_batches)
+        self.program.begin((last - 1) // self.plan.micro_batches)
+        if action == Action.REDUCE:
+            self.reduced += self._sum_copies(stage, self.graded.pop((stage, window), []))
+            return
+        self._finish(last=last == schedule.micro_batches)
+        self.reduced = []
+        if last < schedule.micro_batches:
+            self._renew()
+
+    def _sum_copies(self, stage: int, waits: list[int]) -> list[int]:
+        """Gradients of a stage that several pipeline ranks hold."""
+        holders, blocks = self.layout.schedule.holders[stage], self.layout.stages[stage]
+        params = owned(self.plan, blocks)
+        own = (op for block in blocks for op in block.ops if op.local_params)
+        tied = self.layout.tied_ranks and (stage == 0 or any(0 < op.tied_params <= op.local_params for op in own))
+        if tied:
+            params -= -(-self.layout.tied_params // self.plan.shards)  # summed over all that have it
+        if len(holders) == 1 or not params:
+            return []
+        op = self._summed(f"holders{stage}", len(holders), bytes_of(params, self.plan.grad_dtype), "gradients")
+        row = self.program.add(op, "pipeline", data=waits)
+        pieces = [(sum(b.local_params(expert=e, trained=True) for b in blocks), e) for e in (False, True)]
+        self._note_sum(row, [*pieces, *([(-self.layout.tied_params, False)] if tied else [])], updated=True)
+        return [row]
+
     # -- the end of the step ------------------------------------------------------------------------------------------
 
     def _finish(self, *, last: bool) -> None:
@@ -324,7 +372,7 @@ class Walk:
             norm = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
             waits = [program.add(norm.replace(dtype=plan.grad_dtype), "optimizer", data=waits)]
             end.over_params += waits
-            if plan.gpus > 1:
+            if plan.gpus > 1 and not self.layout.schedule.window:
                 op = collective(
                     Collective.ALL_REDUCE,
                     "world",
@@ -373,10 +421,13 @@ class Walk:
         return found
 
     def _mirror(self, waits: list[int]) -> list[int]:
-        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed, of sharded ones the shards."""
+        """Stages that two pipeline ranks hold (DualPipe), or several: their gradients are summed, of sharded ones the
+        shards. Where updates come by windows that was done before."""
         schedule, plan = self.layout.schedule, self.plan
-        if sum(map(len, schedule.held)) == schedule.stages:
+        if schedule.window or sum(map(len, schedule.held)) == schedule.stages:
             return []
+        if any(len(held) != 2 or sum(held) != schedule.ranks - 1 for held in schedule.held):
+            return [row for stage in sorted(self.held) for row in self._sum_copies(stage, waits)]
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if self.rank in self.layout.tied_ranks:  # summed over all that have it
             params -= -(-self.layout.tied_params // plan.shards)
