@@ -5,7 +5,7 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, say
-from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
+from etude.cli.plan_flags import ModelName, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
 from etude.cli.sections import predicted as predicted_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
@@ -74,6 +74,7 @@ def predict(
             }
             | _of_pipeline(found)
             | _of_lengths(found)
+            | mapped_figures(found.generated)
         )
     for note in found.simulated.notes:
         say(f"note: {note}")

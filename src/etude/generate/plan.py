@@ -21,6 +21,17 @@ class ContextKind(StrEnum):
     ULYSSES = "ulysses"
 
 
+class ContextMap(StrEnum):
+    """Which context-parallel rank has which tokens, where keys go to those alone who read them; see maps/packing.py."""
+
+    NONE = "none"
+    CONTIGUOUS = "contiguous"
+    ZIGZAG = "zigzag"
+    LPT = "lpt"
+    WHOLE_FIRST = "whole_first"
+    SEARCH = "search"
+
+
 class Precision(StrEnum):
     BF16 = "bf16"
     FP16 = "fp16"
@@ -82,6 +93,13 @@ class Plan:
     cp_kind: ContextKind = figure(
         "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind
     )
+    cp_map: ContextMap = figure(
+        "choice",
+        "blocks of documents to context-parallel ranks, and keys to those alone that read them",
+        ContextMap.NONE,
+        of=ContextMap,
+    )
+    block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks a rank", 0, zero=True)
     order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
     schedule: str = figure("text", "of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
     stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
@@ -121,6 +139,11 @@ class Plan:
         "selective:attention,norm,activation,experts,ffn,latent",
         "none",
     )
+    unfused: str = figure(
+        "text",
+        "done by plain tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
+        "",
+    )
     train: str = figure(
         "text",
         "what is trained: all, forward (nothing, no backward pass), frozen (gradients go through alone), layers:24.., "
@@ -129,6 +152,8 @@ class Plan:
     )
     precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
     grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
+    keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
+    loss_dtype: str = figure("text", "of logits in the loss", "fp32")
     state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
     master: bool = figure("flag", "the optimizer keeps weights in fp32 too", True)
     attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
@@ -153,6 +178,8 @@ class Plan:
         if not self.gpus:
             object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
         recompute.parse(self.recompute)
+        if not set(filter(None, self.unfused.split(","))) <= {"activation", "norm"}:
+            raise ClusterError(f"unfused `{self.unfused}`", hint="activation, norm, or activation,norm")
         if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
             raise ClusterError("adapters go with products in one piece", hint="no --tp-chunks, no --etp")
         axes = self.order.split("-")
@@ -170,6 +197,7 @@ class Plan:
                 f"ep {self.ep} x etp {self.etp}",
                 hint=f"an --ep that divides {self.stage_ranks // self.etp:,}",
             )
+        self._check_map()
         if self.sp and self.tp == 1:
             raise ClusterError("sequence parallelism goes with tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:
@@ -206,9 +234,25 @@ class Plan:
         self._check_batching()
         if self.lengths and self.etp > self.tp:
             raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
-        for name in ("grad_dtype", "state_dtype"):
+        for name in ("grad_dtype", "state_dtype", "loss_dtype"):
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):
                 raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
+
+    def _check_map(self) -> None:
+        if self.cp_map == ContextMap.NONE:
+            if self.block:
+                raise ClusterError("a block goes with a map", hint="--cp-map lpt, or no --block")
+            return
+        if self.cp == 1:
+            raise ClusterError("a map is of context-parallel ranks", hint="--cp 2, or no --cp-map")
+        if self.cp_kind != ContextKind.RING or self.attention != Attention.FLASH:
+            raise ClusterError("a map has messages of its own", hint="no --cp-kind and no --attention unfused")
+        if self.lengths and self.batching not in (Batching.FIXED, Batching.PACKED):
+            raise ClusterError(f"a map of batching `{self.batching}`", hint="--batching packed or fixed")
+        if "attention" in self.twice:
+            raise ClusterError("a map recomputes whole layers or none of attention", hint="--recompute full")
+        if self.ep > 1 or self.samples:
+            raise ClusterError("a map gives ranks unequal tokens", hint="no --ep and no --samples")
 
     def _check_batching(self) -> None:
         """Figures of a batching that is not chosen are refused: they would change nothing."""

@@ -82,8 +82,8 @@ class Grid:
         return key
 
     def peer(self, label: str) -> I64:
-        """Rank behind a peer slot: `cp_next`, `cp_prev`, or the one with its place in another stage (`stage3`) or
-        another data-parallel copy (`copy3`)."""
+        """Rank behind a peer slot: `cp_next`, `cp_prev`, `cp+3` along the context-parallel ranks, or the one with its
+        place in another stage (`stage3`) or another data-parallel copy (`copy3`)."""
         p, at = self.plan, self.at
         moved = dict(at)
         if label.startswith("stage"):
@@ -91,7 +91,7 @@ class Grid:
         elif label.startswith("copy"):
             moved["dp"] = np.full(p.gpus, int(label.removeprefix("copy")), np.int64)
         else:
-            step = 1 if label == "cp_next" else -1
+            step = {"cp_next": 1, "cp_prev": -1}[label] if label.startswith("cp_") else int(label.removeprefix("cp"))
             moved["cp"] = (at["cp"] + step) % p.cp
         sizes = {"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp}
         rank, stride = np.zeros(p.gpus, np.int64), 1

@@ -77,7 +77,7 @@ def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:
     worst = max(generated.memory, key=lambda m: m.peak_bytes)
     if not limit_bytes or worst.peak_bytes <= limit_bytes:
         return
-    moving = worst.peak_bytes - worst.static_bytes
+    moving = worst.moving_bytes
     parts = {
         "weights": worst.weights,
         "gradients": worst.gradients,

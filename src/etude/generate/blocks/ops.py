@@ -132,6 +132,8 @@ class Op:
     """Kept from the forward to the backward pass."""
     temp_bytes: int = 0
     """Needed beside, while it runs."""
+    back_bytes: int = 0
+    """The same of its backward pass, gradients of its inputs and outputs apart; 0: as much."""
     inner_bytes: int = 0
     """Of those, what comes back if the op is done again from what goes into it."""
     unit: str = ""

@@ -21,6 +21,7 @@ class Shard:
     """Sequence parallel: between the split layers each tensor-parallel rank has its part of the tokens."""
     cp: int = 1
     cp_kind: str = "ring"
+    """`map`: keys to those alone that read them, unequal parts of the sequence; figures are those of equal ones."""
     ep: int = 1
     etp: int = 1
     ep_node: int = 0
@@ -31,6 +32,9 @@ class Shard:
     gemm_dtype: str = "bf16"
     dispatch_dtype: str = ""
     """In which tokens go to their experts, and gradients to where experts are; empty: as activations."""
+    loss_dtype: str = "fp32"
+    unfused: frozenset[str] = frozenset()
+    """Gated activations or RMS norms that are done by plain tensor operations."""
     flash: bool = True
     chunks: int = 1
     """Pieces that a split layer and its collective are cut into, so that they overlap."""

@@ -19,11 +19,12 @@ from etude.generate.directives.read import read_directives
 from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
 from etude.generate.nodes import Book
-from etude.generate.plan import Attention, Dispatch, Plan, Precision
+from etude.generate.plan import Attention, ContextMap, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
+from etude.generate.train.mapped import Mapped, map_of, with_map
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
@@ -54,6 +55,8 @@ class Generated:
     """Where samples have lengths of their own: what each data-parallel rank has."""
     pair_cost: float = 0.0
     """With lengths: work of a pair of query and key in units of the work of a token."""
+    mapped: Mapped | None = None
+    """With a map: what each context-parallel rank has."""
 
     @property
     def samples(self) -> int:
@@ -84,6 +87,7 @@ class Generated:
 
     def summary(self) -> dict[str, Any]:
         found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        found |= {"cp_map": self.mapped.summary()} if self.mapped else {}
         return found | ({"assumed": self.model.assumed} if self.model.assumed else {})
 
 
@@ -102,7 +106,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         tp=plan.tp,
         sp=plan.sequence_parallel and plan.tp > 1,
         cp=plan.cp,
-        cp_kind=str(plan.cp_kind),
+        cp_kind="map" if plan.cp_map != ContextMap.NONE else str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
         ep_node=plan.ep_node if plan.ep_node < plan.ep else 0,
@@ -110,6 +114,8 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         dtype=plan.dtype,
         gemm_dtype=gemm,
         dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
+        loss_dtype=plan.loss_dtype,
+        unfused=frozenset(filter(None, plan.unfused.split(","))),
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
@@ -189,7 +195,25 @@ def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> 
     """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
     layer."""
     found = _usual(model, plan, name, head=head)
-    return _with_lengths(found) if plan.lengths else found
+    done = _with_lengths(found) if plan.lengths else found
+    return _with_map(found, done) if plan.cp_map != ContextMap.NONE else done
+
+
+def _with_map(usual: Generated, done: Generated) -> Generated:
+    """What context-parallel ranks have of documents that a map deals out; `usual`: with samples of equal length."""
+    plan = usual.plan
+    mapped = map_of(usual.job, plan)
+    fullest = float(mapped.tokens.max()) / (plan.micro_batch * plan.seq / plan.cp)
+    memory = tuple(_with_activations(m, fullest) for m in usual.memory)
+    return replace(done, job=with_map(usual.job, plan, mapped), mapped=mapped, memory=memory)
+
+
+def _with_activations(memory: Memory, times: float) -> Memory:
+    return replace(
+        memory,
+        activations=np.ceil(memory.activations * times).astype(np.int64),
+        working=np.ceil(memory.working * times).astype(np.int64),
+    )
 
 
 def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
@@ -245,14 +269,7 @@ def _with_lengths(found: Generated) -> Generated:
         dealt=dealt,
         pair_cost=pair,
         model_flops=round(found.model_flops * done),
-        memory=tuple(
-            replace(
-                m,
-                activations=np.ceil(m.activations * fullest).astype(np.int64),
-                working=np.ceil(m.working * fullest).astype(np.int64),
-            )
-            for m in found.memory
-        ),
+        memory=tuple(_with_activations(m, fullest) for m in found.memory),
     )
 
 
@@ -269,7 +286,7 @@ def _room(found: Generated) -> int:
                 f"take {format_bytes(memory.static_bytes)}",
                 hint="a larger --memory-budget, more --tp, --pp or --zero",
             )
-        moving = max(memory.peak_bytes - memory.static_bytes, 1)
+        moving = max(memory.moving_bytes, 1)
         tightest = min(tightest, plan.micro_batch * plan.seq * (limit - memory.static_bytes) // moving)
     return tightest
 
