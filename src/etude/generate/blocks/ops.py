@@ -76,6 +76,7 @@ TYPES: Final = {
     "bf16": "c10::BFloat16",
     "fp16": "c10::Half",
     "fp8": "c10::Float8_e4m3fn",
+    "fp4": "c10::Float4_e2m1fn_x2",
     "int64": "long int",
 }
 
@@ -200,6 +201,10 @@ def bytes_of(elements: int, dtype: str) -> int:
 
 
 # -- compute ------------------------------------------------------------------------------------------
+
+
+GEMMS: Final = ("aten::mm", "aten::bmm", "aten::_grouped_mm")
+"""Matrix products by name."""
 
 
 def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, **more: Any) -> Op:

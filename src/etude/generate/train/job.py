@@ -10,6 +10,7 @@ import numpy as np
 from etude.cost.ops import width
 from etude.errors import UsageError
 from etude.generate.blocks.families import blocks_of
+from etude.generate.blocks.ops import GEMMS
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
@@ -19,7 +20,7 @@ from etude.generate.directives.read import read_directives
 from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
 from etude.generate.nodes import Book
-from etude.generate.plan import Attention, ContextMap, Dispatch, Plan, Precision
+from etude.generate.plan import Attention, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
@@ -99,7 +100,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
-    gemm = "fp8" if plan.precision == Precision.FP8 else plan.dtype
+    gemm = plan.product_dtype
     return Shard(
         samples=samples,
         seq=seq,
@@ -337,4 +338,4 @@ def _model_flops(model: Model, plan: Plan) -> int:
 
 
 def is_product(name: str) -> bool:
-    return name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") or "attention" in name or "convolution" in name
+    return name in GEMMS or "attention" in name or "convolution" in name
