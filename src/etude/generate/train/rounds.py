@@ -273,12 +273,10 @@ def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> M
         beside.append(max(op.back_bytes or op.temp_bytes for b in blocks for op in b.ops))
     m = plan.micro_batches
     present = _two(gradients)
-    return Memory(
-        max(_two(weights)),
-        max(present),
-        0,
-        *(np.repeat(np.array(column, np.int64), m) for column in (held, beside, present)),
+    activations, working, gradients_there = (
+        np.repeat(np.array(column, np.int64), m) for column in (held, beside, present)
     )
+    return Memory(max(_two(weights)), max(present), 0, activations, working, gradients_there)
 
 
 def _two(sizes: list[int]) -> list[int]:
