@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from etude import astra
-from etude.errors import UsageError
+from etude.errors import EtudeError, UsageError
 from etude.generate.plan import Plan
 from etude.generate.train.job import generate
 from etude.machine import open_system
@@ -83,7 +83,11 @@ def main() -> int:
             return 1
         simulate(job, grown(dgx, job.world_size))  # raises on deadlock
         if options.astra and 2 <= len(job) <= 16 and not plan["checkpoint"] and not plan["data_loading"]:
-            as_astra(job)
+            try:
+                as_astra(job)
+            except EtudeError as problem:
+                print(f"seed {seed - 1}: as ASTRA-sim: {problem}")
+                return 1
             ran += 1
         made, nodes = made + 1, nodes + job.nodes
         families[m.name] += 1
