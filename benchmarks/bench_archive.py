@@ -1,4 +1,5 @@
-"""An archive of many runs: how long it takes to add them, from several processes at a time, and to ask them all.
+"""An archive of many runs: how long it takes to add them, from several processes at a time, and to ask them all, before
+and after their files are put together.
 
     python benchmarks/bench_archive.py                  # 2,000 runs by 2 processes
     python benchmarks/bench_archive.py --runs 500 --writers 4
@@ -15,7 +16,7 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from hashlib import blake2b
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +58,15 @@ def write(folder: str, first: int, last: int, step: int) -> int:
     return sum(lake.add(made_up(number)) for number in range(first, last, step))
 
 
+def ask(lake: Lake, when: str) -> None:
+    files = list(lake.folder.rglob("*.parquet"))
+    print(f"{when}: {len(files):,} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB")
+    for what, sql in QUERIES.items():
+        begun, used = perf_counter(), process_time()
+        rows = len(lake.query(sql))
+        print(f"{what:28} {perf_counter() - begun:6.2f} s, {process_time() - used:5.2f} s CPU, {rows} rows")
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=2000)
@@ -72,12 +82,12 @@ def main(argv: list[str]) -> int:
         lake = Lake(Path(folder))
         print(f"{asked.runs:,} runs, {asked.writers} writers: {took:.1f} s, {1e3 * took / asked.runs:.1f} ms a run;"
               f" {len(lake):,} are there ({new:,} said that theirs was new)")  # fmt: skip
-        files = list(Path(folder).rglob("*.parquet"))
-        print(f"{len(files):,} files, {sum(f.stat().st_size for f in files) / 1e6:.1f} MB")
-        for what, sql in QUERIES.items():
-            begun = perf_counter()
-            rows = len(lake.query(sql))
-            print(f"{what:28} {perf_counter() - begun:6.2f} s, {rows} rows")
+        ask(lake, "as added")
+        begun = perf_counter()
+        done = lake.compact()
+        took = perf_counter() - begun
+        print(f"compact: {took:.1f} s, {done.files_before:,} files before, {done.files_after:,} after")
+        ask(lake, "compacted")
     return 0
 
 

@@ -61,7 +61,27 @@ def stage_params(m: Model, plan: Plan, layers: int, *, first: bool, last: bool) 
     split = m.hidden * m.head * (2 * m.heads + 2 * m.kv) + ways * m.hidden * m.ffn
     table = -(-m.vocab // plan.tp) * m.hidden
     count = layers * (split // plan.tp + 2 * norm)
-    return count + (table if first else 0) + ((norm + (0 if m.tied else m.vocab * m.hidden // plan.tp)) if last else 0)
+    shared = m.tied and (plan.pp == 1 or plan.schedule in V_SHAPED)  # one table for both ends
+    return count + (table if first else 0) + ((norm + (0 if shared else table)) if last else 0)
+
+
+V_SHAPED = ("zbv", "vhalf", "vmin")
+"""The first rank holds the last stage too."""
+
+
+def norm_bytes(m: Model, plan: Plan) -> int:
+    """Gradients of norms, which all tensor-parallel ranks have, each of its own tokens; once a step."""
+    if plan.tp == 1 or not plan.sequence_parallel:
+        return 0
+    params = (2 * m.layers + 1) * m.hidden * (2 if m.norm == "layer" else 1)
+    if plan.zero < 2:
+        return GRAD[plan.grad_dtype] * params * plan.stage_ranks
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    from etude.generate.train.job import split
+
+    sizes, one = split(m.layers, made.stages), m.hidden * (2 if m.norm == "layer" else 1)
+    held = [sum(2 * sizes[s] + (s == made.stages - 1) for s in mine) * one for mine in made.held]
+    return GRAD[plan.grad_dtype] * sum(-(-n // plan.replicas) for n in held) * plan.stage_ranks
 
 
 def tensor_bytes(m: Model, plan: Plan) -> Counter[str]:
@@ -119,7 +139,8 @@ def comm_bytes(m: Model, plan: Plan) -> dict[str, dict[str, int]]:
     """Input bytes over all ranks, by group and type. Dense weights, one group of copies, buckets of whole stages."""
     each = plan.stage_ranks * plan.micro_batches
     found = {
-        "tp": {kind: size * each for kind, size in tensor_bytes(m, plan).items()},
+        "tp": Counter({kind: size * each for kind, size in tensor_bytes(m, plan).items()})
+        + Counter(all_reduce=norm_bytes(m, plan)),
         "cp": {kind: size * each for kind, size in context_bytes(m, plan).items()},
         "pp": {"send": pipeline_bytes(m, plan) * plan.stage_ranks if plan.pp > 1 else 0},
         "dp": dict(data_bytes(m, plan)),
@@ -131,9 +152,10 @@ def comm_bytes(m: Model, plan: Plan) -> dict[str, dict[str, int]]:
 
 
 def tied_bytes(m: Model, plan: Plan) -> int:
-    v_shaped = plan.schedule in ("zbv", "vhalf", "vmin")  # the first rank holds the last stage too
-    apart = m.tied and plan.pp > 1 and not v_shaped
-    return 2 * -(-m.vocab // plan.tp) * m.hidden * GRAD[plan.grad_dtype] * plan.stage_ranks * apart
+    apart = m.tied and plan.pp > 1 and plan.schedule not in V_SHAPED
+    table = -(-m.vocab // plan.tp) * m.hidden
+    each = -(-table // plan.replicas) if plan.zero == 2 else table
+    return 2 * each * GRAD[plan.grad_dtype] * plan.stage_ranks * apart
 
 
 def data_bytes(m: Model, plan: Plan) -> Counter[str]:

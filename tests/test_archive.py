@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -69,7 +70,7 @@ def test_plain_duckdb_opens_the_files(tmp_path: Path):
     for name, schema in TABLES.items():
         found = duckdb.sql(f"select * from read_parquet('{tmp_path}/lake/{name}/*.parquet')").to_arrow_table()
         assert found.schema.names == schema.names
-    assert not list(tmp_path.rglob(".writing/*"))
+    assert [path.name for path in tmp_path.rglob(".writing/*")] == ["lock"]
 
 
 def test_a_run_that_was_cut_off_is_not_listed_and_can_be_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -89,36 +90,126 @@ def test_a_run_that_was_cut_off_is_not_listed_and_can_be_completed(tmp_path: Pat
     assert made.run not in lake and len(lake) == 0
     assert (tmp_path / "lake" / "steps" / f"{made.run}.parquet").is_file()
     assert lake.query("select count(*) as n from steps").to_pylist() == [{"n": 0}]
-    assert not list((tmp_path / "lake" / ".writing").iterdir())
+    assert [path.name for path in (tmp_path / "lake" / ".writing").iterdir()] == ["lock"]
     assert lake.add(made)
     assert lake.query("select count(*) as n from steps").to_pylist() == [{"n": 4}]
+
+
+def tiny(number: int, value: float = 0.0) -> Entry:
+    """A run with a row in each table, and one more metric."""
+    key = f"{number:032x}"
+    tables = {n: pa.table([pa.array([key])] + [pa.nulls(1, f.type) for f in list(s)[1:]], schema=s)
+              for n, s in TABLES.items()}  # fmt: skip
+    one = pa.table([[key], ["speed"], [value], ["1"]], schema=TABLES["metrics"])
+    return Entry(key, tables | {"metrics": pa.concat_tables([tables["metrics"], one])})
+
+
+def speeds(lake: Lake) -> list[float]:
+    return lake.query("select value from metrics where metric = 'speed' order by run")["value"].to_pylist()
+
+
+def anyone(folder: Path, table: str) -> list[int]:
+    """Rows and runs of a table, as a program without Etude sees them."""
+    found = duckdb.sql(f"select count(*), count(distinct run) from read_parquet('{folder}/{table}/*.parquet')")
+    return list(found.fetchall()[0])
+
+
+def test_packed_runs_answer_as_before_and_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    lake = Lake(tmp_path / "a [1] lake")  # DuckDB would take that for a pattern
+    for number in range(5):
+        lake.add(tiny(number, number))
+    done = lake.compact()
+    assert (done.runs, done.files_before, done.files_after) == (5, 6 * 6, 6 * 2)
+    assert len(lake) == 5 and tiny(3).run in lake and not lake.add(tiny(3, 9)) and speeds(lake) == [0, 1, 2, 3, 4]
+    assert lake.compact().runs == 0
+    lake.add(tiny(7, 7))
+    lake.add(tiny(3, 30), force=True)
+    assert len(lake) == 6 and speeds(lake) == [0, 1, 2, 30, 4, 7]
+    monkeypatch.setattr("etude.archive.compact.LARGE", 5)  # the pack of five stays, with the old rows of run 3 in it
+    assert lake.compact().runs == 2
+    assert len(lake) == 6 and speeds(lake) == [0, 1, 2, 30, 4, 7]
+    monkeypatch.setattr("etude.archive.compact.LARGE", 50)
+    assert lake.compact().files_after == 12 and speeds(lake) == [0, 1, 2, 30, 4, 7]
+    assert len(lake) == 6
+
+
+def test_a_compaction_that_is_cut_off_anywhere_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    replace, unlink = os.replace, os.unlink
+    left = 0
+
+    def counted(call):
+        def acts(*args: object, **named: object) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+            call(*args, **named)
+
+        return acts
+
+    new, old = Lake(tmp_path / "new"), Lake(tmp_path / "old")
+    for number in range(3):
+        new.add(tiny(number, number))
+    shutil.copytree(new.folder, old.folder)
+    old.compact()
+    old.add(tiny(1, 10), force=True)
+    cuts = 0
+    for moment in range(0, 90, 3):
+        lake, expected = Lake(tmp_path / str(moment)), [0, 10, 2] if moment % 2 else [0, 1, 2]
+        shutil.copytree((old if moment % 2 else new).folder, lake.folder)
+        left = moment
+        with monkeypatch.context() as m:
+            m.setattr(os, "replace", counted(replace))
+            m.setattr(os, "unlink", counted(unlink))
+            m.setattr(Path, "unlink", lambda self, missing_ok=False: os.unlink(self))
+            try:
+                lake.compact()
+            except KeyboardInterrupt:
+                cuts += 1
+        assert speeds(lake) == expected and len(lake) == 3
+        lake.compact()
+        assert speeds(lake) == expected
+        assert {name: anyone(lake.folder, name) for name in TABLES} == {
+            name: [6 if name == "metrics" else 3, 3] for name in TABLES
+        }
+        if left > 0:
+            break
+    assert cuts > 5
 
 
 WRITER = """
 import sys
 from pathlib import Path
 import pyarrow as pa
-from etude.archive import TABLES, Entry, Lake
+from etude.archive import TABLES, Lake
+from types import SimpleNamespace
 lake, first = Lake(Path(sys.argv[1])), int(sys.argv[2])
-for number in range(first, first + 30):
+for number in range(first, first + 20):
     run = f"{number:032x}"
     rows = {n: pa.table([pa.array([run])] + [pa.nulls(1, f.type) for f in list(s)[1:]], schema=s)
             for n, s in TABLES.items()}
-    lake.add(Entry(run, rows))
+    lake.add(SimpleNamespace(run=run, tables=rows))
 """
 
 
-def test_several_write_at_a_time_and_every_run_is_there_once(tmp_path: Path):
+def test_several_write_compact_and_ask_at_a_time_and_every_run_is_there_once(tmp_path: Path):
+    lake = Lake(tmp_path / "lake")
+    lake.add(tiny(99))
     env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     argv = [sys.executable, "-c", WRITER, str(tmp_path / "lake")]
-    writers = [subprocess.Popen([*argv, str(first)], env=env) for first in (0, 15, 15)]
-    assert [w.wait(timeout=300) for w in writers] == [0, 0, 0]
-    lake = Lake(tmp_path / "lake")
-    assert len(lake) == 45
+    writers = [subprocess.Popen([*argv, str(first)], env=env) for first in (0, 10)]
+    seen = []
+    while any(w.poll() is None for w in writers) or len(seen) < 3:
+        lake.compact()
+        seen.append(lake.query("select count(*) as n, count(distinct run) as d from steps").to_pylist()[0])
+    assert [w.wait(timeout=300) for w in writers] == [0, 0]
+    assert all(one["n"] == one["d"] for one in seen)
+    assert [one["n"] for one in seen] == sorted(one["n"] for one in seen)
+    lake.compact()
+    assert len(lake) == 31
     for name in TABLES:
-        assert lake.query(f"select count(*) as n, count(distinct run) as d from {name}").to_pylist() == [
-            {"n": 45, "d": 45}
-        ]
+        assert anyone(lake.folder, name)[1] == 31
+        assert lake.query(f"select count(distinct run) as d from {name}").to_pylist() == [{"d": 31}]
 
 
 def test_the_command_adds_lists_and_asks(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -131,7 +222,13 @@ def test_the_command_adds_lists_and_asks(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["archive", "list", "--in", lake, "--json"]) == 0
     assert [row["run"] for row in json.loads(capsys.readouterr().out)] == [first["run"]]
     assert main(["archive", "query", "select count(*) as n from findings", "--in", lake, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["n"] > 0
+    found = json.loads(capsys.readouterr().out)[0]["n"]
+    assert found > 0
+    assert main(["archive", "compact", "--in", lake, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"runs": 1, "files_before": 10, "files_after": 12}
+    assert main(["archive", "query", "select count(*) as n from findings", "--in", lake, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["n"] == found
+    assert main(["archive", "compact", "--in", str(tmp_path)]) == 2
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,10 @@ FOUND = [
     ("times", b"rank,source_id,start_ns,end_ns,\xff\n0,0,5,9,1\n"),
     ("table", b"step,\xff\n0,1\n"),
     ("infragraph", fuzz.INFRAGRAPH.replace("physical: {bandwidth: {giga", "physical: [1], x: {y: {giga").encode()),
+    ("infragraph", fuzz.INFRAGRAPH.replace("  edges:", "  edges:\n  - [x]").encode()),
+    ("msccl", fuzz.MSCCL.replace('depid="-1"', 'depid="x"').encode()),
+    ("msccl", fuzz.MSCCL.replace('depid="-1" deps="-1"', 'depid="0" deps=""').encode()),
+    ("msccl", fuzz.MSCCL.replace('chan="0"', 'chan="a"').encode()),
     ("card", b"name: " + b"[" * 400 + b"]" * 400),
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@
     read(Link, {"bandwidth": "50GB/s"}, "my.yaml: link")
 
 A key is the field's name, less the unit that its kind implies (`latency_ns` is read from `latency`, since the text
-carries a unit). Unknown keys are refused, and so is every figure outside its range.
+carries a unit; `latency_ns` is read too). Unknown keys are refused, and so is every figure outside its range.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def read(cls: type[T], given: Any, where: str) -> T:
     if not isinstance(given, Mapping):
         raise ClusterError(f"expected keys and values, not {_shown(given)}", where=where)
     known = {key_of(f): f for f in fields(cls) if f.metadata}  # type: ignore[arg-type]
-    for key in given:
-        if key not in known:
-            raise ClusterError(f"unknown key `{key}`", where=where, hint=f"known: {', '.join(known)}")
+    given = _by_key(given, known, where)
     values = {}
     for key, f in known.items():
         if key in given:
@@ -90,6 +88,22 @@ def read(cls: type[T], given: Any, where: str) -> T:
         return cls(**values)
     except ClusterError as problem:
         raise ClusterError(problem.problem, where=where, hint=problem.hint) from None
+
+
+def _by_key(given: Mapping[str, Any], known: Mapping[str, Field[Any]], where: str) -> dict[str, Any]:
+    """The same with the name of a field (`latency_ns`, in that unit) as good as its key, so that what `asdict` gives is
+    read too. None where a field is None by itself is as good as nothing."""
+    names = {f.name: key for key, f in known.items()}
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        own = names.get(key, key)
+        if own not in known:
+            raise ClusterError(f"unknown key `{key}`", where=where, hint=f"known: {', '.join(known)}")
+        if own in found:
+            raise ClusterError(f"`{own}` is given twice, also as `{key}`", where=where, hint="leave one of them out")
+        if value is not None or known[own].default is not None:
+            found[own] = value
+    return found
 
 
 def plain(part: Any) -> dict[str, Any]:
@@ -136,7 +150,7 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
     if kind == "one":
         return read(of, given, where) if of is not None else given
     if kind == "list":
-        if not isinstance(given, list):
+        if not isinstance(given, (list, tuple)):
             raise ClusterError(f"expected a list, not {_shown(given)}", where=where)
         return tuple(_item(of, g, f"{where}[{i}]") for i, g in enumerate(given))
     if kind == "choice":

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from math import ceil
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 
 from etude.cost import ops
 from etude.cost.compute import MeasuredOps, compute_time_ns, roofline_ns
+from etude.cost.gemm import SPLITS, TILE_COLUMNS, TILE_ROWS, Core, fastest_tile_ns
 from etude.cost.ops import OpClass, OpTable, Work
 from etude.errors import MismatchError, UsageError
 from etude.machine import device_names, open_device
@@ -21,6 +23,9 @@ TOY = Device(
     memory_bandwidth_bytes_per_s=1e9,
     ops={"default": PLAIN},
 )
+
+
+SIZES = st.integers(1, 1 << 14)
 
 
 def time_of(device: Device, *works: Work) -> list[int]:
@@ -67,7 +72,8 @@ def test_tiles_of_a_gemm_come_in_waves():
     two = ops.matmul(128, 1024, 64)
     just_over = ops.matmul(128, 513, 64)
     t1, t2, t3 = time_of(device, one, two, just_over)
-    assert t1 == pytest.approx(one.flops / 1000 / 0.9, rel=0.01)  # four tiles of 128 x 128, at 0.9 of the rate
+    # four tiles of 128 x 128, which take in 4/3 of what the largest does for each multiply-add
+    assert t1 == pytest.approx(one.flops / 1000 * (1 + 0.2 * 4 / 3) / 1.2, rel=0.01)
     assert t2 == pytest.approx(two.flops / 1000, rel=0.01)  # four tiles of 128 x 256
     assert t3 > 1.2 * t1  # one column more starts another wave
 
@@ -85,7 +91,57 @@ def test_cores_that_idle_are_not_slowed_down_for_it():
     fast, slow = time_of(device, full, half), time_of(device.busy(), full, half)
     assert slow[0] == pytest.approx(2 * full.flops / 1000, rel=0.01)
     assert slow[1] == pytest.approx(2 * half.flops / 1000, rel=0.01)
-    assert fast[0] == pytest.approx(full.flops / 1000, rel=0.01) and fast[1] > 1.09 * half.flops / 1000
+    assert fast[0] == pytest.approx(full.flops / 1000, rel=0.01) and fast[1] > 1.05 * half.flops / 1000
+
+
+def test_a_deep_product_with_few_tiles_is_split():
+    """64 x 64 x 65,536 on 4 cores of 250 FLOP/ns: one core would take 2,147,484 ns and 1.1111 for its small tile."""
+    cost = replace(PLAIN, split_ns=1000.0)
+    device = replace(TOY, cores=4, memory_bandwidth_bytes_per_s=1e15, ops={"gemm": cost})
+    whole = 2 * 64 * 64 * 65_536 / 250 * (1 + 0.2 * 8 / 3) / 1.2
+    assert time_of(device, ops.matmul(64, 64, 65_536)) == [pytest.approx(whole / 4 + 1000, rel=0.001)]
+    dear = replace(device, ops={"gemm": replace(cost, split_ns=1e9)})
+    assert time_of(dear, ops.matmul(64, 64, 65_536)) == [pytest.approx(whole, rel=0.001)]
+
+
+def test_what_a_product_writes_is_not_all_hidden():
+    device = replace(TOY, memory_bandwidth_bytes_per_s=1e12, ops={"gemm": PLAIN})
+    work = ops.matmul(256, 256, 64)
+    bare, written = time_of(device, work) + time_of(replace(device, ops={"gemm": replace(PLAIN, epilogue=0.5)}), work)
+    assert written - bare == pytest.approx(0.5 * 2 * 256 * 256 / 1000, abs=1)  # 2 bytes each, 1000 bytes/ns
+
+
+def test_few_rows_take_as_long_as_one():
+    """1,024 elements along a row take 500 ns; 2 rows of 2,048 have 24,576 bytes, at 1000 bytes/ns."""
+    cost = replace(PLAIN, depth_ns=500.0)
+    device = replace(TOY, memory_bandwidth_bytes_per_s=1e12, peak_flop_per_s={"fp32": 1e16}, ops={"activation": cost})
+    few = ops.activation(2 * 2048, inputs=2, row_width=2048)
+    many = ops.activation(2000 * 2048, inputs=2, row_width=2048)
+    flat = ops.activation(2 * 2048, inputs=2)
+    assert time_of(device, few, many, flat) == [1000, 24_576, 25]
+
+
+def naive_tile_ns(m: int, n: int, k: int, batch: int, core: Core) -> float:
+    """The definition of `fastest_tile_ns`, one product at a time."""
+    times = []
+    for rows, columns in zip(TILE_ROWS, TILE_COLUMNS, strict=True):
+        for split in SPLITS:
+            tiles = ceil(m / rows) * ceil(n / columns) * batch * split
+            deep = ceil(k / split / 64) * 64
+            taken_in = (1 / rows + 1 / columns) / (1 / 128 + 1 / 256)
+            slower = (1 + core.falloff * taken_in) / (1 + core.falloff)
+            one = max(2 * rows * columns * deep * float(core.ns_per_flop[0]) * slower, core.depth_ns * deep / 1024)
+            sums = core.split_ns + (split + 1) * 4 * m * n * batch * core.ns_per_byte if split > 1 else 0.0
+            times.append(ceil(tiles / core.cores) * (one + core.wave_ns) + sums)
+    return min(times)
+
+
+@settings(deadline=None, max_examples=60)
+@given(SIZES, SIZES, SIZES, st.sampled_from([1, 3, 64]), st.sampled_from([1, 84, 132]), st.floats(0.0, 2.0))
+def test_the_fastest_tile_is_that_of_the_naive_search(m: int, n: int, k: int, batch: int, cores: int, falloff: float):
+    core = Core(cores, np.array([1e-4]), falloff, 600.0, 250.0, 3000.0, 1e-4)
+    shape = [np.array([x]) for x in (m, n, k, batch)]
+    assert fastest_tile_ns(*shape, core)[0] == pytest.approx(naive_tile_ns(m, n, k, batch, core), rel=1e-9)
 
 
 def test_attention_is_spread_over_the_cores():
@@ -117,9 +173,6 @@ def test_a_table_is_met_at_its_points_and_leads_between_them():
     assert time[0] == 8000
     assert 13_000 < time[1] < 16_001
     assert time[2] == compute_time_ns(TOY, asked)[2]  # a class that the table has not
-
-
-SIZES = st.integers(1, 1 << 14)
 
 
 @settings(deadline=None, max_examples=100)

@@ -26,6 +26,16 @@ def test_parameters_are_those_of_the_published_weights(name: str):
     assert params_of(from_config(config)) == params
 
 
+def test_the_layer_that_predicts_further_tokens_is_built():
+    """DeepSeek-V3: 671B and a module of 11.6B beside the embedding and the head that it shares with the model."""
+    given = CONFIGS["deepseek-v3"][1]
+    with_it, without = (params_of(from_config(given | {"num_nextn_predict_layers": n})) for n in (1, 0))
+    assert without == 671_026_419_200
+    attention = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168 + 1536 + 512
+    experts = 257 * 3 * 7168 * 2048 + 256 * 7168 + 256
+    assert with_it - without == attention + experts + 2 * 7168 * 7168 + 5 * 7168
+
+
 def test_windows_are_those_of_the_layers():
     def windows(name: str) -> list[int]:
         m = from_config(CONFIGS[name][1])
@@ -41,8 +51,8 @@ def test_windows_are_those_of_the_layers():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"model_type": "mamba"}, "`model_type` 'mamba'"),
-        ({"model_type": "llava", "text_config": {}}, "`model_type` llava: a model of several towers"),
+        ({"model_type": "rwkv"}, "`model_type` 'rwkv'"),
+        ({"model_type": "ovis2", "text_config": {}}, "`model_type` ovis2: a model of several towers"),
         ({"hidden_size": None}, "key `hidden_size` is missing"),
         ({"hidden_size": "big"}, "`hidden_size` big: expected a number"),
         ({"num_hidden_layers": -2}, "`num_hidden_layers` -2"),

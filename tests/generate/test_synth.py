@@ -269,6 +269,31 @@ def test_lanes_and_times_are_learned():
     assert int(made.duration_ns.sum()) == pytest.approx(int(b.build().duration_ns.sum()), rel=0.05)
 
 
+def linked(collective_group: str) -> Job:
+    """As linked from a profiler's files: messages name a process group, and nobody recorded who is in it."""
+    builders = []
+    for rank in range(2):
+        b = TraceBuilder()
+        work = b.add(Kind.COMP, "work", duration_ns=1000)
+        if rank:
+            b.add(Kind.RECV, "nccl:recv", in_bytes=4096, src=0, tag=0, group="pp", data=[work])
+        else:
+            b.add(Kind.SEND, "nccl:send", in_bytes=4096, dst=1, tag=0, group="pp", data=[work])
+        b.add(Kind.COLL, "sum", collective=Collective.ALL_REDUCE, in_bytes=64, group=collective_group, data=[work])
+        builders.append(b)
+    return job_of("linked", builders, {"dp": [0, 1]})
+
+
+def test_messages_need_no_group():
+    job = linked("dp")
+    assert not job.groups.known.all()
+    made = make(learn([job]))
+    assert etude.check(made) == []
+    assert [int((made.trace(r).kind == Kind.COLL).sum()) for r in (0, 1)] == [1, 1]
+    with pytest.raises(UsageError, match="the members of group `pp` are not known"):
+        learn([linked("pp")])
+
+
 def test_many_jobs_are_one_model():
     learned = learn([training(gpus=4, seq=64), training(gpus=8, tp=2, seq=64)])
     assert [t.ranks for t in learned.templates] == [4, 8]

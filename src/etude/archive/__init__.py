@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.archive.compact import Compacted as Compacted
     from etude.archive.entry import Entry as Entry
     from etude.archive.entry import entry_of as entry_of
     from etude.archive.entry import fingerprint as fingerprint

@@ -9,7 +9,9 @@ from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
 from etude.cli.runs import OnSystem, TimesFile, open_run
 from etude.errors import UsageError
 
-archive = typer.Typer(help="Many runs in one place: add a run, list them, ask them all by SQL", no_args_is_help=True)
+archive = typer.Typer(
+    help="Many runs in one place: add a run, list them, ask them all by SQL, merge their files", no_args_is_help=True
+)
 app.add_typer(archive, name="archive", rich_help_panel=LOOK)
 
 Into = Annotated[
@@ -92,3 +94,20 @@ def list_runs(
 
     wanted = "run, name, origin, start_ns, span_ns, ranks, steps, system, model, path"
     emit(Lake(into).query(f"select {wanted} from runs order by start_ns, run"), json=json, csv=csv, md=md)
+
+
+@archive.command()
+def compact(into: In = LAKE, json: AsJson = False) -> None:
+    """Merge the files of many runs into a few, so that queries are fast
+
+    Nothing is lost if it is stopped half-way. Others may add runs and ask meanwhile.
+    """
+    from dataclasses import asdict
+
+    from etude.archive import TABLES, Lake
+
+    with progress(f"merging the files of {into}", len(TABLES)) as advance:
+        done = Lake(into).compact(advance)
+    if json:
+        emit(asdict(done), json=True)
+    say(f"{into}: {done.runs:,} runs merged, {done.files_before:,} files before, {done.files_after:,} now")

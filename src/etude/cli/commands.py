@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "The dependency graph of a rank, or the part of it around a node, as a picture or for graph tools",
     ),
     "card": (LOOK, "The workload card of a job, as YAML: its model, plan, hardware and software"),
-    "archive": (LOOK, "Many runs in one place: add a run, list them, ask them all by SQL"),
+    "archive": (LOOK, "Many runs in one place: add a run, list them, ask them all by SQL, merge their files"),
     "convert": (
         CONVERT,
         "A job in another format, nothing lost: Chakra `.et`, JSON, or one Parquet folder; also from ASTRA-sim text",

@@ -7,6 +7,8 @@ from etude.cli.app import MAKE, app
 from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, write_job
 from etude.cli.output import AsJson, emit
 from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
+from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
+from etude.cli.sections import generated as generated_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, shown, with_serving
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ EXAMPLE = """The job of one training step, or of serving, from a model and a pla
 
   etude generate llama3-70b --gpus 512 --tp 8 --pp 4 --cp 2 --schedule interleaved:4
       --global-batch 512 --recompute selective --zero 1 -o job/
+  etude generate --sections distill.yaml --gpus 64 -o job/
   etude generate qwen3-8b --serve --prefill 4096 --decode 256 --batch 32 --tp 2 -o job/
   etude simulate job/ --system dgx-h100
 
@@ -52,6 +55,8 @@ def generate(
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
+    sections: SectionsFile = None,
+    mix: Mix = "",
     no_write: NoWrite = False,
     force: Force = False,
     json: AsJson = False,
@@ -64,10 +69,15 @@ def generate(
     from etude.predict import check_memory
     from etude.units import parse_bytes
 
+    files = Files(out=out, to=to, dialect=dialect, force=force, no_write=no_write)
+    if sections is not None:
+        given, gpus = opened(sections, mix, flags, [model, hf, plan, serve, memory_out])
+        generated_sections(given, gpus, name, files, _limit(system, memory), json=json)
+        return 0
+    refuse_mix(mix)
     if not model and hf is None:
         raise UsageError("no model is given", hint=f"etude generate llama3-8b; known: {', '.join(model_names())}")
     by = f"etude {__version__}"
-    files = Files(out=out, to=to, dialect=dialect, force=force, no_write=no_write)
     if serve:
         answered = served(Asked(model, hf, flags, serving, plan, requests, draft, system, memory, name))
         _memory_over_time(answered, memory_out, force=force)
@@ -86,6 +96,15 @@ def generate(
     limits = write_job(found.job, files, card_of(found, made_by=by))
     emit(found.summary() | limits if json else _shown(found), json=json)
     return 0
+
+
+def _limit(system: str, memory: str) -> int:
+    """The memory of a rank, where a flag says it; 0: any."""
+    from etude.machine import open_system
+    from etude.units import parse_bytes
+
+    limits = [open_system(system).device.memory_bytes] if system else []
+    return min([*limits, *([parse_bytes(memory)] if memory else [])], default=0)
 
 
 def _memory_over_time(found: "Generated | ServedJob", path: Path | None, *, force: bool) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.cli.output import say
 from etude.config import key_of, read_mapping
 from etude.errors import UsageError
 from etude.generate import Plan
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from etude.generate.model import Model
 
 ModelName = Annotated[
-    str, typer.Argument(help="A model of the catalogue, a YAML file, or a Hugging Face `config.json`.")
+    str, typer.Argument(help="A model of the catalogue, a Hugging Face id, a YAML file, or a `config.json`.")
 ]
 PANEL = "The plan"
 
@@ -86,4 +87,7 @@ def model_of(name: str, hf: Path | None = None) -> "Model":
 
     if hf is not None:
         return open_model(hf / "config.json" if hf.is_dir() else hf)
-    return open_model(name)
+    found = open_model(name)
+    if found.assumed:
+        say(f"note: assumed {found.assumed}")
+    return found

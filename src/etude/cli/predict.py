@@ -7,6 +7,8 @@ import typer
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.plan_flags import ModelName, given_of, model_of, plan_of, with_plan
+from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
+from etude.cli.sections import predicted as predicted_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
 from etude.errors import UsageError
 
@@ -20,6 +22,7 @@ EXAMPLE = """How long a training step takes, or serving: generate and simulate i
   etude predict llama3-8b --gpus 64 --zero 3 --micro-batch 2 --system dgx-h100
   etude predict llama3-70b --gpus 512 --tp 4 --pp 4 --global-batch 1024 --stack nemo --system dgx-h100
   etude predict --rows measured.csv
+  etude predict --sections distill.yaml --gpus 64 --system dgx-h100
   etude predict qwen3-8b --serve --tp 2 --prefill 4096 --decode 256 --batch 32 --system dgx-h100
 
 With `--stack` the stack's recipe says what the plan leaves open, and the output lists what it said. Without,
@@ -44,12 +47,20 @@ def predict(
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
+    sections: SectionsFile = None,
+    mix: Mix = "",
     json: AsJson = False,
 ) -> int:
     if rows is not None:
         return _rows(rows, stack, json=json)
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    if sections is not None:
+        predicted_sections(
+            *opened(sections, mix, flags, [model, hf, plan, serve]), system, check=memory_check, json=json
+        )
+        return 0
+    refuse_mix(mix)
     if not model and hf is None:
         raise UsageError("no model is given", hint="etude predict llama3-8b --system dgx-h100")
     if serve:
@@ -60,7 +71,7 @@ def predict(
         return 0
     refuse(serving, requests, draft)
     found = _step(model, hf, flags, plan, system, stack, check=memory_check)
-    emit(found.summary() if json else _shown(found), json=json)
+    emit(found.summary() if json else _shown(found) | _of_lengths(found), json=json)
     for note in (*found.assumed, *found.simulated.notes):
         say(f"note: {note}")
     return 0
@@ -94,6 +105,19 @@ def _shown(found: "Prediction") -> dict[str, Any]:
         "memory at most": format_bytes(found.generated.memory_peak_bytes),
         "stack": found.stack.name if found.stack else "none",
         "error to expect": f"{band['p50']:.0%}, 9 of 10 below {band['p90']:.0%} (from {band['from']})",
+    }
+
+
+def _of_lengths(found: "Prediction") -> dict[str, Any]:
+    figures = found.of_lengths()
+    if not figures:
+        return {}
+    left = f", {figures['samples_left']:,} left over" if figures["samples_left"] else ""
+    return {
+        "samples/s": round(figures["samples_per_s"], 2),
+        "samples": f"{figures['samples']:,} in {figures['steps']} steps{left}",
+        "padding": f"{figures['padding']:.1%}",
+        "fullest rank over the mean": f"+{figures['imbalance']:.1%}",
     }
 
 

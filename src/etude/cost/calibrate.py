@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from os import PathLike
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.config import key_of
 from etude.cost.compute import MeasuredOps, roofline_ns
 from etude.cost.fit import fit
 from etude.cost.ops import OpClass, OpTable, Work
@@ -19,26 +20,31 @@ from etude.machine.system import Device, OpCost
 
 F64 = NDArray[np.float64]
 
-START: Final = OpCost(depth_ns=800.0, wave_ns=300.0, flop_efficiency=0.8, memory_efficiency=0.9)
-
 # The parameters that each class's rows can speak about: name, start, factor by which it may well differ.
 _FIXED: Final = ("fixed_ns", 2500.0, 1.5)
 _MEMORY: Final = ("memory_efficiency", 0.9, 1.05)
-_ROWS: Final = (_FIXED, _MEMORY, ("row_ns", 0.5, 2.0), ("width_exponent", 0.15, 2.0))
+_CACHE: Final = ("cache_speedup", 2.0, 1.3)
+_ALONG: Final = ("depth_ns", 700.0, 2.0)
+_ROWS: Final = (_FIXED, ("memory_efficiency", 0.9, 1.3), ("row_ns", 0.5, 2.0), ("width_exponent", 0.15, 2.0))
 _PARAMETERS: Final[dict[OpClass, tuple[tuple[str, float, float], ...]]] = {
-    OpClass.COPY: (_FIXED, _MEMORY, ("cache_speedup", 2.0, 1.3)),
+    OpClass.COPY: (_FIXED, _MEMORY, _CACHE),
     OpClass.ELEMENTWISE: (_FIXED, _MEMORY),
-    OpClass.ACTIVATION: (_FIXED, ("flop_efficiency", 0.1, 2.0)),
+    OpClass.ACTIVATION: (_FIXED, ("flop_efficiency", 0.1, 2.0), _ALONG),
     OpClass.NORMALISATION: _ROWS,
     OpClass.SOFTMAX: _ROWS,
+    OpClass.EMBEDDING: (_FIXED, ("traffic", 1.5, 2.0)),
     OpClass.GEMM: (
         _FIXED,
         _MEMORY,
         ("flop_efficiency", 0.85, 1.1),
-        ("depth_ns", 800.0, 1.5),
-        ("wave_ns", 300.0, 2.0),
+        ("depth_ns", 600.0, 1.5),
+        ("wave_ns", 400.0, 2.0),
+        ("tile_falloff", 0.2, 2.0),
+        ("split_ns", 3000.0, 2.0),
+        ("epilogue", 0.4, 2.0),
+        _CACHE,
         ("sustained_fraction", 0.87, 1.1),
-        ("sustained_after_ns", 250_000.0, 2.0),
+        ("sustained_after_ns", 150_000.0, 2.0),
     ),
     OpClass.ATTENTION: (("fixed_ns", 4000.0, 1.5), ("flop_efficiency", 0.65, 1.15)),
     OpClass.ATTENTION_DECODE: (("fixed_ns", 4000.0, 1.5), ("traffic", 1.0, 1.5)),
@@ -55,12 +61,15 @@ def calibrate(device: Device, measured: MeasuredOps) -> Device:
     The search starts from the device's own constants, where it has some, and from general ones where not; so few rows
     move a constant only as far as they must.
     """
-    known = device
-    for op_class, parameters in _PARAMETERS.items():
+    known, found = device, set[str]()
+    for op_class, general in _PARAMETERS.items():
         rows = np.flatnonzero(measured.ops.op_class == int(op_class))
         if not len(rows):
             continue
         ops, time_ns = measured.ops.take(rows), measured.time_ns[rows].astype(np.float64)
+        # What belongs to the device is found by the first class that speaks of it. Rows of no width say nothing of one.
+        parameters = [p for p in general if p[0] not in found and (p is not _ALONG or ops.n.any())]
+        found |= {name for name, _, _ in parameters if name in _OF_DEVICE}
         names = [name for name, _, _ in parameters]
         start = np.array([_start(known, op_class, name, general) for name, general, _ in parameters])
         trust = _KNOWN_SPREAD if op_class.key in known.ops else 1.0
@@ -77,6 +86,21 @@ def _start(device: Device, op_class: OpClass, name: str, general: float) -> floa
     return value or general
 
 
+def described(device: Device) -> list[str]:
+    """Constants of a device as lines of its file, to three digits."""
+    of_device = {key_of(f): getattr(device, f.name) for f in fields(Device) if f.name in _OF_DEVICE}
+    lines = [f"{key}: {_digits(value)}" for key, value in of_device.items()]
+    lines.append("ops:")
+    for name, cost in device.ops.items():
+        changed = {key_of(f): getattr(cost, f.name) for f in fields(OpCost) if getattr(cost, f.name) != f.default}
+        lines.append(f"  {name}: {{{', '.join(f'{key}: {_digits(value)}' for key, value in changed.items())}}}")
+    return lines
+
+
+def _digits(value: float) -> str:
+    return f"{float(f'{value:.3g}'):.10g}"
+
+
 def _predictor(device: Device, op_class: OpClass, names: list[str], ops: OpTable) -> Callable[[F64], F64]:
     return lambda values: roofline_ns(_with(device, op_class, names, values), ops)
 
@@ -86,9 +110,9 @@ def _with(device: Device, op_class: OpClass, names: list[str], values: Iterable[
     of_device: dict[str, float] = {}
     for name, value in zip(names, values, strict=True):
         value = min(float(value), 1.0) if name in _FRACTIONS else float(value)
+        value = max(value, 1.0) if name == "cache_speedup" else value
         (of_device if name in _OF_DEVICE else of_op)[name] = value
-    cost = replace(START, **of_op) if op_class == OpClass.GEMM else OpCost(**of_op)
-    return replace(device, ops={**device.ops, op_class.key: cost}, **of_device)  # type: ignore[arg-type]
+    return replace(device, ops={**device.ops, op_class.key: OpCost(**of_op)}, **of_device)  # type: ignore[arg-type]
 
 
 # ---- tables of measured ops
@@ -102,6 +126,9 @@ _FAMILY: Final[dict[str, OpClass]] = {
     "gelu": OpClass.ACTIVATION,
     "copy": OpClass.COPY,
     "layernorm": OpClass.NORMALISATION,
+    "rmsnorm": OpClass.NORMALISATION,
+    "gather": OpClass.EMBEDDING,
+    "cast": OpClass.COPY,
     "softmax": OpClass.SOFTMAX,
 }
 

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.gemm import gemm_ns
 from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
 from etude.errors import MismatchError, UsageError
 from etude.machine.system import Device, OpCost
@@ -24,10 +25,6 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 MODES: Final = ("measured", "scaled", "roofline", "table")
-TILES: Final = ((128, 256, 1.0), (128, 128, 0.9), (64, 128, 0.9), (64, 64, 0.9))
-"""Tiles of a GEMM that a core works on, and the part of its rate that each reaches."""
-NORM: Final = 2.5
-"""How compute, memory and latency of a GEMM overlap: 1 would add them, infinity would take the largest."""
 BLOCK: Final = 128
 """Queries and keys of one block of attention."""
 HEAD_EXPONENT: Final = 0.7
@@ -44,6 +41,9 @@ class MeasuredOps:
     def __post_init__(self) -> None:
         if len(self.ops) != len(self.time_ns):
             raise MismatchError(f"measured ops: {len(self.ops)} ops and {len(self.time_ns)} times")
+
+    def take(self, rows: NDArray[np.bool_] | I64) -> MeasuredOps:
+        return MeasuredOps(self.ops.take(rows), self.time_ns[rows])
 
 
 def compute_time_ns(
@@ -105,13 +105,15 @@ def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dty
     memory = memory_ns(device, cost, size)
     time: F64
     if op_class in (OpClass.GEMM, OpClass.CONVOLUTION):
-        time = cost.fixed_ns + _gemm_ns(device, cost, ops, compute, memory)
+        time = cost.fixed_ns + gemm_ns(device, cost, ops, compute, memory)
     elif op_class == OpClass.ATTENTION:
         time = cost.fixed_ns + np.maximum(_attention_ns(device, ops, flops, compute), memory)
     else:
         wide = np.clip(ops.n, 1024, 8192) / 1024.0
         memory = np.asarray(memory * np.where(ops.n > 0, wide**cost.width_exponent, 1.0), np.float64)
-        time = cost.fixed_ns + cost.row_ns * ops.m.astype(np.float64) + np.maximum(compute, memory)
+        # One core walks along a row, so that few rows take as long as one.
+        along = cost.depth_ns * ops.n / 1024
+        time = cost.fixed_ns + cost.row_ns * ops.m.astype(np.float64) + np.maximum(np.maximum(compute, memory), along)
     # A device without a peak or a bandwidth cannot say.
     return np.where(nothing | ~np.isfinite(time), np.nan, time)
 
@@ -135,25 +137,6 @@ def memory_ns(device: Device, cost: OpCost, size_bytes: F64) -> F64:
     rate = faster * device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(size_bytes > 0, size_bytes * cost.traffic / rate, 0.0)
-
-
-def _gemm_ns(device: Device, cost: OpCost, ops: OpTable, compute: F64, memory: F64) -> F64:
-    """Waves of tiles against bytes against the length of the reduction, whichever is longest, smoothly."""
-    shaped = (ops.m > 0) & (ops.n > 0) & (ops.k > 0)
-    work = np.maximum(ops.m.astype(np.float64) * ops.n * ops.k * ops.batch, 1.0)
-    waves_ns = np.full(len(ops), np.inf)
-    for tile_m, tile_n, part in TILES:
-        tiles = -(-ops.m // tile_m) * -(-ops.n // tile_n) * ops.batch
-        waves = -(-tiles // device.cores)
-        padded = waves * device.cores * float(tile_m * tile_n) * ops.k
-        waves_ns = np.minimum(waves_ns, compute * padded / work / part + waves * cost.wave_ns)
-    waves_ns = np.where(shaped, waves_ns, compute)
-    # A long product runs into the power limit. Cores that idle draw little, so what is lost to tiles is not lost again.
-    lasting = device.sustained_fraction
-    limited = compute / (lasting + (1 - lasting) / (1 + (waves_ns / device.sustained_after_ns) ** 2))
-    compute = np.maximum(waves_ns, limited)
-    depth = np.where(shaped, cost.depth_ns * ops.k / 1024, 0.0)
-    return np.asarray((compute**NORM + memory**NORM + depth**NORM) ** (1 / NORM))
 
 
 def _attention_ns(device: Device, ops: OpTable, flops: F64, compute: F64) -> F64:

@@ -99,6 +99,10 @@ class OpTable:
         return OpTable(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     @classmethod
+    def joined(cls, tables: Sequence[OpTable]) -> OpTable:
+        return cls(**{f.name: np.concatenate([getattr(t, f.name) for t in tables]) for f in fields(cls)})
+
+    @classmethod
     def of(cls, works: Sequence[Work]) -> OpTable:
         columns: dict[str, NDArray[np.int64]] = {
             f.name: np.array([getattr(w, f.name) for w in works], np.int64)
@@ -234,10 +238,11 @@ def elementwise(elements: int, *, inputs: int = 1, flops_each: int = 1, dtype: s
     )
 
 
-def activation(elements: int, *, inputs: int = 1, dtype: str = "bf16") -> Work:
-    """gelu, silu and the like; `inputs` is 2 for a gated one."""
-    size_bytes = _bytes((inputs + 1) * elements, dtype)
-    return Work(op_class=OpClass.ACTIVATION, flops=ACTIVATION_FLOPS * elements, size_bytes=size_bytes, dtype=dtype)
+def activation(elements: int, *, inputs: int = 1, row_width: int = 0, dtype: str = "bf16") -> Work:
+    """gelu, silu and the like; `inputs` is 2 for a gated one. `row_width` where a kernel gives each row to one core."""
+    size_bytes, flops = _bytes((inputs + 1) * elements, dtype), ACTIVATION_FLOPS * elements
+    rows = elements // row_width if row_width else 0
+    return Work(op_class=OpClass.ACTIVATION, flops=flops, size_bytes=size_bytes, m=rows, n=row_width, dtype=dtype)
 
 
 def copy(elements: int, *, dtype: str = "bf16") -> Work:

@@ -121,9 +121,9 @@ def from_msccl(text: str | bytes) -> Schedule:
     )  # fmt: skip
 
 
-def _number(element: ElementTree.Element, name: str, where: str) -> int:
+def _number(element: ElementTree.Element, name: str, where: str, otherwise: str = "") -> int:
     try:
-        return int(element.get(name, ""))
+        return int(element.get(name, otherwise))
     except ValueError:
         raise ClusterError(f"`<{element.tag}>`: `{name}` is `{element.get(name)}`, no number", where=where) from None
 
@@ -149,7 +149,7 @@ def _pairs(steps: dict[_Key, tuple[ElementTree.Element, ElementTree.Element]], w
     sends: dict[tuple[int, int, int], list[_Key]] = {}
     receives: dict[tuple[int, int, int], list[_Key]] = {}
     for key, (step, block) in steps.items():
-        channel = int(block.get("chan", "0"))
+        channel = _number(block, "chan", where, "0")
         if step.get("type") in _SENDS:
             sends.setdefault((key[0], _number(block, "send", where), channel), []).append(key)
         if step.get("type") in _RECEIVES:
@@ -166,8 +166,9 @@ def _before(key: _Key, steps: dict[_Key, Any], where: str) -> list[Any]:
     member, block, at = key
     waits: list[Any] = [(member, block, at - 1)] if at else []
     step = steps[key][0]
-    if int(step.get("depid", "-1")) >= 0:
-        other = (member, int(step.get("depid", "-1")), int(step.get("deps", "-1")))
+    block_before = _number(step, "depid", where, "-1")
+    if block_before >= 0:
+        other = (member, block_before, _number(step, "deps", where, "-1"))
         if other not in steps:
             raise ClusterError(f"gpu {member}: a step waits for step {other[2]} of block {other[1]}", where=where)
         waits.append(other)

@@ -31,8 +31,8 @@ def card_of(found: Generated | ServedJob, *, made_by: str = "") -> Card:
             global_batch=plan.batch,
             seq=plan.seq,
             recompute=plan.recompute if plan.twice else "",
-            tokens_per_step=found.tokens,
-            model_flops_per_step=found.model_flops,
+            tokens_per_step=found.tokens // plan.steps,
+            model_flops_per_step=found.model_flops // plan.steps,
         )
     return Card(
         name=found.job.name,
@@ -64,4 +64,5 @@ def _model(model: Model, params: int) -> ModelCard:
         heads=model.heads,
         experts=model.experts,
         vocab=model.vocab,
+        assumed=model.assumed,
     )

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.generate.blocks import recompute
+from etude.generate.blocks import recompute, trained
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 
@@ -29,6 +29,15 @@ class Precision(StrEnum):
     """Products of layers in 8 bits, the rest in bf16."""
 
 
+class Dispatch(StrEnum):
+    """In which data type tokens are sent to their experts; sums come back in that of activations."""
+
+    PRODUCTS = "products"
+    """As the experts' products take them: with fp8 in 8 bits, cast before they are sent (DeepSeek-V3)."""
+    ACTIVATIONS = "activations"
+    """As activations, cast where they arrive."""
+
+
 class Attention(StrEnum):
     FLASH = "flash"
     UNFUSED = "unfused"
@@ -38,13 +47,25 @@ class Batching(StrEnum):
     """How samples of different length are put into micro-batches."""
 
     FIXED = "fixed"
-    """As many samples in each."""
+    """As many samples in each, without padding."""
+    PADDED = "padded"
+    """As many samples in each, all padded to the longest."""
     TOKENS = "tokens"
-    """As many as the tokens of the usual micro-batch take."""
+    """As many as the tokens of the budget take."""
+    PADDED_TOKENS = "padded_tokens"
+    """As many as the budget takes once all are padded to the longest."""
     COMPUTE = "compute"
-    """As many as the work of the usual micro-batch takes."""
+    """As many as the work of the usual micro-batch takes; with a power, samples x longest^power."""
+    ONLINE = "online"
+    """Of the samples that wait, the oldest and those nearest to it in length, padded, within the budget."""
     PACKED = "packed"
     """Documents one behind the other in sequences of the usual length; attention within each alone."""
+
+
+BY_BUDGET: Final = (Batching.TOKENS, Batching.PADDED_TOKENS, Batching.COMPUTE, Batching.ONLINE)
+"""Those that fill a micro-batch up to a budget."""
+WAITING: Final = 64
+"""Samples among which `online` chooses unless the plan says otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +92,18 @@ class Plan:
         0,
         zero=True,
     )
+    steps: int = figure("count", "steps in one job, one after another", 1)
     seq: int = figure("count", "sequence length; 0: the model's", 0, zero=True)
     lengths: str = figure("text", "of samples: 2048, or 512:0.5,4096:0.5, or a .csv; default: all of seq", "")
     batching: Batching = figure("choice", "how samples of --lengths are put together", Batching.FIXED, of=Batching)
     length_seed: int = figure("count", "of the lengths that are drawn", 0, zero=True)
+    budget: int = figure("count", "tokens of a micro-batch at most; 0: micro_batch x seq", 0, zero=True)
+    power: float = figure("number", "batching `compute`: samples x longest^power is bounded; 0: the model's work", 0.0,
+                          zero=True)  # fmt: skip
+    memory_budget_bytes: int = figure("bytes", "memory of a rank that micro-batches may fill; 0: any", 0, zero=True)
+    window: int = figure("count", f"batching `online`: samples that wait; 0: {WAITING}", 0, zero=True)
+    samples: int = figure("count", "of an epoch, which makes as many steps as they fill; 0: no end", 0, zero=True)
+    join: bool = figure("flag", "ranks without samples do empty steps until the epoch of all ranks is done", False)
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
     dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
     reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
@@ -86,6 +115,12 @@ class Plan:
     recompute: str = figure(
         "text", "done twice: none, selective (attention), selective:attention,norm,activation, full (layers)", "none"
     )
+    train: str = figure(
+        "text",
+        "what is trained: all, forward (nothing, no backward pass), frozen (gradients go through alone), layers:24.., "
+        "lora:16",
+        "all",
+    )
     precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
     grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
     state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
@@ -93,6 +128,7 @@ class Plan:
     attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
     clip: bool = figure("flag", "gradients are clipped by their norm", True)
     moe_skew: float = figure("number", "load of the fullest expert rank over the mean", 1.0)
+    dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
     capacity: float = figure("number", "tokens that an expert takes at most over the mean; 0: all", 0.0, zero=True)
     data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
     checkpoint: bool = figure("flag", "the state is written out at the end", False)
@@ -104,6 +140,8 @@ class Plan:
         if not self.gpus:
             object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
         recompute.parse(self.recompute)
+        if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
+            raise ClusterError("adapters go with products in one piece", hint="no --tp-chunks, no --etp")
         axes = self.order.split("-")
         if sorted(axes) != sorted(AXES):
             raise ClusterError(f"order `{self.order}` does not name each of {', '.join(AXES)} once", hint="tp-cp-dp-pp")
@@ -125,6 +163,13 @@ class Plan:
             raise ClusterError(f"there is no ZeRO stage {self.zero}", hint="0 to 3")
         if self.dp_shard and self.replicas % self.dp_shard:
             raise ClusterError(f"{self.replicas} copies cannot be sharded in groups of {self.dp_shard}")
+        domain, spread = self.dp_shard * self.tp, self.ep * self.etp
+        if self.dp_shard and domain % spread and spread % domain:
+            raise ClusterError(
+                f"experts spread over ep {self.ep} x etp {self.etp} = {spread} ranks do not fit groups of "
+                f"dp_shard {self.dp_shard} x tp {self.tp} = {domain}",
+                hint="an --ep that divides the group",
+            )
         if self.dp_shard and self.zero < 1:
             raise ClusterError("dp_shard goes with sharding", hint="--zero 3")
         step = self.dp * self.micro_batch
@@ -142,11 +187,35 @@ class Plan:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
         if not self.lengths and self.batching != Batching.FIXED:
             raise ClusterError(f"batching `{self.batching}` needs lengths", hint="--lengths 512:0.5,4096:0.5")
+        self._check_batching()
         if self.lengths and self.etp > self.tp:
             raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
         for name in ("grad_dtype", "state_dtype"):
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):
                 raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
+
+    def _check_batching(self) -> None:
+        """Figures of a batching that is not chosen are refused: they would change nothing."""
+        wants = {
+            "budget": BY_BUDGET,
+            "memory_budget_bytes": BY_BUDGET,
+            "power": (Batching.COMPUTE,),
+            "window": (Batching.ONLINE,),
+            "samples": tuple(b for b in Batching if b != Batching.PACKED),
+        }
+        for name, batchings in wants.items():
+            if getattr(self, name) and not (self.lengths and self.batching in batchings):
+                flag = name.removesuffix("_bytes").replace("_", "-")
+                raise ClusterError(
+                    f"{flag.replace('-', ' ')} goes with lengths and the batching {' or '.join(batchings)}",
+                    hint=f"--lengths 512:0.5,4096:0.5 --batching {batchings[0]}, or no --{flag}",
+                )
+        if self.join and not self.samples:
+            raise ClusterError("join goes with an epoch", hint="--samples 10000, or no --join")
+        if self.samples and self.steps > 1:
+            raise ClusterError(
+                "samples of an epoch say how many steps there are", hint="--steps or --samples, not both"
+            )
 
     @property
     def dp(self) -> int:
@@ -170,6 +239,14 @@ class Plan:
     def shards(self) -> int:
         """Ranks that a sharded dense weight is spread over."""
         return (self.dp_shard or self.replicas) if self.zero else 1
+
+    @property
+    def expert_shards(self) -> int:
+        """Ranks that a sharded expert is spread over: its copies in a group of `dp_shard`, or all."""
+        if not self.zero:
+            return 1
+        whole = self.dp_shard * self.tp // (self.ep * self.etp) if self.dp_shard else self.expert_replicas
+        return max(whole, 1)
 
     @property
     def batch(self) -> int:

@@ -41,12 +41,17 @@ class Grid:
         at["copy"] = at["dp"] * plan.cp + at["cp"]
         shard = plan.dp_shard or plan.replicas
         at["shard"], at["replica"] = at["copy"] % shard, at["copy"] // shard
+        at["eshard"], at["ereplica"] = at["edp"] % plan.expert_shards, at["edp"] // plan.expert_shards
         return cls(plan, at)
 
     def along(self, label: str) -> tuple[I64, I64]:
         """(number of its group, position in it) of each rank for a group slot."""
         p, at = self.plan, self.at
+        if label.startswith("kv"):  # so many neighbours among tensor-parallel ranks have the same keys and values
+            count = int(label.removeprefix("kv"))
+            return self._key("cp", "dp", "pp") * (p.tp // count) + at["tp"] // count, at["tp"] % count
         shard = p.dp_shard or p.replicas
+        expert = (at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"]
         key, place = {
             "tp": (self._key("cp", "dp", "pp"), at["tp"]),
             "cp": (self._key("tp", "dp", "pp"), at["cp"]),
@@ -55,7 +60,9 @@ class Grid:
             "replica": (self._key("tp", "pp") * shard + at["shard"], at["replica"]),
             "etp": ((at["pp"] * p.ep + at["ep"]) * p.expert_replicas + at["edp"], at["etp"]),
             "ep": ((at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"], at["ep"]),
-            "edp": ((at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"], at["edp"]),
+            "edp": (expert, at["edp"]),
+            "eshard": (expert * (p.expert_replicas // p.expert_shards) + at["ereplica"], at["eshard"]),
+            "ereplica": (expert * p.expert_shards + at["eshard"], at["ereplica"]),
             "ends": (self._key("tp", "cp", "dp"), at["pp"]),
             "twins": (self._key("tp", "cp", "dp") * p.pp + np.minimum(at["pp"], p.pp - 1 - at["pp"]), at["pp"]),
             "world": (np.zeros(p.gpus, np.int64), np.arange(p.gpus)),

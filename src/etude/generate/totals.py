@@ -15,7 +15,8 @@ from etude.model.trace import Trace
 
 
 def by_group(job: Job) -> dict[str, dict[str, int]]:
-    """Input bytes of all ranks by what a group is for (`tp`, `dp`, `ep`, ...; messages: `cp`, `pp`) and by type."""
+    """Input bytes of all ranks by what a group is for (`tp`, `dp`, `ep`, ...; messages: `cp`, `pp`,
+    `border`) and by type."""
     found: dict[str, dict[str, int]] = {}
     for trace, ranks in programs(job):
         sent = known(trace.in_bytes)
@@ -34,3 +35,4 @@ def _groups(trace: Trace) -> Iterator[tuple[str, NDArray[np.bool_]]]:
     send = trace.kind == Kind.SEND
     yield "pp", send & (trace.stream == Stream.PIPELINE)
     yield "cp", send & (trace.stream == Stream.CONTEXT)
+    yield "border", send & (trace.stream == Stream.BORDER)

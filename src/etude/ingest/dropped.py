@@ -119,7 +119,7 @@ def _late_start(device: DeviceTrace, activity: Bool, calls: Bool) -> Iterator[Sa
         return
     first = rows[np.argmin(device.start_ns[rows])]
     call = np.flatnonzero(calls & (device.correlation == device.correlation[first]))[0]
-    delay = int(device.start_ns[first] - device.start_ns[call] - device.duration_ns[call])
+    delay = int(device.start_ns[first]) - int(device.start_ns[call]) - int(device.duration_ns[call])
     span = int((device.start_ns[rows] + device.duration_ns[rows]).max() - device.start_ns[call])
     if delay > max(LATE_NS, LATE * span):
         what = f"the device starts {delay / 1e6:,.0f} ms after its first launch"

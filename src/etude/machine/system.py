@@ -67,8 +67,17 @@ class OpCost:
     flop_efficiency: float = figure("fraction", "reachable part of the peak rate", 0.8)
     memory_efficiency: float = figure("fraction", "reachable part of the memory bandwidth", 0.9)
     traffic: float = figure("number", "bytes moved for each byte counted", 1.0)
-    depth_ns: float = figure("time", "latency of 1024 steps along the reduced dimension", 0.0, zero=True)
+    depth_ns: float = figure(
+        "time", "latency of 1024 steps along the reduced dimension, or along a row", 0.0, zero=True
+    )
     wave_ns: float = figure("time", "start and end of one wave of tiles", 0.0, zero=True)
+    tile_falloff: float = figure(
+        "number", "part of a core's time with the largest tile that grows as tiles shrink", 0.2, zero=True
+    )
+    split_ns: float = figure("time", "adding up a reduction that is split over cores", 3000.0, zero=True)
+    epilogue: float = figure(
+        "number", "part of the time to write a product's result that nothing hides", 0.0, zero=True
+    )
     row_ns: float = figure("time", "cost of a row of a normalisation or softmax", 0.0, zero=True)
     width_exponent: float = figure("number", "growth of the traffic with the row's width / 1024", 0.0, zero=True)
 

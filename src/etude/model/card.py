@@ -34,6 +34,7 @@ class ModelCard:
     heads: int = figure("count", "attention heads", 0, zero=True)
     experts: int = figure("count", "routed experts; 0: dense", 0, zero=True)
     vocab: int = figure("count", "rows of the embedding", 0, zero=True)
+    assumed: str = figure("text", "what of the shape was guessed, and from what", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

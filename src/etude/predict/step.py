@@ -25,18 +25,29 @@ class Prediction:
     """What was taken from the stack's recipe."""
 
     @property
+    def time_ns(self) -> int:
+        """Of all steps."""
+        plan = self.generated.plan
+        return self.simulated.makespan_ns + plan.steps * int(plan.step_overhead_ns)
+
+    @property
     def step_time_ns(self) -> int:
-        return self.simulated.makespan_ns + int(self.generated.plan.step_overhead_ns)
+        """Of a step, the mean where there are several."""
+        return round(self.time_ns / self.generated.plan.steps)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
-        return self.generated.tokens / self.generated.plan.gpus / (self.step_time_ns / 1e9)
+        return self.generated.tokens / self.generated.plan.gpus / (self.time_ns / 1e9)
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.generated.samples / (self.time_ns / 1e9)
 
     @property
     def mfu(self) -> float:
         """Products of the model (nothing twice) over what the devices could have done, dense 16-bit (or 32-bit)."""
         peak = self.system.device.peak(self.generated.plan.dtype)
-        return self.generated.model_flops / (self.step_time_ns / 1e9) / (peak * self.generated.plan.gpus)
+        return self.generated.model_flops / (self.time_ns / 1e9) / (peak * self.generated.plan.gpus)
 
     def summary(self) -> dict[str, Any]:
         figures = {
@@ -48,7 +59,21 @@ class Prediction:
             band = band_of(self.stack, kind_of(self.generated.model, self.stack))
             figures |= {"stack": self.stack.name, "error_band": band}
             figures |= {"assumed": list(self.assumed)} if self.assumed else {}
-        return self.generated.summary() | figures
+        return self.generated.summary() | figures | self.of_lengths()
+
+    def of_lengths(self) -> dict[str, Any]:
+        """Where samples have lengths: what comes out, what is padding, how uneven ranks are."""
+        dealt = self.generated.dealt
+        if dealt is None:
+            return {}
+        return {
+            "samples_per_s": self.samples_per_s,
+            "padding": dealt.padding,
+            "imbalance": dealt.imbalance(self.generated.pair_cost),
+            "steps": dealt.steps,
+            "samples": int(dealt.samples.sum()),
+            "samples_left": dealt.left,
+        }
 
 
 def grown(system: System, ranks: int) -> System:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.model.fold import fold
 from etude.model.job import Job
-from etude.model.schema import NODE, UNKNOWN
+from etude.model.schema import NODE, UNKNOWN, Kind
 from etude.synth.classes import classes_of, described, sizes
 from etude.synth.learned import COLUMNS, RARE, VERSION, Learned, Symbol
 from etude.synth.order import learned_role
@@ -80,8 +80,16 @@ def _whole(job: Job) -> Job:
         raise UsageError("has no nodes, so there is nothing to learn", where=job.name)
     if len(job) != job.world_size:
         raise UsageError(f"{len(job)} of {job.world_size} ranks are there, and all are needed", where=job.name)
-    if not job.groups.known.all():
-        raise UsageError("the members of a group are not known", where=job.name, hint="give a group file: --groups")
+    for rank in range(len(job)):
+        trace, base = job.traces[int(job.trace_of[rank])], int(job.group_start[rank])
+        called = np.unique(trace.group[(trace.kind == Kind.COLL) & (trace.group >= 0)])
+        for group in job.group_of[base + called].tolist():
+            if not job.groups.known[group]:
+                raise UsageError(
+                    f"the members of group `{job.groups.names[group]}` are not known",
+                    where=job.name,
+                    hint="give a group file: --groups",
+                )
     return job
 
 

@@ -95,6 +95,7 @@ def _program(job: Job, number: int, trace: Trace, words: dict[str, int]) -> Lear
     order, step = order[by_step], step[by_step]
     columns = [getattr(trace, name).astype(np.int64) for name in FIELDS[:-1]]
     what = np.stack([*columns, _optimizes(trace)], 1)[order]
+    what[what[:, 0] != Kind.COLL, FIELDS.index("group")] = -1  # a message needs its peer alone
     # Lanes that follow from the kind alone are not learned: they follow again.
     what[((trace.cpu != 1) & (trace.stream == UNKNOWN))[order], FIELDS.index("lane")] = -1
     _renumber(what, ("lane",))

@@ -36,6 +36,9 @@ def template_of(
         peers = [job.peer_of[job.peer_start[r] + own] - r for r, (_, own) in zip(ranks, slots, strict=True)]
         group_tables.append(np.stack(groups).astype(np.int64))
         peer_tables.append(np.stack(peers).astype(np.int64))
+    used = np.unique(np.concatenate([table.ravel() for table in group_tables]))
+    members = [members[g] for g in used.tolist()]
+    group_tables = [np.searchsorted(used, table) for table in group_tables]
     grows, axis = _growing(members, role_of, group_tables, [programs[role[0]] for role in roles])
     return Template(
         ranks=len(job),

@@ -15,7 +15,10 @@ def blocks(model: Model, local: Shard) -> list[Block]:
     first = replace(local, seq=model.encoder_seq or local.seq)
     kept = bytes_of(first.rows * model.hidden, local.dtype)
     both = kept + bytes_of(local.rows * model.hidden, local.dtype)
-    relative = model.relative_buckets * model.heads
+    relative = (
+        model.relative_buckets * model.heads,
+        model.relative_buckets * local.split(model.heads, "attention heads"),
+    )
     encode = tuple(layer(model, first, experts=False, causal=False))
     decode = tuple(decoder_layer(model, local, first))
     found = [Block("embedding", tuple(_with(embed(model, first), relative)), kept)]
@@ -28,16 +31,17 @@ def blocks(model: Model, local: Shard) -> list[Block]:
     return [*found, Block("head", tuple(head(model, local)), 0)]
 
 
-def _with(ops: list[Op], params: int) -> list[Op]:
-    """The relative position table of a stack of layers belongs to its first op."""
-    first = ops[0]
-    return [first.replace(params=first.params + params, local_params=first.local_params + params), *ops[1:]]
+def _with(ops: list[Op], relative: tuple[int, int]) -> list[Op]:
+    """The relative position table of a stack of layers (whole, and a rank's heads of it) belongs to its first op."""
+    first, (params, held) = ops[0], relative
+    return [first.replace(params=first.params + params, local_params=first.local_params + held), *ops[1:]]
 
 
-def _again(model: Model, local: Shard, relative: int) -> list[Op]:
+def _again(model: Model, local: Shard, relative: tuple[int, int]) -> list[Op]:
     """The decoder's own tokens; their embedding is the encoder's."""
-    ops = embed(model, local)
-    return [ops[0].replace(params=relative, local_params=relative), *ops[1:]]
+    first, *rest = embed(model, local)
+    bare = first.replace(params=0, local_params=0, tied_params=first.local_params)
+    return _with([bare, *rest], relative)
 
 
 def decoder_layer(model: Model, local: Shard, encoder: Shard) -> list[Op]:

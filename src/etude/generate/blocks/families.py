@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from etude.generate.blocks import encoder_decoder, recommend, transformer, vision
+from etude.generate.blocks import composed, encoder_decoder, recommend, transformer, vision
 from etude.generate.blocks.shard import Block, Shard
+from etude.generate.blocks.towers import with_towers
 from etude.generate.model.shape import Family, Model
 
 BLOCKS: Final[dict[Family, Callable[[Model, Shard], list[Block]]]] = {
@@ -17,9 +18,11 @@ BLOCKS: Final[dict[Family, Callable[[Model, Shard], list[Block]]]] = {
     Family.DIT: vision.dit,
     Family.CONVNET: vision.convnet,
     Family.DLRM: recommend.blocks,
+    Family.COMPOSED: composed.blocks,
 }
 
 
 def blocks_of(model: Model, local: Shard) -> list[Block]:
     """From first to last, figures of one rank and one micro-batch."""
-    return BLOCKS[model.family](model, local)
+    found = BLOCKS[model.family](model, local)
+    return with_towers(model, local, found) if model.towers else found

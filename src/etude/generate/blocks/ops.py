@@ -65,6 +65,8 @@ class Stream(IntEnum):
     """Parameters of sharded data parallelism."""
     REDUCE = 18
     """Gradients."""
+    BORDER = 19
+    """Activations between sections."""
     MEMORY = 20
 
 
@@ -112,8 +114,20 @@ class Op:
     """Parameters of the whole model that live here."""
     local_params: int = 0
     """Those of one rank."""
+    tied_params: int = 0
+    """Weights of the embedding that it uses: `local_params` too on a rank that does not hold the embedding itself."""
+    copied_params: int = 0
+    """Of a layer that is split over tensor-parallel ranks, what each of them has whole: the bias after a sum."""
+    summed: tuple[str, int] = ("", 0)
+    """(group slot, weights) of which each rank of the group makes a part of the gradient, however tokens lie."""
     expert: bool = False
     """Replicated over the data-parallel ranks of an expert, not over all."""
+    frozen: bool = False
+    """Its weights are not trained: no gradient, no optimizer."""
+    split: str = ""
+    """How tensor-parallel ranks share the weight of a product: by its inputs (`in`) or outputs (`out`), if at all."""
+    ways: int = 1
+    """Ranks that share it."""
     saved_bytes: int = 0
     """Kept from the forward to the backward pass."""
     temp_bytes: int = 0

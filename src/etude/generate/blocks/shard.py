@@ -25,6 +25,8 @@ class Shard:
     etp: int = 1
     dtype: str = "bf16"
     gemm_dtype: str = "bf16"
+    dispatch_dtype: str = ""
+    """In which tokens go to their experts, and gradients to where experts are; empty: as activations."""
     flash: bool = True
     chunks: int = 1
     """Pieces that a split layer and its collective are cut into, so that they overlap."""
@@ -43,6 +45,10 @@ class Shard:
     def rows(self) -> int:
         """Tokens that a rank has between split layers."""
         return self.tokens // self.tp if self.sp else self.tokens
+
+    @property
+    def sent_dtype(self) -> str:
+        return self.dispatch_dtype or self.dtype
 
     def split(self, count: int, what: str) -> int:
         """A count's part on a tensor-parallel rank."""
@@ -63,13 +69,21 @@ class Block:
     ops: tuple[Op, ...]
     out_bytes: int
     """What goes to the next stage after it."""
+    last: bool = False
+    """Goes with the head, wherever that is: no stage ends before it."""
 
     @property
     def params(self) -> int:
         return sum(op.params for op in self.ops)
 
-    def local_params(self, *, expert: bool) -> int:
-        return sum(op.local_params for op in self.ops if op.expert == expert)
+    def local_params(self, *, expert: bool, trained: bool = False) -> int:
+        """Parameters of one rank; `trained`: those alone that get gradients."""
+        return sum(op.local_params for op in self.ops if op.expert == expert and not (trained and op.frozen))
+
+    @property
+    def goes_back(self) -> bool:
+        """Is there anything to do for it in a backward pass?"""
+        return any(op.backward for op in self.ops)
 
     @property
     def cast_params(self) -> int:
@@ -78,7 +92,7 @@ class Block:
 
 
 def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[Op]:
-    """To 8 bits, both layouts; on the way back the gradient."""
+    """To 8 bits, both layouts."""
     if local.gemm_dtype == local.dtype:
         return []
     w = work.elementwise(elements, dtype=local.dtype)
@@ -86,7 +100,8 @@ def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[
     return [one]
 
 
-def _uncast(local: Shard, elements: int, part: str, *, load: bool = False) -> tuple[Op, ...]:
+def uncast(local: Shard, elements: int, part: str, *, load: bool = False) -> tuple[Op, ...]:
+    """The same of a gradient on its way back."""
     return tuple(op.replace(phase=Phase.INPUT) for op in cast(local, elements, part, load=load))
 
 
@@ -121,7 +136,7 @@ def plain(
         saved_bytes=bytes_of(batch * m * k, local.gemm_dtype),
         grad_bytes=local.grad_bytes,
     )
-    one = one.replace(backward=(*_uncast(local, batch * m * n, part, load=load), *one.backward))
+    one = one.replace(backward=(*uncast(local, batch * m * n, part, load=load), *one.backward))
     return [*cast(local, batch * m * k, part, load=load), one]
 
 
@@ -129,14 +144,15 @@ def pieces(total: int, parts: int) -> list[int]:
     return [total * (i + 1) // parts - total * i // parts for i in range(parts)]
 
 
-def column(local: Shard, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
-    """A linear layer split by its outputs: the input is gathered before, its gradient reduced after."""
-    tokens = tokens or local.tokens
-    held = -(-params // local.tp)
+def column(local: Shard, k: int, n: int, part: str, *, params: int, held: int = -1) -> list[Op]:
+    """A linear layer split by its outputs: the input is gathered before, its gradient reduced after. `held`: weights
+    of a rank where they are not its even part."""
+    tokens = local.tokens
+    held = -(-params // local.tp) if held < 0 else held
     made = plain(local, tokens, k, n, part, params=params, local_params=held)
     if local.tp == 1:
         return made
-    one = made[-1]
+    one = made[-1].replace(split="out", ways=local.tp)
     gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
     *casts, _, wgrad = one.backward
     if not local.sp:
@@ -193,17 +209,19 @@ def _all_reduce(local: Shard, full: int, part: str) -> Op:
     return collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)
 
 
-def row(local: Shard, k: int, n: int, part: str, *, params: int, tokens: int = 0) -> list[Op]:
-    """A linear layer split by its inputs: partial sums are reduced after, their gradient gathered before."""
-    tokens = tokens or local.tokens
-    held = -(-params // local.tp)
+def row(local: Shard, k: int, n: int, part: str, *, params: int, bias: bool = False) -> list[Op]:
+    """A linear layer split by its inputs: partial sums are reduced after, their gradient gathered before. A bias comes
+    after the sum, so each rank has it whole; it is one of the `params`."""
+    tokens, whole = local.tokens, n if bias else 0
+    held = -(-(params - whole) // local.tp) + whole
     made = plain(local, tokens, k, n, part, params=params, local_params=held)
+    made[-1] = made[-1].replace(copied_params=whole)
     if local.tp == 1:
         return made
-    one, full = made[-1], bytes_of(tokens * n, local.dtype)
+    one, full = made[-1].replace(split="in", ways=local.tp), bytes_of(tokens * n, local.dtype)
     if not local.sp:
         if local.chunks == 1:
-            return [*made, _all_reduce(local, full, part)]
+            return [*made[:-1], one, _all_reduce(local, full, part)]
         *first, product, reduction = _reduced(local, tokens, k, n, part, Phase.FORWARD)
         return [*made[:-1], *first, _piece(product, one, True), reduction.replace(backward=one.backward)]
     wgrad = one.backward[-1]
@@ -218,7 +236,7 @@ def row(local: Shard, k: int, n: int, part: str, *, params: int, tokens: int = 0
         gathers.append(_gather(local, cut, part, key, Phase.INPUT))
         waits = (key,) if key else ()
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, waits=waits, calls=float(i == last)))
-    casts = list(_uncast(local, tokens * n // local.tp, part))
+    casts = list(uncast(local, tokens * n // local.tp, part))
     forward[-1] = forward[-1].replace(backward=(*casts, *gathers, *back, wgrad))
     return [*made[:-1], *forward]
 
@@ -227,4 +245,11 @@ def _piece(op: Op, whole: Op, last: bool) -> Op:
     """A piece of a layer; the last one stands for its parameters and what it keeps."""
     if not last:
         return op.replace(calls=0.0)
-    return op.replace(params=whole.params, local_params=whole.local_params, saved_bytes=whole.saved_bytes)
+    return op.replace(
+        params=whole.params,
+        local_params=whole.local_params,
+        copied_params=whole.copied_params,
+        saved_bytes=whole.saved_bytes,
+        split=whole.split,
+        ways=whole.ways,
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work
 from etude.errors import UsageError
@@ -22,23 +24,33 @@ from etude.generate.blocks.ops import (
     pointwise,
     shapes,
 )
-from etude.generate.blocks.shard import Block, Shard, column, plain, row
-from etude.generate.model.shape import Family, Model, Positions
+from etude.generate.blocks.recurrent import mixer as recurrent_mixer
+from etude.generate.blocks.shard import Block, Shard, cast, column, plain, row, uncast
+from etude.generate.blocks.sparse import indexer
+from etude.generate.model.shape import Family, Feed, Mixer, Model, Positions
 from etude.model.schema import Collective
 
 
 def blocks(model: Model, local: Shard) -> list[Block]:
     """The model from first to last, figures of one rank and one micro-batch. Alike layers share their ops."""
     out = bytes_of(local.rows * model.hidden, local.dtype)
-    made: dict[tuple[bool, int], tuple[Op, ...]] = {}
+    made: dict[tuple[Mixer, Feed, int], tuple[Op, ...]] = {}
     found = [Block("embedding", tuple(embed(model, local)), out)]
     causal = model.family != Family.ENCODER
     for i in range(model.layers):
-        key = model.has_experts(i), model.window_of(i)
+        key = model.mixer_of(i), model.feed_of(i), model.window_of(i)
         if key not in made:
-            made[key] = tuple(layer(model, local, experts=key[0], window=key[1], causal=causal))
+            mixer, feed, window = key
+            if mixer != Mixer.ATTENTION or feed == Feed.NONE:
+                made[key] = tuple(hybrid_layer(model, local, mixer, feed))
+            else:
+                ops = layer(model, local, experts=feed == Feed.EXPERTS, window=window, causal=causal)
+                made[key] = tuple(ops)
         found.append(Block(f"layers.{i}", made[key], out))
     found.append(Block("head", tuple(head(model, local)), 0))
+    if model.predict_layers:
+        deeper = tuple(predict_layer(model, local))
+        found += [Block(f"predict.{i}", deeper, 0, last=True) for i in range(model.predict_layers)]
     return found
 
 
@@ -87,6 +99,23 @@ def embed(model: Model, local: Shard) -> list[Op]:
     return ops
 
 
+def predict_layer(model: Model, local: Shard) -> list[Op]:
+    """Multi-token prediction: what the model made of a token, joined with the embedding of the next one, goes through
+    a layer more and the same head. Embedding and head are the model's own."""
+    h, full = model.hidden, bytes_of(local.tokens * model.hidden, local.dtype)
+    table, *rest = embed(model.replace(positions=Positions.NONE, token_types=0, embedding_norm=False), local)
+    ops = [table.replace(params=0, local_params=0, tied_params=table.local_params), *rest]
+    ops += [normed(model, local, "token_norm"), normed(model, local, "hidden_norm")]
+    ops += column(local, 2 * h, local.split(h, "columns"), "join", params=2 * h * h)
+    if local.tp > 1:  # columns are gathered, of which with sequence parallelism each rank goes on with its tokens
+        gather = collective(Collective.ALL_GATHER, "tp", local.tp, full, "join", Stream.TENSOR, dtype=local.dtype)
+        ops.append(gather.replace(backward=(gather.replace(phase=Phase.INPUT),)) if local.sp else gather)
+    final = model.layers - 1
+    ops += layer(model, local, experts=model.has_experts(final), window=model.window_of(final))
+    shared = [op.replace(params=0, local_params=0, tied_params=0) for op in _logits(model, local)]
+    return [*ops, normed(model, local, "norm"), *shared, *loss(model, local, vocab_of(model, local))]
+
+
 def layer(model: Model, local: Shard, *, experts: bool, window: int = 0, causal: bool = True) -> list[Op]:
     """Attention and feed-forward, one after the other also where a model adds both to the same residual."""
     residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
@@ -100,6 +129,21 @@ def layer(model: Model, local: Shard, *, experts: bool, window: int = 0, causal:
     return [*ops, residual]
 
 
+def hybrid_layer(model: Model, local: Shard, mixer: Mixer, feed: Feed) -> list[Op]:
+    """A layer with a state instead of keys, or with one of its two halves alone."""
+    residual = add(local.rows * model.hidden, "residual", dtype=local.dtype, backward=True)
+    ops: list[Op] = []
+    if mixer == Mixer.ATTENTION:
+        attend = latent_attention if model.kv_rank else self_attention
+        ops += [normed(model, local, "attention_norm"), *attend(model, local), residual]
+    elif mixer != Mixer.NONE:
+        ops += [normed(model, local, "mixer_norm"), *recurrent_mixer(model, local, mixer), residual]
+    if feed != Feed.NONE:
+        inner = mixture(model, local) if feed == Feed.EXPERTS else feed_forward(model, local)
+        ops += [normed(model, local, "ffn_norm"), *inner, residual]
+    return ops
+
+
 def self_attention(
     model: Model, local: Shard, *, window: int = 0, causal: bool = True, part: str = "attention"
 ) -> list[Op]:
@@ -108,15 +152,19 @@ def self_attention(
     kv = max(model.kv // local.tp, 1)
     if model.kv % local.tp and local.tp % model.kv:
         raise UsageError(f"{model.kv} heads of keys and values fit no {local.tp} tensor-parallel ranks")
-    out = (heads + 2 * kv) * d
-    wide = (model.heads + 2 * model.kv) * d
-    bias = model.bias or model.qkv_bias
-    ops = column(local, h, out, f"{part}.qkv", params=h * wide + (wide if bias else 0))
+    gate = model.gated_attention
+    out = (heads + gate * heads + 2 * kv) * d
+    wide = (model.heads + gate * model.heads + 2 * model.kv) * d
+    each = h + 1 if model.bias or model.qkv_bias else h
+    ops = column(local, h, out, f"{part}.qkv", params=each * wide, held=each * out)
+    if local.tp > model.kv:  # some ranks have the same head of keys and values, and each its part of the gradient
+        ops = [op.replace(summed=(f"kv{local.tp // model.kv}", each * 2 * kv * d)) if op.params else op for op in ops]
     if model.qk_norm:
         params = (model.heads + model.kv) * d if model.qk_norm_wide else 2 * d
         held = (heads + kv) * d if model.qk_norm_wide else params
         one = norm(local.tokens * (heads + kv), d, f"{part}.qk_norm", dtype=local.dtype, kind=model.norm, params=params)
-        ops.append(one.replace(local_params=held, unit=""))
+        one = one.replace(local_params=held, unit="")
+        ops.append(one if model.qk_norm_wide else one.replace(summed=("tp", params)))  # each rank has its own heads
     if model.positions == Positions.ROTARY:
         turned = local.tokens * (heads + kv) * d
         ops.append(pointwise(turned, f"{part}.rotary", dtype=local.dtype))
@@ -134,9 +182,11 @@ def self_attention(
     inner = core(local, shape, f"{part}.core")
     if model.sinks:
         inner[-1] = inner[-1].replace(params=model.heads, local_params=heads)
+    if gate:
+        inner.append(activation(local.tokens * heads * d, f"{part}.gate", gated=True, dtype=local.dtype))
     size = model.heads * d
-    params = size * h + (h if model.bias or model.out_bias else 0)
-    return [*ops, *inner, *row(local, heads * d, h, f"{part}.out", params=params)]
+    bias = model.bias or model.out_bias
+    return [*ops, *inner, *row(local, heads * d, h, f"{part}.out", params=size * h + bias * h, bias=bias)]
 
 
 def latent_attention(model: Model, local: Shard, *, window: int = 0, causal: bool = True) -> list[Op]:
@@ -158,7 +208,7 @@ def latent_attention(model: Model, local: Shard, *, window: int = 0, causal: boo
     ops.append(_rank_norm(local, rank, "attention.kv_norm", model))
     wide = model.nope_size + model.value_size
     ops += column(local, rank, heads * wide, "attention.kv_up", params=rank * model.heads * wide)
-    ops.append(pointwise(local.tokens * (heads + 1) * model.rope_size, "attention.rotary", dtype=local.dtype))
+    ops += _rotary_key(model, local)
     shape = Heads(
         samples=local.samples,
         queries=local.seq,
@@ -170,8 +220,25 @@ def latent_attention(model: Model, local: Shard, *, window: int = 0, causal: boo
         causal=causal,
         window=window,
     )
+    if model.index_top:
+        ops += indexer(model, local, shape.pairs)
+        shape = replace(shape, window=model.index_top)  # a query sees as many keys as of a window
     ops += core(local, shape, "attention.core")
     return ops + row(local, heads * model.value_size, h, "attention.out", params=model.heads * model.value_size * h)
+
+
+def _rotary_key(model: Model, local: Shard) -> list[Op]:
+    """The rotary key of a token is the same for all heads: gathered where tokens are spread, its gradient the sum over
+    the ranks' heads."""
+    heads, part = model.heads // local.tp, "attention.rotary"
+    turn = pointwise(local.tokens * (heads + 1) * model.rope_size, part, dtype=local.dtype)
+    full = bytes_of(local.tokens * model.rope_size, local.dtype)
+    if local.sp:
+        return [*exchanged(Collective.ALL_GATHER, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype), turn]
+    if local.tp > 1:
+        total = collective(Collective.ALL_REDUCE, "tp", local.tp, full, part, Stream.TENSOR, dtype=local.dtype)
+        turn = turn.replace(backward=(*turn.backward, total.replace(phase=Phase.INPUT)))
+    return [turn]
 
 
 def _rank_norm(local: Shard, size: int, part: str, model: Model) -> Op:
@@ -185,7 +252,7 @@ def feed_forward(model: Model, local: Shard, *, ffn: int = 0, part: str = "ffn",
     h = model.hidden
     ops = column(local, h, ways * mine, f"{part}.up", params=ways * ffn * h + (ways * ffn if bias else 0))
     ops.append(activation(local.tokens * mine, f"{part}.activation", gated=model.gated, dtype=local.dtype))
-    return ops + row(local, mine, h, f"{part}.down", params=ffn * h + (h if bias else 0))
+    return ops + row(local, mine, h, f"{part}.down", params=ffn * h + bias * h, bias=bias)
 
 
 def mixture(model: Model, local: Shard) -> list[Op]:
@@ -202,20 +269,21 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     ops = plain(_unquantised(local), local.rows, h, e, "experts.router", params=params)
     ops.append(_gate(local, e))
     sent = local.rows * model.top_k
-    size = bytes_of(sent * h, local.dtype)
-    ops.append(permute(sent * h, "experts.dispatch", dtype=local.dtype))
-    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.dispatch", Stream.EXPERT, dtype=local.dtype)
-    ops += exchanged(
-        Collective.ALL_GATHER, "etp", local.etp, size * local.etp, "experts.dispatch", Stream.EXPERT, dtype=local.dtype
-    )
+    # Cast before it is sent, or where it arrives.
+    early = local.ep * local.etp > 1 and local.sent_dtype != local.dtype
+    there, back = local.sent_dtype if early else local.dtype, local.dtype
+    ops += cast(local, local.rows * h, "experts.dispatch") if early else []
+    ops.append(_permuted(sent * h, "experts.dispatch", there, back))
+    ops += _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, sent * h, "experts.dispatch", (there, back))
+    ops += _exchanged(Collective.ALL_GATHER, "etp", local.etp, sent * local.etp * h, "experts.dispatch", (there, back))
     # What comes in is ordered by the rank that sent it, and the experts want their own together.
-    sort = permute(sent * local.etp * h, "experts.sort", dtype=local.dtype) if local.ep > 1 and mine > 1 else None
-    ops += [sort] if sort else []
+    sorts = local.ep > 1 and mine > 1
+    ops += [_permuted(sent * local.etp * h, "experts.sort", there, back)] if sorts else []
     rows = -(-sent * local.etp // mine)
     # One call for all experts, which then issues products, and in 8 bits casts, expert by expert.
     calls = 1.0 + mine * (CALLS_OF_8_BITS if local.gemm_dtype != local.dtype else CALLS_OF_16_BITS)
     up, down = ways * ffn * h + model.expert_bias * ways * ffn, ffn * h + model.expert_bias * h
-    ops += plain(
+    into = plain(
         local,
         rows,
         h,
@@ -228,8 +296,9 @@ def mixture(model: Model, local: Shard) -> list[Op]:
         calls=calls,
         local_params=mine * up // local.etp,
     )
+    ops += into[-1:] if early else into
     ops.append(activation(rows * mine * held, "experts.activation", gated=model.gated, dtype=local.dtype, load=True))
-    ops += plain(
+    out = plain(
         local,
         rows,
         held,
@@ -242,24 +311,33 @@ def mixture(model: Model, local: Shard) -> list[Op]:
         calls=calls,
         local_params=mine * down // local.etp,
     )
-    ops += [sort] if sort else []
-    ops += exchanged(
-        Collective.REDUCE_SCATTER,
-        "etp",
-        local.etp,
-        size * local.etp,
-        "experts.combine",
-        Stream.EXPERT,
-        dtype=local.dtype,
+    out[-1] = out[-1].replace(backward=out[-1].backward[-2:]) if early else out[-1]
+    ops += out
+    ops += [_permuted(sent * local.etp * h, "experts.sort", back, there)] if sorts else []
+    ops += _exchanged(
+        Collective.REDUCE_SCATTER, "etp", local.etp, sent * local.etp * h, "experts.combine", (back, there)
     )
-    ops += exchanged(Collective.ALL_TO_ALL, "ep", local.ep, size, "experts.combine", Stream.EXPERT, dtype=local.dtype)
-    ops.append(permute(sent * h, "experts.combine", dtype=local.dtype))
+    ops += _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, sent * h, "experts.combine", (back, there))
+    last = _permuted(sent * h, "experts.combine", back, back)
+    casts = uncast(local, sent * h, "experts.combine") if early else ()
+    ops.append(last.replace(backward=(*last.backward, *casts)))
     if model.shared_ffn:
         ops += feed_forward(model, local, ffn=model.shared_ffn, part="shared", bias=False)
         if model.shared_gate:
             ops += plain(local, local.rows, h, 1, "shared.gate", params=h)
         ops.append(add(local.rows * h, "shared.sum", dtype=local.dtype))
     return ops
+
+
+def _permuted(elements: int, part: str, there: str, back: str) -> Op:
+    """Rows in another order, in one data type forward and another backward."""
+    return permute(elements, part, dtype=there).replace(backward=permute(elements, part, dtype=back).backward)
+
+
+def _exchanged(kind: Collective, group: str, size: int, elements: int, part: str, dtypes: tuple[str, str]) -> list[Op]:
+    """The same of an exchange: tokens go out in 8 bits and come back, as sums, in 16; so do gradients."""
+    one, other = (exchanged(kind, group, size, bytes_of(elements, d), part, Stream.EXPERT, dtype=d) for d in dtypes)
+    return [op.replace(backward=twin.backward) for op, twin in zip(one, other, strict=True)]
 
 
 CALLS_OF_ROUTER = 8.0
@@ -287,23 +365,27 @@ def _gate(local: Shard, experts: int) -> Op:
 
 
 def head(model: Model, local: Shard) -> list[Op]:
-    """Norm, logits, loss. A tied head has no parameters of its own."""
+    """Norm, logits, loss. A tied head has no parameters of its own; what it holds of the embedding's, the layout of
+    stages decides."""
     ops = [normed(model, local, "norm")] if model.final_norm else []
     if model.pooler:
         size = model.hidden * model.hidden + model.hidden
         ops += plain(local, local.samples, model.hidden, model.hidden, "pooler", params=size)
-    rows = vocab_of(model, local)
-    params = (0 if model.tied else model.vocab * model.hidden) + model.head_bias * model.vocab
-    wide = column(_unquantised(local), model.hidden, rows, "logits", params=params)
+    return [*ops, *_logits(model, local), *loss(model, local, vocab_of(model, local))]
+
+
+def _logits(model: Model, local: Shard) -> list[Op]:
+    rows, bias = vocab_of(model, local), int(model.head_bias)
+    table = 0 if model.tied else model.hidden
+    params = model.vocab * (table + bias)
+    wide = column(_unquantised(local), model.hidden, rows, "logits", params=params, held=rows * (table + bias))
     if model.tied:
-        wide[-1] = wide[-1].replace(local_params=model.head_bias * rows)
-    return [*ops, *wide, *loss(model, local, rows)]
+        wide[-1] = wide[-1].replace(tied_params=rows * model.hidden)
+    return wide
 
 
 def _unquantised(local: Shard) -> Shard:
     """Logits and routers stay in 16 bits in 8-bit training, and in one piece."""
-    from dataclasses import replace
-
     return replace(local, gemm_dtype=local.dtype, chunks=1)
 
 

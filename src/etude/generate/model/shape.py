@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
+from etude.generate.model.parts import Piece, TokenStream, Tower
 
 
 class Family(StrEnum):
@@ -21,6 +22,29 @@ class Family(StrEnum):
     DIT = "dit"
     DLRM = "dlrm"
     CONVNET = "convnet"
+    COMPOSED = "composed"
+
+
+class Mixer(StrEnum):
+    """What mixes tokens in a layer, by its letter in `mixers`."""
+
+    ATTENTION = "a"
+    MAMBA = "m"
+    MAMBA2 = "s"
+    DELTA = "d"
+    NONE = "-"
+
+    @property
+    def word(self) -> str:
+        return {"a": "attention", "m": "mamba", "s": "mamba2", "d": "gated_delta", "-": "none"}[self.value]
+
+
+class Feed(StrEnum):
+    """What follows in a layer, by its letter in `feeds`."""
+
+    DENSE = "f"
+    EXPERTS = "e"
+    NONE = "-"
 
 
 class Norm(StrEnum):
@@ -88,6 +112,30 @@ class Model:
     router_bias: bool = figure("flag", "the router has a correction bias for each expert", False)
     dense_layers: int = figure("count", "leading layers without experts", 0, zero=True)
     moe_every: int = figure("count", "every n-th layer has experts", 1)
+    predict_layers: int = figure("count", "layers that predict further tokens (multi-token prediction)", 0, zero=True)
+    # layers of several kinds, with a state instead of keys
+    mixers: str = figure(
+        "text",
+        "what mixes tokens, by layer, over again: a attention, m Mamba, s Mamba-2, d gated delta, - none",
+        "a",
+    )
+    feeds: str = figure("text", "what follows, likewise: f dense, e experts, -; default: as `experts` says", "")
+    state: int = figure("count", "size of a state; of the keys of a delta rule", 0, zero=True)
+    ssm_heads: int = figure("count", "heads of the state (of Mamba: its channels)", 0, zero=True)
+    ssm_head_size: int = figure("count", "width of such a head", 1)
+    ssm_groups: int = figure("count", "groups of the state's inputs; heads of keys of a delta rule", 1)
+    ssm_rank: int = figure("count", "rank of Mamba's step sizes", 0, zero=True)
+    ssm_bias: bool = figure("flag", "projections into and out of the state have biases", False)
+    ssm_norm: bool = figure("flag", "Mamba's step sizes and inputs are normalised", False)
+    conv: int = figure("count", "tokens that the short convolution before a state spans", 4)
+    conv_bias: bool = figure("flag", "that convolution has a bias", True)
+    gated_attention: bool = figure(
+        "flag", "what attention gives is multiplied by a gate, as wide as its queries", False
+    )
+    # sparse attention: an indexer picks the keys
+    index_heads: int = figure("count", "heads of the indexer", 0, zero=True)
+    index_size: int = figure("count", "width of such a head", 0, zero=True)
+    index_top: int = figure("count", "keys that it picks for a query", 0, zero=True)
     # encoder of an encoder-decoder
     encoder_layers: int = figure("count", "layers of the encoder", 0, zero=True)
     encoder_seq: int = figure("count", "sequence of the encoder; 0: as the decoder's", 0, zero=True)
@@ -107,12 +155,19 @@ class Model:
     dense_features: int = figure("count", "numeric features", 0, zero=True)
     bottom: tuple[int, ...] = figure("list", "widths of the bottom MLP", (), of=int)
     top: tuple[int, ...] = figure("list", "widths of the top MLP", (), of=int)
+    # composed of parts; towers beside a decoder
+    streams: tuple[TokenStream, ...] = figure(
+        "list", "what goes through the parts; the first follows the plan", (), of=TokenStream
+    )
+    blocks: tuple[Piece, ...] = figure("list", "parts from first to last", (), of=Piece)
+    towers: tuple[Tower, ...] = figure("list", "networks of images or sounds beside a decoder", (), of=Tower)
     params: str = figure("text", "parameters as published, for the test that counts them", "")
     source: str = figure("text", "where the shape comes from", "")
+    assumed: str = figure("text", "what of the shape was guessed, and from what", "")
 
     def __post_init__(self) -> None:
         for name in _NEEDED[self.family]:
-            if not getattr(self, name):
+            if not getattr(self, name) and not (name in _HALVES and self._lacks(_HALVES[name])):
                 raise ClusterError(f"a model of family `{self.family}` needs `{name}`")
         if self.heads and not self.head_size and self.hidden % self.heads:
             raise ClusterError(f"hidden {self.hidden} is not a multiple of {self.heads} heads", hint="say head_size")
@@ -120,6 +175,12 @@ class Model:
             raise ClusterError(f"{self.heads} heads are not a multiple of {self.kv} heads of keys and values")
         if self.norms not in (1, 2, 4):
             raise ClusterError(f"a layer has no {self.norms} norms", hint="norms: 1, 2 or 4")
+        for name, letters in (("mixers", Mixer), ("feeds", Feed)):
+            wrong = set(getattr(self, name)) - {str(one) for one in letters}
+            if wrong:
+                raise ClusterError(f"{name}: `{min(wrong)}`", hint=f"letters: {', '.join(letters)}")
+        if set(self.mixers) & {"m", "s", "d"} and not (self.state and self.ssm_heads):
+            raise ClusterError("layers with a state need `state` and `ssm_heads`")
         if self.experts and not 0 < self.top_k <= self.experts:
             raise ClusterError(f"top_k {self.top_k} of {self.experts} experts", hint="top_k: 2")
 
@@ -132,6 +193,19 @@ class Model:
     def head(self) -> int:
         """Width of a head."""
         return self.head_size or self.hidden // self.heads
+
+    def _lacks(self, half: Mixer | Feed) -> bool:
+        """No layer of a decoder has attention, or feed-forward."""
+        letters = self.mixers if isinstance(half, Mixer) else self.feeds
+        return self.family == Family.DECODER and bool(letters) and str(half) not in letters
+
+    def mixer_of(self, layer: int) -> Mixer:
+        return Mixer(self.mixers[layer % len(self.mixers)])
+
+    def feed_of(self, layer: int) -> Feed:
+        if self.feeds:
+            return Feed(self.feeds[layer % len(self.feeds)])
+        return Feed.EXPERTS if self.has_experts(layer) else Feed.DENSE
 
     def has_experts(self, layer: int) -> bool:
         return bool(self.experts) and layer >= self.dense_layers and (layer + 1) % self.moe_every == 0
@@ -151,6 +225,7 @@ class Model:
             raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
 
 
+_HALVES: Final[dict[str, Mixer | Feed]] = {"heads": Mixer.ATTENTION, "ffn": Feed.DENSE}
 _TRANSFORMER = ("layers", "hidden", "heads", "ffn")
 _NEEDED = {
     Family.DECODER: (*_TRANSFORMER, "vocab"),
@@ -160,4 +235,5 @@ _NEEDED = {
     Family.DIT: (*_TRANSFORMER, "image", "patch"),
     Family.DLRM: ("tables", "table_rows", "table_width", "dense_features", "bottom", "top"),
     Family.CONVNET: ("depths", "image", "classes"),
+    Family.COMPOSED: ("streams", "blocks"),
 }

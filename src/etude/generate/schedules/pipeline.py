@@ -7,7 +7,7 @@ forward, and either one whole backward or a backward for the input and one for t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any
 
@@ -84,6 +84,17 @@ class PipelineSchedule:
     def splits_backward(self) -> bool:
         """Does it need the backward in two parts?"""
         return bool((self.action == Action.WEIGHT).any())
+
+    def back_to(self, first: int) -> PipelineSchedule:
+        """The same without the backward passes of the stages before `first`, which have nothing to do in them."""
+        if not first:
+            return self
+        kept = (self.action == Action.FORWARD) | (self.stage >= first)
+        start = np.concatenate([[0], np.cumsum(kept)])[self.start].astype(np.int64)
+        # A pair of which one is gone is no pair: the next action kept is not the next one that there was.
+        paired = self.paired & np.roll(kept, -1)
+        columns = {name: getattr(self, name)[kept] for name in ("action", "stage", "micro_batch")}
+        return replace(self, start=start, paired=paired[kept], **columns)
 
     def order(self, rank: int) -> list[str]:
         """One rank's actions in words: `0F0`, `1B0` (stage, action, micro-batch); for looking."""

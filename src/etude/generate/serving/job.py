@@ -16,6 +16,7 @@ import numpy as np
 from etude.config import key_of
 from etude.errors import UsageError
 from etude.generate.blocks.ops import Op, bytes_of
+from etude.generate.blocks.towers import tower_blocks
 from etude.generate.model.shape import Family, Model
 from etude.generate.plan import Plan
 from etude.generate.ranks import Grid, bind, job_of
@@ -74,6 +75,7 @@ class ServedJob:
             "preemptions": sum(b.stopped for instance in self.instances for b in instance.batches),
             "weights_bytes": self.weights_bytes,
             "kv_peak_bytes": self.kv_bytes,
+            **({"assumed": self.model.assumed} if self.model.assumed else {}),
         }
 
 
@@ -96,7 +98,7 @@ def serve(
     given = tuple(
         requests or [Request(serving.prefill, serving.decode + 1)] * (serving.batch * _readers(plan, serving))
     )
-    per_layer = served[0].kv_bytes * -(-model.layers // plan.pp)
+    per_layer = _token_bytes(served[0], plan)
     room = BatchLimits(
         max_batch=serving.max_batch or 1 << 30,
         token_budget=serving.token_budget or 1 << 40,
@@ -124,19 +126,21 @@ def serve(
     about = {"model": model.name, "serving": "yes"}
     job = job_of(name or f"{model.name}-serve", traces, program, bind(grid, slots, program), about)
     tokens = max((p.tokens for instance in instances for b in instance.batches for p in b.passes), default=1)
-    token = sum(s.kv_bytes * -(-s.model.layers // plan.pp) for s in served)
+    token = sum(_token_bytes(s, plan) for s in served)
+    sequences = max((len(p.spans) for instance in instances for b in instance.batches for p in b.passes), default=0)
+    states = sequences * sum(max(map(s.state_bytes, stage_layers(s.model.layers, plan.pp))) for s in served)
     held = max(sum(b.kv_tokens for b in instance.batches) for instance in instances)
     return ServedJob(
         model=model,
         plan=plan,
         job=job,
-        params=sum(b.params for b in [*served[0].layers(1), served[0].head(1, 1)]),
+        params=sum(b.params for b in [*served[0].layers(1), served[0].head(1, 1), *tower_blocks(model, local)]),
         instances=tuple(instances),
         requests=given,
         timed=device is not None,
         weights_bytes=sum(_weights(s, plan) for s in served),
         token_bytes=token,
-        kv_bytes=held * token,
+        kv_bytes=held * token + states,
         working_bytes=_working(served[0], tokens),
         served=served[0],
     )
@@ -155,12 +159,20 @@ def check_serving_memory(found: ServedJob, limit_bytes: int) -> None:
     )
 
 
+def _token_bytes(served: Served, plan: Plan) -> int:
+    """Keys and values of a token on the rank that has most of them."""
+    return served.kv_bytes * max(map(served.kv_layers, stage_layers(served.model.layers, plan.pp)))
+
+
 def _weights(served: Served, plan: Plan) -> int:
-    """Of the rank that has most: layers of a stage, the embedding or the head with them."""
+    """Of the rank that has most: layers of a stage, the embedding or the head with them, towers on the first."""
     found = []
     for layers in stage_layers(served.model.layers, plan.pp):
         blocks = Passes(served, Book(), layers).blocks(Pass((), 1))
+        blocks += tower_blocks(served.model, served.local) if not layers.start else []
         params = sum(b.local_params(expert=e) for b in blocks for e in (False, True))
+        if layers.start:  # a tied head has a copy where the embedding is elsewhere
+            params += sum(op.tied_params for b in blocks for op in b.ops)
         found.append(bytes_of(params, served.local.gemm_dtype))
     return max(found)
 
@@ -168,7 +180,8 @@ def _weights(served: Served, plan: Plan) -> int:
 def _working(served: Served, tokens: int) -> int:
     """Activations of a pass: the residual stream twice, and the widest thing that a layer makes."""
     m, local = served.model, served.local
-    wide = max((2 if m.gated else 1) * m.ffn, (m.heads + 2 * m.kv) * m.head) // local.tp
+    wide = max((2 if m.gated else 1) * m.ffn, (m.heads + 2 * m.kv) * m.head if m.heads else 0) // local.tp
+    wide = max(wide, 2 * m.ssm_heads * m.ssm_head_size // local.tp)
     return bytes_of(served.padded(tokens) * (2 * m.hidden + wide), local.dtype)
 
 
@@ -229,9 +242,10 @@ def _timer(served: Sequence[Served], device: Device | None) -> Any:
         if key not in known:
             passes = Passes(s, Book(), range(s.model.layers))
             ops = [op for b in passes.blocks(one) for op in b.ops if op.kind == Kind.COMP and not op.core]
-            known[key] = _roofline(ops), s.model.layers
+            known[key] = _roofline(ops), s.kv_layers(range(s.model.layers))
         fixed, layers = known[key]
-        return fixed + layers * _roofline([s.attention(one.spans, s.model.window, "")])
+        attend = layers * _roofline([s.attention(one.spans, s.model.window, "")]) if layers else 0.0
+        return fixed + attend
 
     def _roofline(ops: Sequence[Op]) -> float:
         table = OpTable.plain(np.array([op.flops for op in ops]), np.array([op.size_bytes for op in ops]))

@@ -10,10 +10,10 @@ import numpy as np
 
 from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work
-from etude.generate.blocks import transformer
+from etude.generate.blocks import recurrent, sparse, transformer
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, shapes
 from etude.generate.blocks.shard import Block, Shard
-from etude.generate.model.shape import Model
+from etude.generate.model.shape import Mixer, Model
 from etude.generate.serving.batching import Pass, Span
 from etude.generate.train.fragment import Book, Emitter, Fragment
 from etude.model.schema import Collective
@@ -34,9 +34,20 @@ class Served:
     def kv_bytes(self) -> int:
         """Keys and values of one token in one layer on one rank."""
         m = self.model
+        if not m.heads:
+            return 0
         if m.kv_rank:
-            return bytes_of(m.kv_rank + m.rope_size, self.kv_dtype)
+            index = bytes_of(m.index_size, sparse.DTYPE) if m.index_top else 0
+            return bytes_of(m.kv_rank + m.rope_size, self.kv_dtype) + index
         return bytes_of(2 * max(m.kv // self.local.tp, 1) * m.head, self.kv_dtype)
+
+    def kv_layers(self, layers: range) -> int:
+        """Of these layers, those with keys and values."""
+        return sum(self.model.mixer_of(i) == Mixer.ATTENTION for i in layers)
+
+    def state_bytes(self, layers: range) -> int:
+        """What a sequence holds in these layers besides, however long it is."""
+        return sum(recurrent.state_bytes(self.model, self.model.mixer_of(i), self.local.tp) for i in layers)
 
     def padded(self, tokens: int) -> int:
         """Tokens of a pass, rounded up to what the ranks can share."""
@@ -46,7 +57,8 @@ class Served:
     def layers(self, tokens: int) -> list[Block]:
         """Embedding and layers for so many tokens; attention has no figures yet."""
         local = replace(self.local, samples=1, seq=self.padded(tokens), training=False)
-        blocks = transformer.blocks(self.model, local)[:-1]
+        # Towers work once for an image, not in passes.
+        blocks = transformer.blocks(self.model.replace(predict_layers=0), local)[:-1]
         alike = {id(b.ops): tuple(_served(op) for op in b.ops) for b in {id(b.ops): b for b in blocks}.values()}
         return [Block(b.name, alike[id(b.ops)], b.out_bytes) for b in blocks]
 
@@ -71,9 +83,20 @@ class Served:
         ops.append(compute("aten::multinomial", "sample", w, shapes((outputs, vocab)), shapes((outputs, 1))))
         return Block("head", tuple(ops), 8 * outputs)
 
+    def spanned(self, spans: Sequence[Span], unit: str, detail: str, part: str) -> Op:
+        """An op whose work depends on the sequences of a pass: attention in a window, a state, an index."""
+        queries = [s.queries for s in spans]
+        if unit == "state":
+            return _served(recurrent.core(self.model, Mixer(detail), self.local.tp, queries, self.local.dtype, part))
+        if unit == "index":
+            pairs = sum(_pairs(s.queries, s.keys, 0) for s in spans)
+            return _served(sparse.scores(self.model, pairs, sum(queries), sum(s.keys for s in spans)))
+        return self.attention(spans, int(detail), part)
+
     def attention(self, spans: Sequence[Span], window: int, part: str) -> Op:
         """Attention of all sequences of a pass: keys and values of the past are read, those of the pass written."""
         m, dtype = self.model, self.local.dtype
+        window = window or m.index_top
         heads = m.heads // self.local.tp
         queries = np.array([s.queries for s in spans], np.int64)
         keys = np.array([s.keys for s in spans], np.int64)
@@ -111,8 +134,8 @@ def _served(op: Op) -> Op:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Template:
     fragment: Fragment
-    attention: dict[int, list[int]]
-    """Window -> rows of attention."""
+    spanned: dict[tuple[str, str, str], list[int]]
+    """Unit, window or kind of state, and part -> rows whose work depends on the sequences."""
 
 
 class Passes:
@@ -129,20 +152,25 @@ class Passes:
             self._made[key] = self._template(one, phase)
         template = self._made[key]
         op = template.fragment.op.copy()
-        for window, rows in template.attention.items():
-            op[rows] = self.book.op(self.served.attention(one.spans, window, "attention.core"), phase)
+        for (unit, detail, part), rows in template.spanned.items():
+            op[rows] = self.book.op(self.served.spanned(one.spans, unit, detail, part), phase)
         return replace(template.fragment, op=op)
 
     def _template(self, one: Pass, phase: Phase) -> _Template:
         emitter = Emitter(self.book)
-        attention: dict[int, list[int]] = {}
+        spanned: dict[tuple[str, str, str], list[int]] = {}
         for block in self.blocks(one):
-            window = self.served.model.window_of(int(block.name.partition(".")[2] or 0))
+            number = int(block.name.partition(".")[2] or 0)
+            details = {
+                "attention": str(self.served.model.window_of(number)),
+                "state": str(self.served.model.mixer_of(number)),
+                "index": "",
+            }
             for op in block.ops:
-                if op.core:
-                    attention.setdefault(window, []).append(len(emitter.op))
+                if op.unit in details:
+                    spanned.setdefault((op.unit, details[op.unit], op.part), []).append(len(emitter.op))
                 emitter.add(op, block.name, phase)
-        return _Template(emitter.done([], [], []), attention)
+        return _Template(emitter.done([], [], []), spanned)
 
     def blocks(self, one: Pass) -> list[Block]:
         embedding, *layers = self.served.layers(one.tokens)

@@ -64,7 +64,7 @@ class Writer:
         self.program = Program(Book())
         layers = [stage_layers(s.model.layers, plan.pp)[stage] for s in served]
         self.passes = [Passes(s, self.program.book, r) for s, r in zip(served, layers, strict=True)]
-        self.layers = len(layers[0])
+        self.layers = layers[0]
         self.timers: dict[int, int] = {}
         """Row of each arrival -> how long after the one before."""
         self.batch_of: list[int] = []
@@ -128,7 +128,8 @@ class Writer:
         return self.program.add(op, "pipeline", micro_batch=number, data=[value], tag=tag)
 
     def _kv_bytes(self, request: int) -> int:
-        return self.requests[request].prompt * self.served[0].kv_bytes * self.layers
+        one = self.served[0]
+        return self.requests[request].prompt * one.kv_bytes * one.kv_layers(self.layers) + one.state_bytes(self.layers)
 
     def _send(self, request: int, number: int, value: int) -> None:
         if self.requests[request].output < 2:  # done with its prompt

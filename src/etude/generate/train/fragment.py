@@ -169,7 +169,7 @@ def backward(book: Book, blocks: Sequence[Block], twice: frozenset[str], phases:
     """A stage's backward pass, or the part of it that `phases` names; blocks and their ops from last to first."""
     emitter = Emitter(book)
     first, last = [], []
-    order = list(reversed(range(len(blocks))))
+    order = [number for number in reversed(range(len(blocks))) if blocks[number].goes_back]
     for number in order:
         block = blocks[number]
         first.append(len(emitter.op))

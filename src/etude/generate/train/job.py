@@ -1,4 +1,4 @@
-"""generate(model, plan): the folded job of one training step, and its numbers."""
+"""generate(model, plan): the folded job of a training step, or of several, and its numbers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import numpy as np
 from etude.cost.ops import width
 from etude.errors import UsageError
 from etude.generate.blocks.families import blocks_of
-from etude.generate.blocks.ops import bytes_of
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
+from etude.generate.blocks.trained import only
+from etude.generate.blocks.trained import parse as parse_trained
 from etude.generate.model.shape import Model
-from etude.generate.plan import Attention, Plan, Precision
+from etude.generate.plan import Attention, Dispatch, Plan, Precision
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.train.fragment import Book
-from etude.generate.train.lengths import Dealt, Lengths, deal, with_lengths, work_of
+from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
+from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
+from etude.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -44,17 +47,25 @@ class Generated:
     """Of each pipeline rank."""
     dealt: Dealt | None = None
     """Where samples have lengths of their own: what each data-parallel rank has."""
+    pair_cost: float = 0.0
+    """With lengths: work of a pair of query and key in units of the work of a token."""
+
+    @property
+    def samples(self) -> int:
+        return int(self.dealt.samples.sum()) if self.dealt else self.plan.steps * self.plan.batch
 
     @property
     def tokens(self) -> int:
-        return int(self.dealt.tokens.sum()) if self.dealt else self.plan.batch * self.plan.seq
+        """Of all steps, without padding."""
+        return int(self.dealt.own_tokens.sum()) if self.dealt else self.plan.steps * self.plan.batch * self.plan.seq
 
     @property
     def memory_peak_bytes(self) -> int:
         return max(m.peak_bytes for m in self.memory)
 
     def summary(self) -> dict[str, Any]:
-        return totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        return found | ({"assumed": self.model.assumed} if self.model.assumed else {})
 
 
 def shard_of(model: Model, plan: Plan) -> Shard:
@@ -65,6 +76,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
+    gemm = "fp8" if plan.precision == Precision.FP8 else plan.dtype
     return Shard(
         samples=samples,
         seq=seq,
@@ -75,7 +87,8 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         ep=plan.ep,
         etp=plan.etp,
         dtype=plan.dtype,
-        gemm_dtype="fp8" if plan.precision == Precision.FP8 else plan.dtype,
+        gemm_dtype=gemm,
+        dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
@@ -102,7 +115,7 @@ def split(count: int, stages: int) -> list[int]:
 def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
     made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
-    layers = sum(map(is_layer, blocks))
+    layers = sum(map(_counted, blocks))
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
         raise UsageError(
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
@@ -115,11 +128,11 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     for number, size in enumerate(sizes):
         taken: list[Block] = []
         while at < len(blocks) and (
-            sum(map(is_layer, taken)) < size or not is_layer(blocks[at]) or number + 1 == len(sizes)
+            sum(map(_counted, taken)) < size or not _counted(blocks[at]) or number + 1 == len(sizes)
         ):
-            if is_layer(blocks[at]) and sum(map(is_layer, taken)) == size:
+            if _counted(blocks[at]) and sum(map(_counted, taken)) == size:
                 break
-            if not is_layer(blocks[at]) and number + 1 < len(sizes) and not _leading(blocks, at):
+            if not _counted(blocks[at]) and number + 1 < len(sizes) and not _leading(blocks, at):
                 break
             taken.append(blocks[at])
             at += 1
@@ -131,18 +144,29 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
         rows = made.rows(rank)
         for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
             home[s, m] = rank
-    apart = model.tied and made.stages > 1 and not any({0, made.stages - 1} <= set(held) for held in made.held)
-    tied = bytes_of(-(-model.vocab // plan.tp) * model.hidden, plan.grad_dtype) if apart else 0
-    return Layout(made, tuple(stages), home, tied)
+    back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
+    return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
 
 
 def _leading(blocks: list[Block], at: int) -> bool:
-    return not any(map(is_layer, blocks[:at]))
+    return not any(map(_counted, blocks[:at]))
 
 
-def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
-    """The job of one step. Raises UsageError where the plan cannot be."""
-    plan, blocks, layout = lay_out(model, plan)
+def _counted(block: Block) -> bool:
+    """A layer that any stage may have."""
+    return is_layer(block) and not block.last
+
+
+def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> Generated:
+    """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
+    layer."""
+    found = _usual(model, plan, name, head=head)
+    return _with_lengths(found) if plan.lengths else found
+
+
+def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
+    """The job with samples of the usual length."""
+    plan, blocks, layout = lay_out(model, plan, head=head)
     book = Book()
     traces, slots = [], []
     for rank in range(plan.pp):
@@ -155,31 +179,34 @@ def generate(model: Model, plan: Plan, *, name: str = "") -> Generated:
     about = {"model": model.name, "schedule": plan.schedule}
     values = skewed(grid, traces, plan)
     job = job_of(name or model.name, traces, grid.at["pp"], bind(grid, slots), about, values)
-    found = Generated(
+    return Generated(
         model=model,
         plan=plan,
         job=job,
         layout=layout,
         params=sum(b.params for b in blocks),
-        model_flops=_model_flops(blocks, plan),
+        model_flops=_model_flops(model, plan),
         memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
     )
-    return _with_lengths(found) if plan.lengths else found
 
 
 def _with_lengths(found: Generated) -> Generated:
-    """The same with samples as long as they are. Model FLOPs and activations follow."""
+    """The same with samples as long as they are. Model FLOPs and activations follow; an epoch says how many steps."""
     plan = found.plan
-    dealt = deal(Lengths.parse(plan.lengths), plan, pair_cost=work_of(found.job.traces, plan))
-    usual = plan.micro_batch * plan.seq
     pair = work_of(found.job.traces, plan)
+    dealt = deal(Lengths.parse(plan.lengths), plan, pair_cost=pair, most_tokens=_room(found))
+    if dealt.steps != plan.steps:
+        found = _usual(found.model, plan.replace(samples=0, join=False, steps=dealt.steps), found.job.name)
+        plan = found.plan
+    usual = plan.micro_batch * plan.seq
     whole = usual + pair * plan.micro_batch * (plan.seq * (plan.seq + 1) // 2)
-    done = float((dealt.tokens + pair * dealt.pairs).sum()) / (whole * dealt.tokens.size)
+    done = float((dealt.own_tokens + pair * dealt.own_pairs).sum()) / (whole * dealt.tokens.size)
     fullest = float(dealt.tokens.max()) / usual
     return replace(
         found,
         job=with_lengths(found.job, plan, dealt),
         dealt=dealt,
+        pair_cost=pair,
         model_flops=round(found.model_flops * done),
         memory=tuple(
             replace(
@@ -192,13 +219,35 @@ def _with_lengths(found: Generated) -> Generated:
     )
 
 
-def lay_out(model: Model, plan: Plan) -> tuple[Plan, list[Block], Layout]:
+def _room(found: Generated) -> int:
+    """Tokens of a micro-batch that the memory budget has room for: what is not static grows with them."""
+    limit, plan = found.plan.memory_budget_bytes, found.plan
+    if not limit:
+        return LONGEST
+    tightest = LONGEST
+    for rank, memory in enumerate(found.memory):
+        if memory.static_bytes >= limit:
+            raise UsageError(
+                f"a memory budget of {format_bytes(limit)}: weights, gradients and optimizer of pipeline rank {rank} "
+                f"take {format_bytes(memory.static_bytes)}",
+                hint="a larger --memory-budget, more --tp, --pp or --zero",
+            )
+        moving = max(memory.peak_bytes - memory.static_bytes, 1)
+        tightest = min(tightest, plan.micro_batch * plan.seq * (limit - memory.static_bytes) // moving)
+    return tightest
+
+
+def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
     """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     blocks = blocks_of(model, shard_of(model, plan))
+    while not head and not is_layer(blocks[-1]):
+        blocks.pop()
+    model = model if head else model.replace(tied=False)
+    blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
     return plan, blocks, layout_of(model, plan, blocks)
 
 
@@ -214,17 +263,19 @@ def sequence_of(model: Model) -> int:
     return model.seq or 1
 
 
-def _model_flops(blocks: list[Block], plan: Plan) -> int:
-    """Products of one step on all ranks. Every rank of a stage does the same."""
+def _model_flops(model: Model, plan: Plan) -> int:
+    """Products of all steps as one rank would do them alone: what ranks of a plan all do counts once."""
+    flash = plan.attention == Attention.FLASH
     one = 0
-    for block in blocks:
+    blocks = blocks_of(model, Shard(samples=plan.micro_batch, seq=plan.seq, flash=flash))
+    for block in only(blocks, parse_trained(plan.train), tied=model.tied):
         for forward in block.ops:
             back = sum(op.flops for op in forward.backward if op.kind == Kind.COMP and is_product(op.name))
             one += back
             if forward.kind == Kind.COMP and is_product(forward.name):
                 # Fused attention makes its scores again on the way back: the model needs them once.
                 one += forward.flops - (max(back - 2 * forward.flops, 0) if forward.core else 0)
-    return one * plan.stage_ranks * plan.micro_batches
+    return one * plan.dp * plan.micro_batches * plan.steps
 
 
 def is_product(name: str) -> bool:

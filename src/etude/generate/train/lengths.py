@@ -8,8 +8,11 @@ stays; the figures are values of the ranks.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+import math
+from bisect import insort
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import FormatError, UsageError
-from etude.generate.plan import Batching, Plan
+from etude.generate.plan import WAITING, Batching, Plan
 from etude.generate.ranks import Grid
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
@@ -82,65 +85,202 @@ def _read(path: Path) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dealt:
-    """What each data-parallel rank (row) has in each of its micro-batches (column)."""
+    """What each data-parallel rank (row) has in each of its micro-batches (column), those of all steps in turn."""
 
     samples: I64
     tokens: I64
+    """Worked on: with padding, where samples are padded."""
     pairs: I64
-    """Of query and key, causal: each token with itself and those before it."""
+    """Of query and key, causal: each token with itself and those before it; with padding."""
+    own_tokens: I64
+    """Of the samples themselves."""
+    own_pairs: I64
+    per_step: int
+    """Micro-batches of a step."""
+    left: int = 0
+    """Samples of the epoch that no step took."""
 
-    def imbalance(self, cost: F64) -> float:
-        """The fullest rank over the mean, less one."""
-        total = cost.sum(axis=1)
-        return float(total.max() / total.mean() - 1)
+    @property
+    def steps(self) -> int:
+        return self.tokens.shape[1] // self.per_step
+
+    @property
+    def padding(self) -> float:
+        """Part of the tokens worked on that is padding."""
+        return 1.0 - float(self.own_tokens.sum()) / float(self.tokens.sum())
+
+    def imbalance(self, pair_cost: float) -> float:
+        """What steps take, since each ends with its fullest rank, over what they would if ranks were even, less one."""
+        work = (self.tokens + pair_cost * self.pairs).reshape(len(self.tokens), self.steps, self.per_step).sum(axis=2)
+        return float(work.max(axis=0).sum() / work.mean(axis=0).sum() - 1.0)
 
 
-def deal(lengths: Lengths, plan: Plan, *, pair_cost: float) -> Dealt:
-    """Samples dealt out to micro-batches. `pair_cost`: work of a pair in units of the work of a token."""
-    shape = plan.dp, plan.micro_batches
-    found = np.zeros((3, *shape), np.int64)
+Batch = list[int]
+"""Lengths of the samples of a micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a micro-batch may have; of infinity nothing."""
+
+    count: float = math.inf
+    tokens: float = math.inf
+    padded: float = math.inf
+    """Tokens once all are as long as the longest."""
+    work: float = math.inf
+    """Tokens and `pair_cost` of each pair."""
+    pair_cost: float = 0.0
+    powers: float = math.inf
+    """Samples times longest^power."""
+    power: float = 1.0
+
+    def take(self, count: int, tokens: int, pairs: int, longest: int) -> bool:
+        """Whether so many samples are one micro-batch. A little more than the work is rounding."""
+        return (
+            count <= self.count
+            and tokens <= self.tokens
+            and count * longest <= self.padded
+            and tokens + self.pair_cost * pairs <= self.work * (1 + 1e-9)
+            and count * float(longest) ** self.power <= self.powers * (1 + 1e-9)
+        )
+
+    @classmethod
+    def of(cls, plan: Plan, pair_cost: float, most_tokens: int) -> Bounds:
+        """`most_tokens`: those that memory has room for."""
+        budget = plan.budget or plan.micro_batch * plan.seq
+        sequences = budget / plan.seq
+        match plan.batching:
+            case Batching.FIXED | Batching.PADDED:
+                return cls(count=plan.micro_batch)
+            case Batching.TOKENS:
+                return cls(tokens=min(budget, most_tokens))
+            case Batching.PADDED_TOKENS | Batching.ONLINE:
+                return cls(padded=min(budget, most_tokens))
+        if plan.power:
+            return cls(padded=most_tokens, powers=sequences * float(plan.seq) ** plan.power, power=plan.power)
+        work = sequences * (plan.seq + pair_cost * _pairs(plan.seq))
+        return cls(tokens=most_tokens, work=work, pair_cost=pair_cost)
+
+
+def deal(lengths: Lengths, plan: Plan, *, pair_cost: float, most_tokens: int = LONGEST) -> Dealt:
+    """Samples dealt out to micro-batches. `pair_cost`: work of a pair in units of the work of a token; `most_tokens`
+    of a micro-batch of several samples."""
     stream = lengths.stream(plan.length_seed, plan.seq)
-    left = [next(stream)]
-    limit = plan.micro_batch * (plan.seq + pair_cost * _pairs(plan.seq))
-    for m in range(shape[1]):
-        for d in range(shape[0]):
-            found[:, d, m] = _fill(plan, stream, left, pair_cost, limit)
-    return Dealt(*found)
+    wanted = plan.dp * plan.micro_batches * plan.steps
+    if plan.batching == Batching.PACKED:
+        left = [next(stream)]
+        flat = [_packed(plan, stream, left) for _ in range(wanted)]
+        return _in_turn(plan, np.array(flat, np.int64))
+    bounds = Bounds.of(plan, pair_cost, most_tokens)
+    if plan.samples:
+        return _epoch(plan, list(islice(stream, plan.samples)), bounds)
+    batches = _batches(plan, stream, bounds)
+    return _in_turn(plan, _counted(plan, list(islice(batches, wanted))))
+
+
+def _in_turn(plan: Plan, flat: I64) -> Dealt:
+    """Micro-batches of one stream: each rank's first, then each rank's second."""
+    return Dealt(*_five(np.moveaxis(flat.reshape(-1, plan.dp, 5), (2, 1), (0, 1)).copy()), plan.micro_batches)
+
+
+def _five(found: I64) -> tuple[I64, I64, I64, I64, I64]:
+    samples, tokens, pairs, own_tokens, own_pairs = found
+    return samples, tokens, pairs, own_tokens, own_pairs
+
+
+def _epoch(plan: Plan, samples: Batch, bounds: Bounds) -> Dealt:
+    """Every rank has its own samples, dealt out one by one, and makes its own micro-batches. All do as many steps: as
+    the fewest ranks can fill, or with `join` as the last rank needs, the others with empty micro-batches."""
+    mine = [list(_batches(plan, iter(samples[rank :: plan.dp]), bounds)) for rank in range(plan.dp)]
+    m, made = plan.micro_batches, [len(batches) for batches in mine]
+    steps = -(-max(made) // m) if plan.join else min(made) // m
+    if not steps:
+        raise UsageError(
+            f"{plan.samples:,} samples do not fill one step of {plan.dp} ranks x {m} micro-batches",
+            hint="more --samples, a smaller --global-batch, or --join",
+        )
+    found = np.zeros((5, plan.dp, steps * m), np.int64)
+    for rank, batches in enumerate(mine):
+        taken = batches[: steps * m]
+        if taken:
+            found[:, rank, : len(taken)] = _counted(plan, taken).T
+    return Dealt(*_five(found), m, left=plan.samples - int(found[0].sum()))
+
+
+def _batches(plan: Plan, stream: Iterator[int], bounds: Bounds) -> Iterator[Batch]:
+    if plan.batching == Batching.ONLINE:
+        return _online(stream, bounds.padded, plan.window or WAITING)
+    return _arriving(stream, bounds)
+
+
+def _arriving(stream: Iterator[int], bounds: Bounds) -> Iterator[Batch]:
+    """As they come: a sample that does not fit begins the next micro-batch. One alone always fits."""
+    batch: Batch = []
+    tokens = pairs = longest = 0
+    for length in stream:
+        more = tokens + length, pairs + _pairs(length), max(longest, length)
+        if batch and not bounds.take(len(batch) + 1, *more):
+            yield batch
+            batch, more = [], (length, _pairs(length), length)
+        batch.append(length)
+        tokens, pairs, longest = more
+    if batch:
+        yield batch
+
+
+def _online(stream: Iterator[int], budget: float, window: int) -> Iterator[Batch]:
+    """`window` samples wait. A micro-batch is the one that waits longest and those nearest to it in length, the sooner
+    the earlier, as many as fit when all are padded to the longest."""
+    number = count()
+    waiting = sorted((length, next(number)) for length in islice(stream, window))
+    while waiting:
+        first = min(range(len(waiting)), key=lambda i: waiting[i][1])
+        low, high, longest = first, first + 1, waiting[first][0]
+        while low > 0 or high < len(waiting):
+            longer = waiting[high][0] - waiting[first][0] if high < len(waiting) else math.inf
+            shorter = waiting[first][0] - waiting[low - 1][0] if low > 0 else math.inf
+            if longer <= shorter and (high + 1 - low) * waiting[high][0] <= budget:
+                longest, high = waiting[high][0], high + 1
+            elif low > 0 and (high + 1 - low) * longest <= budget:
+                low -= 1
+            else:
+                break
+        yield [length for length, _ in waiting[low:high]]
+        del waiting[low:high]
+        for length in islice(stream, window - len(waiting)):
+            insort(waiting, (length, next(number)))
+
+
+PADDED: Final = (Batching.PADDED, Batching.PADDED_TOKENS, Batching.ONLINE)
+
+
+def _counted(plan: Plan, batches: Sequence[Batch]) -> I64:
+    """Samples, tokens, pairs, own tokens and own pairs of each micro-batch."""
+    padded = plan.batching in PADDED or plan.power > 0
+    found = np.empty((len(batches), 5), np.int64)
+    for i, batch in enumerate(batches):
+        n, own, own_pairs = len(batch), sum(batch), sum(map(_pairs, batch))
+        most = max(batch)
+        worked = (n * most, n * _pairs(most)) if padded else (own, own_pairs)
+        found[i] = n, *worked, own, own_pairs
+    return found
 
 
 def _pairs(length: int) -> int:
     return length * (length + 1) // 2
 
 
-def _fill(plan: Plan, stream: Iterator[int], left: list[int], pair_cost: float, limit: float) -> tuple[int, int, int]:
-    """(samples, tokens, pairs) of one micro-batch. `left` has the sample that comes next."""
-    if plan.batching == Batching.PACKED:
-        return _packed(plan, stream, left)
-    count, tokens, pairs = 0, 0, 0
-    while True:
-        length = left[0]
-        if plan.batching == Batching.FIXED:
-            full = count == plan.micro_batch
-        elif plan.batching == Batching.TOKENS:
-            full = tokens + length > plan.micro_batch * plan.seq
-        else:
-            full = tokens + length + pair_cost * (pairs + _pairs(length)) > limit
-        if full and count:
-            return count, tokens, pairs
-        count, tokens, pairs = count + 1, tokens + length, pairs + _pairs(length)
-        left[0] = next(stream)
-
-
-def _packed(plan: Plan, stream: Iterator[int], left: list[int]) -> tuple[int, int, int]:
+def _packed(plan: Plan, stream: Iterator[int], left: list[int]) -> tuple[int, int, int, int, int]:
     """Sequences filled to the last token with documents, which do not see one another; the last is cut and goes on."""
-    count, pairs = 0, 0
+    number, pairs = 0, 0
     for _ in range(plan.micro_batch):
         room = plan.seq
         while room:
             taken = min(left[0], room)
-            count, pairs, room = count + 1, pairs + _pairs(taken), room - taken
+            number, pairs, room = number + 1, pairs + _pairs(taken), room - taken
             left[0] = left[0] - taken or next(stream)
-    return count, plan.micro_batch * plan.seq, pairs
+    tokens = plan.micro_batch * plan.seq
+    return number, tokens, pairs, tokens, pairs
 
 
 # -- values ----------------------------------------------------------------------------------------------------
@@ -178,15 +318,15 @@ def with_lengths(job: Job, plan: Plan, dealt: Dealt) -> Job:
         key = stage, copy, id(before)
         if key not in made:
             trace = job.traces[int(job.trace_of[rank])]
-            made[key] = _scaled(trace.replace(**before) if before else trace, tokens[copy], pairs[copy])
+            made[key] = _scaled(trace.replace(**before) if before else trace, tokens[copy], pairs[copy], dealt.per_step)
         values[rank] = made[key]
     return job.replace(values=values)
 
 
-def _scaled(trace: Trace, tokens: F64, pairs: F64) -> dict[str, I64]:
+def _scaled(trace: Trace, tokens: F64, pairs: F64, per_step: int) -> dict[str, I64]:
     core, rest = _rows(trace)
     known = trace.micro_batch != UNKNOWN
-    of = np.where(known, trace.micro_batch, 0)
+    of = np.where(known, trace.step * per_step + trace.micro_batch, 0)
     carries = np.array([label in BY_TOKENS for label in trace.group_slots] + [False])[trace.group]
     moved = known & (carries | np.isin(trace.kind, (int(Kind.SEND), int(Kind.RECV))))
     found = {"flops": _times(trace.flops, core, pairs[of])}

@@ -51,6 +51,8 @@ class Memory:
 
 def saved(block: Block, twice: frozenset[str], load: float = 1.0) -> int:
     """Bytes kept for the backward pass of a block; `load`: of the fullest experts."""
+    if not block.goes_back:
+        return 0
     if LAYER in twice and is_layer(block):
         return block.out_bytes  # as large as what comes in
     sizes = list(zip(block.ops, kept(block, twice), strict=True))
@@ -72,12 +74,14 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
         params = sum(b.local_params(expert=expert) for b in blocks)
         largest = max((b.local_params(expert=expert) for b in blocks), default=0)
         part = -(-params // shards)
+        trained = sum(b.local_params(expert=expert, trained=True) for b in blocks)
+        most = max((b.local_params(expert=expert, trained=True) for b in blocks), default=0)
         # Sharded weights come back for the block at work and those ahead of it; without resharding all stay.
         weights += bytes_of(part if plan.zero == 3 else params, plan.dtype)
         whole = (plan.prefetch + 1) * largest if plan.reshard else params
         weights += bytes_of(min(whole, params), plan.dtype) if plan.zero == 3 and shards > 1 else 0
-        gradients += bytes_of(part if plan.zero >= 2 else params, plan.grad_dtype)
-        gradients += bytes_of(min(largest, params), plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
+        gradients += bytes_of(-(-trained // shards) if plan.zero >= 2 else trained, plan.grad_dtype)
+        gradients += bytes_of(most, plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
     weights += 2 * _cast(plan, blocks)  # both layouts
     state = sum(owned(plan, layout.stages[s]) for s in held) * bytes_per_state(plan)
     return Memory(weights, gradients, state, *_activations(plan, layout, rank))

@@ -32,8 +32,15 @@ class Program:
         """Fragment -> (it, its first rows, its micro-batches)."""
         self._single: list[tuple[int, int, int, int, int]] = []
         """Nodes by themselves: row, op, module, micro-batch, tag."""
+        self._steps: list[tuple[int, int]] = [(0, 0)]
+        """Rows from which on another step is written, and which."""
         self._data: list[tuple[int, int]] = []
         self._ctrl: list[tuple[int, int]] = []
+
+    def begin(self, step: int) -> None:
+        """What comes now belongs to this step."""
+        if self._steps[-1][1] != step:
+            self._steps.append((self.rows, step))
 
     def place(self, fragment: Fragment, micro_batch: int, values: Sequence[int] = (), tips: Sequence[int] = ()) -> int:
         base = self.rows
@@ -97,7 +104,8 @@ class Program:
         used = np.bincount(module, minlength=len(paths)) > 0
         columns["module"] = (np.cumsum(used) - 1)[module], [paths[u] for u in np.flatnonzero(used)]
         columns["micro_batch"] = np.where(micro < 0, UNKNOWN, micro)
-        columns["step"] = np.zeros(self.rows, np.int64)
+        since, step = np.array(self._steps, np.int64).T
+        columns["step"] = np.repeat(step, np.diff(since, append=self.rows))
         message = (columns["kind"] == int(Kind.SEND)) | (columns["kind"] == int(Kind.RECV))
         columns["tag"] = np.where(message, np.maximum(tag, 0), -1)
         queued = _in_turn(columns["kind"], columns["stream"])
@@ -195,7 +203,7 @@ def _with_host(
     rows = len(columns["kind"])
     device = 2 * np.arange(rows) + 1
     wide: dict[str, Any] = {}
-    blank = {"kind": int(Kind.COMP), "cpu": 1, "collective": 0, "group": -1, "src": -1, "dst": -1, "tag": -1, "step": 0}
+    blank = {"kind": int(Kind.COMP), "cpu": 1, "collective": 0, "group": -1, "src": -1, "dst": -1, "tag": -1}
     for name, column in columns.items():
         values = column[0] if isinstance(column, tuple) else column
         missing = -1 if isinstance(column, tuple) else blank.get(name, UNKNOWN)
@@ -207,7 +215,8 @@ def _with_host(
     wide["name"] = codes, [*words, "cudaLaunchKernel"]
     for name in ("module", "phase"):
         wide[name][0][0::2] = columns[name][0]
-    wide["micro_batch"][0::2] = columns["micro_batch"]
+    for name in ("micro_batch", "step"):
+        wide[name][0::2] = columns[name]
     wide["duration_ns"] = np.full(2 * rows, UNKNOWN, np.int64)
     wide["duration_ns"][0::2] = host_ns
     wide["thread"] = np.full(2 * rows, UNKNOWN, np.int64)

@@ -6,7 +6,7 @@ Two kinds of weights live in a stage, dense ones and experts; each kind has grou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective
 from etude.generate.blocks.shard import Block
@@ -29,30 +29,30 @@ class Copies:
 
 
 def copies(plan: Plan, *, expert: bool) -> Copies:
-    if expert:
-        n = plan.expert_replicas
-        return Copies(True, n, 1, "edp", "") if plan.zero else Copies(True, 1, n, "", "edp")
-    n = plan.replicas
-    if not plan.zero:
-        return Copies(False, 1, n, "", "dp")
-    if plan.dp_shard and plan.dp_shard < n:
-        return Copies(False, plan.dp_shard, n // plan.dp_shard, "shard", "replica")
-    return Copies(False, n, 1, "dp", "")
+    n, shards = (plan.expert_replicas, plan.expert_shards) if expert else (plan.replicas, plan.shards)
+    group, shard, replica = ("edp", "eshard", "ereplica") if expert else ("dp", "shard", "replica")
+    if shards == 1:
+        return Copies(expert, 1, n, "", group)
+    if shards < n:
+        return Copies(expert, shards, n // shards, shard, replica)
+    return Copies(expert, n, 1, group, "")
 
 
-def kinds(plan: Plan, blocks: Sequence[Block]) -> list[Copies]:
-    """The kinds of weights that these blocks have and that are not alone."""
-    found = [copies(plan, expert=e) for e in (False, True) if any(b.local_params(expert=e) for b in blocks)]
+def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list[Copies]:
+    """The kinds of weights that these blocks have and that are not alone; `trained`: of those that get gradients."""
+    found = [
+        copies(plan, expert=e) for e in (False, True) if any(b.local_params(expert=e, trained=trained) for b in blocks)
+    ]
     return [c for c in found if c.shards * c.replicas > 1]
 
 
 def buckets(blocks: Sequence[Block], order: Sequence[int], limit: int, *, expert: bool) -> list[tuple[int, list[int]]]:
-    """(parameters, positions in `order` of their blocks): consecutive blocks until the limit is reached."""
+    """(parameters that are trained, positions in `order` of their blocks): blocks in turn up to the limit."""
     found: list[tuple[int, list[int]]] = []
     size = 0
     members: list[int] = []
     for position, number in enumerate(order):
-        params = blocks[number].local_params(expert=expert)
+        params = blocks[number].local_params(expert=expert, trained=True)
         if not params:
             continue
         size, members = size + params, [*members, position]
@@ -110,10 +110,62 @@ def reduce(plan: Plan, group: Copies, params: int) -> list[Op]:
     return ops
 
 
+def tied_copies(
+    stages: Sequence[tuple[Block, ...]], held: Sequence[Sequence[int]]
+) -> tuple[tuple[tuple[Block, ...], ...], int, frozenset[int]]:
+    """The stages with copies of the embedding where blocks use it on a pipeline rank that does not have it, one a rank;
+    the weights of a copy; and the pipeline ranks that then have one (none: nobody needs a copy)."""
+    using = [s for s, blocks in enumerate(stages) if any(op.tied_params for b in blocks for op in b.ops)]
+    found, users = list(stages), set[int]()
+    for rank, mine in enumerate(held):
+        wanted = [s for s in mine if s in using]
+        if wanted and 0 not in mine:
+            users.add(rank)
+            found[wanted[0]] = _with_copy(stages[wanted[0]])
+    if not users:
+        return tuple(stages), 0, frozenset()
+    size = max(op.tied_params for blocks in stages for b in blocks for op in b.ops)
+    if any(op.frozen for b in stages[0][:1] for op in b.ops):
+        return tuple(found), size, frozenset()
+    return tuple(found), size, frozenset(users | {r for r, mine in enumerate(held) if 0 in mine})
+
+
+def _with_copy(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+    """The first op that uses the embedding has it."""
+    found = list(blocks)
+    for at, block in enumerate(blocks):
+        for i, op in enumerate(block.ops):
+            if op.tied_params:
+                one = op.replace(local_params=op.local_params + op.tied_params)
+                found[at] = replace(block, ops=(*block.ops[:i], one, *block.ops[i + 1 :]))
+                return tuple(found)
+    return blocks
+
+
+def tensor_sums(plan: Plan, blocks: Sequence[Block]) -> dict[str, int]:
+    """By group slot: weights that tensor-parallel ranks have in common and of whose gradient each makes a part. With
+    sequence parallelism these are all that are not split, because each rank has its own tokens."""
+    found: dict[str, int] = {}
+    if plan.tp == 1:
+        return found
+    for op in (op for b in blocks for op in b.ops if op.local_params and not op.expert and not op.frozen):
+        slot, params = op.summed
+        if not slot and plan.sequence_parallel:
+            slot, params = "tp", op.local_params if op.local_params == op.params else op.copied_params
+        if params:
+            found[slot] = found.get(slot, 0) + params
+    return found
+
+
+def kept_bytes(plan: Plan, params: int) -> int:
+    """Of the gradients of so many dense weights, what a rank has once they were reduced: its shard from ZeRO 2 on."""
+    return bytes_of(-(-params // plan.shards) if plan.zero >= 2 else params, plan.grad_dtype)
+
+
 def owned(plan: Plan, blocks: Sequence[Block]) -> int:
     """Parameters that one rank's optimizer updates."""
     total = 0
     for expert in (False, True):
-        params = sum(b.local_params(expert=expert) for b in blocks)
+        params = sum(b.local_params(expert=expert, trained=True) for b in blocks)
         total += -(-params // copies(plan, expert=expert).shards)
     return total

@@ -12,7 +12,7 @@ from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
 from etude.generate.train.program import Program
-from etude.generate.train.sharing import buckets, gather, kinds, owned, reduce
+from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import Collective, Kind
 
 PHASES = {
@@ -27,11 +27,15 @@ class Layout:
     """Which blocks each stage has, and where each stage's micro-batch is done."""
 
     schedule: PipelineSchedule
-    stages: tuple[tuple[Block, ...], ...]
     home: dict[tuple[int, int], int]
     """(stage, micro-batch) -> pipeline rank."""
-    tied_bytes: int
-    """Gradient of an embedding that the head shares, on each of them; 0 where they are one."""
+    stages: tuple[tuple[Block, ...], ...]
+    tied_params: int
+    """Weights of an embedding that blocks of other pipeline ranks use too and have a copy of; 0: there are none."""
+    tied_ranks: frozenset[int]
+    """The pipeline ranks that have it and train it."""
+    goes_back: int = 0
+    """The first stage that has anything to do in a backward pass."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,10 @@ class Walk:
     """Last row of each block done so far."""
     reduced: list[int] = field(default_factory=list)
     """Rows that the optimizer waits for."""
+    updated: list[int] = field(default_factory=list)
+    """The update of the step before, and what gathers the weights that it made."""
+    offset: int = 0
+    """Micro-batches of the rounds before."""
     messages: dict[tuple[Kind, int, int, Phase], Op] = field(default_factory=dict)
     casts: dict[int, Op] = field(default_factory=dict)
 
@@ -75,6 +83,17 @@ class Walk:
         return self.layout.home[stage, micro_batch]
 
     def run(self) -> None:
+        """The schedule once for each step, or more often where a step has several rounds of it."""
+        count = self.layout.schedule.micro_batches
+        for offset in range(0, self.plan.steps * self.plan.micro_batches, count):
+            self.offset = offset
+            self.program.begin(offset // self.plan.micro_batches)
+            self.exits.clear()
+            self.reduced = []
+            self._round()
+            self._finish(last=offset + count == self.plan.steps * self.plan.micro_batches)
+
+    def _round(self) -> None:
         schedule = self.layout.schedule
         rows = schedule.rows(self.rank)
         steps = zip(
@@ -93,14 +112,13 @@ class Walk:
             tips = self.tips
             begins = first.get(stage) == i
             weights = gathered.get(stage, {}) if begins else {}
-            tip = self._action(action, stage, micro, weights, begins=begins, final=last[stage] == i)
+            tip = self._action(action, stage, micro, weights, begins=begins, final=last.get(stage) == i)
             if pair:
                 paired, together = [tip], True
                 self.tips = tips  # the other one begins where this one did
             else:
                 self.tips = [*paired, tip] if together else [tip]
                 paired, together = [], False
-        self._finish()
 
     def _turns(self, actions: list[tuple[Action, int, int, bool]]) -> tuple[dict[int, int], dict[int, int]]:
         """First forward and last weight gradient of each stage."""
@@ -122,10 +140,14 @@ class Walk:
         values = self._inputs(action, stage, micro)
         pulled = self._pull(action, stage, fragment)
         cast = self._cast(stage, fragment, weights | pulled) if begins or pulled else {}
-        base = self.program.place(fragment, micro, values, self.tips)
+        base = self.program.place(fragment, self._number(micro), values, self.tips)
         for position, rows in (weights | pulled | cast).items():
             if fragment.first[position] < len(fragment):
                 self.program.join(base + int(fragment.first[position]), data=rows)
+        if begins:
+            for rows in pulled.values():
+                for row in rows:
+                    self.program.join(row, data=self.updated)
         self._order_pulls(base, fragment, pulled)
         value = base + fragment.value if fragment.value != BEFORE else (values[-1] if values else BEFORE)
         self.exits[action, stage, micro] = value
@@ -157,16 +179,20 @@ class Walk:
                     return self.exits[made, source, micro]
         phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
         op = self._message(Kind.RECV, home, size, phase)
-        return self.program.add(op, "pipeline", micro_batch=micro, tag=self._tag(action, source, micro))
+        number = self._number(micro)
+        return self.program.add(op, "pipeline", micro_batch=number, tag=self._tag(action, source, micro))
 
     def _send(self, action: Action, stage: int, micro: int, value: int) -> None:
         target = stage + 1 if action == Action.FORWARD else stage - 1
+        if action != Action.FORWARD and target < self.layout.goes_back:
+            return
         if not 0 <= target < len(self.layout.stages) or self.other(target, micro) == self.rank:
             return
         phase = Phase.FORWARD if action == Action.FORWARD else Phase.INPUT
         size = self.layout.stages[min(stage, target)][-1].out_bytes
         op = self._message(Kind.SEND, self.other(target, micro), size, phase)
-        self.program.add(op, "pipeline", micro_batch=micro, data=[value], tag=self._tag(action, stage, micro))
+        tag = self._tag(action, stage, micro)
+        self.program.add(op, "pipeline", micro_batch=self._number(micro), data=[value], tag=tag)
 
     def _message(self, kind: Kind, rank: int, size: int, phase: Phase) -> Op:
         """Equal messages are one op of the book."""
@@ -178,14 +204,17 @@ class Walk:
 
     def _tag(self, action: Action, source: int, micro: int) -> int:
         back = action != Action.FORWARD
-        return 1 + (micro * len(self.layout.stages) + source) * 2 + back
+        return 1 + ((self.offset + micro) * len(self.layout.stages) + source) * 2 + back
+
+    def _number(self, micro: int) -> int:
+        """Micro-batch of its step."""
+        return (self.offset + micro) % self.plan.micro_batches
 
     def _load(self, micro: int) -> int:
         size = 16 * self.plan.micro_batch * max(self.plan.seq, 1) // self.plan.cp  # tokens and labels
         op = Op(name="data_loader", kind=Kind.MEM_LOAD, size_bytes=size, stream=Stream.MEMORY)
-        return self.program.add(
-            self.messages.setdefault((Kind.MEM_LOAD, 0, size, Phase.FORWARD), op), "data", micro_batch=micro
-        )
+        op = self.messages.setdefault((Kind.MEM_LOAD, 0, size, Phase.FORWARD), op)
+        return self.program.add(op, "data", micro_batch=self._number(micro))
 
     # -- weights and gradients -----------------------------------------------------------------------------
 
@@ -195,11 +224,12 @@ class Walk:
         for stage in self.held:
             blocks = self.layout.stages[stage]
             order = range(len(blocks))
-            for group in kinds(self.plan, blocks):
+            for group in kinds(self.plan, blocks, trained=True):
                 if group.shards == 1:
                     continue
                 for params, members in buckets(blocks, order, self.plan.bucket, expert=group.expert):
-                    row = self.program.add(gather(self.plan, group, params), blocks[members[0]].name)
+                    op = gather(self.plan, group, params)
+                    row = self.program.add(op, blocks[members[0]].name, data=self.updated)
                     for position in members:
                         found.setdefault(stage, {}).setdefault(position, []).append(row)
         return found
@@ -250,32 +280,22 @@ class Walk:
         blocks = self.layout.stages[stage]
         order = fragment.blocks.tolist()
         limit = 1 if plan.zero == 3 else plan.bucket
-        tip = base + fragment.tip
-        for group in kinds(plan, blocks):
+        tip, number = base + fragment.tip, self._number(micro)
+        for group in kinds(plan, blocks, trained=True):
             for params, members in buckets(blocks, order, limit, expert=group.expert):
                 done = base + int(fragment.last[members[-1]]) if plan.overlap_grads else tip
                 for op in reduce(plan, group, params):
-                    done = self.program.add(op, blocks[order[members[-1]]].name, micro_batch=micro, data=[done])
+                    done = self.program.add(op, blocks[order[members[-1]]].name, micro_batch=number, data=[done])
                 self.reduced.append(done)
 
     # -- the end of the step ------------------------------------------------------------------------------------------
 
-    def _finish(self) -> None:
+    def _finish(self, *, last: bool) -> None:
+        """The update, behind which the next step begins. A checkpoint is written behind the last."""
         plan, program = self.plan, self.program
         waits = [*self.tips, *self.reduced]
-        waits += self._mirror(waits)
-        if self.layout.tied_bytes and {0, len(self.layout.stages) - 1} & set(self.held):
-            op = collective(
-                Collective.ALL_REDUCE,
-                "ends",
-                2,
-                self.layout.tied_bytes,
-                "tied",
-                Stream.REDUCE,
-                phase=Phase.WEIGHT,
-                dtype=plan.grad_dtype,
-            )
-            waits.append(program.add(op, "embedding", data=waits))
+        for add_up in (self._sum_over_tensor, self._mirror, self._sum_tied):
+            waits += add_up(waits)
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if not params:
             return
@@ -298,7 +318,8 @@ class Walk:
         row = program.add(update(plan, params), "optimizer", data=waits)
         if plan.zero in (1, 2) and not plan.overlap_params:
             row = self._gather_after(row)
-        if plan.checkpoint:
+        self.tips = self.updated = [row]
+        if plan.checkpoint and last:
             op = Op(name="checkpoint", kind=Kind.MEM_STORE, stream=Stream.MEMORY, phase=Phase.OPTIMIZER)
             program.add(op.replace(size_bytes=self._written_bytes()), "checkpoint", data=[row])
 
@@ -312,26 +333,49 @@ class Walk:
             total += params * bytes_per_state(self.plan) + bytes_of(params, self.plan.dtype)
         return total
 
+    def _summed(self, slot: str, ranks: int, size: int, part: str) -> Op:
+        dtype = self.plan.grad_dtype
+        return collective(
+            Collective.ALL_REDUCE, slot, ranks, size, part, Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
+        )
+
+    def _sum_over_tensor(self, waits: list[int]) -> list[int]:
+        """Gradients of weights that are not split over tensor-parallel ranks, of which each rank made a part."""
+        blocks = [b for s in self.held for b in self.layout.stages[s]]
+        found = []
+        for slot, params in tensor_sums(self.plan, blocks).items():
+            op = self._summed(slot, self.plan.tp, kept_bytes(self.plan, params), "replicated")
+            found.append(self.program.add(op, "gradients", data=waits))
+        return found
+
     def _mirror(self, waits: list[int]) -> list[int]:
-        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed."""
-        schedule = self.layout.schedule
+        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed, of sharded ones the shards."""
+        schedule, plan = self.layout.schedule, self.plan
         if sum(map(len, schedule.held)) == schedule.stages:
             return []
-        params = sum(b.local_params(expert=e) for s in self.held for b in self.layout.stages[s] for e in (False, True))
-        size = bytes_of(params, self.plan.grad_dtype)
-        dtype = self.plan.grad_dtype
-        op = collective(
-            Collective.ALL_REDUCE, "twins", 2, size, "gradients", Stream.REDUCE, phase=Phase.WEIGHT, dtype=dtype
-        )
+        params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
+        if self.rank in self.layout.tied_ranks:  # summed over all that have it
+            params -= -(-self.layout.tied_params // plan.shards)
+        if not params:
+            return []
+        op = self._summed("twins", 2, bytes_of(params, plan.grad_dtype), "gradients")
         return [self.program.add(op, "pipeline", data=waits)]
+
+    def _sum_tied(self, waits: list[int]) -> list[int]:
+        """The gradient of an embedding that several pipeline ranks have."""
+        ranks = self.layout.tied_ranks
+        if self.rank not in ranks:
+            return []
+        op = self._summed("ends", len(ranks), kept_bytes(self.plan, self.layout.tied_params), "tied")
+        return [self.program.add(op, "embedding", data=waits)]
 
     def _gather_after(self, row: int) -> int:
         last = row
         for stage in self.held:
             blocks = self.layout.stages[stage]
-            for group in kinds(self.plan, blocks):
+            for group in kinds(self.plan, blocks, trained=True):
                 if group.shards > 1:
-                    params = sum(b.local_params(expert=group.expert) for b in blocks)
+                    params = sum(b.local_params(expert=group.expert, trained=True) for b in blocks)
                     last = self.program.add(gather(self.plan, group, params, Phase.OPTIMIZER), "optimizer", data=[row])
         return last
 

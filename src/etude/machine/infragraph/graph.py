@@ -476,8 +476,8 @@ def _list(given: Mapping[str, Any], key: str, where: str) -> list[Any]:
     return value
 
 
-def _mapping(given: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    value = given.get(key)
+def _mapping(given: Any, key: str, where: str) -> Mapping[str, Any]:
+    value = given.get(key) if isinstance(given, Mapping) else None
     if not isinstance(value, Mapping):
         raise ClusterError(f"`{key}` is missing or no mapping", where=where)
     return value

@@ -1,0 +1,121 @@
+"""`--sections FILE`: a job of several models, for `generate` and `predict`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.job_out import Files, write_job
+from etude.cli.output import emit, say
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.generate.sections import Sectioned, Sections
+
+SectionsFile = Annotated[
+    Path | None, typer.Option("--sections", help="YAML with several models as one job: encoder and LLM, teacher and "
+                              "student. `--gpus` goes over the file's; each section has its own plan.")
+]  # fmt: skip
+Mix = Annotated[
+    str, typer.Option(help="With --sections: part of the samples that a section is active for, `image:0.3,audio:0.1`.")
+]
+
+
+def opened(path: Path, mix: str, flags: dict[str, Any], others: list[object]) -> tuple["Sections", int]:
+    """The sections of a file, and `--gpus`. What belongs to a single model is refused."""
+    from etude.generate.sections import open_sections
+
+    given = [name for name in flags if name != "gpus"]
+    if given or any(others):
+        what = f"--{given[0].replace('_', '-')}" if given else "a model, --plan, --hf or --serve"
+        raise UsageError(f"{what} does not go with --sections", hint="each section of the file has its own plan")
+    return open_sections(path).with_mix(_mix(mix)), int(flags.get("gpus", 0))
+
+
+def _mix(text: str) -> dict[str, float]:
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, colon, share = part.rpartition(":")
+        try:
+            found[name] = float(share)
+        except ValueError:
+            colon = ""
+        if not colon or not 0 <= found[name] <= 1:
+            raise UsageError(f"--mix: `{part}`", hint="a section and a part between 0 and 1: image:0.3")
+    return found
+
+
+def refuse_mix(mix: str) -> None:
+    if mix:
+        raise UsageError("--mix goes with --sections")
+
+
+def generated(given: "Sections", gpus: int, name: str, files: Files, limit_bytes: int, *, json: bool) -> None:
+    from etude.generate.sections import generate_sections
+    from etude.predict.sections import check_sections
+
+    found = generate_sections(given, gpus=gpus, name=name)
+    check_sections(found, limit_bytes, given.name)
+    limits = write_job(found.job, files)
+    emit(found.summary() | limits if json else _sums(found), json=json)
+    if not json:
+        emit(_rows(found.summary()))
+
+
+def predicted(given: "Sections", gpus: int, system: str, *, check: bool, json: bool) -> None:
+    from etude.machine import open_system
+    from etude.predict.sections import predict_sections
+    from etude.units import format_bytes, format_time
+
+    found = predict_sections(given, open_system(system), gpus=gpus, check=check)
+    if json:
+        emit(found.summary(), json=True)
+    else:
+        emit(
+            {
+                "step": format_time(found.step_time_ns),
+                "samples/s": round(found.samples_per_s, 1),
+                "tokens/s on a GPU": round(found.tokens_per_s_per_gpu, 1),
+                "model FLOP/s utilisation": f"{found.mfu:.1%}",
+                "memory at most": format_bytes(found.generated.memory_peak_bytes),
+            }
+        )
+        emit(_rows(found.summary()))
+    for note in found.simulated.notes:
+        say(f"note: {note}")
+
+
+def _sums(found: "Sectioned") -> dict[str, Any]:
+    from etude.units import format_bytes, format_count
+
+    numbers = found.summary()
+    borders = {
+        name: [format_bytes(size[way]) for way in ("forward_bytes", "backward_bytes")]
+        for name, size in numbers["borders"].items()
+    }
+    return {
+        "ranks": f"{numbers['ranks']:,}, {numbers['distinct_traces']} distinct programs",
+        "nodes": f"{numbers['nodes']:,}",
+        "operations": format_count(numbers["flops"]),
+        **{f"border {name}": f"{there} there, {back} back" for name, (there, back) in borders.items()},
+        "memory at most": format_bytes(found.memory_peak_bytes),
+    }
+
+
+def _rows(numbers: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row for each section."""
+    from etude.units import format_bytes, format_count
+
+    rows = []
+    for name, one in numbers["sections"].items():
+        row = {
+            "section": name,
+            "model": one["model"],
+            "mode": one["mode"],
+            "ranks": f"{one['first_rank']}-{one['first_rank'] + one['ranks'] - 1}",
+            "samples": one["samples"],
+            "operations": format_count(one["model_flops"]),
+            "memory": format_bytes(one["memory_peak_bytes"]),
+        }
+        rows.append(row | ({"utilisation": f"{one['mfu']:.1%}"} if "mfu" in one else {}))
+    return rows

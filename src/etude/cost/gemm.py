@@ -1,0 +1,101 @@
+"""Time of a matrix product on a device: tiles in waves over the cores, split reductions, bytes, the power limit.
+
+What a library does is chosen here as it chooses: of a few tiles, each with its reduction whole or split over cores, the
+fastest. The formula is in docs/costs.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.ops import OpTable
+from etude.kernels.compile import kernel
+from etude.machine.system import Device, OpCost
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+TILE_ROWS: Final = (64, 64, 64, 64, 128, 128, 128, 128, 256, 256)
+TILE_COLUMNS: Final = (64, 128, 192, 256, 64, 128, 192, 256, 64, 128)
+"""Tiles of the result that a core works on."""
+LARGEST: Final = 128 * 256 / (128 + 256)
+"""Multiply-adds of the largest tile for each element that it takes in."""
+SPLITS: Final = (1, 2, 4, 8)
+"""Into how many parts the reduced dimension may be cut, for as many cores."""
+STEP: Final = 64
+"""Elements of the reduced dimension that a core takes at once."""
+SUM_BYTES: Final = 4
+"""Of an element of a partial sum."""
+NORM: Final = 2.5
+"""How compute and memory of a product overlap: 1 would add them, infinity would take the longer."""
+
+
+class Core(NamedTuple):
+    """What one core does with a tile."""
+
+    cores: int
+    ns_per_flop: F64
+    """Of one core at the full rate, for each product."""
+    falloff: float
+    depth_ns: float
+    wave_ns: float
+    split_ns: float
+    ns_per_byte: float
+    """Of partial sums, which lie in the cache."""
+
+
+def gemm_ns(device: Device, cost: OpCost, ops: OpTable, compute_ns: F64, memory_ns: F64) -> F64:
+    """Time of each product without what is fixed; `compute_ns` and `memory_ns` are its floors."""
+    shaped = (ops.m > 0) & (ops.n > 0) & (ops.k > 0)
+    work = np.maximum(2.0 * ops.m.astype(np.float64) * ops.n * ops.k * ops.batch, 1.0)
+    rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
+    byte_ns = 1 / rate if rate > 0 else 0.0
+    core = Core(
+        device.cores,
+        compute_ns / work * device.cores,
+        cost.tile_falloff,
+        cost.depth_ns,
+        cost.wave_ns,
+        cost.split_ns,
+        byte_ns / max(device.cache_speedup, 1.0),
+    )
+    waves_ns = np.where(shaped, fastest_tile_ns(ops.m, ops.n, ops.k, ops.batch, core), compute_ns)
+    # A long product runs into the power limit. Cores that idle draw little, so what is lost to tiles is not lost again.
+    lasting = device.sustained_fraction
+    limited = compute_ns / (lasting + (1 - lasting) / (1 + (waves_ns / device.sustained_after_ns) ** 2))
+    busy_ns = np.maximum(waves_ns, limited)
+    out_bytes = np.where(shaped, ops.size_bytes - _read_bytes(ops), 0.0)
+    epilogue_ns = cost.epilogue * np.maximum(out_bytes, 0.0) * byte_ns
+    return np.asarray((busy_ns**NORM + memory_ns**NORM) ** (1 / NORM) + epilogue_ns)
+
+
+def _read_bytes(ops: OpTable) -> F64:
+    """The part of a product's bytes that it reads, if all of its elements are as wide."""
+    m, n, k = (column.astype(np.float64) for column in (ops.m, ops.n, ops.k))
+    read, written = m * k + k * n, m * n
+    return np.asarray(ops.size_bytes * read / np.maximum(read + written, 1.0))
+
+
+@kernel
+def fastest_tile_ns(m: I64, n: I64, k: I64, batch: I64, core: Core) -> F64:
+    """Over tiles and splits, the least of waves x (the longer of a tile's operations and its steps, + a wave's own)."""
+    found = np.full(len(m), np.inf)
+    for i in range(len(m)):
+        for t in range(len(TILE_ROWS)):
+            area = TILE_ROWS[t] * TILE_COLUMNS[t]
+            lost = core.falloff * LARGEST * (TILE_ROWS[t] + TILE_COLUMNS[t]) / area
+            flop_ns = core.ns_per_flop[i] * (1.0 + lost) / (1.0 + core.falloff)
+            tiles = -(-m[i] // TILE_ROWS[t]) * -(-n[i] // TILE_COLUMNS[t]) * batch[i]
+            for split in SPLITS:
+                deep = -(-k[i] // (split * STEP)) * STEP
+                waves = -(-tiles * split // core.cores)
+                tile_ns = max(2.0 * area * deep * flop_ns, core.depth_ns * deep / 1024.0)
+                time_ns = waves * (tile_ns + core.wave_ns)
+                if split > 1:
+                    sums = (split + 1.0) * SUM_BYTES * m[i] * n[i] * batch[i]
+                    time_ns += core.split_ns + sums * core.ns_per_byte
+                found[i] = min(found[i], time_ns)
+    return found

@@ -1,0 +1,13 @@
+"""Sections: a model as a graph of parts with own plans, on own or shared ranks, and what travels between them."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.generate.sections.job import Sectioned as Sectioned
+    from etude.generate.sections.job import generate_sections as generate_sections
+    from etude.generate.sections.spec import Sections as Sections
+    from etude.generate.sections.spec import open_sections as open_sections
+
+__getattr__ = face(__name__)

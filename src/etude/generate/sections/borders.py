@@ -1,0 +1,150 @@
+"""Borders: which rows of either section a border is tied to, and the ends of its messages on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.ops import width as bytes_each
+from etude.errors import UsageError
+from etude.generate.blocks.ops import Phase
+from etude.generate.blocks.recompute import is_layer
+from etude.generate.model.shape import Family
+from etude.generate.ranks import Grid
+from etude.generate.sections.placed import Placed
+from etude.generate.sections.reshard import Messages, Side, Spread, messages
+from etude.generate.sections.spec import Border, Carries, Sections
+from etude.generate.sections.weave import Ends
+from etude.generate.train.job import Generated
+from etude.model.schema import Kind
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Anchors:
+    """The row of each micro-batch on each pipeline rank that a border is tied to; -1 where it is on another."""
+
+    rows: I64
+
+    @property
+    def home(self) -> I64:
+        """Pipeline rank of each micro-batch."""
+        return np.asarray((self.rows >= 0).argmax(axis=0), np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Travel:
+    """Messages of a border in one direction, and the rows that they belong to."""
+
+    messages: Messages
+    source: int
+    target: int
+    sent: Anchors
+    wanted: Anchors
+
+
+Both = tuple[Travel | None, Travel | None]
+"""There and back."""
+
+
+def travels(border: Border, given: Sections, placed: tuple[Placed, ...]) -> Both:
+    names = list(given.sections)
+    a, b = names.index(border.source), names.index(border.target)
+    one, other = placed[a], placed[b]
+    model, plan = one.found.model, one.found.plan
+    logits = border.carries == Carries.LOGITS
+    tokens = border.tokens or plan.seq * one.section.per_sample
+    wide = border.width or (model.vocab if logits else model.hidden)
+    made = _anchors(one.found, *(("head.logits",) if logits else (_layer(one.found, -1),)), Phase.FORWARD, first=False)
+    used = _anchors(other.found, "head.loss" if logits else other.found.layout.stages[0][0].name, Phase.FORWARD)
+    for anchors, placed_, what in ((made, one, border.carries), (used, other, "loss" if logits else "input")):
+        if not (anchors.rows >= 0).any(axis=0).all():
+            raise UsageError(f"`{placed_.name}` has no {what} that a border could be tied to", where=given.name)
+    there = _one_way(a, b, (one, other), (made, used), logits, (tokens, wide))
+    back = None
+    if one.waits and not logits:
+        ends = _anchors(other.found, _layer(other.found, 0), Phase.INPUT, first=False)
+        begins = _anchors(one.found, _layer(one.found, -1), Phase.INPUT)
+        back = _one_way(b, a, (other, one), (ends, begins), logits, (tokens, wide))
+    return there, back
+
+
+def _one_way(
+    a: int, b: int, sides: tuple[Placed, Placed], anchors: tuple[Anchors, Anchors], logits: bool, size: tuple[int, int]
+) -> Travel:
+    holds, needs = (_side(p, x, logits) for p, x in zip(sides, anchors, strict=True))
+    found = messages(holds, needs, *size, bytes_each(sides[0].found.plan.dtype))
+    return Travel(found, a, b, *anchors)
+
+
+def _side(placed: Placed, anchors: Anchors, logits: bool) -> Side:
+    plan = placed.found.plan
+    at = Grid.of(plan).at
+    table = np.empty((plan.pp, plan.dp, plan.tp, plan.cp), np.int64)
+    table[at["pp"], at["dp"], at["tp"], at["cp"]] = np.arange(plan.gpus) + placed.ranks.start
+    spread = Spread(plan, placed.found.model.family in (Family.DECODER, Family.ENCODER_DECODER), logits)
+    return Side(spread, table[anchors.home], placed.slot)
+
+
+def _layer(found: Generated, number: int) -> str:
+    return [b.name for stage in found.layout.stages for b in stage if is_layer(b)][number]
+
+
+def _anchors(found: Generated, module: str, phase: Phase, *, first: bool = True) -> Anchors:
+    """The first or last device row of each micro-batch in a module and phase, on each pipeline rank."""
+    rows = np.full((found.plan.pp, found.plan.micro_batches), -1, np.int64)
+    for rank, trace in enumerate(found.job.traces):
+        codes, words = trace.coded("module")
+        phases, labels = trace.coded("phase")
+        inside = np.array([w == module or w.startswith(f"{module}.") for w in words] + [False])[codes]
+        inside &= np.array([label == phase.label for label in labels] + [False])[phases]
+        inside &= (trace.cpu != 1) & (trace.micro_batch >= 0) & (trace.kind != int(Kind.RECV))
+        at = np.flatnonzero(inside)
+        at = at[::-1] if first else at  # the last one written stays
+        rows[rank, trace.micro_batch[at]] = at
+    return Anchors(rows)
+
+
+def ends_of(
+    done: Mapping[Border, Both], on: list[list[int]], first_tag: int
+) -> tuple[list[tuple[Ends, I64]], list[str]]:
+    """Ends of messages of every rank, with the ranks behind their slots, and the names of borders. `on`: the sections
+    of each rank; tags count from `first_tag`."""
+    table = _table(done, first_tag)
+    bounds = np.searchsorted(table[0], np.arange(len(on) + 1))
+    found = []
+    for rank, sections in enumerate(on):
+        _, section, row, sends, peer, tags, micro, back, border, size = table[:, bounds[rank] : bounds[rank + 1]]
+        ranks, first, slot = np.unique(peer, return_index=True, return_inverse=True)
+        turn = np.argsort(np.argsort(first))  # slots in the order in which they come
+        part = np.searchsorted(np.array(sections), section)
+        one = Ends(part, row, sends > 0, turn[slot], tags, micro, back > 0, border, size)
+        found.append((one, ranks[np.argsort(first)]))
+    return found, [f"border.{b.source}-{b.target}" for b in done]
+
+
+def _table(done: Mapping[Border, Both], tag: int) -> I64:
+    """A column for each end of a message: rank, section, row, does it send, the other rank, tag, micro-batch, does it
+    go back, number of the border, bytes; by rank, section, row."""
+    columns: list[list[I64]] = []
+    for number, pair in enumerate(done.values()):
+        for back, travel in enumerate(pair):
+            if travel is None:
+                continue
+            m, one = travel.messages, np.ones(len(travel.messages), np.int64)
+            tags = tag + m.source_micro * travel.wanted.rows.shape[1] + m.target_micro
+            tag += travel.sent.rows.shape[1] * travel.wanted.rows.shape[1]
+            sends = (m.source, travel.source, travel.sent, m.target, m.source_micro)
+            takes = (m.target, travel.target, travel.wanted, m.source, m.target_micro)
+            for way, (rank, section, anchors, peer, micro) in enumerate((takes, sends)):
+                row = anchors.rows[anchors.home[micro], micro]
+                columns.append([rank, one * section, row, one * way, peer, tags, micro, one * back, one * number,
+                                m.size_bytes])  # fmt: skip
+    if not columns:
+        return np.zeros((10, 0), np.int64)
+    table = np.concatenate([np.stack(c) for c in columns], axis=1)
+    return np.asarray(table[:, np.lexsort((table[5], table[3], table[2], table[1], table[0]))])

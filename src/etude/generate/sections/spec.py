@@ -1,0 +1,211 @@
+"""The file of sections: which models, on which ranks, with which plans, and what goes from one to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from etude.config import figure, read, read_mapping
+from etude.errors import ClusterError, UsageError
+from etude.generate.blocks import trained
+
+
+class Carries(StrEnum):
+    HIDDEN = "hidden"
+    """What the last layer gives; the section has no head, and its gradient comes back unless it is forward alone."""
+    LOGITS = "logits"
+    """What the head gives; nothing comes back."""
+
+
+class Deal(StrEnum):
+    """Where the samples go for which a section is active."""
+
+    EVEN = "even"
+    """In turn over its micro-batches, so that all ranks have as many."""
+    OWN = "own"
+    """Each stays at its place in the batch, so that ranks have as many as there happen to be among theirs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """A model, where it runs and what is trained of it."""
+
+    model: str = figure("text", "a model of the catalogue, or a file")
+    mode: str = figure("text", "what is trained: train (all), forward, frozen, lora:16, layers:24..", "train")
+    gpus: int = figure("count", "ranks of its own; 0: what the others leave", 0, zero=True)
+    shares: str = figure("text", "the section whose ranks it runs on; default: its own", "")
+    plan: Any = figure("one", "as in a file of a plan, but for gpus, global_batch and train", {})
+    active: float = figure("fraction", "part of the samples that it has work for", 1.0, zero=True)
+    deal: Deal = figure("choice", "where these go: even, own", Deal.EVEN, of=Deal)
+    per_sample: int = figure("count", "inputs in a sample that it has work for: images, say", 1)
+
+    def __post_init__(self) -> None:
+        if self.gpus and self.shares:
+            raise ClusterError(
+                "ranks of its own, or those of another section, not both", hint="no `gpus`, or no `shares`"
+            )
+        taken = {"gpus", "global_batch", "train", "lengths", "steps"} & set(self.plan)
+        if taken:
+            raise ClusterError(f"`{sorted(taken)[0]}` is no part of a section's plan",
+                               hint="`gpus` and `mode` are the section's, `batch` is that of all")  # fmt: skip
+        trained.parse(self.train)
+
+    @property
+    def train(self) -> str:
+        return "all" if self.mode == "train" else self.mode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Border:
+    """Activations from one section to another."""
+
+    source: str
+    target: str
+    carries: Carries
+    tokens: int
+    """Of a sample; 0: those of the section that they come from."""
+    width: int
+    """Values of a token; 0: the hidden size or the vocabulary of the section that they come from."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Border:
+    """A border as it is written; `from` is no name in Python."""
+
+    to: str = figure("text", "the section that takes them")
+    carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN, of=Carries)
+    tokens: int = figure("count", "tokens of a sample; 0: those of the section that they come from", 0, zero=True)
+    width: int = figure("count", "values of a token; 0: its hidden size or vocabulary", 0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sections:
+    """The graph. Sections are in the order in which samples go through them."""
+
+    name: str
+    batch: int
+    sections: dict[str, Section]
+    borders: tuple[Border, ...]
+    seed: int = 0
+    """Of the samples that a section is active for."""
+    gpus: int = 0
+
+    def with_mix(self, mix: Mapping[str, float]) -> Sections:
+        """The same with other parts of the samples active."""
+        for name in mix:
+            if name not in self.sections:
+                raise UsageError(f"no section `{name}`", hint=f"sections: {', '.join(self.sections)}")
+        changed = {n: replace(s, active=mix.get(n, s.active)) for n, s in self.sections.items()}
+        return replace(self, sections=changed)
+
+    def takes_gradients(self, name: str) -> bool:
+        """Does what comes after it send gradients back?"""
+        return self.sections[name].mode != "forward" and any(
+            b.source == name and b.carries == Carries.HIDDEN for b in self.borders
+        )
+
+    def has_head(self, name: str) -> bool:
+        return not any(b.source == name and b.carries == Carries.HIDDEN for b in self.borders)
+
+    def ranks(self, gpus: int) -> dict[str, range]:
+        """Ranks of each section: its own one behind the other, what is left to the one that says nothing."""
+        own = {n: s.gpus for n, s in self.sections.items() if not s.shares}
+        open_ = [n for n, count in own.items() if not count]
+        left = gpus - sum(own.values())
+        if len(open_) > 1 or (open_ and left < 1) or (not open_ and left):
+            told = ", ".join(f"{n} {count or 'the rest'}" for n, count in own.items())
+            raise UsageError(f"{gpus:,} ranks do not fit the sections: {told}", where=self.name,
+                             hint="`gpus` for all sections but one, and room for that one")  # fmt: skip
+        found, at = {}, 0
+        for name, count in own.items():
+            found[name] = range(at, at + (count or left))
+            at += count or left
+        for name, section in self.sections.items():
+            if section.shares:
+                found[name] = found[section.shares]
+        return {name: found[name] for name in self.sections}
+
+
+def open_sections(path: str | PathLike[str]) -> Sections:
+    """A YAML file with `batch`, `sections` and `borders`. Files of models lie beside it."""
+    found = sections_of(read_mapping(path), str(path))
+    beside = Path(path).parent
+    near = {n: beside / s.model for n, s in found.sections.items() if s.model.endswith((".yaml", ".yml", ".json"))}
+    named = {n: replace(s, model=str(near[n])) if n in near else s for n, s in found.sections.items()}
+    return replace(found, sections=named)
+
+
+def sections_of(given: Mapping[str, Any], where: str = "sections") -> Sections:
+    try:
+        return _read(given, where)
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
+
+
+def _read(given: Mapping[str, Any], where: str) -> Sections:
+    known = ("name", "batch", "gpus", "seed", "sections", "borders")
+    for key in given:
+        if key not in known:
+            raise ClusterError(f"unknown key `{key}`", where=where, hint=f"known: {', '.join(known)}")
+    raw = given.get("sections")
+    if not isinstance(raw, Mapping) or not raw:
+        raise ClusterError("`sections` names no section", where=where, hint="sections: {teacher: {model: llama3-70b}}")
+    sections = {str(n): read(Section, s, f"{where}: sections: {n}") for n, s in raw.items()}
+    borders = given.get("borders", [])
+    if not isinstance(borders, list):
+        raise ClusterError("`borders` is not a list", where=where, hint="- {from: teacher, to: student}")
+    found = Sections(
+        name=str(given.get("name", "sections")),
+        batch=_count(given, "batch", where),
+        sections=sections,
+        borders=tuple(_border(b, f"{where}: borders[{i}]") for i, b in enumerate(borders)),
+        seed=_count(given, "seed", where, 0),
+        gpus=_count(given, "gpus", where, 0),
+    )
+    _check(found, where)
+    return found
+
+
+def _count(given: Mapping[str, Any], key: str, where: str, usual: int | None = None) -> int:
+    value = given.get(key, usual)
+    if isinstance(value, bool) or not isinstance(value, int) or value < (usual is None):
+        raise ClusterError(f"`{key}` is not a count", where=where, hint=f"{key}: 64")
+    return value
+
+
+def _border(given: Any, where: str) -> Border:
+    if not isinstance(given, Mapping) or not isinstance(given.get("from"), str):
+        raise ClusterError("key `from` is missing", where=where, hint="{from: teacher, to: student}")
+    rest = read(_Border, {k: v for k, v in given.items() if k != "from"}, where)
+    return Border(
+        source=given["from"], target=rest.to, carries=rest.carries, tokens=rest.tokens, width=rest.width
+    )  # fmt: skip
+
+
+def _check(found: Sections, where: str) -> None:
+    """Names that are there, no circle, and gradients wherever something is trained."""
+    order = {name: i for i, name in enumerate(found.sections)}
+    for name, section in found.sections.items():
+        if section.shares and (section.shares not in order or found.sections[section.shares].shares):
+            raise ClusterError(
+                f"`shares: {section.shares}` names no section with ranks of its own", where=f"{where}: {name}"
+            )
+    for border in found.borders:
+        for name in (border.source, border.target):
+            if name not in order:
+                raise ClusterError(f"a border names `{name}`", where=where, hint=f"sections: {', '.join(order)}")
+        if order[border.source] >= order[border.target]:
+            raise ClusterError(f"a border goes back from `{border.source}` to `{border.target}`", where=where,
+                               hint="write sections in the order in which samples go through them")  # fmt: skip
+        reaches = trained.parse(found.sections[border.target].train)
+        if (
+            found.takes_gradients(border.source)
+            and border.carries == Carries.HIDDEN
+            and (reaches.kind == "forward" or reaches.first)
+        ):
+            raise ClusterError(f"`{border.source}` gets no gradients from `{border.target}`, which stops before",
+                               where=where, hint=f"mode: forward for `{border.source}`")  # fmt: skip

@@ -1,0 +1,11 @@
+"""Predictions of jobs of several models."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.predict.sections.step import check_sections as check_sections
+    from etude.predict.sections.step import predict_sections as predict_sections
+
+__getattr__ = face(__name__)
