@@ -8,8 +8,8 @@ from pathlib import Path
 from etude.cost.stacks import open_stack
 from etude.generate.model import Model
 from etude.machine import open_system
-from etude.predict.recipes import Run, completed
-from etude.predict.rows import Case
+from etude.predict.measured.recipes import Said, completed
+from etude.predict.measured.rows import Case
 
 
 def eager_cases(path: Path) -> list[Case]:
@@ -24,6 +24,6 @@ def _case(number: int, row: dict[str, str]) -> Case:
     model = Model.from_dict({"name": f"{row['layers']} x {row['hidden']}", **shape, **style})
     system, stack = open_system("dgx-h200"), open_stack("eager")
     given = {"micro_batch": int(row["batch"]), "seq": int(row["seq"]), "recompute": "none"}
-    plan, said = completed(Run(model=model, given=given, system=system), stack)
+    plan, said = completed(Said(model=model, given=given, system=system), stack)
     return Case(row=number, model=model, plan=plan, system=system, stack=stack,
                 step_s=float(row["train_step_ms_median"]) / 1e3, assumed=tuple(said))  # fmt: skip

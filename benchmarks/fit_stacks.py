@@ -28,9 +28,9 @@ from eager_steps import eager_cases
 from etude.cost.stacks import Band, Efficiency, open_stack, stack_names
 from etude.cost.stacks.open import DEFAULT
 from etude.cost.stacks.stack import ANY
-from etude.predict.outcomes import Kept
-from etude.predict.rows import Case, Refused, cases_of, read_rows, row_stack
-from etude.predict.stack_fit import (
+from etude.predict.measured.outcomes import Kept
+from etude.predict.measured.rows import Case, Refused, cases_of, read_rows, row_stack
+from etude.predict.measured.stack_fit import (
     Groups,
     Sample,
     efficiency_under,

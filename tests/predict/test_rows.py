@@ -11,18 +11,18 @@ from etude.errors import EtudeError
 from etude.generate import Plan
 from etude.generate.model import Model, open_model
 from etude.machine import open_system
-from etude.predict.gpus import gpu_system
-from etude.predict.row_figures import out_of_scope, step_seconds
-from etude.predict.row_models import row_model
-from etude.predict.rows import Case, Refused, cases_of, predict_rows, read_rows
+from etude.predict.measured.gpus import gpu_system
+from etude.predict.measured.row_figures import out_of_scope, step_seconds
+from etude.predict.measured.row_models import row_model
+from etude.predict.measured.rows import Case, Refused, cases_of, predict_rows, read_rows
 from etude.predict.step import predict, step_time
 
 H100 = open_system("dgx-h100")
 PLAN = Plan(gpus=16, tp=2, seq=4096, micro_batch=1, global_batch=64)
 LLAMA = open_model("llama2-7b")
-ROW = {"model": "Llama-2-7B", "gpu_type": "H100-80GB", "gpus": "8", "tp": "1", "pp": "1", "global_batch": "128", "seq": "4096",
-       "micro_batch": "1", "measured_metric": "step time", "value": "4", "unit": "s", "precision": "bf16", "stack": "nemo",
-       "year": "2025"}  # fmt: skip
+ROW = {"model": "Llama-2-7B", "gpu_type": "H100-80GB", "gpus": "8", "tp": "1", "pp": "1", "global_batch": "128",
+       "seq": "4096", "micro_batch": "1", "measured_metric": "step time", "value": "4", "unit": "s", "precision": "bf16",
+       "stack": "nemo", "year": "2025"}  # fmt: skip
 
 
 def figure(metric: str, value: float, unit: str, m: Model = LLAMA, plan: Plan = PLAN) -> float:
@@ -54,9 +54,9 @@ def test_flops_as_the_megatron_papers_count_them():
         tied=True,
     )
     plan = Plan(gpus=128, tp=4, seq=2048, micro_batch=16, global_batch=512, recompute="full")
-    B, s, n, h, v = 512, 2048, 36, 4096, 51200
-    hardware = 96 * B * s * n * h**2 * (1 + s / (6 * h) + v / (16 * n * h))  # Narayanan et al. 2021
-    model = 72 * B * s * n * h**2 * (1 + s / (6 * h) + v / (12 * n * h))  # Korthikanti et al. 2022
+    b, s, n, h, v = 512, 2048, 36, 4096, 51200
+    hardware = 96 * b * s * n * h**2 * (1 + s / (6 * h) + v / (16 * n * h))  # Narayanan et al. 2021
+    model = 72 * b * s * n * h**2 * (1 + s / (6 * h) + v / (12 * n * h))  # Korthikanti et al. 2022
     told = "TFLOP/s per GPU (hardware FLOPs incl. recompute)"
     assert figure(told, 142, "TFLOP/s", m, plan) == pytest.approx(hardware / 128 / 142e12, rel=1e-6)
     assert figure("model TFLOP/s per GPU", 142, "TFLOP/s", m, plan) == pytest.approx(model / 128 / 142e12, rel=1e-6)

@@ -7,11 +7,12 @@ import pytest
 
 from etude.cost.compute import compute_time_ns
 from etude.cost.ops import OpTable, activation, attention, matmul
-from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, open_stack, stack_for, stack_names, tuned
+from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, open_stack, stack_for, stack_names
+from etude.cost.stacks.stack import tuned
 from etude.errors import EtudeError
 from etude.generate.model import open_model
 from etude.machine import open_system
-from etude.predict.recipes import Run, completed
+from etude.predict.measured.recipes import Said, completed
 
 
 def test_every_stack_of_the_catalogue_can_be_written_and_read_again():
@@ -44,15 +45,15 @@ def test_names_of_tables_and_their_years():
 
 @pytest.mark.parametrize(
     ("gpu", "generation"),
-    [("NVIDIA H100 SXM5 80GB", "hopper"), ("H100-96GB(HBM2e,500W)", "hopper"), ("A100-40GB", "ampere"), ("GB200", "blackwell"),
-     ("MI300X", "cdna3"), ("abacus", "")],
+    [("NVIDIA H100 SXM5 80GB", "hopper"), ("H100-96GB(HBM2e,500W)", "hopper"), ("A100-40GB", "ampere"),
+     ("GB200", "blackwell"), ("MI300X", "cdna3"), ("abacus", "")],
 )  # fmt: skip
 def test_generations(gpu: str, generation: str):
     assert generation_of(gpu) == generation
 
 
 def times(system, by: Efficiency):
-    ops = OpTable.of([matmul(8192, 8192, 8192), attention(1, 32, 8192, 8192, 128), activation(1 << 26)])
+    ops = OpTable.of([matmul(8192, 8192, 8192), attention(8192, 8192, heads=32, head_size=128), activation(1 << 26)])
     return compute_time_ns(tuned(system, by).device, ops).astype(float)
 
 
@@ -77,19 +78,19 @@ def test_products_in_8_bits_have_their_own_factor():
 def test_a_recipe_fills_in_and_flags_stand():
     model, system = open_model("llama3-70b"), open_system("dgx-h100")
     given = {"gpus": 512, "tp": 4, "pp": 4, "cp": 2, "global_batch": 1024}
-    plan, said = completed(Run(model=model, given=given, system=system), open_stack("nemo"))
+    plan, said = completed(Said(model=model, given=given, system=system), open_stack("nemo"))
     assert (plan.zero, plan.grad_dtype, plan.tp_chunks, plan.micro_batch, plan.dp) == (1, "bf16", 4, 1, 16)
     assert plan.schedule == "interleaved:2"  # the most up to 3 that divide 80 layers on 4 ranks
     assert any("nemo" in text for text in said)
     own = {**given, "zero": 0, "tp_chunks": 1, "schedule": "1f1b"}
-    plan, _ = completed(Run(model=model, given=own, system=system), open_stack("nemo"))
+    plan, _ = completed(Said(model=model, given=own, system=system), open_stack("nemo"))
     assert (plan.zero, plan.tp_chunks, plan.schedule) == (0, 1, "1f1b")
 
 
 def test_without_a_pipeline_the_micro_batch_is_the_most_that_fits():
     model, system = open_model("llama2-7b"), open_system("dgx-h100")
     given = {"gpus": 64, "zero": 3, "global_batch": 4096, "recompute": "full"}
-    plan, _ = completed(Run(model=model, given=given, system=system), open_stack("torchtitan"))
+    plan, _ = completed(Said(model=model, given=given, system=system), open_stack("torchtitan"))
     assert plan.micro_batch > 1
     assert 64 % plan.micro_batch == 0
 
@@ -97,7 +98,7 @@ def test_without_a_pipeline_the_micro_batch_is_the_most_that_fits():
 def test_an_unknown_condition_of_a_recipe_is_refused():
     stack = Stack.from_dict({"name": "odd", "recipe": [{"when": {"moon": "full"}, "plan": {"zero": 1}}]})
     with pytest.raises(EtudeError, match="unknown condition `moon`"):
-        completed(Run(model=open_model("llama3-8b"), given={}, system=open_system("dgx-h100")), stack)
+        completed(Said(model=open_model("llama3-8b"), given={}, system=open_system("dgx-h100")), stack)
 
 
 def test_bands_are_of_the_kind_or_of_all():

@@ -8,7 +8,7 @@ from etude.cli.output import AsJson, emit, progress, say
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
-    from etude.predict.calibrate import Calibrated
+    from etude.predict.measured import Calibrated
 
 EXAMPLE = """A software stack of your own, from measured steps or a recorded run
 
@@ -49,9 +49,8 @@ def calibrate(
 
 def _calibrated(path: Path, base: str, system: str, name: str) -> "Calibrated":
     from etude.cost.stacks import open_stack
-    from etude.predict.calibrate import calibrate as from_rows
-    from etude.predict.calibrate import calibrate_run
-    from etude.predict.rows import read_rows
+    from etude.predict.measured import calibrate as from_rows
+    from etude.predict.measured import calibrate_run, read_rows
 
     start = open_stack(base)
     if path.suffix.lower() == ".csv":

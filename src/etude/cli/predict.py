@@ -82,13 +82,13 @@ def _step(
 ) -> "Prediction":
     from etude.cost.stacks import open_stack
     from etude.machine import open_system
-    from etude.predict import Run, completed
     from etude.predict import predict as run
+    from etude.predict.measured import Said, completed
 
     network, machine, software = model_of(model, hf), open_system(system), open_stack(stack or "default")
-    if not stack:
+    if stack in ("", "none"):
         return run(network, plan_of(flags, plan), machine, stack=software, check=check)
-    wanted, assumed = completed(Run(model=network, given=given_of(flags, plan), system=machine), software)
+    wanted, assumed = completed(Said(model=network, given=given_of(flags, plan), system=machine), software)
     found = run(network, wanted, machine, stack=software, check=check)
     return replace(found, assumed=tuple(assumed))
 
@@ -124,7 +124,7 @@ def _of_lengths(found: "Prediction") -> dict[str, Any]:
 def _rows(path: Path, stack: str, *, json: bool) -> int:
     """Every training row of a file, measured and predicted."""
     from etude.cost.stacks import open_stack
-    from etude.predict import predict_rows, read_rows
+    from etude.predict.measured import predict_rows, read_rows
 
     given = read_rows(path)
     with progress("predicting rows", len(given)) as advance:

@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
-    from etude.predict.calibrate import calibrate as calibrate
     from etude.predict.plans import search as search
-    from etude.predict.recipes import Run as Run
-    from etude.predict.recipes import completed as completed
-    from etude.predict.rows import predict_rows as predict_rows
-    from etude.predict.rows import read_rows as read_rows
     from etude.predict.serving import predict_serving as predict_serving
     from etude.predict.similarity import likeness as likeness
     from etude.predict.step import Prediction as Prediction

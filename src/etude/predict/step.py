@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, tuned
-from etude.cost.stacks.stack import NEUTRAL, user_buffers
+from etude.cost.stacks import Efficiency, Stack, band_of, generation_of
+from etude.cost.stacks.stack import NEUTRAL, tuned, user_buffers
 from etude.errors import UsageError
 from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model
@@ -158,12 +158,12 @@ def step_times(
 ) -> list[float]:
     """Seconds of a step under each of these efficiencies. The plan is that of `stack` already.
 
-    Of many micro-batches two shorter steps are simulated, with one and two for each pipeline rank, and a straight line
-    goes on from there: each more takes as long as the last.
+    Of many micro-batches two shorter steps are simulated, with one and two for each pipeline rank (two and four without
+    a pipeline), and a straight line goes on from there: each more takes as long as the last.
     """
-    machine, counts = machine_for(plan, system, stack), [plan.micro_batches]
-    if not plan.lengths and plan.micro_batches > MANY * plan.pp:
-        counts = [plan.pp, 2 * plan.pp]
+    machine, counts, few = machine_for(plan, system, stack), [plan.micro_batches], max(plan.pp, 2)
+    if not plan.lengths and plan.steps == 1 and plan.micro_batches > MANY * few:
+        counts = [few, 2 * few]
     found = []
     for count in counts:
         short = plan.replace(global_batch=plan.dp * plan.micro_batch * count)

@@ -14,6 +14,5 @@ if TYPE_CHECKING:
     from etude.cost.stacks.stack import Band as Band
     from etude.cost.stacks.stack import Efficiency as Efficiency
     from etude.cost.stacks.stack import Stack as Stack
-    from etude.cost.stacks.stack import tuned as tuned
 
 __getattr__ = face(__name__)

@@ -21,10 +21,10 @@ from etude.generate import Plan
 from etude.generate.model import Model
 from etude.generate.train import sequence_of
 from etude.machine.system import System
-from etude.predict.gpus import gpu_system
-from etude.predict.recipes import CHUNKS, Run, completed
-from etude.predict.row_figures import out_of_scope, step_seconds
-from etude.predict.row_models import row_model
+from etude.predict.measured.gpus import gpu_system
+from etude.predict.measured.recipes import CHUNKS, Said, completed
+from etude.predict.measured.row_figures import out_of_scope, step_seconds
+from etude.predict.measured.row_models import row_model
 from etude.predict.step import step_time
 
 Row = Mapping[str, str]
@@ -99,7 +99,7 @@ def case_of(row: Row, number: int, stack: Stack | None = None) -> Case:
     year = int(float(row.get("year") or 0)) or YEARS.get(generation_of(row["gpu_type"]), 2025)
     stack = stack or row_stack(row, year, said)
     given = _given(row, model, said)
-    run = Run(model=model, given=given, system=system, gpu=row["gpu_type"], year=year,
+    run = Said(model=model, given=given, system=system, gpu=row["gpu_type"], year=year,
               open_axes=not {"tp", "pp"} & set(given))  # fmt: skip
     plan, assumed = completed(run, stack)
     return Case(row=number, model=model, plan=plan, system=system, stack=stack,

@@ -53,7 +53,7 @@ def words(name: str) -> frozenset[str]:
 
 @cache
 def _known() -> dict[frozenset[str], Gpu]:
-    given = parse(files("etude.predict").joinpath("gpus.yaml").read_text("utf-8"), "gpus.yaml")
+    given = parse(files("etude.predict.measured").joinpath("gpus.yaml").read_text("utf-8"), "gpus.yaml")
     return {words(name): read(Gpu, about, f"gpus.yaml: {name}") for name, about in given.items()}
 
 

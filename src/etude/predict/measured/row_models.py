@@ -8,8 +8,7 @@ from functools import cache
 from typing import Any, Final
 
 from etude.errors import EtudeError, UsageError
-from etude.generate.model import Model, open_model
-from etude.generate.model.open import model_names
+from etude.generate.model import Model, model_names, open_model
 
 SHAPE: Final = ("layers", "hidden", "heads", "ffn", "vocab")
 GPT: Final = {"norm": "layer", "positions": "learned", "bias": True, "tied": True}

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from etude.config import plain
 from etude.cost.stacks import Efficiency
 from etude.cost.stacks.stack import KNOBS
-from etude.generate.plan import Precision
-from etude.predict.rows import Case
+from etude.predict.measured.rows import Case
 from etude.predict.step import step_times
 
 F64 = NDArray[np.float64]
@@ -49,7 +48,7 @@ def outcome_of(case: Case) -> Outcome:
     """A step at the centre, and with each factor moved, on the fewest micro-batches that fill the pipeline: what a
     factor does to a part of the step it does to the whole. Factors that can do nothing are not tried."""
     plan = case.plan
-    idle = {"fp8"} if plan.precision != Precision.FP8 else set[str]()
+    idle = {"fp8"} if str(plan.precision) != "fp8" else set[str]()
     waits = case.model.experts or plan.gpus == 1  # others have long kernels, or graphs
     idle |= {"host"} if not plan.host_ns or not waits else set()
     idle |= {"network", "overlap"} if plan.gpus == 1 else set()

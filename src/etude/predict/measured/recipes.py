@@ -12,10 +12,9 @@ from etude.cost.stacks.stack import Rule
 from etude.errors import EtudeError, UsageError
 from etude.generate import Plan
 from etude.generate.model import Model
-from etude.generate.plan import Precision
 from etude.generate.train import plan_memory
 from etude.machine.system import System
-from etude.predict.gpus import words
+from etude.predict.measured.gpus import words
 from etude.predict.plans import feasible, promise
 
 AXES: Final = ("tp", "pp", "cp", "ep")
@@ -29,7 +28,7 @@ LEAST: Final = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Said:
     """What is said of a run: `given` has the fields of a plan that are."""
 
     model: Model
@@ -46,13 +45,13 @@ class Run:
         return words(self.gpu or self.system.device.name)
 
 
-def completed(run: Run, stack: Stack) -> tuple[Plan, list[str]]:
+def completed(run: Said, stack: Stack) -> tuple[Plan, list[str]]:
     """The plan of a run under a stack, and what was assumed."""
     given, said = dict(run.given), list[str]()
     if run.open_axes and run.given.get("gpus", 1) > 1:
         given |= _axes(run, said)
     recipe = _recipe(run, stack, given)
-    chunks = str(recipe.pop(CHUNKS, given.pop(CHUNKS, "1")))
+    least, chunks = int(given.pop(CHUNKS, 1)), str(recipe.pop(CHUNKS, "1"))
     assumed = {k: v for k, v in recipe.items() if k not in given}
     if assumed:
         said.append(f"{stack.name}: " + ", ".join(f"{k} {v}" for k, v in assumed.items()))
@@ -60,13 +59,13 @@ def completed(run: Run, stack: Stack) -> tuple[Plan, list[str]]:
     if "micro_batch" not in plan:
         plan["micro_batch"] = _micro_batch(run, plan, said)
     if "schedule" not in plan and plan.get("pp", 1) > 1:
-        plan |= _schedule(run.model, plan, chunks, said)
+        plan |= _schedule(run.model, plan, chunks, least, said)
     if "recompute" not in plan:
         plan["recompute"] = _recompute(run, plan, said)
     return Plan.from_dict(plan), said
 
 
-def _recipe(run: Run, stack: Stack, given: Mapping[str, Any]) -> dict[str, Any]:
+def _recipe(run: Said, stack: Stack, given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for rule in stack.recipe:
         if _holds(rule, run, given):
@@ -74,11 +73,11 @@ def _recipe(run: Run, stack: Stack, given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _holds(rule: Rule, run: Run, given: Mapping[str, Any]) -> bool:
+def _holds(rule: Rule, run: Said, given: Mapping[str, Any]) -> bool:
     return all(_condition(key, wanted, run, given) for key, wanted in rule.when.items())
 
 
-def _condition(key: str, wanted: str, run: Run, given: Mapping[str, Any]) -> bool:
+def _condition(key: str, wanted: str, run: Said, given: Mapping[str, Any]) -> bool:
     if key == "gpu":
         return any(words(name) <= run.gpu_words for name in wanted.split(","))
     if key == "model":
@@ -102,7 +101,7 @@ def _dp(given: Mapping[str, Any]) -> int:
     return max(int(given.get("gpus", 1)) // inner, 1)
 
 
-def _axes(run: Run, said: list[str]) -> dict[str, Any]:
+def _axes(run: Said, said: list[str]) -> dict[str, Any]:
     """Nothing is said of tensor and pipeline parallelism: the plan that promises most among those that fit."""
     base = {k: v for k, v in run.given.items() if k in ("seq", "global_batch", "precision", "ep", "cp", "zero")}
     base |= {"recompute": run.given.get("recompute", "none"), "micro_batch": 1, "zero": base.get("zero", 1)}
@@ -115,7 +114,7 @@ def _axes(run: Run, said: list[str]) -> dict[str, Any]:
     raise UsageError("tensor and pipeline parallel sizes are not said, and no plan fits the memory")
 
 
-def _micro_batch(run: Run, plan: Mapping[str, Any], said: list[str]) -> int:
+def _micro_batch(run: Said, plan: Mapping[str, Any], said: list[str]) -> int:
     """Not said: with a pipeline 1, else the most that fits the memory. More make products larger, and without a
     pipeline nothing is gained by fewer."""
     found = 1
@@ -128,28 +127,28 @@ def _micro_batch(run: Run, plan: Mapping[str, Any], said: list[str]) -> int:
     return found
 
 
-def _schedule(m: Model, plan: Mapping[str, Any], chunks: str, said: list[str]) -> dict[str, Any]:
-    """Chunks of a pipeline rank where none are said."""
+def _schedule(m: Model, plan: Mapping[str, Any], chunks: str, least: int, said: list[str]) -> dict[str, Any]:
+    """Chunks of a pipeline rank where their number is not said; `least` of them."""
     pp, batch = int(plan["pp"]), int(plan.get("global_batch", 0))
     if chunks == "layer" and (m.layers + 2) % pp == 0:
         said.append(f"{(m.layers + 2) // pp} chunks a rank, none of a layer at the ends")
         return {"schedule": f"interleaved:{(m.layers + 2) // pp}", "stages": [0, *[1] * m.layers, 0]}
     most = int(chunks) if chunks.isdecimal() else 1
-    count = next((v for v in range(most, 0, -1) if m.layers % (pp * v) == 0), 1)
+    count = max(next((v for v in range(most, 0, -1) if m.layers % (pp * v) == 0), 1), least)
     if batch and batch // _dp(plan) // int(plan.get("micro_batch", 1)) % pp:
         count = 1
     said.append(f"{count} chunks a rank")
     return {"schedule": f"interleaved:{count}" if count > 1 else "1f1b"}
 
 
-def _recompute(run: Run, plan: Mapping[str, Any], said: list[str]) -> str:
+def _recompute(run: Said, plan: Mapping[str, Any], said: list[str]) -> str:
     """Not said: the least that fits the memory."""
     kind = next((k for k in LEAST if _fits(run, {**plan, "recompute": k})), LEAST[-1])
     said.append(f"recompute {kind} (the least that fits)")
     return kind
 
 
-def _fits(run: Run, plan: Mapping[str, Any]) -> bool:
+def _fits(run: Said, plan: Mapping[str, Any]) -> bool:
     limit = run.system.device.memory_bytes
     try:
         return not limit or peak_bytes(run.model, Plan.from_dict(plan)) <= SPARE * limit
@@ -161,7 +160,7 @@ def peak_bytes(m: Model, plan: Plan) -> int:
     """Of the fullest rank. With 8-bit products these stacks hold weights in 8 bits alone, in both layouts, which takes
     what one in 16 bits does."""
     own = plan_memory(m, plan)
-    if plan.precision != Precision.FP8:
+    if str(plan.precision) != "fp8":
         return max(a.peak_bytes for a in own)
-    plain = plan_memory(m, plan.replace(precision=Precision.BF16))
+    plain = plan_memory(m, plan.replace(precision=type(plan.precision)("bf16")))
     return max(a.peak_bytes - a.weights + b.weights for a, b in zip(own, plain, strict=True))

@@ -1,4 +1,4 @@
-"""calibrate(rows): a stack from measured steps of one's own, or from the ops of a recorded run."""
+"""calibrate(rows), calibrate_run(run): a stack from measured steps of one's own, or from the ops of a recorded run."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from etude.cost.stacks.stack import ANY, KNOBS, NEUTRAL, PRODUCTS
 from etude.errors import UsageError
 from etude.machine.system import System
 from etude.model.run import Run
-from etude.predict.outcomes import Kept
-from etude.predict.rows import Case, Refused, cases_of
-from etude.predict.stack_fit import Sample, efficiency_under, error_of, fit_effects
+from etude.predict.measured.outcomes import Kept
+from etude.predict.measured.rows import Case, Refused, cases_of
+from etude.predict.measured.stack_fit import Sample, efficiency_under, error_of, fit_effects
 
 F64 = NDArray[np.float64]
 OWN: Final = [("own", "")]
