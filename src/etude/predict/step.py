@@ -50,7 +50,7 @@ class Prediction:
         return self.generated.model_flops / (self.time_ns / 1e9) / (peak * self.generated.plan.gpus)
 
     def summary(self) -> dict[str, Any]:
-        figures = {
+        figures: dict[str, Any] = {
             "step_time_ns": self.step_time_ns,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,

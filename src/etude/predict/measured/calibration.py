@@ -46,7 +46,8 @@ def calibrate(
     if not cases:
         why = refused[0].why if refused else "rows of serving and bandwidth are not of training"
         raise UsageError(f"no row can be predicted: {why}")
-    samples = [Sample(c, o) for c, o in zip(cases, Kept().all(cases, advance=advance), strict=True)]
+    outcomes = Kept().all(cases, advance=advance)
+    samples = [Sample(c, o) for c, o in zip(cases, outcomes, strict=True) if o is not None]
     before = [error_of(s, base_of(s.case, base)) for s in samples]
     after = before
     if len(samples) > 1:

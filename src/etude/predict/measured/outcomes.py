@@ -62,9 +62,12 @@ def outcome_of(case: Case) -> Outcome:
 
 def key_of(case: Case) -> str:
     """What an outcome depends on, but for the cost model itself."""
+    plan = plain(case.plan)
+    if not case.model.experts:
+        plan.pop("dispatch", None)
     about = [
         plain(case.model),
-        plain(case.plan),
+        plan,
         plain(case.system),
         case.stack.user_buffers and case.plan.tp_chunks > 1,
         asdict(CENTRE),

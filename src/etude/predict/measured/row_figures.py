@@ -66,12 +66,12 @@ def step_flops(m: Model, plan: Plan, *, hardware: bool) -> float:
     (Korthikanti et al. 2022). `hardware`: layers that are recomputed count a forward pass more."""
     tokens = plan.batch * plan.seq
     heads = m.heads * m.head
-    pairs = 12 * m.layers * heads * plan.seq
-    layers = 6 * sum(_layer_weights(m, layer) for layer in range(m.layers))
+    pairs = 12.0 * m.layers * heads * plan.seq
+    layers = 6.0 * sum(_layer_weights(m, layer) for layer in range(m.layers))
     if hardware and plan.recomputes_layers:
-        layers, pairs = layers * 4 / 3, int(pairs * 4 / 3)
+        layers, pairs = layers * 4 / 3, pairs * 4 / 3
     elif hardware and plan.twice:
-        pairs = int(pairs * 4 / 3)
+        pairs = pairs * 4 / 3
     return float(tokens * (layers + pairs + 6 * m.vocab * m.hidden))
 
 
