@@ -3,9 +3,10 @@
     python benchmarks/fit_devices.py            # prints them
     python benchmarks/fit_devices.py --write    # and puts them into the catalogue's files
 
-The H200's come from our own measurements (h200_ops_*.csv beside this script: the grid on two machines, and other
-shapes), those of A100, H100 and A40 from what Vidur measured of the models in `validate_vidur.FITTED`. Neither
-h200_ops.csv nor any other model of Vidur's is looked at. Devices of which no op was measured take those of the H200.
+The H200's come from our own measurements (h200_ops_*.csv beside this script: the grid on two machines, other shapes,
+and half of the products of experts, by a hash of op and shape), those of A100, H100 and A40 from what Vidur measured of
+the models in `validate_vidur.FITTED`. Neither h200_ops.csv nor any other model of Vidur's is looked at. Devices of
+which no op was measured take those of the H200.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ import validate_vidur
 import etude.machine
 from etude.cost.calibrate import calibrate, described, read_measured
 from etude.cost.compute import MeasuredOps
-from etude.cost.ops import OpTable
+from etude.cost.fit import fold_of
+from etude.cost.ops import OpClass, OpTable
 from etude.machine import open_device
 from etude.machine.system import Device, OpCost
 
 HERE = Path(__file__).resolve().parent
 OURS = ("h200_ops_grid.csv", "h200_ops_again.csv", "h200_ops_more.csv")
+EXPERTS = HERE / "h200_ops_experts.csv"
 OF_VIDUR = ("a100", "h100", "a40")
 ALIKE = ("b200", "gb200", "gb300", "v100", "mi300x")
 """Without a measured op: as the H200. At its limit a GPU works as much as it may draw, so where another GPU of the
@@ -42,8 +45,16 @@ def bare(device: Device) -> Device:
     return replace(device, ops={}, cache_speedup=1.0, sustained_fraction=1.0, sustained_after_ns=200_000.0)
 
 
+def of_experts() -> tuple[MeasuredOps, MeasuredOps]:
+    """Products of experts: the half that constants are fitted to, and the half held out. Experts as full as others."""
+    names, measured = read_measured(EXPERTS)
+    grouped = measured.ops.op_class == int(OpClass.GROUPED_GEMM)
+    fitted = fold_of(names, 2) == 0
+    return measured.take(grouped & fitted), measured.take(grouped & ~fitted)
+
+
 def our_ops() -> MeasuredOps:
-    tables = [read_measured(HERE / name)[1] for name in OURS]
+    tables = [*(read_measured(HERE / name)[1] for name in OURS), of_experts()[0]]
     return MeasuredOps(OpTable.joined([t.ops for t in tables]), np.concatenate([t.time_ns for t in tables]))
 
 
@@ -64,7 +75,16 @@ def completed(found: dict[str, OpCost], others: dict[str, OpCost]) -> dict[str, 
     every = {**others, **found}
     gemm, plain = every["gemm"], every["elementwise"]
     near = {"convolution": gemm, "optimizer": plain, "default": replace(plain, flop_efficiency=gemm.flop_efficiency)}
-    order = ["gemm", "convolution", "attention", "attention_decode", "normalisation", "softmax", "activation"]
+    order = [
+        "gemm",
+        "grouped_gemm",
+        "convolution",
+        "attention",
+        "attention_decode",
+        "normalisation",
+        "softmax",
+        "activation",
+    ]
     order += ["elementwise", "copy", "embedding", "optimizer", "default"]
     every |= {"convolution": gemm} if others else near
     return {name: every[name] for name in order if name in every}

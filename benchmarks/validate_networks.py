@@ -2,6 +2,7 @@
 
     python benchmarks/validate_networks.py                      every algorithm, collective and topology
     python benchmarks/validate_networks.py torus all_reduce     lines in which all the words stand
+    python benchmarks/validate_networks.py --default [system]   what `auto` takes over nodes, against each algorithm
 
 One operation alone on its network: 1.00 is what the closed form says. Topologies have round figures (1 byte/ns a
 device and level, 10 ns a step) or are those of the catalogue.
@@ -16,6 +17,7 @@ import numpy as np
 
 from etude.cost.collectives import AUTO, choose
 from etude.cost.collectives.table import BY_COLLECTIVE
+from etude.cost.collectives.times import tried
 from etude.cost.groups import group_shape
 from etude.errors import EtudeError
 from etude.machine import open_system
@@ -56,6 +58,46 @@ SYSTEMS: dict[str, tuple[System, int]] = {
 }
 
 
+NODES = (16, 32, 64, 128)
+OVER_NODES = tuple(1 << bits for bits in range(16, 31, 2))
+MODELS = ("closed", "links", "flow")
+
+
+def alone_us(system: System, ranks: int, kind: Collective, size: int, algorithm: str, model: str) -> float:
+    """Of one collective alone, in closed form or carried out."""
+    members = np.arange(ranks)
+    shape = group_shape(system, members)
+    if model == "closed":
+        return int(choose(system, kind, [size], shape, algorithm).time_ns[0]) / 1e3
+    topology = topology_of_system(system)
+    operation = Carrier(system, topology).collective(kind, size, members, shape, algorithm).operation(members, size)
+    return run_operations(topology, [operation], model=model).end_ns / 1e3
+
+
+def default_over_nodes(name: str) -> None:
+    """The all-reduce that `auto` takes against every one that it chooses from, in closed form and carried out."""
+    kind, worst = Collective.ALL_REDUCE, dict.fromkeys(MODELS, (1.0, ""))
+    print(f"all-reduce on {name}, us; x: what the default takes over the fastest of those that it chooses from")
+    for ranks in NODES:
+        system = open_system(name).resized(ranks)
+        shape = group_shape(system, range(ranks))
+        names = tried(system, kind, shape)
+        others = [a for a in BY_COLLECTIVE[kind] if a not in (*names, "in_switch")]
+        print(f"{ranks:4} ranks  " + "".join(f"{m + ' ' + a:>20}" for m in MODELS for a in (*names, "x")))
+        for size in OVER_NODES:
+            line, taken = "", str(choose(system, kind, [size], shape).algorithm[0])
+            for model in MODELS:
+                times = {a: alone_us(system, ranks, kind, size, a, model) for a in names}
+                ratio = times[taken] / min(times.values())
+                worst[model] = max(worst[model], (ratio, f"{size >> 10} KiB on {ranks}"))
+                line += "".join(f"{t:19.1f}{'*' if a == taken else ' '}" for a, t in times.items()) + f"{ratio:20.3f}"
+            other = min(others, key=lambda a: alone_us(system, ranks, kind, size, a, "closed"))
+            more = alone_us(system, ranks, kind, size, other, "closed")
+            print(f"{size >> 10:8} KiB{line}   not chosen from: {other} {more:.1f}", flush=True)
+    for model, (ratio, where) in worst.items():
+        print(f"{model}: the default takes at most {ratio:.3f} of the fastest ({where or 'everywhere'})")
+
+
 def ratios(system: System, ranks: int, kind: Collective, algorithm: str) -> Iterator[float]:
     """`links` and `flow` over the closed form, for each size."""
     topology, members = topology_of_system(system), np.arange(ranks)
@@ -70,6 +112,10 @@ def ratios(system: System, ranks: int, kind: Collective, algorithm: str) -> Iter
 
 def main() -> None:
     words, worst = sys.argv[1:], (1.0, "")
+    if words[:1] == ["--default"]:
+        for name in words[1:] or ["dgx-h100"]:
+            default_over_nodes(name)
+        return
     columns = [f"{model} {size >> 10} KiB" for size in SIZES for model in ("links", "flow")]
     print(f"{'topology':24}{'collective':16}{'algorithm':18}" + "".join(f"{c:>17}" for c in columns))
     for name, (system, ranks) in SYSTEMS.items():

@@ -3,10 +3,10 @@
     python benchmarks/validate_ops.py                    # the reference data beside the checkout, or $ETUDE_SHARED
     python benchmarks/validate_ops.py --rows my.csv --all
 
-Two models are compared with every row. `catalogue`: the H200 of the catalogue, whose constants were fitted to
-benchmarks/h200_ops_grid.csv and to no row of the reference data, so that every row is held out. `refit`: constants
-fitted anew, five times, to four fifths of the rows; each row is predicted by the fit that did not see it (fold = sha256
-of `op shape`, modulo 5). A refit starts from the constants of the catalogue.
+Two models are compared with every row. `catalogue`: the H200 of the catalogue, whose constants were fitted to our own
+measurements (benchmarks/fit_devices.py) and to no row of the reference data, so that every row is held out. `refit`:
+constants fitted anew, five times, to four fifths of the rows; each row is predicted by the fit that did not see it
+(fold = sha256 of `op shape`, modulo 5). A refit starts from the constants of the catalogue.
 
 `sdpa_decode` rows of the reference data count the bytes of keys and values, but were measured with one tensor for both
 (64x8x8192x128 would need 8.1 TB/s of a memory that has 4.8); with two tensors, as in the grid, they take longer.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -84,6 +84,18 @@ def report(result: Result, *, every: bool) -> None:
             print(f"  {name:36} {time_ns[i] / 1000:10.2f} us   {shown}")
 
 
+def report_experts(device: Device) -> None:
+    """The half of our own products of experts that no constant was fitted to; and if they cost what others do."""
+    from fit_devices import of_experts
+
+    _, held = of_experts()
+    plain = replace(device, ops={name: cost for name, cost in device.ops.items() if name != "grouped_gemm"})
+    print("\nproducts of experts, half held out of the fit")
+    for what, model in (("catalogue", device), ("as one product", plain)):
+        count, mean, median = summary(roofline_ns(model, held.ops) / held.time_ns - 1)
+        print(f"  {what:20} {count:4} rows   mean {mean:6.1%}   median {median:6.1%}")
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     shared = Path(os.environ.get("ETUDE_SHARED") or Path(__file__).resolve().parents[2] / "shared")
@@ -95,6 +107,8 @@ def main(argv: list[str]) -> int:
         print(f"skipped: {args.rows} is not there", file=sys.stderr)
         return 0
     report(validate(args.rows, open_device(args.device)), every=args.all)
+    if args.device == "h200":
+        report_experts(open_device(args.device))
     return 0
 
 

@@ -88,8 +88,11 @@ def test_levels_one_after_another() -> None:
     # 4 inside at 1 B/ns, 2 outside at 0.1: scatter 600, exchange 2 x 100 bytes, gather 600; steps 3, 1, 1, 3
     target = two_levels().replace(collectives=CollectiveSettings(max_chunks=1))
     assert ns(target, AR, 800, 8, "hierarchical") == 2 * (30 + 600) + 2 * (100 + 1000)
-    # a flat ring leaves each node through all of its four ports: 1400 / 4 bytes at 0.1
-    assert ns(target, AR, 800, 8, "ring") == 2 * (6 * 10 + 1 * 100) + 3500
+    # four rings of 8 blocks of 25 bytes, each through another port of a node: 7 blocks a pass at 0.1, which leaves time
+    # for all steps but the last of each pass
+    assert ns(target, AR, 800, 8, "ring") == 2 * (7 * 250 + 100)
+    # blocks of 1 byte: twice round, less two steps inside; the ports would be done after 2 * (7 * 10 + 100)
+    assert ns(target, AR, 32, 8, "ring") == 2 * (5 * (10 + 1) + 2 * (100 + 10))
 
 
 def test_oversubscription_slows_all_but_a_message_alone() -> None:
@@ -100,8 +103,8 @@ def test_oversubscription_slows_all_but_a_message_alone() -> None:
 
 def test_chunks_overlap_the_levels() -> None:
     two = two_levels().replace(collectives=CollectiveSettings(max_chunks=2))
-    # two chunks of 400: a chunk takes 2(30 + 300) and 2(100 + 500); the outer level is busy 1200 a chunk
-    assert ns(two, AR, 800, 8, "hierarchical") == 660 + 1200 + 1200
+    # two chunks of 400: a chunk takes 2(30 + 300) and 2(100 + 500); the wires outside carry 1000 of it
+    assert ns(two, AR, 800, 8, "hierarchical") == 660 + 1200 + 1000
 
 
 def test_a_switch_scatters_one_chunk_while_it_gathers_another() -> None:
@@ -115,8 +118,9 @@ def test_a_switch_scatters_one_chunk_while_it_gathers_another() -> None:
 
 
 def test_trees_over_nodes_are_chains_inside() -> None:
-    # Of two nodes each sends one half up and one half down: 80 / 4 bytes at 0.1.
-    assert ns(two_levels(), AR, 80, 8, "tree") == 2 * (3 * 10 + 1 * 100) + 200
+    # Eight trees of 10 bytes: up and down three steps inside and one outside.
+    whole = two_levels().replace(collectives=CollectiveSettings(max_chunks=1))
+    assert ns(whole, AR, 80, 8, "tree") == 2 * (3 * (10 + 10) + (100 + 100))
 
 
 def test_all_to_all_by_levels_and_over_rails() -> None:

@@ -129,6 +129,14 @@ def test_ops_of_vidur_of_models_that_were_held_out(shared: Path):
         assert np.median(error[held & (rows.device == device)]) <= 0.12
 
 
+def test_products_of_experts_that_were_held_out():
+    fitted, held = fit_devices.of_experts()
+    assert len(fitted.ops) + len(held.ops) == 210
+    _, mean, median = validate_ops.summary(roofline_ns(open_device("h200"), held.ops) / held.time_ns - 1)
+    assert mean <= 0.1
+    assert median <= 0.08
+
+
 def test_the_h200_of_the_catalogue_is_what_our_measurements_give():
     """The shipped constants are those of a fit to our own measurements, rounded."""
     measured = fit_devices.our_ops()

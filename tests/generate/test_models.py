@@ -129,7 +129,7 @@ def test_an_unknown_id_without_a_size_is_refused():
 
 def test_models_of_the_measured_leaderboard_are_known(shared):
     names = set()
-    for file in ("ml_energy_llm.csv",):
+    for file in ("ml_energy_llm.csv", "ml_energy_diffusion.csv"):
         names |= {line.partition(",")[0] for line in (shared / "measured" / file).read_text().splitlines()[1:]}
     assert len(names) > 20
     assert not [one for one in sorted(names) if open_model(one).assumed]

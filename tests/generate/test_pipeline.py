@@ -23,7 +23,7 @@ def naive_times(s: PipelineSchedule, cost: dict[int, float], hop: float) -> tupl
             home[i] = rank
     key = {}
     for i in range(len(s)):
-        what = "F" if s.action[i] == F else "W" if s.action[i] == W else "B"
+        what = Action(s.action[i]).letter.replace("I", "B")
         key[what, int(s.stage[i]), int(s.micro_batch[i])] = i
     while len(end) < len(s):
         before = len(end)
@@ -38,6 +38,10 @@ def naive_times(s: PipelineSchedule, cost: dict[int, float], hop: float) -> tupl
                     wants = [("F", stage - 1, m)] if stage else []
                 elif s.action[j] == W:
                     wants = [("B", stage, m)]
+                elif s.action[j] in (Action.REDUCE, Action.UPDATE):
+                    window = range(m * s.window, min((m + 1) * s.window, s.micro_batches))
+                    needs += [(key["B", 0, g], 0.0) for g in window if s.action[j] == Action.UPDATE]
+                    wants = []
                 else:
                     wants = [("F", stage, m)] + ([("B", stage + 1, m)] if stage + 1 < s.stages else [])
                 needs += [(key[w], hop * (home[key[w]] != home[j])) for w in wants]
@@ -167,7 +171,7 @@ def test_any_is_valid_or_refused_with_a_reason(name: str, p: int, m: int, hop: f
     assert (s.ranks, s.micro_batches) == (p, m)
     check(s)
     got = times(s, forward=1.0, input=1.5, weight=0.5, hop=hop)
-    begin, end = naive_times(s, {F: 1.0, B: 2.0, I: 1.5, W: 0.5}, hop)
+    begin, end = naive_times(s, {F: 1.0, B: 2.0, I: 1.5, W: 0.5, Action.REDUCE: 0.0, Action.UPDATE: 0.0}, hop)
     assert got.begin.tolist() == [begin[i] for i in range(len(s))]
     assert got.end.tolist() == [end[i] for i in range(len(s))]
     assert got.bubble == max(got.rank_end - got.rank_begin - got.busy)
@@ -245,7 +249,12 @@ def test_names_are_read_as_they_are_written():
 # --- CSV
 
 
-@pytest.mark.parametrize("name", NAMES)
+def test_updates_are_not_written_as_csv():
+    with pytest.raises(UsageError, match="windows"):
+        text(schedule("async:2", ranks=4, micro_batches=8))
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "async"])
 def test_csv_comes_back(name: str, tmp_path: Path):
     s = schedule(name, ranks=4, micro_batches=8)
     path = tmp_path / "order.csv"

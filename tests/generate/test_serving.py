@@ -168,7 +168,9 @@ def products(job: etude.Job) -> int:
     for rank in range(len(job)):
         t = job.trace(rank)
         codes, names = t.coded("name")
-        wanted = np.array([n in ("aten::mm", "aten::bmm", ATTENTION) for n in names] + [False])[codes]
+        wanted = np.array([n in ("aten::mm", "aten::bmm", "aten::_grouped_mm", ATTENTION) for n in names] + [False])[
+            codes
+        ]
         total += int(t.flops[wanted].sum())
     return total
 

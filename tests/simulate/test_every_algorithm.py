@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from etude.cost.collectives import AUTO, choose, schedule, table
+from etude.cost.collectives import AUTO, choose, ring, schedule, table, trees
 from etude.cost.collectives.table import ALGORITHMS, BY_COLLECTIVE
+from etude.cost.collectives.times import tried
 from etude.cost.groups import group_shape
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
@@ -130,6 +133,68 @@ def test_an_exchange_loads_a_ring_evenly(n: int, blocks: float, model: str) -> N
 @pytest.mark.parametrize("ranks", [16, 32])
 def test_the_default_over_nodes_takes_what_its_closed_form_says(ranks: int, model: str) -> None:
     dgx = open_system("dgx-h100").resized(64)
-    for size in (1 << 20, 1 << 26, 1 << 28):
+    for size in (1 << 16, 1 << 20, 1 << 26, 1 << 30):
         closed = int(choose(dgx, AR, [size], range(ranks)).time_ns[0])
-        assert 0.75 < carried(dgx, ranks, AR, size, AUTO, model) / closed < 1.2
+        assert 0.95 < carried(dgx, ranks, AR, size, AUTO, model) / closed < 1.06
+
+
+@BOTH
+@pytest.mark.parametrize("system", ["dgx-h100", "dgx-a100"])
+def test_the_default_over_nodes_is_the_fastest_carried_out(system: str, model: str) -> None:
+    """Of those that `auto` chooses from: a ring was left for a tree that took 20% longer."""
+    machine = open_system(system).resized(32)
+    names = tried(machine, AR, group_shape(machine, range(32)))
+    for size in (1 << 20, 1 << 26):
+        times = {name: carried(machine, 32, AR, size, name, model) for name in names}
+        assert carried(machine, 32, AR, size, AUTO, model) <= 1.05 * min(times.values()), (size, times)
+
+
+@BOTH
+@pytest.mark.parametrize("system", ["dgx-h100", "mi300x-node", "fat-tree-h100"])
+@pytest.mark.parametrize("kind", [AR, Collective.REDUCE_SCATTER, Collective.ALL_GATHER])
+def test_a_ring_over_nodes_hides_its_steps_behind_its_bytes(kind: Collective, system: str, model: str) -> None:
+    machine = open_system(system).resized(32)
+    for size in (1 << 12, 1 << 20, 1 << 24):
+        closed = int(choose(machine, kind, [size], range(32), "ring").time_ns[0])
+        assert carried(machine, 32, kind, size, "ring", model) == pytest.approx(closed, rel=0.03)
+
+
+@BOTH
+def test_a_ring_over_nodes_by_hand(model: str) -> None:
+    """Two nodes of two at 100 bytes/ns, 1 byte/ns between them; 8000 B: two rings of 4 blocks of 1000 B. A port between
+    the nodes sends 3 blocks in each of two passes; nothing is late but the last step of a pass."""
+    inner, outer = level("node", "switch", 2, gbyte_per_s=100.0), level("net", "switch", 2, rails=True)
+    system = System(name="nodes", device=DEVICE, levels=(inner, outer))
+    assert carried(system, 4, AR, 8000, "ring", model) == pytest.approx(2 * (3 * 1000 + 10), abs=25)
+
+
+def test_rings_stay_on_their_rails() -> None:
+    """A ring comes into a node where it left the one before, and each leaves a node through another member."""
+    dgx = open_system("dgx-h100").resized(32)
+    layout = ring.layout(dgx, AR, group_shape(dgx, range(32)), (8, 4))
+    assert layout.orders is not None
+    leaves = []
+    for order in layout.orders:
+        assert sorted(order) == list(range(32))
+        hops = list(zip(order, [*order[1:], order[0]], strict=True))
+        assert all(a % 8 == b % 8 for a, b in hops if a // 8 != b // 8)
+        leaves += [a for a, b in hops if a // 8 != b // 8]
+    assert sorted(leaves) == list(range(32))
+
+
+@pytest.mark.parametrize("n", [2, 4, 6, 8])
+def test_paths_of_a_full_mesh_use_every_link_once(n: int) -> None:
+    paths = trees.paths_of_full(n)
+    links = [pair for path in paths for pair in pairwise(path)]
+    assert sorted(links) == [(a, b) for a in range(n) for b in range(n) if a != b]
+    assert sorted(p[0] for p in paths) == sorted(p[-1] for p in paths) == list(range(n))
+
+
+def test_rings_of_very_many_members_are_left_to_what_fits() -> None:
+    dgx = open_system("dgx-h100").resized(512)
+    carrier, members = Carrier(dgx, topology_of_system(dgx)), np.arange(512)
+    shape = group_shape(dgx, members)
+    assert choose(dgx, AR, [1 << 30], shape).algorithm[0] == "ring"
+    assert carrier._fastest(AR, 1 << 30, shape, (8, 64)) == "tree"
+    named = replace(dgx.collectives, algorithm={"all_reduce": "ring"})
+    assert Carrier(dgx.replace(collectives=named), carrier.topology)._fastest(AR, 1 << 30, shape, (8, 64)) == "ring"

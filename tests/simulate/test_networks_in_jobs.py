@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,7 @@ def test_an_all_reduce_is_its_schedule_with_the_same_arrivals(network: Any, algo
 @BOTH
 def test_nested_rings_where_the_group_is_a_product_of_levels(network: Any):
     two = system(8, bandwidth=1e9, latency_ns=100, inner=2)
+    two = two.replace(collectives=replace(two.collectives, max_chunks=1))
     given = job(*([coll(800)] for _ in range(8)))
     found = simulate(given, two, network=network, collective={"all_reduce": "hierarchical"})
     once = Operation(schedule(AR, "hierarchical", 8, dims=(2, 4)), range(8), 800)

@@ -6,7 +6,7 @@ import typer
 from etude.cli.app import MAKE, app
 from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, write_job
 from etude.cli.output import AsJson, emit
-from etude.cli.plan_flags import ModelName, model_of, plan_of, with_plan
+from etude.cli.plan_flags import ModelName, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
 from etude.cli.sections import generated as generated_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, shown, with_serving
@@ -134,7 +134,8 @@ def _shown(found: "Generated") -> dict[str, Any]:
         "nodes": f"{numbers['nodes']:,}",
         "operations": format_count(numbers["flops"]),
         **{f"moved by {label}": told for label, told in moved.items()},
+        **mapped_figures(found),
         "memory at most": f"{format_bytes(worst.peak_bytes)} (weights {format_bytes(worst.weights)}, gradients "
         f"{format_bytes(worst.gradients)}, optimizer {format_bytes(worst.optimizer)}, activations "
-        f"{format_bytes(worst.peak_bytes - worst.static_bytes)})",
+        f"{format_bytes(worst.moving_bytes)}; not all at one time)",
     }

@@ -14,6 +14,7 @@ from etude.errors import UsageError
 from etude.generate import Plan
 
 if TYPE_CHECKING:
+    from etude.generate import Generated
     from etude.generate.model import Model
 
 ModelName = Annotated[
@@ -80,6 +81,14 @@ def _numbers(name: str, text: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise UsageError(f"--{name}: `{text}` is not a list of numbers", hint="4,5,4") from None
+
+
+def mapped_figures(found: "Generated") -> dict[str, str]:
+    """With `--cp-map`, what it comes to."""
+    if found.mapped is None:
+        return {}
+    part, more = found.mapped.part_moved, found.mapped.imbalance
+    return {"context map": f"{part:.1%} of the keys that a ring sends, fullest rank {more:.1%} over the mean"}
 
 
 def model_of(name: str, hf: Path | None = None) -> "Model":

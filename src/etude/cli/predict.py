@@ -6,7 +6,7 @@ import typer
 
 from etude.cli.app import RUN, app
 from etude.cli.output import AsJson, emit, progress, say
-from etude.cli.plan_flags import ModelName, given_of, model_of, plan_of, with_plan
+from etude.cli.plan_flags import ModelName, given_of, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
 from etude.cli.sections import predicted as predicted_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
@@ -71,7 +71,7 @@ def predict(
         return 0
     refuse(serving, requests, draft)
     found = _step(model, hf, flags, plan, system, stack, check=memory_check)
-    emit(found.summary() if json else _shown(found) | _of_lengths(found), json=json)
+    emit(found.summary() if json else _shown(found), json=json)
     for note in (*found.assumed, *found.simulated.notes):
         say(f"note: {note}")
     return 0
@@ -105,7 +105,21 @@ def _shown(found: "Prediction") -> dict[str, Any]:
         "memory at most": format_bytes(found.generated.memory_peak_bytes),
         "stack": found.stack.name if found.stack else "none",
         "error to expect": f"{band['p50']:.0%}, 9 of 10 below {band['p90']:.0%} (from {band['from']})",
+        **_of_pipeline(found),
+        **_of_lengths(found),
+        **mapped_figures(found.generated),
     }
+
+
+def _of_pipeline(found: "Prediction") -> dict[str, Any]:
+    figures = found.generated.pipeline()
+    if not figures:
+        return {}
+    stale = {"updates between forward and backward": figures["staleness"]} if figures["staleness"] else {}
+    return {
+        "bubble of the schedule": f"{figures['bubble']:.1%}",
+        "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on a rank",
+    } | stale
 
 
 def _of_lengths(found: "Prediction") -> dict[str, Any]:

@@ -32,6 +32,16 @@ def _bmm(first: int) -> Family:
     return work
 
 
+def _grouped(i: Inputs) -> Work:
+    """Of experts, whose rows lie one behind the other where a side has two dimensions; `offs` has their ends."""
+    left, right = i.shape(0), i.shape(1)
+    count = next((s[0] for s in (left, right) if len(s) == 3), 0) or i.shape(2)[0]
+    rows = left[-2] if len(left) == 3 or len(right) == 2 else -(-left[0] // count)
+    deep = left[-1] if len(left) == 3 or len(right) == 3 else -(-left[1] // count)
+    columns = right[-1] if len(right) == 3 or len(left) == 2 else -(-right[1] // count)
+    return ops.grouped(rows, columns, deep, experts=count, dtype=i.dtype)
+
+
 def _linear(i: Inputs) -> Work:
     *rows, k = i.shape(0)
     return ops.matmul(prod(rows), i.shape(1)[0], k, dtype=i.dtype)
@@ -212,6 +222,7 @@ MATRIX_FAMILIES: Final[dict[str, Family]] = {
     "aten::bmm": _bmm(0),
     "aten::baddbmm": _bmm(1),
     "aten::baddbmm_": _bmm(1),
+    "aten::_grouped_mm": _grouped,
     "aten::mv": _mv(0),
     "aten::addmv": _mv(1),
     "aten::dot": _dot,

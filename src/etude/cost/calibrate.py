@@ -30,7 +30,7 @@ _PARAMETERS: Final[dict[OpClass, tuple[tuple[str, float, float], ...]]] = {
     OpClass.COPY: (_FIXED, _MEMORY, _CACHE),
     OpClass.ELEMENTWISE: (_FIXED, _MEMORY),
     OpClass.ACTIVATION: (_FIXED, ("flop_efficiency", 0.1, 2.0), _ALONG),
-    OpClass.NORMALISATION: _ROWS,
+    OpClass.NORMALISATION: (*_ROWS, _ALONG),
     OpClass.SOFTMAX: _ROWS,
     OpClass.EMBEDDING: (_FIXED, ("traffic", 1.5, 2.0)),
     OpClass.GEMM: (
@@ -45,6 +45,16 @@ _PARAMETERS: Final[dict[OpClass, tuple[tuple[str, float, float], ...]]] = {
         _CACHE,
         ("sustained_fraction", 0.87, 1.1),
         ("sustained_after_ns", 150_000.0, 2.0),
+    ),
+    OpClass.GROUPED_GEMM: (
+        ("fixed_ns", 15_000.0, 1.5),
+        ("memory_efficiency", 0.8, 1.2),
+        ("flop_efficiency", 0.85, 1.1),
+        ("depth_ns", 600.0, 1.5),
+        ("wave_ns", 400.0, 2.0),
+        ("tile_falloff", 0.2, 2.0),
+        ("split_ns", 30_000.0, 1.5),
+        ("epilogue", 0.4, 2.0),
     ),
     OpClass.ATTENTION: (("fixed_ns", 4000.0, 1.5), ("flop_efficiency", 0.65, 1.15)),
     OpClass.ATTENTION_DECODE: (("fixed_ns", 4000.0, 1.5), ("traffic", 1.0, 1.5)),
@@ -120,6 +130,8 @@ def _with(device: Device, op_class: OpClass, names: list[str], values: Iterable[
 
 _FAMILY: Final[dict[str, OpClass]] = {
     "linear": OpClass.GEMM,
+    "grouped": OpClass.GROUPED_GEMM,
+    "grouped_weight": OpClass.GROUPED_GEMM,
     "sdpa_causal": OpClass.ATTENTION,
     "sdpa_decode": OpClass.ATTENTION_DECODE,
     "add": OpClass.ELEMENTWISE,
@@ -169,6 +181,10 @@ def _work(row: dict[str, Any]) -> Work:
     known = {"op_class": op_class, "flops": flops, "size_bytes": size_bytes, "dtype": dtype}
     if op_class == OpClass.GEMM:
         return Work(m=sizes[0], n=sizes[1], k=sizes[2], **known)
+    if op_class == OpClass.GROUPED_GEMM:
+        count, rows, n, k = sizes
+        m, n, k = (n, k, rows) if family == "grouped_weight" else (rows, n, k)
+        return Work(m=m, n=n, k=k, batch=count, **known)
     if op_class in (OpClass.ATTENTION, OpClass.ATTENTION_DECODE):
         batch, heads, length, head_size = sizes
         queries = length if op_class == OpClass.ATTENTION else 1

@@ -25,6 +25,8 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 MODES: Final = ("measured", "scaled", "roofline", "table")
+_NEAREST: Final = {OpClass.GROUPED_GEMM: "gemm", OpClass.CONVOLUTION: "gemm"}
+"""Whose constants a class takes that a device has none for, where those of `default` would be further off."""
 BLOCK: Final = 128
 """Queries and keys of one block of attention."""
 HEAD_EXPONENT: Final = 0.7
@@ -89,7 +91,8 @@ def roofline_ns(device: Device, ops: OpTable, *, dtype: str = "bf16") -> F64:
     for number in np.unique(ops.op_class).tolist():
         rows = np.flatnonzero(ops.op_class == number)
         op_class = OpClass(number)
-        cost = device.ops.get(op_class.key) or device.ops.get("default") or OpCost()
+        cost = device.ops.get(op_class.key) or device.ops.get(_NEAREST.get(op_class, "default"))
+        cost = cost or device.ops.get("default") or OpCost()
         time[rows] = _class_ns(device, cost, op_class, ops.take(rows), dtype)
     return time
 
@@ -104,7 +107,7 @@ def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dty
         compute = np.where(flops > 0, flops / rate, 0.0)
     memory = memory_ns(device, cost, size)
     time: F64
-    if op_class in (OpClass.GEMM, OpClass.CONVOLUTION):
+    if op_class in (OpClass.GEMM, OpClass.CONVOLUTION, OpClass.GROUPED_GEMM):
         time = cost.fixed_ns + gemm_ns(device, cost, ops, compute, memory)
     elif op_class == OpClass.ATTENTION:
         time = cost.fixed_ns + np.maximum(_attention_ns(device, ops, flops, compute), memory)

@@ -8,7 +8,7 @@ A multiply-add counts as two. Bytes are what must be read and written at least o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from math import prod
 from typing import Final
@@ -46,6 +46,8 @@ class OpClass(IntEnum):
     EMBEDDING = 11
     OPTIMIZER = 12
     OTHER = 13
+    GROUPED_GEMM = 14
+    """A product for each expert, of as many rows as chose it, in one call."""
 
     @property
     def key(self) -> str:
@@ -53,7 +55,7 @@ class OpClass(IntEnum):
         return self.name.lower()
 
 
-MATRIX: Final = (OpClass.GEMM, OpClass.ATTENTION, OpClass.ATTENTION_DECODE, OpClass.CONVOLUTION)
+MATRIX: Final = (OpClass.GEMM, OpClass.ATTENTION, OpClass.ATTENTION_DECODE, OpClass.CONVOLUTION, OpClass.GROUPED_GEMM)
 """Classes that run on the matrix units."""
 ACTIVATION_FLOPS: Final = 8
 NORM_FLOPS: Final = 8
@@ -150,6 +152,11 @@ def matmul(m: int, n: int, k: int, *, batch: int = 1, dtype: str = "bf16", share
     if shared_weight:
         m, batch = m * batch, 1
     return Work(op_class=OpClass.GEMM, flops=flops, size_bytes=size_bytes, m=m, n=n, k=k, batch=batch, dtype=dtype)
+
+
+def grouped(rows: int, n: int, k: int, *, experts: int, dtype: str = "bf16") -> Work:
+    """A product of `rows` x k and k x n for each expert; rows as they are on average."""
+    return replace(matmul(rows, n, k, batch=experts, dtype=dtype), op_class=OpClass.GROUPED_GEMM)
 
 
 def attention(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,10 @@ from etude.model.schema import Collective
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+
+
+IN_FLIGHT: Final = 4
+"""Blocks or chunks that one connection has under way at most: what piles up before a slow link must not share it."""
 
 
 class Put(IntEnum):

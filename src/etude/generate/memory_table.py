@@ -21,7 +21,7 @@ def _of_training(found: Generated) -> pa.Table:
     for rank, memory in enumerate(found.memory):
         rows = schedule.rows(rank)
         count = rows.stop - rows.start
-        fixed = {name: np.full(count, getattr(memory, name)) for name in ("weights", "gradients", "optimizer")}
+        fixed = {name: np.full(count, getattr(memory, name)) for name in ("weights", "optimizer")}
         tables.append(
             pa.table(
                 {
@@ -31,6 +31,7 @@ def _of_training(found: Generated) -> pa.Table:
                     "stage": schedule.stage[rows],
                     "micro_batch": schedule.micro_batch[rows],
                     **fixed,
+                    "gradients": memory.present,
                     "activations": memory.activations,
                     "temporary": memory.working,
                     "total": memory.over_time(),

@@ -21,12 +21,25 @@ class ContextKind(StrEnum):
     ULYSSES = "ulysses"
 
 
+class ContextMap(StrEnum):
+    """Which context-parallel rank has which tokens, where keys go to those alone who read them; see maps/packing.py."""
+
+    NONE = "none"
+    CONTIGUOUS = "contiguous"
+    ZIGZAG = "zigzag"
+    LPT = "lpt"
+    WHOLE_FIRST = "whole_first"
+    SEARCH = "search"
+
+
 class Precision(StrEnum):
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
     FP8 = "fp8"
     """Products of layers in 8 bits, the rest in bf16."""
+    FP4 = "fp4"
+    """Products of layers in 4 bits, the rest in bf16."""
 
 
 class Dispatch(StrEnum):
@@ -36,6 +49,17 @@ class Dispatch(StrEnum):
     """As the experts' products take them: with fp8 in 8 bits, cast before they are sent (DeepSeek-V3)."""
     ACTIVATIONS = "activations"
     """As activations, cast where they arrive."""
+
+
+class Optimizer(StrEnum):
+    """What updates the weights; see train/optimizer.py."""
+
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"
+    ADAFACTOR = "adafactor"
+    MUON = "muon"
+    MOMENTUM = "momentum"
+    SGD = "sgd"
 
 
 class Attention(StrEnum):
@@ -82,6 +106,13 @@ class Plan:
     cp_kind: ContextKind = figure(
         "choice", "how context-parallel ranks exchange keys", ContextKind.RING, of=ContextKind
     )
+    cp_map: ContextMap = figure(
+        "choice",
+        "blocks of documents to context-parallel ranks, and keys to those alone that read them",
+        ContextMap.NONE,
+        of=ContextMap,
+    )
+    block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks a rank", 0, zero=True)
     order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
     schedule: str = figure("text", "of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
     stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
@@ -105,6 +136,9 @@ class Plan:
     samples: int = figure("count", "of an epoch, which makes as many steps as they fill; 0: no end", 0, zero=True)
     join: bool = figure("flag", "ranks without samples do empty steps until the epoch of all ranks is done", False)
     zero: int = figure("count", "ZeRO stage: 1 optimizer, 2 and gradients, 3 and weights (FSDP)", 0, zero=True)
+    directives: str = figure(
+        "text", "rewrites of the step: a YAML file, or FILE.py:name; they say what copies share, not --zero", ""
+    )
     dp_shard: int = figure("count", "ranks that a sharded copy is spread over (HSDP); 0: all", 0, zero=True)
     reshard: bool = figure("flag", "FSDP frees weights after the forward pass", True)
     prefetch: int = figure("count", "blocks whose weights FSDP gathers ahead of the one at work", 1, zero=True)
@@ -113,7 +147,15 @@ class Plan:
     overlap_params: bool = figure("flag", "updated weights are gathered while the forward pass goes on", True)
     tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
     recompute: str = figure(
-        "text", "done twice: none, selective (attention), selective:attention,norm,activation, full (layers)", "none"
+        "text",
+        "done twice: none, selective (attention), full (layers), or parts: "
+        "selective:attention,norm,activation,experts,ffn,latent",
+        "none",
+    )
+    unfused: str = figure(
+        "text",
+        "done by plain tensor operations, which keep and move more: activation (of gates), norm (RMS), or both",
+        "",
     )
     train: str = figure(
         "text",
@@ -123,12 +165,22 @@ class Plan:
     )
     precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
     grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
+    optimizer: Optimizer = figure("choice", "what updates the weights", Optimizer.ADAMW, of=Optimizer)
+    keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
+    loss_dtype: str = figure("text", "of logits in the loss", "fp32")
     state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
     master: bool = figure("flag", "the optimizer keeps weights in fp32 too", True)
     attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
     clip: bool = figure("flag", "gradients are clipped by their norm", True)
     moe_skew: float = figure("number", "load of the fullest expert rank over the mean", 1.0)
     dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
+    ep_node: int = figure(
+        "count",
+        "expert-parallel ranks of a node, to which a token goes once and is copied there; 0: every copy goes alone",
+        0,
+        zero=True,
+    )
+    moe_nodes: int = figure("count", "nodes that the experts of a token lie on at most (with ep_node)", 0, zero=True)
     capacity: float = figure("number", "tokens that an expert takes at most over the mean; 0: all", 0.0, zero=True)
     data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
     checkpoint: bool = figure("flag", "the state is written out at the end", False)
@@ -140,6 +192,8 @@ class Plan:
         if not self.gpus:
             object.__setattr__(self, "gpus", self.pp * math.lcm(self.tp * self.cp, self.ep * self.etp))
         recompute.parse(self.recompute)
+        if not set(filter(None, self.unfused.split(","))) <= {"activation", "norm"}:
+            raise ClusterError(f"unfused `{self.unfused}`", hint="activation, norm, or activation,norm")
         if trained.parse(self.train).rank and (self.tp_chunks > 1 or self.etp > 1):
             raise ClusterError("adapters go with products in one piece", hint="no --tp-chunks, no --etp")
         axes = self.order.split("-")
@@ -157,6 +211,7 @@ class Plan:
                 f"ep {self.ep} x etp {self.etp}",
                 hint=f"an --ep that divides {self.stage_ranks // self.etp:,}",
             )
+        self._check_map()
         if self.sp and self.tp == 1:
             raise ClusterError("sequence parallelism goes with tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:
@@ -170,7 +225,13 @@ class Plan:
                 f"dp_shard {self.dp_shard} x tp {self.tp} = {domain}",
                 hint="an --ep that divides the group",
             )
-        if self.dp_shard and self.zero < 1:
+        if self.optimizer == Optimizer.MUON and self.zero:
+            raise ClusterError("Muon works on whole matrices, and sharded ones are not built", hint="no --zero")
+        if self.directives and self.optimizer != Optimizer.ADAMW:
+            raise ClusterError("directives go with AdamW", hint="no --optimizer with --directives")
+        if self.directives and self.zero:
+            raise ClusterError("directives say what copies share", hint="no --zero with --directives")
+        if self.dp_shard and self.zero < 1 and not self.directives:
             raise ClusterError("dp_shard goes with sharding", hint="--zero 3")
         step = self.dp * self.micro_batch
         if self.global_batch % step:
@@ -183,6 +244,7 @@ class Plan:
                 f"skew {self.moe_skew}: the fullest of {self.ep} expert ranks has between 1 and {max(2, self.ep)} "
                 "times the mean"
             )
+        self._check_nodes()
         if self.capacity and self.capacity < 1.0:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
         if not self.lengths and self.batching != Batching.FIXED:
@@ -190,9 +252,25 @@ class Plan:
         self._check_batching()
         if self.lengths and self.etp > self.tp:
             raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
-        for name in ("grad_dtype", "state_dtype"):
+        for name in ("grad_dtype", "state_dtype", "loss_dtype"):
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):
                 raise ClusterError(f"{name}: `{getattr(self, name)}`", hint="fp32, bf16 or fp16")
+
+    def _check_map(self) -> None:
+        if self.cp_map == ContextMap.NONE:
+            if self.block:
+                raise ClusterError("a block goes with a map", hint="--cp-map lpt, or no --block")
+            return
+        if self.cp == 1:
+            raise ClusterError("a map is of context-parallel ranks", hint="--cp 2, or no --cp-map")
+        if self.cp_kind != ContextKind.RING or self.attention != Attention.FLASH:
+            raise ClusterError("a map has messages of its own", hint="no --cp-kind and no --attention unfused")
+        if self.lengths and self.batching not in (Batching.FIXED, Batching.PACKED):
+            raise ClusterError(f"a map of batching `{self.batching}`", hint="--batching packed or fixed")
+        if "attention" in self.twice:
+            raise ClusterError("a map recomputes whole layers or none of attention", hint="--recompute full")
+        if self.ep > 1 or self.samples:
+            raise ClusterError("a map gives ranks unequal tokens", hint="no --ep and no --samples")
 
     def _check_batching(self) -> None:
         """Figures of a batching that is not chosen are refused: they would change nothing."""
@@ -215,6 +293,21 @@ class Plan:
         if self.samples and self.steps > 1:
             raise ClusterError(
                 "samples of an epoch say how many steps there are", hint="--steps or --samples, not both"
+            )
+
+    def _check_nodes(self) -> None:
+        """Of tokens that go to each node once."""
+        if self.moe_nodes and not self.ep_node:
+            raise ClusterError("moe_nodes: nodes of how many expert-parallel ranks?", hint="--ep-node 8")
+        if not self.ep_node:
+            return
+        if self.ep % self.ep_node:
+            raise ClusterError(f"{self.ep} expert-parallel ranks are not a multiple of {self.ep_node} in a node")
+        if self.moe_nodes > self.ep // self.ep_node:
+            raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
+        if self.moe_skew != 1.0:
+            raise ClusterError(
+                "tokens that go to each node once need experts that are equally full", hint="no --moe-skew"
             )
 
     @property
@@ -274,7 +367,12 @@ class Plan:
 
     @property
     def dtype(self) -> str:
-        return "bf16" if self.precision == Precision.FP8 else str(self.precision)
+        return "bf16" if self.precision in (Precision.FP8, Precision.FP4) else str(self.precision)
+
+    @property
+    def product_dtype(self) -> str:
+        """Of the products of layers."""
+        return str(self.precision)
 
     def replace(self, **changes: Any) -> Plan:
         return replace(self, **changes)

@@ -51,7 +51,10 @@ class Grid:
             count = int(label.removeprefix("kv"))
             return self._key("cp", "dp", "pp") * (p.tp // count) + at["tp"] // count, at["tp"] % count
         shard = p.dp_shard or p.replicas
+        if label.startswith("holders"):  # of a stage that several pipeline ranks have
+            label = "ends"
         expert = (at["pp"] * p.etp + at["etp"]) * p.ep + at["ep"]
+        experts, node = (at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"], p.ep_node or p.ep
         key, place = {
             "tp": (self._key("cp", "dp", "pp"), at["tp"]),
             "cp": (self._key("tp", "dp", "pp"), at["cp"]),
@@ -59,7 +62,9 @@ class Grid:
             "shard": (self._key("tp", "pp") * (p.replicas // shard) + at["replica"], at["shard"]),
             "replica": (self._key("tp", "pp") * shard + at["shard"], at["replica"]),
             "etp": ((at["pp"] * p.ep + at["ep"]) * p.expert_replicas + at["edp"], at["etp"]),
-            "ep": ((at["pp"] * p.etp + at["etp"]) * p.expert_replicas + at["edp"], at["ep"]),
+            "ep": (experts, at["ep"]),
+            "ep_in": (experts * (p.ep // node) + at["ep"] // node, at["ep"] % node),
+            "ep_out": (experts * node + at["ep"] % node, at["ep"] // node),
             "edp": (expert, at["edp"]),
             "eshard": (expert * (p.expert_replicas // p.expert_shards) + at["ereplica"], at["eshard"]),
             "ereplica": (expert * p.expert_shards + at["eshard"], at["ereplica"]),
@@ -77,8 +82,8 @@ class Grid:
         return key
 
     def peer(self, label: str) -> I64:
-        """Rank behind a peer slot: `cp_next`, `cp_prev`, or the one with its place in another stage (`stage3`) or
-        another data-parallel copy (`copy3`)."""
+        """Rank behind a peer slot: `cp_next`, `cp_prev`, `cp+3` along the context-parallel ranks, or the one with its
+        place in another stage (`stage3`) or another data-parallel copy (`copy3`)."""
         p, at = self.plan, self.at
         moved = dict(at)
         if label.startswith("stage"):
@@ -86,7 +91,7 @@ class Grid:
         elif label.startswith("copy"):
             moved["dp"] = np.full(p.gpus, int(label.removeprefix("copy")), np.int64)
         else:
-            step = 1 if label == "cp_next" else -1
+            step = {"cp_next": 1, "cp_prev": -1}[label] if label.startswith("cp_") else int(label.removeprefix("cp"))
             moved["cp"] = (at["cp"] + step) % p.cp
         sizes = {"tp": p.tp, "cp": p.cp, "dp": p.dp, "pp": p.pp}
         rank, stride = np.zeros(p.gpus, np.int64), 1

@@ -59,7 +59,7 @@ class Prediction:
             band = band_of(self.stack, kind_of(self.generated.model, self.stack))
             figures |= {"stack": self.stack.name, "error_band": band}
             figures |= {"assumed": list(self.assumed)} if self.assumed else {}
-        return self.generated.summary() | figures | self.of_lengths()
+        return self.generated.summary() | figures | self.of_lengths() | self.generated.pipeline()
 
     def of_lengths(self) -> dict[str, Any]:
         """Where samples have lengths: what comes out, what is padding, how uneven ranks are."""
@@ -86,7 +86,7 @@ def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:
     worst = max(generated.memory, key=lambda m: m.peak_bytes)
     if not limit_bytes or worst.peak_bytes <= limit_bytes:
         return
-    moving = worst.peak_bytes - worst.static_bytes
+    moving = worst.moving_bytes
     parts = {
         "weights": worst.weights,
         "gradients": worst.gradients,

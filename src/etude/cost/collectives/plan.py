@@ -5,6 +5,7 @@ what that is for each collective), a phase costs
 
     sum over legs of hops * step latency  +  max over legs of volume * S / rate
 
+and a streamed one, in which many blocks travel at once, the longer of what one of them takes and what a port carries.
 Every leg is bounded by the rate of one device's port at its level, so nothing beats its injection port.
 """
 
@@ -32,6 +33,8 @@ class Leg:
     outward: float = 1.0
     inward: float = 1.0
     """Part of `volume` that leaves and that enters the port: what two phases share if they overlap."""
+    way_ns_per_byte: float = 0.0
+    """Of a streamed phase: what the bytes of one block take over all hops of the leg, for each byte of payload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,9 @@ class AlgorithmPhase:
     """Messages that a device posts one by one."""
     apart: bool = False
     """The legs carry different bytes: through a port that levels share go those of all."""
+    streamed: int = 0
+    """Passes in which many blocks are under way, so that a busy port hides latencies but for the last step of each
+    pass; 0: steps and bytes follow one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,15 @@ def _rings_of_full(n: int) -> int:
 def in_line(level: Level, span: GroupSpan) -> bool:
     """The units are joined to their neighbours and no wrap closes the line: all of a mesh, or a part of a ring."""
     return level.kind in LINED and not span.whole
+
+
+def volume_by_level(shape: GroupShape, volume: float) -> list[float]:
+    """Of what goes from member to member around or along all of a group: what crosses each level and none above, for
+    each member; what leaves a unit is shared by its members."""
+    out = [volume / span.below_least for span in shape.spans]
+    if not shape.regular:
+        return out
+    return [a - b for a, b in zip(out, [*out[1:], 0.0], strict=True)]
 
 
 def detour(level: Level, span: GroupSpan) -> float:

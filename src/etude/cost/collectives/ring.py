@@ -10,7 +10,17 @@ import numpy as np
 
 from etude.cost.collectives import trees
 from etude.cost.collectives.algorithm import Algorithm, Layout
-from etude.cost.collectives.plan import PASSES, ROOTED, AlgorithmPhase, AlgorithmPlan, Leg, in_line, port_rate
+from etude.cost.collectives.plan import (
+    ONE_PASS,
+    PASSES,
+    ROOTED,
+    AlgorithmPhase,
+    AlgorithmPlan,
+    Leg,
+    in_line,
+    port_rate,
+    volume_by_level,
+)
 from etude.cost.collectives.steps import (
     A2A,
     AG,
@@ -27,9 +37,9 @@ from etude.cost.collectives.steps import (
     pair,
 )
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import I64, Put, Schedule, ScheduleBuilder
+from etude.cost.schedule import I64, IN_FLIGHT, Put, Schedule, ScheduleBuilder
 from etude.errors import ClusterError
-from etude.machine.system import LINED, LevelKind, System
+from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 
 
@@ -38,6 +48,8 @@ def plan_around(system: System, kind: Collective, shape: GroupShape, *, both: bo
     in a line have no wrap: what goes both ways goes to both ends, and no link but the last carries more."""
     n = shape.size
     passes = PASSES.get(kind, 1)
+    if len(shape.spans) > 1 and kind in STREAMED and not any(system.levels[s.level].kind in LINED for s in shape.spans):
+        return _over_levels(system, shape, passes, both=both)
     volume = 1.0 if kind in ROOTED else passes * (n - 1) / n
     if kind == Collective.ALL_TO_ALL:
         # Each block travels on until it is home: n(n-1)/2 block-hops a member, half of that both ways round.
@@ -59,6 +71,27 @@ def plan_around(system: System, kind: Collective, shape: GroupShape, *, both: bo
     return AlgorithmPlan((AlgorithmPhase(tuple(legs)),))
 
 
+STREAMED: Final = (*ONE_PASS, *PASSES)
+"""Of which every member has blocks to send from the beginning on."""
+
+
+def _over_levels(system: System, shape: GroupShape, passes: int, *, both: bool) -> AlgorithmPlan:
+    """Around all members, in as many rings as the innermost unit has: each leaves it through another member, with a
+    part of the payload in n blocks. They fill a port while a block is on its way, n - 1 steps or half of them."""
+    n, rings, share = shape.size, shape.spans[1].below_least, 0.5 if both else 1.0
+    legs = []
+    for place, (span, volume) in enumerate(zip(shape.spans, volume_by_level(shape, passes * (n - 1) / n), strict=True)):
+        level = system.levels[span.level]
+        one = port_rate(level, span, peers="one")
+        # A ring closes at the outermost level, and the step that a pass leaves out is one at the innermost.
+        crossed = span.crossings - (place == 0) + (place == len(shape.spans) - 1)
+        hops = passes * ceil(share * crossed)
+        if level.kind == LevelKind.FULL and place == 0:  # a link is in one of the paths through the unit, or in most
+            volume = volume / (rings - 1) if rings % 2 == 0 else volume
+        legs.append(Leg(span.level, hops, volume, one, way_ns_per_byte=hops / (n * rings * one)))
+    return AlgorithmPlan((AlgorithmPhase(tuple(legs), apart=True, streamed=passes),))
+
+
 def _way_back(system: System, span: GroupSpan) -> int:
     """Steps from the last unit of a level to the first, which a ring takes as it goes on to the next unit above."""
     level = system.levels[span.level]
@@ -67,10 +100,6 @@ def _way_back(system: System, span: GroupSpan) -> int:
 
 def closed_form(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPlan:
     return plan_around(system, kind, shape, both=False)
-
-
-IN_FLIGHT = 4
-"""Blocks that one connection of a ring has under way at most: what piles up before a slow link must not share it."""
 
 
 def in_turn(ready: I64, src: Groups, dst: Groups, sent: list[I64], before: I64) -> I64 | None:
@@ -189,14 +218,31 @@ def layout(system: System, kind: Collective, shape: GroupShape, dims: tuple[int,
     if kind == A2A:
         return Layout()
     orders = [list(range(n))]
-    if len(dims) > 1:
-        member, local = np.arange(n), dims[0]
-        orders = [((member + turn) % local + member // local * local).tolist() for turn in range(local)]
-    elif len(shape.spans) == 1 and system.levels[shape.spans[0].level].kind == LevelKind.FULL:
+    inner = system.levels[shape.spans[0].level] if shape.spans else None
+    if len(dims) > 1 and inner is not None:
+        orders = _over_units(inner, n, dims[0])
+    elif len(shape.spans) == 1 and inner is not None and inner.kind == LevelKind.FULL:
         orders = trees.rings_of_full(n)
-    if len(orders) > 1 and (kind in ROOTED or 2 * len(orders) * n**2 <= MOST_TRANSFERS):
-        return Layout(orders=orders)
-    return Layout()
+    most = len(orders) if kind in ROOTED else max(rings_that_fit(kind, n), 1)
+    return Layout(orders=orders[:: -(-len(orders) // most)]) if len(orders) > 1 else Layout()
+
+
+def rings_that_fit(kind: Collective, n: int) -> int:
+    """Rings of n members that one schedule has room for."""
+    return 2 * MOST_TRANSFERS // (PASSES.get(kind, 1) * n**2)
+
+
+def _over_units(inner: Level, n: int, local: int) -> list[list[int]]:
+    """As many rings as a unit has members: each leaves it through another one. Every second unit is passed backwards,
+    so that a ring comes into a unit through the member at whose place it left the one before: on the same rail."""
+    paths = [[(turn + k) % local for k in range(local)] for turn in range(local)]
+    if inner.kind == LevelKind.FULL and local % 2 == 0:
+        paths = trees.paths_of_full(local)
+    back = 0 if inner.kind in LINED else 1
+    return [
+        [unit * local + m for unit in range(n // local) for m in (path[::-1] if unit % 2 * back else path)]
+        for path in paths
+    ]
 
 
 ALGORITHM: Final = Algorithm(closed_form, schedule, (AR, RS, AG, BROADCAST, REDUCE, A2A), layout)

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.collectives.in_switch import reduces_in_switch
-from etude.cost.collectives.plan import ONE_PASS, ROOTED, AlgorithmPhase, AlgorithmPlan
+from etude.cost.collectives.plan import ONE_PASS, ROOTED, AlgorithmPhase, AlgorithmPlan, Leg
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.groups import GroupShape, group_shape
+from etude.cost.schedule import IN_FLIGHT
 from etude.errors import UsageError
 from etude.machine.ports import ports_of
 from etude.machine.system import LINED, Protocol, System
@@ -26,6 +27,9 @@ from etude.model.schema import UNKNOWN, Collective
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
+
+Line = tuple[float, float]
+"""(fixed ns, ns for each byte)."""
 
 AUTO: Final = "auto"
 _GATHERING: Final = (Collective.ALL_GATHER, Collective.GATHER)
@@ -169,50 +173,69 @@ def _moving_ns(
 ) -> tuple[F64, I64]:
     """Time of the phases alone, and the chunks with which it is the shortest."""
     ports = ports_of(system.levels)
-    latency, slope = zip(*(_phase(system, p, protocol_name, protocol, ports) for p in plan.phases), strict=True)
+    costs = [_phase(system, p, protocol_name, protocol, ports) for p in plan.phases]
     best, best_chunks = np.full(payload_bytes.shape, np.inf), np.ones(payload_bytes.shape, np.int64)
-    chunks = 1
-    turns = _turns(plan, latency, slope, ports)
+    chunks, turns = 1, _turns(plan, costs, ports)
+    between = max(_step(system, leg, protocol_name) for p in plan.phases for leg in p.legs) / IN_FLIGHT
+    whole = sum((_longest(cost.ports, payload_bytes) for cost in costs), np.zeros(payload_bytes.shape))
     while chunks == 1 or (plan.pipelined and chunks <= system.collectives.max_chunks):
         piece = payload_bytes / chunks
-        busiest = np.max([fixed_ns + ns_per_byte * piece for fixed_ns, ns_per_byte in turns], axis=0)
-        time = sum(latency) + sum(slope) * piece + (chunks - 1) * busiest
+        first = sum(cost.way[0] for cost in costs) + sum(cost.way[1] for cost in costs) * piece
+        time = first + (chunks - 1) * np.maximum(turns * piece, between)
         best_chunks = np.where(time < best, chunks, best_chunks)
         best = np.minimum(best, time)
         chunks *= 2
-    return best, best_chunks
+    return np.maximum(best, whole), best_chunks
 
 
-def _turns(
-    plan: AlgorithmPlan, latency: Sequence[float], slope: Sequence[float], ports: Sequence[int]
-) -> list[tuple[float, float]]:
-    """(fixed ns, ns for each byte) of the phases that share a port in one direction, and so take turns."""
-    shared: dict[tuple[int, str], tuple[float, float]] = {}
-    for phase, fixed_ns, ns_per_byte in zip(plan.phases, latency, slope, strict=True):
+def _longest(lines: Sequence[Line], payload_bytes: F64) -> F64:
+    times = [fixed_ns + ns_per_byte * payload_bytes for fixed_ns, ns_per_byte in lines]
+    return np.max(times, axis=0) if times else np.zeros(payload_bytes.shape)
+
+
+def _turns(plan: AlgorithmPlan, costs: Sequence[_PhaseCost], ports: Sequence[int]) -> float:
+    """ns for each byte of the phases that share a port in one direction, and so take turns: of the busiest."""
+    shared: dict[tuple[int, str], float] = {}
+    for phase, cost in zip(plan.phases, costs, strict=True):
         leg = phase.legs[-1]
+        ns_per_byte = cost.ports[-1][1] if phase.streamed else cost.way[1]
         for direction, part in (("out", leg.outward), ("in", leg.inward)):
-            fixed, each = shared.get((ports[leg.level], direction), (0.0, 0.0))
-            shared[ports[leg.level], direction] = (fixed + fixed_ns, each + ns_per_byte * part)
-    return list(shared.values())
+            key = (ports[leg.level], direction)
+            shared[key] = shared.get(key, 0.0) + ns_per_byte * part
+    return max(shared.values())
+
+
+def _step(system: System, leg: Leg, protocol_name: str) -> float:
+    return system.levels[leg.level].step("in_switch" if leg.in_switch else protocol_name)
+
+
+class _PhaseCost(NamedTuple):
+    way: Line
+    """From the first step to the last."""
+    ports: list[Line]
+    """Of a streamed phase: what each of its ports carries."""
 
 
 def _phase(
     system: System, phase: AlgorithmPhase, protocol_name: str, protocol: Protocol, ports: Sequence[int]
-) -> tuple[float, float]:
-    """(fixed ns, ns for each byte of payload)."""
-    fixed = 0.0
-    for leg in phase.legs:
-        fixed += leg.hops * system.levels[leg.level].step("in_switch" if leg.in_switch else protocol_name)
+) -> _PhaseCost:
+    steps = [_step(system, leg, protocol_name) for leg in phase.legs]
+    fixed = sum(leg.hops * step for leg, step in zip(phase.legs, steps, strict=True))
     fixed += max(phase.messages - 1, 0) * system.collectives.message_ns
-    slope = max(leg.volume / leg.rate_bytes_per_ns for leg in phase.legs)
+    carried = [leg.volume / leg.rate_bytes_per_ns for leg in phase.legs]
     if phase.apart:
         through: dict[int, float] = {}
         for leg in phase.legs:
             level = system.levels[leg.level]
             own = leg.volume / (leg.rate_bytes_per_ns * level.oversubscription)  # the device's part of it
             through[ports[leg.level]] = through.get(ports[leg.level], 0.0) + own
-        slope = max(slope, *through.values())
-    return fixed, slope / protocol.bandwidth_fraction
+        carried = [max(own, through[ports[leg.level]]) for own, leg in zip(carried, phase.legs, strict=True)]
+    part = protocol.bandwidth_fraction
+    if not phase.streamed:
+        return _PhaseCost((fixed, max(carried) / part), [])
+    along = sum(leg.way_ns_per_byte for leg in phase.legs)
+    busy = [(phase.streamed * step, own / part) for step, own in zip(steps, carried, strict=True)]
+    return _PhaseCost((fixed, along / part), busy)
 
 
 def _ramp(phase: AlgorithmPhase, payload_bytes: F64, protocol: Protocol) -> F64:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -14,10 +15,10 @@ from etude.cost.collectives.algorithm import Algorithm, Layout
 from etude.cost.collectives.direct import fan
 from etude.cost.collectives.plan import PASSES, AlgorithmPhase, AlgorithmPlan, Leg, bits_of, port_rate
 from etude.cost.collectives.steps import AR, BROADCAST, GATHER, REDUCE, SCATTER
-from etude.cost.groups import GroupShape
+from etude.cost.groups import GroupShape, GroupSpan
 from etude.cost.schedule import I64, Schedule, ScheduleBuilder
 from etude.errors import ClusterError
-from etude.machine.system import LINED, LevelKind, System
+from etude.machine.system import LINED, Level, LevelKind, System
 from etude.model.schema import Collective
 
 
@@ -29,8 +30,11 @@ def _double(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPla
     """Double binary tree: each member is a leaf in one tree and inner in the other, with half of the payload in each.
 
     Over several levels the trees join the outer units, and the members inside the innermost form a chain, as in NCCL.
+    There are as many pairs of trees as the innermost unit has members, so that its chains keep all ports busy from the
+    beginning; the trees above wait for their first chunk.
     """
     passes = PASSES.get(kind, 1)
+    streamed = passes == 2 and len(shape.spans) > 1
     legs = []
     for place, span in enumerate(shape.spans):
         chain = place == 0 and len(shape.spans) > 1
@@ -39,12 +43,27 @@ def _double(system: System, kind: Collective, shape: GroupShape) -> AlgorithmPla
         if passes == 2 and not chain:
             volume = _tree_port(span.units)
         hops = span.units - 1 if chain else bits_of(span.units)
-        if level.kind in LINED and chain and passes == 2 and span.units > 2:
-            volume = 1.0  # sums go one way and results the other: each has one of the two links
+        if chain and passes == 2:
+            volume = _chains(level, span, regular=shape.regular)
         elif level.kind in LINED and not chain:
             volume, hops = tree_load(span.units, whole=span.whole, passes=passes)
-        legs.append(Leg(span.level, passes * hops, volume / span.below_least, rate))
-    return AlgorithmPlan((AlgorithmPhase(tuple(legs), apart=True),))
+        part = 1 / (2 * shape.spans[-1].below_least) if streamed else 0.0  # of the payload, in each tree
+        way = passes * hops * part / rate
+        legs.append(Leg(span.level, passes * hops, volume / span.below_least, rate, way_ns_per_byte=way))
+    phase = AlgorithmPhase(tuple(legs), apart=True, streamed=passes if streamed else 0)
+    return AlgorithmPlan((phase,), pipelined=streamed)
+
+
+def _chains(level: Level, span: GroupSpan, *, regular: bool) -> float:
+    """Up and down the chains in a unit, one for each of its members: bytes over the busiest link, for each byte."""
+    n = span.units
+    if level.kind in LINED and n > 2:
+        return 1.0  # sums go one way and results the other: each has one of the two links
+    if not regular:
+        return 2.0
+    if level.kind == LevelKind.FULL:
+        return 2 / n if n % 2 == 0 else (n - 1) / n
+    return 2 * (n - 1) / n
 
 
 @cache
@@ -92,10 +111,10 @@ def _binomial(system: System, shape: GroupShape) -> AlgorithmPlan:
     return AlgorithmPlan((replace(phase, legs=tuple(legs), messages=bits_of(shape.size)),))
 
 
-def _up_and_down(n: int, local: int) -> Schedule:
-    """Each half of the data up and down its own tree; over nodes, a pair of trees for each member of a node."""
+def _up_and_down(n: int, chains: Sequence[Sequence[int]]) -> Schedule:
+    """Each half of the data up and down its own tree; over nodes, a pair of trees for each chain inside a node."""
     build = ScheduleBuilder()
-    parents = [p for leader in range(local) for p in trees.nested(local, n // local, leader)]
+    parents = [p for chain in chains for p in trees.nested(chain, n // len(chain))]
     for part, parent in enumerate(parents):
         ready: dict[int, list[int]] = {}
         root = int(np.flatnonzero(parent < 0)[0])
@@ -118,16 +137,18 @@ def schedule(collective: Collective, n: int, layout: Layout) -> Schedule:
         local = int(layout.dims[0])
     if collective in (GATHER, SCATTER):
         return trees.parts(collective, "tree", n, root, trees.binomial(n, root), _below(n))
+    chains = layout.orders or [np.roll(np.arange(local), -leader).tolist() for leader in range(local)]
     if collective == AR:
-        return _up_and_down(n, local)
-    parents = [p for leader in range(local) for p in trees.nested(local, n // local, leader, root)]
+        return _up_and_down(n, chains)
+    parents = [p for chain in chains for p in trees.nested(chain, n // local, root)]
     return trees.rooted(collective, "tree", n, root, parents)
 
 
 def layout(system: System, kind: Collective, shape: GroupShape, dims: tuple[int, ...]) -> Layout:
     """Over several levels a pair of trees for each member of a unit, so that every port carries its part."""
     if len(dims) > 1 and kind not in (GATHER, SCATTER):
-        return Layout(dims=(dims[0], shape.size // dims[0]))
+        full = system.levels[shape.spans[0].level].kind == LevelKind.FULL and dims[0] % 2 == 0
+        return Layout(dims=(dims[0], shape.size // dims[0]), orders=trees.paths_of_full(dims[0]) if full else None)
     return Layout()
 
 

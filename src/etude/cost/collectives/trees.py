@@ -38,12 +38,13 @@ def below_root(n: int, root: int) -> list[I64]:
     return found
 
 
-def nested(local: int, nodes: int, leader: int, root: int = -1) -> list[I64]:
-    """Two trees of nodes, with a chain inside each node of `local` members, that leave it through its `leader`.
+def nested(chain_of: Sequence[int], nodes: int, root: int = -1) -> list[I64]:
+    """Two trees of nodes, with a chain of these places inside each node, which they leave through the first of them.
 
     With a root, its node stands above the others, and the root above the leader of its node.
     """
-    at = (leader + np.arange(local)) % local
+    at = np.asarray(chain_of, np.int64)
+    local, leader = len(at), int(at[0])
     home = root // local if root >= 0 else -1
     found = []
     for tree in below_root(nodes, home) if root >= 0 else double_tree(nodes):
@@ -89,6 +90,14 @@ def rings_of_full(n: int) -> list[list[int]]:
         ring = [n - 1, *((m + turn) % around for m in zigzag[:around])]
         found += [ring, ring[::-1]]
     return found
+
+
+def paths_of_full(n: int) -> list[list[int]]:
+    """Paths through all of an even number of members that use every link once in each direction: zigzags across a
+    circle, and their reverse. Each member begins one of them, and ends one."""
+    zigzag = [k // 2 if k % 2 == 0 else n - 1 - k // 2 for k in range(n)]
+    paths = [[(m + turn) % n for m in zigzag] for turn in range(n // 2)]
+    return [way for path in paths for way in (path, path[::-1])]
 
 
 def from_middle(order: Sequence[int], root: int) -> I64:

@@ -11,6 +11,7 @@ from etude.generate.blocks.ops import (
     Op,
     Phase,
     Stream,
+    add,
     bytes_of,
     collective,
     compute,
@@ -71,7 +72,9 @@ def core(local: Shard, heads: Heads, part: str) -> list[Op]:
         return _unfused(local, heads, part)
     if local.cp == 1:
         return [_fused(local, heads, heads.pairs, heads.queries, heads.keys, part)]
-    return {"ring": _ring, "all_gather": _gathered, "ulysses": _ulysses}[local.cp_kind](local, heads, part)
+    return {"ring": _ring, "map": _mapped, "all_gather": _gathered, "ulysses": _ulysses}[local.cp_kind](
+        local, heads, part
+    )
 
 
 def _fused(local: Shard, h: Heads, pairs: int, queries: int, keys: int, part: str) -> Op:
@@ -175,6 +178,36 @@ def _hop(local: Shard, size: int, part: str, *, wait: str, start: str, phase: Ph
     recv = message(Kind.RECV, "cp_prev", size, part, Stream.NONE, start=start, phase=phase, dtype=local.dtype)
     unit = "attention" if phase == Phase.FORWARD else ""
     return [send.replace(waits=(wait,) if wait else (), unit=unit), recv.replace(unit=unit)]
+
+
+def _mapped(local: Shard, h: Heads, part: str) -> list[Op]:
+    """Each rank attends to its own keys while others come from their owners, then to these, rank by rank; backward
+    brings them again and returns their gradients. Figures are those of equal parts; see maps/."""
+    if not h.causal or h.queries != h.keys:
+        raise UsageError("a map is of causal attention", hint="no --cp-map")
+    size = bytes_of(h.samples * h.keys // local.cp * h.kv_heads * (h.key_size + h.value_size), local.dtype)
+    mine, pairs = h.queries // local.cp, max(h.pairs // local.cp // local.cp, 1)
+    others = range(1, local.cp)
+    near = _fused(local, h, pairs, mine, mine, part)
+    far = [_fused(local, h, pairs, mine, mine, f"{part}.far.{k}") for k in others]
+
+    def hop(k: int, name: str, where: str, phase: Phase, *, back: bool = False) -> list[Op]:
+        """To the k-th ahead on the ring, from the k-th behind; gradients the other way."""
+        to, source = (f"cp{-k:+d}", f"cp{k:+d}") if back else (f"cp{k:+d}", f"cp{-k:+d}")
+        send = message(Kind.SEND, to, size, where, Stream.CONTEXT, start="sent", phase=phase, dtype=local.dtype)
+        recv = message(Kind.RECV, source, size, where, Stream.NONE, start=name, phase=phase, dtype=local.dtype)
+        return [send, recv]
+
+    again = [one for k in reversed(others) for one in hop(k, f"kv{k}", f"{part}.keys", Phase.INPUT)]
+    for k in others:
+        (grad,) = far[k - 1].backward
+        back = (grad.replace(waits=(f"kv{k}",)), *hop(k, f"dkv{k}", f"{part}.back", Phase.INPUT, back=True))
+        back = (*again, *back) if k == local.cp - 1 else back
+        far[k - 1] = far[k - 1].replace(saved_bytes=0, inner_bytes=0, waits=(f"kv{k}",), backward=back)
+    total = add(size // 2, f"{part}.sum", dtype=local.dtype)
+    total = total.replace(phase=Phase.INPUT, waits=tuple(f"dkv{k}" for k in others))
+    first, *rest = [one for k in others for one in hop(k, f"kv{k}", f"{part}.keys", Phase.FORWARD)]
+    return [first.replace(backward=(total,)), *rest, near, *far]
 
 
 def _gathered(local: Shard, h: Heads, part: str) -> list[Op]:

@@ -41,10 +41,11 @@ class Walker:
 
     local: Shard
     flows: dict[str, Flow]
-    kept: dict[str, Flow] = field(default_factory=dict)
+    kept: dict[str, list[Flow]] = field(default_factory=dict)
+    """What was kept under a name, the latest last."""
 
     def flow(self, part: Part) -> Flow:
-        return self.named(part.on or next(iter(self.flows)))
+        return self.named(part.stream or next(iter(self.flows)))
 
     def named(self, name: str) -> Flow:
         if name not in self.flows:
@@ -60,7 +61,8 @@ class Walker:
 
     def size_bytes(self, names: set[str]) -> int:
         """Of the streams and of what was kept, as far as these names are needed."""
-        live = [f for name, f in [*self.flows.items(), *self.kept.items()] if name in names]
+        live = [f for name, f in self.flows.items() if name in names]
+        live += [f for name, stack in self.kept.items() if name in names for f in stack]
         return sum(bytes_of(self.shard(f).tokens * f.width, self.local.dtype) for f in live)
 
 
@@ -79,19 +81,24 @@ def built(pieces: Sequence[Piece], streams: Sequence[TokenStream], local: Shard,
         start: dict[str, Flow] = {}
         for i in range(piece.repeat):
             before = {name: replace(f) for name, f in walker.flows.items()}
-            if not ops or before != start:
-                start, ops = before, tuple(op for part in piece.parts for op in ops_of(walker, part))
+            if not ops or before != start or _keeps(piece):
+                made = tuple(op for part in piece.parts for op in ops_of(walker, part))
+                start, ops = before, ops if ops == made else made  # alike layers share their ops
             needed = later | (_needed([piece], next(iter(walker.flows))) if i + 1 < piece.repeat else set())
             name = piece.name if alone else f"{piece.name}.{i}"
             found.append(Block(prefix + name, ops, walker.size_bytes(needed)))
     return found
 
 
+def _keeps(piece: Piece) -> bool:
+    return any(part.part in (PartKind.KEEP, PartKind.JOIN) for part in piece.parts)
+
+
 def _needed(pieces: Sequence[Piece], first: str) -> set[str]:
     """Streams and kept tensors that these pieces take."""
     found: set[str] = set()
     for part in (part for piece in pieces for part in piece.parts):
-        found |= set((part.on or first).split("+")) | ({part.keys} if part.keys else set())
+        found |= set((part.stream or first).split("+")) | ({part.keys} if part.keys else set())
         found |= {part.name} if part.part == PartKind.JOIN else set()
     return found
 
@@ -99,7 +106,16 @@ def _needed(pieces: Sequence[Piece], first: str) -> set[str]:
 def ops_of(walker: Walker, part: Part) -> list[Op]:
     if part.part == PartKind.CORE:
         return _core(walker, part)
-    return PARTS[part.part](walker, walker.flow(part), part)
+    if "+" not in part.stream:
+        return PARTS[part.part](walker, walker.flow(part), part)
+    flows = [walker.named(name) for name in part.stream.split("+")]
+    if len({f.width for f in flows}) > 1:
+        raise UsageError(f"part `{_path(part)}`: streams `{part.stream}` are not of one width")
+    both = Flow(sum(f.tokens for f in flows), flows[0].width)
+    ops = PARTS[part.part](walker, both, part)
+    for flow in flows:
+        flow.width = both.width
+    return ops
 
 
 # -- layers ------------------------------------------------------------------------------------------
@@ -112,12 +128,19 @@ def _path(part: Part) -> str:
 def _linear(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     local, into, out = walker.shard(flow), flow.width, part.out
     params = 0 if part.tied else into * out + (out if part.bias else 0)
-    flow.width = out
+    flow.width = into if part.aside else out
     if part.split == Split.COLUMN:
         return column(local, into, local.split(out, "columns"), _path(part), params=params)
     if part.split == Split.ROW:
         return row(local, local.split(into, "rows"), out, _path(part), params=params, bias=part.bias and not part.tied)
     return plain(local, local.tokens, into, out, _path(part), params=params)
+
+
+def _conv1d(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+    local, into = walker.shard(flow), part.kernel * flow.width
+    flow.width = part.out
+    params = into * part.out + (part.out if part.bias else 0)
+    return plain(local, local.tokens, into, part.out, _path(part), params=params)
 
 
 def _mlp(walker: Walker, flow: Flow, part: Part) -> list[Op]:
@@ -140,12 +163,13 @@ def _attention(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     heads, kv_here = local.split(part.heads, "attention heads"), local.split(kv, "heads of keys and values")
     path, wide, narrow = _path(part), part.heads * size, kv * size
     extra = int(part.bias)
+    lacking = narrow if part.bias and part.key_bias is False else 0
     if part.keys:
         ops = column(local, flow.width, heads * size, f"{path}.q", params=(flow.width + extra) * wide)
-        params = 2 * (other.width + extra) * narrow
+        params = 2 * (other.width + extra) * narrow - lacking
         ops += column(theirs, other.width, 2 * kv_here * size, f"{path}.kv", params=params)
     else:
-        params = (flow.width + extra) * (wide + 2 * narrow)
+        params = (flow.width + extra) * (wide + 2 * narrow) - lacking
         ops = column(local, flow.width, (heads + 2 * kv_here) * size, f"{path}.qkv", params=params)
     ops += _qk_norm(local, part, heads + kv_here, size, (wide + narrow, 2 * size))
     if part.rotary:
@@ -178,17 +202,18 @@ def _qk_norm(local: Shard, part: Part, heads: int, size: int, params: tuple[int,
 
 def _core(walker: Walker, part: Part) -> list[Op]:
     """Attention of streams that attend together, after their projections."""
-    flows = [walker.named(name) for name in (part.on or next(iter(walker.flows))).split("+")]
+    flows = [walker.named(name) for name in (part.stream or next(iter(walker.flows))).split("+")]
     local = walker.shard(Flow(sum(f.tokens for f in flows), 1))
     width = flows[0].width
     size, kv = part.head_size or width // part.heads, part.kv_heads or part.heads
     heads, kv_here = local.split(part.heads, "attention heads"), local.split(kv, "heads of keys and values")
-    ops = _qk_norm(local, part, heads + kv_here, size, ((part.heads + kv) * size, 2 * size))
+    sets = 1 if part.tied else len(flows)
+    ops = _qk_norm(local, part, heads + kv_here, size, (sets * (part.heads + kv) * size, sets * 2 * size))
     if part.rotary:
         ops.append(pointwise(local.tokens * (heads + kv_here) * size, f"{_path(part)}.rotary", dtype=local.dtype))
     shape = _heads(part, local, local.seq, local.seq, heads, kv_here, size)
     for flow in flows:
-        flow.width = part.heads * size
+        flow.width = part.out or part.heads * size
     return [*ops, *core(local, shape, _path(part))]
 
 
@@ -248,6 +273,7 @@ def _conv(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     around = part.padding if part.valid or part.padding else part.kernel // 2
     side = (flow.side + 2 * around - part.kernel) // part.stride + 1
     before, into = (flow.frames, flow.side), flow.width
+    flow = replace(flow) if part.aside else flow
     flow.resized(side, -(-flow.frames // (part.stride if part.depth > 1 and part.valid else 1)))
     flow.width = part.out
     return [convolution(walker.shard(flow), into, part.out, before, (flow.frames, side), part, groups, _path(part))]
@@ -286,14 +312,14 @@ def _tokens(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 
 def _keep(walker: Walker, flow: Flow, part: Part) -> list[Op]:
-    walker.kept[part.name] = replace(flow)
+    walker.kept.setdefault(part.name, []).append(replace(flow))
     return []
 
 
 def _join(walker: Walker, flow: Flow, part: Part) -> list[Op]:
-    if part.name not in walker.kept:
+    if not walker.kept.get(part.name):
         raise UsageError(f"nothing was kept as `{part.name}`", hint=f"kept: {', '.join(walker.kept)}")
-    flow.width += walker.kept.pop(part.name).width
+    flow.width += walker.kept[part.name].pop().width
     return [pooled(0, walker.shard(flow).tokens * flow.width, "join", walker.local.dtype)]
 
 
@@ -334,6 +360,7 @@ PARTS: Final[dict[PartKind, Callable[[Walker, Flow, Part], list[Op]]]] = {
     PartKind.TABLE: _table,
     PartKind.WEIGHTS: _weights,
     PartKind.CONV: _conv,
+    PartKind.CONV1D: _conv1d,
     PartKind.POOL: _pool,
     PartKind.UPSAMPLE: _upsample,
     PartKind.MERGE: _merge,

@@ -76,6 +76,7 @@ TYPES: Final = {
     "bf16": "c10::BFloat16",
     "fp16": "c10::Half",
     "fp8": "c10::Float8_e4m3fn",
+    "fp4": "c10::Float4_e2m1fn_x2",
     "int64": "long int",
 }
 
@@ -132,6 +133,8 @@ class Op:
     """Kept from the forward to the backward pass."""
     temp_bytes: int = 0
     """Needed beside, while it runs."""
+    back_bytes: int = 0
+    """The same of its backward pass, gradients of its inputs and outputs apart; 0: as much."""
     inner_bytes: int = 0
     """Of those, what comes back if the op is done again from what goes into it."""
     unit: str = ""
@@ -201,11 +204,11 @@ def bytes_of(elements: int, dtype: str) -> int:
 
 
 def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, **more: Any) -> Op:
-    """One product (or `batch` of them), m x k by k x n."""
+    """One product (or one for each of `batch` experts), m x k by k x n."""
     w = work.matmul(m, n, k, batch=batch, dtype=dtype)
     if batch == 1:
         return compute("aten::mm", part, w, shapes((m, k), (k, n)), shapes((m, n)), **more)
-    return compute("aten::bmm", part, w, shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n)), **more)
+    return compute("aten::_grouped_mm", part, w, shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n)), **more)
 
 
 def linear(

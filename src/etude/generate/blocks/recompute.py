@@ -4,6 +4,9 @@ none                        nothing
 selective                   the core of attention: its scores, or the sums of its rows
 selective:norm,activation   parts by name; what comes out of a norm or an activation is made again for the product
                             behind it
+selective:experts,ffn       a mixture of experts or a feed-forward layer whole, exchanges of tokens included: what goes
+                            into it is kept
+selective:latent            queries, keys and values of latent attention, made again from what they are made of
 full                        whole layers: what goes into them is kept
 """
 
@@ -15,7 +18,10 @@ from etude.errors import ClusterError
 from etude.generate.blocks.ops import Op
 from etude.generate.blocks.shard import Block
 
-PARTS: Final = ("attention", "norm", "activation")
+PARTS: Final = ("attention", "norm", "activation", "experts", "ffn", "latent")
+WHOLE: Final = {"experts": ("experts.", "shared."), "ffn": ("ffn.",)}
+"""How the ops of a part begin that is done again as a whole."""
+LATENT: Final = ("attention.q", "attention.q_up", "attention.kv_up", "attention.rotary")
 LAYER: Final = "layer"
 NOTHING: Final = frozenset[str]()
 
@@ -45,14 +51,27 @@ def redone(block: Block, twice: frozenset[str]) -> dict[int, list[Op]]:
     if LAYER in twice:
         return {len(ops) - 1: list(ops)}
     found: dict[int, list[Op]] = {}
-    for first, last in _runs(ops):
-        if ops[first].unit not in twice:
+    whole = _whole(ops, twice)
+    core = _of_latent(ops, twice)
+    if core:
+        found[core[-1]] = [op for op in ops if op.part in LATENT]
+    for first, last in sorted([*_runs(ops), *whole]):
+        if (first, last) in whole:
+            found.setdefault(last, []).extend(ops[first : last + 1])
+            continue
+        if ops[first].unit not in twice or any(a <= first <= b for a, b in whole):
             continue
         user = last if ops[first].unit == "attention" else _last_of(ops, _user(ops, last))
+        user = next((b for a, b in whole if a <= user <= b), user)
+        of_latent = bool(core) and ops[user].part in LATENT
+        user = core[-1] if of_latent else user
         again = [*ops[first : last + 1]]
         if last + 1 < len(ops) and ops[last + 1].name == "aten::_to_copy":  # what was kept was cast
             again.append(ops[last + 1])
-        found.setdefault(user, []).extend(again)
+        if of_latent:  # what queries, keys and values are made of comes before them
+            found[user][:0] = again
+        else:
+            found.setdefault(user, []).extend(again)
     return found
 
 
@@ -62,6 +81,11 @@ def kept(block: Block, twice: frozenset[str]) -> list[int]:
     sizes = [op.saved_bytes for op in ops]
     if not is_layer(block):
         return sizes
+    for first, last in _whole(ops, twice):
+        into = _user(ops, first - 1)
+        sizes[first : last + 1] = [sizes[i] if i == into else 0 for i in range(first, last + 1)]
+    for i in _of_latent(ops, twice):
+        sizes[i] -= ops[i].saved_bytes - ops[i].inner_bytes
     for first, last in _runs(ops):
         unit = ops[first].unit
         if unit == "attention" and unit in twice:
@@ -70,6 +94,22 @@ def kept(block: Block, twice: frozenset[str]) -> list[int]:
         elif unit in twice:
             sizes[_user(ops, last)] = 0
     return sizes
+
+
+def _whole(ops: tuple[Op, ...], twice: frozenset[str]) -> list[tuple[int, int]]:
+    """(first, last) of the parts that are done again as a whole; the ops of each lie together."""
+    found = []
+    for name in sorted(twice & WHOLE.keys()):
+        rows = [i for i, op in enumerate(ops) if op.part.startswith(WHOLE[name])]
+        found += [(rows[0], rows[-1])] if rows else []
+    return found
+
+
+def _of_latent(ops: tuple[Op, ...], twice: frozenset[str]) -> list[int]:
+    """The core of latent attention, if what goes into it is made again."""
+    if "latent" not in twice or all(op.part != "attention.kv_up" for op in ops):
+        return []
+    return [i for i, op in enumerate(ops) if op.core]
 
 
 def _runs(ops: tuple[Op, ...]) -> list[tuple[int, int]]:

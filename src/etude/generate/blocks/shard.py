@@ -21,12 +21,20 @@ class Shard:
     """Sequence parallel: between the split layers each tensor-parallel rank has its part of the tokens."""
     cp: int = 1
     cp_kind: str = "ring"
+    """`map`: keys to those alone that read them, unequal parts of the sequence; figures are those of equal ones."""
     ep: int = 1
     etp: int = 1
+    ep_node: int = 0
+    """Expert-parallel ranks of a node; 0: nodes do not matter."""
+    moe_nodes: int = 0
+    """Nodes that the experts of a token lie on at most; 0: any."""
     dtype: str = "bf16"
     gemm_dtype: str = "bf16"
     dispatch_dtype: str = ""
     """In which tokens go to their experts, and gradients to where experts are; empty: as activations."""
+    loss_dtype: str = "fp32"
+    unfused: frozenset[str] = frozenset()
+    """Gated activations or RMS norms that are done by plain tensor operations."""
     flash: bool = True
     chunks: int = 1
     """Pieces that a split layer and its collective are cut into, so that they overlap."""
@@ -87,8 +95,8 @@ class Block:
 
     @property
     def cast_params(self) -> int:
-        """Of one rank, those that are cast to 8 bits for their products."""
-        return sum(op.local_params for op in self.ops if op.dtype == "fp8")
+        """Of one rank, those that are cast to 8 or 4 bits for their products."""
+        return sum(op.local_params for op in self.ops if op.dtype in ("fp8", "fp4"))
 
 
 def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[Op]:

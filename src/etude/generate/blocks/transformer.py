@@ -61,7 +61,28 @@ def norm_params(model: Model) -> int:
 
 
 def normed(model: Model, local: Shard, part: str, rows: int = 0) -> Op:
-    return norm(rows or local.rows, model.hidden, part, dtype=local.dtype, kind=model.norm, params=norm_params(model))
+    one = norm(rows or local.rows, model.hidden, part, dtype=local.dtype, kind=model.norm, params=norm_params(model))
+    return _plain_norm(one, local) if model.norm == "rms" and "norm" in local.unfused else one
+
+
+def _plain_norm(one: Op, local: Shard) -> Op:
+    """Cast to 32 bits, squared, averaged, scaled, cast back and weighted: six kernels that move 36 bytes of a 16-bit
+    element and not 4, and keep the cast and the normalised one."""
+    back = tuple(op.replace(size_bytes=9 * op.size_bytes, calls=6.0) for op in one.backward)
+    elements = one.saved_bytes // bytes_of(1, local.dtype)
+    kept = 4 * elements + bytes_of(elements, local.dtype)
+    return one.replace(size_bytes=9 * one.size_bytes, calls=6.0, saved_bytes=kept, backward=back)
+
+
+def activated(model: Model, local: Shard, elements: int, part: str, *, load: bool = False) -> Op:
+    """The activation of a feed-forward layer. By plain operations a gate is one kernel and its product another, which
+    keeps what the first gave: 10 bytes of a 16-bit element are moved forward and 18 backward, not 6 and 10."""
+    one = activation(elements, part, gated=model.gated, dtype=local.dtype, load=load)
+    if not model.gated or "activation" not in local.unfused:
+        return one
+    back = tuple(op.replace(size_bytes=op.size_bytes * 9 // 5, calls=3.0) for op in one.backward)
+    kept = one.saved_bytes * 3 // 2
+    return one.replace(size_bytes=one.size_bytes * 5 // 3, calls=2.0, saved_bytes=kept, backward=back)
 
 
 def vocab_of(model: Model, local: Shard) -> int:
@@ -105,7 +126,7 @@ def predict_layer(model: Model, local: Shard) -> list[Op]:
     h, full = model.hidden, bytes_of(local.tokens * model.hidden, local.dtype)
     table, *rest = embed(model.replace(positions=Positions.NONE, token_types=0, embedding_norm=False), local)
     ops = [table.replace(params=0, local_params=0, tied_params=table.local_params), *rest]
-    ops += [normed(model, local, "token_norm"), normed(model, local, "hidden_norm")]
+    ops += [normed(model, local, part).replace(unit="") for part in ("token_norm", "hidden_norm")]
     ops += column(local, 2 * h, local.split(h, "columns"), "join", params=2 * h * h)
     if local.tp > 1:  # columns are gathered, of which with sequence parallelism each rank goes on with its tokens
         gather = collective(Collective.ALL_GATHER, "tp", local.tp, full, "join", Stream.TENSOR, dtype=local.dtype)
@@ -251,7 +272,7 @@ def feed_forward(model: Model, local: Shard, *, ffn: int = 0, part: str = "ffn",
     mine, ways = local.split(ffn, "feed-forward columns"), 2 if model.gated else 1
     h = model.hidden
     ops = column(local, h, ways * mine, f"{part}.up", params=ways * ffn * h + (ways * ffn if bias else 0))
-    ops.append(activation(local.tokens * mine, f"{part}.activation", gated=model.gated, dtype=local.dtype))
+    ops.append(activated(model, local, local.tokens * mine, f"{part}.activation"))
     return ops + row(local, mine, h, f"{part}.down", params=ffn * h + bias * h, bias=bias)
 
 
@@ -274,7 +295,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     there, back = local.sent_dtype if early else local.dtype, local.dtype
     ops += cast(local, local.rows * h, "experts.dispatch") if early else []
     ops.append(_permuted(sent * h, "experts.dispatch", there, back))
-    ops += _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, sent * h, "experts.dispatch", (there, back))
+    ops += _sent(local, model.top_k, h, "experts.dispatch", (there, back))
     ops += _exchanged(Collective.ALL_GATHER, "etp", local.etp, sent * local.etp * h, "experts.dispatch", (there, back))
     # What comes in is ordered by the rank that sent it, and the experts want their own together.
     sorts = local.ep > 1 and mine > 1
@@ -297,7 +318,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
         local_params=mine * up // local.etp,
     )
     ops += into[-1:] if early else into
-    ops.append(activation(rows * mine * held, "experts.activation", gated=model.gated, dtype=local.dtype, load=True))
+    ops.append(activated(model, local, rows * mine * held, "experts.activation", load=True))
     out = plain(
         local,
         rows,
@@ -317,7 +338,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     ops += _exchanged(
         Collective.REDUCE_SCATTER, "etp", local.etp, sent * local.etp * h, "experts.combine", (back, there)
     )
-    ops += _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, sent * h, "experts.combine", (back, there))
+    ops += _sent(local, model.top_k, h, "experts.combine", (back, there))[::-1]
     last = _permuted(sent * h, "experts.combine", back, back)
     casts = uncast(local, sent * h, "experts.combine") if early else ()
     ops.append(last.replace(backward=(*last.backward, *casts)))
@@ -332,6 +353,23 @@ def mixture(model: Model, local: Shard) -> list[Op]:
 def _permuted(elements: int, part: str, there: str, back: str) -> Op:
     """Rows in another order, in one data type forward and another backward."""
     return permute(elements, part, dtype=there).replace(backward=permute(elements, part, dtype=back).backward)
+
+
+def _sent(local: Shard, top_k: int, hidden: int, part: str, dtypes: tuple[str, str]) -> list[Op]:
+    """Tokens to the ranks of their experts: each copy by itself, or once to each node and from there to its ranks."""
+    every = local.rows * top_k * hidden
+    if not local.ep_node:
+        return _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, every, part, dtypes)
+    nodes = local.ep // local.ep_node
+    once = round(local.rows * distinct_nodes(nodes, local.moe_nodes, top_k) * hidden)
+    across = _exchanged(Collective.ALL_TO_ALL, "ep_out", nodes, once, part, dtypes)
+    return [*across, *_exchanged(Collective.ALL_TO_ALL, "ep_in", local.ep_node, every, part, dtypes)]
+
+
+def distinct_nodes(nodes: int, most: int, top_k: int) -> float:
+    """Nodes that a token goes to, on average: its experts are any of `most` (0: all) of the nodes."""
+    some = min(most or nodes, nodes)
+    return some * (1 - (1 - 1 / some) ** top_k)
 
 
 def _exchanged(kind: Collective, group: str, size: int, elements: int, part: str, dtypes: tuple[str, str]) -> list[Op]:
@@ -390,17 +428,17 @@ def _unquantised(local: Shard) -> Shard:
 
 
 def loss(model: Model, local: Shard, vocab: int) -> list[Op]:
-    """Cross entropy in 32 bits, to which logits are cast and from which their gradients are cast back; over split
-    vocabularies the maximum and the sum are reduced."""
-    tokens = local.tokens
-    w = work.softmax(tokens, vocab, dtype="fp32")
+    """Cross entropy, in 32 bits if the plan says no other: logits are cast to that and their gradients back; over split
+    vocabularies the maximum and the sum are reduced. Log-probabilities are kept; their gradient is as large."""
+    tokens, wide = local.tokens, local.loss_dtype
+    w = work.softmax(tokens, vocab, dtype=wide)
     shape = shapes((tokens, vocab))
-    b = Work(op_class=OpClass.ELEMENTWISE, flops=2 * tokens * vocab, size_bytes=8 * tokens * vocab, dtype="fp32")
+    given, made = bytes_of(tokens * vocab, local.dtype), bytes_of(tokens * vocab, wide)
+    b = Work(op_class=OpClass.ELEMENTWISE, flops=2 * tokens * vocab, size_bytes=2 * made, dtype=wide)
     back = compute("aten::_softmax_backward_data", "loss", b, shape, shape, phase=Phase.INPUT)
-    size = bytes_of(tokens * vocab, local.dtype) + 4 * tokens * vocab
-    c = Work(op_class=OpClass.ELEMENTWISE, flops=tokens * vocab, size_bytes=size, dtype="fp32")
-    wide = compute("aten::_to_copy", "loss", c, shape, shape)
-    casts = [] if local.dtype == "fp32" else [wide.replace(backward=(wide.replace(phase=Phase.INPUT),))]
+    c = Work(op_class=OpClass.ELEMENTWISE, flops=tokens * vocab, size_bytes=given + made, dtype=wide)
+    copy = compute("aten::_to_copy", "loss", c, shape, shape)
+    casts = [] if local.dtype == wide else [copy.replace(backward=(copy.replace(phase=Phase.INPUT),))]
     ops = [
         compute(
             "aten::_log_softmax",
@@ -409,8 +447,9 @@ def loss(model: Model, local: Shard, vocab: int) -> list[Op]:
             shape,
             shape,
             backward=(back,),
-            saved_bytes=4 * tokens * vocab,
-            temp_bytes=4 * tokens * vocab,
+            saved_bytes=made,
+            temp_bytes=given + (made if casts else 0),
+            back_bytes=made,
         )
     ]
     if local.tp > 1:

@@ -69,20 +69,20 @@ def qwen3_vision(v: Config) -> Given:
     first = [{"part": "merge", "factor": merge**2}, {"part": "norm"}]
     more = []
     for i in range(len(deep)):
-        on = {"on": f"deep{i}"}
+        on = {"stream": f"deep{i}"}
         more.append(
-            {"name": f"deepstack{i}", "parts": [*(p | on for p in first), *_merged(on["on"], hidden, merge, out)]}
+            {"name": f"deepstack{i}", "parts": [*(p | on for p in first), *_merged(on["stream"], hidden, merge, out)]}
         )
     return made | {"streams": made["streams"] + streams, "blocks": made["blocks"] + more}
 
 
 def _merger(on: str, hidden: int, merge: int, out: int) -> Parts:
-    return [{"part": "merge", "on": on, "factor": merge**2}, *_merged(on, hidden, merge, out)]
+    return [{"part": "merge", "stream": on, "factor": merge**2}, *_merged(on, hidden, merge, out)]
 
 
 def _merged(on: str, hidden: int, merge: int, out: int) -> Parts:
     wide = hidden * merge**2
-    return [{"part": "mlp", "on": on, "ffn": wide, "out": out, "name": "merger"}]
+    return [{"part": "mlp", "stream": on, "ffn": wide, "out": out, "name": "merger"}]
 
 
 def qwen3_audio(a: Config) -> Given:
@@ -101,7 +101,7 @@ def qwen3_audio(a: Config) -> Given:
         (frames // 8 * after, 9 * width),
     ]
     streams = [{"name": f"pixels{i}", "width": taps, "tokens": tokens} for i, (tokens, taps) in enumerate(steps)]
-    convs = [{"part": "linear", "on": s["name"], "out": width, "name": f"conv{i}"} for i, s in enumerate(streams)]
+    convs = [{"part": "linear", "stream": s["name"], "out": width, "name": f"conv{i}"} for i, s in enumerate(streams)]
     body = vision(
         "audio",
         tokens=frames // 8,

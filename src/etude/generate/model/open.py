@@ -29,7 +29,7 @@ def _yaml(name: str) -> dict[str, Any]:
     for entry in sorted(files("etude.generate.model").joinpath(name).iterdir(), key=lambda f: f.name):
         if entry.name.endswith(".yaml"):
             found |= yaml.safe_load(entry.read_text("utf-8"))
-    return found
+    return {key: value for key, value in found.items() if not key.startswith("x-")}  # pieces that entries share
 
 
 @cache

@@ -3,11 +3,12 @@
     family: composed
     streams: [{name: image, width: 64, tokens: 4096}, {name: text, width: 4096, tokens: 512}]
     blocks:
-      - {name: embedding, parts: [{part: linear, out: 3072}, {part: linear, on: text, out: 3072}]}
+      - {name: embedding, parts: [{part: linear, out: 3072}, {part: linear, stream: text, out: 3072}]}
       - {name: layers, repeat: 24, parts: [{part: norm}, {part: attention, heads: 24}, {part: mlp, ffn: 12288}]}
       - {name: head, parts: [{part: norm}, {part: linear, out: 64}, {part: loss}]}
 
-A stream is tokens (or pixels) of a width. Each part takes the stream that `on` names, and leaves it as wide as it says.
+A stream is tokens (or pixels) of a width. A part takes the one that `stream` names, and leaves it as wide as it says.
+A core takes the streams that attend together, after their projections to queries, keys and values.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class PartKind(StrEnum):
     WEIGHTS = "weights"
     """Parameters that are added: positions, tokens of a class."""
     CONV = "conv"
+    CONV1D = "conv1d"
+    """Over neighbouring tokens, as the product that it is."""
     POOL = "pool"
     """Fewer pixels or tokens, by the factor."""
     UPSAMPLE = "upsample"
@@ -84,12 +87,16 @@ class Part:
 
     part: PartKind = figure("choice", "which layer", of=PartKind)
     name: str = figure("text", "what it is called in the trace; default: its kind", "")
-    on: str = figure("text", "stream that it takes; default: the first; of a core: those that attend together", "")
+    stream: str = figure(
+        "text", "stream that it takes; default: the first; `image+text`: both, by the same weights", ""
+    )
     out: int = figure("count", "width that it leaves", 0, zero=True)
     bias: bool = figure("flag", "it has a bias", True)
+    key_bias: bool | None = figure("flag", "the projection to keys has one; default: as the others", None)
     out_bias: bool | None = figure("flag", "the projection out of attention has one; default: as the others", None)
     split: Split = figure("choice", "over tensor-parallel ranks", Split.NONE, of=Split)
-    tied: bool = figure("flag", "its weights are those of another part", False)
+    tied: bool = figure("flag", "its weights are those of another part; of a core: one norm for all streams", False)
+    aside: bool = figure("flag", "its result goes elsewhere (a modulation, a shortcut): the stream stays", False)
     heads: int = figure("count", "attention heads", 0, zero=True)
     kv_heads: int = figure("count", "heads of keys and values; 0: as many as heads", 0, zero=True)
     head_size: int = figure("count", "width of a head; 0: width / heads", 0, zero=True)
@@ -128,6 +135,7 @@ _NEEDED = {
     PartKind.TABLE: ("rows", "out"),
     PartKind.WEIGHTS: ("params",),
     PartKind.CONV: ("out",),
+    PartKind.CONV1D: ("out",),
     PartKind.TOKENS: ("count",),
     PartKind.KEEP: ("name",),
     PartKind.JOIN: ("name",),

@@ -1,7 +1,7 @@
 """Pipeline schedules by name: `schedule("interleaved:4", ranks=8, micro_batches=32)`.
 
-GPipe, 1F1B, interleaved 1F1B and looped breadth-first are here; those that split the backward are in `schedules_zb`,
-`schedules_v` and `schedules_dual`, a schedule of one's own is read by `schedules_csv`.
+GPipe, 1F1B, interleaved 1F1B and looped breadth-first are here; those that split the backward are in `zero_bubble`,
+`v` and `dual`, those that update without a flush in `asynchronous`; a schedule of one's own is read by `csv`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from etude.errors import UsageError
+from etude.generate.schedules.asynchronous import Async, asynchronous
 from etude.generate.schedules.csv import read as read_csv
 from etude.generate.schedules.dual import dualpipe, dualpipev
 from etude.generate.schedules.pipeline import Action, PipelineSchedule, Step, build
@@ -113,6 +114,7 @@ KNOWN: dict[str, Known] = {
     "vmin": Known(v_min, 2, "two thirds of the bubble, a third of the memory"),
     "dualpipe": Known(dualpipe, 2, "both directions at once, parameters held twice"),
     "dualpipev": Known(dualpipev, 2, "DualPipe folded into a V"),
+    "async": Known(asynchronous, 0, "several directions, updates without a flush"),
 }
 ALIASES = {
     "interleaved1f1b": "interleaved",
@@ -136,6 +138,8 @@ def parse(text: str) -> tuple[str, int]:
         raise UsageError(
             f"unknown pipeline schedule `{text}`", hint=f"known: {', '.join(KNOWN)}, or a file that ends in .csv"
         )
+    if name == "async":
+        return name, Async.parse(number).directions
     if KNOWN[name].chunks:
         if colon:
             raise UsageError(f"`{text}`: {name} takes no number of chunks", hint=f"write `{name}`")
@@ -146,12 +150,15 @@ def parse(text: str) -> tuple[str, int]:
     return name, chunks or 2
 
 
-def schedule(text: str, *, ranks: int, micro_batches: int) -> PipelineSchedule:
-    """The schedule of this name for so many pipeline ranks and micro-batches; refused where it cannot be."""
+def schedule(text: str, *, ranks: int, micro_batches: int, steps: int = 1) -> PipelineSchedule:
+    """The schedule of this name for so many pipeline ranks and micro-batches of a step; refused where it cannot be.
+    Only one without a flush between steps depends on their number: it has all of them."""
     name, chunks = parse(text)
     if ranks < 1 or micro_batches < 1:
         raise UsageError(f"{ranks} ranks and {micro_batches} micro-batches: there must be one of each at least")
     if name not in KNOWN:
         return read_csv(name, ranks=ranks, micro_batches=micro_batches)
+    if name == "async":
+        return asynchronous(ranks, micro_batches, steps, Async.parse(text.partition(":")[2]))
     make = KNOWN[name].make
     return make(ranks, micro_batches) if KNOWN[name].chunks else make(ranks, micro_batches, chunks)

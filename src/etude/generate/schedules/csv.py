@@ -68,7 +68,9 @@ def _row(cells: list[str], rank: int, path: Path) -> list[Step]:
 
 
 def text(schedule: PipelineSchedule) -> str:
-    """The schedule as CSV."""
+    """The schedule as CSV, which has no word for updates."""
+    if schedule.window:
+        raise UsageError("updates by windows cannot be written as CSV", where=f"schedule `{schedule.name}`")
     lines = []
     for rank in range(schedule.ranks):
         words, paired = schedule.order(rank), schedule.paired[schedule.rows(rank)].tolist()

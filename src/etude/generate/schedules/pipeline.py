@@ -8,38 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from etude.errors import DeadlockError, UsageError
+from etude.generate.schedules.action import Action as Action
+from etude.generate.schedules.action import Step as Step
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
-
-
-class Action(IntEnum):
-    """What a rank does with one stage and one micro-batch."""
-
-    NONE = 0
-    FORWARD = 1
-    BACKWARD = 2
-    """The whole backward: gradients of the input and of the weights."""
-    INPUT = 3
-    """The gradient of the input alone; the stage before can go on."""
-    WEIGHT = 4
-    """The gradient of the weights, which nobody else waits for."""
-
-    @property
-    def letter(self) -> str:
-        return "?FBIW"[self]
-
-
-Step = tuple[Action, int, int, bool]
-"""(action, stage, micro-batch, runs together with the next)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -58,6 +38,8 @@ class PipelineSchedule:
     """True where the action runs together with the next one, a forward and a backward that overlap."""
     held: tuple[tuple[int, ...], ...]
     """Stages that each rank holds, chunk by chunk."""
+    window: int = 0
+    """Micro-batches of an update where the order says when updates come (R, U); 0: one behind all of it."""
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -79,6 +61,16 @@ class PipelineSchedule:
             number[list(held)] = np.arange(len(held))
             out[self.rows(rank)] = number[self.stage[self.rows(rank)]]
         return out
+
+    @property
+    def works(self) -> NDArray[np.bool_]:
+        """Actions on a micro-batch: all but those of windows."""
+        return self.action <= Action.WEIGHT
+
+    @property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks that hold each stage."""
+        return tuple(tuple(r for r, held in enumerate(self.held) if s in held) for s in range(self.stages))
 
     @property
     def splits_backward(self) -> bool:
@@ -104,7 +96,13 @@ class PipelineSchedule:
 
 
 def build(
-    name: str, stages: int, micro_batches: int, orders: Sequence[Sequence[Step]], held: Sequence[Sequence[int]]
+    name: str,
+    stages: int,
+    micro_batches: int,
+    orders: Sequence[Sequence[Step]],
+    held: Sequence[Sequence[int]],
+    *,
+    window: int = 0,
 ) -> PipelineSchedule:
     """The schedule of these orders, one a rank; checked, so that nothing that stands still gets out."""
     flat = [step for order in orders for step in order]
@@ -120,6 +118,7 @@ def build(
         micro_batch=np.array(columns[2], np.int32),
         paired=np.array(columns[3], bool),
         held=tuple(tuple(h) for h in held),
+        window=window,
     )
     check(schedule)
     return schedule
@@ -133,23 +132,25 @@ def check(schedule: PipelineSchedule) -> None:
         0 <= schedule.stage.min() <= schedule.stage.max() < s
         and 0 <= schedule.micro_batch.min() <= schedule.micro_batch.max() < m
         and schedule.action.min() > Action.NONE
-        and schedule.action.max() <= Action.WEIGHT
+        and schedule.action.max() <= (Action.UPDATE if schedule.window else Action.WEIGHT)
     ):
         raise UsageError(f"an action is outside {s} stages and {m} micro-batches", where=where)
     for rank in range(schedule.ranks):
-        other = np.setdiff1d(schedule.stage[schedule.rows(rank)], schedule.held[rank])
+        rows = schedule.rows(rank)
+        other = np.setdiff1d(schedule.stage[rows][schedule.action[rows] != Action.UPDATE], schedule.held[rank])
         if len(other):
             raise UsageError(f"rank {rank} does not hold stage {other[0]}, which it works on", where=where)
     _check_counts(schedule, where)
     _check_homes(schedule, where)
     _check_pairs(schedule, where)
+    _check_windows(schedule, where)
     times(schedule)
 
 
 def _check_counts(schedule: PipelineSchedule, where: str) -> None:
     s, m = schedule.stages, schedule.micro_batches
-    count = np.zeros((5, s, m), np.int64)
-    np.add.at(count, (schedule.action, schedule.stage, schedule.micro_batch), 1)
+    count, works = np.zeros((5, s, m), np.int64), schedule.works
+    np.add.at(count, (schedule.action[works], schedule.stage[works], schedule.micro_batch[works]), 1)
     forward, whole, inputs, weights = count[1:]
     split = (whole == 0) & (inputs == 1) & (weights == 1)
     bad = (forward != 1) | ~(split | ((whole == 1) & (inputs == 0) & (weights == 0)))
@@ -169,7 +170,7 @@ def _check_homes(schedule: PipelineSchedule, where: str) -> None:
     home = np.zeros((schedule.stages, schedule.micro_batches), np.int64)
     forward = schedule.action == Action.FORWARD
     home[schedule.stage[forward], schedule.micro_batch[forward]] = rank[forward]
-    away = np.flatnonzero(home[schedule.stage, schedule.micro_batch] != rank)
+    away = np.flatnonzero((home[schedule.stage, schedule.micro_batch] != rank) & schedule.works)
     if len(away):
         i = int(away[0])
         raise UsageError(
@@ -196,6 +197,21 @@ def _check_pairs(schedule: PipelineSchedule, where: str) -> None:
         raise UsageError(f"{' and '.join(words)} cannot run together: a forward and a backward can", where=where)
 
 
+def _check_windows(schedule: PipelineSchedule, where: str) -> None:
+    """Every rank sums the gradients of each of its stages and updates its weights once a window, in turn."""
+    if not schedule.window:
+        return
+    windows = range(-(-schedule.micro_batches // schedule.window))
+    for rank, held in enumerate(schedule.held):
+        rows = schedule.rows(rank)
+        action, number = schedule.action[rows], schedule.micro_batch[rows]
+        sums = list(zip(number[action == Action.REDUCE], schedule.stage[rows][action == Action.REDUCE], strict=True))
+        if number[action == Action.UPDATE].tolist() != list(windows) or sorted(sums) != [
+            (w, s) for w in windows for s in sorted(held)
+        ]:
+            raise UsageError(f"rank {rank} does not update its stages once a window", where=where)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PipelineTimes:
     """Begin and end of each action, in the unit of the costs that were given."""
@@ -220,6 +236,12 @@ class PipelineTimes:
         return float((self.rank_end - self.rank_begin - self.busy).max(initial=0.0))
 
     @property
+    def bubble_share(self) -> float:
+        """Part of all ranks' time in which they stand idle, from the first action to the last."""
+        whole = self.makespan * len(self.busy)
+        return 1.0 - float(self.busy.sum()) / whole if whole else 0.0
+
+    @property
     def idle(self) -> float:
         """The longest that a rank stands idle until all are done."""
         return float((self.makespan - self.busy).max(initial=0.0))
@@ -241,13 +263,13 @@ def times(
     """
     from etude.generate.schedules.pipeline_kernels import Actions, Costs, run
 
-    cost = np.zeros((5, max(schedule.stages, 1)))
+    cost = np.zeros((len(Action), max(schedule.stages, 1)))
     cost[Action.FORWARD], cost[Action.INPUT], cost[Action.WEIGHT] = forward, input, weight
     cost[Action.BACKWARD] = cost[Action.INPUT] + cost[Action.WEIGHT]
     s = schedule
-    actions = Actions(s.start, s.action, s.stage, s.micro_batch, s.paired)
+    actions = Actions(s.start, s.action, s.stage, s.micro_batch, s.paired, s.window)
     costs = Costs(cost, -float(overlap), float(hop))
-    begin, end, at = run(actions, costs, s.micro_batches, int(Action.FORWARD), int(Action.WEIGHT))
+    begin, end, at = run(actions, costs, s.micro_batches)
     stuck = np.flatnonzero(at < schedule.start[1:])
     if len(stuck):
         raise _deadlock(schedule, at, stuck)
@@ -280,3 +302,28 @@ def in_flight(schedule: PipelineSchedule) -> I64:
     # Freed with the whole backward or with the weights', so the peak is right behind a forward.
     change[(schedule.action == Action.BACKWARD) | (schedule.action == Action.WEIGHT)] = -1
     return np.array([np.cumsum(change[schedule.rows(r)]).max(initial=0) for r in range(schedule.ranks)], np.int64)
+
+
+def under_way(schedule: PipelineSchedule) -> int:
+    """The most micro-batches that have begun and not come back, at a time, if each action takes as long."""
+    begun = times(schedule)
+    first = (schedule.stage == 0) & (schedule.action == Action.FORWARD)
+    back = (schedule.stage == 0) & ((schedule.action == Action.BACKWARD) | (schedule.action == Action.INPUT))
+    moments = np.concatenate([begun.begin[first], begun.end[back]])
+    change = np.concatenate([np.ones(first.sum(), np.int64), -np.ones(back.sum(), np.int64)])
+    return int(np.cumsum(change[np.lexsort((change, moments))]).max(initial=0))
+
+
+def staleness(schedule: PipelineSchedule) -> int:
+    """The most updates of a rank's weights between the forward and the backward of a micro-batch there."""
+    worst = 0
+    for rank in range(schedule.ranks):
+        rows = schedule.rows(rank)
+        action, stage, micro = schedule.action[rows], schedule.stage[rows], schedule.micro_batch[rows]
+        version = np.cumsum(action == Action.UPDATE)
+        seen = np.zeros((2, schedule.stages, schedule.micro_batches), np.int64)
+        for place, kinds in enumerate(((Action.FORWARD,), (Action.BACKWARD, Action.WEIGHT))):
+            these = np.isin(action, kinds)
+            seen[place, stage[these], micro[these]] = version[these]
+        worst = max(worst, int((seen[1] - seen[0]).max(initial=0)))
+    return worst

@@ -7,10 +7,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.generate.schedules.action import Action
 from etude.kernels.compile import kernel
 
 F64 = NDArray[np.float64]
 _BLOCKED = -1.0
+FORWARD, WEIGHT, REDUCE, UPDATE = int(Action.FORWARD), int(Action.WEIGHT), int(Action.REDUCE), int(Action.UPDATE)
 
 
 class Actions(NamedTuple):
@@ -21,6 +23,7 @@ class Actions(NamedTuple):
     stage: NDArray[np.int32]
     micro_batch: NDArray[np.int32]
     paired: NDArray[np.bool_]  # runs together with the next one
+    window: int  # micro-batches of an update
 
 
 class Costs(NamedTuple):
@@ -40,12 +43,12 @@ class Done(NamedTuple):
 
 
 @kernel
-def run(actions, costs, micro_batches, forward, weight):
-    """Begin and end of each action, and how many ranks' positions were reached. `forward` and `weight` are the numbers
-    of these actions.
+def run(actions, costs, micro_batches):
+    """Begin and end of each action, and how many ranks' positions were reached.
 
     A forward waits for the stage before, a backward for its own forward and for the backward of the stage behind, a
-    weight gradient for its backward. The actions of a pair begin together and end together.
+    weight gradient for its backward, an update for all backwards of its window. The actions of a pair begin together
+    and end together.
     """
     start, n, shape = actions.start, len(actions.action), (costs.action.shape[1], micro_batches)
     begin, end = np.full(n, -1.0), np.full(n, -1.0)
@@ -61,7 +64,7 @@ def run(actions, costs, micro_batches, forward, weight):
                 last = first + 1 if actions.paired[first] else first
                 ready = free[r]
                 for i in range(first, last + 1):
-                    since = _ready(actions, i, r, costs.hop, done, forward, weight)
+                    since = _ready(actions, i, r, costs.hop, done)
                     ready = max(ready, since) if since >= 0.0 and ready >= 0.0 else _BLOCKED
                 if ready < 0.0:
                     break
@@ -70,7 +73,7 @@ def run(actions, costs, micro_batches, forward, weight):
                     finish += costs.action[actions.action[i], actions.stage[i]]
                 for i in range(first, last + 1):
                     begin[i], end[i] = ready, finish
-                    _mark(actions, i, r, finish, done, forward, weight)
+                    _mark(actions, i, r, finish, done)
                 free[r] = finish
                 at[r] = last + 1
                 moved = True
@@ -78,12 +81,16 @@ def run(actions, costs, micro_batches, forward, weight):
 
 
 @kernel
-def _ready(actions, i, rank, hop, done, forward, weight):
+def _ready(actions, i, rank, hop, done):
     """When what an action waits for is done and has arrived; below 0 if it is not done yet."""
     s, m, action = actions.stage[i], actions.micro_batch[i], actions.action[i]
-    if action == weight:
+    if action == WEIGHT:
         return done.backward[s, m]
-    if action == forward:
+    if action == REDUCE:
+        return 0.0
+    if action == UPDATE:
+        return _updated(done, m * actions.window, (m + 1) * actions.window)
+    if action == FORWARD:
         if s == 0:
             return 0.0
         since = done.forward[s - 1, m]
@@ -96,9 +103,20 @@ def _ready(actions, i, rank, hop, done, forward, weight):
 
 
 @kernel
-def _mark(actions, i, rank, finish, done, forward, weight):
+def _updated(done, first, last):
+    """When the first stage was done with these micro-batches, of which the last may not be there."""
+    latest = 0.0
+    for m in range(first, min(last, done.backward.shape[1])):
+        if done.backward[0, m] < 0.0:
+            return _BLOCKED
+        latest = max(latest, done.backward[0, m])
+    return latest
+
+
+@kernel
+def _mark(actions, i, rank, finish, done):
     s, m = actions.stage[i], actions.micro_batch[i]
-    if actions.action[i] == forward:
+    if actions.action[i] == FORWARD:
         done.forward[s, m], done.forward_rank[s, m] = finish, rank
-    elif actions.action[i] != weight:
+    elif actions.action[i] < WEIGHT:
         done.backward[s, m], done.backward_rank[s, m] = finish, rank

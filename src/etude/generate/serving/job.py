@@ -18,6 +18,7 @@ from etude.errors import UsageError
 from etude.generate.blocks.ops import Op, bytes_of
 from etude.generate.blocks.towers import tower_blocks
 from etude.generate.model.shape import Family, Model
+from etude.generate.nodes import Book
 from etude.generate.plan import Plan
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.serving.batching import Batched, BatchLimits, Pass, batch
@@ -25,7 +26,6 @@ from etude.generate.serving.ops import Passes, Served
 from etude.generate.serving.options import Serving
 from etude.generate.serving.program import Instance, Writer, stage_layers
 from etude.generate.serving.requests import Request
-from etude.generate.train.fragment import Book
 from etude.generate.train.job import shard_of
 from etude.machine.system import Device
 from etude.model.job import Job

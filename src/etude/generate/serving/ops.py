@@ -14,8 +14,9 @@ from etude.generate.blocks import recurrent, sparse, transformer
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, shapes
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.model.shape import Mixer, Model
+from etude.generate.nodes import Book
 from etude.generate.serving.batching import Pass, Span
-from etude.generate.train.fragment import Book, Emitter, Fragment
+from etude.generate.train.fragment import Emitter, Fragment
 from etude.model.schema import Collective
 
 ATTENTION: Final = "flash_attn::varlen_fwd"

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from etude.generate.blocks.ops import Op, Stream, bytes_of, message
+from etude.generate.nodes import Book
 from etude.generate.plan import Plan
 from etude.generate.serving.batching import Batched, Pass
 from etude.generate.serving.ops import Passes, Served
 from etude.generate.serving.requests import Request
-from etude.generate.train.fragment import BEFORE, Book
+from etude.generate.train.fragment import BEFORE
 from etude.generate.train.job import split
 from etude.generate.train.program import Program
 from etude.model.schema import UNKNOWN, Kind
@@ -165,7 +166,7 @@ class Writer:
     def _finished(self) -> tuple[Trace, list[str], list[str]]:
         if not self.program.rows:  # nothing comes to this instance
             self.program.add(Op(name="idle", kind=Kind.METADATA, stream=Stream.NONE), "requests")
-        trace, groups, peers = self.program.trace()
+        trace, groups, peers = self.program.nodes().trace()
         known = trace.micro_batch != UNKNOWN
         which = np.where(known, trace.micro_batch, 0)
         changed: dict[str, Any] = {

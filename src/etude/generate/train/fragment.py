@@ -23,33 +23,12 @@ from numpy.typing import NDArray
 from etude.generate.blocks.ops import Op, Phase
 from etude.generate.blocks.recompute import redone
 from etude.generate.blocks.shard import Block
+from etude.generate.nodes import Book
 from etude.model.schema import Kind
 
 I32 = NDArray[np.int32]
 BEFORE = -1
 """The value or the tip that a fragment begins with."""
-
-
-class Book:
-    """Distinct ops and module paths of a job, numbered. Alike layers share ops, so it stays short."""
-
-    def __init__(self) -> None:
-        self.ops: list[Op] = []
-        self._number: dict[tuple[int, int], int] = {}
-        self._kept: list[Op] = []  # ids are of objects that live
-        self.modules: dict[str, int] = {}
-
-    def op(self, op: Op, phase: Phase | None = None) -> int:
-        key = id(op), -1 if phase is None else int(phase)
-        found = self._number.get(key)
-        if found is None:
-            self._kept.append(op)
-            found = self._number[key] = len(self.ops)
-            self.ops.append(op if phase is None else op.replace(phase=phase))
-        return found
-
-    def module(self, path: str) -> int:
-        return self.modules.setdefault(path, len(self.modules))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,17 +14,23 @@ from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
 from etude.generate.blocks.trained import parse as parse_trained
+from etude.generate.directives.apply import placed, rewrite
+from etude.generate.directives.read import read_directives
+from etude.generate.directives.step import Step
 from etude.generate.model.shape import Model
-from etude.generate.plan import Attention, Dispatch, Plan, Precision
+from etude.generate.nodes import Book
+from etude.generate.plan import Attention, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
-from etude.generate.train.fragment import Book
+from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
+from etude.generate.train.mapped import Mapped, map_of, with_map
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.routing import skewed
 from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
+from etude.model.graph import cycle_text, find_cycle
 from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
@@ -49,6 +55,8 @@ class Generated:
     """Where samples have lengths of their own: what each data-parallel rank has."""
     pair_cost: float = 0.0
     """With lengths: work of a pair of query and key in units of the work of a token."""
+    mapped: Mapped | None = None
+    """With a map: what each context-parallel rank has."""
 
     @property
     def samples(self) -> int:
@@ -63,8 +71,23 @@ class Generated:
     def memory_peak_bytes(self) -> int:
         return max(m.peak_bytes for m in self.memory)
 
+    def pipeline(self) -> dict[str, Any]:
+        """Of a pipeline's schedule by itself, with actions of equal time: the part of the time in which ranks stand
+        idle, micro-batches under way at most, those that a rank holds activations of (in chunks), and updates between
+        the forward and the backward of one at most."""
+        schedule = self.layout.schedule
+        if schedule.ranks == 1:
+            return {}
+        return {
+            "bubble": times(schedule).bubble_share,
+            "in_flight": under_way(schedule),
+            "in_flight_on_a_rank": int(in_flight(schedule).max()),
+            "staleness": staleness(schedule),
+        }
+
     def summary(self) -> dict[str, Any]:
         found = totals(self.job, params=self.params, memory_peak_bytes=self.memory_peak_bytes)
+        found |= {"cp_map": self.mapped.summary()} if self.mapped else {}
         return found | ({"assumed": self.model.assumed} if self.model.assumed else {})
 
 
@@ -76,19 +99,23 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
-    gemm = "fp8" if plan.precision == Precision.FP8 else plan.dtype
+    gemm = plan.product_dtype
     return Shard(
         samples=samples,
         seq=seq,
         tp=plan.tp,
         sp=plan.sequence_parallel and plan.tp > 1,
         cp=plan.cp,
-        cp_kind=str(plan.cp_kind),
+        cp_kind="map" if plan.cp_map != ContextMap.NONE else str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
+        ep_node=plan.ep_node if plan.ep_node < plan.ep else 0,
+        moe_nodes=plan.moe_nodes,
         dtype=plan.dtype,
         gemm_dtype=gemm,
         dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
+        loss_dtype=plan.loss_dtype,
+        unfused=frozenset(filter(None, plan.unfused.split(","))),
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
@@ -114,8 +141,10 @@ def split(count: int, stages: int) -> list[int]:
 
 def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     """Blocks into stages, stages onto pipeline ranks."""
-    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches, steps=plan.steps)
     layers = sum(map(_counted, blocks))
+    if plan.directives:
+        plan = placed(plan, read_directives(plan.directives), layers, made.stages)
     if plan.stages and (len(plan.stages) != made.stages or sum(plan.stages) != layers):
         raise UsageError(
             f"stages {list(plan.stages)}: the schedule has {made.stages} stages, the model {layers} layers",
@@ -142,9 +171,14 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
     home: dict[tuple[int, int], int] = {}
     for rank in range(made.ranks):
         rows = made.rows(rank)
-        for s, m in zip(made.stage[rows].tolist(), made.micro_batch[rows].tolist(), strict=True):
+        works = made.works[rows]
+        for s, m in zip(made.stage[rows][works].tolist(), made.micro_batch[rows][works].tolist(), strict=True):
             home[s, m] = rank
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
+    if plan.directives and made.window:
+        raise UsageError(f"directives rewrite steps, and schedule `{made.name}` has none", hint="--schedule 1f1b")
+    if back and made.window:
+        raise UsageError(f"schedule `{made.name}` updates all stages, and {back} do not train", hint="--schedule 1f1b")
     return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
 
 
@@ -161,18 +195,45 @@ def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> 
     """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
     layer."""
     found = _usual(model, plan, name, head=head)
-    return _with_lengths(found) if plan.lengths else found
+    done = _with_lengths(found) if plan.lengths else found
+    return _with_map(found, done) if plan.cp_map != ContextMap.NONE else done
+
+
+def _with_map(usual: Generated, done: Generated) -> Generated:
+    """What context-parallel ranks have of documents that a map deals out; `usual`: with samples of equal length."""
+    plan = usual.plan
+    mapped = map_of(usual.job, plan)
+    fullest = float(mapped.tokens.max()) / (plan.micro_batch * plan.seq / plan.cp)
+    memory = tuple(_with_activations(m, fullest) for m in usual.memory)
+    return replace(done, job=with_map(usual.job, plan, mapped), mapped=mapped, memory=memory)
+
+
+def _with_activations(memory: Memory, times: float) -> Memory:
+    return replace(
+        memory,
+        activations=np.ceil(memory.activations * times).astype(np.int64),
+        working=np.ceil(memory.working * times).astype(np.int64),
+    )
 
 
 def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generated:
     """The job with samples of the usual length."""
     plan, blocks, layout = lay_out(model, plan, head=head)
-    book = Book()
+    directives = read_directives(plan.directives) if plan.directives else []
+    book, kept = Book(), plan
     traces, slots = [], []
     for rank in range(plan.pp):
         walk = Walk(plan, layout, rank, Program(book))
         walk.run()
-        trace, groups, peers = walk.program.trace(plan.host_ns, graphs=plan.graphs)
+        nodes = walk.program.nodes()
+        if directives:
+            step = Step(plan, layout.stages, layout.schedule.held[rank], nodes)
+            kept = rewrite(step, directives).memory_plan()
+            nodes = step.done()
+        trace, groups, peers = nodes.trace(plan.host_ns, graphs=plan.graphs)
+        if directives and len(circle := find_cycle(trace)):
+            told = cycle_text([int(trace.source_id[row]) for row in circle])
+            raise UsageError(f"a rewrite makes nodes of a rank wait for one another: {told}", where=plan.directives)
         traces.append(trace)
         slots.append((groups, peers))
     grid = Grid.of(plan)
@@ -186,7 +247,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
         layout=layout,
         params=sum(b.params for b in blocks),
         model_flops=_model_flops(model, plan),
-        memory=tuple(memory_of(plan, layout, r) for r in range(plan.pp)),
+        memory=tuple(memory_of(kept, layout, r) for r in range(plan.pp)),
     )
 
 
@@ -208,14 +269,7 @@ def _with_lengths(found: Generated) -> Generated:
         dealt=dealt,
         pair_cost=pair,
         model_flops=round(found.model_flops * done),
-        memory=tuple(
-            replace(
-                m,
-                activations=np.ceil(m.activations * fullest).astype(np.int64),
-                working=np.ceil(m.working * fullest).astype(np.int64),
-            )
-            for m in found.memory
-        ),
+        memory=tuple(_with_activations(m, fullest) for m in found.memory),
     )
 
 
@@ -232,7 +286,7 @@ def _room(found: Generated) -> int:
                 f"take {format_bytes(memory.static_bytes)}",
                 hint="a larger --memory-budget, more --tp, --pp or --zero",
             )
-        moving = max(memory.peak_bytes - memory.static_bytes, 1)
+        moving = max(memory.moving_bytes, 1)
         tightest = min(tightest, plan.micro_batch * plan.seq * (limit - memory.static_bytes) // moving)
     return tightest
 
@@ -242,6 +296,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
+    if plan.ep_node and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="no --ep-node")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     blocks = blocks_of(model, shard_of(model, plan))
     while not head and not is_layer(blocks[-1]):
@@ -253,6 +309,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
 
 def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
+    if plan.directives:
+        return generate(model, plan).memory
     plan, _, layout = lay_out(model, plan)
     return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
 
@@ -279,4 +337,4 @@ def _model_flops(model: Model, plan: Plan) -> int:
 
 
 def is_product(name: str) -> bool:
-    return name in ("aten::mm", "aten::bmm") or "attention" in name or "convolution" in name
+    return name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") or "attention" in name or "convolution" in name

@@ -31,7 +31,7 @@ F64 = NDArray[np.float64]
 
 LONGEST: Final = 1 << 40
 """Tokens of a sample: beyond any sequence."""
-BY_TOKENS: Final = ("tp", "cp", "ep", "etp")
+BY_TOKENS: Final = ("tp", "cp", "ep", "ep_in", "ep_out", "etp")
 """Groups whose collectives carry activations."""
 
 
@@ -301,7 +301,7 @@ def work_of(traces: tuple[Trace, ...], plan: Plan) -> float:
 def _rows(trace: Trace) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Compute of micro-batches: the core of attention, and the rest."""
     codes, words = trace.coded("module")
-    core = np.array([w.endswith("attention.core") for w in words] + [False])[codes]
+    core = np.array([w.endswith("attention.core") or "attention.core.far." in w for w in words] + [False])[codes]
     work = (trace.kind == int(Kind.COMP)) & (trace.micro_batch != UNKNOWN) & (trace.cpu != 1) & (trace.flops != UNKNOWN)
     return core & work, ~core & work
 
@@ -313,7 +313,8 @@ def with_lengths(job: Job, plan: Plan, dealt: Dealt) -> Job:
     pairs = dealt.pairs / (plan.micro_batch * _pairs(plan.seq))
     made: dict[tuple[int, int, int], dict[str, I64]] = {}
     values: dict[int, Mapping[str, NDArray[Any]]] = {}
-    for rank, (stage, copy) in enumerate(zip(grid.at["pp"].tolist(), grid.at["dp"].tolist(), strict=True)):
+    copies = grid.at["dp" if len(tokens) == plan.dp else "copy"]  # context-parallel ranks may have their own
+    for rank, (stage, copy) in enumerate(zip(grid.at["pp"].tolist(), copies.tolist(), strict=True)):
         before = job.values.get(rank)
         key = stage, copy, id(before)
         if key not in made:

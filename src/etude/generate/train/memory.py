@@ -1,36 +1,44 @@
-"""Memory of a rank over its step: weights, gradients, optimizer, activations. From the same blocks as the program."""
+"""Memory of a rank over its step: weights, gradients, optimizer, activations. From the same blocks as the program.
+
+A backward pass goes block by block and op by op from last to first: what an op kept is freed behind it, and the
+gradients of its weights appear. So a step with one micro-batch never has all activations and all gradients at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.ops import width
 from etude.generate.blocks.ops import bytes_of
 from etude.generate.blocks.recompute import LAYER, NOTHING, is_layer, kept
 from etude.generate.blocks.shard import Block
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action
+from etude.generate.train.optimizer import state_bytes
 from etude.generate.train.routing import fullest
-from etude.generate.train.sharing import copies, owned
-from etude.generate.train.stage import Layout, bytes_per_state
+from etude.generate.train.sharing import copies
+from etude.generate.train.stage import Layout
 
 I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Bytes of one pipeline rank. `activations` is what is held after each action of its schedule, `working` what the
-    action needs beside while it runs."""
+    """Bytes of one pipeline rank. Of each action of its schedule, at its fullest moment: `activations` that are kept,
+    `working` what is needed beside, `present` gradients."""
 
     weights: int
     gradients: int
+    """When all are there: at the update."""
     optimizer: int
     activations: I64
     working: I64
+    present: I64
 
     @property
     def static_bytes(self) -> int:
@@ -41,34 +49,109 @@ class Memory:
         return int(self.activations.max(initial=0))
 
     @property
+    def moving_bytes(self) -> int:
+        """What comes and goes with micro-batches, at most."""
+        return int((self.activations + self.working).max(initial=0))
+
+    @property
     def peak_bytes(self) -> int:
-        return self.static_bytes + int((self.activations + self.working).max(initial=0))
+        return max(self.static_bytes, int(self.over_time().max(initial=0)))
 
     def over_time(self) -> I64:
         """Bytes while each action runs."""
-        return self.static_bytes + self.activations + self.working
+        return self.weights + self.optimizer + self.present + self.activations + self.working
 
 
-def saved(block: Block, twice: frozenset[str], load: float = 1.0) -> int:
-    """Bytes kept for the backward pass of a block; `load`: of the fullest experts."""
+class Moments(NamedTuple):
+    """What a stage holds while it works on a micro-batch, at the fullest moment: bytes that it keeps of it, those
+    beside, and gradients of its weights."""
+
+    kept: int
+    """Between the passes."""
+    gradients: int
+    """When its backward pass was done once."""
+    forward: tuple[int, int, int]
+    first: tuple[int, int, int]
+    """The backward pass that makes the gradients."""
+    later: tuple[int, int, int]
+    """One that adds to them."""
+
+
+class _BlockSizes(NamedTuple):
+    """Bytes of each op of a block."""
+
+    kept: I64
+    full: I64
+    """Without recomputation: what is there while the block goes backward."""
+    gradients: I64
+    forward: I64
+    """Beside, while it runs."""
+    backward: I64
+    """The same of its backward pass: with gradients of what goes in and comes out."""
+    added: I64
+    """And where gradients are added to others: those of its weights as they are made."""
+
+
+def saved(block: Block, twice: frozenset[str], load: float = 1.0) -> I64:
+    """Bytes that each op of a block keeps for the backward pass; `load`: of the fullest experts."""
     if not block.goes_back:
-        return 0
-    if LAYER in twice and is_layer(block):
-        return block.out_bytes  # as large as what comes in
-    sizes = list(zip(block.ops, kept(block, twice), strict=True))
-    routed = sum(size for op, size in sizes if op.load)
-    return sum(size for op, size in sizes if not op.load) + ceil(routed * load)
+        return np.zeros(len(block.ops), np.int64)
+    if LAYER in twice and is_layer(block):  # what comes into it, as large as what goes out
+        return np.array([block.out_bytes] + [0] * (len(block.ops) - 1), np.int64)
+    sizes = np.array(kept(block, twice), np.int64)
+    routed = np.array([op.load for op in block.ops], np.bool_)
+    return np.where(routed, np.ceil(sizes * load), sizes).astype(np.int64)
 
 
-def again(block: Block, twice: frozenset[str], load: float = 1.0) -> int:
-    """Bytes that recomputation brings back while a block goes backward."""
-    return saved(block, NOTHING, load) - saved(block, twice, load)
+def _sizes(plan: Plan, block: Block, load: float) -> _BlockSizes:
+    parts = [copies(plan, expert=e).shards if plan.zero >= 2 else 1 for e in (False, True)]
+    each = [0 if op.frozen else op.local_params / parts[op.expert] for op in block.ops]
+    full = saved(block, NOTHING, load)
+    beside = np.array([op.back_bytes or op.temp_bytes for op in block.ops], np.int64)
+    alone = plan.zero < 2  # sharded gradients have a buffer
+    added = [0 if op.frozen or not alone else bytes_of(op.local_params, plan.dtype) for op in block.ops]
+    # What comes out of an op is what the next one that keeps anything kept; its gradient is as large.
+    there = np.append(np.flatnonzero(full), len(full))
+    following = np.append(full, 0)[there[np.searchsorted(there, np.arange(len(full)), side="right")]]
+    return _BlockSizes(
+        kept=saved(block, plan.twice, load),
+        full=full,
+        gradients=np.ceil(np.array(each) * width(plan.grad_dtype)).astype(np.int64),
+        forward=np.array([op.temp_bytes for op in block.ops], np.int64),
+        backward=beside + block.out_bytes + full + following,
+        added=np.array(added, np.int64),
+    )
+
+
+def moments(plan: Plan, blocks: Sequence[Block], load: float) -> Moments:
+    made: dict[int, _BlockSizes] = {}
+    sizes = [made.setdefault(id(b.ops), _sizes(plan, b, load)) for b in blocks]
+    keeps, makes = [int(s.kept.sum()) for s in sizes], [int(s.gradients.sum()) for s in sizes]
+    total = sum(makes)
+    forward, first, later = [(0, 0, 0)], [(0, 0, 0)], [(0, 0, 0)]
+    before, behind = 0, total
+    for block, size, keep, make in zip(blocks, sizes, keeps, makes, strict=True):
+        behind -= make
+        forward.append(_fullest(before + np.cumsum(size.kept), size.forward, 0 * size.kept))
+        if block.goes_back:
+            held, own = before + np.cumsum(size.full), np.cumsum(size.gradients[::-1])[::-1]
+            first.append(_fullest(held, size.backward, behind + own))
+            later.append(_fullest(held, size.backward + size.added, np.full(len(held), total)))
+        before += keep
+    return Moments(sum(keeps), total, max(forward, key=sum), max(first, key=sum), max(later, key=sum))
+
+
+def _fullest(held: I64, beside: I64, gradients: I64) -> tuple[int, int, int]:
+    if not len(held):
+        return 0, 0, 0
+    at = int(np.argmax(held + beside + gradients))
+    return int(held[at]), int(beside[at]), int(gradients[at])
 
 
 def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
     held = layout.schedule.held[rank]
     blocks = [b for stage in held for b in layout.stages[stage]]
-    weights, gradients = 0, 0
+    weights, gradients, buffer = 0, 0, 0
     for expert in (False, True):
         shards = copies(plan, expert=expert).shards
         params = sum(b.local_params(expert=expert) for b in blocks)
@@ -81,38 +164,47 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
         whole = (plan.prefetch + 1) * largest if plan.reshard else params
         weights += bytes_of(min(whole, params), plan.dtype) if plan.zero == 3 and shards > 1 else 0
         gradients += bytes_of(-(-trained // shards) if plan.zero >= 2 else trained, plan.grad_dtype)
-        gradients += bytes_of(most, plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
-    weights += 2 * _cast(plan, blocks)  # both layouts
-    state = sum(owned(plan, layout.stages[s]) for s in held) * bytes_per_state(plan)
-    return Memory(weights, gradients, state, *_activations(plan, layout, rank))
+        buffer += bytes_of(most, plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
+    weights += 2 * bytes_of(_cast(plan, blocks), plan.product_dtype)  # both layouts
+    state = state_bytes(plan, [layout.stages[s] for s in held])
+    return Memory(weights, gradients + buffer, state, *_over_time(plan, layout, rank, buffer))
 
 
 def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
-    """Weights that are held in 8 bits beside: all, or those of the blocks that ZeRO 3 has whole."""
+    """Weights that are held in 8 or 4 bits beside: all, or those of the blocks that ZeRO 3 has whole."""
     sizes = [b.cast_params for b in blocks]
     if plan.zero < 3 or not plan.reshard:
         return sum(sizes)
     return min((plan.prefetch + 1) * max(sizes, default=0), sum(sizes))
 
 
-def _activations(plan: Plan, layout: Layout, rank: int) -> tuple[I64, I64]:
-    schedule = layout.schedule
-    rows, load = schedule.rows(rank), fullest(plan)
+def _over_time(plan: Plan, layout: Layout, rank: int, buffer: int) -> tuple[I64, I64, I64]:
+    """Activations, what is beside and gradients of each action. `buffer`: gradients of a block before ZeRO shards
+    them."""
+    schedule, load = layout.schedule, fullest(plan)
+    rows = schedule.rows(rank)
     action, stage = schedule.action[rows], schedule.stage[rows]
-    held = np.zeros(schedule.stages, np.int64)
-    beside = np.zeros((5, schedule.stages), np.int64)
-    for s in schedule.held[rank]:
-        blocks = layout.stages[s]
-        held[s] = sum(saved(b, plan.twice, load) for b in blocks)
-        beside[Action.FORWARD, s] = _temporary(blocks)
-        back = max((again(b, plan.twice, load) for b in blocks), default=0)
-        beside[Action.BACKWARD, s] = beside[Action.INPUT, s] = max(back, _temporary(blocks))
-    change = np.where(action == Action.FORWARD, held[stage], 0)
-    change -= np.where((action == Action.BACKWARD) | (action == Action.WEIGHT), held[stage], 0)
-    after = np.cumsum(change)
-    during = np.maximum(after, after - change)  # a backward holds what it is about to free
-    return during, beside[action, stage]
-
-
-def _temporary(blocks: Sequence[Block]) -> int:
-    return max((op.temp_bytes for b in blocks for op in b.ops), default=0)
+    of = {s: moments(plan, layout.stages[s], load) for s in schedule.held[rank]}
+    table = np.zeros((3, len(Action), schedule.stages, 3), np.int64)  # no, first or later gradients; action; stage
+    for s, m in of.items():
+        table[:, Action.FORWARD, s] = m.forward
+        for action_of, passed in ((Action.BACKWARD, True), (Action.WEIGHT, False)):
+            for turn, (held, beside, new) in ((1, m.first), (2, m.later)):
+                table[turn, action_of, s] = held, (beside if passed else 0) + buffer, new
+        # Gradients of inputs alone free nothing.
+        table[:, Action.INPUT, s] = m.kept, max(sum(m.later[:2]) - m.kept, 0), 0
+    done = (action == Action.BACKWARD) | (action == Action.WEIGHT)
+    first = np.zeros(len(action), np.bool_)
+    first[[np.flatnonzero(done & (stage == s))[0] for s in of if (done & (stage == s)).any()]] = True
+    kept, whole = np.zeros((2, schedule.stages), np.int64)
+    for s, m in of.items():
+        kept[s], whole[s] = m.kept, m.gradients
+    change = np.where(action == Action.FORWARD, kept[stage], 0) - np.where(done, kept[stage], 0)
+    others = np.cumsum(change) - np.where(action == Action.FORWARD, kept[stage], 0)
+    others -= np.where(action == Action.INPUT, kept[stage], 0)
+    made = np.cumsum(np.where(first, whole[stage], 0)) - np.where(done, whole[stage], 0)
+    if plan.keep_grads:
+        made = np.full(len(action), int(whole.sum())) - np.where(done, whole[stage], 0)
+    when = np.where(done, np.where(first & (not plan.keep_grads), 1, 2), 0)
+    found = table[when, action, stage]
+    return others + found[:, 0], found[:, 1], made + found[:, 2]

@@ -40,6 +40,8 @@ def copies(plan: Plan, *, expert: bool) -> Copies:
 
 def kinds(plan: Plan, blocks: Sequence[Block], *, trained: bool = False) -> list[Copies]:
     """The kinds of weights that these blocks have and that are not alone; `trained`: of those that get gradients."""
+    if plan.directives:  # these say what copies share
+        return []
     found = [
         copies(plan, expert=e) for e in (False, True) if any(b.local_params(expert=e, trained=trained) for b in blocks)
     ]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from etude.cost.ops import OpClass, Work, width
+from etude.cost.ops import OpClass, Work
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.generate.blocks.shard import Block
+from etude.generate.nodes import End, FurtherSum
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
+from etude.generate.train.optimizer import state_bytes, update
 from etude.generate.train.program import Program
 from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import Collective, Kind
@@ -57,6 +59,12 @@ class Walk:
     """Rows that the optimizer waits for."""
     updated: list[int] = field(default_factory=list)
     """The update of the step before, and what gathers the weights that it made."""
+    graded: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    """Rows with the gradients of a stage and window, where several ranks hold it."""
+    fresh: set[int] = field(default_factory=set)
+    """Stages whose weights were not used since they are new."""
+    gathered: dict[int, dict[int, list[int]]] = field(default_factory=dict)
+    """Rows that gather the weights of a stage's blocks."""
     offset: int = 0
     """Micro-batches of the rounds before."""
     messages: dict[tuple[Kind, int, int, Phase], Op] = field(default_factory=dict)
@@ -90,8 +98,10 @@ class Walk:
             self.program.begin(offset // self.plan.micro_batches)
             self.exits.clear()
             self.reduced = []
+            self.program.ends.append(End(self.program.rows, updated=list(self.updated)))
             self._round()
-            self._finish(last=offset + count == self.plan.steps * self.plan.micro_batches)
+            if not self.layout.schedule.window:
+                self._finish(last=offset + count == self.plan.steps * self.plan.micro_batches)
 
     def _round(self) -> None:
         schedule = self.layout.schedule
@@ -104,15 +114,18 @@ class Walk:
             strict=True,
         )
         actions = [(Action(a), s, m, p) for a, s, m, p in steps]
-        first, last = self._turns(actions)
-        gathered = self._gather_ahead() if self.plan.zero in (1, 2) and self.plan.overlap_params else {}
+        last = self._lasts(actions)
+        self._renew()
         paired: list[int] = []
         together = False
         for i, (action, stage, micro, pair) in enumerate(actions):
+            if action in (Action.REDUCE, Action.UPDATE):
+                self._window(action, stage, micro)
+                continue
+            if schedule.window:
+                self.program.begin(micro // self.plan.micro_batches)
             tips = self.tips
-            begins = first.get(stage) == i
-            weights = gathered.get(stage, {}) if begins else {}
-            tip = self._action(action, stage, micro, weights, begins=begins, final=last.get(stage) == i)
+            tip = self._action(action, stage, micro, final=i in last)
             if pair:
                 paired, together = [tip], True
                 self.tips = tips  # the other one begins where this one did
@@ -120,23 +133,28 @@ class Walk:
                 self.tips = [*paired, tip] if together else [tip]
                 paired, together = [], False
 
-    def _turns(self, actions: list[tuple[Action, int, int, bool]]) -> tuple[dict[int, int], dict[int, int]]:
-        """First forward and last weight gradient of each stage."""
-        first: dict[int, int] = {}
-        last: dict[int, int] = {}
-        for i, (action, stage, _, _) in enumerate(actions):
-            if action == Action.FORWARD:
-                first.setdefault(stage, i)
+    def _lasts(self, actions: list[tuple[Action, int, int, bool]]) -> set[int]:
+        """Actions with the last weight gradient of a stage before an update."""
+        last: dict[tuple[int, int], int] = {}
+        window = self.layout.schedule.window or self.layout.schedule.micro_batches
+        for i, (action, stage, micro, _) in enumerate(actions):
             if action in (Action.BACKWARD, Action.WEIGHT):
-                last[stage] = i
-        return first, last
+                last[stage, micro // window] = i
+        return set(last.values())
+
+    def _renew(self) -> None:
+        """Weights are new: of the first step, or updated. What copies or casts of them there are is made anew."""
+        self.fresh = set(self.held)
+        self.gathered = self._gather_ahead() if self.plan.zero in (1, 2) and self.plan.overlap_params else {}
 
     # -- actions ------------------------------------------------------------------------------------------
 
-    def _action(
-        self, action: Action, stage: int, micro: int, weights: dict[int, list[int]], *, begins: bool, final: bool
-    ) -> int:
+    def _action(self, action: Action, stage: int, micro: int, *, final: bool) -> int:
         fragment = self.fragment(action, stage)
+        begins = stage in self.fresh
+        self.fresh.discard(stage)
+        come = self.gathered.get(stage, {}) if begins else {}
+        weights = {i: come[number] for i, number in enumerate(fragment.blocks.tolist()) if number in come}
         values = self._inputs(action, stage, micro)
         pulled = self._pull(action, stage, fragment)
         cast = self._cast(stage, fragment, weights | pulled) if begins or pulled else {}
@@ -149,13 +167,32 @@ class Walk:
                 for row in rows:
                     self.program.join(row, data=self.updated)
         self._order_pulls(base, fragment, pulled)
+        if self.plan.directives:
+            self._note_units(action, stage, micro, fragment, base, opens=begins)
         value = base + fragment.value if fragment.value != BEFORE else (values[-1] if values else BEFORE)
         self.exits[action, stage, micro] = value
+        tip = base + fragment.tip if fragment.tip != BEFORE else (self.tips[-1] if self.tips else BEFORE)
         if action in (Action.BACKWARD, Action.WEIGHT):
+            before = len(self.reduced)
             self._reduce(stage, fragment, base, micro, final=final)
+            if final and self.layout.schedule.window:
+                self.graded[stage, micro // self.layout.schedule.window] = [tip, *self.reduced[before:]]
         if action != Action.WEIGHT:
             self._send(action, stage, micro, value)
-        return base + fragment.tip if fragment.tip != BEFORE else (self.tips[-1] if self.tips else BEFORE)
+        return tip
+
+    def _note_units(
+        self, action: Action, stage: int, micro: int, fragment: Fragment, base: int, *, opens: bool
+    ) -> None:
+        """For directives: where the blocks of this pass begin and end."""
+        update = len(self.program.ends) - 1
+        about = update, int(action), stage, self._number(micro)
+        whole = base, base + len(fragment) - 1, base + fragment.tip, int(opens)
+        tips = self.units[len(self.units) - len(fragment.blocks) :]
+        for position, number in enumerate(fragment.blocks.tolist()):
+            first = int(fragment.first[position])
+            at = base + first if first < len(fragment) else -1
+            self.program.units.append((*about, number, at, tips[position], *whole))
 
     def _inputs(self, action: Action, stage: int, micro: int) -> list[int]:
         """Rows with what an action works on: received, or made here before."""
@@ -288,14 +325,46 @@ class Walk:
                     done = self.program.add(op, blocks[order[members[-1]]].name, micro_batch=number, data=[done])
                 self.reduced.append(done)
 
+    def _window(self, action: Action, stage: int, window: int) -> None:
+        """Gradients of a window are there on all ranks: they are summed, and then the weights updated."""
+        schedule = self.layout.schedule
+        last = min((window + 1) * schedule.window, schedule.micro_batches)
+        self.program.begin((last - 1) // self.plan.micro_batches)
+        if action == Action.REDUCE:
+            self.reduced += self._sum_copies(stage, self.graded.pop((stage, window), []))
+            return
+        self._finish(last=last == schedule.micro_batches)
+        self.reduced = []
+        if last < schedule.micro_batches:
+            self._renew()
+
+    def _sum_copies(self, stage: int, waits: list[int]) -> list[int]:
+        """Gradients of a stage that several pipeline ranks hold."""
+        holders, blocks = self.layout.schedule.holders[stage], self.layout.stages[stage]
+        params = owned(self.plan, blocks)
+        own = (op for block in blocks for op in block.ops if op.local_params)
+        tied = self.layout.tied_ranks and (stage == 0 or any(0 < op.tied_params <= op.local_params for op in own))
+        if tied:
+            params -= -(-self.layout.tied_params // self.plan.shards)  # summed over all that have it
+        if len(holders) == 1 or not params:
+            return []
+        op = self._summed(f"holders{stage}", len(holders), bytes_of(params, self.plan.grad_dtype), "gradients")
+        row = self.program.add(op, "pipeline", data=waits)
+        pieces = [(sum(b.local_params(expert=e, trained=True) for b in blocks), e) for e in (False, True)]
+        self._note_sum(row, [*pieces, *([(-self.layout.tied_params, False)] if tied else [])], updated=True)
+        return [row]
+
     # -- the end of the step ------------------------------------------------------------------------------------------
 
     def _finish(self, *, last: bool) -> None:
         """The update, behind which the next step begins. A checkpoint is written behind the last."""
         plan, program = self.plan, self.program
+        end = self.program.ends[-1]
         waits = [*self.tips, *self.reduced]
         for add_up in (self._sum_over_tensor, self._mirror, self._sum_tied):
-            waits += add_up(waits)
+            more = add_up(waits)
+            end.awaits += more
+            waits += more
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if not params:
             return
@@ -303,7 +372,8 @@ class Walk:
             w = Work(op_class=OpClass.REDUCTION, flops=2 * params, size_bytes=bytes_of(params, plan.grad_dtype))
             norm = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
             waits = [program.add(norm.replace(dtype=plan.grad_dtype), "optimizer", data=waits)]
-            if plan.gpus > 1:
+            end.over_params += waits
+            if plan.gpus > 1 and not self.layout.schedule.window:
                 op = collective(
                     Collective.ALL_REDUCE,
                     "world",
@@ -315,7 +385,11 @@ class Walk:
                     dtype="fp32",
                 )
                 waits = [program.add(op, "optimizer", data=waits)]
-        row = program.add(update(plan, params), "optimizer", data=waits)
+        for op in update(plan, [self.layout.stages[s] for s in self.held], params):
+            row = program.add(op, "optimizer", data=waits)
+            end.over_params.append(row)
+            waits = [row]
+        end.awaits.append(end.over_params[0])
         if plan.zero in (1, 2) and not plan.overlap_params:
             row = self._gather_after(row)
         self.tips = self.updated = [row]
@@ -325,12 +399,13 @@ class Walk:
 
     def _written_bytes(self) -> int:
         """Of a checkpoint: weights and optimizer, of which each copy writes its part."""
-        total = 0
+        stages, total = [self.layout.stages[s] for s in self.held], 0
+        each = state_bytes(self.plan, stages) / max(sum(owned(self.plan, blocks) for blocks in stages), 1)
         for expert in (False, True):
             n = self.plan.expert_replicas if expert else self.plan.replicas
             held = (b for s in self.held for b in self.layout.stages[s])
             params = -(-sum(b.local_params(expert=expert) for b in held) // n)
-            total += params * bytes_per_state(self.plan) + bytes_of(params, self.plan.dtype)
+            total += round(params * each) + bytes_of(params, self.plan.dtype)
         return total
 
     def _summed(self, slot: str, ranks: int, size: int, part: str) -> Op:
@@ -346,20 +421,33 @@ class Walk:
         for slot, params in tensor_sums(self.plan, blocks).items():
             op = self._summed(slot, self.plan.tp, kept_bytes(self.plan, params), "replicated")
             found.append(self.program.add(op, "gradients", data=waits))
+            self._note_sum(found[-1], [(params, False)])
         return found
 
     def _mirror(self, waits: list[int]) -> list[int]:
-        """Stages that two pipeline ranks hold (DualPipe): their gradients are summed, of sharded ones the shards."""
+        """Stages that two pipeline ranks hold (DualPipe), or several: their gradients are summed, of sharded ones the
+        shards. Where updates come by windows that was done before."""
         schedule, plan = self.layout.schedule, self.plan
-        if sum(map(len, schedule.held)) == schedule.stages:
+        if schedule.window or sum(map(len, schedule.held)) == schedule.stages:
             return []
+        if any(len(held) != 2 or sum(held) != schedule.ranks - 1 for held in schedule.held):
+            return [row for stage in sorted(self.held) for row in self._sum_copies(stage, waits)]
         params = sum(owned(plan, self.layout.stages[s]) for s in self.held)
         if self.rank in self.layout.tied_ranks:  # summed over all that have it
             params -= -(-self.layout.tied_params // plan.shards)
         if not params:
             return []
         op = self._summed("twins", 2, bytes_of(params, plan.grad_dtype), "gradients")
-        return [self.program.add(op, "pipeline", data=waits)]
+        row = self.program.add(op, "pipeline", data=waits)
+        held = [self.layout.stages[s] for s in self.held]
+        pieces = [(sum(b.local_params(expert=e, trained=True) for b in s), e) for s in held for e in (False, True)]
+        less = [(-self.layout.tied_params, False)] if self.rank in self.layout.tied_ranks else []
+        self._note_sum(row, [*pieces, *less], updated=True)
+        return [row]
+
+    def _note_sum(self, row: int, params: list[tuple[int, bool]], *, updated: bool = False) -> None:
+        """For directives."""
+        self.program.ends[-1].sums.append(FurtherSum(row, tuple(params), updated))
 
     def _sum_tied(self, waits: list[int]) -> list[int]:
         """The gradient of an embedding that several pipeline ranks have."""
@@ -367,7 +455,9 @@ class Walk:
         if self.rank not in ranks:
             return []
         op = self._summed("ends", len(ranks), kept_bytes(self.plan, self.layout.tied_params), "tied")
-        return [self.program.add(op, "embedding", data=waits)]
+        row = self.program.add(op, "embedding", data=waits)
+        self._note_sum(row, [(self.layout.tied_params, False)])
+        return [row]
 
     def _gather_after(self, row: int) -> int:
         last = row
@@ -380,22 +470,9 @@ class Walk:
         return last
 
 
-def bytes_per_state(plan: Plan) -> int:
-    """Of the optimizer, for a parameter: two moments, and the weight in 32 bits if one is kept."""
-    return int(2 * width(plan.state_dtype)) + (4 if plan.master and plan.dtype != "fp32" else 0)
-
-
 def quantise(plan: Plan, params: int) -> Op:
-    """Weights to 8 bits: read once, written in both layouts, for the product forward and those backward. The call
+    """Weights to 8 or 4 bits: read once, written in both layouts, for the product forward and those backward. The call
     of the product issues it."""
-    size = bytes_of(params, plan.dtype) + 2 * params
+    size = bytes_of(params, plan.dtype) + 2 * bytes_of(params, plan.product_dtype)
     w = Work(op_class=OpClass.ELEMENTWISE, flops=params, size_bytes=size, dtype=plan.dtype)
     return compute("aten::_to_copy", "quantise", w, shapes((params,)), shapes((params,)), calls=0.0)
-
-
-def update(plan: Plan, params: int) -> Op:
-    """AdamW: the gradient is read, the state read and written, the weight written (and read, if there is no copy)."""
-    weight = width(plan.dtype) * (1 if bytes_per_state(plan) > 2 * width(plan.state_dtype) else 2)
-    size = int(params * (width(plan.grad_dtype) + 2 * bytes_per_state(plan) + weight))
-    w = Work(op_class=OpClass.OPTIMIZER, flops=14 * params, size_bytes=size, dtype="fp32")
-    return compute("aten::_fused_adamw_", "update", w, shapes((params,)), shapes((params,)), phase=Phase.OPTIMIZER)

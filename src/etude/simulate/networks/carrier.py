@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from etude.cost.collectives import AUTO, choose, p2p_start_ns, p2p_time_ns, start_ns
 from etude.cost.collectives.in_switch import reduces_in_switch
 from etude.cost.collectives.plan import ROOTED, in_line
+from etude.cost.collectives.ring import rings_that_fit
 from etude.cost.collectives.schedules import laid_out
 from etude.cost.collectives.steps import MOST_TRANSFERS
 from etude.cost.collectives.table import ALGORITHMS, BY_COLLECTIVE
 from etude.cost.groups import GroupShape, GroupSpan
-from etude.cost.schedule import Schedule, chunked, message
+from etude.cost.schedule import IN_FLIGHT, Schedule, chunked, message
 from etude.errors import ClusterError, UsageError
 from etude.machine.fabrics import topology_of_system
 from etude.machine.routes import Routes, common_switch
@@ -38,6 +39,7 @@ _PLAIN: Final = ("ring", "direct", "dissemination")
 """Taken, the first that there is, where the algorithm does not fit the group."""
 _LIKE: Final = {"torus": "ring_both"}
 _RINGS: Final = ("ring", "ring_both")
+_SHORTER: Final = ("tree", "hierarchical")
 _FROM_ONE: Final = (*ROOTED, Collective.GATHER, Collective.SCATTER)
 _MOST_CHUNKS: Final = 64
 _CHUNKS_A_HOP: Final = 8
@@ -69,7 +71,7 @@ class Carrier:
     two only make each other late.
     """
 
-    def __init__(self, system: System, topology: Topology, *, window: int = 4) -> None:
+    def __init__(self, system: System, topology: Topology, *, window: int = IN_FLIGHT) -> None:
         self.system, self.topology, self.window = system, topology, window
         self.routes = Routes(topology)
         self.made: dict[tuple[Any, ...], Schedule] = {}
@@ -86,9 +88,9 @@ class Carrier:
         asked = algorithm != AUTO
         if asked and algorithm not in there:
             raise UsageError(f"{name} has no algorithm `{algorithm}`", hint=f"known: {', '.join(there)}")
-        if not asked:
-            algorithm = str(choose(self.system, what, [size], shape).algorithm[0])
         dims = self._dims(shape, members)
+        if not asked:
+            algorithm = self._fastest(what, size, shape, dims)
         plain = ("direct",) if what == Collective.ALL_TO_ALL else _PLAIN
         one_switch = algorithm == "hierarchical" and len(dims) == 1 and "in_switch" in there
         if one_switch and reduces_in_switch(self.system.levels[shape.spans[0].level], shape.spans[0]):
@@ -108,11 +110,31 @@ class Carrier:
         chunks = max(chunks, ways)
         key = (what, take, len(members), repr(layout), chunks)
         if key not in self.made:
-            self.made[key] = laid_out(what, take, len(members), layout, chunks, max(self.window, ways))
+            self.made[key] = self._in_chunks(laid_out(what, take, len(members), layout), chunks, ways)
         plan = self.made[key]
         lags = self._lags(key, plan, members, protocol, self._messages(plan, take, what))
         wire = self._wire(what, take, shape, protocol)
         return Carriage(plan, start, wire, lags, self._factors(plan, members, take))
+
+    def _fastest(self, what: Collective, size: int, shape: GroupShape, dims: tuple[int, ...]) -> str:
+        """By closed forms; over levels, rings of very many members are too many transfers, and the next best is taken.
+        What the system's file names is taken as it is."""
+        best = str(choose(self.system, what, [size], shape).algorithm[0])
+        named = what.name.lower() in self.system.collectives.algorithm
+        if named or best not in _RINGS or what in ROOTED or len(dims) < 2:
+            return best
+        if rings_that_fit(what, shape.size) >= dims[0]:
+            return best
+        others = [name for name in _SHORTER if name in schedulable(what)]
+        times = [int(choose(self.system, what, [size], shape, name).time_ns[0]) for name in others]
+        return others[int(np.argmin(times))] if others else best
+
+    def _in_chunks(self, one: Schedule, chunks: int, ways: int) -> Schedule:
+        """In so many, or in as many as a schedule has room for."""
+        if one.collective == Collective.BARRIER:
+            return one
+        most = max(MOST_TRANSFERS // max(len(one), 1), ways, 1)
+        return chunked(one, min(chunks, most), max(self.window, ways))
 
     def _in_line(self, span: GroupSpan) -> bool:
         return in_line(self.system.levels[span.level], span)
@@ -159,7 +181,11 @@ class Carrier:
         if take == "ring_both" and what == Collective.ALL_TO_ALL and any(map(self._in_line, shape.spans)):
             return _MOST_CHUNKS if len(shape.spans) == 1 and shape.size <= _MOST_CHUNKS else chunks
         passed_on = take in ("tree", "in_switch") or (take in _RINGS and what in ROOTED)
-        if not passed_on or not shape.spans:
+        if (
+            not passed_on
+            or not shape.spans
+            or BY_COLLECTIVE[what][take].closed_form(self.system, what, shape).pipelined
+        ):
             return chunks
         level = self.system.levels[shape.spans[0].level]
         step = max(level.step("in_switch" if take == "in_switch" else protocol), 1.0)

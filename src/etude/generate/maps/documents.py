@@ -1,0 +1,114 @@
+"""Documents of a micro-batch as items: blocks of tokens with causal attention, owned by context-parallel ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.generate.maps.items import Items, moved
+from etude.generate.maps.packing import ROOM, pack
+
+I64 = NDArray[np.int64]
+
+PIECES: Final = 16
+"""Blocks of a micro-batch for each rank, where nobody says how large they are."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """Runs of tokens of documents. `start` and `stop` are places in the document."""
+
+    document: I64
+    start: I64
+    stop: I64
+
+    @property
+    def tokens(self) -> I64:
+        return self.stop - self.start
+
+    @property
+    def pairs(self) -> I64:
+        """Of query and key: each token with itself and those before it in its document."""
+        return (self.stop * (self.stop + 1) - self.start * (self.start + 1)) // 2
+
+    def items(self, pair_cost: float) -> Items:
+        """Work in tokens; `pair_cost`: that of a pair. A block reads those of its document up to its own."""
+        same = self.document[None, :] == self.document[:, None]
+        reader, needs = np.nonzero(same & (self.start[None, :] < self.stop[:, None]))
+        counts = np.bincount(reader, minlength=len(self.start))
+        work = self.tokens + pair_cost * self.pairs
+        return Items(work, self.tokens, np.concatenate([[0], np.cumsum(counts)]), needs)
+
+
+def blocks_of(documents: list[int], cuts: I64) -> Blocks:
+    """Documents one behind the other, cut at their ends and at these places."""
+    ends = np.cumsum(documents)
+    edges = np.unique(np.concatenate([[0], ends, cuts[cuts < ends[-1]]]))
+    first, last = edges[:-1], edges[1:]
+    document = np.searchsorted(ends, first, side="right")
+    begin = ends[document] - np.array(documents)[document]
+    return Blocks(document, first - begin, last - begin)
+
+
+def cut(documents: list[int], how: str, block: int, ranks: int) -> Blocks:
+    """The blocks that a map deals out: runs for `contiguous` and `zigzag`, else `block` tokens of a document each."""
+    total = sum(documents)
+    if how in ("contiguous", "zigzag"):
+        parts = ranks * (2 if how == "zigzag" else 1)
+        return blocks_of(documents, np.arange(1, parts) * total // parts)
+    size = block or max(total // (PIECES * ranks), 1)
+    ends = np.cumsum(documents)
+    starts = ends - np.array(documents)
+    return blocks_of(documents, np.concatenate([np.arange(a, b, size) for a, b in zip(starts, ends, strict=True)]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dealing:
+    """What each context-parallel rank has of one micro-batch."""
+
+    tokens: I64
+    pairs: I64
+    """Of queries that a rank (row) owns and keys that a rank (column) owns."""
+    moved: I64
+    """Tokens whose keys and values each rank (row) sends to each other (column)."""
+
+    work: float
+    """Of the fullest rank, in tokens."""
+
+
+SLACK: Final = 0.05
+SIZES: Final = (0.5, 1, 2, 4)
+ROOMS: Final = (0.0, 0.05, 0.1, 0.2)
+
+
+def dealt_out(documents: list[int], how: str, block: int, ranks: int, pair_cost: float) -> Dealing:
+    """`search`: of all maps, with blocks of this size and others, and more or less room for whole documents, the one
+    that moves least among those whose fullest rank has at most 5% more work than in the best."""
+    if how != "search":
+        return _dealt(cut(documents, how, block, ranks), how, ranks, pair_cost)
+    usual = block or max(sum(documents) // (PIECES * ranks), 1)
+    tried = [_dealt(cut(documents, one, 0, ranks), one, ranks, pair_cost) for one in ("contiguous", "zigzag")]
+    for size in sorted({max(round(usual * s), 1) for s in SIZES}):
+        blocks = cut(documents, "lpt", size, ranks)
+        tried.append(_dealt(blocks, "lpt", ranks, pair_cost))
+        tried += [_dealt(blocks, "whole_first", ranks, pair_cost, room) for room in ROOMS]
+    best = min(one.work for one in tried)
+    return min((one for one in tried if one.work <= best * (1 + SLACK)), key=lambda one: int(one.moved.sum()))
+
+
+def _dealt(blocks: Blocks, how: str, ranks: int, pair_cost: float, room: float = ROOM) -> Dealing:
+    items = blocks.items(pair_cost)
+    owner = pack(how, items, blocks.document, ranks, room)
+    reader, read = np.repeat(np.arange(len(items)), np.diff(items.needs_start)), items.needs
+    # A block sees all of those before it, of itself what a causal mask leaves.
+    own = blocks.tokens * (blocks.tokens + 1) // 2
+    seen = np.where(reader == read, own[reader], blocks.tokens[reader] * blocks.tokens[read])
+    pairs = np.zeros((ranks, ranks), np.int64)
+    np.add.at(pairs, (owner[reader], owner[read]), seen)
+    tokens = np.zeros(ranks, np.int64)
+    np.add.at(tokens, owner, blocks.tokens)
+    work = float(np.bincount(owner, weights=items.work, minlength=ranks).max())
+    return Dealing(tokens, pairs, moved(items, owner, ranks), work)

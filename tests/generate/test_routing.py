@@ -1,0 +1,86 @@
+"""Tokens that go to each node once: groups, bytes and times. Worked by hand, or drawn."""
+
+import random
+
+import pytest
+
+from etude.errors import EtudeError
+from etude.generate.blocks.transformer import distinct_nodes
+from etude.generate.model.open import open_model
+from etude.generate.plan import Plan
+from etude.generate.train.job import generate
+from etude.machine import open_system
+from etude.model.job import Job
+from etude.model.schema import Collective
+from etude.simulate.run import simulate
+
+MIXTURE = open_model("qwen3-30b-a3b").replace(layers=1)  # 128 experts, 8 for each token, hidden 2048
+TOKENS, HIDDEN, TOP = 4096, 2048, 8
+
+
+def made(**more: int) -> Job:
+    return generate(MIXTURE, Plan(gpus=16, ep=16, seq=TOKENS, micro_batch=1, global_batch=16, **more)).job
+
+
+def exchanges(job: Job, phase: str) -> list[tuple[str, int]]:
+    """(slot, bytes) of the all-to-alls of a rank, in order."""
+    trace = job.trace(0)
+    phases, words = trace.coded("phase")
+    rows = [
+        i for i in range(len(trace)) if trace.collective[i] == int(Collective.ALL_TO_ALL) and words[phases[i]] == phase
+    ]
+    return [(trace.group_slots[trace.group[i]], int(trace.in_bytes[i])) for i in rows]
+
+
+def test_every_copy_goes_alone_where_nothing_is_said():
+    assert exchanges(made(), "forward") == [("ep", 2 * TOKENS * TOP * HIDDEN)] * 2
+    assert exchanges(made(ep_node=16), "forward") == [("ep", 2 * TOKENS * TOP * HIDDEN)] * 2  # all in one node
+
+
+def test_a_token_goes_once_to_each_node():
+    """Four nodes, at most two for each token: 2 (1 - 1/2^8) = 1.9921875 nodes."""
+    once, every = round(2 * TOKENS * 1.9921875 * HIDDEN), 2 * TOKENS * TOP * HIDDEN
+    there, back = [("ep_out", once), ("ep_in", every)], [("ep_in", every), ("ep_out", once)]
+    job = made(ep_node=4, moe_nodes=2)
+    assert exchanges(job, "forward") == [*there, *back]
+    assert exchanges(job, "backward-input") == [*there, *back]
+    start, ranks = job.groups.start, job.groups.members
+    members = {name: ranks[start[i] : start[i + 1]].tolist() for i, name in enumerate(job.groups.names)}
+    assert members["ep_in.1"] == [4, 5, 6, 7]
+    assert members["ep_out.1"] == [1, 5, 9, 13]
+
+
+@pytest.mark.parametrize(("nodes", "most", "top"), [(8, 0, 8), (8, 4, 8), (4, 2, 3), (16, 16, 1)])
+def test_nodes_of_a_token_as_drawn(nodes: int, most: int, top: int):
+    random.seed(7)
+    draws = 20_000
+    total = 0
+    for _ in range(draws):
+        allowed = random.sample(range(nodes), most or nodes)
+        total += len({random.choice(allowed) for _ in range(top)})
+    assert distinct_nodes(nodes, most, top) == pytest.approx(total / draws, rel=0.01)
+
+
+def test_fewer_bytes_between_nodes_take_less_time():
+    system = open_system("dgx-h100").resized(16)
+    alone, once = (simulate(made(**more), system).makespan_ns for more in ({}, {"ep_node": 8, "moe_nodes": 1}))
+    assert once < alone
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"moe_nodes": 2}, "nodes of how many"),
+        ({"ep_node": 5}, "not a multiple of 5"),
+        ({"ep_node": 4, "moe_nodes": 5}, "there are 4 nodes"),
+        ({"ep_node": 4, "moe_skew": 1.5}, "equally full"),
+    ],
+)
+def test_what_cannot_be_is_refused(more: dict[str, int], message: str):
+    with pytest.raises(EtudeError, match=message):
+        made(**more)
+
+
+def test_a_dense_model_has_no_experts_to_send_to():
+    with pytest.raises(EtudeError, match="no experts"):
+        generate(open_model("llama3-8b").replace(layers=1), Plan(gpus=16, ep=1, ep_node=1))
