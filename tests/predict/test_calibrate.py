@@ -55,7 +55,7 @@ def test_two_odd_rows_move_their_stack_little_and_others_not():
     effects = fit_effects(many + odd, of_stack)
     a, b = (efficiency_under(effects, stack_groups(stack(n), "hopper")).products for n in "ab")
     assert a == pytest.approx(CENTRE.products, rel=0.06)
-    assert a < b < 1.45 * CENTRE.products
+    assert a < b < 1.5 * a  # by less than what they say
 
 
 def test_a_stack_without_rows_has_what_its_family_has():
