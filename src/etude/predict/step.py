@@ -11,7 +11,7 @@ from etude.errors import UsageError
 from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model
 from etude.machine.system import System
-from etude.simulate import Overlap, Simulated, simulate
+from etude.simulate import Overlap, RemoteMemory, Simulated, simulate
 from etude.units import format_bytes
 
 
@@ -138,9 +138,23 @@ def predict(
     """Generated and simulated, with the efficiency of `stack`. `options` are those of the simulation."""
     machine, by = machine_for(plan, system, stack), efficiency_of(model, system, stack)
     generated = generate(model, plan.replace(host_ns=plan.host_ns * by.host))
+    options = _with_host_memory(generated, options)
     if check:
         check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
     return Prediction(generated, _simulated(generated, machine, by, options), machine, stack)
+
+
+def _with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a simulation, with the memory of the host that weights are streamed from."""
+    plan = generated.plan
+    if plan.host_bandwidth_bytes_per_s:
+        options = {"remote_memory": RemoteMemory(bytes_per_s=plan.host_bandwidth_bytes_per_s), **options}
+    if generated.rounds and "remote_memory" not in options:
+        raise UsageError(
+            f"schedule `{plan.schedule}` streams weights from the host's memory, whose bandwidth is not given",
+            hint="--host-bandwidth 50GB/s",
+        )
+    return options
 
 
 def _simulated(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
@@ -169,7 +183,8 @@ def step_times(
         short = plan.replace(global_batch=plan.dp * plan.micro_batch * count)
         hosts = {by.host for by in settings}
         jobs = {host: generate(model, short.replace(host_ns=plan.host_ns * host)) for host in hosts}
-        found.append([_simulated(jobs[by.host], machine, by, {}).makespan_ns / 1e9 for by in settings])
+        options = _with_host_memory(next(iter(jobs.values())), {})
+        found.append([_simulated(jobs[by.host], machine, by, options).makespan_ns / 1e9 for by in settings])
     if len(counts) == 1:
         times = found[0]
     else:
