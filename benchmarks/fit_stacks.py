@@ -48,6 +48,7 @@ HERE = Path(__file__).parent
 STACKS = HERE.parent / "src" / "etude" / "cost" / "stacks"
 GENERATIONS = ("ampere", "hopper", "blackwell")
 EAGER = [("own", "")]
+WORDS = {"dense": " of dense models", "experts": " of mixtures of experts", "xla": " under XLA"}
 FEW = 4
 """Rows below which a band is that of all kinds."""
 
@@ -96,9 +97,9 @@ def bands_of(known: Fit, unknown: Fit, own: Fit) -> dict[str, Band]:
         for kind in ("all", *sorted(set(kinds))):
             here = fit.errors if kind == "all" else fit.errors[kinds == kind]
             if len(here) >= FEW:
-                what = "" if kind == "all" else f"{kind} "
+                what = WORDS.get(kind, "")
                 stack = "their stack named" if name == "known" else "no stack named"
-                found[f"{kind} {name}"] = band(here, f"published {what}steps, {stack}, their source held out")
+                found[f"{kind} {name}"] = band(here, f"published steps{what}, {stack}, their source held out")
     found["eager known"] = band(own.errors, "steps of one H200, each held out")
     return found
 
