@@ -127,4 +127,8 @@ def _adapters(op: Op, rank: int) -> list[Op]:
     more: dict[str, Any] = {"dtype": dtype, "batch": batch, "expert": op.expert, "load": op.load}
     down = linear(m, k, rank, op.part, params=copies * batch * deep * rank, local=batch * k * rank, **more)
     up = linear(m, rank, n, op.part, params=copies * batch * rank * wide, local=batch * rank * n, **more)
+    if op.split == "out":  # each rank makes a part of the gradient of what it has whole
+        down = down.replace(summed=("tp", down.local_params))
+    elif op.split == "in":
+        up = up.replace(summed=("tp", up.local_params))
     return [down, up, add(batch * m * n, op.part, dtype=dtype).replace(load=op.load)]
