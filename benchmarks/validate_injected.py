@@ -18,7 +18,7 @@ from pathlib import Path
 from injected_runs import FORMS, Truth, injected, write
 
 import etude
-from etude.analyse.stragglers import stragglers
+from etude.analyse.stragglers import LEAST, stragglers
 from etude.model.run import recorded
 
 KINDS = ("none", "slow_rank", "slow_link", "late_host", "missing_participant")
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--largest", type=int, default=64)
+    parser.add_argument("--least", type=float, default=LEAST, help="slow-down from which one is named")
     parser.add_argument("--show", action="store_true", help="say which runs were wrong")
     given = parser.parse_args()
     sizes = [size for size in SIZES if size <= given.largest]
@@ -53,7 +54,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             write(Path(folder), machine, truth, form, given.seed + i)
             job = etude.open(folder)
-            found = stragglers(recorded(job)).to_pylist()
+            found = stragglers(recorded(job), least=given.least).to_pylist()
         answer = named(truth, found)
         table[form, f"{kind} {truth.how}".strip(), factor, answer] += 1
         if found and factor != FACTORS[0]:

@@ -1,6 +1,6 @@
 """Recorded runs that nobody disturbed: is anybody accused who does not come last in most steps?
 
-    python benchmarks/validate_quiet.py [--shared ../shared] [--least 0.06]
+    python benchmarks/validate_quiet.py [--shared ../shared] [--least 0.04]
 
 Every run of two ranks or more in the reference data, twice: with the host's trace, and with the profiler's trace alone.
 Of each rank that is accused it counts, apart from the analysis, in how many steps it is the one that is behind the
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from etude.analyse.clocks import offsets
 from etude.analyse.operations import calls
-from etude.analyse.stragglers import stragglers
+from etude.analyse.stragglers import LEAST, stragglers
 from etude.errors import EtudeError
 from etude.ingest import causal, runs
 from etude.model.run import Run, recorded
@@ -57,7 +57,7 @@ def comes_last(run: Run, rank: int) -> tuple[int, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=Path(__file__).resolve().parent.parent.parent / "shared")
-    parser.add_argument("--least", type=float, default=0.06)
+    parser.add_argument("--least", type=float, default=LEAST)
     parser.add_argument("--only", default="", help="runs whose name has this in it")
     given = parser.parse_args()
     seen = quiet = wrong = 0

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
 
-from etude.analyse.stragglers import stragglers
+from etude.analyse.stragglers import LEAST, stragglers
 from straggling_jobs import FACTORS, KINDS, SIZES, Truth, straggling
 
 
@@ -44,12 +44,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--least", type=float, default=LEAST, help="slow-down from which one is named")
     parser.add_argument("--show", action="store_true", help="say which jobs were wrong")
     given = parser.parse_args()
     table: Counter[tuple[int, str, float, str]] = Counter()
     for seed, ranks, kind, factor in cases(given.jobs, given.seed):
         run, truth = straggling(seed, ranks, kind, factor)
-        found = stragglers(run).to_pylist()
+        found = stragglers(run, least=given.least).to_pylist()
         answer = named(truth, found)
         table[ranks, kind, factor, answer] += 1
         if given.show and answer != kind:

@@ -176,7 +176,9 @@ def test_a_spike_is_no_stretch_and_noise_has_no_period() -> None:
     assert accused <= 2  # of 80; three spikes in a row are a stretch
 
 
-@pytest.mark.parametrize(("kind", "seed", "factor"), [("half", 104, 1.5), ("hung unseen", 4, 1.0), ("none", 104, 1.0)])
+@pytest.mark.parametrize(
+    ("kind", "seed", "factor"), [("half", 104, 1.5), ("half", 9001, 1.2), ("hung unseen", 4, 1.0), ("none", 104, 1.0)]
+)
 def test_injected_faults_through_files(kind: str, seed: int, factor: float, tmp_path: Path) -> None:
     machine, fault = faulty(seed, kind, factor)
     write(tmp_path, machine, fault.truth, "et", seed)

@@ -7,7 +7,7 @@ import pytest
 
 from etude.errors import UsageError
 from etude.generate.blocks.families import blocks_of
-from etude.generate.model.hugging_face import from_config
+from etude.generate.model.hugging_face import READERS, from_config
 from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
 from etude.generate.train.job import sequence_of, shard_of
@@ -65,3 +65,21 @@ def test_windows_are_those_of_the_layers():
 def test_a_config_that_is_not_understood_is_refused_by_its_key(changes: dict, problem: str):
     with pytest.raises(UsageError, match=problem):
         from_config(LLAMA | changes)
+
+
+def test_a_tower_with_more_than_is_built_is_refused_by_its_key():
+    tower = {"model_type": "siglip_vision_model", "hidden_size": 8, "image_size": 28, "patch_size": 14}
+    with pytest.raises(UsageError, match="vision_use_head"):
+        from_config(
+            {"model_type": "gemma3", "text_config": LLAMA | {"model_type": "gemma3_text"}, "vision_config": tower}
+        )
+    with pytest.raises(UsageError, match="`hybrid_override_pattern`"):
+        from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "MX", "hidden_size": 8})
+
+
+def test_every_model_type_that_is_read_has_a_count_of_another_program():
+    counted = {config["model_type"] for _, config in CONFIGS.values()}
+    aliases = {"kimi_k2", "mt5", "camembert", "xlm-roberta", "gpt-sw3", "qwen3_vl_text", "qwen3_vl_moe_text"}
+    aliases |= {"qwen3_omni_moe", "qwen3_omni_moe_text", "qwen3_omni_moe_thinker", "gemma3", "llama4"}  # the catalogue
+    aliases |= {"nemotron_h", "deepseek_v32", "qwen3_next", "jamba"}
+    assert sorted(set(READERS) - counted - aliases) == []

@@ -15,8 +15,8 @@ from etude.cli import main
 from etude.errors import EtudeError, MismatchError, UsageError
 from etude.ingest import causal, runs, spill
 from etude.model.check.whole import check
-from etude.model.schema import Collective, Kind
-from recorded import device_json, kernel, launch, op
+from etude.model.schema import UNKNOWN, Collective, Kind
+from recorded import device_json, event, kernel, launch, op
 
 WORLD = {"backend": "nccl", "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
 ARGS = {
@@ -138,17 +138,67 @@ def test_processes_of_their_own_for_large_ranks_only(tmp_path: Path, monkeypatch
     assert runs.workers_for(ranks) == 1
 
 
-def said(folder: Path, rank: int, counted_by: str, numbers: list[int]) -> None:
-    put(folder / f"t.rank{rank}.kineto.json.gz", rank_json(rank, 0, 50))
-    about = {"rank": rank, "world_size": 2, "steps": {"counted_by": counted_by, "numbers": numbers}}
-    (folder / f"t.rank{rank}.manifest.json").write_text(json.dumps(about))
+def said(folder: Path, rank: int, counted_by: str, numbers: list[int], recorded: list[int] | None = None) -> None:
+    """A rank that recorded steps of 1 ms: in step s a sum of s KiB, which rank 1 comes to 100 us later."""
+    events = []
+    for s in numbers if recorded is None else recorded:
+        at = 1000 * s + 100 * rank
+        sized = ARGS | {"In msg nelems": 256 * s, "Out msg nelems": 256 * s}
+        marked = [event("user_annotation", f"ProfilerStep#{s}", 1000 * s, 950)] if numbers else []
+        comms = op("record_param_comms", at + 10, 10, 10 * s + 2)
+        events += [*marked, op("aten::mm", at, 10, 10 * s + 1), comms | {"args": comms["args"] | sized}]
+        events += [launch(at + 12, s)]
+        events += [kernel("ncclDevKernel_AllReduce", at + 20, 250 - 100 * rank, s, 10 * s + 2, stream=9, **sized)]
+    put(folder / f"t.rank{rank}.kineto.json.gz", device_json(*events, distributedInfo={"rank": rank, **WORLD}))
+    if counted_by:
+        about = {"rank": rank, "world_size": 2, "steps": {"counted_by": counted_by, "numbers": numbers}}
+        (folder / f"t.rank{rank}.manifest.json").write_text(json.dumps(about))
+
+
+def sums(job: etude.Job) -> list[list[int]]:
+    """The KiB of each rank's all-reduces."""
+    traces = [job.trace(rank) for rank in job.ranks.tolist()]
+    return [(trace.in_bytes[trace.kind == Kind.COLL] // 1024).tolist() for trace in traces]
+
+
+@pytest.mark.parametrize("counted_by", ["optimizer", ""])
+def test_ranks_are_cut_to_the_steps_that_all_recorded(
+    counted_by: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(tmp_path, 0, counted_by, [2, 3, 4])
+    said(tmp_path, 1, counted_by, [3, 4, 5])
+    job = etude.open(tmp_path)
+    assert sums(job) == [[3, 4], [3, 4]]
+    for rank in (0, 1):  # time between the two is of no step
+        assert set(job.trace(rank).step.tolist()) - {UNKNOWN} == {3, 4}
+    assert [note.what for note in job.notes] == [
+        f"recorded steps {own}, and is cut to steps 3-4, which all ranks recorded" for own in ("2-4", "3-5")
+    ]
+    assert {found.kind for found in check(job)} == {"note"}
+    start, end = (np.concatenate([job.timing.block(i)[k] for i in (0, 1)]) for k in (0, 1))
+    assert end.max() - start.min() == 1_950_000  # from the beginning of step 3 to the end of step 4
+    assert main(["breakdown", str(tmp_path)]) == 0
+    assert "is cut to steps 3-4" in capsys.readouterr().err
+
+
+def test_ranks_that_count_differently_are_cut_to_the_time_that_all_recorded(tmp_path: Path) -> None:
+    said(tmp_path, 0, "optimizer", [3, 4])
+    said(tmp_path, 1, "nothing", [], [1, 2, 3, 4, 5])
+    job = etude.open(tmp_path)
+    assert sums(job) == [[3, 4], [3, 4]]
+    assert [note.rank for note in job.notes] == [1] and "all ranks were recording" in job.notes[0].what
 
 
 @pytest.mark.parametrize(
-    ("other", "begin"), [(("nothing", []), "all that it ran, without steps"), (("optimizer", [7, 8]), "from step 7 on")]
+    ("other", "begin"),
+    [
+        (("nothing", [], [7, 8]), "all that it ran, without steps"),
+        (("nothing", [], [2, 4]), "all that it ran, without steps"),  # another call at that time
+        (("optimizer", [7, 8], None), "from step 7 on"),
+    ],
 )
 def test_ranks_that_recorded_different_parts_are_not_joined(
-    other: tuple[str, list[int]], begin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    other: tuple[str, list[int], list[int] | None], begin: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said(tmp_path, 0, "optimizer", [2, 3, 4])
     said(tmp_path, 1, *other)

@@ -25,7 +25,7 @@ from etude.model.use import Use, uses
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
-SHARE = 0.5
+SHARE = 0.75
 """Of the slow-down from which a unit is named, that part of a step spent idle names a host."""
 LEAST_ERROR = 0.002
 """Part of a step below which idle times are not told apart."""

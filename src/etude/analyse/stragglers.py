@@ -35,7 +35,7 @@ from etude.model.use import Use
 
 __all__ = ["missing_only", "stragglers"]
 
-LEAST: Final = 0.06
+LEAST: Final = 0.04
 """A unit is named if it is this much slower than its peers."""
 NODE: Final = 8
 """Ranks of a node, where nothing else is said."""

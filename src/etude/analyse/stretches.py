@@ -39,7 +39,9 @@ STEADY: Final = 0.8
 MOSTLY: Final = 2 / 3
 """Part of the segments of any stretch in which it must be so: one segment far off makes no stretch."""
 AT_LEAST: Final = 3
-"""Segments of a stretch, and outside of it, from which it is said to be steady, periodic, or slower than before."""
+"""Segments of a stretch from which it is said to be steady, periodic, or slower than before."""
+BEFORE: Final = 2
+"""Segments outside of a stretch from which a unit is slower in it than otherwise."""
 LONGEST: Final = 16
 """Segments after which a slow-down may come again."""
 SPARED: Final = 0.2
@@ -257,7 +259,7 @@ def _own_window(row: F64, error: F64, least: float) -> _Stretch | None:
     inside, outside = np.maximum(sums.length, 1.0), np.maximum(n - sums.length, 1.0)
     mean = sums.total / inside - (x.sum() - sums.total) / outside
     score = mean / np.sqrt(sums.square / inside**2 + np.maximum((spread**2).sum() - sums.square, 0.0) / outside**2)
-    score[(sums.length < AT_LEAST) | (n - sums.length < AT_LEAST) | (mean <= least)] = -np.inf
+    score[(sums.length < AT_LEAST) | (n - sums.length < BEFORE) | (mean <= least)] = -np.inf
     best = _largest(score, mean, seen, SURER)
     if best is None:
         return None

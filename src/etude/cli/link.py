@@ -33,7 +33,7 @@ def link(
     ] = False,
     workers: Annotated[int, typer.Option("--workers", "-j", min=0, help="Ranks at a time; 0: as many as cores.")] = 0,
     any_window: Annotated[
-        bool, typer.Option("--any-window", help="Join ranks that began to record at different steps, too.")
+        bool, typer.Option("--any-window", help="Join ranks that recorded different parts of the run as they are.")
     ] = False,
     max_bytes: MaxBytes = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
@@ -98,6 +98,8 @@ def _run(path: Path, out: Path, options: dict[str, Any], force: bool, json: bool
         emit([{key: row[key] for key in row if key != "unmatched"} for row in report["ranks"]])
         for entry in report["unmatched"]:
             say(f"not linked: {entry['count']:,} x {entry['reason']}")
+    for note in job.notes:
+        say(f"note: rank {note.rank}: {note.what}")
     say(f"wrote {len(done)} ranks to {out}")
 
 

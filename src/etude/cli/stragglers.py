@@ -11,7 +11,7 @@ from etude.cli.runs import OnSystem, TimesFile, find_run, open_run, show
 @app.command(rich_help_panel=ANALYSE)
 def stragglers(
     path: JobPath,
-    least: Annotated[float, typer.Option("--least", min=0, help="Slow-down from which one is named.")] = 0.06,
+    least: Annotated[float, typer.Option("--least", min=0, help="Slow-down from which one is named.")] = 0.04,
     ranks_per_node: Annotated[int, typer.Option("--ranks-per-node", min=1, help="Where nodes begin.")] = 8,
     clocks: Annotated[bool, typer.Option("--clocks", help="How the ranks' clocks differ, instead.")] = False,
     system: OnSystem = "",

@@ -38,6 +38,8 @@ class Precision(StrEnum):
     FP32 = "fp32"
     FP8 = "fp8"
     """Products of layers in 8 bits, the rest in bf16."""
+    FP4 = "fp4"
+    """Products of layers in 4 bits, the rest in bf16."""
 
 
 class Dispatch(StrEnum):
@@ -47,6 +49,17 @@ class Dispatch(StrEnum):
     """As the experts' products take them: with fp8 in 8 bits, cast before they are sent (DeepSeek-V3)."""
     ACTIVATIONS = "activations"
     """As activations, cast where they arrive."""
+
+
+class Optimizer(StrEnum):
+    """What updates the weights; see train/optimizer.py."""
+
+    ADAMW = "adamw"
+    ADAMW_8BIT = "adamw_8bit"
+    ADAFACTOR = "adafactor"
+    MUON = "muon"
+    MOMENTUM = "momentum"
+    SGD = "sgd"
 
 
 class Attention(StrEnum):
@@ -153,6 +166,7 @@ class Plan:
     )
     precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
     grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
+    optimizer: Optimizer = figure("choice", "what updates the weights", Optimizer.ADAMW, of=Optimizer)
     keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
     loss_dtype: str = figure("text", "of logits in the loss", "fp32")
     state_dtype: str = figure("text", "of the optimizer's moments", "fp32")
@@ -217,6 +231,10 @@ class Plan:
                 f"dp_shard {self.dp_shard} x tp {self.tp} = {domain}",
                 hint="an --ep that divides the group",
             )
+        if self.optimizer == Optimizer.MUON and self.zero:
+            raise ClusterError("Muon works on whole matrices, and sharded ones are not built", hint="no --zero")
+        if self.directives and self.optimizer != Optimizer.ADAMW:
+            raise ClusterError("directives go with AdamW", hint="no --optimizer with --directives")
         if self.directives and self.zero:
             raise ClusterError("directives say what copies share", hint="no --zero with --directives")
         if self.dp_shard and self.zero < 1 and not self.directives:
@@ -360,7 +378,12 @@ class Plan:
 
     @property
     def dtype(self) -> str:
-        return "bf16" if self.precision == Precision.FP8 else str(self.precision)
+        return "bf16" if self.precision in (Precision.FP8, Precision.FP4) else str(self.precision)
+
+    @property
+    def product_dtype(self) -> str:
+        """Of the products of layers."""
+        return str(self.precision)
 
     def replace(self, **changes: Any) -> Plan:
         return replace(self, **changes)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from etude.files import let_go
 from etude.ingest.graph import SEGMENT_NAME
 from etude.ingest.members import RankTimes, own_times
-from etude.model.job import Job, Part, assemble
+from etude.model.cutting import kept
+from etude.model.job import Job, Note, Part, assemble
 from etude.model.match import match
 from etude.model.timing import Origin, Timing
 
@@ -30,6 +31,12 @@ class Linked:
     world_size: int = 0
     device: str = ""
     """What it ran on, as the profiler names it."""
+
+
+def cut(one: Linked, keep: NDArray[np.bool_], what: str) -> Linked:
+    """Some nodes of a rank, and a note that says so."""
+    part = replace(one.part, trace=kept(one.part.trace, keep), notes=(*one.part.notes, Note(one.part.rank, what)))
+    return replace(one, part=part, start_ns=one.start_ns[keep], end_ns=one.end_ns[keep])
 
 
 def to_job(name: str, ranks: Sequence[Linked]) -> Job:

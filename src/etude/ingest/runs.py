@@ -23,7 +23,7 @@ from etude.errors import FormatError, UsageError
 from etude.ingest import causal, reading
 from etude.ingest.causal import Linked
 from etude.ingest.spill import Spilled, release_memory, spill
-from etude.ingest.windows import check_windows
+from etude.ingest.windows import agreed
 from etude.model.job import Job
 from etude.store import compressed
 
@@ -181,9 +181,7 @@ def link_run(
 ) -> list[Linked]:
     """All ranks, in processes of their own where `workers` says so; `advance` is told of each that is done. Columns of
     large ranks lie in files without a name, in the folder for temporary ones. Ranks that recorded different parts of
-    the run are refused unless `any_window`."""
-    if not any_window:
-        check_windows(((files.rank, manifest_of(files)) for files in ranks), str(ranks[0].device.parent))
+    the run are cut to what all recorded, or refused where that is nothing, unless `any_window`."""
     if len(ranks) == 1:
         done = [link_rank(ranks[0], max_bytes)]
         advance(1)
@@ -194,7 +192,11 @@ def link_run(
         for one in _each(ranks, places, workers, max_bytes):
             done.append(one.take() if isinstance(one, Spilled) else _sealed(one))
             advance(1)
-    return _distinct(done)
+    found = _distinct(done)
+    if any_window:
+        return found
+    said = {files.rank: manifest_of(files) for files in ranks if files.rank is not None and files.manifest is not None}
+    return agreed(found, said, str(ranks[0].device.parent))
 
 
 def _each(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,14 @@ class Fingerprint:
 
     def _add_array(self, array: NDArray[Any]) -> None:
         constant = array.strides == (0,) and len(array) > 0  # a column that nothing was recorded of
-        self._hash.update(f"{constant};{array.dtype};{len(array)};".encode())
+        self._hash.update(f"{constant};{_called(array.dtype)};{len(array)};".encode())
         self._hash.update(array[:1].tobytes() if constant else np.ascontiguousarray(array).data)
 
     def digest(self) -> bytes:
         return self._hash.digest()
+
+
+@cache
+def _called(dtype: np.dtype[Any]) -> str:
+    """`str` of a type takes as long as hashing a thousand numbers."""
+    return str(dtype)

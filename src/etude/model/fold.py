@@ -15,7 +15,7 @@ from etude.model import text
 from etude.model.fingerprint import Fingerprint
 from etude.model.job import VALUE_COLUMNS, Job
 from etude.model.schema import NODE
-from etude.model.trace import EDGE_NAMES, Trace
+from etude.model.trace import EDGE_NAMES, Layout, Trace
 
 _DERIVED = {"lane", "layout"}
 """Lanes follow from other columns; layouts are numbered by a reader, and compared by what they say."""
@@ -29,7 +29,7 @@ def fold(job: Job) -> Job:
     trace_of_old = np.empty(len(job.traces), np.int32)
     own: list[dict[str, NDArray[Any]]] = []
     for number, trace in enumerate(job.traces):
-        key = digest(trace, *bases[number])
+        key = digest(trace, *bases[number]) if len(job.traces) > 1 else b""  # there is nothing to tell it from
         first = shared.setdefault(key, len(traces))
         if first == len(traces):
             traces.append(_rebased(trace, *bases[number]))
@@ -108,13 +108,15 @@ def digest(trace: Trace, id_base: int = 0, tag_base: int = 0) -> bytes:
     order = np.argsort(first)
     rank_of = np.empty(len(used), np.int32)
     rank_of[order] = np.arange(len(used))
-    found.add(rank_of[codes], [trace.layouts[used[o]] for o in order])
-    for key, (nodes, cells) in sorted(trace.attr_cells().items()):
-        found.add(key, nodes)
-        if key[1].is_heap:
-            add_text("cells", cells)
-        else:
-            found.add(cells)
+    found.add(rank_of[codes], *(_spelled(trace.layouts[used[o]]) for o in order))
+    in_heap = trace.heap_cells()
+    found.add(trace.cells[~in_heap])
+    add_text("cells", trace.cells[in_heap])
     found.add(trace.extra_row)
     add_text("extra", trace.extra)
     return found.digest()
+
+
+def _spelled(layout: Layout) -> list[tuple[str | int | bytes, ...]]:
+    """As plain values: `repr` of a million attributes takes its time."""
+    return [(attr.name, int(attr.kind), attr.doc, attr.unknown, attr.column) for attr in layout]

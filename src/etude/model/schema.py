@@ -170,6 +170,9 @@ class ValueKind(IntEnum):
         return self.name.lower() if self.is_list else f"{self.name.lower()}_val"
 
 
+HEAP_KINDS: Final = frozenset(kind for kind in ValueKind if kind.is_heap)
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of the node table; row i is node i."""

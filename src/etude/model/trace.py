@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from etude.errors import TraceError
 from etude.kernels.compile import kernel
 from etude.model import reasons, text
-from etude.model.schema import COLUMN, NODE, OWNED, OWNED_INDEX, UNKNOWN, Collective, Kind, LaneKind, ValueKind
+from etude.model.schema import (
+    COLUMN,
+    HEAP_KINDS,
+    NODE,
+    OWNED,
+    OWNED_INDEX,
+    UNKNOWN,
+    Collective,
+    Kind,
+    LaneKind,
+    ValueKind,
+)
 
 U8 = NDArray[np.uint8]
 I32 = NDArray[np.int32]
@@ -177,6 +188,14 @@ class Trace:
             np.cumsum(counts[self.layout], out=start[1:])
         return start
 
+    def heap_cells(self) -> NDArray[np.bool_]:
+        """Of each cell: is it a place in the heap?"""
+        kinds = [[a.kind in HEAP_KINDS for a in layout if a.in_cell] for layout in self.layouts]
+        number = np.array([len(kind) for kind in kinds] or [0], np.int64)[self.layout]
+        first = np.concatenate([[0], np.cumsum([len(kind) for kind in kinds])])[self.layout]
+        at = np.repeat(first - (np.cumsum(number) - number), number) + np.arange(len(self.cells))
+        return np.array([heap for kind in kinds for heap in kind], np.bool_)[at]
+
     def attr_cells(self, *, heap_only: bool = False) -> dict[tuple[str, ValueKind], tuple[I32, I64]]:
         """Attributes that no column holds: (name, kind) -> (nodes ascending, cells)."""
         found: dict[tuple[str, ValueKind], list[tuple[I32, I64]]] = {}
@@ -231,10 +250,13 @@ _OTHER_ARRAYS: Final = (
 EDGE_NAMES: Final = ("data_start", "data", "data_why", "ctrl_start", "ctrl", "ctrl_why", "missing")
 
 
+_NOTHING: Final = {c.name: np.broadcast_to(np.array(c.default, c.dtype), (1 << 40,)) for c in NODE}
+"""Longer than any trace, of one value each: a part of one is made sooner than another."""
+
+
 def constant(column: str, length: int) -> NDArray[Any]:
     """A column in which nothing was recorded; takes no memory."""
-    c = COLUMN[column]
-    return np.broadcast_to(np.array(c.default, c.dtype), (length,))
+    return _NOTHING[column][:length]
 
 
 def only(trace: Trace, rows: NDArray[np.signedinteger[Any]], columns: Sequence[str]) -> Trace:
@@ -477,20 +499,24 @@ def _attribute_difference(a: Trace, b: Trace) -> Difference | None:
     if not len(a):
         return None
     for x, y in np.unique(np.stack([a.layout, b.layout], 1), axis=0).tolist():
-        if _said(a.layouts[x]) != _said(b.layouts[y]):
+        if a.layouts[x] != b.layouts[y] and _said(a.layouts[x]) != _said(b.layouts[y]):
             node = int(np.flatnonzero((a.layout == x) & (b.layout == y))[0])
             return Difference(node, "attributes", _names(a.layouts[x]), _names(b.layouts[y]))
-    cells_a, cells_b = a.attr_cells(), b.attr_cells()
-    for (name, kind), (nodes, x_cells) in cells_a.items():
-        y_cells = cells_b[name, kind][1]
-        x_codes, y_codes = _same_codes(a, b, x_cells, y_cells) if kind.is_heap else (x_cells, y_cells)
-        rows = np.flatnonzero(x_codes != y_codes)
-        if len(rows):
-            from etude.model.attrs import decode_value
+    in_heap = a.heap_cells()  # of both: their nodes have the same attributes in the same order
+    differs = a.cells != b.cells
+    x, y = _same_codes(a, b, a.cells[in_heap], b.cells[in_heap])
+    differs[in_heap] = x != y
+    return _cell_difference(a, b, int(np.argmax(differs))) if differs.any() else None
 
-            values = (decode_value(t.heap, kind, int(c[rows[0]])) for t, c in ((a, x_cells), (b, y_cells)))
-            return Difference(int(nodes[rows[0]]), f"attribute {name}", *values)
-    return None
+
+def _cell_difference(a: Trace, b: Trace, cell: int) -> Difference:
+    from etude.model.attrs import decode_value
+
+    start = a.cell_start()
+    node = int(np.searchsorted(start, cell, "right")) - 1
+    attr = [attr for attr in a.layouts[a.layout[node]] if attr.in_cell][cell - int(start[node])]
+    values = (decode_value(trace.heap, attr.kind, int(trace.cells[cell])) for trace in (a, b))
+    return Difference(node, f"attribute {attr.name}", *values)
 
 
 def _extra_difference(a: Trace, b: Trace) -> Difference | None:

@@ -223,33 +223,35 @@ class _Raw:
     def layouts(self, heap: U8) -> tuple[Layout, ...]:
         found: list[Layout] = [()] * int(self.cursor[k.LAYOUTS])
         used = int(self.cursor[k.STATES])
-        attrs = [self._attr(heap, state) for state in range(1, used)]
+        trie = (self.trie.start, self.trie.length, self.trie.kind, self.trie.owner)
+        # as lists: a file may have a million attributes, and a number of an array costs more than that of a list
+        attrs = [_attr(heap, *entry) for entry in zip(*(column[1:used].tolist() for column in trie), strict=True)]
+        parent = self.trie.parent[:used].tolist()
         for state in np.flatnonzero(self.trie.layout[:used] >= 0).tolist():
             path = []
             at = state
             while at:
                 path.append(attrs[at - 1])
-                at = int(self.trie.parent[at])
+                at = parent[at]
             found[int(self.trie.layout[state])] = tuple(reversed(path))
         return tuple(found) or ((),)
 
-    def _attr(self, heap: U8, state: int) -> Attr:
-        start, length = int(self.trie.start[state]), int(self.trie.length[state])
-        kind, tag_bytes = _KINDS[int(self.trie.kind[state])]
-        raw = heap[start : start + length - tag_bytes].tobytes()
-        owner = int(self.trie.owner[state])
-        column = OWNED[owner - k.OWNED_FIRST].name if owner >= 0 else ""
-        if len(raw) > 1 and raw[0] == 0x0A and raw[1] == len(raw) - 2:  # a short name and nothing else, as most are
-            return Attr(raw[2:].decode(), kind, column=column)
-        name, doc, unknown = b"", b"", b""
-        for f in fields(raw, "", start, 1):
-            if f.number == 1 and f.wire == 2:
-                name = f.payload
-            elif f.number == 2 and f.wire == 2:
-                doc = f.payload
-            else:
-                unknown += f.raw
-        return Attr(name.decode(), kind, doc.decode(), unknown, column)
+
+def _attr(heap: U8, start: int, length: int, kind_number: int, owner: int) -> Attr:
+    kind, tag_bytes = _KINDS[kind_number]
+    raw = heap[start : start + length - tag_bytes].tobytes()
+    column = OWNED[owner - k.OWNED_FIRST].name if owner >= 0 else ""
+    if len(raw) > 1 and raw[0] == 0x0A and raw[1] == len(raw) - 2:  # a short name and nothing else, as most are
+        return Attr(raw[2:].decode(), kind, column=column)
+    name, doc, unknown = b"", b"", b""
+    for f in fields(raw, "", start, 1):
+        if f.number == 1 and f.wire == 2:
+            name = f.payload
+        elif f.number == 2 and f.wire == 2:
+            doc = f.payload
+        else:
+            unknown += f.raw
+    return Attr(name.decode(), kind, doc.decode(), unknown, column)
 
 
 def _new_trie(size: int) -> k.Trie:

@@ -136,6 +136,13 @@ def _linear(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     return plain(local, local.tokens, into, out, _path(part), params=params)
 
 
+def _conv1d(walker: Walker, flow: Flow, part: Part) -> list[Op]:
+    local, into = walker.shard(flow), part.kernel * flow.width
+    flow.width = part.out
+    params = into * part.out + (part.out if part.bias else 0)
+    return plain(local, local.tokens, into, part.out, _path(part), params=params)
+
+
 def _mlp(walker: Walker, flow: Flow, part: Part) -> list[Op]:
     local, ways, out = walker.shard(flow), 2 if part.gated else 1, part.out or flow.width
     mine, path, into = local.split(part.ffn, "feed-forward columns"), _path(part), flow.width
@@ -353,6 +360,7 @@ PARTS: Final[dict[PartKind, Callable[[Walker, Flow, Part], list[Op]]]] = {
     PartKind.TABLE: _table,
     PartKind.WEIGHTS: _weights,
     PartKind.CONV: _conv,
+    PartKind.CONV1D: _conv1d,
     PartKind.POOL: _pool,
     PartKind.UPSAMPLE: _upsample,
     PartKind.MERGE: _merge,

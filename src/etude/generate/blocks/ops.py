@@ -76,6 +76,7 @@ TYPES: Final = {
     "bf16": "c10::BFloat16",
     "fp16": "c10::Half",
     "fp8": "c10::Float8_e4m3fn",
+    "fp4": "c10::Float4_e2m1fn_x2",
     "int64": "long int",
 }
 

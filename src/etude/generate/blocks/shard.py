@@ -97,8 +97,8 @@ class Block:
 
     @property
     def cast_params(self) -> int:
-        """Of one rank, those that are cast to 8 bits for their products."""
-        return sum(op.local_params for op in self.ops if op.dtype == "fp8")
+        """Of one rank, those that are cast to 8 or 4 bits for their products."""
+        return sum(op.local_params for op in self.ops if op.dtype in ("fp8", "fp4"))
 
 
 def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[Op]:

@@ -123,7 +123,7 @@ def _adapters(op: Op, rank: int) -> list[Op]:
     if rank >= min(deep, wide):
         return []
     copies = max(round(op.params / op.local_params / ways), 1)  # experts that other ranks hold
-    dtype = "bf16" if op.dtype == "fp8" else op.dtype
+    dtype = "bf16" if op.dtype in ("fp8", "fp4") else op.dtype
     more: dict[str, Any] = {"dtype": dtype, "batch": batch, "expert": op.expert, "load": op.load}
     down = linear(m, k, rank, op.part, params=copies * batch * deep * rank, local=batch * k * rank, **more)
     up = linear(m, rank, n, op.part, params=copies * batch * rank * wide, local=batch * rank * n, **more)

@@ -39,6 +39,10 @@ class Config:
     def inside(self, key: str) -> Config:
         return Config(self.get(key, {}), f"{self.where}: {key}")
 
+    def without(self, *keys: str) -> Config:
+        """The same, less keys that their reader has understood by itself."""
+        return Config({k: v for k, v in self.keys.items() if k not in keys}, self.where)
+
     def refuse(self, key: str, why: str, hint: str = "") -> UsageError:
         shown = str(self.keys.get(key))
         shown = shown if len(shown) < 60 else shown[:57] + "..."

@@ -133,7 +133,11 @@ def llama4(c: Config) -> Given:
     regular = list(range(every - 1, c["num_hidden_layers"], every))
     if c.get("moe_layers", regular) not in ([], regular):
         raise c.refuse("moe_layers", "experts in no regular pattern are not built")
-    return gated(c) | {
+    others = set(c.get("layer_types", [])) - {"chunked_attention", "full_attention"}
+    if others:
+        raise c.refuse("layer_types", f"`{min(others)}` is not built")
+    # Chunks of attention are as long as the sequences that are built here, or longer.
+    return gated(c.without("layer_types")) | {
         "ffn": c["intermediate_size_mlp"],
         "expert_ffn": c["intermediate_size"],
         "shared_ffn": c["intermediate_size"],
@@ -172,6 +176,7 @@ def cohere(c: Config) -> Given:
     given = layer_normed(c, gated=True, biased=False)
     given |= {"norm_bias": False, "norms": 1, "tied": c.get("tie_word_embeddings", True)}
     c.only("use_qk_norm", False)
+    c.only("attention_bias", False)
     return given | window(c)
 
 

@@ -36,6 +36,8 @@ def nemotron_h(c: Config) -> Given:
     c.only("moe_latent_size", None)
     c.only("num_nextn_predict_layers", 0)
     c.only("attention_bias", False)
+    c.only("mlp_bias", False)
+    c.only("tie_word_embeddings", False)
     found = {
         "layers": len(given),
         "hidden": c["hidden_size"],
@@ -130,7 +132,7 @@ def bamba(c: Config) -> Given:
         "state": c["mamba_d_state"],
         "conv": c.get("mamba_d_conv", 4),
     }
-    return gated(c) | state
+    return gated(c.without("layer_types")) | state
 
 
 def granite_hybrid(c: Config) -> Given:
@@ -167,7 +169,11 @@ def qwen3_next(c: Config) -> Given:
 
 def deepseek_v32(c: Config) -> Given:
     """Latent attention to the keys that an indexer picks."""
-    return latent(c) | {
+    others = set(c.get("layer_types", [])) - {"indexed_attention"}
+    if others:
+        raise c.refuse("layer_types", f"`{min(others)}` is not built", hint="built: indexed_attention")
+    c.only("head_dim", c["qk_rope_head_dim"])
+    return latent(c.without("layer_types")) | {
         "index_heads": c["index_n_heads"],
         "index_size": c["index_head_dim"],
         "index_top": c["index_topk"],

@@ -13,6 +13,7 @@ from etude.errors import UsageError
 from etude.generate.model import hf_decoders as d
 from etude.generate.model import hf_encoders as e
 from etude.generate.model import hf_hybrids as h
+from etude.generate.model import hf_more as m
 from etude.generate.model import hf_towers as t
 from etude.generate.model.hf_config import Config, Given
 from etude.generate.model.shape import Model
@@ -75,6 +76,22 @@ _TEXT: Final[dict[str, Callable[[Config], Given]]] = {
     "granitemoehybrid": h.granite_hybrid,
     "qwen3_next": h.qwen3_next,
     "deepseek_v32": h.deepseek_v32,
+    **dict.fromkeys(("ministral3", "vaultgemma"), d.gated),
+    **dict.fromkeys(("exaone4", "mellum"), m.query_normed),
+    **dict.fromkeys(("minicpm3", "youtu"), m.low_rank),
+    "seed_oss": m.seed_oss,
+    "arcee": m.arcee,
+    "ernie4_5": m.ernie,
+    "phimoe": m.phimoe,
+    "glm4_moe": m.glm4_moe,
+    "granitemoeshared": m.granite_shared,
+    "minimax_m2": m.minimax_m2,
+    "cohere2": m.cohere2,
+    "olmoe": d.olmo,
+    "codegen": d.gptj,
+    "gpt-sw3": d.gpt2,
+    "jais2": d.starcoder2,
+    "qwen3_5_text": h.qwen3_next,
     **dict.fromkeys(("qwen3_vl_text", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), d.gated),
 }
 
@@ -93,6 +110,8 @@ def _beside(reader: Callable[[Config, Callable[[Config], Given]], Given]) -> Cal
 READERS: Final[dict[str, Callable[[Config], Given]]] = _TEXT | {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "camembert"), e.bert),
     **dict.fromkeys(("t5", "mt5"), e.t5),
+    "whisper": m.whisper,
+    **dict.fromkeys(("bart", "mbart"), m.bart),
     "vit": e.vit,
     "resnet": e.resnet,
     **dict.fromkeys(("qwen3_vl", "qwen3_vl_moe"), _beside(t.qwen3_vl)),

@@ -37,6 +37,8 @@ class PartKind(StrEnum):
     WEIGHTS = "weights"
     """Parameters that are added: positions, tokens of a class."""
     CONV = "conv"
+    CONV1D = "conv1d"
+    """Over neighbouring tokens, as the product that it is."""
     POOL = "pool"
     """Fewer pixels or tokens, by the factor."""
     UPSAMPLE = "upsample"
@@ -133,6 +135,7 @@ _NEEDED = {
     PartKind.TABLE: ("rows", "out"),
     PartKind.WEIGHTS: ("params",),
     PartKind.CONV: ("out",),
+    PartKind.CONV1D: ("out",),
     PartKind.TOKENS: ("count",),
     PartKind.KEEP: ("name",),
     PartKind.JOIN: ("name",),

@@ -19,7 +19,7 @@ from etude.generate.directives.read import read_directives
 from etude.generate.directives.step import Step
 from etude.generate.model.shape import Family, Model
 from etude.generate.nodes import Book
-from etude.generate.plan import Attention, ContextMap, Dispatch, Plan, Precision
+from etude.generate.plan import Attention, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
@@ -101,7 +101,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
-    gemm = "fp8" if plan.precision == Precision.FP8 else plan.dtype
+    gemm = plan.product_dtype
     return Shard(
         samples=samples,
         seq=seq,

@@ -19,9 +19,10 @@ from etude.generate.blocks.recompute import LAYER, NOTHING, is_layer, kept
 from etude.generate.blocks.shard import Block
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action
+from etude.generate.train.optimizer import state_bytes
 from etude.generate.train.routing import fullest
-from etude.generate.train.sharing import copies, owned
-from etude.generate.train.stage import Layout, bytes_per_state
+from etude.generate.train.sharing import copies
+from etude.generate.train.stage import Layout
 
 I64 = NDArray[np.int64]
 
@@ -164,13 +165,13 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
         weights += bytes_of(min(whole, params), plan.dtype) if plan.zero == 3 and shards > 1 else 0
         gradients += bytes_of(-(-trained // shards) if plan.zero >= 2 else trained, plan.grad_dtype)
         buffer += bytes_of(most, plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
-    weights += 2 * _cast(plan, blocks)  # both layouts
-    state = sum(owned(plan, layout.stages[s]) for s in held) * bytes_per_state(plan)
+    weights += 2 * bytes_of(_cast(plan, blocks), plan.product_dtype)  # both layouts
+    state = state_bytes(plan, [layout.stages[s] for s in held])
     return Memory(weights, gradients + buffer, state, *_over_time(plan, layout, rank, buffer))
 
 
 def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
-    """Weights that are held in 8 bits beside: all, or those of the blocks that ZeRO 3 has whole."""
+    """Weights that are held in 8 or 4 bits beside: all, or those of the blocks that ZeRO 3 has whole."""
     sizes = [b.cast_params for b in blocks]
     if plan.zero < 3 or not plan.reshard:
         return sum(sizes)

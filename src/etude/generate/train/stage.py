@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from etude.cost.ops import OpClass, Work, width
+from etude.cost.ops import OpClass, Work
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.generate.blocks.shard import Block
 from etude.generate.nodes import End, FurtherSum
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
+from etude.generate.train.optimizer import state_bytes, update
 from etude.generate.train.program import Program
 from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import Collective, Kind
@@ -384,8 +385,10 @@ class Walk:
                     dtype="fp32",
                 )
                 waits = [program.add(op, "optimizer", data=waits)]
-        row = program.add(update(plan, params), "optimizer", data=waits)
-        end.over_params.append(row)
+        for op in update(plan, [self.layout.stages[s] for s in self.held], params):
+            row = program.add(op, "optimizer", data=waits)
+            end.over_params.append(row)
+            waits = [row]
         end.awaits.append(end.over_params[0])
         if plan.zero in (1, 2) and not plan.overlap_params:
             row = self._gather_after(row)
@@ -396,12 +399,13 @@ class Walk:
 
     def _written_bytes(self) -> int:
         """Of a checkpoint: weights and optimizer, of which each copy writes its part."""
-        total = 0
+        stages, total = [self.layout.stages[s] for s in self.held], 0
+        each = state_bytes(self.plan, stages) / max(sum(owned(self.plan, blocks) for blocks in stages), 1)
         for expert in (False, True):
             n = self.plan.expert_replicas if expert else self.plan.replicas
             held = (b for s in self.held for b in self.layout.stages[s])
             params = -(-sum(b.local_params(expert=expert) for b in held) // n)
-            total += params * bytes_per_state(self.plan) + bytes_of(params, self.plan.dtype)
+            total += round(params * each) + bytes_of(params, self.plan.dtype)
         return total
 
     def _summed(self, slot: str, ranks: int, size: int, part: str) -> Op:
@@ -466,22 +470,9 @@ class Walk:
         return last
 
 
-def bytes_per_state(plan: Plan) -> int:
-    """Of the optimizer, for a parameter: two moments, and the weight in 32 bits if one is kept."""
-    return int(2 * width(plan.state_dtype)) + (4 if plan.master and plan.dtype != "fp32" else 0)
-
-
 def quantise(plan: Plan, params: int) -> Op:
-    """Weights to 8 bits: read once, written in both layouts, for the product forward and those backward. The call
+    """Weights to 8 or 4 bits: read once, written in both layouts, for the product forward and those backward. The call
     of the product issues it."""
-    size = bytes_of(params, plan.dtype) + 2 * params
+    size = bytes_of(params, plan.dtype) + 2 * bytes_of(params, plan.product_dtype)
     w = Work(op_class=OpClass.ELEMENTWISE, flops=params, size_bytes=size, dtype=plan.dtype)
     return compute("aten::_to_copy", "quantise", w, shapes((params,)), shapes((params,)), calls=0.0)
-
-
-def update(plan: Plan, params: int) -> Op:
-    """AdamW: the gradient is read, the state read and written, the weight written (and read, if there is no copy)."""
-    weight = width(plan.dtype) * (1 if bytes_per_state(plan) > 2 * width(plan.state_dtype) else 2)
-    size = int(params * (width(plan.grad_dtype) + 2 * bytes_per_state(plan) + weight))
-    w = Work(op_class=OpClass.OPTIMIZER, flops=14 * params, size_bytes=size, dtype="fp32")
-    return compute("aten::_fused_adamw_", "update", w, shapes((params,)), shapes((params,)), phase=Phase.OPTIMIZER)
