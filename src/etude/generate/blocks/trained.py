@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any, Final
 
-from etude.errors import ClusterError
+from etude.errors import ClusterError, UsageError
 from etude.generate.blocks.ops import GEMMS, Op, Phase, add, linear
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block
@@ -70,7 +70,7 @@ def only(blocks: Sequence[Block], what: Trained, *, tied: bool = False) -> list[
                 made[key] = tuple(_frozen(op) if op.part == "logits" else op for op in block.ops)
         found.append(changed(block, ops=made[key]))
     if what.kind == "layers" and max(what.first, what.last) > layer:
-        raise ClusterError(f"train: the model has layers 0 to {layer}, none has number {max(what.first, what.last)}")
+        raise UsageError(f"train: the model has layers 0 to {layer}, none has number {max(what.first, what.last)}")
     return found
 
 
