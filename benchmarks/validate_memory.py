@@ -19,11 +19,12 @@ from pathlib import Path
 from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
 from etude.generate.train.job import plan_memory
+from etude.generate.train.memory import Memory
 
 HERE = Path(__file__).parent
 
 
-def predicted(row: dict[str, str], unfused: str) -> int:
+def predicted(row: dict[str, str], unfused: str) -> Memory:
     model = Model.from_dict({
         "name": "measured", **{k: int(row[k]) for k in ("layers", "hidden", "heads", "ffn", "vocab", "seq")},
         "gated": row["act"] == "swiglu", "norm": row["norm"].replace("ln", "layer"), "positions": "none",
@@ -34,17 +35,21 @@ def predicted(row: dict[str, str], unfused: str) -> int:
         "state_dtype": "bf16", "master": False, "clip": False, "unfused": unfused,
         "loss_dtype": row.get("loss", "bf16"), "recompute": row.get("recompute", "none"),
     })  # fmt: skip
-    return plan_memory(model, plan)[0].peak_bytes
+    return plan_memory(model, plan)[0]
 
 
 def report(path: Path, unfused: str) -> None:
-    errors = []
+    errors: list[float] = []
+    held: list[float] = []
     print(f"{path.name} (unfused: {unfused})")
     for row in csv.DictReader(path.open()):
         if row.get("kind", "train") != "train":
             continue
-        found, measured = predicted(row, unfused), int(row["peak_bytes"])
+        memory, measured = predicted(row, unfused), int(row["peak_bytes"])
+        found = memory.peak_bytes
         errors.append(found / measured - 1)
+        if row.get("reserved_bytes"):
+            held.append(memory.reserved_bytes / int(row["reserved_bytes"]) - 1)
         shape = f"{row['layers']} x {row['hidden']}, {row['batch']} x {row['seq']}, {row['norm']} {row['act']}"
         more = (
             f"loss {row.get('loss', 'bf16')}, {row.get('micro_batches', 1)} micro-batches, {row.get('recompute', '')}"
@@ -52,6 +57,8 @@ def report(path: Path, unfused: str) -> None:
         print(f"  {shape:<36}{more:<40}{measured / 1e9:8.2f} GB{found / 1e9:8.2f} GB {errors[-1]:+7.1%}")
     absolute = sorted(map(abs, errors))
     print(f"  {len(errors)} steps: mean {sum(absolute) / len(errors):.1%}, worst {absolute[-1]:.1%}")
+    if held:
+        print(f"  what the allocator held: mean {sum(map(abs, held)) / len(held):.1%}, all but rounding being left out")
 
 
 def main() -> int:

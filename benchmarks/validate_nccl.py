@@ -6,7 +6,8 @@
 
 Two sets of constants are compared with every row. `catalogue`: what the catalogue ships, and so what every command
 uses. `refit`: fitted now to half of the rows inside one node, those whose sha256 of `system|gpus|bytes` is even; the
-other half is held out. The catalogue's figures are those of that fit, rounded. Two measurements of one size on one
+other half is held out. The catalogue's figures are those of a fit to that half, rounded; they stay while they are
+as near to it as a fit of today. Two measurements of one size on one
 number of GPUs are in the same half, and a measurement that two files list counts once.
 
 Fitted is what hardware differs in: steps, rates and the shortest time of a protocol. What starts a collective is NCCL's

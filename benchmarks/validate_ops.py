@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.calibrate import calibrate, read_measured
-from etude.cost.compute import MeasuredOps, roofline_ns
+from etude.cost.compute import MeasuredOps, compute_time_ns, roofline_ns
 from etude.cost.fit import fold_of
 from etude.cost.ops import OpClass
 from etude.machine import open_device
@@ -84,6 +84,18 @@ def report(result: Result, *, every: bool) -> None:
             print(f"  {name:36} {time_ns[i] / 1000:10.2f} us   {shown}")
 
 
+def report_table(path: Path, device: Device) -> None:
+    """What `--compute table=benchmarks/h200_ops_grid.csv` gives: shapes that are in that table gain, others do not."""
+    names, measured = read_measured(path)
+    known, table = read_measured(Path(__file__).parent / "h200_ops_grid.csv")
+    error = compute_time_ns(device, measured.ops, mode="table", table=table) / measured.time_ns - 1
+    there = np.isin(names, known)
+    print("\ncorrected by our own grid (mode `table`)")
+    for what, which in (("shapes of the grid", there), ("other shapes", ~there)):
+        count, mean, median = summary(error[which])
+        print(f"  {what:20} {count:4} rows   mean {mean:6.1%}   median {median:6.1%}")
+
+
 def report_experts(device: Device) -> None:
     """The half of our own products of experts that no constant was fitted to; and if they cost what others do."""
     from fit_devices import of_experts
@@ -108,6 +120,7 @@ def main(argv: list[str]) -> int:
         return 0
     report(validate(args.rows, open_device(args.device)), every=args.all)
     if args.device == "h200":
+        report_table(args.rows, open_device(args.device))
         report_experts(open_device(args.device))
     return 0
 

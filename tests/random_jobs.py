@@ -33,6 +33,8 @@ def random_model(random: Random) -> Model:
     if kind in ("moe", "mla"):
         more |= {"experts": 8, "top_k": random.choice([1, 2, 4]), "expert_ffn": 32, "moe_every": random.choice([1, 2]),
                  "dense_layers": random.choice([0, 1]), "shared_ffn": random.choice([0, 64])}  # fmt: skip
+    if kind in ("dense", "moe", "mla"):
+        more |= {"predict_layers": random.choice([0, 0, 0, 1, 2])}
     if kind == "mla":
         more |= {"q_rank": random.choice([0, 32]), "kv_rank": 16, "rope_size": 4, "nope_size": 8, "value_size": 8}
     if kind == "encoder":
@@ -65,6 +67,11 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
         "data_loading": random.random() < 0.2, "moe_skew": random.choice([1.0, 1.0, 1.3]) if m.experts else 1.0,
         "capacity": random.choice([0.0, 1.25]) if m.experts else 0.0, "host": random.choice(["0", "0", "0", "5us"]),
         "order": random.choice(["tp-cp-dp-pp", "tp-pp-cp-dp", "cp-tp-pp-dp", "pp-dp-cp-tp"]),
+    }  # fmt: skip
+    plan |= {
+        "dispatch": random.choice(["products", "activations"]), "loss_dtype": random.choice(["fp32", "fp32", "bf16"]),
+        "unfused": random.choice(["", "", "activation", "activation,norm"]), "keep_grads": random.random() < 0.3,
+        "etp": random.choice([1, 1, 2]) if m.experts and stage % (2 * plan["ep"]) == 0 else 1,
     }  # fmt: skip
     if tp > 1 and random.random() < 0.3:
         plan["sp"] = False

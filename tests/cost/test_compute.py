@@ -152,6 +152,16 @@ def test_attention_is_spread_over_the_cores():
     assert time_of(device, work) == [pytest.approx((10 / 2 + 1) * block_ns, rel=1e-3)]
 
 
+def test_products_that_come_again_take_as_long():
+    """Ten thousand products of few shapes, one by one and together; more shapes than are remembered."""
+    device = open_device("h200")
+    works = [ops.matmul(64 * (i % 7 + 1), 32 * (i % 1500 + 1), 64 * (i % 5 + 1)) for i in range(6000)]
+    works += [replace(w, dtype="fp8") for w in works[:100]] + works[:3000]
+    together = roofline_ns(device, OpTable.of(works))
+    for i in (0, 1, 5999, 6000, 6050, 6100, 9099):
+        assert together[i] == roofline_ns(device, OpTable.of([works[i]]))[0]
+
+
 def test_measured_and_scaled():
     table = OpTable.plain(np.array([1, 1]), np.array([1, 1]))
     measured = np.array([100, UNKNOWN])

@@ -38,6 +38,29 @@ def test_a_barrier_may_be_any_all_reduce_of_nothing() -> None:
         assert_right(schedule(Collective.BARRIER, algorithm, 7))
 
 
+@pytest.mark.parametrize("dims", [(4, 3), (2, 3, 2), (1, 5), (6,)])
+def test_phased(dims: tuple[int, ...]) -> None:
+    n = int(np.prod(dims))
+    made = schedule(Collective.ALL_TO_ALL, "phased", n, dims=dims)
+    assert_right(made, 1)
+    phases = made.dst.reshape(n - 1, n)
+    assert all(sorted(to) == list(range(n)) for to in phases)  # each sends to one and receives from one
+    inside = [(to // dims[0] == np.arange(n) // dims[0]).all() for to in phases]
+    assert inside == [True] * (dims[0] - 1) + [False] * (n - dims[0])
+
+
+@pytest.mark.parametrize("algorithm", ["put", "get"])
+def test_windows_move_a_count_of_8_bytes_for_each_pair(algorithm: str) -> None:
+    made = schedule(Collective.ALL_TO_ALL, algorithm, 5)
+    pairs = Counter(zip(made.src.tolist(), made.dst.tolist(), made.transfer_bytes(1003).tolist(), strict=True))
+    for src in range(5):
+        for dst in set(range(5)) - {src}:
+            block = 201 if dst < 3 else 200  # 1003 bytes in 5 parts
+            assert pairs[src, dst, 8] == pairs[src, dst, block] == 1
+    assert made.transfer_bytes(1003).sum() == 5 * 1003 - (3 * 201 + 2 * 200) + 8 * 5 * 4
+    assert chunked(made, 4).transfer_bytes(1003).sum() == made.transfer_bytes(1003).sum()  # counts go once
+
+
 @pytest.mark.parametrize("collective", REDUCING)
 @pytest.mark.parametrize(
     ("dims", "inner"),

@@ -17,7 +17,7 @@ from etude.cost.collectives.times import tried
 from etude.cost.groups import group_shape
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
-from etude.machine.system import System
+from etude.machine.system import CollectiveSettings, System
 from etude.model.schema import Collective
 from etude.simulate.networks import run_operations
 from etude.simulate.networks.carrier import Carrier, schedulable
@@ -127,6 +127,53 @@ def test_an_exchange_loads_a_ring_evenly(n: int, blocks: float, model: str) -> N
     assert carried(system, n, A2A, n * 1000, "ring_both", model) == pytest.approx(expected, rel=0.03)
     if model == "flow":
         assert carried(system, n, A2A, n * 1000, "direct", model) == pytest.approx(expected, rel=0.03)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        ("phased", 3 * (10 + 1000)),  # one message at a time
+        ("put", 10 + 3 * (1000 + 8)),  # all at once, a count of 8 bytes before each
+        ("get", 3 * 10 + 3 * (1000 + 8)),  # the count there, the request back, the block there
+    ],
+)
+def test_exchanges_by_hand(algorithm: str, expected: int, model: str) -> None:
+    """Blocks of 1000 B between four on a switch of 1 byte/ns and 10 ns."""
+    system = one_level("switch", 4)
+    assert choose(system, A2A, [4000], range(4), algorithm).time_ns.tolist() == [expected]
+    assert carried(system, 4, A2A, 4000, algorithm, model) == pytest.approx(expected, abs=16)
+
+
+@BOTH
+@pytest.mark.parametrize("algorithm", ["put", "get"])
+def test_a_window_has_a_count_for_each_expert(algorithm: str, model: str) -> None:
+    """Three targets, and 8 bytes for each of 100 experts of a rank instead of one."""
+    one, many = (one_level("switch", 4).replace(collectives=CollectiveSettings(window_counts=c)) for c in (1, 100))
+    more = 3 * 8 * 99
+    assert int(np.diff([choose(s, A2A, [4000], range(4), algorithm).time_ns[0] for s in (one, many)])[0]) == more
+    took = [carried(s, 4, A2A, 4000, algorithm, model) for s in (one, many)]
+    assert took[1] - took[0] == pytest.approx(more, abs=30)
+
+
+@BOTH
+def test_phases_of_an_exchange_inside_a_node_come_first(model: str) -> None:
+    """Two nodes of two at 10 bytes/ns, 1 byte/ns between them: one phase inside, two between, blocks of 1000 B."""
+    levels = (level("node", "switch", 2, gbyte_per_s=10.0), level("net", "switch", 2))
+    system = System(name="nodes", device=DEVICE, levels=levels)
+    expected = (10 + 100) + 2 * (10 + 1000)
+    assert choose(system, A2A, [4000], range(4), "phased").time_ns.tolist() == [expected]
+    assert carried(system, 4, A2A, 4000, "phased", model) == pytest.approx(expected, abs=25)
+
+
+@BOTH
+@pytest.mark.parametrize("algorithm", ["phased", "put", "get"])
+@pytest.mark.parametrize("system", ["dgx-h100", "mi300x-node", "fat-tree-h100", "tpu-v5p-pod"])
+def test_exchanges_on_real_systems(system: str, algorithm: str, model: str) -> None:
+    machine = open_system(system).resized(32)
+    closed = int(choose(machine, A2A, [1 << 24], range(32), algorithm).time_ns[0])
+    most = 1.3 if system == "fat-tree-h100" and model == "links" else 1.1  # hashed ways collide, as those of `direct`
+    assert 0.9 < carried(machine, 32, A2A, 1 << 24, algorithm, model) / closed < most
 
 
 @BOTH

@@ -137,5 +137,6 @@ def _shown(found: "Generated") -> dict[str, Any]:
         **mapped_figures(found),
         "memory at most": f"{format_bytes(worst.peak_bytes)} (weights {format_bytes(worst.weights)}, gradients "
         f"{format_bytes(worst.gradients)}, optimizer {format_bytes(worst.optimizer)}, activations "
-        f"{format_bytes(worst.moving_bytes)}; not all at one time)",
+        f"{format_bytes(worst.moving_bytes)}; not all at one time); {format_bytes(worst.reserved_bytes)} in an "
+        "allocator's segments",
     }

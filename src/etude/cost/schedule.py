@@ -67,6 +67,8 @@ class Schedule:
     root: int = 0
     protocol: str = ""
     """The protocol that it was written for, where it says so: `ll`, `ll128`, `simple`."""
+    control_bytes: I64 | None = None
+    """Of a schedule with control messages: bytes of each transfer beside its blocks."""
     fixed_bytes: I64 | None = None
     """Of a schedule that comes with sizes (a trace): bytes of each transfer, whatever the size."""
 
@@ -109,7 +111,7 @@ class Schedule:
             block = np.repeat(at[strided], count) + step * np.repeat(self.stride[strided], count)
             more[strided] = np.add.reduceat((block % per < np.repeat(left[strided], count)).astype(np.int64), begin)
         moved: I64 = np.where(self.src == self.dst, 0, self.count * whole[self.chunk] + more)
-        return moved
+        return moved if self.control_bytes is None else moved + self.control_bytes
 
 
 class ScheduleBuilder:
@@ -204,4 +206,5 @@ def chunked(one: Schedule, chunks: int, window: int = 2) -> Schedule:
         src=tiled(one.src), dst=tiled(one.dst), first=tiled(one.first) + at * one.blocks, count=tiled(one.count),
         stride=tiled(one.stride), put=tiled(one.put), chunk=at.astype(np.int32), delay_ns=tiled(one.delay_ns),
         dep_start=start, dep=dep, chunks=chunks,
+        control_bytes=None if one.control_bytes is None else tiled(one.control_bytes) * (at == 0),
     )  # fmt: skip

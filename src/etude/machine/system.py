@@ -217,6 +217,7 @@ class CollectiveSettings:
     p2p_launch_ns: float = figure("time", "fixed cost of a single message", 0.0, zero=True)
     p2p_least_ns: float = figure("time", "what a single message takes at least", 0.0, zero=True)
     max_chunks: int = figure("count", "chunks that a pipelined collective is cut into, at most", 64)
+    window_counts: int = figure("count", "counts that `put` and `get` send to each target: experts of a rank", 1)
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
 
     def __post_init__(self) -> None:

@@ -26,6 +26,8 @@ class Layout:
     """As many rings, each with its part of the data."""
     line: bool = False
     """No wrap closes the ring."""
+    counts: int = 1
+    """That a source of a one-sided exchange sends to each target."""
 
 
 ClosedForm = Callable[[System, Collective, GroupShape], AlgorithmPlan]

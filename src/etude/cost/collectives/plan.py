@@ -33,6 +33,8 @@ class Leg:
     outward: float = 1.0
     inward: float = 1.0
     """Part of `volume` that leaves and that enters the port: what two phases share if they overlap."""
+    fixed_bytes: float = 0.0
+    """Bytes through the port whatever the payload: control messages."""
     way_ns_per_byte: float = 0.0
     """Of a streamed phase: what the bytes of one block take over all hops of the leg, for each byte of payload."""
 

@@ -10,10 +10,13 @@ from typing import Final
 from etude.cost.collectives import (
     direct,
     dissemination,
+    get,
     halving_doubling,
     hierarchical,
     in_switch,
     one_shot,
+    phased,
+    put,
     rail,
     ring,
     ring_both,
@@ -34,6 +37,9 @@ ALGORITHMS: Final[dict[str, Algorithm]] = {
     "hierarchical": hierarchical.ALGORITHM,
     "torus": torus.ALGORITHM,
     "rail": rail.ALGORITHM,
+    "phased": phased.ALGORITHM,
+    "put": put.ALGORITHM,
+    "get": get.ALGORITHM,
     "dissemination": dissemination.ALGORITHM,
 }
 

@@ -8,7 +8,7 @@ Sizes are input bytes per rank, as `in_bytes` of a trace has them. The formulas 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -86,18 +86,20 @@ def choose(system: System, kind: Collective, size_bytes: Any, group: Any, algori
         nothing = np.full(sizes.shape, "", dtype="<U16")
         return Choice(np.zeros(sizes.shape, np.int64), nothing, nothing)
     payload = _payload(kind, sizes, shape.size)
-    best = np.full(sizes.shape, np.inf)
+    best, time_ns = np.full(sizes.shape, np.inf), np.zeros(sizes.shape)
     names, protocols = np.full(sizes.shape, "", dtype="<U16"), np.full(sizes.shape, "", dtype="<U16")
     for name in algorithms_for(system, kind, shape, algorithm):
         plan = BY_COLLECTIVE[kind][name].closed_form(system, kind, shape)
         for protocol_name, protocol in system.collectives.of_plan(in_switch=plan.in_switch).items():
-            time = plan_time_ns(system, plan, payload, protocol_name, protocol)
+            # NCCL chooses by what steps and bytes take; the shortest time that is measured is not in its tables.
+            known = plan_time_ns(system, plan, payload, protocol_name, replace(protocol, least_ns=0.0))
             if protocol.most_bytes:
-                time = np.where(payload > protocol.most_bytes, np.inf, time)
-            better = time < best
-            best = np.where(better, time, best)
+                known = np.where(payload > protocol.most_bytes, np.inf, known)
+            better = known < best
+            best = np.where(better, known, best)
+            time_ns = np.where(better, np.maximum(known, protocol.least_ns), time_ns)
             names, protocols = np.where(better, name, names), np.where(better, protocol_name, protocols)
-    return Choice(np.ceil(best - 1e-6).astype(np.int64), names, protocols)
+    return Choice(np.ceil(time_ns - 1e-6).astype(np.int64), names, protocols)
 
 
 def algorithms_for(system: System, kind: Collective, shape: GroupShape, algorithm: str = AUTO) -> list[str]:
@@ -222,6 +224,7 @@ def _phase(
     steps = [_step(system, leg, protocol_name) for leg in phase.legs]
     fixed = sum(leg.hops * step for leg, step in zip(phase.legs, steps, strict=True))
     fixed += max(phase.messages - 1, 0) * system.collectives.message_ns
+    fixed += max(leg.fixed_bytes / leg.rate_bytes_per_ns for leg in phase.legs) / protocol.bandwidth_fraction
     carried = [leg.volume / leg.rate_bytes_per_ns for leg in phase.legs]
     if phase.apart:
         through: dict[int, float] = {}

@@ -203,6 +203,10 @@ def bytes_of(elements: int, dtype: str) -> int:
 # -- compute ------------------------------------------------------------------------------------------
 
 
+GEMMS: Final = ("aten::mm", "aten::bmm", "aten::_grouped_mm")
+"""Matrix products by name."""
+
+
 def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, **more: Any) -> Op:
     """One product (or one for each of `batch` experts), m x k by k x n."""
     w = work.matmul(m, n, k, batch=batch, dtype=dtype)

@@ -16,11 +16,11 @@ from dataclasses import replace as changed
 from typing import Any, Final
 
 from etude.errors import ClusterError
-from etude.generate.blocks.ops import Op, Phase, add, linear
+from etude.generate.blocks.ops import GEMMS, Op, Phase, add, linear
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block
 
-PRODUCTS: Final = ("aten::mm", "aten::bmm", "aten::_grouped_mm", "aten::convolution")
+PRODUCTS: Final = (*GEMMS, "aten::convolution")
 HINT: Final = "all, forward, frozen, layers:24.., layers:8..15 or lora:16"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from etude.cost.ops import width
 from etude.errors import UsageError
-from etude.generate.blocks.ops import Op, Phase, Stream, collective, shapes
+from etude.generate.blocks.ops import GEMMS, Op, Phase, Stream, collective, shapes
 from etude.generate.directives.step import Step
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action
@@ -160,7 +160,7 @@ class Sharing:
         before = width(plan.grad_dtype) * (2 if plan.micro_batches > 1 else 1)
         saved = before - width(plan.dtype)
         for number, op in enumerate(list(step.nodes.book.ops)):
-            if op.phase == Phase.WEIGHT and op.side and op.kind == Kind.COMP and op.name in ("aten::mm", "aten::bmm"):
+            if op.phase == Phase.WEIGHT and op.side and op.kind == Kind.COMP and op.name in GEMMS:
                 at = np.flatnonzero(step.nodes.op == number)
                 if len(at):
                     less = op.replace(size_bytes=op.size_bytes - int(_elements(op.out_shapes) * saved))

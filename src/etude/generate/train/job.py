@@ -10,6 +10,7 @@ import numpy as np
 from etude.cost.ops import width
 from etude.errors import UsageError
 from etude.generate.blocks.families import blocks_of
+from etude.generate.blocks.ops import GEMMS
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block, Shard
 from etude.generate.blocks.trained import only
@@ -337,4 +338,4 @@ def _model_flops(model: Model, plan: Plan) -> int:
 
 
 def is_product(name: str) -> bool:
-    return name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") or "attention" in name or "convolution" in name
+    return name in GEMMS or "attention" in name or "convolution" in name

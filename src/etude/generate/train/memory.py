@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from etude.generate.blocks.recompute import LAYER, NOTHING, is_layer, kept
 from etude.generate.blocks.shard import Block
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action
+from etude.generate.train.allocator import rounding
 from etude.generate.train.optimizer import state_bytes
 from etude.generate.train.routing import fullest
 from etude.generate.train.sharing import copies
@@ -39,6 +41,8 @@ class Memory:
     activations: I64
     working: I64
     present: I64
+    rounding: tuple[float, float] = (1.0, 1.0)
+    """Bytes of the allocator's segments over those of tensors: of weights and what is as large, and of activations."""
 
     @property
     def static_bytes(self) -> int:
@@ -56,6 +60,15 @@ class Memory:
     @property
     def peak_bytes(self) -> int:
         return max(self.static_bytes, int(self.over_time().max(initial=0)))
+
+    @property
+    def reserved_bytes(self) -> int:
+        """What PyTorch's allocator takes for the peak, with its blocks and segments rounded up."""
+        total = self.over_time()
+        at = int(np.argmax(total)) if len(total) else 0
+        moving = int((self.activations + self.working)[at]) if len(total) else 0
+        fixed = self.peak_bytes - moving
+        return ceil(fixed * self.rounding[0]) + ceil(moving * self.rounding[1])
 
     def over_time(self) -> I64:
         """Bytes while each action runs."""
@@ -124,8 +137,8 @@ def _sizes(plan: Plan, block: Block, load: float) -> _BlockSizes:
 
 
 def moments(plan: Plan, blocks: Sequence[Block], load: float) -> Moments:
-    made: dict[int, _BlockSizes] = {}
-    sizes = [made.setdefault(id(b.ops), _sizes(plan, b, load)) for b in blocks]
+    made = {key: _sizes(plan, b, load) for key, b in _distinct(blocks).items()}
+    sizes = [made[id(b.ops)] for b in blocks]
     keeps, makes = [int(s.kept.sum()) for s in sizes], [int(s.gradients.sum()) for s in sizes]
     total = sum(makes)
     forward, first, later = [(0, 0, 0)], [(0, 0, 0)], [(0, 0, 0)]
@@ -167,7 +180,24 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
         buffer += bytes_of(most, plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
     weights += 2 * bytes_of(_cast(plan, blocks), plan.product_dtype)  # both layouts
     state = state_bytes(plan, [layout.stages[s] for s in held])
-    return Memory(weights, gradients + buffer, state, *_over_time(plan, layout, rank, buffer))
+    rounded = _rounding(plan, blocks)
+    return Memory(weights, gradients + buffer, state, *_over_time(plan, layout, rank, buffer), rounding=rounded)
+
+
+def _rounding(plan: Plan, blocks: Sequence[Block]) -> tuple[float, float]:
+    """Of the weights of each op as one tensor, and of what each keeps."""
+    if not blocks:
+        return 1.0, 1.0
+    alike = _distinct(blocks)
+    weights = {key: np.array([bytes_of(op.local_params, plan.dtype) for op in b.ops]) for key, b in alike.items()}
+    keeps = {key: saved(b, plan.twice) for key, b in alike.items()}
+    held, kept_sizes = (np.concatenate([sizes[id(b.ops)] for b in blocks]) for sizes in (weights, keeps))
+    return rounding(held[held > 0]), rounding(kept_sizes[kept_sizes > 0])
+
+
+def _distinct(blocks: Sequence[Block]) -> dict[int, Block]:
+    """One of each kind: alike layers share their ops."""
+    return {id(b.ops): b for b in blocks}
 
 
 def _cast(plan: Plan, blocks: Sequence[Block]) -> int:

@@ -1,0 +1,36 @@
+"""What PyTorch's caching allocator takes from a device for tensors of given sizes.
+
+A tensor's block is rounded up to 512 bytes. Blocks of up to 1 MiB share segments of 2 MiB, those of less than 10 MiB
+segments of 20 MiB; a larger block has a segment of its own, rounded up to 2 MiB. What is lost because freed blocks do
+not fit what comes next is not in here.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+
+MIB: Final = 1 << 20
+BLOCK: Final = 512
+
+
+def segments_bytes(sizes: I64) -> int:
+    """Of the segments that hold tensors of these bytes."""
+    blocks = -(-sizes // BLOCK) * BLOCK
+    small, large = blocks <= MIB, blocks >= 10 * MIB
+    shared = _up(int(blocks[small].sum()), 2 * MIB) + _up(int(blocks[~small & ~large].sum()), 20 * MIB)
+    return shared + int((-(-blocks[large] // (2 * MIB)) * 2 * MIB).sum())
+
+
+def rounding(sizes: I64) -> float:
+    """Bytes of segments over bytes of tensors."""
+    total = int(sizes.sum())
+    return segments_bytes(sizes) / total if total else 1.0
+
+
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
