@@ -3,8 +3,9 @@
     python benchmarks/bench_jobs.py [--quick] [--folder DIR]
 
 Makes a folded job (16,384 ranks, 8 traces of 10,000 nodes) and an unfolded one (1,024 ranks, 4 million nodes), writes
-them as Parquet and the second also as `.et`, and runs the commands that a user would type, interpreter start and
-imports included. Each runs twice and the second counts, so that compiled kernels come from their cache.
+them as Parquet and the second also as `.et`, and two traces with a million attributes on one node. Runs the commands
+that a user would type, interpreter start and imports included. Each runs twice and the second counts, so that compiled
+kernels come from their cache.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import big_jobs
 from etude.store import chakra, columns
 
 SRC = Path(__file__).resolve().parent.parent / "src"
+sys.path.append(str(SRC.parent / "tests"))
 
 
 WATCHED = """
@@ -63,6 +65,16 @@ def measure(label: str, code: str) -> tuple[float, int]:
     return cpu_s, peak_bytes
 
 
+def _attributes(count: int) -> bytes:
+    """An `.et` file with so many attributes on its only node."""
+    import chakra_pb
+
+    node = chakra_pb.SCHEMA.Node(id=1, name="x", type=4)
+    for i in range(count):
+        node.attr.add(name=f"k{i}").int64_val = i
+    return chakra_pb.write_messages(chakra_pb.SCHEMA.GlobalMetadata(version="0.0.4"), [node])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a sixteenth of the ranks")
@@ -93,6 +105,10 @@ def main() -> int:
         for label, place in (("Parquet", unfolded), (".et", et)):
             measure(f"unfolded, 1,024 ranks, {label}: info", command("info", str(place), "--json"))
             measure(f"unfolded, 1,024 ranks, {label}: check", command("check", str(place), "--json"))
+        pair = [folder / name for name in ("a.et", "b.et")]
+        for path in pair:
+            path.write_bytes(_attributes(1_000_000 // small))
+        measure("a million attributes on one node: diff", command("diff", *map(str, pair)))
     return 0
 
 

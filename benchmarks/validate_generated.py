@@ -20,13 +20,16 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+import numpy as np
+
 from etude import astra
-from etude.errors import UsageError
+from etude.errors import DeadlockError, UsageError
 from etude.generate.plan import Plan
 from etude.generate.train.job import generate
 from etude.machine import open_system
 from etude.model.check.whole import check
 from etude.model.job import Job
+from etude.model.schema import Kind
 from etude.predict.step import grown
 from etude.simulate.run import simulate
 from etude.store import chakra
@@ -58,6 +61,11 @@ def as_astra(job: Job) -> None:
             astra.run(written, network, machine, astra.AstraOptions(backend=backend))
 
 
+def has_memory_nodes(job: Job) -> bool:
+    """ASTRA-sim wants a remote memory for these."""
+    return any(np.isin(t.kind, (Kind.MEM_LOAD, Kind.MEM_STORE)).any() for t in job.traces)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="jobs that must be generated")
@@ -66,8 +74,9 @@ def main() -> int:
     parser.add_argument("--astra", action="store_true", help="run small ones as ASTRA-sim too")
     options = parser.parse_args()
     dgx, start = open_system("dgx-h100"), time.process_time()
-    ran = 0
+    ran = hung = 0
     made, nodes, refused, families, schedules = 0, 0, Counter[str](), Counter[str](), Counter[str]()
+    batching, several = Counter[str](), 0
     seed = options.seed
     while made < options.count:
         random = Random(seed)
@@ -75,28 +84,39 @@ def main() -> int:
         plan = catalogue_plan(random, m) if options.catalogue else random_plan(random, m)
         seed += 1
         try:
-            job = generate(m, Plan.from_dict(plan)).job
+            found = generate(m, Plan.from_dict(plan))
         except UsageError as reason:
             words = "".join(c for c in reason.problem if not c.isdigit())
             refused[" ".join(words.split()[:8])] += 1
             continue
+        job = found.job
         findings = list(check(job))
         if findings:
             print(f"seed {seed - 1}: {findings[0]}")
             return 1
         simulate(job, grown(dgx, job.world_size))  # raises on deadlock
-        if options.astra and 2 <= len(job) <= 16 and not plan.get("checkpoint") and not plan.get("data_loading"):
-            as_astra(job)
+        if options.astra and 2 <= len(job) <= 16 and not has_memory_nodes(job):
+            try:
+                as_astra(job)
+            except DeadlockError as problem:
+                if "lengths" not in plan:
+                    print(f"seed {seed - 1}: {problem}")
+                    return 1
+                hung += 1
             ran += 1
         made, nodes = made + 1, nodes + job.nodes
         families[m.name] += 1
+        batching[plan.get("batching", "one length")] += 1
+        several += found.plan.steps > 1
         schedules[plan.get("schedule", "1f1b") if plan["pp"] > 1 else "no pipeline"] += 1
     print(f"{made} jobs ({nodes:,} nodes) sound and run, {sum(refused.values())} plans refused, "
           f"{time.process_time() - start:.0f} CPU s")  # fmt: skip
     if options.astra:
-        print(f"{ran} of them ran as ASTRA-sim, with and without congestion")
+        print(f"{ran} of them ran as ASTRA-sim, with and without congestion; {hung} of these hang there: "
+              "ranks whose samples differ begin the collectives of a group in different orders")  # fmt: skip
     print("models:", ", ".join(f"{k} {v}" for k, v in families.most_common()))
     print("schedules:", ", ".join(f"{k} {v}" for k, v in schedules.most_common()))
+    print(f"batching: {', '.join(f'{k} {v}' for k, v in batching.most_common())}; {several} of several steps")
     for reason, count in refused.most_common():
         print(f"  refused {count:5d}: {reason}")
     return 0

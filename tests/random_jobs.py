@@ -10,6 +10,9 @@ from etude.generate.model.shape import Model
 RECOMPUTE = ["none", "selective", "selective:norm,activation", "full"]
 SCHEDULES = ("1f1b", "gpipe", "interleaved:2", "interleaved:3", "looped_bfs:2", "zb1p", "zb2p", "zbv", "vhalf", "vmin",
              "dualpipe", "dualpipev")  # fmt: skip
+FURTHER = ("async:1", "async:2", "async:2,window=3", "async:2,admit=4,window=4,flush", "roundrobin",
+           "roundrobin:2,fused")  # fmt: skip
+"""Without a step of its own, or without weights of its own."""
 
 
 def random_model(random: Random) -> Model:
@@ -57,7 +60,7 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
     zero = random.randrange(4)
     plan: dict[str, Any] = {
         "gpus": stage * pp, "tp": tp, "cp": cp, "pp": pp, "ep": random.choice(ways), "micro_batch": micro,
-        "global_batch": dp * micro * random.choice([1, 2, 4, 8, 16]), "schedule": random.choice(SCHEDULES),
+        "global_batch": dp * micro * random.choice([1, 2, 4, 8, 16]), "schedule": random.choice(SCHEDULES + FURTHER),
         "zero": zero, "reshard": random.random() < 0.7, "cp_kind": random.choice(["ring", "all_gather", "ulysses"]),
         "recompute": random.choice(RECOMPUTE), "tp_chunks": random.choice([1, 1, 2, 4]),
         "precision": random.choice(["bf16", "fp16", "fp8", "fp32"]), "grad_dtype": random.choice(["fp32", "bf16"]),
@@ -77,4 +80,28 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
         plan["sp"] = False
     if zero and random.random() < 0.3:
         plan["dp_shard"] = dp
+    if plan["schedule"].startswith("roundrobin"):
+        plan |= {"zero": 0, "checkpoint": False, "recompute": random.choice(["none", "full"])}
+        plan.pop("dp_shard", None)
+    if plan["schedule"].startswith("async:2") and pp == 1:
+        plan["schedule"] = "async:1"
+    plan["steps"] = random.choice([1, 1, 1, 2, 3])
+    if random.random() < 0.3:
+        plan |= random_lengths(random, dp)
     return plan
+
+
+def random_lengths(random: Random, dp: int) -> dict[str, Any]:
+    """Samples of different length, and how they are put together."""
+    batching = random.choice(["fixed", "padded", "tokens", "padded_tokens", "compute", "online", "packed"])
+    more: dict[str, Any] = {"lengths": random.choice(["16", "5:3,64:1", "7:1,30:1,200:1"]), "batching": batching,
+                            "length_seed": random.randrange(9)}  # fmt: skip
+    if batching in ("tokens", "padded_tokens", "compute", "online"):
+        more |= {"budget": random.choice([0, 40, 500]), "memory_budget": random.choice(["0", "1GB"])}
+    if batching == "compute":
+        more["power"] = random.choice([0.0, 1.0, 1.5])
+    if batching == "online":
+        more["window"] = random.choice([0, 3])
+    if batching != "packed" and random.random() < 0.3:
+        more |= {"samples": dp * random.choice([8, 40]), "join": random.random() < 0.7, "steps": 1}
+    return more

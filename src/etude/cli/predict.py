@@ -85,11 +85,17 @@ def _of_pipeline(found: "Prediction") -> dict[str, Any]:
     figures = found.generated.pipeline()
     if not figures:
         return {}
+    cuts = figures.get("stages")
+    shown = {"stages": f"{cuts['forward']} forward, {cuts['backward']} backward"} if cuts else {}
     stale = {"updates between forward and backward": figures["staleness"]} if figures["staleness"] else {}
-    return {
-        "bubble of the schedule": f"{figures['bubble']:.1%}",
-        "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on a rank",
-    } | stale
+    return (
+        {
+            "bubble of the schedule": f"{figures['bubble']:.1%}",
+            "micro-batches in flight": f"{figures['in_flight']}, {figures['in_flight_on_a_rank']} on a rank",
+        }
+        | stale
+        | shown
+    )
 
 
 def _of_lengths(found: "Prediction") -> dict[str, Any]:

@@ -184,6 +184,9 @@ class Plan:
     capacity: float = figure("number", "tokens that an expert takes at most over the mean; 0: all", 0.0, zero=True)
     data_loading: bool = figure("flag", "a load of the micro-batch on the first stage", False)
     checkpoint: bool = figure("flag", "the state is written out at the end", False)
+    host_bandwidth_bytes_per_s: float = figure(
+        "bandwidth", "of a rank to the host's memory, from which `roundrobin` streams weights", 0.0, zero=True
+    )
     host_ns: float = figure("time", "host time to issue an op; 0: the host is ahead", 0.0, zero=True)
     graphs: bool = figure("flag", "the host issues graphs of all that routing does not size, at no time", False)
     step_overhead_ns: float = figure("time", "host time between steps", 0.0, zero=True)

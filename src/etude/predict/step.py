@@ -9,7 +9,7 @@ from etude.errors import UsageError
 from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model
 from etude.machine.system import System
-from etude.simulate import Simulated, simulate
+from etude.simulate import RemoteMemory, Simulated, simulate
 from etude.units import format_bytes
 
 
@@ -96,7 +96,14 @@ def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:
 def predict(model: Model, plan: Plan, system: System, *, check: bool = True, **options: Any) -> Prediction:
     """Generated and simulated. `options` are those of the simulation."""
     machine = grown(system, plan.gpus)
+    if plan.host_bandwidth_bytes_per_s:
+        options.setdefault("remote_memory", RemoteMemory(bytes_per_s=plan.host_bandwidth_bytes_per_s))
     generated = generate(model, plan)
+    if generated.rounds and "remote_memory" not in options:
+        raise UsageError(
+            f"schedule `{plan.schedule}` streams weights from the host's memory, whose bandwidth is not given",
+            hint="--host-bandwidth 50GB/s",
+        )
     if check:
         check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
     return Prediction(generated, simulate(generated.job, machine, **options), machine)

@@ -68,6 +68,8 @@ class Stream(IntEnum):
     BORDER = 19
     """Activations between sections."""
     MEMORY = 20
+    STORE = 21
+    """To the host's memory."""
 
 
 TYPES: Final = {

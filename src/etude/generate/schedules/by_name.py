@@ -134,9 +134,14 @@ def parse(text: str) -> tuple[str, int]:
     word, colon, number = text.partition(":")
     plain = word.lower().replace("-", "").replace("_", "")
     name = next((k for k in KNOWN if k.replace("_", "") == plain), ALIASES.get(plain, ""))
+    if not name and plain == "roundrobin":
+        raise UsageError(
+            "`roundrobin` is no order of a rank's own stages", hint="`etude generate --schedule roundrobin`"
+        )
     if not name:
         raise UsageError(
-            f"unknown pipeline schedule `{text}`", hint=f"known: {', '.join(KNOWN)}, or a file that ends in .csv"
+            f"unknown pipeline schedule `{text}`",
+            hint=f"known: {', '.join(KNOWN)}, roundrobin, or a file that ends in .csv",
         )
     if name == "async":
         return name, Async.parse(number).directions

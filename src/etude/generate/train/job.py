@@ -24,10 +24,19 @@ from etude.generate.plan import Attention, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
 from etude.generate.schedules.by_name import schedule
 from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
+from etude.generate.schedules.round_robin import Rounds
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.mapped import Mapped, map_of, with_map
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
+from etude.generate.train.rounds import (
+    RoundWalk,
+    is_round_robin,
+    layout_of_rounds,
+    memory_of_rounds,
+    round_figures,
+    rounds_of,
+)
 from etude.generate.train.routing import skewed
 from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
@@ -54,6 +63,8 @@ class Generated:
     """Of each pipeline rank."""
     dealt: Dealt | None = None
     """Where samples have lengths of their own: what each data-parallel rank has."""
+    rounds: Rounds | None = None
+    """Under `roundrobin`: what is dispatched where."""
     pair_cost: float = 0.0
     """With lengths: work of a pair of query and key in units of the work of a token."""
     mapped: Mapped | None = None
@@ -77,6 +88,8 @@ class Generated:
         idle, micro-batches under way at most, those that a rank holds activations of (in chunks), and updates between
         the forward and the backward of one at most."""
         schedule = self.layout.schedule
+        if self.rounds:
+            return round_figures(self.layout, self.rounds)
         if schedule.ranks == 1:
             return {}
         return {
@@ -223,8 +236,10 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
     directives = read_directives(plan.directives) if plan.directives else []
     book, kept = Book(), plan
     traces, slots = [], []
+    rounds = rounds_of(plan, blocks) if is_round_robin(plan) else None
     for rank in range(plan.pp):
-        walk = Walk(plan, layout, rank, Program(book))
+        program = Program(book)
+        walk = RoundWalk(plan, layout, rounds, rank, program) if rounds else Walk(plan, layout, rank, program)
         walk.run()
         nodes = walk.program.nodes()
         if directives:
@@ -248,8 +263,15 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
         layout=layout,
         params=sum(b.params for b in blocks),
         model_flops=_model_flops(model, plan),
-        memory=tuple(memory_of(kept, layout, r) for r in range(plan.pp)),
+        memory=_memory(kept, layout, rounds),
+        rounds=rounds,
     )
+
+
+def _memory(plan: Plan, layout: Layout, rounds: Rounds | None) -> tuple[Memory, ...]:
+    if rounds:
+        return tuple(memory_of_rounds(plan, layout, rounds, r) for r in range(plan.pp))
+    return tuple(memory_of(plan, layout, r) for r in range(plan.pp))
 
 
 def _with_lengths(found: Generated) -> Generated:
@@ -305,6 +327,8 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
         blocks.pop()
     model = model if head else model.replace(tied=False)
     blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
+    if is_round_robin(plan):
+        return plan, blocks, layout_of_rounds(rounds_of(plan, blocks), blocks)
     return plan, blocks, layout_of(model, plan, blocks)
 
 
@@ -312,8 +336,8 @@ def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:
     """What each pipeline rank needs, without generating anything."""
     if plan.directives:
         return generate(model, plan).memory
-    plan, _, layout = lay_out(model, plan)
-    return tuple(memory_of(plan, layout, rank) for rank in range(plan.pp))
+    plan, blocks, layout = lay_out(model, plan)
+    return _memory(plan, layout, rounds_of(plan, blocks) if is_round_robin(plan) else None)
 
 
 def sequence_of(model: Model) -> int:

@@ -1,0 +1,284 @@
+"""The program and the memory of a rank under `roundrobin`: visit after visit, weights up from the host's memory,
+gradients down to it. The optimizer runs on the host, beside all this, and is not in the program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from etude.errors import UsageError
+from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, message
+from etude.generate.blocks.recompute import NOTHING
+from etude.generate.blocks.shard import Block
+from etude.generate.plan import Plan
+from etude.generate.schedules.round_robin import Cut, Options, Rounds, cut
+from etude.generate.train.fragment import BEFORE, Emitter, Fragment, backward
+from etude.generate.train.memory import Memory, saved
+from etude.generate.train.program import Program
+from etude.generate.train.routing import fullest
+from etude.generate.train.sharing import kinds, reduce
+from etude.generate.train.stage import Layout, quantise
+from etude.model.schema import UNKNOWN, Kind
+
+NAME = "roundrobin"
+
+
+def is_round_robin(plan: Plan) -> bool:
+    word = plan.schedule.partition(":")[0]
+    return word.lower().replace("-", "").replace("_", "") == NAME
+
+
+def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
+    """How these blocks are cut and dispatched; plans that keep weights on ranks are refused."""
+    for given, flag in (
+        (plan.zero, "--zero"), (plan.directives, "--directives"), (plan.stages, "--stages"),
+        (plan.train != "all", "--train"), (plan.checkpoint, "--checkpoint"),
+        (plan.recompute not in ("none", "full"), "--recompute"),
+    ):  # fmt: skip
+        if given:
+            raise UsageError(f"schedule `{plan.schedule}` streams weights, and does not go with {flag}")
+    forward = [float(sum(max(op.flops, 0) for op in b.ops if op.flops != UNKNOWN)) for b in blocks]
+    back = [float(sum(max(o.flops, 0) for op in b.ops for o in op.backward if o.flops != UNKNOWN)) for b in blocks]
+    cuts = cut(
+        forward, [f + b for f, b in zip(forward, back, strict=True)], Options.parse(plan.schedule.partition(":")[2])
+    )
+    if len(cuts) * plan.steps < plan.pp:
+        raise UsageError(
+            f"schedule `{plan.schedule}`: {len(cuts)} stages in {plan.steps} steps leave some of {plan.pp} ranks idle",
+            hint=f"--pp {len(cuts) * plan.steps}",
+        )
+    return Rounds(cuts, plan.pp, plan.micro_batches, plan.steps)
+
+
+def layout_of_rounds(rounds: Rounds, blocks: Sequence[Block]) -> Layout:
+    """Its stages are the cuts. Nobody has a copy of a tied embedding: the host adds up its gradients."""
+    stages = tuple(tuple(blocks[c.first : c.last]) for c in rounds.cuts)
+    return Layout(rounds.schedule(), {}, stages, 0, frozenset())
+
+
+def costs(layout: Layout, rounds: Rounds) -> list[float]:
+    """Work of a micro-batch in each cut, in FLOPs."""
+    found = []
+    for blocks, one in zip(layout.stages, rounds.cuts, strict=True):
+        ops = [op for b in blocks for op in b.ops]
+        ops += [o for op in ops for o in op.backward] if one.back else []
+        found.append(float(sum(max(op.flops, 0) for op in ops if op.flops != UNKNOWN)))
+    return found
+
+
+def round_figures(layout: Layout, rounds: Rounds) -> dict[str, Any]:
+    """As of other pipelines, with times in FLOPs; and how uneven the ranks are."""
+    cost = costs(layout, rounds)
+    begin, end = rounds.times(cost)
+    each = len(rounds.cuts)
+    first, last = begin[0::each].ravel(), end[each - 1 :: each].ravel()
+    change = np.concatenate([np.ones(len(first), np.int64), -np.ones(len(last), np.int64)])
+    order = np.lexsort((change, np.concatenate([first, last])))
+    busy = rounds.micro_batches * sum(cost) * rounds.steps
+    return {
+        "bubble": 1.0 - busy / (rounds.ranks * float(end.max())),
+        "in_flight": int(np.cumsum(change[order]).max()),
+        "in_flight_on_a_rank": 1,
+        "staleness": int(rounds.steps > 1),
+        "stages": {"forward": sum(not c.back for c in rounds.cuts), "backward": sum(c.back for c in rounds.cuts)},
+    }
+
+
+@dataclass(slots=True)
+class RoundWalk:
+    """One rank being written."""
+
+    plan: Plan
+    layout: Layout
+    rounds: Rounds
+    rank: int
+    program: Program
+    fragments: dict[tuple[int, bool], Fragment] = field(default_factory=dict)
+    ops: dict[tuple[object, ...], Op] = field(default_factory=dict)
+    """Equal loads, stores and messages are one op of the book."""
+    tip: int = BEFORE
+    ended: list[int] = field(default_factory=list)
+    """Last row of each visit."""
+    results: dict[int, list[int]] = field(default_factory=dict)
+    """Of the visit before, where it was here (one rank): a row for each micro-batch."""
+
+    def run(self) -> None:
+        for step, number in self.rounds.visits(self.rank):
+            self.program.begin(step)
+            self._visit(step, number)
+
+    def _visit(self, step: int, number: int) -> None:
+        one, blocks = self.rounds.cuts[number], self.layout.stages[number]
+        weights = self._upload(blocks)
+        made: list[int] = []
+        for micro in range(self.plan.micro_batches):
+            value = self._pass(step, number, micro, weights)
+            made.append(value)
+            self._send(step, number, micro, value)
+        self.results = {number: made}
+        if one.back:
+            self._download(blocks)
+        self.ended.append(self.tip)
+
+    def _upload(self, blocks: Sequence[Block]) -> list[list[int]]:
+        """Weights of each block, once the visit before the last is done: two stages have room."""
+        after = [self.ended[-2]] if len(self.ended) > 1 else []
+        found = []
+        for block in blocks:
+            params = sum(block.local_params(expert=e) for e in (False, True))
+            rows = []
+            if params:
+                op = self._memory(Kind.MEM_LOAD, "upload", bytes_of(params, self.plan.dtype), Phase.FORWARD)
+                rows = [self.program.add(op, block.name, ctrl=after)]
+            if block.cast_params:
+                op = self.ops.setdefault(("cast", block.cast_params), quantise(self.plan, block.cast_params))
+                rows = [self.program.add(op, block.name, data=rows)]
+            found.append(rows)
+        return found
+
+    def _pass(self, step: int, number: int, micro: int, weights: list[list[int]]) -> int:
+        """One micro-batch: forward, or forward once more and backward. Returns the row of what comes out."""
+        one = self.rounds.cuts[number]
+        come = self._receive(step, number, micro)
+        if not one.back:
+            value = self._place(number, False, micro, come, weights if micro == 0 else [])
+            self._keep(one, micro, value)
+            return value
+        inputs = come if one.fused else self._again(one, micro)
+        value = self._place(number, False, micro, inputs, weights if micro == 0 else [])
+        return self._place(number, True, micro, [value, *([] if one.fused else come)], [])
+
+    def _place(self, number: int, back: bool, micro: int, values: list[int], weights: list[list[int]]) -> int:
+        key = number, back
+        if key not in self.fragments:
+            blocks, one = self.layout.stages[number], self.rounds.cuts[number]
+            again = Phase.RECOMPUTE if one.back and not one.fused else None
+            book = self.program.book
+            self.fragments[key] = backward(book, blocks, NOTHING) if back else _forward(self.program, blocks, again)
+        fragment = self.fragments[key]
+        base = self.program.place(fragment, micro, values, [self.tip])
+        for position, rows in enumerate(weights):
+            if fragment.first[position] < len(fragment):
+                self.program.join(base + int(fragment.first[position]), data=rows)
+        if fragment.tip != BEFORE:
+            self.tip = base + fragment.tip
+        return base + fragment.value if fragment.value != BEFORE else (values[-1] if values else BEFORE)
+
+    # -- messages, loads and stores ---------------------------------------------------------------------------
+
+    def _receive(self, step: int, number: int, micro: int) -> list[int]:
+        """What the stage dispatched before made."""
+        if not number:
+            return [self._load(micro)] if self.plan.data_loading else []
+        source = self.rounds.rank(step, number - 1)
+        if source == self.rank:
+            return [self.results[number - 1][micro]]
+        op = self._message(Kind.RECV, source, number - 1)
+        return [self.program.add(op, "pipeline", micro_batch=micro, tag=self._tag(step, number - 1, micro))]
+
+    def _load(self, micro: int) -> int:
+        size = 16 * self.plan.micro_batch * max(self.plan.seq, 1) // self.plan.cp  # tokens and labels
+        return self.program.add(
+            self._memory(Kind.MEM_LOAD, "data_loader", size, Phase.FORWARD), "data", micro_batch=micro
+        )
+
+    def _send(self, step: int, number: int, micro: int, value: int) -> None:
+        if number + 1 == len(self.rounds.cuts) or (target := self.rounds.rank(step, number + 1)) == self.rank:
+            return
+        tag = self._tag(step, number, micro)
+        op = self._message(Kind.SEND, target, number)
+        self.program.add(op, "pipeline", micro_batch=micro, data=[value], tag=tag)
+
+    def _message(self, kind: Kind, rank: int, number: int) -> Op:
+        one = self.rounds.cuts[number]
+        size = self._border(one.first if one.back else one.last)
+        phase = Phase.INPUT if one.back else Phase.FORWARD
+        key = kind, rank, size, phase
+        made = message(kind, f"stage{rank}", size, "", Stream.PIPELINE, phase=phase, dtype=self.plan.dtype)
+        return self.ops.setdefault(key, made)
+
+    def _border(self, at: int) -> int:
+        """Bytes of a micro-batch between block at - 1 and block at."""
+        blocks = [b for c, s in zip(self.rounds.cuts, self.layout.stages, strict=True) if not c.back for b in s]
+        blocks += [b for c, s in zip(self.rounds.cuts, self.layout.stages, strict=True) if c.fused for b in s]
+        return blocks[at - 1].out_bytes
+
+    def _tag(self, step: int, number: int, micro: int) -> int:
+        return 1 + (step * len(self.rounds.cuts) + number) * self.plan.micro_batches + micro
+
+    def _memory(self, kind: Kind, part: str, size: int, phase: Phase) -> Op:
+        stream = Stream.MEMORY if kind == Kind.MEM_LOAD else Stream.STORE
+        op = Op(name=part, part=part, kind=kind, size_bytes=size, stream=stream, phase=phase, dtype=self.plan.dtype)
+        return self.ops.setdefault((kind, part, size, phase), op)
+
+    def _keep(self, one: Cut, micro: int, value: int) -> None:
+        """What backward stages begin with goes to the host."""
+        for at in self._borders():
+            if one.first < at <= one.last:
+                op = self._memory(Kind.MEM_STORE, "activations", self._border(at), Phase.FORWARD)
+                self.program.add(op, "pipeline", micro_batch=micro, data=[value])
+
+    def _borders(self) -> list[int]:
+        return [c.first for c in self.rounds.cuts if c.back and not c.fused and c.first]
+
+    def _again(self, one: Cut, micro: int) -> list[int]:
+        """What a backward stage begins with, from the host."""
+        if not one.first:
+            return []
+        op = self._memory(Kind.MEM_LOAD, "activations", self._border(one.first), Phase.RECOMPUTE)
+        after = [self.ended[-1]] if self.ended else []
+        return [self.program.add(op, "pipeline", micro_batch=micro, ctrl=after)]
+
+    def _download(self, blocks: Sequence[Block]) -> None:
+        """Gradients of all micro-batches, summed over the copies, to the host."""
+        for block in reversed(blocks):
+            done = [self.tip]
+            for group in kinds(self.plan, [block], trained=True):
+                ops = reduce(self.plan, group, block.local_params(expert=group.expert, trained=True))
+                done += [self.program.add(op, block.name, data=[self.tip]) for op in ops]
+            params = sum(block.local_params(expert=e, trained=True) for e in (False, True))
+            if params:
+                op = self._memory(Kind.MEM_STORE, "gradients", bytes_of(params, self.plan.grad_dtype), Phase.WEIGHT)
+                self.program.add(op, block.name, data=done)
+
+
+def _forward(program: Program, blocks: Sequence[Block], phase: Phase | None) -> Fragment:
+    emitter = Emitter(program.book)
+    first, last = [], []
+    for block in blocks:
+        first.append(len(emitter.op))
+        for op in block.ops:
+            emitter.add(op, block.name, phase)
+        last.append(emitter.tip)
+    return emitter.done(first, last, range(len(blocks)))
+
+
+def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> Memory:
+    """Weights and gradients of two visits, the one at work and the one beside it; activations of one micro-batch."""
+    visits = [number for _, number in rounds.visits(rank)]
+    load = fullest(plan)
+    weights, gradients = [0], [0]
+    held, beside = [], []
+    for number in visits:
+        blocks, one = layout.stages[number], rounds.cuts[number]
+        params = sum(b.local_params(expert=e) for b in blocks for e in (False, True))
+        trained = sum(b.local_params(expert=e, trained=True) for b in blocks for e in (False, True))
+        weights.append(bytes_of(params, plan.dtype) + 2 * sum(b.cast_params for b in blocks))
+        gradients.append(bytes_of(trained, plan.grad_dtype) if one.back else 0)
+        every = sum(int(saved(b, NOTHING, load).sum()) for b in blocks)
+        held.append(every if one.back else max(b.out_bytes for b in blocks))
+        beside.append(max(op.back_bytes or op.temp_bytes for b in blocks for op in b.ops))
+    m = plan.micro_batches
+    present = _two(gradients)
+    activations, working, gradients_there = (
+        np.repeat(np.array(column, np.int64), m) for column in (held, beside, present)
+    )
+    return Memory(max(_two(weights)), max(present), 0, activations, working, gradients_there)
+
+
+def _two(sizes: list[int]) -> list[int]:
+    """Of each visit and the one before it."""
+    return [a + b for a, b in zip(sizes[1:], sizes[:-1], strict=True)]
