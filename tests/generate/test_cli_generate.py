@@ -111,7 +111,7 @@ def test_what_cannot_be_is_refused_with_the_reason(tiny: str, tmp_path: Path, ca
 
 def test_predict_adds_time_tokens_and_utilisation(tiny: str, tmp_path: Path, capsys):
     found = printed(capsys, "predict", tiny, *PLAN, "--system", "dgx-h100")
-    assert list(found) == [*NUMBERS, "step_time_ns", "tokens_per_s_per_gpu", "mfu"]
+    assert {*NUMBERS, "step_time_ns", "tokens_per_s_per_gpu", "mfu"} <= set(found)
     assert found["tokens_per_s_per_gpu"] == pytest.approx(8 * 32 / 8 / found["step_time_ns"] * 1e9)
     assert 0 < found["mfu"] < 1
     printed(capsys, "generate", tiny, *PLAN, "-o", str(tmp_path / "job"))
