@@ -30,7 +30,7 @@ def same_of(folder: Path) -> None:
     assert opening.summary(folder) == summary(whole) | {"written_by": chakra.written_by(whole)}
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.booleans(), st.booleans())
 def test_jobs_with_and_without_faults(job: Job, timed: bool, valued: bool):
     job = with_values(job) if valued else job
@@ -43,7 +43,7 @@ def test_jobs_with_and_without_faults(job: Job, timed: bool, valued: bool):
         same_of(Path(folder))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs(), st.booleans(), st.booleans())
 def test_jobs_in_parquet(job: Job, timed: bool, valued: bool):
     job = with_values(job) if valued else job
@@ -53,7 +53,7 @@ def test_jobs_in_parquet(job: Job, timed: bool, valued: bool):
         same_of(Path(folder))
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(st.lists(strategies.et_files(), min_size=1, max_size=4))
 def test_files_of_any_content(files: Sequence[bytes]):
     with tempfile.TemporaryDirectory() as folder:
