@@ -96,7 +96,7 @@ def main() -> int:
             try:
                 as_astra(job)
             except DeadlockError as problem:
-                if "lengths" not in plan:
+                if "lengths" not in plan and plan["moe_skew"] == 1.0:  # ranks do the same in the same time
                     print(f"seed {seed - 1}: {problem}")
                     return 1
                 hung += 1
@@ -110,7 +110,7 @@ def main() -> int:
           f"{time.process_time() - start:.0f} CPU s")  # fmt: skip
     if options.astra:
         print(f"{ran} of them ran as ASTRA-sim, with and without congestion; {hung} of these hang there: "
-              "ranks whose samples differ begin the collectives of a group in different orders")  # fmt: skip
+              "ranks whose samples or experts differ begin the collectives of a group in different orders")  # fmt: skip
     print("models:", ", ".join(f"{k} {v}" for k, v in families.most_common()))
     print("schedules:", ", ".join(f"{k} {v}" for k, v in schedules.most_common()))
     print(f"batching: {', '.join(f'{k} {v}' for k, v in batching.most_common())}; {several} of several steps")
