@@ -88,7 +88,7 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
     plan["steps"] = random.choice([1, 1, 1, 2, 3])
     if random.random() < 0.3:
         plan |= random_lengths(random, dp)
-    return plan
+    return plan | _what_is_trained_and_where(random, m, plan)
 
 
 def random_lengths(random: Random, dp: int) -> dict[str, Any]:
@@ -105,3 +105,17 @@ def random_lengths(random: Random, dp: int) -> dict[str, Any]:
     if batching != "packed" and random.random() < 0.3:
         more |= {"samples": dp * random.choice([8, 40]), "join": random.random() < 0.7, "steps": 1}
     return more
+
+
+def _what_is_trained_and_where(random: Random, m: Model, plan: dict[str, Any]) -> dict[str, Any]:
+    """Weights that are not trained, maps of documents, tiles of pictures."""
+    found: dict[str, Any] = {}
+    if random.random() < 0.3:
+        found["train"] = random.choice(["forward", "frozen", "layers:1..", "layers:0..0", "lora:4"])
+    if plan["cp"] > 1 and random.random() < 0.4:
+        found |= {"cp_kind": "ring", "cp_map": random.choice(["contiguous", "zigzag", "lpt", "whole_first", "search"])}
+        if random.random() < 0.5:
+            found |= {"lengths": "8:0.5,24:0.3,64:0.2", "batching": random.choice(["packed", "fixed"])}
+    if m.family == "convnet" and random.random() < 0.5:
+        found |= {"cp": 4, "gpus": 4 * plan["gpus"], "domain": random.choice(["2x2", "4x1"])}
+    return found

@@ -301,3 +301,63 @@ def test_the_halo_of_a_tile_inside():
 def test_a_field_that_has_no_tiles_is_refused():
     with pytest.raises(EtudeError, match="no tile"):
         Domain((4, 4), (8, 1))
+
+
+# -- pictures ----------------------------------------------------------------------------------------------------
+
+PICTURE = Model(name="net", family="convnet", depths=(1, 1), image=64, classes=10)  # type: ignore[arg-type]
+
+
+def tiled(domain: str, ranks: int, **plan: Any) -> Generated:
+    given = {"gpus": ranks, "cp": ranks, "micro_batch": 2, "domain": domain, **plan}
+    return generate(PICTURE, Plan.from_dict(given if ranks > 1 else {"micro_batch": 2}))
+
+
+READS = [(3, 64, 3), (64, 16, 1), (128, 16, 1)]
+"""Channels, side and radius of what each convolution reads that sees more than a point: 7x7, 3x3 in two blocks."""
+
+
+@pytest.mark.parametrize(("domain", "ranks"), [("1x2", 2), ("2x2", 4), ("4x2", 8), ("4x4", 16)])
+def test_halos_of_a_network_are_those_of_its_fields(domain: str, ranks: int):
+    """Forward each rank gets its halo, backward it returns the gradients; two bytes a value, two samples."""
+    found = tiled(domain, ranks)
+    rows, columns = (int(n) for n in domain.split("x"))
+    for phase, order in (("forward", 0), ("backward-input", 1)):
+        for rank in range(ranks):
+            size = 0
+            for channels, side, radius in READS:
+                halo = Domain((side, side), (rows, columns)).halo(radius)
+                size += 2 * 2 * channels * int(halo.sum(axis=1 - order)[rank])
+            assert _bytes(found, rank, phase) == size
+
+
+def test_tiles_share_the_work_of_a_picture():
+    whole, parts = tiled("", 1), tiled("4x2", 8)
+    ends = ("conv1", "conv2", "conv3", "stem", "shortcut")
+    one = _flops(whole.job.trace(0), ends)
+    assert [_flops(parts.job.trace(r), ends) for r in range(8)] == [one // 8] * 8
+    assert parts.memory[0].weights == whole.memory[0].weights
+    assert (
+        whole.memory[0].activation_bytes / 8 < parts.memory[0].activation_bytes < whole.memory[0].activation_bytes / 3
+    )
+
+
+@pytest.mark.parametrize("plan", [{}, {"gpus": 16, "zero": 3}, {"gpus": 16, "pp": 2}, {"host": "2us"}])
+def test_jobs_of_tiles_are_sound_and_run(plan: dict[str, Any]):
+    job = tiled("4x2", 8, **plan).job
+    assert list(check(job)) == []
+    assert not simulate(job, open_system("dgx-h100").for_ranks(job.world_size)).timing.partial
+
+
+@pytest.mark.parametrize(
+    ("domain", "ranks", "words"),
+    [("2", 2, "rows x columns"), ("2x2", 2, "with cp 2"), ("3x1", 3, "no equal tiles"), ("32x1", 32, "smaller than")],
+)
+def test_what_is_no_domain_is_refused(domain: str, ranks: int, words: str):
+    with pytest.raises(EtudeError, match=words):
+        tiled(domain, ranks)
+
+
+def test_a_text_has_no_domain():
+    with pytest.raises(EtudeError, match="pictures"):
+        generate(TINY, Plan(gpus=2, cp=2, domain="1x2", seq=32))

@@ -123,6 +123,16 @@ def test_adapters_are_as_large_however_they_are_split():
     assert memory.optimizer == 12 * 4 * split
 
 
+@pytest.mark.parametrize("sp", [True, False])
+def test_halves_of_adapters_that_are_whole_on_each_rank_are_summed(sp: bool):
+    """Of a layer: the lower half beside qkv and up, the upper half beside out and down, 64 x 16 each."""
+    trace = made("lora:16", gpus=2, tp=2, sp=sp, clip=False).job.trace(0)
+    codes, words = trace.coded("phase")
+    weight = np.array([w == "backward-weight" for w in words] + [False])[codes]
+    summed = (trace.collective == int(Collective.ALL_REDUCE)) & weight
+    assert trace.in_bytes[summed].tolist() == [4 * 4 * (4 * 64 * 16)]
+
+
 def test_what_was_kept_for_gradients_of_weights_alone_is_not_kept():
     """Kept is what goes into the core, the activation and the norms; no input of a product, no ids of tokens."""
     core = 2 * TOKENS * 16 * (4 + 2 * 2) + 4 * TOKENS * 4

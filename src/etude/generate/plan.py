@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.generate.blocks import recompute, trained
+from etude.generate.blocks import halo, recompute, trained
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 
@@ -113,6 +113,7 @@ class Plan:
         of=ContextMap,
     )
     block: int = figure("count", "tokens of a block of --cp-map; 0: 16 blocks a rank", 0, zero=True)
+    domain: str = figure("text", "rows x columns of context-parallel ranks that share a picture, `2x4`", "")
     order: str = figure("text", "axes from the fastest to the slowest in the numbering of ranks", "tp-cp-dp-pp")
     schedule: str = figure("text", "of the pipeline: 1f1b, gpipe, interleaved:4, zb1p, ...", "1f1b")
     stages: tuple[int, ...] = figure("list", "layers of each pipeline stage (with chunks: in model order)", (), of=int)
@@ -215,6 +216,11 @@ class Plan:
                 hint=f"an --ep that divides {self.stage_ranks // self.etp:,}",
             )
         self._check_map()
+        if self.domain and (self.lengths or self.cp_map != ContextMap.NONE):
+            raise ClusterError("a domain is of pictures, which have no lengths", hint="no --lengths and no --cp-map")
+        if self.domain and self.domain_of[0] * self.domain_of[1] != self.cp:
+            raise ClusterError(f"a domain of {self.domain} ranks with cp {self.cp}",
+                               hint=f"--cp {self.domain_of[0] * self.domain_of[1]}")  # fmt: skip
         if self.sp and self.tp == 1:
             raise ClusterError("sequence parallelism goes with tensor parallelism", hint="--tp 2, or no --sp")
         if not 0 <= self.zero <= 3:
@@ -358,6 +364,11 @@ class Plan:
     @property
     def sequence_parallel(self) -> bool:
         return self.tp > 1 if self.sp is None else self.sp
+
+    @property
+    def domain_of(self) -> tuple[int, int]:
+        """Rows and columns of ranks that share a picture."""
+        return halo.parse(self.domain) if self.domain else (1, 1)
 
     @property
     def twice(self) -> frozenset[str]:

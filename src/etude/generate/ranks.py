@@ -82,14 +82,20 @@ class Grid:
         return key
 
     def peer(self, label: str) -> I64:
-        """Rank behind a peer slot: `cp_next`, `cp_prev`, `cp+3` along the context-parallel ranks, or the one with its
-        place in another stage (`stage3`) or another data-parallel copy (`copy3`)."""
+        """Rank behind a peer slot: `cp_next`, `cp_prev`, `cp+3` along the context-parallel ranks, `tile-1+0` on the
+        grid of a domain, or the one with its place in another stage (`stage3`) or another data-parallel copy
+        (`copy3`)."""
         p, at = self.plan, self.at
         moved = dict(at)
         if label.startswith("stage"):
             moved["pp"] = np.full(p.gpus, int(label.removeprefix("stage")), np.int64)
         elif label.startswith("copy"):
             moved["dp"] = np.full(p.gpus, int(label.removeprefix("copy")), np.int64)
+        elif label.startswith("tile"):
+            rows, columns = p.domain_of
+            offset = label.removeprefix("tile")
+            y, x = (at["cp"] // columns + int(offset[:2])) % rows, (at["cp"] % columns + int(offset[2:])) % columns
+            moved["cp"] = y * columns + x
         else:
             step = {"cp_next": 1, "cp_prev": -1}[label] if label.startswith("cp_") else int(label.removeprefix("cp"))
             moved["cp"] = (at["cp"] + step) % p.cp

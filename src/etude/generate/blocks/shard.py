@@ -22,6 +22,8 @@ class Shard:
     cp: int = 1
     cp_kind: str = "ring"
     """`map`: keys to those alone that read them, unequal parts of the sequence; figures are those of equal ones."""
+    domain: tuple[int, int] = (1, 1)
+    """Rows and columns of context-parallel ranks that share a picture."""
     ep: int = 1
     etp: int = 1
     ep_node: int = 0

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any, Final
 
-from etude.errors import ClusterError
+from etude.errors import ClusterError, UsageError
 from etude.generate.blocks.ops import GEMMS, Op, Phase, add, linear
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.blocks.shard import Block
@@ -70,7 +70,7 @@ def only(blocks: Sequence[Block], what: Trained, *, tied: bool = False) -> list[
                 made[key] = tuple(_frozen(op) if op.part == "logits" else op for op in block.ops)
         found.append(changed(block, ops=made[key]))
     if what.kind == "layers" and max(what.first, what.last) > layer:
-        raise ClusterError(f"train: the model has layers 0 to {layer}, none has number {max(what.first, what.last)}")
+        raise UsageError(f"train: the model has layers 0 to {layer}, none has number {max(what.first, what.last)}")
     return found
 
 
@@ -127,4 +127,8 @@ def _adapters(op: Op, rank: int) -> list[Op]:
     more: dict[str, Any] = {"dtype": dtype, "batch": batch, "expert": op.expert, "load": op.load}
     down = linear(m, k, rank, op.part, params=copies * batch * deep * rank, local=batch * k * rank, **more)
     up = linear(m, rank, n, op.part, params=copies * batch * rank * wide, local=batch * rank * n, **more)
+    if op.split == "out":  # each rank makes a part of the gradient of what it has whole
+        down = down.replace(summed=("tp", down.local_params))
+    elif op.split == "in":
+        up = up.replace(summed=("tp", up.local_params))
     return [down, up, add(batch * m * n, op.part, dtype=dtype).replace(load=op.load)]

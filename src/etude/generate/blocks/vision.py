@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from etude.cost import ops as work
 from etude.cost.ops import OpClass, Work
 from etude.errors import UsageError
-from etude.generate.blocks.ops import Op, Phase, add, bytes_of, compute, norm, pointwise, shapes
+from etude.generate.blocks.halo import tile, with_halo
+from etude.generate.blocks.ops import Op, Phase, Stream, add, bytes_of, compute, exchanged, norm, pointwise, shapes
 from etude.generate.blocks.shard import Block, Shard, plain
 from etude.generate.blocks.transformer import feed_forward, layer, normed, self_attention
 from etude.generate.model.shape import Model
+from etude.model.schema import Collective
 
 
 def vit(model: Model, local: Shard) -> list[Block]:
@@ -72,18 +76,19 @@ def dit(model: Model, local: Shard) -> list[Block]:
     return [Block("embedding", tuple(embed), out), *layers, Block("head", tuple(head), 0)]
 
 
-def alone(local: Shard, what: str) -> None:
-    if local.tp > 1 or local.cp > 1:
+def alone(local: Shard, what: str, *, tiled: bool = False) -> None:
+    """Refuses axes that do not split a family; `tiled`: pictures may be cut into tiles."""
+    if local.tp > 1 or local.cp > (local.domain[0] * local.domain[1] if tiled else 1):
         raise UsageError(f"{what} are not split over tensor- or context-parallel ranks", hint="--tp 1 --cp 1")
 
 
 def convnet(model: Model, local: Shard) -> list[Block]:
     """Bottleneck blocks: 1x1, 3x3, 1x1, batch norm after each, a shortcut where the shape changes."""
-    alone(local, "convolutions")
+    alone(local, "convolutions", tiled=True)
     side = model.image // 2
     stem = [*convolution(local, model.channels, 64, model.image, 2, 7, "stem"), _pool(local, 64, side)]
     side //= 2
-    found = [Block("stem", tuple(stem), bytes_of(local.samples * 64 * side * side, local.dtype))]
+    found = [Block("stem", tuple(stem), bytes_of(local.samples * 64 * prod(tile(local, side)), local.dtype))]
     width, into, number = 64, 64, 0
     for stage, depth in enumerate(model.depths):
         for i in range(depth):
@@ -92,13 +97,22 @@ def convnet(model: Model, local: Shard) -> list[Block]:
             side //= stride
             into = 4 * width
             found.append(
-                Block(f"layers.{number}", tuple(ops), bytes_of(local.samples * into * side * side, local.dtype))
+                Block(
+                    f"layers.{number}",
+                    tuple(ops),
+                    bytes_of(local.samples * into * prod(tile(local, side)), local.dtype),
+                )
             )
             number += 1
         width *= 2
     size = into * model.classes + model.classes
     head = plain(local, local.samples, into, model.classes, "classes", params=size)
-    return [*found, Block("head", (_pool(local, into, side), *head, *classify(local.samples, model.classes)), 0)]
+    means = bytes_of(local.samples * into, local.dtype)  # over all tiles
+    whole = exchanged(Collective.ALL_REDUCE, "cp", local.cp, means, "pool", Stream.CONTEXT, dtype=local.dtype)
+    return [
+        *found,
+        Block("head", (_pool(local, into, side), *whole, *head, *classify(local.samples, model.classes)), 0),
+    ]
 
 
 def bottleneck(local: Shard, into: int, width: int, side: int, stride: int) -> list[Op]:
@@ -107,28 +121,30 @@ def bottleneck(local: Shard, into: int, width: int, side: int, stride: int) -> l
     ops += convolution(local, width, 4 * width, side // stride, 1, 1, "conv3")
     if into != 4 * width or stride > 1:
         ops += convolution(local, into, 4 * width, side, stride, 1, "shortcut")
-    elements = local.samples * 4 * width * (side // stride) ** 2
+    elements = local.samples * 4 * width * prod(tile(local, side // stride))
     return [*ops, add(elements, "sum", dtype=local.dtype, backward=True)]
 
 
 def convolution(local: Shard, into: int, out: int, side: int, stride: int, kernel: int, part: str) -> list[Op]:
     """A convolution with its batch norm and, as one, its activation."""
-    b, after, dtype = local.samples, side // stride, local.dtype
-    w = work.convolution(b, into, out, (after, after), (kernel, kernel), in_size=(side, side), dtype=dtype)
-    ins, outs = shapes((b, into, side, side), (out, into, kernel, kernel)), shapes((b, out, after, after))
+    b, dtype = local.samples, local.dtype
+    mine, after = tile(local, side), tile(local, side // stride)
+    w = work.convolution(b, into, out, after, (kernel, kernel), in_size=mine, dtype=dtype)
+    ins, outs = shapes((b, into, *mine), (out, into, kernel, kernel)), shapes((b, out, *after))
     one = compute("aten::convolution", part, w, ins, outs)
     back = (one.replace(phase=Phase.INPUT), one.replace(phase=Phase.WEIGHT, side=True))
     params = out * into * kernel * kernel
     one = one.replace(
-        backward=back, params=params, local_params=params, saved_bytes=bytes_of(b * into * side**2, dtype)
+        backward=back, params=params, local_params=params, saved_bytes=bytes_of(b * into * prod(mine), dtype)
     )
-    elements = b * out * after * after
+    elements = b * out * prod(after)
     n = Work(op_class=OpClass.ELEMENTWISE, flops=8 * elements, size_bytes=bytes_of(3 * elements, dtype), dtype=dtype)
     shape = shapes((elements,))
     grad = compute("aten::native_batch_norm_backward", part, n, shape, shape, phase=Phase.INPUT)
     norm_op = compute("aten::native_batch_norm", part, n, shape, shape, params=2 * out, local_params=2 * out)
-    return [one, norm_op.replace(backward=(grad,), saved_bytes=bytes_of(elements, dtype))]
+    ops = [one, norm_op.replace(backward=(grad,), saved_bytes=bytes_of(elements, dtype))]
+    return with_halo(local, ops, into, mine, kernel // 2)
 
 
 def _pool(local: Shard, channels: int, side: int) -> Op:
-    return pointwise(local.samples * channels * side * side, "pool", dtype=local.dtype)
+    return pointwise(local.samples * channels * prod(tile(local, side)), "pool", dtype=local.dtype)

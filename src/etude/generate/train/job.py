@@ -18,7 +18,7 @@ from etude.generate.blocks.trained import parse as parse_trained
 from etude.generate.directives.apply import placed, rewrite
 from etude.generate.directives.read import read_directives
 from etude.generate.directives.step import Step
-from etude.generate.model.shape import Model
+from etude.generate.model.shape import Family, Model
 from etude.generate.nodes import Book
 from etude.generate.plan import Attention, ContextMap, Dispatch, Plan
 from etude.generate.ranks import Grid, bind, job_of
@@ -26,7 +26,7 @@ from etude.generate.schedules.by_name import schedule
 from etude.generate.schedules.pipeline import in_flight, staleness, times, under_way
 from etude.generate.schedules.round_robin import Rounds
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
-from etude.generate.train.mapped import Mapped, map_of, with_map
+from etude.generate.train.mapped import Mapped, map_of, with_domain, with_map
 from etude.generate.train.memory import Memory, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.rounds import (
@@ -108,8 +108,10 @@ class Generated:
 def shard_of(model: Model, plan: Plan) -> Shard:
     """What one rank sees."""
     samples, seq = plan.micro_batch, plan.seq
-    cut = plan.cp * (plan.tp if plan.sequence_parallel else 1)
-    if (samples * seq) % cut or seq % plan.cp:
+    if plan.domain and model.family != Family.CONVNET:
+        raise UsageError(f"a domain is of pictures, and `{model.name}` is a {model.family}", hint="no --domain")
+    cut = 1 if plan.domain else plan.cp * (plan.tp if plan.sequence_parallel else 1)
+    if (samples * seq) % cut or (seq % plan.cp and not plan.domain):
         raise UsageError(
             f"a sequence of {seq:,} cannot be cut into {cut} equal parts", hint="another --seq, --cp or --tp"
         )
@@ -120,6 +122,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         tp=plan.tp,
         sp=plan.sequence_parallel and plan.tp > 1,
         cp=plan.cp,
+        domain=plan.domain_of,
         cp_kind="map" if plan.cp_map != ContextMap.NONE else str(plan.cp_kind),
         ep=plan.ep,
         etp=plan.etp,
@@ -209,6 +212,8 @@ def generate(model: Model, plan: Plan, *, name: str = "", head: bool = True) -> 
     """The job of the plan's steps. Raises UsageError where the plan cannot be. Without a head it ends with the last
     layer."""
     found = _usual(model, plan, name, head=head)
+    if plan.domain:
+        return replace(found, job=with_domain(found.job, found.plan))
     done = _with_lengths(found) if plan.lengths else found
     return _with_map(found, done) if plan.cp_map != ContextMap.NONE else done
 

@@ -157,6 +157,34 @@ def _ends(codes: I32, words: list[str], end: str) -> Bool:
     return np.array([w.endswith(end) for w in words] + [False])[codes]
 
 
+def with_domain(job: Job, plan: Plan) -> Job:
+    """A job of tiles without the messages to and from where the field ends."""
+    rows, columns = plan.domain_of
+    grid = Grid.of(plan)
+    traces: dict[tuple[int, bytes], int] = {}
+    made: list[Trace] = []
+    places: dict[tuple[int, int], int] = {}
+    trace_of = np.empty(len(job), np.int32)
+    offsets = [_offsets(trace) for trace in job.traces]
+    for rank, key in enumerate(zip(grid.at["pp"].tolist(), grid.at["cp"].tolist(), strict=True)):
+        if key not in places:
+            stage, (y, x) = key[0], divmod(key[1], columns)
+            dy, dx = offsets[stage]
+            keep = (y + dy >= 0) & (y + dy < rows) & (x + dx >= 0) & (x + dx < columns)
+            places[key] = traces.setdefault((stage, keep.tobytes()), len(traces))
+            if places[key] == len(made):
+                made.append(without(job.traces[stage], keep))
+        trace_of[rank] = places[key]
+    return job.replace(traces=tuple(made), trace_of=trace_of)
+
+
+def _offsets(trace: Trace) -> tuple[I64, I64]:
+    """Of each row, how far up and to the right its neighbour is; 0 where it is no message of a halo."""
+    codes, words = trace.coded("module")
+    marks = [w.rpartition(".halo.")[2] if ".halo." in w else "+0+0" for w in words] + ["+0+0"]
+    return np.array([int(m[:2]) for m in marks])[codes], np.array([int(m[2:]) for m in marks])[codes]
+
+
 # -- rows taken out ----------------------------------------------------------------------------------------------
 
 
