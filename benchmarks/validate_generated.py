@@ -1,6 +1,7 @@
 """Random models, plans and schedules: every job passes `check` and runs without deadlock, or the plan is refused.
 
 python benchmarks/validate_generated.py --count 2000 --seed 0
+python benchmarks/validate_generated.py --count 300 --catalogue  # models of the catalogue, with few layers
 python benchmarks/validate_generated.py --count 300 --astra    # jobs of up to 16 ranks also as ASTRA-sim, from `.et`
 
 Prints how many were generated, how many refused and why, by the first words of the reason.
@@ -34,6 +35,7 @@ from etude.simulate.run import simulate
 from etude.store import chakra
 from etude.transform.dialects.astra import for_astra
 from random_jobs import random_model, random_plan
+from random_models import catalogue_model, catalogue_plan
 
 SYSTEM = {
     "scheduling-policy": "LIFO", "endpoint-delay": 10, "active-chunks-per-dimension": 1, "preferred-dataset-splits": 4,
@@ -68,6 +70,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="jobs that must be generated")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--catalogue", action="store_true", help="models with towers, states and parts instead")
     parser.add_argument("--astra", action="store_true", help="run small ones as ASTRA-sim too")
     options = parser.parse_args()
     dgx, start = open_system("dgx-h100"), time.process_time()
@@ -77,8 +80,8 @@ def main() -> int:
     seed = options.seed
     while made < options.count:
         random = Random(seed)
-        m = random_model(random)
-        plan = random_plan(random, m)
+        m = catalogue_model(random) if options.catalogue else random_model(random)
+        plan = catalogue_plan(random, m) if options.catalogue else random_plan(random, m)
         seed += 1
         try:
             found = generate(m, Plan.from_dict(plan))
@@ -105,7 +108,7 @@ def main() -> int:
         families[m.name] += 1
         batching[plan.get("batching", "one length")] += 1
         several += found.plan.steps > 1
-        schedules[plan["schedule"] if plan["pp"] > 1 else "no pipeline"] += 1
+        schedules[plan.get("schedule", "1f1b") if plan["pp"] > 1 else "no pipeline"] += 1
     print(f"{made} jobs ({nodes:,} nodes) sound and run, {sum(refused.values())} plans refused, "
           f"{time.process_time() - start:.0f} CPU s")  # fmt: skip
     if options.astra:

@@ -12,6 +12,7 @@ from etude.model.check.whole import check
 from etude.predict.step import grown
 from etude.simulate.run import simulate
 from random_jobs import random_model, random_plan
+from random_models import catalogue_model, catalogue_plan
 
 DGX = open_system("dgx-h100")
 
@@ -29,3 +30,16 @@ def test_a_random_job_is_sound_and_runs(seed: int):
     done = simulate(job, grown(DGX, job.world_size))
     assert done.makespan_ns > 0
     assert not done.timing.partial
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_random_job_of_the_catalogue_is_sound_and_runs(seed: int):
+    random = Random(seed)
+    m = catalogue_model(random)
+    plan = catalogue_plan(random, m)
+    try:
+        job = generate(m, Plan.from_dict(plan)).job
+    except UsageError:
+        pytest.skip("a plan that cannot be")
+    assert list(check(job)) == []
+    assert simulate(job, grown(DGX, job.world_size)).makespan_ns > 0
