@@ -111,12 +111,16 @@ def test_what_cannot_be_is_refused_with_the_reason(tiny: str, tmp_path: Path, ca
 
 def test_predict_adds_time_tokens_and_utilisation(tiny: str, tmp_path: Path, capsys):
     found = printed(capsys, "predict", tiny, *PLAN, "--system", "dgx-h100")
-    assert {*NUMBERS, "step_time_ns", "tokens_per_s_per_gpu", "mfu"} <= set(found)
+    assert {*NUMBERS, "step_time_ns", "tokens_per_s_per_gpu", "mfu", "stack", "error_band"} <= set(found)
+    assert found["stack"] == "default"
+    assert sorted(found["error_band"]) == ["from", "p50", "p90"]
     assert found["tokens_per_s_per_gpu"] == pytest.approx(8 * 32 / 8 / found["step_time_ns"] * 1e9)
     assert 0 < found["mfu"] < 1
     printed(capsys, "generate", tiny, *PLAN, "-o", str(tmp_path / "job"))
     simulated = printed(capsys, "simulate", str(tmp_path / "job"), "--system", "dgx-h100")
-    assert simulated["makespan_ns"] == found["step_time_ns"]
+    plain = printed(capsys, "predict", tiny, *PLAN, "--system", "dgx-h100", "--stack", "none")
+    assert simulated["makespan_ns"] == plain["step_time_ns"]
+    assert plain["step_time_ns"] < found["step_time_ns"]
 
 
 def test_plan_ranks_what_fits(tiny: str, capsys):

@@ -10,7 +10,7 @@ they are computed so.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -34,7 +34,7 @@ from etude.model.schema import UNKNOWN
 from etude.model.trace import Trace
 from etude.model.use import Use, segments, uses
 
-__all__ = ["not_known", "roofline", "utilisation"]
+__all__ = ["measured_ops", "not_known", "roofline", "utilisation"]
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -60,6 +60,18 @@ def roofline(run: Run, device: Device | None = None) -> pa.Table:
     names |= {"size_bytes": whole, "at_most": pa.bool_(), "time_ns": whole, "flop_per_s": real, "bytes_per_s": real}
     names |= {"intensity": real}
     return table(rows_out, names | ({"bound": text, "roofline_pct": real} if device else {}))
+
+
+def measured_ops(run: Run) -> tuple[OpTable, I64]:
+    """Distinct ops of a run as a table, and the mean time of each in ns, alike ops of all ranks together."""
+    parts = [_measured(part) for part in run.parts()]
+    columns = [f.name for f in fields(OpTable)]
+    ops = OpTable(**{name: np.concatenate([getattr(p.ops, name) for p in parts]) for name in columns})
+    time = np.concatenate([p.time for p in parts])
+    alike = np.stack([getattr(ops, name).astype(np.int64) for name in columns], axis=1)
+    _, first, which = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+    total = np.bincount(which.ravel(), weights=time) / np.bincount(which.ravel())
+    return ops.take(first), total.round().astype(np.int64)
 
 
 def not_known(run: Run) -> pa.Table:

@@ -27,9 +27,13 @@ def plan(
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with what is fixed; flags go over it.")] = None,
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    stack: Annotated[
+        str, typer.Option(help="Software whose efficiency counts: `etude stacks` lists them.")
+    ] = "default",
     tries: Annotated[int, typer.Option(min=1, help="Plans that are simulated, the most promising first.")] = 24,
     json: AsJson = False,
 ) -> int:
+    from etude.cost.stacks import open_stack
     from etude.errors import UsageError
     from etude.machine import open_system
     from etude.predict import search
@@ -42,7 +46,15 @@ def plan(
     given = given_of(flags, plan)
     gpus = int(given.pop("gpus", 1))
     with progress("simulating plans", tries) as advance:
-        found = search(model_of(model, hf), gpus, open_system(system), tries=tries, advance=advance, **given)
+        found = search(
+            model_of(model, hf),
+            gpus,
+            open_system(system),
+            tries=tries,
+            advance=advance,
+            stack=open_stack(stack),
+            **given,
+        )
     rows = [ranked.row() for ranked in found]
     if not json:
         for row in rows:

@@ -1,14 +1,16 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from etude.cli.app import RUN, app
-from etude.cli.output import AsJson, emit, say
-from etude.cli.plan_flags import ModelName, mapped_figures, model_of, plan_of, with_plan
+from etude.cli.output import AsJson, emit, progress, say
+from etude.cli.plan_flags import ModelName, given_of, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
 from etude.cli.sections import predicted as predicted_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
+from etude.errors import UsageError
 
 if TYPE_CHECKING:
     from etude.predict import Prediction
@@ -18,8 +20,14 @@ EXAMPLE = """How long a training step takes, or serving: generate and simulate i
 [bold]Example[/bold]
 
   etude predict llama3-8b --gpus 64 --zero 3 --micro-batch 2 --system dgx-h100
+  etude predict llama3-70b --gpus 512 --tp 4 --pp 4 --global-batch 1024 --stack nemo --system dgx-h100
+  etude predict --rows measured.csv
   etude predict --sections distill.yaml --gpus 64 --system dgx-h100
   etude predict qwen3-8b --serve --tp 2 --prefill 4096 --decode 256 --batch 32 --system dgx-h100
+
+With `--stack` the stack's recipe says what the plan leaves open, and the output lists what it said. Without,
+the plan is as given, and kernels are as efficient as those of the default stack; `--stack none` takes the
+device as the catalogue has it.
 """
 
 
@@ -33,6 +41,8 @@ def predict(
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
+    rows: Annotated[Path | None, typer.Option(help="CSV of measured steps: predict each of its rows.")] = None,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
     serve: Serve = False,
     requests: Requests = None,
@@ -41,11 +51,8 @@ def predict(
     mix: Mix = "",
     json: AsJson = False,
 ) -> int:
-    from etude.errors import UsageError
-    from etude.machine import open_system
-    from etude.predict import predict as run
-    from etude.units import format_bytes, format_time
-
+    if rows is not None:
+        return _rows(rows, stack, json=json)
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if sections is not None:
@@ -57,28 +64,51 @@ def predict(
     if not model and hf is None:
         raise UsageError("no model is given", hint="etude predict llama3-8b --system dgx-h100")
     if serve:
+        if stack:
+            raise UsageError("--stack is of training steps", hint="leave it away with --serve")
         asked = Asked(model, hf, flags, serving, plan, requests, draft, system, memory="", name="")
         emit(predicted(asked, check=memory_check, json=json), json=json)
         return 0
     refuse(serving, requests, draft)
-    found = run(model_of(model, hf), plan_of(flags, plan), open_system(system), check=memory_check)
-    if json:
-        emit(found.summary(), json=True)
-    else:
-        emit(
-            {
-                "step": format_time(found.step_time_ns),
-                "tokens/s on a GPU": round(found.tokens_per_s_per_gpu, 1),
-                "model FLOP/s utilisation": f"{found.mfu:.1%}",
-                "memory at most": format_bytes(found.generated.memory_peak_bytes),
-            }
-            | _of_pipeline(found)
-            | _of_lengths(found)
-            | mapped_figures(found.generated)
-        )
-    for note in found.simulated.notes:
+    found = _step(model, hf, flags, plan, system, stack, check=memory_check)
+    emit(found.summary() if json else _shown(found), json=json)
+    for note in (*found.assumed, *found.simulated.notes):
         say(f"note: {note}")
     return 0
+
+
+def _step(
+    model: str, hf: Path | None, flags: dict[str, Any], plan: Path | None, system: str, stack: str, *, check: bool
+) -> "Prediction":
+    from etude.cost.stacks import open_stack
+    from etude.machine import open_system
+    from etude.predict import predict as run
+    from etude.predict.measured import Said, completed
+
+    network, machine, software = model_of(model, hf), open_system(system), open_stack(stack or "default")
+    if stack in ("", "none"):
+        return run(network, plan_of(flags, plan), machine, stack=software, check=check)
+    wanted, assumed = completed(Said(model=network, given=given_of(flags, plan), system=machine), software)
+    found = run(network, wanted, machine, stack=software, check=check)
+    return replace(found, assumed=tuple(assumed))
+
+
+def _shown(found: "Prediction") -> dict[str, Any]:
+    """What a reader wants to see first."""
+    from etude.units import format_bytes, format_time
+
+    band = found.summary()["error_band"]
+    return {
+        "step": format_time(found.step_time_ns),
+        "tokens/s on a GPU": round(found.tokens_per_s_per_gpu, 1),
+        "model FLOP/s utilisation": f"{found.mfu:.1%}",
+        "memory at most": format_bytes(found.generated.memory_peak_bytes),
+        "stack": found.stack.name if found.stack else "none",
+        "error to expect": f"{band['p50']:.0%}, 9 of 10 below {band['p90']:.0%} (from {band['from']})",
+        **_of_pipeline(found),
+        **_of_lengths(found),
+        **mapped_figures(found.generated),
+    }
 
 
 def _of_pipeline(found: "Prediction") -> dict[str, Any]:
@@ -108,4 +138,45 @@ def _of_lengths(found: "Prediction") -> dict[str, Any]:
         "samples": f"{figures['samples']:,} in {figures['steps']} steps{left}",
         "padding": f"{figures['padding']:.1%}",
         "fullest rank over the mean": f"+{figures['imbalance']:.1%}",
+    }
+
+
+def _rows(path: Path, stack: str, *, json: bool) -> int:
+    """Every training row of a file, measured and predicted."""
+    from etude.cost.stacks import open_stack
+    from etude.predict.measured import predict_rows, read_rows
+
+    given = read_rows(path)
+    with progress("predicting rows", len(given)) as advance:
+        found = predict_rows(given, open_stack(stack) if stack else None, advance=advance)
+    if json:
+        emit({"rows": found}, json=True)
+    else:
+        emit([_row(record) for record in found])
+    errors = [abs(r["predicted"]["step"] / r["measured"]["step"] - 1) for r in found if "predicted" in r]
+    if errors:
+        import numpy as np
+
+        half, most = np.percentile(errors, [50, 90])
+        say(f"{len(errors)} rows predicted, {len(found) - len(errors)} refused, {len(given) - len(found)} no training;"
+            f" error {half:.1%} at the median, {most:.1%} at the 90th percentile")  # fmt: skip
+    return 0
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    if "refused" in record:
+        return {
+            "row": record["row"],
+            "stack": None,
+            "measured s": None,
+            "predicted s": None,
+            "error": record["refused"],
+        }
+    measured, time_s = record["measured"]["step"], record["predicted"]["step"]
+    return {
+        "row": record["row"],
+        "stack": record["stack"],
+        "measured s": round(measured, 3),
+        "predicted s": round(time_s, 3),
+        "error": f"{time_s / measured - 1:+.1%}",
     }

@@ -12,5 +12,6 @@ if TYPE_CHECKING:
     from etude.predict.step import check_memory as check_memory
     from etude.predict.step import grown as grown
     from etude.predict.step import predict as predict
+    from etude.predict.step import step_time as step_time
 
 __getattr__ = face(__name__)

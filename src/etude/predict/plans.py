@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from etude.cost.stacks import Stack
 from etude.errors import EtudeError, UsageError
 from etude.generate import Plan
 from etude.generate.model import Family, Model
@@ -101,9 +102,10 @@ def promise(model: Model, plan: Plan) -> float:
 
 def search(
     model: Model, gpus: int, system: System, *, tries: int = 24, advance: Callable[[int], None] = lambda n: None,
-    **base: Any,
+    stack: Stack | None = None, **base: Any,
 ) -> list[Ranked]:  # fmt: skip
-    """The plans that fit, best first; `tries` of them, the most promising, are simulated. All have one batch."""
+    """The plans that fit, best first; `tries` of them, the most promising, are simulated, with the efficiency of
+    `stack`. All have one batch."""
     base.setdefault("global_batch", usual_batch(gpus, int(base.get("seq") or sequence_of(model))))
     fitting = feasible(model, gpus, system, base)
     if not fitting:
@@ -111,7 +113,7 @@ def search(
                          hint="more GPUs, a smaller --micro-batch or --seq, --recompute full")  # fmt: skip
     ranked = []
     for peak, plan in sorted(fitting, key=lambda f: promise(model, f[1]))[:tries]:
-        found: Prediction = predict(model, plan, system, check=False)
+        found: Prediction = predict(model, plan, system, stack=stack, check=False)
         ranked.append(Ranked(plan, found.step_time_ns, found.tokens_per_s_per_gpu, found.mfu, peak))
         advance(1)
     return sorted(ranked, key=lambda r: r.step_time_ns)

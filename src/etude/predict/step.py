@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from etude.cost.stacks import Efficiency, Stack, band_of, generation_of
+from etude.cost.stacks.stack import NEUTRAL, tuned, user_buffers
 from etude.errors import UsageError
 from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model
 from etude.machine.system import System
-from etude.simulate import RemoteMemory, Simulated, simulate
+from etude.simulate import Overlap, RemoteMemory, Simulated, simulate
 from etude.units import format_bytes
 
 
@@ -18,6 +20,9 @@ class Prediction:
     generated: Generated
     simulated: Simulated
     system: System
+    stack: Stack | None = None
+    assumed: tuple[str, ...] = ()
+    """What was taken from the stack's recipe."""
 
     @property
     def time_ns(self) -> int:
@@ -45,11 +50,15 @@ class Prediction:
         return self.generated.model_flops / (self.time_ns / 1e9) / (peak * self.generated.plan.gpus)
 
     def summary(self) -> dict[str, Any]:
-        figures = {
+        figures: dict[str, Any] = {
             "step_time_ns": self.step_time_ns,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
             "mfu": self.mfu,
         }
+        if self.stack is not None:
+            band = band_of(self.stack, kind_of(self.generated.model, self.stack))
+            figures |= {"stack": self.stack.name, "error_band": band}
+            figures |= {"assumed": list(self.assumed)} if self.assumed else {}
         return self.generated.summary() | figures | self.of_lengths() | self.generated.pipeline()
 
     def of_lengths(self) -> dict[str, Any]:
@@ -93,17 +102,97 @@ def check_memory(generated: Generated, limit_bytes: int, what: str) -> None:
     )
 
 
-def predict(model: Model, plan: Plan, system: System, *, check: bool = True, **options: Any) -> Prediction:
-    """Generated and simulated. `options` are those of the simulation."""
-    machine = grown(system, plan.gpus)
+def kind_of(model: Model, stack: Stack) -> str:
+    """Which measured rows a prediction is like."""
+    if stack.family in ("xla", "eager"):
+        return stack.family
+    return "experts" if model.experts else "dense"
+
+
+def efficiency_of(model: Model, system: System, stack: Stack | None) -> Efficiency:
+    """Factors of a stack on the device of a system."""
+    if stack is None:
+        return NEUTRAL
+    return stack.on(generation_of(system.device.name), experts=bool(model.experts))
+
+
+def machine_for(plan: Plan, system: System, stack: Stack | None = None) -> System:
+    """The part of a system that a plan runs on, as a stack uses it.
+
+    A job that is larger than the innermost level and no multiple of it takes an equal part of each unit, a power of
+    two: 64 of a rack's 72 GPUs.
+    """
+    first = system.levels[0]
+    if len(system.levels) > 1 and not system.placement and plan.gpus > first.size and plan.gpus % first.size:
+        part = 1 << (first.size.bit_length() - 1)
+        if plan.gpus % part == 0:
+            system = system.replace(levels=(replace(first, size=part), *system.levels[1:]))
+    if stack is not None and stack.user_buffers and plan.tp_chunks > 1:
+        system = user_buffers(system)
+    return grown(system, plan.gpus)
+
+
+def predict(
+    model: Model, plan: Plan, system: System, *, stack: Stack | None = None, check: bool = True, **options: Any
+) -> Prediction:
+    """Generated and simulated, with the efficiency of `stack`. `options` are those of the simulation."""
+    machine, by = machine_for(plan, system, stack), efficiency_of(model, system, stack)
+    generated = generate(model, plan.replace(host_ns=plan.host_ns * by.host))
+    options = _with_host_memory(generated, options)
+    if check:
+        check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
+    return Prediction(generated, _simulated(generated, machine, by, options), machine, stack)
+
+
+def _with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:
+    """The options of a simulation, with the memory of the host that weights are streamed from."""
+    plan = generated.plan
     if plan.host_bandwidth_bytes_per_s:
-        options.setdefault("remote_memory", RemoteMemory(bytes_per_s=plan.host_bandwidth_bytes_per_s))
-    generated = generate(model, plan)
+        options = {"remote_memory": RemoteMemory(bytes_per_s=plan.host_bandwidth_bytes_per_s), **options}
     if generated.rounds and "remote_memory" not in options:
         raise UsageError(
             f"schedule `{plan.schedule}` streams weights from the host's memory, whose bandwidth is not given",
             hint="--host-bandwidth 50GB/s",
         )
-    if check:
-        check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
-    return Prediction(generated, simulate(generated.job, machine, **options), machine)
+    return options
+
+
+def _simulated(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
+    if by.overlap > 1 and "overlap" not in options:
+        options = {**options, "overlap": Overlap(compute=by.overlap)}
+    return simulate(generated.job, tuned(machine, by), **options)
+
+
+MANY: Final = 3
+"""Micro-batches for each pipeline rank, above which a step is a straight line from fewer."""
+
+
+def step_times(
+    model: Model, plan: Plan, system: System, settings: list[Efficiency], stack: Stack | None
+) -> list[float]:
+    """Seconds of a step under each of these efficiencies. The plan is that of `stack` already.
+
+    Of many micro-batches two shorter steps are simulated, with one and two for each pipeline rank (two and four without
+    a pipeline), and a straight line goes on from there: each more takes as long as the last.
+    """
+    machine, counts, few = machine_for(plan, system, stack), [plan.micro_batches], max(plan.pp, 2)
+    if not plan.lengths and plan.steps == 1 and plan.micro_batches > MANY * few:
+        counts = [few, 2 * few]
+    found = []
+    for count in counts:
+        short = plan.replace(global_batch=plan.dp * plan.micro_batch * count)
+        hosts = {by.host for by in settings}
+        jobs = {host: generate(model, short.replace(host_ns=plan.host_ns * host)) for host in hosts}
+        options = _with_host_memory(next(iter(jobs.values())), {})
+        found.append([_simulated(jobs[by.host], machine, by, options).makespan_ns / 1e9 for by in settings])
+    if len(counts) == 1:
+        times = found[0]
+    else:
+        more = (plan.micro_batches - counts[1]) / (counts[1] - counts[0])
+        times = [b + (b - a) * more for a, b in zip(*found, strict=True)]
+    return [t + plan.step_overhead_ns / 1e9 for t in times]
+
+
+def step_time(model: Model, plan: Plan, system: System, stack: Stack | None = None) -> float:
+    """Seconds of a step."""
+    return step_times(model, plan, system, [efficiency_of(model, system, stack)], stack)[0]

@@ -1,0 +1,203 @@
+"""Fits the stacks of the catalogue to published training steps, and writes them and the error bands.
+
+    python benchmarks/fit_stacks.py --outcomes /tmp/outcomes.json     # all of it; nothing is simulated twice
+    python benchmarks/fit_stacks.py --outcomes /tmp/outcomes.json --dry   # prints the tables, writes nothing
+
+Each row is a model and a plan by the rules of `etude predict --rows`, which see neither its value nor its source. The
+factors that are shipped are fitted to the rows of all sources. Every error that is printed, and every band, is of rows
+predicted by factors to which no row of the same source contributed: each fold of `benchmarks/published_split.csv` is
+held out once. Steps in eager PyTorch are fitted to our own (`h200_steps_grid.csv`), each left out once.
+
+Outcomes hold for one state of the cost model and the generator: take another file after a change of either.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from eager_steps import eager_cases
+
+from etude.cost.stacks import Band, Efficiency, open_stack, stack_names
+from etude.cost.stacks.open import DEFAULT
+from etude.cost.stacks.stack import ANY
+from etude.predict.measured.outcomes import Kept
+from etude.predict.measured.rows import Case, Refused, cases_of, read_rows, row_stack
+from etude.predict.measured.stack_fit import (
+    Groups,
+    Sample,
+    efficiency_under,
+    error_of,
+    expert_groups,
+    fit_effects,
+    held_out,
+    of_generation,
+    of_stack,
+    stack_groups,
+)
+from etude.predict.step import kind_of
+
+HERE = Path(__file__).parent
+STACKS = HERE.parent / "src" / "etude" / "cost" / "stacks"
+GENERATIONS = ("ampere", "hopper", "blackwell")
+EAGER = [("own", "")]
+WORDS = {"dense": " of dense models", "experts": " of mixtures of experts", "xla": " under XLA"}
+FEW = 4
+"""Rows below which a band is that of all kinds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fit:
+    """Samples, effects from all of them, and the error of each under effects without its source."""
+
+    samples: list[Sample]
+    effects: dict[tuple[str, str], Any]
+    errors: np.ndarray
+
+
+def fitted(rows: list[dict[str, str]], folds: dict[str, str], kept: Kept, workers: int, *, default: bool) -> Fit:
+    """With the stacks that rows name, or with none."""
+    found = list(cases_of(rows, open_stack(DEFAULT) if default else None))
+    for refused in (c for c in found if isinstance(c, Refused)):
+        print(f"row {refused.row} is refused: {refused.why}")
+    cases = [c for c in found if isinstance(c, Case)]
+    outcomes = kept.all(cases, workers=workers)
+    sources = [rows[c.row - 1].get("source", "") for c in cases]
+    samples = [Sample(c, o, folds.get(s, s)) for c, o, s in zip(cases, outcomes, sources, strict=True) if o is not None]
+    groups = of_generation if default else of_stack
+    return Fit(samples, fit_effects(samples, groups), np.array(held_out(samples, groups)))
+
+
+def eager(kept: Kept, workers: int, path: Path) -> Fit:
+    """Steps of one GPU in eager PyTorch; each is held out once."""
+    cases = eager_cases(path)
+    samples = [
+        Sample(c, o, c.row) for c, o in zip(cases, kept.all(cases, workers=workers), strict=True) if o is not None
+    ]
+    own: Groups = lambda case: EAGER  # noqa: E731
+    return Fit(samples, fit_effects(samples, own), np.array(held_out(samples, own)))
+
+
+def band(errors: np.ndarray, source: str) -> Band:
+    half, most = np.percentile(np.abs(errors), [50, 90])
+    return Band(p50=round(float(half), 4), p90=round(float(most), 4), rows=len(errors), source=source)
+
+
+def bands_of(known: Fit, unknown: Fit, own: Fit) -> dict[str, Band]:
+    found = {}
+    for fit, name in ((known, "known"), (unknown, "unknown")):
+        kinds = np.array([kind_of(s.case.model, s.case.stack) for s in fit.samples])
+        for kind in ("all", *sorted(set(kinds))):
+            here = fit.errors if kind == "all" else fit.errors[kinds == kind]
+            if len(here) >= FEW:
+                what = WORDS.get(kind, "")
+                stack = "their stack named" if name == "known" else "no stack named"
+                found[f"{kind} {name}"] = band(here, f"published steps{what}, {stack}, their source held out")
+    found["eager known"] = band(own.errors, "steps of one H200, each held out")
+    return found
+
+
+def write(known: Fit, unknown: Fit, own: Fit) -> None:
+    """The factors into the catalogue's files, the bands beside them."""
+    for name in stack_names():
+        stack = open_stack(name)
+        if name == "eager":
+            efficiency = {ANY: efficiency_under(own.effects, EAGER)}
+            experts = Efficiency()
+        elif name == DEFAULT:
+            efficiency = {
+                g: efficiency_under(unknown.effects, [("all", ""), ("generation", g)]) for g in (*GENERATIONS, ANY)
+            }
+            experts = factor(unknown.effects, [("experts", "")])
+        else:
+            efficiency = {g: efficiency_under(known.effects, stack_groups(stack, g)) for g in (*GENERATIONS, ANY)}
+            experts = factor(known.effects, expert_groups(stack))
+        made = replace(stack, efficiency=efficiency, experts=experts, source="fitted by benchmarks/fit_stacks.py")
+        dump(STACKS / "catalogue" / f"{name}.yaml", made.to_dict())
+    from etude.config import plain
+
+    dump(STACKS / "bands.yaml", {key: plain(b) for key, b in bands_of(known, unknown, own).items()})
+
+
+def factor(effects: dict[tuple[str, str], Any], groups: list[tuple[str, str]]) -> Efficiency:
+    """Over those of dense models."""
+    by = efficiency_under(effects, groups, Efficiency(), least=0.0)
+    return replace(by, overlap=max(by.overlap, 1.0))
+
+
+def dump(path: Path, value: Any) -> None:
+    path.write_text(yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def line(name: str, errors: np.ndarray) -> str:
+    size = np.abs(errors)
+    return (f"{name:44s} {len(size):4d} rows   median {np.median(size):6.1%}   mean {size.mean():6.1%}   "
+            f"90th percentile {np.percentile(size, 90):6.1%}   bias {np.median(errors):+6.1%}")  # fmt: skip
+
+
+def table(fit: Fit, rows: list[dict[str, str]]) -> str:
+    """Errors by family, kind and stack."""
+    stacks = [
+        row_stack(rows[s.case.row - 1], int(float(rows[s.case.row - 1].get("year") or 2025)), []) for s in fit.samples
+    ]
+    family = np.array([s.family or "none" for s in stacks])
+    names = np.array([s.name for s in stacks])
+    experts = np.array([bool(s.case.model.experts) for s in fit.samples])
+    out = [line("all rows", fit.errors)]
+    out += [line(f"family {f}", fit.errors[family == f]) for f in sorted(set(family))]
+    out += [line("mixtures of experts", fit.errors[experts]), line("dense", fit.errors[~experts])]
+    out += [line(f"  {n}", fit.errors[names == n]) for n in sorted(set(names))]
+    return "\n".join(out)
+
+
+def detail(fit: Fit) -> None:
+    for s, error in zip(fit.samples, fit.errors, strict=True):
+        p = s.case.plan
+        print(f"{s.case.row:4d} {s.case.stack.name:16s} {s.case.model.name:16s} {p.precision:4s} n{p.gpus:<5d} "
+              f"tp{p.tp} pp{p.pp:<2d} cp{p.cp} ep{p.ep:<2d} measured {s.case.step_s:8.3f} s, "
+              f"held out {error:+6.1%}")  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    shared = Path(os.environ.get("ETUDE_SHARED", HERE.parent.parent / "shared"))
+    parser.add_argument("--rows", type=Path, default=shared / "measured" / "published_train.csv")
+    parser.add_argument("--outcomes", type=Path, help="keep simulated times here, and take those that are there")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--dry", action="store_true", help="print, write nothing")
+    parser.add_argument("--detail", action="store_true", help="print every row")
+    options = parser.parse_args()
+    rows, kept = read_rows(options.rows), Kept(options.outcomes)
+    folds = {r["source"]: r["fold"] for r in csv.DictReader((HERE / "published_split.csv").open())}
+    known = fitted(rows, folds, kept, options.workers, default=False)
+    unknown = fitted(rows, folds, kept, options.workers, default=True)
+    own = eager(kept, options.workers, HERE / "h200_steps_grid.csv")
+    print("\nstack named, held out by source:\n" + table(known, rows))
+    print("\nno stack named, held out by source:\n" + table(unknown, rows))
+    print("\neager PyTorch on one H200:\n" + line("h200_steps_grid.csv, each held out", own.errors))
+    by = efficiency_under(own.effects, EAGER)
+    steps = shared / "measured" / "h200_steps.csv"
+    if steps.exists():
+        cases = eager_cases(steps)
+        there = [error_of(Sample(c, o), by) for c, o in zip(cases, kept.all(cases), strict=True) if o is not None]
+        print(line("h200_steps.csv, no row of it fitted", np.array(there)), [f"{e:+.1%}" for e in there])
+    if options.detail:
+        detail(known)
+    if not options.dry:
+        write(known, unknown, own)
+        print(f"wrote {STACKS}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.output import AsJson, emit, progress, say
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.predict.measured import Calibrated
+
+EXAMPLE = """A software stack of your own, from measured steps or a recorded run
+
+[bold]Example[/bold]
+
+  etude calibrate measured.csv --from nemo -o my-stack.yaml
+  etude calibrate run/ --system dgx-h100 -o my-stack.yaml
+  etude predict llama3-8b --gpus 64 --zero 3 --stack my-stack.yaml --system dgx-h100
+
+A CSV has the columns that `etude predict --rows` reads; a run is what PyTorch recorded, with shapes. The
+error before is that of the stack it starts from, the error after is of each row with a stack made of all
+others.
+"""
+
+
+@app.command(rich_help_panel=RUN, help=EXAMPLE)
+def calibrate(
+    path: Annotated[Path, typer.Argument(help="CSV of measured steps, or a recorded run.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", "-o", help="YAML file of the stack.", show_default=False)],
+    base: Annotated[str, typer.Option("--from", help="Stack to start from: a name, or a YAML file.")] = "default",
+    system: Annotated[str, typer.Option("--system", "-s", help="System that a recorded run ran on.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there.")] = False,
+    json: AsJson = False,
+) -> int:
+    import yaml
+
+    from etude.files import writing
+
+    if out.suffix not in (".yaml", ".yml"):
+        raise UsageError(f"`{out}` is not the name of a YAML file", hint="-o my-stack.yaml")
+    found = _calibrated(path, base, system, out.stem)
+    with writing(out, force=force) as temporary:
+        temporary.write_text(yaml.safe_dump(found.stack.to_dict(), sort_keys=False, allow_unicode=True), "utf-8")
+    _tell(found, json=json)
+    say(f"wrote {out}")
+    return 0
+
+
+def _calibrated(path: Path, base: str, system: str, name: str) -> "Calibrated":
+    from etude.cost.stacks import open_stack
+    from etude.predict.measured import calibrate as from_rows
+    from etude.predict.measured import calibrate_run, read_rows
+
+    start = open_stack(base)
+    if path.suffix.lower() == ".csv":
+        rows = read_rows(path)
+        with progress("simulating rows", len(rows)) as advance:
+            return from_rows(rows, start, name, advance=advance)
+    from etude.cli.runs import open_run
+    from etude.machine import open_system
+
+    if not system:
+        raise UsageError("a recorded run needs the system that it ran on", hint="--system dgx-h100")
+    return calibrate_run(open_run(path, None, 1), open_system(system), start, name)
+
+
+def _tell(found: "Calibrated", *, json: bool) -> None:
+    """Rows, errors before and after, factors."""
+    import numpy as np
+
+    def middle(errors: tuple[float, ...]) -> dict[str, float]:
+        half, most = np.percentile(np.abs(errors), [50, 90])
+        return {"p50": round(float(half), 4), "p90": round(float(most), 4)}
+
+    before, after = middle(found.before), middle(found.after)
+    for refused in found.refused:
+        say(f"row {refused.row} is refused: {refused.why}")
+    if json:
+        emit({"stack": found.stack.name, "rows": found.rows, "before": before, "after": after}, json=True)
+        return
+    emit(
+        {
+            "rows": found.rows,
+            "error before": f"{before['p50']:.1%}, 9 of 10 below {before['p90']:.1%}",
+            "error after, each row left out": f"{after['p50']:.1%}, 9 of 10 below {after['p90']:.1%}",
+        }
+    )

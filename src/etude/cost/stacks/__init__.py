@@ -1,0 +1,18 @@
+"""Software stacks as data: how efficient each is on a generation of GPUs, what its recipes do, how far predictions of
+it are off."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.cost.stacks.open import band_of as band_of
+    from etude.cost.stacks.open import generation_of as generation_of
+    from etude.cost.stacks.open import open_stack as open_stack
+    from etude.cost.stacks.open import stack_for as stack_for
+    from etude.cost.stacks.open import stack_names as stack_names
+    from etude.cost.stacks.stack import Band as Band
+    from etude.cost.stacks.stack import Efficiency as Efficiency
+    from etude.cost.stacks.stack import Stack as Stack
+
+__getattr__ = face(__name__)

@@ -1,0 +1,100 @@
+"""The one door to a Stack: a name of the catalogue, what a table calls it, or a YAML file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any, Final
+
+from etude.config import parse, read, read_file
+from etude.cost.stacks.stack import Band, Stack
+from etude.errors import ClusterError
+
+DEFAULT: Final = "default"
+"""The stack of those who name none."""
+NONE: Final = "none"
+"""The device and the network as the catalogue has them."""
+
+
+def _folder(*parts: str) -> Traversable:
+    return files("etude.cost.stacks").joinpath(*parts)
+
+
+@cache
+def stack_names() -> tuple[str, ...]:
+    """Stacks of the catalogue, the default first."""
+    found = sorted(f.name.removesuffix(".yaml") for f in _folder("catalogue").iterdir() if f.name.endswith(".yaml"))
+    return (DEFAULT, *(name for name in found if name != DEFAULT))
+
+
+@cache
+def _from_catalogue(name: str) -> Stack:
+    where = f"stacks/{name}.yaml"
+    return Stack.from_dict(parse(_folder("catalogue", f"{name}.yaml").read_text("utf-8"), where), where)
+
+
+def open_stack(name_or_path: str | PathLike[str]) -> Stack:
+    """A stack of the catalogue or of a file; `none` leaves the device as it is."""
+    text = fspath(name_or_path)
+    if text == NONE:
+        return Stack(name=NONE)
+    if text in stack_names():
+        return _from_catalogue(text)
+    if Path(text).is_file() or text.endswith((".yaml", ".yml", ".json")):
+        return Stack.from_dict(read_file(text), text)
+    if (found := stack_for(text)) is not None:
+        return found
+    raise ClusterError(
+        f"unknown stack `{text}`", hint=f"known: {', '.join(stack_names())}, {NONE}; or the path of a .yaml file"
+    )
+
+
+def stack_for(name: str, year: int | None = None) -> Stack | None:
+    """The stack that a table calls so, in that year (without one: the latest); None if there is none."""
+    wanted = re.sub(r"[\s_]+", "-", name.strip().lower())
+    known = (_from_catalogue(n) for n in stack_names())
+    found = [stack for stack in known if wanted == stack.name or wanted in stack.names]
+    in_time = [s for s in found if _covers(s.names.get(wanted, ""), year)]
+    return in_time[0] if in_time else None
+
+
+def _covers(years: str, year: int | None) -> bool:
+    first, _, last = years.partition("..")
+    if year is None:
+        return not last
+    return (not first or int(first) <= year) and (not last or year <= int(last))
+
+
+@cache
+def _generations() -> dict[str, str]:
+    given = parse(_folder("generations.yaml").read_text("utf-8"), "generations.yaml")
+    return {word.lower(): name for name, words in given.items() for word in words}
+
+
+def generation_of(gpu: str) -> str:
+    """The generation of a device or GPU by its name; empty if it is not known."""
+    words = re.split(r"[^a-z0-9]+", gpu.lower())
+    return next((_generations()[word] for word in words if word in _generations()), "")
+
+
+@cache
+def _bands() -> dict[str, Band]:
+    given = parse(_folder("bands.yaml").read_text("utf-8"), "bands.yaml")
+    return {key: read(Band, value, f"bands.yaml: {key}") for key, value in given.items()}
+
+
+def band_of(stack: Stack, kind: str) -> dict[str, Any]:
+    """The error to expect: of the stack's own rows where it brings some, else of held-out rows of this kind, with the
+    stack known or not."""
+    own: Mapping[str, Band] = stack.bands
+    for found in (own.get(kind), own.get("all")):
+        if found is not None:
+            return found.summary()
+    known = "unknown" if stack.name in (DEFAULT, NONE) else "known"
+    bands = _bands()
+    return next(bands[key] for key in (f"{kind} {known}", f"all {known}") if key in bands).summary()

@@ -1,0 +1,136 @@
+"""Stack: what a software stack makes of a device, as factors on its times, and what its recipes do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from etude.config import figure, plain, read
+from etude.cost.ops import MATRIX, OpClass
+from etude.errors import ClusterError
+from etude.machine.system import CollectiveSettings, Device, Protocol, System
+
+ANY: Final = "any"
+"""Key of the figures that hold for every generation of GPUs that has none of its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency:
+    """Times over what the device and the network of the catalogue take."""
+
+    products: float = figure("number", "matrix products in 16 or 32 bits", 1.0)
+    fp8: float = figure("number", "matrix products in 8 bits", 1.0)
+    attention: float = figure("number", "fused attention", 1.0)
+    rest: float = figure("number", "everything else that a device computes or copies", 1.0)
+    network: float = figure("number", "collectives and messages", 1.0)
+    overlap: float = figure("number", "compute, while the rank communicates; at least 1", 1.0)
+    host: float = figure("number", "the host's time for an op", 1.0)
+
+    def times(self, other: Efficiency) -> Efficiency:
+        """Both, one after the other."""
+        return Efficiency(**{name: getattr(self, name) * getattr(other, name) for name in KNOBS})
+
+    def values(self) -> tuple[float, ...]:
+        return tuple(float(getattr(self, name)) for name in KNOBS)
+
+
+KNOBS: Final = tuple(f.name for f in fields(Efficiency))
+NEUTRAL: Final = Efficiency()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Band:
+    """How far predictions were off: half of the rows by no more than `p50`, nine of ten by no more than `p90`."""
+
+    p50: float = figure("number", "median of |predicted / measured - 1|", zero=True)
+    p90: float = figure("number", "its 90th percentile", zero=True)
+    rows: int = figure("count", "rows behind it")
+    source: str = figure("text", "which rows", "")
+
+    def summary(self) -> dict[str, Any]:
+        return {"p50": self.p50, "p90": self.p90, "from": f"{self.rows} {self.source}"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Fields of a plan that a recipe sets, where its conditions hold."""
+
+    when: Mapping[str, str] = figure("map of text", "conditions: `tp: 2+`, `gpu: gb200`, `model: gpt-oss*`", {})
+    plan: Mapping[str, Any] = figure("one", "fields of a plan", of=None)
+    why: str = figure("text", "where this comes from", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A software stack. `efficiency` has one entry for each generation of GPUs, and one for any other."""
+
+    name: str = figure("text", "what it is called")
+    doc: str = figure("text", "what it is", "")
+    names: Mapping[str, str] = figure("texts", "what tables call it: name -> years, as `..2023` or `2024..`", {})
+    family: str = figure("text", "stacks that share kernels: megatron, xla, pytorch, eager; empty: none", "")
+    user_buffers: bool = figure("flag", "pieces of tensor-parallel collectives are copies into open buffers", False)
+    efficiency: Mapping[str, Efficiency] = figure("map of one", "by generation of GPUs, or `any`", {}, of=Efficiency)
+    experts: Efficiency = figure("one", "over those, for mixtures of experts", NEUTRAL, of=Efficiency)
+    recipe: tuple[Rule, ...] = figure("list", "what it does where nothing is said; later rules win", (), of=Rule)
+    bands: Mapping[str, Band] = figure("map of one", "errors of its own rows, by kind", {}, of=Band)
+    source: str = figure("text", "where the figures come from", "")
+
+    def __post_init__(self) -> None:
+        for key, found in self.efficiency.items():
+            if found.overlap < 1.0:
+                raise ClusterError(f"efficiency: {key}: an overlap of {found.overlap} is less than 1")
+
+    def on(self, generation: str, *, experts: bool) -> Efficiency:
+        """Factors on a generation of GPUs."""
+        found = self.efficiency.get(generation) or self.efficiency.get(ANY) or NEUTRAL
+        return found.times(self.experts) if experts else found
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_dict` makes an equal stack of, ready for YAML."""
+        found = plain(replace(self, recipe=()))
+        if self.recipe:
+            rules = ({"when": dict(r.when), "plan": dict(r.plan), "why": r.why} for r in self.recipe)
+            found["recipe"] = [{k: v for k, v in rule.items() if v} for rule in rules]
+        return found
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "stack") -> Stack:
+        return read(cls, given, where)
+
+
+PRODUCTS: Final = {c.key for c in MATRIX if c not in (OpClass.ATTENTION, OpClass.ATTENTION_DECODE)}
+
+
+def tuned(system: System, by: Efficiency) -> System:
+    """The system with its times multiplied; `overlap` and `host` belong to the run, not to the machine."""
+    levels = tuple(
+        replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / by.network) for level in system.levels
+    )
+    return system.replace(device=_tuned_device(system.device, by), levels=levels)
+
+
+def _tuned_device(device: Device, by: Efficiency) -> Device:
+    ops = {}
+    for name, cost in device.ops.items():
+        if name in PRODUCTS or name == OpClass.ATTENTION.key:
+            factor = by.products if name in PRODUCTS else by.attention
+            ops[name] = replace(cost, flop_efficiency=cost.flop_efficiency / factor)
+        else:
+            ops[name] = replace(cost, traffic=cost.traffic * by.rest, flop_efficiency=cost.flop_efficiency / by.rest,
+                                row_ns=cost.row_ns * by.rest, fixed_ns=cost.fixed_ns * by.rest)  # fmt: skip
+    # Products in 8 bits run through the same class of ops: their peak takes back what `products` put on it.
+    peak = {k: v * by.products / by.fp8 if k == "fp8" else v for k, v in device.peak_flop_per_s.items()}
+    return replace(device, ops=ops, peak_flop_per_s=peak)
+
+
+COPIES: Final = CollectiveSettings(protocols={"simple": Protocol(launch_ns=1000.0)})
+
+
+def user_buffers(system: System) -> System:
+    """Pieces of a layer's collective that overlap its product are copies into buffers that the peers have open: no
+    kernel is started for each, and no pipeline filled."""
+    level, own = system.levels[0], system.collectives
+    copies = replace(COPIES, message_ns=own.message_ns, p2p_launch_ns=own.p2p_launch_ns)
+    near = replace(level, step_ns={**level.step_ns, "simple": level.latency_ns})
+    return system.replace(levels=(near, *system.levels[1:]), collectives=copies)

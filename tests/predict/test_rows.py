@@ -1,0 +1,193 @@
+"""Rows of tables: models, plans and measured figures, worked by hand; the contract of `etude predict --rows`."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from etude.cli import main
+from etude.errors import EtudeError
+from etude.generate import Plan
+from etude.generate.model import Model, open_model
+from etude.machine import open_system
+from etude.predict.measured.gpus import gpu_system
+from etude.predict.measured.row_figures import out_of_scope, step_seconds
+from etude.predict.measured.row_models import row_model
+from etude.predict.measured.rows import Case, Refused, cases_of, predict_rows, read_rows
+from etude.predict.step import predict, step_time
+
+H100 = open_system("dgx-h100")
+PLAN = Plan(gpus=16, tp=2, seq=4096, micro_batch=1, global_batch=64)
+LLAMA = open_model("llama2-7b")
+ROW = {"model": "Llama-2-7B", "gpu_type": "H100-80GB", "gpus": "8", "tp": "1", "pp": "1", "global_batch": "128",
+       "seq": "4096", "micro_batch": "1", "measured_metric": "step time", "value": "4", "unit": "s",
+       "precision": "bf16",
+       "stack": "nemo", "year": "2025"}  # fmt: skip
+
+
+def figure(metric: str, value: float, unit: str, m: Model = LLAMA, plan: Plan = PLAN) -> float:
+    return step_seconds({"measured_metric": metric, "value": str(value), "unit": unit}, m, plan, H100)
+
+
+def test_times_tokens_and_samples():
+    assert figure("step time", 2.5, "s") == 2.5
+    assert figure("iteration time", 2500, "ms") == 2.5
+    assert figure("tokens/s per GPU", 1000, "tok/s/GPU") == 64 * 4096 / 16 / 1000
+    assert figure("tokens/s", 16000, "tok/s") == 64 * 4096 / 16000
+    assert figure("samples/s", 32, "samples/s") == 2.0
+    assert figure("samples/s per GPU", 2, "samples/s") == 2.0
+    # 3,600 GPU-hours for a trillion tokens: each GPU makes 1e12 / (3600 * 3600) a second
+    assert figure("GPU-hours per 1T tokens", 3600, "GPU-hours") == pytest.approx(64 * 4096 / 16 / (1e12 / 3600 / 3600))
+
+
+def test_flops_as_the_megatron_papers_count_them():
+    m = Model(
+        name="gpt",
+        layers=36,
+        hidden=4096,
+        heads=32,
+        ffn=16384,
+        vocab=51200,
+        seq=2048,
+        norm="layer",
+        bias=True,
+        tied=True,
+    )
+    plan = Plan(gpus=128, tp=4, seq=2048, micro_batch=16, global_batch=512, recompute="full")
+    b, s, n, h, v = 512, 2048, 36, 4096, 51200
+    hardware = 96 * b * s * n * h**2 * (1 + s / (6 * h) + v / (16 * n * h))  # Narayanan et al. 2021
+    model = 72 * b * s * n * h**2 * (1 + s / (6 * h) + v / (12 * n * h))  # Korthikanti et al. 2022
+    told = "TFLOP/s per GPU (hardware FLOPs incl. recompute)"
+    assert figure(told, 142, "TFLOP/s", m, plan) == pytest.approx(hardware / 128 / 142e12, rel=1e-6)
+    assert figure("model TFLOP/s per GPU", 142, "TFLOP/s", m, plan) == pytest.approx(model / 128 / 142e12, rel=1e-6)
+    assert figure("MFU", 50, "%", m, plan) == pytest.approx(model / 128 / (0.5 * 989.4e12), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "unit"), [("time to train", 11, "min"), ("loss", 2, ""), ("step time", -1, "s")]
+)
+def test_what_is_no_step_is_refused(metric: str, value: float, unit: str):
+    with pytest.raises(EtudeError):
+        figure(metric, value, unit)
+
+
+def test_bandwidth_and_serving_are_out_of_scope():
+    assert out_of_scope({"measured_metric": "bus bandwidth at 67108864 B", "unit": "GB/s"})
+    assert out_of_scope({"measured_metric": "serving throughput", "unit": "tok/s"})
+    assert not out_of_scope({"measured_metric": "tokens/s per GPU", "unit": "tok/s/GPU"})
+
+
+def test_models_by_name_or_by_shape():
+    assert row_model({"model": "Llama-3.1-405B"}, []) == open_model("llama3-405b")
+    assert row_model({"model": "Nemotron-4-15B", "layers": "32", "hidden": "6144"}, []) == open_model("nemotron4-15b")
+    other = row_model(
+        {"model": "Llama-2-7B", "layers": "16", "hidden": "4096", "heads": "32", "ffn": "11008", "vocab": "32000"}, []
+    )
+    assert (other.layers, other.gated) == (16, True)
+    said: list[str] = []
+    guessed = row_model({"model": "GPT 175B", "params": "1.75e11"}, said)
+    assert 0.9 < 12 * guessed.layers * guessed.hidden**2 / 1.75e11 < 1.1
+    assert said
+    with pytest.raises(EtudeError, match="shape"):
+        row_model({"model": "mystery"}, [])
+
+
+def test_gpus_of_tables():
+    assert gpu_system("H100-80GB (RoCE)") == H100
+    assert gpu_system("A100-40GB").device.memory_bytes == 40_000_000_000
+    limited = gpu_system("H100-96GB(HBM2e,500W)").device
+    assert limited.memory_bytes == 96_000_000_000
+    assert limited.sustained_fraction / H100.device.sustained_fraction == pytest.approx((5 / 7) ** (1 / 3))
+    with pytest.raises(EtudeError, match="no system for the GPU"):
+        gpu_system("abacus")
+
+
+def case(**changes: str) -> Case | Refused:
+    return next(cases_of([{**ROW, **changes}]))
+
+
+def test_where_a_row_was_published_changes_nothing():
+    plain, other = case(source="a paper"), case(source="PaXML and Megatron-Bridge and torchtitan")
+    assert isinstance(plain, Case)
+    assert isinstance(other, Case)
+    assert (plain.plan, plain.stack, plain.step_s) == (other.plan, other.stack, other.step_s)
+
+
+def test_the_value_of_a_row_changes_no_rule():
+    plain, other = case(), case(value="400")
+    assert isinstance(plain, Case)
+    assert isinstance(other, Case)
+    assert plain.plan == other.plan
+
+
+def test_an_empty_or_unknown_stack_is_the_default_and_says_so():
+    for name in ("", "what is this"):
+        found = case(stack=name)
+        assert isinstance(found, Case)
+        assert found.stack.name == "default"
+        assert any("default stack" in text for text in found.assumed)
+
+
+def test_notes_say_what_is_sharded():
+    sharded = case(notes="FSDP FULL_SHARD", stack="llm-foundry")
+    assert isinstance(sharded, Case)
+    assert sharded.plan.zero == 3
+    first = case(notes="FSDP (ZeRO-1-like resharding)", stack="llm-foundry")
+    assert isinstance(first, Case)
+    assert first.plan.zero == 1
+
+
+def test_unsaid_axes_are_chosen_to_fit():
+    found = case(model="GPT-3-175B", gpus="1024", tp="", pp="", micro_batch="", global_batch="1536", seq="2048")
+    assert isinstance(found, Case)
+    assert found.plan.tp * found.plan.pp >= 16  # 175B parameters, 16 bytes each, in 80 GB
+
+
+def test_a_row_that_cannot_be_is_refused_alone():
+    records = predict_rows(
+        [{**ROW, "gpu_type": "abacus"}, {**ROW, "measured_metric": "bus bandwidth", "unit": "GB/s"}, ROW]
+    )
+    assert [r["row"] for r in records] == [1, 3]
+    assert "abacus" in records[0]["refused"]
+    assert records[1]["measured"] == {"step": 4.0}
+    assert 1 < records[1]["predicted"]["step"] < 10
+
+
+def test_many_micro_batches_are_a_straight_line():
+    """Within half a percent of the whole step, with and without a pipeline."""
+    m = LLAMA.replace(layers=8)
+    for plan in (
+        Plan(gpus=8, zero=1, micro_batch=1, global_batch=8 * 12, seq=4096),
+        Plan(gpus=8, tp=2, pp=4, micro_batch=1, global_batch=32, seq=4096),
+        Plan(gpus=8, zero=3, micro_batch=1, global_batch=8 * 7, seq=4096),
+        Plan(gpus=8, tp=2, pp=4, micro_batch=1, global_batch=16, seq=4096, schedule="interleaved:2"),
+    ):
+        whole = predict(m, plan, H100, check=False).step_time_ns / 1e9
+        assert step_time(m, plan, H100) == pytest.approx(whole, rel=0.005)
+
+
+def test_rows_as_a_script_reads_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    path = tmp_path / "rows.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(ROW))
+        writer.writeheader()
+        writer.writerows([ROW, {**ROW, "stack": ""}, {**ROW, "measured_metric": "time to train", "unit": "min"}])
+    assert main(["predict", "--rows", str(path), "--json"]) == 0
+    out = capsys.readouterr()
+    rows = json.loads(out.out)["rows"]
+    assert [sorted(r) for r in rows] == [["assumed", "measured", "predicted", "row", "stack"]] * 2 + [
+        ["refused", "row"]
+    ]
+    assert [r["row"] for r in rows] == [1, 2, 3]
+    assert "2 rows predicted, 1 refused" in out.err
+
+
+@pytest.mark.parametrize(("text", "problem"), [("", "has no rows"), ("model,unit\na,b\n", "no column `gpu_type`")])
+def test_a_file_that_is_no_table_is_refused(tmp_path: Path, text: str, problem: str):
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(EtudeError, match=problem):
+        read_rows(path)
+    with pytest.raises(EtudeError, match="cannot be read"):
+        read_rows(tmp_path / "none.csv")

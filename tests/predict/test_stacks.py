@@ -1,0 +1,121 @@
+"""Stacks: files, factors on a device, recipes, names in tables."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.cost.compute import compute_time_ns
+from etude.cost.ops import OpTable, activation, attention, matmul
+from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, open_stack, stack_for, stack_names
+from etude.cost.stacks.stack import tuned
+from etude.errors import EtudeError
+from etude.generate.model import open_model
+from etude.machine import open_system
+from etude.predict.measured.recipes import Said, completed
+
+
+def test_every_stack_of_the_catalogue_can_be_written_and_read_again():
+    assert stack_names()[0] == "default"
+    for name in stack_names():
+        stack = open_stack(name)
+        assert stack.name == name
+        assert Stack.from_dict(stack.to_dict()) == stack
+
+
+def test_an_unknown_stack_is_refused_by_name():
+    with pytest.raises(EtudeError, match="unknown stack `nemesis`"):
+        open_stack("nemesis")
+
+
+def test_a_file_with_an_unknown_key_is_refused(tmp_path: Path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\neficiency: {}\n")
+    with pytest.raises(EtudeError, match="unknown key `eficiency`"):
+        open_stack(path)
+
+
+def test_names_of_tables_and_their_years():
+    assert stack_for("PaXML").name == "maxtext"
+    assert stack_for("megatron-lm", 2021).name == "megatron-2022"
+    assert stack_for("megatron-lm", 2024).name == "megatron-core"
+    assert stack_for("Megatron LM").name == "megatron-core"
+    assert stack_for("nothing of the kind") is None
+
+
+@pytest.mark.parametrize(
+    ("gpu", "generation"),
+    [("NVIDIA H100 SXM5 80GB", "hopper"), ("H100-96GB(HBM2e,500W)", "hopper"), ("A100-40GB", "ampere"),
+     ("GB200", "blackwell"), ("MI300X", "cdna3"), ("abacus", "")],
+)  # fmt: skip
+def test_generations(gpu: str, generation: str):
+    assert generation_of(gpu) == generation
+
+
+def times(system, by: Efficiency):
+    ops = OpTable.of([matmul(8192, 8192, 8192), attention(8192, 8192, heads=32, head_size=128), activation(1 << 26)])
+    return compute_time_ns(tuned(system, by).device, ops).astype(float)
+
+
+def test_each_factor_slows_its_own_ops():
+    system = open_system("dgx-h100")
+    plain = times(system, Efficiency())
+    assert times(system, Efficiency(rest=1.5)) == pytest.approx(plain * [1, 1, 1.5], rel=1e-3)
+    products = times(system, Efficiency(products=1.5)) / plain
+    assert products == pytest.approx([1.5, 1, 1], rel=0.02)  # memory beside it costs a little
+    assert times(system, Efficiency(attention=1.5)) / plain == pytest.approx([1, 1.5, 1], rel=0.02)
+    slow = tuned(system, Efficiency(network=2))
+    assert [b.bandwidth_bytes_per_s for b in slow.levels] == [a.bandwidth_bytes_per_s / 2 for a in system.levels]
+
+
+def test_products_in_8_bits_have_their_own_factor():
+    system, ops = open_system("dgx-h100"), OpTable.of([matmul(8192, 8192, 8192, dtype="fp8")])
+    plain = compute_time_ns(system.device, ops)
+    assert (compute_time_ns(tuned(system, Efficiency(products=1.7)).device, ops) == plain).all()
+    assert compute_time_ns(tuned(system, Efficiency(fp8=1.5)).device, ops) / plain == pytest.approx([1.5], rel=0.03)
+
+
+def test_a_recipe_fills_in_and_flags_stand():
+    model, system = open_model("llama3-70b"), open_system("dgx-h100")
+    given = {"gpus": 512, "tp": 4, "pp": 4, "cp": 2, "global_batch": 1024}
+    plan, said = completed(Said(model=model, given=given, system=system), open_stack("nemo"))
+    assert (plan.zero, plan.grad_dtype, plan.tp_chunks, plan.micro_batch, plan.dp) == (1, "bf16", 4, 1, 16)
+    assert plan.schedule == "interleaved:2"  # the most up to 3 that divide 80 layers on 4 ranks
+    assert any("nemo" in text for text in said)
+    own = {**given, "zero": 0, "tp_chunks": 1, "schedule": "1f1b"}
+    plan, _ = completed(Said(model=model, given=own, system=system), open_stack("nemo"))
+    assert (plan.zero, plan.tp_chunks, plan.schedule) == (0, 1, "1f1b")
+
+
+def test_without_a_pipeline_the_micro_batch_is_the_most_that_fits():
+    model, system = open_model("llama2-7b"), open_system("dgx-h100")
+    given = {"gpus": 64, "zero": 3, "global_batch": 4096, "recompute": "full"}
+    plan, _ = completed(Said(model=model, given=given, system=system), open_stack("torchtitan"))
+    assert plan.micro_batch > 1
+    assert 64 % plan.micro_batch == 0
+
+
+def test_an_unknown_condition_of_a_recipe_is_refused():
+    stack = Stack.from_dict({"name": "odd", "recipe": [{"when": {"moon": "full"}, "plan": {"zero": 1}}]})
+    with pytest.raises(EtudeError, match="unknown condition `moon`"):
+        completed(Said(model=open_model("llama3-8b"), given={}, system=open_system("dgx-h100")), stack)
+
+
+def test_bands_are_of_the_kind_or_of_all():
+    for kind in ("dense", "experts"):
+        for name in ("default", "nemo"):
+            band = band_of(open_stack(name), kind)
+            assert 0 < band["p50"] <= band["p90"] < 1
+            assert "held out" in band["from"]
+    assert band_of(open_stack("nemo"), "dense") != band_of(open_stack("default"), "dense")
+
+
+def test_factors_of_overlap_below_1_are_refused():
+    with pytest.raises(EtudeError, match="less than 1"):
+        Stack.from_dict({"name": "odd", "efficiency": {"any": {"overlap": 0.9}}})
+
+
+def test_shipped_factors_are_of_the_size_of_kernels():
+    for name in stack_names():
+        for by in open_stack(name).efficiency.values():
+            assert np.all((np.array(by.values()) > 0.4) & (np.array(by.values()) < 4)), (name, by)
