@@ -279,6 +279,14 @@ def test_figures_that_change_nothing_are_refused(plan: dict[str, object]):
         small(**plan)
 
 
+def test_experts_split_over_copies_are_refused():
+    """With `pp-dp-cp-tp` the neighbours of a stage are copies, which have other samples."""
+    plan = Plan(gpus=4, tp=2, etp=2, seq=64, global_batch=2, lengths="5:3,64:1", order="pp-dp-cp-tp")
+    with pytest.raises(UsageError, match="split within a copy"):
+        generate(EXPERTS, plan)
+    assert etude.check(generate(EXPERTS, plan.replace(order="tp-cp-dp-pp")).job) == []
+
+
 def test_plans_that_make_no_sense():
     with pytest.raises(EtudeError, match="needs lengths"):
         Plan(batching="packed")  # type: ignore[arg-type]

@@ -99,7 +99,8 @@ def _knob(op_class: OpClass) -> str:
 
 def calibrate_run(run: Run, system: System, base: Stack, name: str) -> Calibrated:
     """A stack whose kernels take what they took in a recorded run, over what `system`'s device takes for them. What a
-    recording cannot say (8-bit products, the network, overlap) stays as `base` has it."""
+    recording cannot say (8-bit products, the network, overlap) stays as `base` has it, and so does a factor that
+    predicts ops worse which had no part in it."""
     ops, time_ns = measured_ops(run)
     formula = roofline_ns(system.device, ops)
     kept = np.isfinite(formula) & (formula > 0) & (time_ns > 0)
@@ -111,6 +112,7 @@ def calibrate_run(run: Run, system: System, base: Stack, name: str) -> Calibrate
     knobs = np.array([_knob(OpClass(number)) for number in ops.op_class.tolist()])[kept]
     ratio, weight = (time_ns[kept] / formula[kept]), time_ns[kept].astype(np.float64)
     start = np.array([getattr(own, knob) for knob in knobs])
+    before = start / ratio - 1
     factor, after = dict.fromkeys(KNOBS, 1.0), np.zeros(len(ratio))
     for knob in np.unique(knobs).tolist():
         here = np.flatnonzero(knobs == knob)
@@ -119,9 +121,10 @@ def calibrate_run(run: Run, system: System, base: Stack, name: str) -> Calibrate
             others = here[here != i]
             without = _central(ratio[others] / start[others], weight[others]) if len(others) else 1.0
             after[i] = start[i] * without / ratio[i] - 1
+        if _central(np.abs(after[here]), weight[here]) >= _central(np.abs(before[here]), weight[here]):
+            factor[knob], after[here] = 1.0, before[here]  # its ops have no factor in common
     source = f"{len(ratio)} distinct ops of a recorded run, over the stack {base.name}"
     made = _multiplied(base, Efficiency(**{k: round(v, 3) for k, v in factor.items()}), name, source)
-    before = start / ratio - 1
     return Calibrated(
         stack=made, rows=len(ratio), refused=(), before=tuple(before.tolist()), after=tuple(after.tolist())
     )
