@@ -68,7 +68,8 @@ def test_one_section_is_the_plain_job(models: dict[str, str]):
     found = made({"batch": 8, "sections": {"all": {"model": models["big"], "gpus": 8, "plan": plan}}})
     plain = generate(open_model(models["big"]), Plan.from_dict({**plan, "gpus": 8, "global_batch": 8}))
     assert diff(found.job, plain.job) is None
-    assert found.summary()["flops"] == plain.summary()["flops"]
+    for figure in ("flops", "params", "memory_peak_bytes", "comm_bytes_by_type"):
+        assert found.summary()[figure] == plain.summary()[figure]
 
 
 def sent(job: Job) -> dict[tuple[int, int], int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from etude.generate.plan import Plan
 from etude.generate.sections.spec import Deal, Section, Sections
 from etude.generate.train.job import Generated, generate
 from etude.generate.train.lengths import Dealt, with_lengths
+from etude.generate.train.memory import Memory
 
 I64 = NDArray[np.int64]
 
@@ -48,10 +48,12 @@ class Placed:
 
     def peaks(self) -> list[int]:
         """Memory of each pipeline rank at most."""
-        return [
-            m.static_bytes + ceil(int((m.activations + m.working).max(initial=0)) * max(self.fullest, 0.0))
-            for m in self.found.memory
-        ]
+        return [_with_activations(m, self.fullest).peak_bytes for m in self.found.memory]
+
+
+def _with_activations(memory: Memory, times: float) -> Memory:
+    columns = {n: np.ceil(getattr(memory, n) * times).astype(np.int64) for n in ("activations", "working")}
+    return replace(memory, **columns)
 
 
 def place(given: Sections, name: str, ranks: range) -> Placed:
