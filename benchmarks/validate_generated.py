@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 import numpy as np
 
 from etude import astra
-from etude.errors import DeadlockError, UsageError
+from etude.errors import EtudeError, UsageError
 from etude.generate.plan import Plan
 from etude.generate.train.job import generate
 from etude.machine import open_system
@@ -98,8 +98,8 @@ def main() -> int:
         if options.astra and 2 <= len(job) <= 16 and not has_memory_nodes(job):
             try:
                 as_astra(job)
-            except DeadlockError as problem:
-                if "lengths" not in plan:
+            except EtudeError as problem:
+                if "lengths" not in plan and plan["moe_skew"] == 1.0:  # ranks do the same in the same time
                     print(f"seed {seed - 1}: {problem}")
                     return 1
                 hung += 1
@@ -112,8 +112,8 @@ def main() -> int:
     print(f"{made} jobs ({nodes:,} nodes) sound and run, {sum(refused.values())} plans refused, "
           f"{time.process_time() - start:.0f} CPU s")  # fmt: skip
     if options.astra:
-        print(f"{ran} of them ran as ASTRA-sim, with and without congestion; {hung} of these hang there: "
-              "ranks whose samples differ begin the collectives of a group in different orders")  # fmt: skip
+        print(f"{ran} of them ran as ASTRA-sim, with and without congestion; {hung} of these hang or abort: "
+              "ranks whose samples or experts differ begin collectives in different orders, or send too little")  # fmt: skip
     print("models:", ", ".join(f"{k} {v}" for k, v in families.most_common()))
     print("schedules:", ", ".join(f"{k} {v}" for k, v in schedules.most_common()))
     print(f"batching: {', '.join(f'{k} {v}' for k, v in batching.most_common())}; {several} of several steps")

@@ -170,6 +170,14 @@ def test_experts_that_fit_no_group_are_refused():
         made(MIXTURE, gpus=24, ep=6, zero=3, dp_shard=4)
 
 
+def test_samples_of_different_length_need_experts_split_within_a_copy():
+    """Ranks 0 and 1 are of one copy if tensor-parallel ranks are neighbours, and of two if copies are."""
+    plan = {"gpus": 4, "tp": 2, "etp": 2, "lengths": "8:1,32:1"}
+    assert made(MIXTURE, **plan).plan.etp == 2
+    with pytest.raises(UsageError, match="split within a copy"):
+        made(MIXTURE, order="dp-tp-cp-pp", **plan)
+
+
 # -- further tokens --------------------------------------------------------------------------------------------------
 
 

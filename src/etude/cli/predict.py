@@ -19,7 +19,7 @@ EXAMPLE = """How long a training step takes, or serving: generate and simulate i
 
 [bold]Example[/bold]
 
-  etude predict llama3-8b --gpus 64 --zero 3 --micro-batch 2 --system dgx-h100
+  etude predict llama3-8b --gpus 64 --zero 3 --system dgx-h100
   etude predict llama3-70b --gpus 512 --tp 4 --pp 4 --global-batch 1024 --stack nemo --system dgx-h100
   etude predict --rows measured.csv
   etude predict --sections distill.yaml --gpus 64 --system dgx-h100

@@ -259,7 +259,7 @@ class Plan:
         if not self.lengths and self.batching != Batching.FIXED:
             raise ClusterError(f"batching `{self.batching}` needs lengths", hint="--lengths 512:0.5,4096:0.5")
         self._check_batching()
-        if self.lengths and self.etp > self.tp:
+        if self.lengths and self.etp > 1 and (self.tp % self.etp or not self.order.startswith("tp")):
             raise ClusterError("samples of different length need experts that are split within a copy", hint="--etp 1")
         for name in ("grad_dtype", "state_dtype", "loss_dtype"):
             if getattr(self, name) not in ("fp32", "bf16", "fp16"):

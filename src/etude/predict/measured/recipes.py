@@ -21,8 +21,6 @@ AXES: Final = ("tp", "pp", "cp", "ep")
 CHUNKS: Final = "chunks"
 """Of a recipe, beside the fields of a plan: `3` is the most chunks of a pipeline rank where none are said, `layer` one
 chunk for a layer and none in the first and the last."""
-SPARE: Final = 1.05
-"""Memory that a plan may be estimated to need, over what there is: an estimate, and whoever published ran it."""
 LEAST: Final = ("none", "selective", "full")
 """Recomputation, the least first."""
 
@@ -37,6 +35,8 @@ class Said:
     gpu: str = ""
     """Its name in a table; empty: that of the system's device."""
     year: int = 0
+    spare: float = 1.0
+    """Memory that a plan may be estimated to need, over what there is."""
     open_axes: bool = False
     """Nothing is said of tensor and pipeline parallelism, and they may be other than 1."""
 
@@ -151,7 +151,7 @@ def _recompute(run: Said, plan: Mapping[str, Any], said: list[str]) -> str:
 def _fits(run: Said, plan: Mapping[str, Any]) -> bool:
     limit = run.system.device.memory_bytes
     try:
-        return not limit or peak_bytes(run.model, Plan.from_dict(plan)) <= SPARE * limit
+        return not limit or peak_bytes(run.model, Plan.from_dict(plan)) <= run.spare * limit
     except EtudeError:
         return False
 

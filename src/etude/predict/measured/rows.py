@@ -33,6 +33,8 @@ NEEDED: Final = ("model", "gpu_type", "value", "unit")
 COUNTS: Final = ("gpus", "tp", "pp", "cp", "ep", "micro_batch", "global_batch", "seq")
 YEARS: Final = {"volta": 2020, "ampere": 2022, "hopper": 2024}
 """Of a row that does not say its year: by its GPU; 2025 for any other."""
+SPARE: Final = 1.05
+"""Memory that a row may be estimated to need, over what there is: an estimate, and whoever published it ran it."""
 BATCH: Final = 8
 """Micro-batches for each pipeline rank of a row that does not say its batch."""
 PRECISIONS: Final = (("fp8", "fp8"), ("float8", "fp8"), ("mxfp8", "fp8"), ("fp16", "fp16"), ("half", "fp16"),
@@ -99,7 +101,7 @@ def case_of(row: Row, number: int, stack: Stack | None = None) -> Case:
     year = int(float(row.get("year") or 0)) or YEARS.get(generation_of(row["gpu_type"]), 2025)
     stack = stack or row_stack(row, year, said)
     given = _given(row, model, said)
-    run = Said(model=model, given=given, system=system, gpu=row["gpu_type"], year=year,
+    run = Said(model=model, given=given, system=system, gpu=row["gpu_type"], year=year, spare=SPARE,
               open_axes=not {"tp", "pp"} & set(given))  # fmt: skip
     plan, assumed = completed(run, stack)
     return Case(row=number, model=model, plan=plan, system=system, stack=stack,
