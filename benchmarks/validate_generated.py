@@ -113,7 +113,7 @@ def main() -> int:
           f"{time.process_time() - start:.0f} CPU s")  # fmt: skip
     if options.astra:
         print(f"{ran} of them ran as ASTRA-sim, with and without congestion; {hung} of these hang or abort: "
-              "ranks whose samples or experts differ begin collectives in different orders, or send too little")  # fmt: skip
+              "ranks whose samples or experts differ begin collectives in other orders or send too little")  # fmt: skip
     print("models:", ", ".join(f"{k} {v}" for k, v in families.most_common()))
     print("schedules:", ", ".join(f"{k} {v}" for k, v in schedules.most_common()))
     print(f"batching: {', '.join(f'{k} {v}' for k, v in batching.most_common())}; {several} of several steps")

@@ -90,6 +90,13 @@ def test_bounds(p: int, m: int, steps: int, data: st.DataObject):
     assert max(versions) <= -(-(2 * d - 1) // window)
 
 
+def test_updates_come_in_turn():
+    """Windows of one micro-batch may be complete out of turn: the second direction is done before the first."""
+    for d in (2, 3, 4):
+        for order in words(schedule(f"async:{d},window=1", ranks=4, micro_batches=5, steps=2)):
+            assert [number for letter, _, number in order if letter == "U"] == list(range(10))
+
+
 def test_how_full_ranks_are():
     """One direction keeps two of p ranks busy, p/2 directions all but one in p + 1, p directions all."""
     for p in (4, 8, 16):

@@ -100,6 +100,7 @@ class _Walk:
         """All micro-batches before this one are finished."""
         self._owed = [[0] * ranks for _ in range(-(-count // options.per_update))]
         """Backwards that each window still lacks in each stage."""
+        self._updates = 0
         for g in range(count):
             for stage in range(ranks):
                 self._owed[g // options.per_update][stage] += 1
@@ -175,13 +176,14 @@ class _Walk:
         return found
 
     def _exchange(self, reduced: list[tuple[int, int]]) -> None:
-        """Gradients of a stage are summed over its ranks once all are there; with those of the first stage the window
-        is complete. All ranks do this in one order, or they would wait for one another."""
+        """Gradients of a stage are summed over its ranks once all are there; a window that is complete, and those
+        before it, is an update. All ranks do this in one order, or they would wait for one another."""
         if self.options.flush:
             return
         for window, stage in reduced:
             for k in range(self.options.directions):
                 self.orders[(self.first(k) + stage) % self.ranks].append((R, stage, window, False))
-            if stage == 0:
-                for order in self.orders:
-                    order.append((U, 0, window, False))
+        while self._updates < len(self._owed) and not any(self._owed[self._updates]):
+            for order in self.orders:
+                order.append((U, 0, self._updates, False))
+            self._updates += 1

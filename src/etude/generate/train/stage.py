@@ -331,7 +331,7 @@ class Walk:
         last = min((window + 1) * schedule.window, schedule.micro_batches)
         self.program.begin((last - 1) // self.plan.micro_batches)
         if action == Action.REDUCE:
-            self.reduced += self._sum_copies(stage, self.graded.pop((stage, window), []))
+            self.reduced += self._sum_copies(stage, self.graded.pop((stage, window), self.tips))
             return
         self._finish(last=last == schedule.micro_batches)
         self.reduced = []
