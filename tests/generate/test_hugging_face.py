@@ -73,6 +73,10 @@ def test_a_tower_with_more_than_is_built_is_refused_by_its_key():
         from_config(
             {"model_type": "gemma3", "text_config": LLAMA | {"model_type": "gemma3_text"}, "vision_config": tower}
         )
+    sizes = {"hidden_size": 8, "image_size": 28, "patch_size": 14, "projector_input_dim": 4, "projector_output_dim": 4}
+    with pytest.raises(UsageError, match="`intermediate_size` 30"):
+        llama4 = json.loads(json.dumps(CONFIGS["llama4_text, 1"][1]))
+        from_config({"model_type": "llama4", "text_config": llama4, "vision_config": sizes | {"intermediate_size": 30}})
     with pytest.raises(UsageError, match="`hybrid_override_pattern`"):
         from_config({"model_type": "nemotron_h", "hybrid_override_pattern": "MX", "hidden_size": 8})
 

@@ -166,6 +166,8 @@ def llama4_vision(v: Config, text: Given) -> Given:
     hidden, side = v["hidden_size"], v["image_size"] // v["patch_size"]
     tokens, ratio = side * side + 1, round(1 / v.get("pixel_shuffle_ratio", 0.5))
     v.only("projector_output_dim", v["projector_input_dim"])
+    v.only("vision_output_dim", v["projector_output_dim"])
+    v.only("intermediate_size", hidden * ratio**2)
     end: Parts = [
         {"part": "norm"},
         {"part": "tokens", "count": side * side},
