@@ -10,6 +10,7 @@ from etude.cost.stacks.stack import NEUTRAL, tuned, user_buffers
 from etude.errors import UsageError
 from etude.generate import Generated, Plan, generate
 from etude.generate.model import Model
+from etude.generate.schedules import steady_from
 from etude.machine.system import System
 from etude.simulate import Overlap, RemoteMemory, Simulated, simulate
 from etude.units import format_bytes
@@ -173,10 +174,15 @@ def step_times(
     """Seconds of a step under each of these efficiencies. The plan is that of `stack` already.
 
     Of many micro-batches two shorter steps are simulated, with one and two for each pipeline rank (two and four without
-    a pipeline), and a straight line goes on from there: each more takes as long as the last.
+    a pipeline, or as many as the schedule needs), and a straight line goes on from there: each more takes as long as
+    the last.
     """
-    machine, counts, few = machine_for(plan, system, stack), [plan.micro_batches], max(plan.pp, 2)
-    if not plan.lengths and plan.steps == 1 and plan.micro_batches > MANY * few:
+    machine, counts, few = (
+        machine_for(plan, system, stack),
+        [plan.micro_batches],
+        steady_from(plan.schedule, ranks=plan.pp),
+    )
+    if few and not plan.lengths and plan.steps == 1 and plan.micro_batches > MANY * few:
         counts = [few, 2 * few]
     found = []
     for count in counts:

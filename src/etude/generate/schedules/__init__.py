@@ -6,6 +6,7 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.generate.schedules.by_name import schedule as schedule
+    from etude.generate.schedules.by_name import steady_from as steady_from
     from etude.generate.schedules.pipeline import PipelineSchedule as PipelineSchedule
     from etude.generate.schedules.pipeline import in_flight as in_flight
     from etude.generate.schedules.pipeline import times as times

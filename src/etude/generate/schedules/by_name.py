@@ -100,6 +100,8 @@ class Known:
     chunks: int
     """Stages that a rank holds; 0 where the name says it, `NAME:CHUNKS`."""
     doc: str
+    steady: int = 1
+    """Micro-batches for each rank from which on each more takes as long as the last; 0 where none says."""
 
 
 KNOWN: dict[str, Known] = {
@@ -112,9 +114,9 @@ KNOWN: dict[str, Known] = {
     "zbv": Known(zbv, 2, "no bubble, the memory of 1F1B"),
     "vhalf": Known(v_half, 2, "half the bubble, half the memory"),
     "vmin": Known(v_min, 2, "two thirds of the bubble, a third of the memory"),
-    "dualpipe": Known(dualpipe, 2, "both directions at once, parameters held twice"),
-    "dualpipev": Known(dualpipev, 2, "DualPipe folded into a V"),
-    "async": Known(asynchronous, 0, "several directions, updates without a flush"),
+    "dualpipe": Known(dualpipe, 2, "both directions at once, parameters held twice", 2),
+    "dualpipev": Known(dualpipev, 2, "DualPipe folded into a V", 2),
+    "async": Known(asynchronous, 0, "several directions, updates without a flush", 0),
 }
 ALIASES = {
     "interleaved1f1b": "interleaved",
@@ -153,6 +155,15 @@ def parse(text: str) -> tuple[str, int]:
     if colon and not chunks:
         raise UsageError(f"`{text}`: `{number}` is no number of chunks", hint=f"for example {name}:2")
     return name, chunks or 2
+
+
+def steady_from(text: str, *, ranks: int) -> int:
+    """The fewest micro-batches of a schedule from which on each more takes as long as the last; 0 where that cannot be
+    said: of files, and of schedules that do not end with their step."""
+    plain = text.lower().replace("-", "").replace("_", "")
+    if plain.endswith(".csv") or plain.startswith("roundrobin"):
+        return 0
+    return KNOWN[parse(text)[0]].steady * max(ranks, 2)
 
 
 def schedule(text: str, *, ranks: int, micro_batches: int, steps: int = 1) -> PipelineSchedule:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from etude.config import plain
 from etude.cost.stacks import Efficiency
 from etude.cost.stacks.stack import KNOBS
+from etude.generate.schedules import steady_from
 from etude.predict.measured.rows import Case
 from etude.predict.step import step_times
 
@@ -54,7 +55,8 @@ def outcome_of(case: Case) -> Outcome:
     idle |= {"network", "overlap"} if plan.gpus == 1 else set()
     tried = [k for k in KNOBS if k not in idle]
     base = step_times(case.model, plan, case.system, [CENTRE], case.stack)[0]
-    few = plan.replace(global_batch=plan.dp * plan.micro_batch * min(plan.micro_batches, plan.pp))
+    least = steady_from(plan.schedule, ranks=plan.pp) if plan.pp > 1 else 1
+    few = plan.replace(global_batch=plan.dp * plan.micro_batch * min(plan.micro_batches, least or plan.micro_batches))
     short, *times = step_times(case.model, few, case.system, [CENTRE, *map(_moved, tried)], case.stack)
     found = {k: (t / short - 1) * base / (STEP * getattr(CENTRE, k)) for k, t in zip(tried, times, strict=True)}
     return Outcome(base, tuple(found.get(k, 0.0) for k in KNOBS))
