@@ -309,7 +309,6 @@ def _rows(trace: Trace) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
 def with_lengths(job: Job, plan: Plan, dealt: Dealt) -> Job:
     """The job with each rank's own figures. Ranks of one stage and one data-parallel rank share them."""
     grid = Grid.of(plan)
-    _check_experts(grid)
     tokens = dealt.tokens / (plan.micro_batch * plan.seq)
     pairs = dealt.pairs / (plan.micro_batch * _pairs(plan.seq))
     made: dict[tuple[int, int, int], dict[str, I64]] = {}
@@ -323,17 +322,6 @@ def with_lengths(job: Job, plan: Plan, dealt: Dealt) -> Job:
             made[key] = _scaled(trace.replace(**before) if before else trace, tokens[copy], pairs[copy], dealt.per_step)
         values[rank] = made[key]
     return job.replace(values=values)
-
-
-def _check_experts(grid: Grid) -> None:
-    """Ranks that split an expert gather one another's tokens, as many of each: they must have the same samples."""
-    group, _ = grid.along("etp")
-    copy = np.full(int(group.max()) + 1, -1, np.int64)
-    copy[group] = grid.at["dp"]
-    if (copy[group] != grid.at["dp"]).any():
-        raise UsageError(
-            "samples of different length need experts that are split within a copy", hint="--etp 1, or another --order"
-        )
 
 
 def _scaled(trace: Trace, tokens: F64, pairs: F64, per_step: int) -> dict[str, I64]:
