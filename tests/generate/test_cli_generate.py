@@ -198,3 +198,10 @@ def test_memory_over_time(tiny: str, tmp_path: Path, capsys):
     assert max(int(r["total"]) for r in rows) <= found["memory_peak_bytes"]
     assert main(["generate", tiny, "--no-write", "--memory-out", str(tmp_path / "memory.txt")]) == 2
     assert "memory.txt: a table is not written as `.txt`" in capsys.readouterr().err
+
+
+def test_sections_take_no_stack(capsys: pytest.CaptureFixture[str]):
+    """A stack speaks of one model's steps: it is not dropped silently."""
+    file = str(Path(__file__).parents[2] / "examples" / "sections" / "distill.yaml")
+    assert main(["predict", "--sections", file, "--gpus", "64", "--system", "dgx-h100", "--stack", "nemo"]) == 2
+    assert "--stack is of one model's steps" in capsys.readouterr().err

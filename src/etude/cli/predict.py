@@ -56,6 +56,8 @@ def predict(
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if sections is not None:
+        if stack not in ("", "none"):
+            raise UsageError("--stack is of one model's steps", hint="leave it away with --sections")
         predicted_sections(
             *opened(sections, mix, flags, [model, hf, plan, serve]), system, check=memory_check, json=json
         )

@@ -93,7 +93,8 @@ def feasible(model: Model, gpus: int, system: System, base: dict[str, Any]) -> l
 
 def promise(model: Model, plan: Plan) -> float:
     """A rough step time, to simulate the likely best first: the bubble, work done twice, tensor-parallel traffic."""
-    chunks = int(plan.schedule.partition(":")[2] or 1)
+    number = plan.schedule.partition(":")[2]
+    chunks = int(number) if number.isdecimal() else 1  # other options make no chunks
     bubble = (plan.pp - 1) / (plan.micro_batches * chunks)
     again = 0.33 if plan.recomputes_layers else 0.02 if plan.twice else 0.0
     small = 0.05 / plan.micro_batch
