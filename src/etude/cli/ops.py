@@ -92,10 +92,11 @@ def measure(
     """Measure what a database lacks for a set of models, with PyTorch on this machine, most valuable first
 
     etude ops measure llama3-8b qwen3-8b --tp 1,2 --device h200 --db h200.ops --budget 5m
-    etude ops measure llama3-8b --device h200 --plan-only plan.json    # elsewhere: python plan_worker.py plan.json -o points.csv
-    etude ops add points.csv --db h200.ops
+    etude ops measure llama3-8b --device h200 --plan-only plan.json
 
-    Ctrl-C keeps what is done, and the next call goes on. The worker needs Python and PyTorch alone.
+    Ctrl-C keeps what is done, and the next call goes on. With --plan-only nothing is measured here: copy plan.json and
+    plan_worker.py to the machine with the device, run `python plan_worker.py plan.json -o points.csv` there (it needs
+    PyTorch alone), and `etude ops add points.csv` here.
     """
     from etude.units import parse_time
 
@@ -165,7 +166,7 @@ def add(
 
     etude ops add points.csv --db h200.ops
     """
-    from etude.cost.opdb import add_rows, read_ops, read_points
+    from etude.cost.opdb import read_ops, read_points
 
     tables = [(path, read_points(path) if path.suffix == ".csv" else read_ops(path).table) for path in points]
     _put(db, tables, json)

@@ -69,7 +69,7 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
 
 
 def predicted(asked: Asked, *, check: bool, json: bool, **options: Any) -> dict[str, Any]:
-    """Generated and simulated: everything, or what a reader wants to see first. `options` are those of the simulation."""
+    """Generated and simulated, with these options: everything, or what a reader wants to see first."""
     from etude.machine import open_system
     from etude.predict import predict_serving
     from etude.units import format_bytes, format_time

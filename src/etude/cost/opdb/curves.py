@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.compute import roofline_ns
-from etude.cost.opdb.schema import DIMS, FIXED, OPS, Shapes, distinct, packed, works_of
+from etude.cost.opdb.schema import ATTENTION, ATTENTION_BACKWARD, DIMS, FIXED, OPS, Shapes, distinct, packed, works_of
 from etude.machine.system import Device
 
 I64 = NDArray[np.int64]
@@ -29,6 +29,8 @@ REACH: Final = 1.0
 """Distance in logarithms of fixed dimensions at which the roofline counts as much as a key."""
 
 
+KINDS: Final = tuple(FIXED.index(name) for name in ("inputs", "element_bytes"))
+"""Dimensions that are no sizes."""
 SIXTEEN_BITS: Final = {"bf16": ("fp16",), "fp16": ("bf16",)}
 
 
@@ -87,10 +89,13 @@ def _along(at: F64, value: F64, where: F64) -> tuple[F64, NDArray[np.bool_]]:
     return found, inside
 
 
-def coordinates(dims: I64, names: tuple[str, ...]) -> F64:
-    """Logarithms of these dimensions."""
-    columns = [DIMS.index(name) for name in names]
-    return np.log1p(dims[:, columns].astype(np.float64))
+def coordinates(op: str, dims: I64) -> F64:
+    """Logarithms of the free dimensions of an op. Keys of attention count from its queries on, with which they grow."""
+    column = {name: dims[:, DIMS.index(name)].astype(np.float64) for name in OPS[op].free}
+    if op in (ATTENTION, ATTENTION_BACKWARD):
+        column["keys"] = column["keys"] - column["tokens"]
+    found = [np.sign(x) * np.log1p(np.abs(x)) for x in column.values()]
+    return np.stack(found, axis=1) if found else np.zeros((len(dims), 0))
 
 
 class Curves:
@@ -121,7 +126,7 @@ class Curves:
 
     def _of_key(self, key: Key, dims: I64, known: NDArray[np.bool_]) -> tuple[F64, NDArray[np.uint8]]:
         op, _, fixed = key
-        where = coordinates(dims, OPS[op].free)
+        where = coordinates(op, dims)
         for name, dtype in _alike(key):
             if (name, dtype, fixed) in self._rows:
                 curve = self._curve((name, dtype, fixed))
@@ -139,7 +144,7 @@ class Curves:
     def _curve(self, key: Key) -> Curve:
         if key not in self._curves:
             rows = self._rows[key]
-            at = coordinates(self._points.dims[rows], OPS[key[0]].free)
+            at = coordinates(key[0], self._points.dims[rows])
             self._curves[key] = Curve(at, self._log_ratio[rows])
         return self._curves[key]
 
@@ -149,7 +154,10 @@ class Curves:
         op_and_type = next((pair for pair in _alike(key) if pair in self._by_op), None)
         if op_and_type is None:
             return None
-        others = self._by_op[op_and_type]
+        # As many inputs, and as wide: what differs there is another kernel.
+        others = [dims for dims in self._by_op[op_and_type] if all(dims[i] == key[2][i] for i in KINDS)]
+        if not others:
+            return None
         apart = np.log1p(np.array(others, np.float64)) - np.log1p(np.array(key[2], np.float64))
         distance = np.sqrt((apart**2).sum(axis=1))
         nearest = np.argsort(distance, kind="stable")[:NEAREST]

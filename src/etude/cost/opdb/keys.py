@@ -56,8 +56,8 @@ def _attention(backward: bool) -> Rule:
 
 
 def _served(ins: list[list[int]], outs: list[list[int]], phase: str) -> Found:
-    """A pass of serving. What a prompt and tokens out share in a mixed pass is not in its shapes, nor how long prompts of
-    different lengths are: such a pass is no op of the database."""
+    """A pass of serving. What a prompt and tokens out share in a mixed pass is not in its shapes, nor how long prompts
+    of different lengths are: such a pass is no op of the database."""
     (queries, heads, size), (held, kv_heads, _), (_, _, out) = ins
     dims = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
     if size != out or phase not in (DECODE, "prefill"):

@@ -1,9 +1,9 @@
 """Operators that other tools measured, as rows of the database: profile folders of serving simulators, Vidur's table.
 
-A profile folder has `meta.yaml` and, for each number of tensor-parallel ranks, `tp1/dense.csv` (layer, tokens, time_us),
-`attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), `per_sequence.csv` (layer, sequences, time_us)
-and for experts `moe.csv` (tokens, activated_experts, time_us). What its layers do follows from the shape of the model
-that it names.
+A profile folder has `meta.yaml` and, for each number of tensor-parallel ranks, `tp1/dense.csv` (layer, tokens,
+time_us), `attention.csv` (prefill_chunk, kv_prefill, n_decode, kv_decode, time_us), `per_sequence.csv` (layer,
+sequences, time_us) and for experts `moe.csv` (tokens, activated_experts, time_us). What its layers do follows from the
+shape of the model that it names.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _columns(path: Path, names: tuple[str, ...], time: str = "time_us") -> dict[
         raise FormatError(f"no `{path.name}` is in it", path=path.parent)
     types = {name: pa.string() if name in TEXTS else pa.int64() for name in names} | {time: pa.float64()}
     try:
-        table = pc.read_csv(path, convert_options=pc.ConvertOptions(column_types=types))
+        table = pc.read_csv(path, convert_options=pc.ConvertOptions(column_types=types, null_values=[""]))
     except (pa.ArrowInvalid, OSError) as problem:
         raise FormatError(f"cannot be read: {str(problem).splitlines()[0]}", path=path) from None
     for name in (*names, time):

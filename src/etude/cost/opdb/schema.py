@@ -22,7 +22,7 @@ F64 = NDArray[np.float64]
 FIXED: Final = ("n", "k", "heads", "kv_heads", "head_size", "experts", "inputs", "element_bytes")
 FREE: Final = ("tokens", "keys", "batch", "batch_keys", "elements")
 DIMS: Final = (*FIXED, *FREE)
-SERVE: Final = "attention_serve"
+ATTENTION, ATTENTION_BACKWARD, SERVE = "attention", "attention_backward", "attention_serve"
 NAMES: Final = ("device", "backend", "op", "dtype")
 COLUMNS: Final = (*NAMES, *DIMS, "time_us", "repeat", "source")
 """Of a database and of a file of points, in this order. Times are in microseconds."""
@@ -55,9 +55,9 @@ OPS: Final[dict[str, OpKind]] = {
     "grouped": OpKind(("experts", "n", "k"), ("tokens",), (), "a product for each expert, of `tokens` rows each"),
     "grouped_input": OpKind(("experts", "n", "k"), ("tokens",), ("grouped",), "gradient of its input"),
     "grouped_weight": OpKind(("experts", "n", "k"), ("tokens",), (), "gradient of its weights"),
-    "attention": OpKind(_HEADS, ("batch", "tokens", "keys"), (), "causal, of `batch` sequences of `tokens` queries"),
-    "attention_backward": OpKind(_HEADS, ("batch", "tokens", "keys"), (), "its backward pass"),
-    "attention_serve": OpKind(
+    ATTENTION: OpKind(_HEADS, ("batch", "tokens", "keys"), (), "causal, of `batch` sequences of `tokens` queries"),
+    ATTENTION_BACKWARD: OpKind(_HEADS, ("batch", "tokens", "keys"), (), "its backward pass"),
+    SERVE: OpKind(
         _HEADS,
         ("batch", "batch_keys", "tokens", "keys"),
         (),
