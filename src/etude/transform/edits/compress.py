@@ -78,7 +78,7 @@ class Calls(NamedTuple):
     chunks: I64
 
     def take(self, which: Bool) -> Calls:
-        return Calls(*(column[which] for column in self))
+        return Calls(*(column[which] for column in self))  # type: ignore[arg-type]
 
 
 def _coded(here: Here, rows: I64) -> Bool:
@@ -230,8 +230,8 @@ EDIT = Definition(
             doc="around the call, or inside its steps; auto: inside reductions",
         ),
         "chunk": Parameter(read=size, default="0", doc="raw bytes of a chunk inside a call; 0: all in one"),
-        "when": Parameter(read=choice("always", "pays"), default="always", doc="pays: only calls that get faster alone"),
-        "link": Parameter(read=rate, default="50GB/s", doc="bytes per second by which calls are judged without a system"),
+        "when": Parameter(read=choice("always", "pays"), default="always", doc="pays: only calls that it makes faster"),
+        "link": Parameter(read=rate, default="50GB/s", doc="bandwidth by which calls are judged without a system"),
     },
     selects="communication",
     rewrite=rewrite,

@@ -101,7 +101,7 @@ class Definition:
     rewrite: Callable[..., None] | None = None
     """(Here, parameters): rewrites one program."""
     whole: Callable[..., tuple[Job, int, list[str]]] | None = None
-    """(Job, Selector, parameters) -> the job, how many ranks it has more, notes: of edits that are not of one program."""
+    """(Job, Selector, parameters) -> (job, nodes, notes): of edits that are not of one program."""
     timed: bool = False
     """It asks what communication takes on the system."""
 

@@ -41,7 +41,7 @@ EDIT = Definition(
             default="nothing",
             doc="only what moves bytes right before or behind this collective: all_to_all",
         )
-    },  # fmt: skip
+    },
     selects="compute",
     rewrite=rewrite,
 )

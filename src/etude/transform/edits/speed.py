@@ -19,7 +19,7 @@ def rewrite(here: Here, by: float) -> None:
         raise UsageError(
             f"{int(unknown.sum()):,} selected nodes have no time that could change (node {node})",
             where="edit `speed`",
-            hint="--times-on dgx-h100 gives compute the times of a system first; `dtype`, `compress` and `split` need none",
+            hint="--times-on dgx-h100 gives compute the times of a system first",
         )
     here.made.set("duration_ns", rows, np.rint(trace.duration_ns[rows] / by).astype(np.int64))
 

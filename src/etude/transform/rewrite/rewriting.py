@@ -246,11 +246,11 @@ class Rewriting:
         if self._joined.any():
             data, ctrl = bypassed(data, ctrl, self._joined)
         if self._entry or self._exit:
-            rows = self.rows
-            entry = either(ends(rows, self._entry), ends(rows, self._order_entry))
-            exit_ = either(ends(rows, self._exit), ends(rows, self._order_exit))
+            n = self.rows
+            entry = either(ends(n, self._entry), ends(n, self._order_entry))
+            exit_ = either(ends(n, self._exit), ends(n, self._order_exit))
             data = redirected(data, entry, exit_, np.zeros(len(data.owner), np.int64))
-            ctrl = redirected(ctrl, entry, exit_, np.where(self._keeps_order(ctrl), rows, 0))
+            ctrl = redirected(ctrl, entry, exit_, np.where(self._keeps_order(ctrl), n, 0))
         found: dict[str, NDArray[Any]] = {}
         for name, edges, is_data in (("data", data, True), ("ctrl", ctrl, False)):
             whole = joined(edges, *(more for kind, more in self._edges if kind == is_data))
