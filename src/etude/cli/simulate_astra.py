@@ -104,7 +104,7 @@ def _groups_beside(path: Path) -> Path | None:
 
 
 def _job(path: Path, npus: int) -> "Job":
-    from etude.transform import for_astra, order_problem
+    from etude.transform.dialects import for_astra, order_problem
 
     job = open_job(path)
     if path.is_file():
