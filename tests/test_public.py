@@ -24,6 +24,7 @@ PUBLIC = [
     "open_system",
     "query",
     "simulate",
+    "study",
     "summary",
 ]
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from etude.simulate import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
+    from etude.study import study as study
 
 __version__ = "0.1.0.dev0"
 
@@ -50,6 +51,7 @@ __all__ = [
     "open_system",
     "query",
     "simulate",
+    "study",
     "summary",
 ]
 
