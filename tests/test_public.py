@@ -25,6 +25,7 @@ PUBLIC = [
     "open_system",
     "query",
     "simulate",
+    "study",
     "summary",
 ]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
     from etude.transform.edits import edit as edit
+    from etude.study import study as study
 
 __version__ = "0.1.0.dev0"
 
@@ -52,6 +53,7 @@ __all__ = [
     "open_system",
     "query",
     "simulate",
+    "study",
     "summary",
 ]
 

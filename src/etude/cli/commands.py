@@ -45,6 +45,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
     "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
+    "study": (
+        RUN,
+        "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery",
+    ),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
     "stacks": (RUN, "The catalogue of software stacks: list, show one"),
     "calibrate": (RUN, "A software stack of your own, from measured steps or a recorded run"),
