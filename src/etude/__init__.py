@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from etude.simulate import simulate as simulate
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
-    from etude.transform.edits import edit as edit
     from etude.study import study as study
+    from etude.transform.edits import edit as edit
 
 __version__ = "0.1.0.dev0"
 
