@@ -132,8 +132,9 @@ def steps(points: Path, shared: Path) -> None:
                             check=False)  # fmt: skip
             error.append(found.step_time_ns / 1e9 / case.step_s - 1)
             by_host.append(found.step_time_ns > 1.05 * ahead.step_time_ns)
-            print(f"  {path.stem:18} {case.model.name:12} batch {case.plan.micro_batch:2} x {case.plan.seq:5}   "
-                  f"measured {case.step_s * 1e3:7.2f} ms   {error[-1]:+6.1%}{'   host' if by_host[-1] else ''}")  # fmt: skip
+            about = f"  {path.stem:18} {case.model.name:12} batch {case.plan.micro_batch:2} x {case.plan.seq:5}"
+            host = "   host" if by_host[-1] else ""
+            print(f"{about}   measured {case.step_s * 1e3:7.2f} ms   {error[-1]:+6.1%}{host}")
         print(line(f"{path.name}", np.array(error)))
         print(line("  ... the device is the limit", np.array(error)[~np.array(by_host)]))
 

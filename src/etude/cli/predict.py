@@ -61,11 +61,8 @@ def predict(
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if sections is not None:
-        if stack not in ("", "none"):
-            raise UsageError("--stack is of one model's steps", hint="leave it away with --sections")
-        predicted_sections(
-            *opened(sections, mix, flags, [model, hf, plan, serve]), system, check=memory_check, json=json
-        )
+        given, gpus = opened(sections, mix, flags, [model, hf, plan, serve])
+        predicted_sections(given, gpus, system, stack, check=memory_check, json=json)
         return 0
     refuse_mix(mix)
     if not model and hf is None:
@@ -102,8 +99,8 @@ def _step(
 
     network, machine, software = model_of(model, hf), open_system(system), open_stack(stack or "default")
     if stack in ("", "none"):
-        return run(network, plan_of(flags, plan), machine, stack=software, check=check, **options)
-    wanted, assumed = completed(Said(model=network, given=given_of(flags, plan), system=machine), software)
+        return run(network, plan_of(flags, plan, model), machine, stack=software, check=check, **options)
+    wanted, assumed = completed(Said(model=network, given=given_of(flags, plan, model), system=machine), software)
     found = run(network, wanted, machine, stack=software, check=check, **options)
     return replace(found, assumed=tuple(assumed))
 

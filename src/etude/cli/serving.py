@@ -55,7 +55,7 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     device = open_system(asked.system).device if asked.system else None
     found = serve(
         model_of(asked.model, asked.hf),
-        plan_of(flags, asked.plan),
+        plan_of(flags, asked.plan, asked.model),
         options,
         requests=read_requests(asked.requests) if asked.requests else None,
         draft=model_of(asked.draft) if asked.draft else None,
