@@ -10,6 +10,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from statistics import median
 from typing import Any, Final
@@ -86,10 +87,8 @@ def _device(asked: MeasureOptions, torch: Any, device: Any) -> list[Figure]:
         a = torch.randn(side, side, device=device).to(getattr(torch, dtype))
         out = torch.empty_like(a)
         work = 2.0 * side**3
-        name = f"gemm {dtype} {side}"
-        found.append(
-            _figure(asked, name, "device", "FLOP/s", work, lambda a=a, o=out: torch.mm(a, a, out=o), device, wait)
-        )
+        multiply = partial(torch.mm, a, a, out=out)
+        found.append(_figure(asked, f"gemm {dtype} {side}", "device", "FLOP/s", work, multiply, device, wait))
     count = asked.copy_bytes * (16 if gpu else 1)
     source = torch.ones(count, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

@@ -60,7 +60,7 @@ def read_node(path: str | PathLike[str]) -> Node:
         found = json.loads(Path(path).read_text())
         if found["format"] != "etude node" or found["version"] != VERSION:
             raise FormatError(f"version {found['version']} of a node's figures", path=path, hint="measure it again")
-        figures = tuple(Figure(**entry) for entry in found["figures"])
+        figures = tuple(_figure(entry) for entry in found["figures"])
         node = Node(str(found["name"]), figures, dict(found["about"]))
     except OSError as problem:
         raise FormatError(str(problem.strerror or problem).lower(), path=path) from None
@@ -68,7 +68,11 @@ def read_node(path: str | PathLike[str]) -> Node:
         hint = "`etude qualify -o node.json` writes one"
         raise FormatError(f"not the figures of a node: {problem}", path=path, hint=hint) from None
     for figure in figures:
-        number = isinstance(figure.value, int | float) and math.isfinite(figure.value) and figure.value > 0
-        if figure.part not in PARTS or not number or not 0 <= figure.spread < math.inf:
+        if figure.part not in PARTS or not 0 < figure.value < math.inf or not 0 <= figure.spread < math.inf:
             raise FormatError(f"figure `{figure.name}` has part `{figure.part}`, value {figure.value}", path=path)
     return node
+
+
+def _figure(entry: dict[str, Any]) -> Figure:
+    numbers = {key: float(entry[key]) for key in ("value", "spread") if key in entry}
+    return Figure(**(entry | numbers))
