@@ -42,6 +42,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
+    "replay": (
+        RUN,
+        "Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes",
+    ),
     "stacks": (RUN, "The catalogue of software stacks: list, show one"),
     "calibrate": (RUN, "A software stack of your own, from measured steps or a recorded run"),
     "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),
