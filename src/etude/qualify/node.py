@@ -75,4 +75,5 @@ def read_node(path: str | PathLike[str]) -> Node:
 
 def _figure(entry: dict[str, Any]) -> Figure:
     numbers = {key: float(entry[key]) for key in ("value", "spread") if key in entry}
-    return Figure(**(entry | numbers))
+    words = {key: str(value) for key, value in entry.items() if key not in numbers}
+    return Figure(**words, **numbers)  # type: ignore[arg-type]
