@@ -60,7 +60,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),
     "qualify": (
         RUN,
-        "Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links and hosts; exit code 1 if so",
+        "Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links, hosts; exit code 1 if so",
     ),
     "breakdown": (ANALYSE, "Where each device's time goes: compute, exposed communication, exposed memory, idle"),
     "idle": (ANALYSE, "Why devices are idle: the host, synchronisation, launches, communication; launches and queues"),

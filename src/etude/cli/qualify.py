@@ -38,7 +38,7 @@ def qualify(
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links and hosts; exit code 1 if so
+    """Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links, hosts; exit code 1 if so
 
     etude qualify -o node7.json
     etude qualify -o today.json --baseline node7.json --against node1.json --against node2.json
