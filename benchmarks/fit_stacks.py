@@ -42,6 +42,7 @@ from etude.predict.measured.stack_fit import (
     of_generation,
     of_stack,
     stack_groups,
+    years_from,
 )
 from etude.predict.step import kind_of
 
@@ -135,7 +136,8 @@ def write(known: Fit, unknown: Fit, own: Fit) -> None:
 def years_of(effects: dict[tuple[str, str], Any]) -> dict[str, Efficiency]:
     """Of runs in earlier years, over those of now."""
     found = sorted(name for level, name in effects if level == "generation, year")
-    return {name: efficiency_under(effects, [("generation, year", name)], Efficiency(), least=0.0) for name in found}
+    since = {name: years_from(name.rpartition(" ")[0], int(name.rpartition(" ")[2])) for name in found}
+    return {name: efficiency_under(effects, since[name], Efficiency(), least=0.0) for name in found}
 
 
 def factor(effects: dict[tuple[str, str], Any], groups: list[tuple[str, str]]) -> Efficiency:

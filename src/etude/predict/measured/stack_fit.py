@@ -31,7 +31,7 @@ SPREAD: Final[dict[str, tuple[float, ...]]] = {
     # products  fp8  attention  rest  network  overlap  host
     "all": (0.2, 0.2, 0.3, 0.3, 0.3, 0.1, 0.3),
     "generation": (0.1, 0.1, 0.2, 0.15, 0.15, 0.05, 0.1),
-    "generation, year": (0.1, 0.1, 0.1, 0.1, 0.1, 0.05, 0.1),
+    "generation, year": (0.1, 0.1, 0.3, 0.1, 0.1, 0.05, 0.1),
     "family": (0.1, 0.1, 0.2, 0.2, 0.2, 0.2, 0.2),
     "family, generation": (0.1, 0.1, 0.2, 0.15, 0.1, 0.05, 0.1),
     "stack": (0.1, 0.1, 0.15, 0.15, 0.15, 0.15, 0.2),
@@ -74,8 +74,12 @@ def of_stack(case: Case) -> list[tuple[str, str]]:
 
 
 def year_groups(case: Case) -> list[tuple[str, str]]:
-    kind = generation_of(case.system.device.name)
-    return [("generation, year", f"{kind} {case.year}")] if 0 < case.year < NEWEST.get(kind, 0) else []
+    return years_from(generation_of(case.system.device.name), case.year) if case.year else []
+
+
+def years_from(generation: str, year: int) -> list[tuple[str, str]]:
+    """A run of a year lacks what came in it and in all years after it."""
+    return [("generation, year", f"{generation} {y}") for y in range(year, NEWEST.get(generation, 0))]
 
 
 def centre_of(case: Case) -> Efficiency:
