@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
+from etude.cli.ops_flags import OpsBackend, OpsFile, ops_options
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.plan_flags import ModelName, given_of, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
@@ -48,6 +49,8 @@ def predict(
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
     stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
     rows: Annotated[Path | None, typer.Option(help="CSV of measured steps: predict each of its rows.")] = None,
+    ops: OpsFile = None,
+    backend: OpsBackend = "",
     edit: Annotated[
         list[str] | None,
         typer.Option(help="What if: an edit of the job, `compress group=dp ratio=2`; several in order. docs/edits.md."),
@@ -61,6 +64,8 @@ def predict(
     mix: Mix = "",
     json: AsJson = False,
 ) -> int:
+    if ops is not None and (rows is not None or sections is not None):
+        raise UsageError("--ops is of one model's step, or of serving", hint="leave away --rows or --sections")
     apart = [f"--{name.replace('_', '-')}" for name in simulation] + ["--edit"] * bool(edit) + ["--seeds"] * (seeds > 1)
     if apart and (rows is not None or sections is not None or serve):
         raise UsageError(f"{apart[0]} is of one model's training steps", hint="leave it away")
@@ -79,12 +84,12 @@ def predict(
         if stack:
             raise UsageError("--stack is of training steps", hint="leave it away with --serve")
         asked = Asked(model, hf, flags, serving, plan, requests, draft, system, memory="", name="")
-        emit(predicted(asked, check=memory_check, json=json), json=json)
+        emit(predicted(asked, check=memory_check, json=json, **ops_options(ops, backend)), json=json)
         return 0
     seed = serving.pop("seed", 0)  # of the jitter; of the requests with --serve
     refuse(serving, requests, draft)
-    options = options_given(simulation) | {"seed": seed}
-    found = _step(model, hf, flags, plan, system, stack, check=memory_check, options=options)
+    options = options_given(simulation) | {"seed": seed} | ops_options(ops, backend)
+    found = _step(model, hf, flags, plan, system, stack, check=memory_check, **options)
     told = [*found.assumed, *found.simulated.notes]
     if not edit and seeds == 1:
         emit(found.summary() if json else _shown(found), json=json)
@@ -141,9 +146,16 @@ def _mean(values: list[Any]) -> float:
 
 
 def _step(
-    model: str, hf: Path | None, flags: dict[str, Any], plan: Path | None, system: str, stack: str, *, check: bool,
-    options: dict[str, Any],
-) -> "Prediction":  # fmt: skip
+    model: str,
+    hf: Path | None,
+    flags: dict[str, Any],
+    plan: Path | None,
+    system: str,
+    stack: str,
+    *,
+    check: bool,
+    **options: Any,
+) -> "Prediction":
     from etude.cost.stacks import open_stack
     from etude.machine import open_system
     from etude.predict import predict as run

@@ -8,6 +8,7 @@ import typer
 from etude.cli.app import RUN, app
 from etude.cli.device_times import DeviceTimesOf, HostSpeed, with_times_of
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.ops_flags import OpsBackend, OpsFile
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
 from etude.cli.runs import grown, rank_table
@@ -60,6 +61,8 @@ def simulate(
     network: OnNetwork = None,
     routing: OnRoutes = Routing.STATIC,
     compute: ComputeTimes = "recorded",
+    ops: OpsFile = None,
+    backend_of_ops: OpsBackend = "",
     device_times_of: DeviceTimesOf = None,
     host_speed: HostSpeed = "auto",
     collective: Algorithms = None,
@@ -115,7 +118,7 @@ def simulate(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     slow_links = links_option(slow_link, failed_link)
     options = options_of(
-        policy=policy, **compute_option(compute), collective=collectives_option(collective),
+        policy=policy, **compute_option(compute, ops, backend_of_ops), collective=collectives_option(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
         concurrent_network=concurrent_network, overlap=numbers("overlap", overlap), jitter=jitter_option(jitter),
         slow_ranks={rank_option("slow-rank", k): v for k, v in numbers("slow-rank", slow_rank).items()},

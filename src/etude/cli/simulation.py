@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.cli.ops_flags import ops_options
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
@@ -134,8 +135,12 @@ def overlap_option(factors: dict[str, float]) -> Any:
     return Overlap(**factors)
 
 
-def compute_option(text: str) -> dict[str, Any]:
-    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`."""
+def compute_option(text: str, ops: Path | None = None, backend: str = "") -> dict[str, Any]:
+    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`; or a database of operators."""
+    if ops is not None and text != "recorded":
+        raise UsageError("--ops and --compute both say where times come from", hint="give one of them")
+    if ops is not None or backend:
+        return ops_options(ops, backend)
     name, equals, value = text.partition("=")
     if name == "table" and value:
         return {"compute": "table", "table": value}

@@ -45,7 +45,9 @@ def what_if(found: Prediction, edits: Sequence[str | Edit], **options: Any) -> W
     """
     generated, by = found.generated, efficiency_of(found.generated.model, found.system, found.stack)
     machine = tuned(found.system, by)
-    applied = apply_edits(with_durations(generated.job, machine.device), edits, system=machine)
+    by_record = options.get("compute", "recorded") in ("recorded", "scaled")
+    job = with_durations(generated.job, machine.device) if by_record else generated.job
+    applied = apply_edits(job, edits, system=machine)
     if applied.job.world_size > generated.job.world_size:
         raise UsageError("an edit that makes more ranks changes the plan", hint="give `predict` the larger plan")
     changed = replace(generated, job=applied.job)
