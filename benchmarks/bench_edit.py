@@ -90,7 +90,9 @@ def curves() -> None:
     plan = Plan.from_dict({"gpus": 64, "tp": 16, "pp": 4, "global_batch": 16})
     for gbit in (100, 200, 400):
         base = predict(open_model("gpt3-175b"), plan, with_bandwidth(gbit, 64), check=False)
-        print(f"  {gbit:5d} Gb/s a GPU: {base.step_time_ns / 1e6:8.1f} ms, {what_if(base, [TACO]).summary()['speedup']:.3f}x")
+        print(
+            f"  {gbit:5d} Gb/s a GPU: {base.step_time_ns / 1e6:8.1f} ms, {what_if(base, [TACO]).summary()['speedup']:.3f}x"
+        )
     print("RRFP: llama3-8b, 8 stages, 32 micro-batches, five seeds: fixed order over hint")
     plan = Plan.from_dict({"gpus": 8, "pp": 8, "global_batch": 32})
     base = predict(open_model("llama3-8b"), plan, open_system("dgx-h100"), check=False)
