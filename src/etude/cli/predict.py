@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
+from etude.cli.edits_given import WhatIfEdits, edits_of
 from etude.cli.ops_flags import OpsBackend, OpsFile, ops_options
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.plan_flags import ModelName, given_of, mapped_figures, model_of, plan_of, with_plan
@@ -17,6 +18,7 @@ from etude.errors import UsageError
 if TYPE_CHECKING:
     from etude.predict import Prediction
     from etude.predict.what_if import WhatIf
+    from etude.transform.edits import Edit
 
 EXAMPLE = """How long a training step takes, or serving: generate and simulate in one
 
@@ -51,10 +53,7 @@ def predict(
     rows: Annotated[Path | None, typer.Option(help="CSV of measured steps: predict each of its rows.")] = None,
     ops: OpsFile = None,
     backend: OpsBackend = "",
-    edit: Annotated[
-        list[str] | None,
-        typer.Option(help="What if: an edit of the job, `compress group=dp ratio=2`; several in order. docs/edits.md."),
-    ] = None,
+    edit: WhatIfEdits = None,
     seeds: Annotated[int, typer.Option(min=1, help="Simulate with so many seeds of the jitter: means are shown.")] = 1,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
     serve: Serve = False,
@@ -88,21 +87,22 @@ def predict(
         return 0
     seed = serving.pop("seed", 0)  # of the jitter; of the requests with --serve
     refuse(serving, requests, draft)
+    edits = edits_of(edit)
     options = options_given(simulation) | {"seed": seed} | ops_options(ops, backend)
     found = _step(model, hf, flags, plan, system, stack, check=memory_check, **options)
     told = [*found.assumed, *found.simulated.notes]
-    if not edit and seeds == 1:
+    if not edits and seeds == 1:
         emit(found.summary() if json else _shown(found), json=json)
     else:
-        pairs = _pairs(found, edit or [], options, seeds)
-        emit(_record(pairs, edit or []) if json else _side_by_side(pairs, edit or []), json=json)
+        pairs = _pairs(found, edits, options, seeds)
+        emit(_record(pairs, bool(edits)) if json else _side_by_side(pairs, bool(edits)), json=json)
         told += pairs[0].edits.notes
     for note in dict.fromkeys(told):
         say(f"note: {note}")
     return 0
 
 
-def _pairs(found: "Prediction", edits: list[str], options: dict[str, Any], seeds: int) -> "list[WhatIf]":
+def _pairs(found: "Prediction", edits: "list[Edit]", options: dict[str, Any], seeds: int) -> "list[WhatIf]":
     """The baseline and the edited job under each seed: both with the same draws."""
     from etude.predict.what_if import simulated_again, what_if
 
@@ -115,7 +115,7 @@ def _pairs(found: "Prediction", edits: list[str], options: dict[str, Any], seeds
     return pairs
 
 
-def _record(pairs: "list[WhatIf]", edits: list[str]) -> dict[str, Any]:
+def _record(pairs: "list[WhatIf]", edits: bool) -> dict[str, Any]:
     record = pairs[0].summary()
     if len(pairs) > 1:
         steps = [(pair.baseline.step_time_ns, pair.edited.step_time_ns) for pair in pairs]
@@ -126,7 +126,7 @@ def _record(pairs: "list[WhatIf]", edits: list[str]) -> dict[str, Any]:
     )
 
 
-def _side_by_side(pairs: "list[WhatIf]", edits: list[str]) -> list[dict[str, Any]]:
+def _side_by_side(pairs: "list[WhatIf]", edits: bool) -> list[dict[str, Any]]:
     """Before and after, and of several seeds the means."""
     from etude.units import format_time
 
