@@ -34,6 +34,7 @@ def test_before_and_after(capsys):
     found = said(capsys, "--edit", "compress group=dp ratio=2", "--edit", "speed op=aten::mm by=2")
     assert found["baseline"]["step_time_ns"] == plain["step_time_ns"]
     assert found["edited"]["step_time_ns"] < plain["step_time_ns"]
+    assert found["step_time_ns"] == found["edited"]["step_time_ns"]  # as a study reads it
     assert found["edits"][0]["bytes_after"] < found["edits"][0]["bytes_before"]
 
 

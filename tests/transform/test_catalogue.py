@@ -82,6 +82,14 @@ def test_drop_around_an_exchange_takes_the_permutations():
     assert payload[0] == payload[1]
 
 
+def test_half_of_a_message_is_not_edited():
+    a, b = TraceBuilder(), TraceBuilder()
+    a.add(Kind.SEND, "s", dst=1, tag=0, in_bytes=100)
+    b.add(Kind.RECV, "r", src=0, tag=0, in_bytes=100)
+    with pytest.raises(UsageError, match="ranks would no longer agree"):
+        etude.edit(job_of("one", [a, b]), "compress kind=send ratio=2")
+
+
 # -- fuse, merge -------------------------------------------------------------------------------------------------------
 
 
@@ -108,6 +116,16 @@ def test_fuse_stops_where_a_result_has_two_readers():
     columns = elementwise("aten::silu", "aten::mul", "aten::add")
     fork = build_trace(columns, data=(np.array([0, 0, 1, 2]), np.array([0, 0])))
     assert len(etude.edit(job_with(fork), "fuse").trace(0)) == 3
+
+
+def test_fused_operators_are_launched_once():
+    plan = {"gpus": 1, "global_batch": 1, "host": "5us"}
+    job = generate(Model.from_dict(SMALL), Plan.from_dict(plan)).job
+    fused = etude.edit(job, "fuse").trace(0)
+    before, after = job.trace(0), fused
+    gone = int((before.cpu == 0).sum() - (after.cpu == 0).sum())
+    assert gone > 0
+    assert int((before.cpu == 1).sum() - (after.cpu == 1).sum()) == gone
 
 
 def test_fuse_never_makes_a_chain_longer():

@@ -14,6 +14,7 @@ from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import NODE
 from etude.model.trace import Trace
+from etude.store import chakra
 from etude.transform.edits import Edit, apply_edits, edit_table
 from simulated_jobs import random_job, symmetric_job, system
 
@@ -171,6 +172,16 @@ def test_what_comes_out_simulates(text: str):
             continue
         assert etude.simulate(changed, machine.for_ranks(changed.world_size)).makespan_ns >= 0
         assert before.makespan_ns >= 0
+
+
+@pytest.mark.parametrize("text", ALL_ACTIVE)
+def test_what_comes_out_is_written_and_read_back(text: str, tmp_path: Path):
+    job = random_job(random.Random(11), ranks=3, events=20, broken=False)
+    changed = edited_or_none(job, on(job, text))
+    if changed is not None:
+        (tmp_path / "et").mkdir()
+        chakra.write_job(changed, tmp_path / "et")
+        assert etude.diff(changed, etude.open(tmp_path / "et")) is None
 
 
 # -- the value ---------------------------------------------------------------------------------------------------------

@@ -22,7 +22,8 @@ class WhatIf:
     edits: Edited
 
     def summary(self) -> dict[str, Any]:
-        return {
+        """Figures of the edited job, as `predict` has them without edits, and both side by side."""
+        return self.edited.summary() | {
             "baseline": self.baseline.summary(),
             "edited": self.edited.summary(),
             "speedup": self.baseline.time_ns / self.edited.time_ns,

@@ -12,7 +12,7 @@ from etude.cost.aten_inputs import listed, shapes_of, tensor_types, width_of
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
 from etude.model.graph import dependencies, successors
-from etude.model.schema import NO_TEXT, UNKNOWN
+from etude.model.schema import NO_TEXT, UNKNOWN, Kind
 from etude.model.trace import Trace
 from etude.transform.edits.definition import Definition, Here, Parameter, names
 
@@ -62,6 +62,18 @@ def rewrite(here: Here, chain: tuple[str, ...]) -> None:
             made.set(column, kept, NO_TEXT)
     made.words("name", kept, *_names(trace, kept, before))
     made.replace(gone, last[gone])
+    made.remove(_launches(trace, gone))
+
+
+def _launches(trace: Trace, gone: I64) -> I64:
+    """Host nodes that only launch nodes which are gone: what is left of a chain has one launch."""
+    after = successors(trace, "data")
+    owner = np.repeat(np.arange(len(trace)), np.diff(after.start))
+    is_gone = np.zeros(len(trace), bool)
+    is_gone[gone] = True
+    launches = np.bincount(owner, minlength=len(trace))
+    for_gone = np.bincount(owner[is_gone[after.rows]], minlength=len(trace))
+    return np.flatnonzero((trace.cpu == 1) & (trace.kind == Kind.COMP) & (launches > 0) & (launches == for_gone))
 
 
 def _of_chain(trace: Trace, chain: tuple[str, ...]) -> Bool:
