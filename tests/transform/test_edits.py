@@ -80,7 +80,7 @@ def test_every_edit_of_the_catalogue_is_tried_here():
 
 
 @pytest.mark.parametrize("text", [text for texts in NEUTRAL.values() for text in texts])
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000), symmetric=st.booleans())
 def test_neutral_parameters_change_nothing(text: str, seed: int, symmetric: bool):
     job = drawn(seed, symmetric=symmetric)
@@ -89,7 +89,7 @@ def test_neutral_parameters_change_nothing(text: str, seed: int, symmetric: bool
 
 
 @pytest.mark.parametrize("text", ALL_ACTIVE)
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 10_000), symmetric=st.booleans())
 def test_jobs_stay_sound_and_fold_alike(text: str, seed: int, symmetric: bool):
     job = drawn(seed, symmetric=symmetric)
