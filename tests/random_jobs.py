@@ -89,8 +89,7 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
     if zero and random.random() < 0.3:
         plan["dp_shard"] = dp
     if plan["schedule"].startswith("roundrobin"):
-        plan |= {"zero": 0, "checkpoint": False, "recompute": random.choice(["none", "full"])}
-        plan.pop("dp_shard", None)
+        plan |= {"checkpoint": False, "recompute": random.choice(["none", "full"])}
     if plan["schedule"].startswith("async:2") and pp == 1:
         plan["schedule"] = "async:1"
     plan |= {

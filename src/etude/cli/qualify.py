@@ -67,13 +67,14 @@ def qualify(
         emit(found.ranking if others else figures)
         if found.findings:
             emit(found.findings)
-    if found.findings:
-        first = found.findings[0]
+    mine = [finding for finding in found.findings if finding["node"] == node.name]
+    if mine:
+        first = mine[0]
         what = f"{first['part']} {first['device']}".strip()
-        more = f" and {len(found.findings) - 1} more" if len(found.findings) > 1 else ""
+        more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
         raise AnswerNo(f"{first['node']}: {what} is {first['slow_down']:.1%} slower than its {first['against']}{more}")
     if others or past is not None:
-        say(f"no slow part found in {found.compared} figures")
+        say(f"no slow part found in {found.compared} figures of this node")
 
 
 def _check_out(out: Path | None, force: bool) -> None:
