@@ -1,5 +1,5 @@
 # Needs Python >= 3.11, pip and make; everything else goes into .venv.
-#   make demo            see it work          make test            run the tests (TORCH=1: with PyTorch)
+#   make demo            see it work          make test            run the tests (TORCH=1: with PyTorch and Ray)
 #   make check           lint, format, types  make bench           every number of docs/benchmarks.md
 #   make docs            the site, in site/   make clean           remove what was made
 
@@ -8,6 +8,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH_VERSION := 2.13.0
+RAY    ?= $(TORCH)
 
 # A stamp per set of packages; all but the first two are renewed when pyproject.toml changes. Each stands on the one
 # before, so that one pip runs at a time even under `make -j`.
@@ -15,6 +16,7 @@ VENV_STAMP  := $(VENV)/.made
 TORCH_STAMP := $(VENV)/.torch-$(TORCH_VERSION)
 BASE_STAMP  := $(VENV)/.base
 DEV_STAMP   := $(VENV)/.dev
+RAY_STAMP   := $(VENV)/.ray
 DOCS_STAMP  := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
@@ -44,6 +46,11 @@ $(DEV_STAMP): $(BASE_STAMP)
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 
+# Not every Python has a Ray: without one its tests are skipped, and say so.
+$(RAY_STAMP): $(DEV_STAMP)
+	@$(PIP) --editable '.[ray]' || echo "Ray could not be installed: its tests will be skipped" >&2
+	@touch $@
+
 $(DOCS_STAMP): $(BASE_STAMP)
 	@$(PIP) --editable '.[docs]'
 	@touch $@
@@ -61,7 +68,7 @@ browser:
 	else echo "no Chromium here: tests of pages will be skipped" >&2; fi
 
 # -rs: what was skipped, and why; -n: up to four processes, a folder of tests stays in one
-test: $(DEV_STAMP)
+test: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 $(ARGS)
 
 check: $(DEV_STAMP)

@@ -15,6 +15,7 @@ PUBLIC = [
     "__version__",
     "check",
     "diff",
+    "edit",
     "expand",
     "feeder",
     "fold",
@@ -24,6 +25,7 @@ PUBLIC = [
     "open_system",
     "query",
     "simulate",
+    "study",
     "summary",
 ]
 

@@ -28,9 +28,11 @@ class ServingPrediction:
     answers: pa.Table
     system: System
 
-    def _mfu(self) -> float:
-        """Products over what the devices could have done, dense 16-bit."""
+    def _mfu(self) -> float | None:
+        """Products over what the devices could have done, dense 16-bit; None where nobody says what they could."""
         could = self.system.device.peak(self.served.plan.dtype) * len(self.served.job)
+        if not could:
+            return None
         return product_flops(self.served) / (self.simulated.makespan_ns / 1e9) / could
 
     def summary(self) -> dict[str, Any]:
@@ -57,8 +59,9 @@ class ServingPrediction:
 
 
 def predict_serving(served: ServedJob, system: System, **options: Any) -> ServingPrediction:
-    """Simulated by roofline. `options` are those of the simulation."""
-    run = simulate(served.job, grown(system, len(served.job)), **{"compute": "roofline", **options})
+    """Simulated by roofline, or with a database `ops` of measured operators. `options` are those of the simulation."""
+    compute = "roofline" if options.get("ops") is None else "ops"
+    run = simulate(served.job, grown(system, len(served.job)), **{"compute": compute, **options})
     return ServingPrediction(served, run, answers(served, run), system)
 
 

@@ -31,6 +31,8 @@ class Placed:
     """Of each sample of the step: micro_batch · dp + its data-parallel rank; -1 where there is no work."""
     waits: bool
     """For gradients, before it goes backward."""
+    last_pass: I64 | None = None
+    """Of a rollout: with which pass of each instance each of its micro-batches of samples is done; -1: it has none."""
 
     @property
     def busy_samples(self) -> int:
@@ -43,6 +45,8 @@ class Placed:
     @property
     def fullest(self) -> float:
         """Samples of the fullest micro-batch over those of a usual one."""
+        if self.last_pass is not None:
+            return 1.0
         usual = self.found.plan.micro_batch // self.section.per_sample
         return int(np.bincount(self.slot[self.slot >= 0], minlength=1).max()) / usual
 
@@ -56,9 +60,11 @@ def _with_activations(memory: Memory, times: float) -> Memory:
     return replace(memory, **columns)
 
 
-def place(given: Sections, name: str, ranks: range) -> Placed:
+def place(given: Sections, name: str, ranks: range, host: float = 1.0) -> Placed:
+    """`host`: factor on the host's time for an op."""
     section, waits = given.sections[name], given.takes_gradients(name)
     plan = _plan(given, name, section, len(ranks), waits)
+    plan = plan.replace(host_ns=plan.host_ns * host)
     model = open_model(section.model)
     found = generate(model, plan, head=given.has_head(name))
     slot = _slots(plan, section, _active(given, name), given.batch)

@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.generate.blocks.ops import Phase, Stream
+from etude.kernels.compile import kernel
 from etude.model.build import build_trace
+from etude.model.graph import dependencies, topological_order
 from etude.model.schema import COLUMN, NODE, UNKNOWN, Kind, Why
 from etude.model.trace import Trace
 
@@ -60,13 +62,16 @@ class Ends:
     module: I64
     """Number of the border."""
     size_bytes: I64
+    early: Bool
+    """A send that waits for no row: it stands before its own."""
 
     def __len__(self) -> int:
         return len(self.row)
 
     def structure(self) -> bytes:
         """All but the sizes, which are values of the ranks."""
-        columns = (self.part, self.row, self.sends, self.slot, self.tag, self.micro_batch, self.back, self.module)
+        columns = (self.part, self.row, self.sends, self.slot, self.tag, self.micro_batch, self.back, self.module,
+                   self.early)  # fmt: skip
         return b"".join(np.ascontiguousarray(c, np.int64).tobytes() for c in columns)
 
 
@@ -79,6 +84,22 @@ class Woven:
     ends: I64
 
 
+def not_before(trace: Trace, turn: I64) -> I64:
+    """The turns of rows, none before that of a row that it waits for."""
+    dep = dependencies(trace)
+    return np.asarray(_latest(dep.start, dep.rows, topological_order(trace), turn), np.int64)
+
+
+@kernel
+def _latest(start, rows, order, turn):  # type: ignore[no-untyped-def]
+    found = turn.copy()
+    for i in order:
+        for k in range(start[i], start[i + 1]):
+            if rows[k] >= 0:
+                found[i] = max(found[i], found[rows[k]])
+    return found
+
+
 def weave(parts: Sequence[Part], ends: Ends, borders: Sequence[str]) -> Woven:
     """`borders`: their names, for the column `module`."""
     starts = np.cumsum([0] + [len(p.trace) for p in parts])
@@ -87,16 +108,16 @@ def weave(parts: Sequence[Part], ends: Ends, borders: Sequence[str]) -> Woven:
     turn = np.concatenate([p.turn for p in parts])
     # A receive stands before the row that waits for it, a send behind the row that it is of.
     turns = np.concatenate([turn, turn[anchor]])
-    beside = np.concatenate([np.ones(total, np.int64), np.where(ends.sends, 2, 0)])
+    beside = np.concatenate([np.ones(total, np.int64), np.where(ends.sends & ~ends.early, 2, 0)])
     order = np.lexsort((beside, np.concatenate([np.arange(total), anchor]), turns))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     columns = _columns(parts, ends, borders, int(peers[-1]), peers)
     columns = {n: (c[0][order], c[1]) if isinstance(c, tuple) else c[order] for n, c in columns.items()}
     own = np.arange(total, len(order))
-    data, data_why = _edges(
-        parts, starts, "data", (np.where(ends.sends, own, anchor), np.where(ends.sends, anchor, own))
-    )
+    tied = ~(ends.sends & ends.early)
+    pairs = np.where(ends.sends, own, anchor)[tied], np.where(ends.sends, anchor, own)[tied]
+    data, data_why = _edges(parts, starts, "data", pairs)
     ctrl, ctrl_why = _edges(parts, starts, "ctrl", _between(parts, turn, starts))
     slots = [f"{p.label}.{label}" for p in parts for label in p.trace.group_slots]
     trace = build_trace(

@@ -1,0 +1,155 @@
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.output import AsJson, emit, progress, say
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.study import Outcome
+
+HELP = "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery"
+study = typer.Typer(help=HELP, no_args_is_help=True)
+app.add_typer(study, name="study", rich_help_panel=RUN)
+
+OUT = Path("studies")
+FEW = 16
+"""Points up to which one process, this one, is quicker than starting others."""
+
+
+@study.command("run")
+def run_study(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="A YAML file, or a name that `etude study list` has.", show_default=False)
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of studies; each has a folder in it.")] = OUT,
+    workers: Annotated[
+        int, typer.Option("--workers", "-j", min=0, help="Processes; 0: as many as cores if there are many points.")
+    ] = 0,
+    ray: Annotated[str, typer.Option(help="Run on Ray: `auto`, or the address of a cluster.")] = "",
+    all_of_them: Annotated[bool, typer.Option("--all", help="Every entry of the gallery.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="The smaller figures that a study has for it.")] = False,
+    neutral: Annotated[
+        bool, typer.Option("--neutral", help="With the mechanism switched off: a check of shape should fail.")
+    ] = False,
+    again: Annotated[bool, typer.Option("--again", help="Try points that failed before once more.")] = False,
+    json: AsJson = False,
+) -> int:
+    """Run a study: a table, checks, and a folder with its numbers and a page; exit code 1 if a check fails
+
+    etude study run zipccl
+    etude study run my.yaml -j 8
+    etude study run my.yaml --ray auto
+    etude study run --all --quick
+    """
+    from etude.study import entries
+    from etude.study import study as opened
+
+    if all_of_them == bool(names):
+        raise UsageError("no study is given", hint="a file, a name of `etude study list`, or --all")
+    found: list[Outcome] = []
+    for name in [entry["name"] for entry in entries()] if all_of_them else names or []:
+        one = opened(name, quick=quick, neutral=neutral)
+        points = len(one.spec.space.points()) * len(one.spec.variants) * max(1, len(one.spec.seeds))
+        outcome = one.outcome(
+            out=out / (one.spec.name + (".quick" if quick else "") + (".neutral" if neutral else "")),
+            workers=workers or (1 if points <= FEW else 0),
+            ray=ray,
+            again=again,
+            execute=executed,
+            progress=_progress,
+        )
+        found.append(outcome)
+        if not json:
+            _show(outcome, brief=all_of_them)
+    if json:
+        records = [outcome.record() for outcome in found]
+        emit(records if all_of_them or len(records) > 1 else records[0], json=True)
+    return 0 if all(outcome.ok for outcome in found) else 1
+
+
+@study.command("list")
+def list_studies(json: AsJson = False) -> None:
+    """The gallery: published systems as studies"""
+    from etude.study import entries
+
+    emit(entries(), json=json)
+
+
+@study.command()
+def show(name: Annotated[str, typer.Argument(help="A name that `etude study list` has, or a file.")]) -> None:
+    """The file of a study, to be changed and run, and the commands of its points"""
+    from etude.study import study as opened
+
+    one = opened(name)
+    print(Path(one.spec.where).read_text("utf-8"), end="")
+
+
+@study.command()
+def new(
+    path: Annotated[Path, typer.Argument(help="File to write.")] = Path("study.yaml"),
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
+) -> None:
+    """Write a small study that runs, to be changed into your own"""
+    from etude.files import writing
+    from etude.study import template
+
+    with writing(path, force=force) as temporary:
+        temporary.write_text(template(), "utf-8")
+    say(f"wrote {path}; etude study run {path}")
+
+
+@study.command(hidden=True)
+def worker() -> None:
+    """Carry out tasks that come as lines of JSON"""
+    from etude.study import serve
+
+    out = sys.stdout
+
+    def write(line: str) -> None:
+        out.write(line)
+        out.flush()
+
+    serve(sys.stdin, write, executed)
+
+
+def executed(words: list[str]) -> tuple[int, str, str]:
+    """A command of Etude, run in this process: exit code, stdout, stderr."""
+    from etude.cli import main
+
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(words)
+    return code, out.getvalue(), err.getvalue()
+
+
+@contextmanager
+def _progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    with progress(what, total) as advance:
+        yield lambda amount: advance(amount)
+
+
+def _show(found: "Outcome", *, brief: bool) -> None:
+    rows = [{k: v for k, v in row.items() if k != "commands"} for row in found.rows]
+    if not brief:
+        for command in dict.fromkeys(row["commands"] for row in found.points[:3]):
+            say(f"runs: {command}")
+        if len(found.points) > 3:
+            say(f"      and so on, {len(found.points):,} points; {found.folder}/commands.sh has all")
+        emit(rows)
+        print()
+    emit([{"study": found.spec.name} | _said(check) for check in found.checks] or [{"study": found.spec.name}])
+    for note in found.notes:
+        say(f"note: {note}")
+    known = len({row["commands"] for row in found.points}) - found.ran
+    say(f"{found.folder}/page.html; {found.ran:,} points run" + (f", {known:,} known" if known > 0 else ""))
+
+
+def _said(check: dict[str, Any]) -> dict[str, Any]:
+    return {"check": check["name"], "kind": check["kind"], "holds": check["ok"], "detail": check["detail"][:150]}

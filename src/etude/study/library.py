@@ -1,0 +1,47 @@
+"""The gallery: published systems as studies, one file each."""
+
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from etude.config import read_mapping
+from etude.errors import UsageError
+
+GALLERY = Path(__file__).parent / "gallery"
+
+
+def entries() -> list[dict[str, Any]]:
+    """Name, system, group, mechanisms, status and title of every entry, by group and name."""
+    found = []
+    for path in GALLERY.glob("*.yaml"):
+        given = read_mapping(path)
+        found.append(
+            {
+                "name": path.stem, "system": given.get("paper", ""), "group": given.get("group", ""),
+                "mechanisms": given.get("mechanisms", []), "status": given.get("status", ""),
+                "title": given.get("title", ""),
+            }
+        )  # fmt: skip
+    return sorted(found, key=lambda entry: (int(entry["group"][1:] or 0), entry["name"]))
+
+
+def find(path: str | PathLike[str]) -> Path:
+    """A file, or the entry of the gallery with that name."""
+    file = Path(path)
+    if file.is_file():
+        return file
+    entry = GALLERY / f"{file.name}.yaml"
+    if fspath(path) == file.name and entry.is_file():
+        return entry
+    if file.suffix in (".yaml", ".yml", ".json"):
+        raise UsageError("no such file", where=fspath(path))
+    names = sorted(p.stem for p in GALLERY.glob("*.yaml"))
+    near = [n for n in names if n[:3] == file.name[:3]] or names[:6]
+    raise UsageError(
+        f"no study is called `{fspath(path)}`", hint=f"`etude study list` has all; perhaps {', '.join(near)}; or a file"
+    )
+
+
+def template() -> str:
+    """The file that `etude study new` writes."""
+    return (Path(__file__).parent / "new.yaml").read_text("utf-8")

@@ -1,0 +1,68 @@
+"""Tests and intervals of paired differences. SciPy is loaded only where it is asked."""
+
+from collections.abc import Sequence
+from math import comb, sqrt
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ALPHA: Final = 0.05
+DRAWS: Final = 2_000
+"""Resamples of a bootstrap."""
+
+
+def sign_test(differences: Sequence[float]) -> float:
+    """Two-sided p of as many of one sign, or more; ties are dropped, and with none left p is 1."""
+    above = sum(d > 0 for d in differences)
+    below = sum(d < 0 for d in differences)
+    n, k = above + below, min(above, below)
+    return min(1.0, 2 * sum(comb(n, i) for i in range(k + 1)) / 2**n)
+
+
+def wilcoxon(differences: Sequence[float]) -> float:
+    """Two-sided p of Wilcoxon's signed ranks; ties with 0 are dropped, and with none left p is 1."""
+    kept = [d for d in differences if d != 0]
+    if not kept:
+        return 1.0
+    from scipy.stats import wilcoxon as test
+
+    return float(test(kept).pvalue)
+
+
+TESTS: Final = {"sign": sign_test, "wilcoxon": wilcoxon}
+
+
+def holm(p_values: Sequence[float], alpha: float = ALPHA) -> list[bool]:
+    """Which hypotheses are rejected: the i-th smallest p of m against alpha/(m-i+1), up to the first that fails."""
+    m = len(p_values)
+    rejected = [False] * m
+    for i, at in enumerate(sorted(range(m), key=lambda k: p_values[k])):
+        if p_values[at] > alpha / (m - i):
+            break
+        rejected[at] = True
+    return rejected
+
+
+def bootstrap_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float]:
+    """95% of the ratios of means, other over base, when pairs are drawn again with replacement."""
+    n = len(base)
+    drawn = np.random.default_rng(0).integers(0, n, (DRAWS, n))
+    ratios = other[drawn].sum(1) / base[drawn].sum(1)
+    low, high = np.percentile(ratios, [100 * ALPHA / 2, 100 * (1 - ALPHA / 2)])
+    return float(low), float(high)
+
+
+def t_ratio(base: NDArray[np.float64], other: NDArray[np.float64]) -> tuple[float, float]:
+    """Student's interval of the mean difference, as a ratio to the mean of the base."""
+    from scipy.stats import t
+
+    n, differences = len(base), other - base
+    centre = float(differences.mean())
+    half = float(t.ppf(1 - ALPHA / 2, n - 1)) * float(differences.std(ddof=1)) / sqrt(n)
+    mean = float(base.mean())
+    low, high = sorted((1 + (centre - half) / mean, 1 + (centre + half) / mean))
+    return low, high
+
+
+INTERVALS: Final = {"bootstrap": bootstrap_ratio, "t": t_ratio}
