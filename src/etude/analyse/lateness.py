@@ -136,7 +136,7 @@ class Lateness:
         if not self.by_step or len(np.unique(segment[mine])) < FEW:
             return late[mine], _deviation(late[~accused[rank]]), True
         steps = rank * self.segments + segment
-        together = np.bincount(steps, late, len(accused) * self.segments)
+        together = np.bincount(steps, late, len(accused) * self.segments).astype(np.float64)
         own, free = np.unique(steps[mine]), np.unique(steps[~accused[rank]])
         return together[own], _deviation(together[free]), False
 
