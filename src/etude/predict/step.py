@@ -23,7 +23,9 @@ class Prediction:
     system: System
     stack: Stack | None = None
     assumed: tuple[str, ...] = ()
-    """What was taken from the stack's recipe."""
+    """What was taken from the stack's recipe, or from a database of operators."""
+    by_database: bool = False
+    """Kernels take the times of a database of operators: the errors of a stack say nothing of it."""
 
     @property
     def time_ns(self) -> int:
@@ -57,8 +59,9 @@ class Prediction:
             "mfu": self.mfu,
         }
         if self.stack is not None:
-            band = band_of(self.stack, kind_of(self.generated.model, self.stack))
-            figures |= {"stack": self.stack.name, "error_band": band}
+            figures["stack"] = self.stack.name
+            if not self.by_database:
+                figures["error_band"] = band_of(self.stack, kind_of(self.generated.model, self.stack))
             figures |= {"assumed": list(self.assumed)} if self.assumed else {}
         return self.generated.summary() | figures | self.of_lengths() | self.generated.pipeline()
 
@@ -138,20 +141,23 @@ def predict(
 ) -> Prediction:
     """Generated and simulated, with the efficiency of `stack`. `options` are those of the simulation."""
     machine, by = machine_for(plan, system, stack), efficiency_of(model, system, stack)
-    if (database := options.get("ops")) is not None:
+    database, taken = options.get("ops"), list[str]()
+    if database is not None:
         # What was measured is as efficient as it is: of the stack the network, the overlap and the plan remain.
         options, by = {"compute": "ops", **options}, replace(by, products=1.0, fp8=1.0, attention=1.0, rest=1.0)
         measured_ns = database.host_ns()
         if plan.host_ns and measured_ns is not None:
             plan, by = plan.replace(host_ns=measured_ns), replace(by, host=1.0)
+            taken.append(f"operators: the host takes {measured_ns / 1000:.1f} us for an op, as measured")
     generated = generate(model, plan.replace(host_ns=plan.host_ns * by.host))
-    options = _with_host_memory(generated, options)
+    options = with_host_memory(generated, options)
     if check:
         check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
-    return Prediction(generated, _simulated(generated, machine, by, options), machine, stack)
+    found = simulated_on(generated, machine, by, options)
+    return Prediction(generated, found, machine, stack, tuple(taken), database is not None)
 
 
-def _with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:
+def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a simulation, with the memory of the host that weights are streamed from."""
     plan = generated.plan
     if plan.host_bandwidth_bytes_per_s:
@@ -164,7 +170,7 @@ def _with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str
     return options
 
 
-def _simulated(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
+def simulated_on(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
     if by.overlap > 1 and "overlap" not in options:
         options = {**options, "overlap": Overlap(compute=by.overlap)}
     return simulate(generated.job, tuned(machine, by), **options)
@@ -195,8 +201,8 @@ def step_times(
         short = plan.replace(global_batch=plan.dp * plan.micro_batch * count)
         hosts = {by.host for by in settings}
         jobs = {host: generate(model, short.replace(host_ns=plan.host_ns * host)) for host in hosts}
-        options = _with_host_memory(next(iter(jobs.values())), {})
-        found.append([_simulated(jobs[by.host], machine, by, options).makespan_ns / 1e9 for by in settings])
+        options = with_host_memory(next(iter(jobs.values())), {})
+        found.append([simulated_on(jobs[by.host], machine, by, options).makespan_ns / 1e9 for by in settings])
     if len(counts) == 1:
         times = found[0]
     else:
