@@ -1,10 +1,13 @@
-"""Random models, plans and schedules: every job passes `check` and runs without deadlock, or the plan is refused.
+"""Random models, plans, schedules and sections: every job passes `check` and runs without deadlock, or is refused.
 
-python benchmarks/validate_generated.py --count 2000 --seed 0
-python benchmarks/validate_generated.py --count 300 --catalogue  # models of the catalogue, with few layers
-python benchmarks/validate_generated.py --count 300 --astra    # jobs of up to 16 ranks also as ASTRA-sim, from `.et`
+nice python benchmarks/validate_generated.py --count 2000 --astra
+python benchmarks/validate_generated.py --count 300 --only catalogue     # models of the catalogue, with few layers
+python benchmarks/validate_generated.py --count 500 --astra --state state.json   # again: 500 more, from where it ended
 
-Prints how many were generated, how many refused and why, by the first words of the reason.
+Every job runs natively, small ones also by links with an all-to-all of any kind (`put`, `get`, `phased`, ...). With
+`--astra` jobs of 2 to 16 ranks run as ASTRA-sim too, from their `.et` files, with and without congestion; one that
+hangs there must have been named by `order_problem` before it began. Prints how many were generated, how many refused
+and why, by the first words of the reason.
 """
 
 from __future__ import annotations
@@ -14,27 +17,31 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-import numpy as np
-
 from etude import astra
-from etude.errors import EtudeError, UsageError
+from etude.astra.abort import AstraAbort
+from etude.astra.config import RemoteMemoryConfig
+from etude.errors import DeadlockError, EtudeError, UsageError
 from etude.generate.plan import Plan
+from etude.generate.sections import generate_sections
+from etude.generate.sections.spec import sections_of
 from etude.generate.train.job import generate
-from etude.machine import open_system
+from etude.machine import System, open_system
 from etude.model.check.whole import check
 from etude.model.job import Job
-from etude.model.schema import Kind
 from etude.predict.step import grown
+from etude.simulate import RemoteMemory
 from etude.simulate.run import simulate
 from etude.store import chakra
-from etude.transform.dialects.astra import for_astra
-from random_jobs import random_model, random_plan
+from etude.transform.dialects.astra import for_astra, order_problem
+from random_jobs import random_model, random_plan, random_sections
 from random_models import catalogue_model, catalogue_plan
 
 SYSTEM = {
@@ -44,6 +51,64 @@ SYSTEM = {
     "collective-optimization": "localBWAware", "local-mem-bw": 1, "roofline-enabled": 1, "peak-perf": 1,
 }  # fmt: skip
 """A slow machine, so that no op of these small models takes less than a nanosecond, on which ASTRA-sim aborts."""
+HOST = RemoteMemoryConfig(kind="PER_NPU_MEMORY_EXPANSION", latency_ns=100, bytes_per_ns=10)
+EXCHANGES = ("direct", "phased", "put", "get", "rail")
+MANY_NODES = 20_000
+"""Jobs of fewer nodes run by links too."""
+Made = tuple[Job, dict[str, str]]
+"""A job, and what it is by column of the report."""
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+def of_a_plan(random: Random) -> Made:
+    m = random_model(random)
+    plan = random_plan(random, m)
+    found = generate(m, Plan.from_dict(plan))
+    schedule = plan["schedule"] if plan["pp"] > 1 else "no pipeline"
+    batching = plan.get("batching", "one length")
+    also = [word for word, is_so in (
+        ("several steps", found.plan.steps > 1), ("directives", "directives" in plan), ("map", "cp_map" in plan),
+        ("domain", "domain" in plan), ("part trained", "train" in plan), ("host", plan["host"] != "0"),
+        ("skew", plan["moe_skew"] > 1), (plan["precision"], plan["precision"] in ("fp8", "fp4")),
+        (plan["optimizer"], plan["optimizer"] != "adamw"), ("nodes of experts", "ep_node" in plan),
+    ) if is_so]  # fmt: skip
+    return found.job, {"models": m.name, "schedules": schedule, "batching": batching, "also": ",".join(also)}
+
+
+def of_the_catalogue(random: Random) -> Made:
+    m = catalogue_model(random)
+    return generate(m, Plan.from_dict(catalogue_plan(random, m))).job, {"models": m.name}
+
+
+def of_sections(random: Random) -> Made:
+    with TemporaryDirectory() as folder:
+        given = random_sections(random, Path(folder))
+        found = generate_sections(sections_of(given))
+    return found.job, {"models": f"{len(found.sections)} sections"}
+
+
+KINDS: dict[str, Callable[[Random], Made]] = {
+    "plans": of_a_plan,
+    "catalogue": of_the_catalogue,
+    "sections": of_sections,
+}
+SHARES = {"plans": 7, "catalogue": 1, "sections": 2}
+"""Of ten seeds."""
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+def natively(job: Job, system: System, random: Random) -> None:
+    """Raises on deadlock."""
+    host = RemoteMemory(bytes_per_s=50e9)
+    simulate(job, system, remote_memory=host)
+    if job.nodes <= MANY_NODES:
+        exchange = random.choice(EXCHANGES)
+        simulate(job, system, remote_memory=host, network=random.choice(["links", "flow"]),
+                 collective={"all_to_all": exchange})  # fmt: skip
 
 
 def as_astra(job: Job) -> None:
@@ -58,67 +123,108 @@ def as_astra(job: Job) -> None:
         written = chakra.read_job(folder / job.name)
         network, machine = astra.read_network(folder / "network.yml"), astra.read_system(folder / "system.json")
         for backend in ("unaware", "aware"):
-            astra.run(written, network, machine, astra.AstraOptions(backend=backend))
+            astra.run(written, network, machine, astra.AstraOptions(backend=backend, remote_memory=HOST))
 
 
-def has_memory_nodes(job: Job) -> bool:
-    """ASTRA-sim wants a remote memory for these."""
-    return any(np.isin(t.kind, (Kind.MEM_LOAD, Kind.MEM_STORE)).any() for t in job.traces)
+class UnsoundError(Exception):
+    """What must not be."""
+
+
+def try_astra(job: Job) -> str:
+    """What came of it: `ran`, or why it cannot. A hang that was not named before it began is a failure."""
+    named = order_problem(for_astra(job))
+    try:
+        as_astra(job)
+    except DeadlockError as hang:
+        if not named:
+            raise UnsoundError(f"hangs as ASTRA-sim, and nothing said so before: {hang}") from None
+        return "hang, as was said before"
+    except AstraAbort as abort:
+        return "refused: " + first_words(str(abort).partition(": ")[2])
+    except EtudeError as problem:
+        raise UnsoundError(f"as ASTRA-sim: {problem}") from None
+    return "ran, though it might have hung" if named else "ran"
+
+
+def first_words(text: str) -> str:
+    return " ".join("".join(c for c in text if not c.isdigit()).split()[:8])
+
+
+# -- the count ---------------------------------------------------------------------------------------------------------
+
+
+class State:
+    """Counts by column, and the next seed; kept in a file, so that a run can go on."""
+
+    def __init__(self, path: Path | None, seed: int) -> None:
+        self.path = path
+        known: dict[str, Any] = json.loads(path.read_text()) if path and path.is_file() else {}
+        self.seed: int = known.get("seed", seed)
+        self.sums = Counter[str](known.get("sums", {}))
+        self.counts = {column: Counter[str](found) for column, found in known.get("counts", {}).items()}
+
+    def count(self, column: str, word: str) -> None:
+        self.counts.setdefault(column, Counter())[word] += 1
+
+    def keep(self) -> None:
+        if self.path:
+            self.path.write_text(json.dumps({"seed": self.seed, "sums": self.sums, "counts": self.counts}))
+
+
+def one(state: State, dgx: System, *, only: str, with_astra: bool) -> bool:
+    """The job of the next seed; False where it was refused."""
+    random = Random(state.seed)
+    kind = only or random.choices(list(SHARES), list(SHARES.values()))[0]
+    try:
+        job, about = KINDS[kind](random)
+    except UsageError as reason:
+        state.count(f"refused {kind}", first_words(reason.problem))
+        state.sums["refused"] += 1
+        return False
+    if findings := list(check(job)):
+        raise UnsoundError(str(findings[0]))
+    natively(job, grown(dgx, job.world_size), random)
+    if with_astra and 2 <= len(job) <= 16:
+        state.count("as ASTRA-sim", try_astra(job))
+    state.sums["jobs"] += 1
+    state.sums["nodes"] += job.nodes
+    state.count("kinds", kind)
+    for column, words in about.items():
+        for word in filter(None, words.split(",") if column == "also" else [words]):
+            state.count(column, word)
+    return True
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=2000, help="jobs that must be generated")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--catalogue", action="store_true", help="models with towers, states and parts instead")
+    parser.add_argument("--only", default="", choices=["", *KINDS], help="one kind of job; default: all of them")
     parser.add_argument("--astra", action="store_true", help="run small ones as ASTRA-sim too")
+    parser.add_argument("--state", type=Path, help="file with the counts so far; the run goes on from there")
     options = parser.parse_args()
-    dgx, start = open_system("dgx-h100"), time.process_time()
-    ran = hung = 0
-    made, nodes, refused, families, schedules = 0, 0, Counter[str](), Counter[str](), Counter[str]()
-    batching, several = Counter[str](), 0
-    seed = options.seed
+    state, dgx, start, made = State(options.state, options.seed), open_system("dgx-h100"), time.process_time(), 0
     while made < options.count:
-        random = Random(seed)
-        m = catalogue_model(random) if options.catalogue else random_model(random)
-        plan = catalogue_plan(random, m) if options.catalogue else random_plan(random, m)
-        seed += 1
         try:
-            found = generate(m, Plan.from_dict(plan))
-        except UsageError as reason:
-            words = "".join(c for c in reason.problem if not c.isdigit())
-            refused[" ".join(words.split()[:8])] += 1
-            continue
-        job = found.job
-        findings = list(check(job))
-        if findings:
-            print(f"seed {seed - 1}: {findings[0]}")
+            made += one(state, dgx, only=options.only, with_astra=options.astra)
+        except (UnsoundError, EtudeError) as problem:
+            print(f"seed {state.seed}: {problem}")
             return 1
-        simulate(job, grown(dgx, job.world_size))  # raises on deadlock
-        if options.astra and 2 <= len(job) <= 16 and not has_memory_nodes(job):
-            try:
-                as_astra(job)
-            except EtudeError as problem:
-                if "lengths" not in plan and plan["moe_skew"] == 1.0:  # ranks do the same in the same time
-                    print(f"seed {seed - 1}: {problem}")
-                    return 1
-                hung += 1
-            ran += 1
-        made, nodes = made + 1, nodes + job.nodes
-        families[m.name] += 1
-        batching[plan.get("batching", "one length")] += 1
-        several += found.plan.steps > 1
-        schedules[plan.get("schedule", "1f1b") if plan["pp"] > 1 else "no pipeline"] += 1
-    print(f"{made} jobs ({nodes:,} nodes) sound and run, {sum(refused.values())} plans refused, "
-          f"{time.process_time() - start:.0f} CPU s")  # fmt: skip
-    if options.astra:
-        print(f"{ran} of them ran as ASTRA-sim, with and without congestion; {hung} of these hang or abort: "
-              "ranks whose samples or experts differ begin collectives in other orders or send too little")  # fmt: skip
-    print("models:", ", ".join(f"{k} {v}" for k, v in families.most_common()))
-    print("schedules:", ", ".join(f"{k} {v}" for k, v in schedules.most_common()))
-    print(f"batching: {', '.join(f'{k} {v}' for k, v in batching.most_common())}; {several} of several steps")
-    for reason, count in refused.most_common():
-        print(f"  refused {count:5d}: {reason}")
+        state.seed += 1
+        if state.seed % 20 == 0:
+            state.keep()
+    state.sums["cpu_ms"] += round(1000 * (time.process_time() - start))
+    state.keep()
+    print(f"{state.sums['jobs']:,} jobs ({state.sums['nodes']:,} nodes) sound and run, {state.sums['refused']:,} plans "
+          f"refused, {state.sums['cpu_ms'] / 1000:.0f} CPU s; next seed {state.seed}")  # fmt: skip
+    for column, found in state.counts.items():
+        if column.startswith("refused"):
+            continue
+        print(f"{column}:", ", ".join(f"{k} {v}" for k, v in found.most_common()))
+    for column, found in state.counts.items():
+        if column.startswith("refused"):
+            for reason, count in found.most_common():
+                print(f"  {column} {count:5d}: {reason}")
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,13 +18,18 @@ FURTHER = ("async:1", "async:2", "async:2,window=3", "async:2,admit=4,window=4,f
 
 
 def random_model(random: Random) -> Model:
+    return Model.from_dict(random_shape(random))
+
+
+def random_shape(random: Random) -> dict[str, Any]:
+    """Keys of a model's file."""
     kind = random.choice(["dense", "dense", "moe", "moe", "mla", "encoder", "t5", "vit", "dit", "dlrm", "convnet"])
     shape: dict[str, Any] = {"layers": random.choice([4, 6, 8, 12]), "hidden": 64, "heads": 8, "ffn": 128, "vocab": 256}
     if kind == "dlrm":
-        return Model.from_dict({"name": kind, "family": "dlrm", "tables": 8, "table_rows": 100, "table_width": 16,
-                                "dense_features": 4, "bottom": [32, 16], "top": [64, 1], "seq": 1})  # fmt: skip
+        return {"name": kind, "family": "dlrm", "tables": 8, "table_rows": 100, "table_width": 16,
+                "dense_features": 4, "bottom": [32, 16], "top": [64, 1], "seq": 1}  # fmt: skip
     if kind == "convnet":
-        return Model.from_dict({"name": kind, "family": kind, "depths": [2, 2, 2, 2], "image": 64, "classes": 10})
+        return {"name": kind, "family": kind, "depths": [2, 2, 2, 2], "image": 64, "classes": 10}
     more: dict[str, Any] = {"seq": 64, "gated": random.random() < 0.5, "tied": random.random() < 0.5}
     if kind in ("dense", "moe"):
         more |= {
@@ -47,7 +54,7 @@ def random_model(random: Random) -> Model:
     if kind in ("vit", "dit"):
         shape.pop("vocab")
         more = {"family": kind, "image": 32, "patch": 4 if kind == "dit" else 8, "classes": 10, "norm": "layer"}
-    return Model.from_dict({"name": kind, **shape, **more})
+    return {"name": kind, **shape, **more}
 
 
 def random_plan(random: Random, m: Model) -> dict[str, Any]:
@@ -63,8 +70,9 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
         "global_batch": dp * micro * random.choice([1, 2, 4, 8, 16]), "schedule": random.choice(SCHEDULES + FURTHER),
         "zero": zero, "reshard": random.random() < 0.7, "cp_kind": random.choice(["ring", "all_gather", "ulysses"]),
         "recompute": random.choice(RECOMPUTE), "tp_chunks": random.choice([1, 1, 2, 4]),
-        "precision": random.choice(["bf16", "fp16", "fp8", "fp32"]), "grad_dtype": random.choice(["fp32", "bf16"]),
-        "attention": random.choice(["flash", "flash", "unfused"]), "clip": random.random() < 0.7,
+        "precision": random.choice(["bf16", "fp16", "fp8", "fp32", "fp4"]),
+        "grad_dtype": random.choice(["fp32", "bf16"]), "clip": random.random() < 0.7,
+        "attention": random.choice(["flash", "flash", "unfused"]),
         "overlap_grads": random.random() < 0.7, "overlap_params": random.random() < 0.7,
         "bucket": random.choice([1, 10_000, 10**9]), "checkpoint": random.random() < 0.2,
         "data_loading": random.random() < 0.2, "moe_skew": random.choice([1.0, 1.0, 1.3]) if m.experts else 1.0,
@@ -85,10 +93,60 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
         plan.pop("dp_shard", None)
     if plan["schedule"].startswith("async:2") and pp == 1:
         plan["schedule"] = "async:1"
+    plan |= {
+        "optimizer": random.choice(["adamw", "adamw", "adamw", "adamw_8bit", "adafactor", "momentum", "sgd", "muon"]),
+        "state_dtype": random.choice(["fp32", "fp32", "bf16"]), "master": random.random() < 0.8,
+        "prefetch": random.choice([0, 1, 1, 2]), "graphs": random.random() < 0.2,
+    }  # fmt: skip
+    if plan["ep"] > 2 and plan["moe_skew"] == 1.0 and random.random() < 0.4:
+        plan |= {"ep_node": 2, "moe_nodes": random.choice([0, 1])}
+    if random.random() < 0.15:
+        plan |= {"directives": random_directives(random), "zero": 0, "optimizer": "adamw"}
+        plan.pop("dp_shard", None)
     plan["steps"] = random.choice([1, 1, 1, 2, 3])
     if random.random() < 0.3:
         plan |= random_lengths(random, dp)
     return plan | _what_is_trained_and_where(random, m, plan)
+
+
+def random_directives(random: Random) -> str:
+    """A file of the examples: what copies share as ZeRO 0 to 3 do it."""
+    return str(Path(__file__).parent.parent / "examples" / "directives" / f"zero{random.randrange(4)}.yaml")
+
+
+MODES = ("train", "train", "train", "forward", "forward", "frozen", "lora:4", "layers:1..")
+
+
+def random_sections(random: Random, folder: Path) -> dict[str, Any]:
+    """Two or three models as one job; their files go into the folder."""
+    sections: dict[str, Any] = {}
+    borders = []
+    batch = random.choice([4, 8])
+    names = ["first", "second", "third"][: random.choice([2, 2, 3])]
+    for number, name in enumerate(names):
+        shape = random_shape(random)
+        while shape.get("family") in ("dlrm", "convnet"):
+            shape = random_shape(random)
+        (folder / f"{name}.yaml").write_text(json.dumps(shape))
+        section: dict[str, Any] = {"model": str(folder / f"{name}.yaml"), "plan": _section_plan(random),
+                                   "mode": random.choice(MODES)}  # fmt: skip
+        own = [n for n in sections if "gpus" in sections[n]]
+        section |= {"shares": random.choice(own)} if own and random.random() < 0.4 else {"gpus": random.choice([2, 4])}
+        if random.random() < 0.3:
+            section |= {"active": random.choice([0.25, 0.5, 0.75]), "deal": random.choice(["even", "own"])}
+        section |= {"per_sample": 2} if random.random() < 0.2 else {}
+        sections[name] = section
+        if number:
+            carries = random.choice(["hidden", "hidden", "logits"])
+            borders.append({"from": names[number - 1], "to": name, "carries": carries})
+    return {"batch": batch, "sections": sections, "borders": borders, "seed": random.randrange(9)}
+
+
+def _section_plan(random: Random) -> dict[str, Any]:
+    plan = {"tp": random.choice([1, 1, 2]), "pp": random.choice([1, 1, 2]), "cp": random.choice([1, 1, 1, 2]),
+            "zero": random.randrange(4), "precision": random.choice(["bf16", "fp8", "fp32"]),
+            "recompute": random.choice(["none", "full"]), "clip": random.random() < 0.7}  # fmt: skip
+    return {name: value for name, value in plan.items() if value != 1 or name == "zero"}
 
 
 def random_lengths(random: Random, dp: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ PUBLIC = [
     "__version__",
     "check",
     "diff",
+    "edit",
     "expand",
     "feeder",
     "fold",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from etude.store.et_stream import open_feeder as open_feeder
     from etude.store.sql import query as query
     from etude.study import study as study
+    from etude.transform.edits import edit as edit
 
 __version__ = "0.1.0.dev0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "__version__",
     "check",
     "diff",
+    "edit",
     "expand",
     "feeder",
     "fold",

@@ -200,8 +200,57 @@ def test_memory_over_time(tiny: str, tmp_path: Path, capsys):
     assert "memory.txt: a table is not written as `.txt`" in capsys.readouterr().err
 
 
-def test_sections_take_no_stack(capsys: pytest.CaptureFixture[str]):
-    """A stack speaks of one model's steps: it is not dropped silently."""
-    file = str(Path(__file__).parents[2] / "examples" / "sections" / "distill.yaml")
-    assert main(["predict", "--sections", file, "--gpus", "64", "--system", "dgx-h100", "--stack", "nemo"]) == 2
-    assert "--stack is of one model's steps" in capsys.readouterr().err
+def sections_file(folder: Path, *models: tuple[str, str, int]) -> str:
+    """Sections (name, model, ranks) beside one another, with the plan of `PLAN`."""
+    plan = {"seq": 32, "micro_batch": 1, "tp": 2}
+    sections = {name: {"model": model, "gpus": gpus, "plan": plan} for name, model, gpus in models}
+    path = folder / "sections.yaml"
+    path.write_text(json.dumps({"batch": 8, "sections": sections}))
+    return str(path)
+
+
+@pytest.mark.parametrize("stack", [[], ["--stack", "none"], ["--stack", "nemo"], ["--stack", "torchtitan"]])
+def test_one_section_takes_as_long_as_the_plain_step(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, stack: list[str]
+):
+    file = sections_file(tmp_path, ("all", "gpt2", 4))
+    found = printed(capsys, "predict", "--sections", file, "--system", "dgx-h100", *stack)
+    plan = ["--gpus", "4", "--tp", "2", "--seq", "32", "--micro-batch", "1", "--global-batch", "8"]
+    plain = printed(capsys, "predict", "gpt2", *plan, "--system", "dgx-h100", *stack)
+    assert found["step_time_ns"] == plain["step_time_ns"]
+    assert found["stack"] == plain["stack"]
+    assert [text.partition(": ")[2] for text in found.get("assumed", [])] == plain.get("assumed", [])
+
+
+def test_a_stack_slows_all_sections(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Of two models side by side, one with experts: times lie between those of factors without and with them."""
+    dense, sparse = ("dense", "gpt2", 4), ("sparse", str(tmp_path / "moe.yaml"), 4)
+    shape = {"layers": 4, "hidden": 256, "heads": 8, "ffn": 512, "vocab": 512, "experts": 8, "top_k": 2}
+    (tmp_path / "moe.yaml").write_text(json.dumps(shape))
+
+    def step(*models: tuple[str, str, int]) -> int:
+        file = sections_file(tmp_path, *models)
+        return int(
+            printed(capsys, "predict", "--sections", file, "--system", "dgx-h100", "--stack", "default")["step_time_ns"]
+        )
+
+    alone = step(dense), step(sparse)
+    both = step(dense, sparse)
+    assert max(alone) * 0.9 < both < max(alone) * 1.1
+
+
+def test_the_end_of_an_id_says_the_precision(capsys: pytest.CaptureFixture[str]):
+    serve = ["--serve", "--prefill", "64", "--decode", "2", "--no-write", "--json"]
+
+    def weights(model: str, *more: str) -> tuple[int, str]:
+        assert main(["generate", model, *serve, *more]) == 0
+        said = capsys.readouterr()
+        return json.loads(said.out)["weights_bytes"], said.err
+
+    plain, silent = weights("Qwen/Qwen3-8B")
+    eight, told = weights("Qwen/Qwen3-8B-FP8")
+    assert (eight, weights("lab/Foo-8B-NVFP4")[0] < 3 * plain // 10) == (plain // 2, True)
+    assert "note: precision fp8, as the id says" in told
+    assert "precision" not in silent
+    assert weights("Qwen/Qwen3-8B-FP8", "--precision", "bf16")[0] == plain
+    assert weights("lab/FP8-Foo-8B")[0] > 9 * plain // 10  # a word elsewhere says nothing

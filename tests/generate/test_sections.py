@@ -2,13 +2,14 @@
 
 from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
-from etude.errors import EtudeError
+from etude.errors import EtudeError, UsageError
 from etude.generate.model.open import open_model
 from etude.generate.plan import Plan
 from etude.generate.ranks import Grid
@@ -22,6 +23,7 @@ from etude.model.job import Job
 from etude.model.schema import Kind
 from etude.model.totals import totals
 from etude.simulate.run import simulate
+from random_jobs import random_sections
 
 DGX = open_system("dgx-h100")
 BIG = {"layers": 4, "hidden": 64, "heads": 4, "kv_heads": 2, "head_size": 16, "ffn": 128, "vocab": 512, "gated": True}
@@ -109,6 +111,25 @@ def test_a_teacher_does_a_third_of_the_products(models: dict[str, str]):
     core = 8 * 4 * heads * pairs * size * 2  # a product of attention: batch, layers
     products = trained.sections[0].model_flops - 6 * core  # two forward, four backward
     assert taught.sections[0].model_flops == products // 3 + 2 * core
+
+
+def test_weights_that_are_cast_again_on_the_way_back_wait_for_nobody_before(models: dict[str, str]):
+    """ZeRO 3 in 8 bits: what is gathered again for the backward pass is cast again, behind the other section's turn."""
+    plan = {"zero": 3, "precision": "fp8"}
+    for image in ({"plan": plan}, {"shares": "", "gpus": 2, "plan": plan}):
+        job = made(seeing(models, image=image)).job
+        assert list(check(job)) == []
+        assert simulate(job, DGX.for_ranks(len(job))).makespan_ns > 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_sections_are_sound_and_run(seed: int, tmp_path: Path):
+    try:
+        job = generate_sections(sections_of(random_sections(Random(seed), tmp_path))).job
+    except UsageError:
+        pytest.skip("sections that cannot be")
+    assert list(check(job)) == []
+    assert not simulate(job, DGX.for_ranks(len(job))).timing.partial
 
 
 # -- elements, one by one ----------------------------------------------------------------------------------------

@@ -182,3 +182,29 @@ def test_what_is_no_way_to_train_is_refused(train: str):
 def test_a_layer_that_is_not_there_is_refused():
     with pytest.raises(EtudeError, match="layers 0 to 3"):
         made("layers:4..")
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "async:2"])
+def test_a_table_that_trains_trains_wherever_it_is_used(schedule: str):
+    """Layer 0 and the embedding train, and the head on the last stage has a copy of its table: it makes a gradient of
+    it, which is summed with that of the embedding, and updates its copy."""
+    tied = TINY.replace(tied=True)
+    plan = {
+        "seq": 32,
+        "pp": 4,
+        "gpus": 4,
+        "global_batch": 16,
+        "schedule": schedule,
+        "train": "layers:0..0",
+        "clip": False,
+    }
+    found = generate(tied, Plan.from_dict(plan))
+    assert list(check(found.job)) == []
+    assert flops(found, "head.logits") == 16 * 6 * 32 * HEAD
+    assert flops(found, "ffn.up") == 16 * 32 * 64 * 256 * (
+        2 * 4 + 2 * 3 + 4
+    )  # layer 0: twice back; others: input alone
+    words = found.job.trace(3).coded("module")[1]
+    assert any(w.startswith("optimizer") for w in words)
+    sums = [r for r in found.job.ranks.tolist() if "ends" in found.job.trace(r).group_slots]
+    assert {0, 3} <= set(sums)

@@ -1,14 +1,19 @@
 """What ASTRA-sim needs of files and a Job does not hold."""
 
+import json
+from pathlib import Path
+
 import pytest
 
+from etude import astra
+from etude.errors import DeadlockError
 from etude.generate import Plan, generate
 from etude.generate.model import open_model
 from etude.model.build import TraceBuilder
 from etude.model.fold import fold
 from etude.model.job import Job, assemble
 from etude.model.schema import Collective, Kind
-from etude.transform.dialects.astra import astra_problems, for_astra
+from etude.transform.dialects.astra import astra_problems, for_astra, order_problem
 
 
 def test_groups_are_numbers_from_one_and_copies_say_an_operation():
@@ -86,3 +91,73 @@ def test_what_it_cannot_run_is_named():
         "with a roofline it takes 2**63 ns for compute nodes without operations (1)",
     ]
     assert astra_problems(for_astra(assemble("w", [builder.part(0, {})]))) == found[:1]
+
+
+def two_reductions(work: list[int], *, ordered: bool) -> Job:
+    """Two all-reduces of all ranks behind two computes beside each other: the first after 10 ns, the second after the
+    work of the rank."""
+    groups, parts = {"1": list(range(len(work)))}, []
+    for rank, duration in enumerate(work):
+        builder = TraceBuilder()
+        first = builder.add(Kind.COMP, duration_ns=10_000, thread=1, cpu=1)
+        second = builder.add(Kind.COMP, duration_ns=duration, stream=1, cpu=0)
+        reduced = builder.add(Kind.COLL, group="1", collective=Collective.ALL_REDUCE, in_bytes=4096, data=[first])
+        more = [second, reduced] if ordered else [second]
+        builder.add(Kind.COLL, group="1", collective=Collective.ALL_REDUCE, in_bytes=8192, data=more)
+        parts.append(builder.part(rank, groups))
+    return assemble("w", parts, more_groups=list(groups.items()))
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_collectives_that_ranks_may_begin_in_different_orders_are_counted(folded: bool, tmp_path: Path):
+    """On rank 0 the second is ready first, on rank 1 the first is."""
+
+    def job(work: list[int], *, ordered: bool) -> Job:
+        made = two_reductions(work, ordered=ordered)
+        return fold(made) if folded else made
+
+    told = "it may hang: {} collectives of ranks that do not take the same time have no fixed order"
+    apart = order_problem(job([1_000, 90_000], ordered=False))
+    assert apart == told.format(1 if folded else 2)  # of each program
+    assert order_problem(job([1_000, 90_000], ordered=True)) == ""
+    assert order_problem(job([1_000, 1_000], ordered=False)) == ""
+    assert apart in astra_problems(job([1_000, 90_000], ordered=False))
+    with pytest.raises(DeadlockError):
+        run(job([1_000, 90_000], ordered=False), tmp_path)
+    run(job([1_000, 90_000], ordered=True), tmp_path)
+    run(job([1_000, 1_000], ordered=False), tmp_path)
+
+
+def test_collectives_that_hold_up_a_message_are_counted(tmp_path: Path):
+    """Rank 0 begins an all-reduce while what it has to send is being made; rank 1 joins when it has come."""
+
+    def job(*, behind: bool) -> Job:
+        groups = {"1": [0, 1]}
+        one, other = TraceBuilder(), TraceBuilder()
+        made = one.add(Kind.COMP, duration_ns=9_000, stream=1, cpu=0)
+        waits = [made] if behind else []
+        one.add(Kind.SEND, dst=1, tag=7, in_bytes=64, data=[made])
+        one.add(Kind.COLL, group="1", collective=Collective.ALL_REDUCE, in_bytes=4096, data=waits)
+        come = other.add(Kind.RECV, src=0, tag=7, in_bytes=64)
+        other.add(Kind.COLL, group="1", collective=Collective.ALL_REDUCE, in_bytes=4096, data=[come])
+        return assemble("w", [one.part(0, groups), other.part(1, groups)], more_groups=list(groups.items()))
+
+    assert (
+        order_problem(job(behind=False))
+        == "it may hang: 1 collectives may hold up messages that their members wait for"
+    )
+    assert order_problem(job(behind=True)) == ""
+    with pytest.raises(DeadlockError):
+        run(job(behind=False), tmp_path)
+    run(job(behind=True), tmp_path)
+
+
+def run(job: Job, folder: Path) -> None:
+    """As ASTRA-sim, on two NPUs."""
+    network, system = folder / "net.yml", folder / "sys.json"
+    network.write_text("topology: [ Switch ]\nnpus_count: [ 2 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n")
+    ring = {f"{kind}-implementation": ["ring"] for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")}
+    settings = {"scheduling-policy": "LIFO", "endpoint-delay": 10, "active-chunks-per-dimension": 1,
+                "preferred-dataset-splits": 4, "collective-optimization": "localBWAware"}  # fmt: skip
+    system.write_text(json.dumps({**settings, **ring}))
+    astra.run(job, astra.read_network(network), astra.read_system(system))

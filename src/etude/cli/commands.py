@@ -38,6 +38,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "generate micro": (MAKE, "One collective or pattern of messages, with or without compute beside it"),
     "generate learned": (MAKE, "A job of any size that behaves like those that were learned"),
     "learn": (MAKE, "A small model of jobs, without names, shapes or exact sizes, to make others of"),
+    "edit": (
+        MAKE,
+        "A what-if copy of a job: faster operators, compressed or merged communication, another order, more ranks",
+    ),
     "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
     "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
@@ -46,6 +50,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery",
     ),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
+    "ops": (RUN, "A database of measured operators: what it lacks for a set of models, measure it, show, add, import"),
     "stacks": (RUN, "The catalogue of software stacks: list, show one"),
     "calibrate": (RUN, "A software stack of your own, from measured steps or a recorded run"),
     "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),

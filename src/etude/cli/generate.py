@@ -85,7 +85,7 @@ def generate(
         emit(answered.summary() | limits if json else shown(answered), json=json)
         return 0
     refuse(serving, requests, draft)
-    found = make(model_of(model, hf), plan_of(flags, plan), name=name)
+    found = make(model_of(model, hf), plan_of(flags, plan, model), name=name)
     if system:
         from etude.machine import open_system
 

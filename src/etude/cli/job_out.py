@@ -48,7 +48,7 @@ def in_dialect(job: "Job", to: To, dialect: Dialect) -> tuple["Job", list[str]]:
             hint = f"`--to et --dialect {dialect.value}` writes files of single ranks"
             raise UsageError("a Parquet folder holds the job as it is, in no dialect", hint=hint)
         return job, []
-    from etude.transform import astra_problems, for_astra
+    from etude.transform.dialects import astra_problems, for_astra
 
     if dialect == Dialect.ASTRA:
         job = for_astra(job)

@@ -43,7 +43,7 @@ def plan(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if not model and hf is None:
         raise UsageError("no model is given", hint="etude plan llama3-70b --gpus 64 --system dgx-h100")
-    given = given_of(flags, plan)
+    given = given_of(flags, plan, model)
     gpus = int(given.pop("gpus", 1))
     with progress("simulating plans", tries) as advance:
         found = search(

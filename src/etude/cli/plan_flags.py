@@ -60,19 +60,24 @@ def _parameter(f: Any, into: str, panel: str) -> inspect.Parameter:
 with_plan = with_fields(Plan, "flags", PANEL)
 
 
-def plan_of(flags: dict[str, Any], path: Path | None) -> Plan:
+def plan_of(flags: dict[str, Any], path: Path | None, model: str = "") -> Plan:
     """The plan of a file with these flags over it."""
-    return Plan.from_dict(given_of(flags, path), str(path or "plan"))
+    return Plan.from_dict(given_of(flags, path, model), str(path or "plan"))
 
 
-def given_of(flags: dict[str, Any], path: Path | None) -> dict[str, Any]:
-    """What a file and these flags say, by key."""
+def given_of(flags: dict[str, Any], path: Path | None, model: str = "") -> dict[str, Any]:
+    """What a file and these flags say, by key. Where they say no precision, the last word of a model's id may."""
+    from etude.generate.model import stored_as
+
     given: dict[str, Any] = {}
     if path is not None:
         given = read_mapping(path)
     keys = {f.name: key_of(f) for f in fields(Plan)}
     for name, value in flags.items():
         given[keys[name]] = _numbers(name, value) if name == "stages" else value
+    if "precision" not in given and (stored := stored_as(model)):
+        given["precision"] = stored
+        say(f"note: precision {stored}, as the id says; --precision says otherwise")
     return given
 
 

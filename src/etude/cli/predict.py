@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
+from etude.cli.ops_flags import OpsBackend, OpsFile, ops_options
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.plan_flags import ModelName, given_of, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
@@ -43,6 +44,8 @@ def predict(
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
     stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
     rows: Annotated[Path | None, typer.Option(help="CSV of measured steps: predict each of its rows.")] = None,
+    ops: OpsFile = None,
+    backend: OpsBackend = "",
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
     serve: Serve = False,
     requests: Requests = None,
@@ -51,16 +54,15 @@ def predict(
     mix: Mix = "",
     json: AsJson = False,
 ) -> int:
+    if ops is not None and (rows is not None or sections is not None):
+        raise UsageError("--ops is of one model's step, or of serving", hint="leave away --rows or --sections")
     if rows is not None:
         return _rows(rows, stack, json=json)
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if sections is not None:
-        if stack not in ("", "none"):
-            raise UsageError("--stack is of one model's steps", hint="leave it away with --sections")
-        predicted_sections(
-            *opened(sections, mix, flags, [model, hf, plan, serve]), system, check=memory_check, json=json
-        )
+        given, gpus = opened(sections, mix, flags, [model, hf, plan, serve])
+        predicted_sections(given, gpus, system, stack, check=memory_check, json=json)
         return 0
     refuse_mix(mix)
     if not model and hf is None:
@@ -69,10 +71,10 @@ def predict(
         if stack:
             raise UsageError("--stack is of training steps", hint="leave it away with --serve")
         asked = Asked(model, hf, flags, serving, plan, requests, draft, system, memory="", name="")
-        emit(predicted(asked, check=memory_check, json=json), json=json)
+        emit(predicted(asked, check=memory_check, json=json, **ops_options(ops, backend)), json=json)
         return 0
     refuse(serving, requests, draft)
-    found = _step(model, hf, flags, plan, system, stack, check=memory_check)
+    found = _step(model, hf, flags, plan, system, stack, check=memory_check, **ops_options(ops, backend))
     emit(found.summary() if json else _shown(found), json=json)
     for note in (*found.assumed, *found.simulated.notes):
         say(f"note: {note}")
@@ -80,7 +82,15 @@ def predict(
 
 
 def _step(
-    model: str, hf: Path | None, flags: dict[str, Any], plan: Path | None, system: str, stack: str, *, check: bool
+    model: str,
+    hf: Path | None,
+    flags: dict[str, Any],
+    plan: Path | None,
+    system: str,
+    stack: str,
+    *,
+    check: bool,
+    **options: Any,
 ) -> "Prediction":
     from etude.cost.stacks import open_stack
     from etude.machine import open_system
@@ -89,9 +99,9 @@ def _step(
 
     network, machine, software = model_of(model, hf), open_system(system), open_stack(stack or "default")
     if stack in ("", "none"):
-        return run(network, plan_of(flags, plan), machine, stack=software, check=check)
-    wanted, assumed = completed(Said(model=network, given=given_of(flags, plan), system=machine), software)
-    found = run(network, wanted, machine, stack=software, check=check)
+        return run(network, plan_of(flags, plan, model), machine, stack=software, check=check, **options)
+    wanted, assumed = completed(Said(model=network, given=given_of(flags, plan, model), system=machine), software)
+    found = run(network, wanted, machine, stack=software, check=check, **options)
     return replace(found, assumed=tuple(assumed))
 
 

@@ -1,5 +1,6 @@
 """`--sections FILE`: a job of several models, for `generate` and `predict`."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,12 +63,17 @@ def generated(given: "Sections", gpus: int, name: str, files: Files, limit_bytes
         emit(_rows(found.summary()))
 
 
-def predicted(given: "Sections", gpus: int, system: str, *, check: bool, json: bool) -> None:
+def predicted(given: "Sections", gpus: int, system: str, stack: str, *, check: bool, json: bool) -> None:
+    from etude.cost.stacks import open_stack
     from etude.machine import open_system
-    from etude.predict.sections import predict_sections
+    from etude.predict.sections import completed_sections, predict_sections
     from etude.units import format_bytes, format_time
 
-    found = predict_sections(given, open_system(system), gpus=gpus, check=check)
+    machine, software = open_system(system), open_stack(stack or "default")
+    assumed: tuple[str, ...] = ()
+    if stack not in ("", "none"):
+        given, assumed = completed_sections(given, machine, software, gpus=gpus)
+    found = replace(predict_sections(given, machine, gpus=gpus, stack=software, check=check), assumed=assumed)
     if json:
         emit(found.summary(), json=True)
     else:
@@ -78,10 +84,11 @@ def predicted(given: "Sections", gpus: int, system: str, *, check: bool, json: b
                 "tokens/s on a GPU": round(found.tokens_per_s_per_gpu, 1),
                 "model FLOP/s utilisation": f"{found.mfu:.1%}",
                 "memory at most": format_bytes(found.generated.memory_peak_bytes),
+                "stack": software.name,
             }
         )
         emit(_rows(found.summary()))
-    for note in found.simulated.notes:
+    for note in (*found.assumed, *found.simulated.notes):
         say(f"note: {note}")
 
 

@@ -55,7 +55,7 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     device = open_system(asked.system).device if asked.system else None
     found = serve(
         model_of(asked.model, asked.hf),
-        plan_of(flags, asked.plan),
+        plan_of(flags, asked.plan, asked.model),
         options,
         requests=read_requests(asked.requests) if asked.requests else None,
         draft=model_of(asked.draft) if asked.draft else None,
@@ -68,13 +68,13 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
     return found
 
 
-def predicted(asked: Asked, *, check: bool, json: bool) -> dict[str, Any]:
-    """Generated and simulated: everything, or what a reader wants to see first."""
+def predicted(asked: Asked, *, check: bool, json: bool, **options: Any) -> dict[str, Any]:
+    """Generated and simulated, with these options: everything, or what a reader wants to see first."""
     from etude.machine import open_system
     from etude.predict import predict_serving
     from etude.units import format_bytes, format_time
 
-    numbers = predict_serving(served(asked, check=check), open_system(asked.system)).summary()
+    numbers = predict_serving(served(asked, check=check), open_system(asked.system), **options).summary()
     if json:
         return numbers
     names = {"ttft_ns": "first token", "tpot_ns": "each further token", "latency_ns": "whole answer"}

@@ -8,6 +8,7 @@ import typer
 from etude.cli.app import RUN, app
 from etude.cli.device_times import DeviceTimesOf, HostSpeed, with_times_of
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
+from etude.cli.ops_flags import OpsBackend, OpsFile, ops_options
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
 from etude.cli.runs import grown, rank_table
@@ -49,6 +50,8 @@ def simulate(
     compute: Annotated[
         str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")
     ] = "recorded",
+    ops: OpsFile = None,
+    backend_of_ops: OpsBackend = "",
     device_times_of: DeviceTimesOf = None,
     host_speed: HostSpeed = "auto",
     collective: Annotated[
@@ -108,7 +111,7 @@ def simulate(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     slow_links = _links(slow_link, failed_link)
     options = _options(
-        policy=policy, **_compute(compute), collective=_collectives(collective),
+        policy=policy, **_compute(compute, ops, backend_of_ops), collective=_collectives(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
         concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_jitter(jitter),
         slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
@@ -200,8 +203,14 @@ def _options(**given: Any) -> "Options":
     return Options(overlap=Overlap(**factors), remote_memory=remote, **given)
 
 
-def _compute(text: str) -> dict[str, Any]:
-    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`."""
+def _compute(text: str, ops: Path | None, backend: str) -> dict[str, Any]:
+    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`; or a database of operators."""
+    if ops is not None:
+        if text != "recorded":
+            raise UsageError("--ops and --compute both say where times come from", hint="give one of them")
+        return ops_options(ops, backend)
+    if backend:
+        raise UsageError("--ops-backend is of a database of operators", hint="--ops FILE")
     name, equals, value = text.partition("=")
     if name == "table" and value:
         return {"compute": "table", "table": value}

@@ -104,14 +104,17 @@ def _groups_beside(path: Path) -> Path | None:
 
 
 def _job(path: Path, npus: int) -> "Job":
-    from etude.transform import for_astra
+    from etude.transform.dialects import for_astra, order_problem
 
     job = open_job(path)
     if path.is_file():
         say(f"note: {path.name} is given to each of the {npus:,} NPUs")
     elif len(job) > npus:
         say(f"note: {len(job):,} ranks, of which the network has NPUs for the first {npus:,}")
-    return job if _ranks_of(path) else for_astra(job)
+    job = job if _ranks_of(path) else for_astra(job)
+    if problem := order_problem(job):
+        say(f"note: {problem}")
+    return job
 
 
 def _show(found: "AstraResult", json: bool) -> None:

@@ -57,8 +57,9 @@ class ServingPrediction:
 
 
 def predict_serving(served: ServedJob, system: System, **options: Any) -> ServingPrediction:
-    """Simulated by roofline. `options` are those of the simulation."""
-    run = simulate(served.job, grown(system, len(served.job)), **{"compute": "roofline", **options})
+    """Simulated by roofline, or with a database `ops` of measured operators. `options` are those of the simulation."""
+    compute = "roofline" if options.get("ops") is None else "ops"
+    run = simulate(served.job, grown(system, len(served.job)), **{"compute": compute, **options})
     return ServingPrediction(served, run, answers(served, run), system)
 
 

@@ -138,6 +138,12 @@ def predict(
 ) -> Prediction:
     """Generated and simulated, with the efficiency of `stack`. `options` are those of the simulation."""
     machine, by = machine_for(plan, system, stack), efficiency_of(model, system, stack)
+    if (database := options.get("ops")) is not None:
+        # What was measured is as efficient as it is: of the stack the network, the overlap and the plan remain.
+        options, by = {"compute": "ops", **options}, replace(by, products=1.0, fp8=1.0, attention=1.0, rest=1.0)
+        measured_ns = database.host_ns()
+        if plan.host_ns and measured_ns is not None:
+            plan, by = plan.replace(host_ns=measured_ns), replace(by, host=1.0)
     generated = generate(model, plan.replace(host_ns=plan.host_ns * by.host))
     options = _with_host_memory(generated, options)
     if check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,9 @@ from etude.model.trace import Trace
 from etude.simulate.options import JITTER, Compute, Options
 from etude.simulate.programs import IS_COMM, IS_MEMORY
 
+if TYPE_CHECKING:
+    from etude.cost.opdb.curves import Curves
+
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -37,9 +41,13 @@ class NodeCosts:
     modelled: int = 0
     kept: int = 0
     unknown: int = 0
+    origins: I64 = field(default_factory=lambda: np.zeros(6, np.int64))
+    """Nodes by where the database of operators has their time from."""
 
     def notes(self) -> list[str]:
         said = []
+        if self.origins.any():
+            said.append(_told(self.origins))
         if self.modelled:
             said.append(f"{self.modelled:,} compute nodes have no recorded time and take that of the roofline")
         if self.kept:
@@ -51,7 +59,7 @@ class NodeCosts:
 
 def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
     costs = NodeCosts()
-    table = read_measured(options.table)[1] if options.compute == Compute.TABLE else None
+    times = _Times(system, options)
     ranks = np.bincount(job.trace_of, minlength=len(job.traces))
     for number, trace in enumerate(job.traces):
         known = trace.duration_ns != UNKNOWN
@@ -65,7 +73,8 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         fixed |= frames(trace)
         cost[fixed] = 0
         comp &= ~fixed
-        modelled, kept = _compute(trace, comp, cost, system, options, table)
+        modelled, kept = _compute(trace, comp, cost, options, times)
+        costs.origins += times.taken_origins() * int(ranks[number])
         cost[memory] = _memory(trace, memory, cost, system, options)
         unknown = (comp | memory) & (cost == UNKNOWN)
         cost[unknown] = 0
@@ -76,9 +85,7 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
     return costs
 
 
-def _compute(
-    trace: Trace, comp: Bool, cost: I64, system: System, options: Options, table: MeasuredOps | None
-) -> tuple[int, int]:
+def _compute(trace: Trace, comp: Bool, cost: I64, options: Options, times: _Times) -> tuple[int, int]:
     """Sets the cost of compute nodes. How many were modelled although recorded times were asked for, and how many keep
     a recorded time although modelled ones were."""
     if options.compute == Compute.SCALED:
@@ -88,21 +95,54 @@ def _compute(
     wanted = np.flatnonzero(comp & (cost == UNKNOWN) if by_record else comp & (trace.cpu != 1))
     if not len(wanted):
         return 0, 0
-    found = _modelled(trace, wanted, system, table)
+    found = times.of(trace, wanted)
     said = found != UNKNOWN
     kept = int((cost[wanted][~said] != UNKNOWN).sum())
     cost[wanted[said]] = found[said]
     return (int(said.sum()), 0) if by_record else (0, kept)
 
 
-def _modelled(trace: Trace, rows: I64, system: System, table: MeasuredOps | None) -> I64:
-    """By the roofline of each node's class of operator where its name and shapes say it, else by FLOPs and bytes."""
-    shaped = trace.in_shapes.strides != (0,)
-    ops = ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
-    device = system.device.busy()  # one op follows another
-    if table is not None:
-        return compute_time_ns(device, ops, mode="table", table=table)
-    return compute_time_ns(device, ops)
+class _Times:
+    """Modelled times of compute nodes: by the database or the table of measured operators, where one is given, else by
+    the roofline of each node's class of operator where its name and shapes say it, else by FLOPs and bytes."""
+
+    def __init__(self, system: System, options: Options) -> None:
+        self.device = system.device.busy()  # one op follows another
+        self.table: MeasuredOps | None = None
+        self.curves: Curves | None = None
+        self._origins = np.zeros(6, np.int64)
+        if options.compute == Compute.TABLE:
+            self.table = read_measured(options.table)[1]
+        if options.ops is not None:
+            self.curves = options.ops.on(self.device, backend=options.backend)
+
+    def of(self, trace: Trace, rows: I64) -> I64:
+        shaped = trace.in_shapes.strides != (0,)
+        ops = ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
+        if self.table is not None:
+            return compute_time_ns(self.device, ops, mode="table", table=self.table)
+        found = compute_time_ns(self.device, ops)
+        if self.curves is None:
+            return found
+        from etude.cost.opdb import Origin, shapes_of
+
+        time_ns, origin = self.curves.time_ns(shapes_of(trace, rows))
+        measured = ~np.isin(origin, (Origin.NONE, Origin.ROOFLINE))
+        self._origins += np.bincount(np.where(found == UNKNOWN, Origin.NONE, Origin.ROOFLINE)[~measured], minlength=6)
+        self._origins += np.bincount(origin[measured], minlength=6)
+        return np.where(measured, np.rint(np.where(measured, time_ns, 0.0)).astype(np.int64), found)
+
+    def taken_origins(self) -> I64:
+        """Nodes by origin since the last time."""
+        found, self._origins = self._origins, np.zeros(6, np.int64)
+        return found
+
+
+def _told(origins: I64) -> str:
+    """How much of the compute the database of operators speaks of."""
+    words = ("without a time", "measured", "between points", "outside them", "near other keys", "by the roofline")
+    parts = [f"{count:,} {word}" for count, word in zip(origins[1:].tolist(), words[1:], strict=True) if count]
+    return f"of {origins[1:].sum():,} compute nodes {', '.join(parts)}"
 
 
 def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Options) -> I64:

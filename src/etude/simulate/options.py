@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from etude.cost.collectives import AUTO
 from etude.cost.collectives.table import BY_COLLECTIVE
@@ -14,6 +14,9 @@ from etude.cost.schedule import Schedule
 from etude.errors import UsageError
 from etude.machine.system import System
 from etude.model.schema import Collective
+
+if TYPE_CHECKING:
+    from etude.cost.opdb import OpDatabase
 
 
 class Policy(StrEnum):
@@ -37,6 +40,8 @@ class Compute(StrEnum):
     ROOFLINE = "roofline"
     TABLE = "table"
     """Measured times of operators, by name and shape; where an operator is not in the table, the roofline."""
+    OPS = "ops"
+    """A database of measured operators; where it has none that is like a node, the roofline."""
     SCALED = "scaled"
     """The trace's `duration_ns` times `scale`."""
 
@@ -130,6 +135,10 @@ class Options:
     """For Compute.SCALED."""
     table: str = ""
     """For Compute.TABLE: a CSV file of measured times."""
+    ops: OpDatabase | None = None
+    """For Compute.OPS: the database of measured operators, of the system's device."""
+    backend: str = ""
+    """For Compute.OPS: whose kernels, where the database holds several."""
     collective: Mapping[str, str | Schedule | Sequence[Schedule]] = field(default_factory=dict)
     """Algorithm by collective, over those of the system: {"all_reduce": "tree"}; or one of your own, or several for
     groups of different size."""
@@ -187,6 +196,8 @@ class Options:
             raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
         if self.compute == Compute.TABLE and not self.table:
             raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
+        if (self.compute == Compute.OPS) != (self.ops is not None):
+            raise UsageError("compute times `ops` and a database of operators go together", hint="--ops FILE")
         if self._has_links:
             self._check_links()
 

@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from etude.transform.anonymising import kept as kept
     from etude.transform.device_times import DeviceTimes as DeviceTimes
     from etude.transform.device_times import with_device_times as with_device_times
-    from etude.transform.dialects.astra import astra_problems as astra_problems
-    from etude.transform.dialects.astra import for_astra as for_astra
     from etude.transform.durations import with_durations as with_durations
 
 __getattr__ = face(__name__)

@@ -10,7 +10,7 @@ lora:16        adapters of rank 16 beside every product of a layer with a weight
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as changed
 from typing import Any, Final
@@ -66,12 +66,24 @@ def only(blocks: Sequence[Block], what: Trained, *, tied: bool = False) -> list[
         key = id(block.ops), mode
         if key not in made:
             made[key] = _ops(block.ops, mode, what.rank)
-            if tied and mode == "all" and not is_layer(block) and layer >= 0 and what.first > 0:
-                made[key] = tuple(_frozen(op) if op.part == "logits" else op for op in block.ops)
+            if what.kind == "layers" and layer >= 0 and mode in ("all", "frozen"):
+                made[key] = tuple(map(_as_the_table(what, tied=tied), block.ops, made[key]))
         found.append(changed(block, ops=made[key]))
     if what.kind == "layers" and max(what.first, what.last) > layer:
         raise UsageError(f"train: the model has layers 0 to {layer}, none has number {max(what.first, what.last)}")
     return found
+
+
+def _as_the_table(what: Trained, *, tied: bool) -> Callable[[Op, Op], Op]:
+    """Of an op of the usual step and what became of it: one that uses the table of the embedding is trained where that
+    is, whatever its block is."""
+
+    def chosen(usual: Op, made: Op) -> Op:
+        if not usual.tied_params and not (tied and usual.part == "logits"):
+            return made
+        return _frozen(usual) if what.first else usual
+
+    return chosen
 
 
 def _mode(block: Block, layer: int, what: Trained) -> str:

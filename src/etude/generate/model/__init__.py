@@ -7,6 +7,7 @@ from etude.faces import face
 if TYPE_CHECKING:
     from etude.generate.model.open import model_names as model_names
     from etude.generate.model.open import open_model as open_model
+    from etude.generate.model.open import stored_as as stored_as
     from etude.generate.model.shape import Family as Family
     from etude.generate.model.shape import Model as Model
 

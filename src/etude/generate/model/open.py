@@ -22,6 +22,10 @@ _VARIANT: Final = re.compile(
 """Words of an id that say how a model was trained or stored, not its shape."""
 
 
+_STORED: Final = re.compile(r"^[^/]+/[^/]+-(?:(fp8)|(?:nv|mx)?(fp4))$")
+"""Ids whose last word says in how many bits the weights of layers are."""
+
+
 def _yaml(name: str) -> dict[str, Any]:
     import yaml
 
@@ -85,6 +89,12 @@ def open_model(name_or_path: str | PathLike[str]) -> Model:
 
     near = get_close_matches(text, model_names(), n=3) or model_names()
     raise UsageError(f"unknown model `{text}`", hint=f"known: {', '.join(near)}; or a Hugging Face id, or a .yaml file")
+
+
+def stored_as(text: str) -> str:
+    """The precision that the last word of a Hugging Face id names: `fp8` of `-FP8`, `fp4` of `-NVFP4`; else nothing."""
+    found = _STORED.match(text.lower())
+    return (found[1] or found[2]) if found else ""
 
 
 def _by_id(text: str) -> Model:

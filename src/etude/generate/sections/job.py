@@ -14,7 +14,7 @@ from etude.generate.ranks import Grid
 from etude.generate.sections.borders import Both, Travel, ends_of, travels
 from etude.generate.sections.placed import Placed, place
 from etude.generate.sections.spec import Border, Sections
-from etude.generate.sections.weave import Ends, Part, Woven, weave
+from etude.generate.sections.weave import Ends, Part, Woven, not_before, weave
 from etude.model.job import DEFAULT_METADATA, Groups, Job
 from etude.model.totals import totals
 from etude.model.trace import Trace
@@ -71,11 +71,14 @@ class Sectioned:
         return whole | {"sections": each, "borders": borders}
 
 
-def generate_sections(given: Sections, *, gpus: int = 0, name: str = "") -> Sectioned:
-    """The job of one step. One section and no border is the job of its plan, unchanged."""
-    gpus = gpus or given.gpus or sum(s.gpus for s in given.sections.values())
+def generate_sections(
+    given: Sections, *, gpus: int = 0, name: str = "", hosts: Mapping[str, float] | None = None
+) -> Sectioned:
+    """The job of one step. One section and no border is the job of its plan, unchanged. `hosts`: by section, factors on
+    the host's time for an op."""
+    gpus = given.world(gpus)
     ranks = given.ranks(gpus)
-    placed = tuple(place(given, n, ranks[n]) for n in given.sections)
+    placed = tuple(place(given, n, ranks[n], (hosts or {}).get(n, 1.0)) for n in given.sections)
     done = {b: travels(b, given, placed) for b in given.borders}
     sizes = {f"{b.source}-{b.target}": (_sum(there), _sum(back)) for b, (there, back) in done.items()}
     if len(placed) == 1:
@@ -141,6 +144,7 @@ def _part(placed: Placed, program: int, turn: int, of: int, tag_base: int) -> Pa
     if placed.waits:
         phases, labels = trace.coded("phase")
         turns[~np.array([w == Phase.FORWARD.label for w in labels] + [False])[phases]] = 2 * of - 1 - turn
+        turns = not_before(trace, turns)  # weights that come again for the way back are cast again
     return Part(trace, turns, tag_base, placed.name)
 
 

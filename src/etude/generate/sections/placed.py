@@ -56,9 +56,11 @@ def _with_activations(memory: Memory, times: float) -> Memory:
     return replace(memory, **columns)
 
 
-def place(given: Sections, name: str, ranks: range) -> Placed:
+def place(given: Sections, name: str, ranks: range, host: float = 1.0) -> Placed:
+    """`host`: factor on the host's time for an op."""
     section, waits = given.sections[name], given.takes_gradients(name)
     plan = _plan(given, name, section, len(ranks), waits)
+    plan = plan.replace(host_ns=plan.host_ns * host)
     model = open_model(section.model)
     found = generate(model, plan, head=given.has_head(name))
     slot = _slots(plan, section, _active(given, name), given.batch)

@@ -111,6 +111,10 @@ class Sections:
     def has_head(self, name: str) -> bool:
         return not any(b.source == name and b.carries == Carries.HIDDEN for b in self.borders)
 
+    def world(self, gpus: int) -> int:
+        """Ranks of the job: as asked for, else as the file says, else those of its sections."""
+        return gpus or self.gpus or sum(s.gpus for s in self.sections.values())
+
     def ranks(self, gpus: int) -> dict[str, range]:
         """Ranks of each section: its own one behind the other, what is left to the one that says nothing."""
         own = {n: s.gpus for n, s in self.sections.items() if not s.shares}

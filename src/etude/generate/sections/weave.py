@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.generate.blocks.ops import Phase, Stream
+from etude.kernels.compile import kernel
 from etude.model.build import build_trace
+from etude.model.graph import dependencies, topological_order
 from etude.model.schema import COLUMN, NODE, UNKNOWN, Kind, Why
 from etude.model.trace import Trace
 
@@ -77,6 +79,22 @@ class Woven:
     trace: Trace
     rows: tuple[I64, ...]
     ends: I64
+
+
+def not_before(trace: Trace, turn: I64) -> I64:
+    """The turns of rows, none before that of a row that it waits for."""
+    dep = dependencies(trace)
+    return np.asarray(_latest(dep.start, dep.rows, topological_order(trace), turn), np.int64)
+
+
+@kernel
+def _latest(start, rows, order, turn):  # type: ignore[no-untyped-def]
+    found = turn.copy()
+    for i in order:
+        for k in range(start[i], start[i + 1]):
+            if rows[k] >= 0:
+                found[i] = max(found[i], found[rows[k]])
+    return found
 
 
 def weave(parts: Sequence[Part], ends: Ends, borders: Sequence[str]) -> Woven:

@@ -6,6 +6,7 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.predict.sections.step import check_sections as check_sections
+    from etude.predict.sections.step import completed_sections as completed_sections
     from etude.predict.sections.step import predict_sections as predict_sections
 
 __getattr__ = face(__name__)

@@ -1,15 +1,23 @@
-"""predict_sections(sections, system): the step of a job of sections on a system."""
+"""predict_sections(sections, system): the step of a job of sections on a system, as a stack runs it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
+import numpy as np
+
+from etude.config import key_of
+from etude.cost.stacks import Efficiency, Stack
+from etude.cost.stacks.stack import KNOBS, tuned
 from etude.errors import UsageError
+from etude.generate import Plan
+from etude.generate.model import open_model
 from etude.generate.sections import Sectioned, Sections, generate_sections
 from etude.machine.system import System
-from etude.predict.step import grown
-from etude.simulate import Simulated, simulate
+from etude.predict.measured import Said, completed
+from etude.predict.step import efficiency_of, grown
+from etude.simulate import Overlap, Simulated, simulate
 from etude.units import format_bytes
 
 
@@ -18,6 +26,9 @@ class SectionPrediction:
     generated: Sectioned
     simulated: Simulated
     system: System
+    stack: Stack | None = None
+    assumed: tuple[str, ...] = ()
+    """What was taken from the stack's recipe."""
 
     @property
     def step_time_ns(self) -> int:
@@ -49,6 +60,8 @@ class SectionPrediction:
         found = self.generated.summary()
         for number, section in enumerate(found["sections"].values()):
             section["mfu"] = self.mfu_of(number)
+        found |= {"stack": self.stack.name} if self.stack else {}
+        found |= {"assumed": list(self.assumed)} if self.assumed else {}
         return found | {
             "step_time_ns": self.step_time_ns,
             "samples_per_s": self.samples_per_s,
@@ -71,11 +84,52 @@ def check_sections(found: Sectioned, limit_bytes: int, what: str) -> None:
 
 
 def predict_sections(
-    given: Sections, system: System, *, gpus: int = 0, check: bool = True, **options: Any
+    given: Sections, system: System, *, gpus: int = 0, stack: Stack | None = None, check: bool = True, **options: Any
 ) -> SectionPrediction:
-    """Generated and simulated. `options` are those of the simulation."""
-    generated = generate_sections(given, gpus=gpus)
+    """Generated and simulated, with the efficiency of `stack`. `options` are those of the simulation."""
+    hosts = {n: efficiency_of(open_model(s.model), system, stack).host for n, s in given.sections.items()}
+    generated = generate_sections(given, gpus=gpus, hosts=hosts)
     machine = grown(system, generated.gpus)
     if check:
         check_sections(generated, machine.device.memory_bytes, f"{given.name} on {system.name}")
-    return SectionPrediction(generated, simulate(generated.job, machine, **options), machine)
+    by = _efficiency(generated, system, stack)
+    if by.overlap > 1 and "overlap" not in options:
+        options = {**options, "overlap": Overlap(compute=by.overlap)}
+    return SectionPrediction(generated, simulate(generated.job, tuned(machine, by), **options), machine, stack)
+
+
+def _efficiency(found: Sectioned, system: System, stack: Stack | None) -> Efficiency:
+    """Factors of all sections. A stack has others for models with experts: where both kinds are in a job, the geometric
+    mean, each section as heavy as its products."""
+    each = [efficiency_of(s.found.model, system, stack) for s in found.sections]
+    if all(one == each[0] for one in each):
+        return each[0]
+    mean = np.exp(
+        np.average(np.log([e.values() for e in each]), axis=0, weights=[s.model_flops for s in found.sections])
+    )
+    return Efficiency(**dict(zip(KNOBS, mean.tolist(), strict=True)))
+
+
+def completed_sections(
+    given: Sections, system: System, stack: Stack, *, gpus: int = 0
+) -> tuple[Sections, tuple[str, ...]]:
+    """What plans leave open as the stack's recipe has it, section by section; and what that was."""
+    ranks, told, done = given.ranks(given.world(gpus)), [], {}
+    keys = {f.name: key_of(f) for f in fields(Plan)}
+    for name, section in given.sections.items():
+        own: dict[str, Any] = {"schedule": "gpipe"} if given.takes_gradients(name) else {}
+        own |= {"micro_batch": 1, **section.plan}
+        whole = {**own, "gpus": len(ranks[name]), "global_batch": given.batch, "train": section.train}
+        plan, said = completed(Said(model=open_model(section.model), given=whole, system=system), stack)
+        usual = Plan.from_dict(whole)
+        more = {
+            keys[f.name]: getattr(plan, f.name) for f in fields(Plan) if getattr(plan, f.name) != getattr(usual, f.name)
+        }
+        done[name] = replace(section, plan={**own, **{key: _written(v) for key, v in more.items()}})
+        told += [f"{name}: {text}" for text in said]
+    return replace(given, sections=done), tuple(told)
+
+
+def _written(value: Any) -> Any:
+    """A field of a plan as a file has it."""
+    return list(value) if isinstance(value, tuple) else value

@@ -1,1 +1,12 @@
 """Dialects: what a consumer of `.et` files needs and a Job does not hold. They are applied at the door of export."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.transform.dialects.astra import astra_problems as astra_problems
+    from etude.transform.dialects.astra import for_astra as for_astra
+    from etude.transform.dialects.astra import order_problem as order_problem
+
+__getattr__ = face(__name__)

@@ -6,7 +6,9 @@
   on routing, and what ranks have on the lengths of their samples. In a job every rank says what it sends and receives;
   here all members of such a collective say what the fullest of them moves, which is how long it takes.
 
-`astra_problems` says what ASTRA-sim cannot run of a job as it is.
+`astra_problems` says what ASTRA-sim cannot run of a job as it is, `order_problem` where its own order is at fault: it
+has no streams, so that ranks which do not take the same time may begin the collectives of a group in different orders,
+and wait for one another.
 """
 
 from __future__ import annotations
@@ -14,16 +16,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.compile import kernel
+from etude.model.graph import dependencies, topological_order
 from etude.model.job import Job
-from etude.model.match import WORLD, Matching, match
+from etude.model.match import WORLD, Matching, match, positions
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
 
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Values = Mapping[str, NDArray[Any]]
 
@@ -145,7 +151,13 @@ def _fullest(found: Matching, sides: list[int]) -> I64 | bool:
 def astra_problems(job: Job) -> list[str]:
     """What ASTRA-sim hangs, aborts or goes astray on, in words; [] where it runs the files of the job as they are."""
     found = match(job)
-    return [*_group_problems(job, found), *_size_problems(job, found), *_node_problems(job)]
+    order = order_problem(job, found)
+    return [
+        *_group_problems(job, found),
+        *_size_problems(job, found),
+        *_node_problems(job),
+        *([order] if order else []),
+    ]
 
 
 def _group_problems(job: Job, found: Matching) -> Iterator[str]:
@@ -201,6 +213,160 @@ def _node_problems(job: Job) -> Iterator[str]:
         yield f"it aborts on dependencies on nodes that are not there ({lost:,})"
     if bare:
         yield f"with a roofline it takes 2**63 ns for compute nodes without operations ({bare:,})"
+
+
+# -- the order in which it begins them ---------------------------------------------------------------------------------
+
+
+def order_problem(job: Job, found: Matching | None = None) -> str:
+    """That it may hang on the order in which a rank begins what is ready, in words; "" where it cannot.
+
+    It takes one collective or send at a time, and of those that are ready the first. Two collectives have one order on
+    all ranks if whatever the first waits for comes before the second, or if all members do the same in the same time. A
+    collective may hold up a send for which another member waits, through messages, before it joins.
+    """
+    found = found or match(job)
+    free = held = 0
+    for trace, rows, tied in _uneven_calls(job, found):
+        dep, order = dependencies(trace), topological_order(trace)
+        if len(order) < len(dep):
+            continue
+        free += int(_free(dep.start, dep.rows, order, rows))
+        sends = np.flatnonzero(trace.kind == int(Kind.SEND)).astype(np.int32)
+        held += int(_holding(dep.start, dep.rows, order, tied, sends)) if len(sends) else 0
+    told = [f"{free:,} collectives of ranks that do not take the same time have no fixed order"] if free else []
+    told += [f"{held:,} collectives may hold up messages that their members wait for"] if held else []
+    return f"it may hang: {', '.join(told)}" if told else ""
+
+
+def _uneven_calls(job: Job, found: Matching) -> Iterator[tuple[Trace, I32, I32]]:
+    """Of each program the rows of its collectives with ranks that do not do the same; and those of them whose members
+    exchange messages, if only through others."""
+    alike, uses, sides, near = _alike(job), found.uses, found.sides, _connected(job)
+    wanted: dict[int, tuple[set[int], set[int]]] = {}
+    for mine in np.split(np.arange(len(uses.group)), np.flatnonzero(np.diff(uses.group)) + 1):
+        members = uses.at[mine]
+        if len(mine) and len(np.unique(alike[members])) > 1:
+            tied = len(np.unique(near[members])) < len(members)
+            for at, side in zip(members.tolist(), uses.side[mine].tolist(), strict=True):
+                both = wanted.setdefault(int(job.trace_of[at]), (set(), set()))
+                both[0].add(side)
+                both[1].update([side] if tied else [])
+    for t, those in wanted.items():
+        calls = [np.concatenate([sides.rows[:0], *(sides.rows[sides.span(side)] for side in some)]) for some in those]
+        yield job.traces[t], np.unique(calls[0]), np.unique(calls[1])
+
+
+def _connected(job: Job) -> I64:
+    """A number for each rank present, one for all that messages join."""
+    peers = [positions(job, job.peer_slots(rank)) for rank in job.ranks.tolist()]
+    at = np.repeat(np.arange(len(peers)), [len(p) for p in peers])
+    to = np.concatenate([np.zeros(0, np.int32), *peers])
+    at, to = at[to >= 0], to[to >= 0]
+    numbers = np.arange(len(peers))
+    while True:
+        least = numbers.copy()
+        np.minimum.at(least, at, numbers[to])
+        np.minimum.at(least, to, numbers[at])
+        if np.array_equal(least, numbers):
+            return numbers
+        numbers = least[least]
+
+
+def _alike(job: Job) -> NDArray[np.int64]:
+    """A number for each rank present; ranks with one number do the same in the same time, and so do those that they
+    exchange messages with."""
+    shown = {t: _digest(job.traces[t], {}) for t in set(job.trace_of.tolist())}
+    texts = [
+        _digest(job.traces[t], job.values[rank]) if job.values.get(rank) else shown[t]
+        for rank, t in zip(job.ranks.tolist(), job.trace_of.tolist(), strict=True)
+    ]
+    numbers, count = np.unique(texts, return_inverse=True)[1].astype(np.int64), -1
+    peers = [positions(job, job.peer_slots(rank)) for rank in job.ranks.tolist()]
+    while count < int(numbers.max(initial=-1)):
+        count = int(numbers.max())
+        known: dict[tuple[int, bytes], int] = {}
+        near = [np.where(at >= 0, numbers[at], -1).tobytes() for at in peers]
+        pairs = zip(numbers.tolist(), near, strict=True)
+        numbers = np.array([known.setdefault(pair, len(known)) for pair in pairs], np.int64)
+    return numbers
+
+
+def _digest(trace: Trace, own: Values) -> str:
+    found = sha256()
+    for name in ("kind", "duration_ns", "flops", "tensor_bytes", "in_bytes", "tag"):
+        found.update(np.ascontiguousarray(own.get(name, getattr(trace, name))).tobytes())
+    return found.hexdigest()
+
+
+@kernel
+def _free(start, rows, order, calls):  # type: ignore[no-untyped-def]
+    """Of these rows, how many the next may come before: it does not wait for all that this one waits for."""
+    place = np.empty(len(order), np.int64)
+    for at in range(len(order)):
+        place[order[at]] = at
+    seen = np.full(len(order), -1, np.int64)
+    stack = np.empty(len(order), np.int32)
+    count = 0
+    for k in range(len(calls) - 1):
+        one, other = calls[k], calls[k + 1]
+        low = np.int64(len(order))
+        for j in range(start[one], start[one + 1]):
+            if rows[j] >= 0:
+                low = min(low, place[rows[j]])
+        top = 0
+        stack[top] = other
+        top += 1
+        while top > 0:
+            top -= 1
+            node = stack[top]
+            for j in range(start[node], start[node + 1]):
+                d = rows[j]
+                if d >= 0 and seen[d] != k and place[d] >= low:
+                    seen[d] = k
+                    stack[top] = d
+                    top += 1
+        for j in range(start[one], start[one + 1]):
+            if rows[j] >= 0 and seen[rows[j]] != k:
+                count += 1
+                break
+    return count
+
+
+@kernel
+def _holding(start, rows, order, calls, sends):  # type: ignore[no-untyped-def]
+    """Of these calls, how many may be under way when a send is ready that does not wait for them. Sends are numbered in
+    the order of what they send; all up to `before` are ready before a node, all from `after` on wait for it."""
+    number = np.full(len(order), -1, np.int64)
+    is_send = np.zeros(len(order), np.bool_)
+    is_send[sends] = True
+    count = 0
+    for i in order:
+        if is_send[i]:
+            number[i] = count
+            count += 1
+    before = np.full(len(order), -1, np.int64)
+    after = np.full(len(order), count, np.int64)
+    for at in range(len(order) - 1, -1, -1):
+        i = order[at]
+        if number[i] >= 0:
+            after[i] = number[i]
+        for k in range(start[i], start[i + 1]):
+            if rows[k] >= 0:
+                after[rows[k]] = min(after[rows[k]], after[i])
+    made = np.full(len(order), -1, np.int64)
+    for i in sends:
+        for k in range(start[i], start[i + 1]):
+            if rows[k] >= 0:
+                made[rows[k]] = max(made[rows[k]], number[i])
+    for i in order:
+        for k in range(start[i], start[i + 1]):
+            if rows[k] >= 0:
+                before[i] = max(before[i], max(before[rows[k]], made[rows[k]]))
+    found = 0
+    for i in calls:
+        found += after[i] > before[i] + 1
+    return found
 
 
 def _name(kind: int) -> str:

@@ -1,0 +1,316 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.machine import System
+    from etude.predict.operators import Needs
+
+ops = typer.Typer(
+    help="A database of measured operators: what it lacks for a set of models, measure it, show, add, import",
+    no_args_is_help=True,
+)
+app.add_typer(ops, name="ops", rich_help_panel=RUN)
+
+Models = Annotated[
+    list[str], typer.Argument(help="Models: names, Hugging Face ids, YAML files, `config.json`.", show_default=False)
+]
+Db = Annotated[Path, typer.Option("--db", help="File of the database.")]
+DEFAULT = Path("operators.ops")
+DeviceName = Annotated[str, typer.Option("--device", "-d", help="Device: a name in the catalogue, or your own.")]
+Ways = Annotated[str, typer.Option("--tp", help="Numbers of tensor-parallel ranks: `1,2,4`.")]
+Train = Annotated[bool, typer.Option("--train", help="Training steps instead of serving.")]
+Tokens = Annotated[str, typer.Option(help="Tokens of prompts, or of samples; default: `128,512,2048,8192`.")]
+Batch = Annotated[str, typer.Option(help="Sequences that decode, or samples of a micro-batch; `1,4,16,64,256`, or 1.")]
+Keys = Annotated[str, typer.Option(help="Keys of each sequence that decodes; default: `512,2048,8192`.")]
+Recipe = Annotated[str, typer.Option("--stack", help="Stack whose recipe training follows.")]
+Repeats = Annotated[int, typer.Option(min=1, max=100, help="Times that each point is measured.")]
+Backend = Annotated[str, typer.Option(help="Whose kernels are measured: a name of yours.")]
+FLUSH = 64
+"""Points after which the file is written."""
+
+
+@ops.command()
+def missing(
+    models: Models,
+    tp: Ways = "1",
+    db: Db = DEFAULT,
+    device: DeviceName = "h200",
+    train: Train = False,
+    tokens: Tokens = "",
+    batch: Batch = "",
+    keys: Keys = "",
+    stack: Recipe = "eager",
+    repeats: Repeats = 3,
+    json: AsJson = False,
+) -> None:
+    """What a database lacks for a set of models, and how long measuring it would take
+
+    etude ops missing llama3-8b qwen3-8b --tp 1,2,4 --db h200.ops
+
+    Models that share dimensions share keys: `saved` is the part of all keys that this leaves out. A file that is not
+    there lacks everything.
+    """
+    found = _needs(models, tp, db, device, train, tokens, batch, keys, stack, repeats)
+    numbers = found.summary()
+    if json:
+        emit(numbers, json=True)
+        return
+    emit(found.by_op())
+    say(f"{numbers['keys']:,} keys of {len(found.uses)} models and splits, {numbers['distinct']:,} distinct: "
+        f"{numbers['saved_fraction']:.1%} saved")  # fmt: skip
+    say(f"{numbers['missing']:,} keys and {numbers['points_missing']:,} of {numbers['points']:,} points are missing: "
+        f"about {numbers['cost_s']:,.0f} s to measure")  # fmt: skip
+
+
+@ops.command()
+def measure(
+    models: Models,
+    tp: Ways = "1",
+    db: Db = DEFAULT,
+    device: DeviceName = "",
+    train: Train = False,
+    tokens: Tokens = "",
+    batch: Batch = "",
+    keys: Keys = "",
+    stack: Recipe = "eager",
+    repeats: Repeats = 3,
+    backend: Backend = "torch",
+    budget: Annotated[str, typer.Option(help="Time at most: `5m`; default: until all is measured.")] = "",
+    plan_only: Annotated[
+        Path | None, typer.Option(help="Write the plan (JSON) and the worker beside it, for another machine.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace a plan that is there.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Measure what a database lacks for a set of models, with PyTorch on this machine, most valuable first
+
+    etude ops measure llama3-8b qwen3-8b --tp 1,2 --device h200 --db h200.ops --budget 5m
+    etude ops measure llama3-8b --device h200 --plan-only plan.json
+
+    Ctrl-C keeps what is done, and the next call goes on. With --plan-only nothing is measured here: copy plan.json and
+    plan_worker.py to the machine with the device, run `python plan_worker.py plan.json -o points.csv` there (it needs
+    PyTorch alone), and `etude ops add points.csv` here.
+    """
+    from etude.units import parse_time
+
+    if not device:
+        raise UsageError("no device is named", hint="--device h200; for a machine of your own any name, as `my-cpu`")
+    budget_s = parse_time(budget) / 1e9 if budget else 0.0
+    found = _needs(models, tp, db, device, train, tokens, batch, keys, stack, repeats)
+    plan = found.plan(device, backend, budget_s=budget_s)
+    if train and not _has_host(db):
+        plan["points"].insert(0, {"op": "host", "dtype": "bf16"})
+    if plan_only is not None:
+        _write_plan(plan, plan_only, force)
+        return
+    emit(_measured(plan, db, budget_s or 1e9), json=json)
+
+
+@ops.command()
+def show(
+    db: Annotated[Path, typer.Argument(help="A database, or a profile folder.", show_default=False)],
+    op: Annotated[str, typer.Option(help="The points of one op: `linear`.")] = "",
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """What is in a database: keys and points by device, backend and op; or the points of one op
+
+    etude ops show h200.ops
+    etude ops show h200.ops --op linear --csv
+    """
+    import numpy as np
+
+    from etude.cost.opdb.database import keys_in
+    from etude.cost.opdb.schema import OPS
+    from etude.predict.operators import open_ops
+
+    found = open_ops(db)
+    if op and op not in OPS:
+        raise UsageError(f"unknown op `{op}`", hint=f"known: {', '.join(OPS)}")
+    if op:
+        keep = np.array(found.table["op"].to_pylist(), np.str_) == op
+        names = ("device", "backend", "dtype", *OPS[op].fixed, *OPS[op].free, "time_us", "repeat", "source")
+        rows = found.table.select(list(names)).filter(keep)
+        emit(rows.sort_by([(name, "ascending") for name in names]), json=json, csv=csv, md=md)
+        return
+    lines = []
+    for device in found.devices:
+        for backend in found.select(device=device).backends:
+            points, time_ns = found.select(device=device, backend=backend).points()
+            for name in OPS:
+                here = points.op == name
+                if here.any():
+                    lines.append({
+                        "device": device, "backend": backend, "op": name, "keys": len(set(keys_in(points.take(here)))),
+                        "points": int(here.sum()), "least us": round(float(time_ns[here].min()) / 1e3, 2),
+                        "most us": round(float(time_ns[here].max()) / 1e3, 2), "what": OPS[name].doc,
+                    })  # fmt: skip
+    emit(lines, json=json, csv=csv, md=md)
+
+
+@ops.command()
+def add(
+    points: Annotated[list[Path], typer.Argument(help="CSV files of the worker, or databases.", show_default=False)],
+    db: Db = DEFAULT,
+    json: AsJson = False,
+) -> None:
+    """Add measured points to a database; what is there already is left out
+
+    etude ops add points.csv --db h200.ops
+    """
+    from etude.cost.opdb import read_ops, read_points
+
+    tables = [(path, read_points(path) if path.suffix == ".csv" else read_ops(path).table) for path in points]
+    _put(db, tables, json)
+
+
+@ops.command("import")
+def import_points(
+    path: Annotated[Path, typer.Argument(help="Vidur's CSV, or a profile folder.", show_default=False)],
+    db: Db = DEFAULT,
+    json: AsJson = False,
+) -> None:
+    """Import what another tool measured: Vidur's operators, or a profile folder of a serving simulator
+
+    etude ops import vidur_ops.csv --db vidur.ops
+    etude ops import profiles/RTXPRO6000/Qwen/Qwen3-32B/bf16 --db vllm.ops
+    """
+    from etude.cost.opdb.profiles import VIDUR, is_vidur, read_vidur
+    from etude.predict.operators import open_ops
+
+    if path.is_dir():
+        table = open_ops(path).table
+    elif is_vidur(path):
+        table = read_vidur(path)
+    elif not path.exists():
+        raise UsageError("there is no such file or folder", where=str(path))
+    else:
+        hint = f"a folder with meta.yaml, or a CSV with {', '.join(VIDUR)}; `etude ops add` takes points of our worker"
+        raise UsageError("is of no tool that is known", where=str(path), hint=hint)
+    _put(db, [(path, table)], json)
+
+
+def _put(db: Path, tables: list[tuple[Path, Any]], json: bool) -> None:
+    from etude.cost.opdb import add_rows
+
+    added = 0
+    for path, table in tables:
+        new, rows = add_rows(db, table, where=str(path))
+        added += new
+    say(f"{db}: {added:,} rows added, {rows:,} in all")
+    if json:
+        emit({"added": added, "rows": rows}, json=True)
+
+
+# -- needs -------------------------------------------------------------------------------------------------------------
+
+
+def _needs(
+    models: list[str], tp: str, db: Path, device: str, train: bool, tokens: str, batch: str, keys: str, stack: str,
+    repeats: int,
+) -> "Needs":  # fmt: skip
+    from etude.generate.model import open_model
+    from etude.predict.operators import Workload, needs_of, open_ops
+
+    base = Workload(train=train, stack=stack, **({"batch": (1,)} if train else {}))
+    given = {"tokens": tokens, "batch": batch, "keys": keys}
+    sizes: dict[str, Any] = {name: _counts(name, text) for name, text in given.items() if text}
+    workload = replace(base, **sizes)
+    database = open_ops(db) if db.exists() else None
+    return needs_of(
+        [open_model(name) for name in models], _counts("tp", tp), workload, _system(device),
+        database=database.select(device=device) if database else None, repeats=repeats,
+    )  # fmt: skip
+
+
+def _counts(name: str, text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"--{name}: `{text}` is not a list of positive numbers", hint="1,2,4")
+    return tuple(int(part) for part in parts)
+
+
+def _system(device: str) -> "System":
+    """A system with this device; of one that the catalogue does not have, nothing is known."""
+    from etude.machine import Device, device_names, open_device, open_system
+
+    found = open_device(device) if device in device_names() else Device(name=device)
+    return open_system("dgx-h200").replace(device=found)
+
+
+def _has_host(db: Path) -> bool:
+    from etude.predict.operators import open_ops
+
+    return db.exists() and open_ops(db).host_ns() is not None
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+def _write_plan(plan: dict[str, Any], path: Path, force: bool) -> None:
+    from importlib.resources import files
+
+    import msgspec
+
+    from etude.files import writing
+
+    worker = path.with_name(f"{path.stem}_worker.py")
+    with writing(worker, force=True) as temporary:
+        temporary.write_text(files("etude.cost.opdb").joinpath("worker.py").read_text("utf-8"), "utf-8")
+    with writing(path, force=force) as temporary:
+        temporary.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1))
+    say(f"wrote {path} with {len(plan['points']):,} points, and {worker}")
+    say(f"there: python {worker.name} {path.name} -o points.csv; here: etude ops add points.csv --db FILE")
+
+
+def _measured(plan: dict[str, Any], db: Path, budget_s: float) -> dict[str, Any]:
+    """Measures and writes; an interruption ends the measuring, not the writing."""
+    from etude.cost.opdb import add_rows, worker
+    from etude.cost.opdb.profiles import numbers_of
+
+    _check_machine(plan["device"])
+    waiting: list[dict[str, Any]] = []
+    count = left_out = 0
+    try:
+        with progress("measuring", len(plan["points"])) as advance:
+            for point, times in worker.rows_of(plan, budget_s=budget_s, done=set()):
+                waiting += worker.written(plan, point, times)
+                count, left_out = count + bool(times), left_out + (not times)
+                advance(1, point["op"])
+                if count % FLUSH == 0 and waiting:
+                    add_rows(db, numbers_of(waiting))
+                    waiting = []
+    except KeyboardInterrupt:
+        say("interrupted: what was measured is kept")
+    if waiting:
+        add_rows(db, numbers_of(waiting))
+    left = len(plan["points"]) - count - left_out
+    say(f"{db}: {count:,} points measured, {left_out:,} cannot be, {left:,} left")
+    return {"measured": count, "left_out": left_out, "left": left}
+
+
+def _check_machine(device: str) -> None:
+    """A device of the catalogue is measured on that device alone."""
+    from etude.machine import device_names
+
+    try:
+        import torch
+    except ImportError:
+        raise UsageError(
+            "measuring needs PyTorch", hint="pip install 'etude[torch]', or --plan-only plan.json"
+        ) from None
+    here = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    bare = "".join(c for c in here.lower() if c.isalnum())
+    if device in device_names() and device.replace("-", "") not in bare:
+        raise UsageError(
+            f"points of `{device}` cannot be measured here: this machine has {here}",
+            hint="--plan-only plan.json for that machine, or --device with a name for this one",
+        )

@@ -1,0 +1,24 @@
+"""`--ops` of `etude simulate` and `etude predict`: compute times from a database of measured operators."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from etude.errors import UsageError
+
+OpsFile = Annotated[
+    Path | None, typer.Option("--ops", help="Times from a database of operators, or a profile folder; see `etude ops`.")
+]
+OpsBackend = Annotated[str, typer.Option("--ops-backend", help="Whose kernels, where the database holds several.")]
+
+
+def ops_options(path: Path | None, backend: str) -> dict[str, Any]:
+    """The options of a simulation with this database."""
+    if path is None:
+        if backend:
+            raise UsageError("--ops-backend is of a database of operators", hint="--ops FILE")
+        return {}
+    from etude.predict.operators import open_ops
+
+    return {"compute": "ops", "ops": open_ops(path), "backend": backend}

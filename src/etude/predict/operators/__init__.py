@@ -1,0 +1,13 @@
+"""What a database of operators lacks for a set of models, what measuring it takes, and databases of other tools."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.predict.operators.needs import Needs as Needs
+    from etude.predict.operators.needs import Workload as Workload
+    from etude.predict.operators.needs import needs_of as needs_of
+    from etude.predict.operators.opened import open_ops as open_ops
+
+__getattr__ = face(__name__)

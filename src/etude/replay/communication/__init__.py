@@ -1,0 +1,25 @@
+"""Communication that runs again: collectives, messages and waits, through `torch.distributed`.
+
+    plan                    programs of the communication of a job
+    shrinking, rehearsal    fit programs to the processes there are; play their communication on paper
+    processes, worker       one process a program, on this machine or under torchrun
+    calls, player, flight   the calls, their times, and what PyTorch's own recorder saw of them
+    outcome                 the run that came of it
+
+`calls`, `player`, `flight` and `worker` need the standard library, NumPy and PyTorch alone.
+"""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.replay.communication.outcome import communication_figures as communication_figures
+    from etude.replay.communication.outcome import communication_run as communication_run
+    from etude.replay.communication.plan import plan_communication as plan_communication
+    from etude.replay.communication.processes import PlayOptions as PlayOptions
+    from etude.replay.communication.processes import play as play
+    from etude.replay.communication.rehearsal import rehearse as rehearse
+    from etude.replay.communication.shrinking import shrink as shrink
+
+__getattr__ = face(__name__)

@@ -1,0 +1,221 @@
+"""Plays programs that hold communication alone: own buffers, own stamps, every call issued and waited for in place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from etude.errors import UsageError
+from etude.replay.communication.calls import IN_PLACE, Communicator, Issue, wait
+from etude.replay.communication.sizes import ELEMENT
+from etude.replay.program import CommKind, Program, StepKind
+
+I64 = NDArray[np.int64]
+
+_ISSUE, _WAIT, _HOST = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """What one process saw, in ns of this machine's monotonic clock."""
+
+    wall_ns: I64
+    """Of each iteration, from the barrier before it to the last wait."""
+    start_ns: I64
+    """[iteration, call]: when it was issued."""
+    end_ns: I64
+    """[iteration, call]: when it was complete; of messages on gloo when its wait returned."""
+    order: I64
+    """Calls in the order in which they were issued, of the last iteration."""
+    in_bytes: I64
+    """Of each call: bytes of the tensors that were handed to the backend."""
+    out_bytes: I64
+
+
+class Player:
+    """Everything that an iteration needs, made before the first one."""
+
+    def __init__(self, program: Program, communicator: Communicator) -> None:
+        self.program, self.communicator = program, communicator
+        self.cuda = communicator.device.type == "cuda"
+        calls = len(program.comms.kind)
+        self.in_bytes, self.out_bytes = np.zeros(calls, np.int64), np.zeros(calls, np.int64)
+        self.issues: list[Issue | None] = [None] * calls
+        self._bind()
+        self.steps = self._steps()
+
+    def _bind(self) -> None:
+        comms, pools = self.program.comms, _Buffers(self.program, self.communicator.carried_as)
+        pools.allocate(self.communicator.device)
+        for row in pools.used:
+            kind = CommKind(int(comms.kind[row]))
+            give, take = pools.tensors(row)
+            self.issues[row] = self.communicator.bound(row, give, take)
+            self.in_bytes[row] = 0 if kind == CommKind.RECV else give.numel() * give.element_size()
+            self.out_bytes[row] = 0 if kind == CommKind.SEND else take.numel() * take.element_size()
+
+    def _steps(self) -> list[tuple[int, int]]:
+        found, steps = list[tuple[int, int]](), self.program.steps
+        later = self.program.comms.is_async.tolist()
+        for kind, row in zip(steps.kind.tolist(), steps.row.tolist(), strict=True):
+            if kind == StepKind.COMM:
+                found.append((_ISSUE, row))
+                if not later[row]:
+                    found.append((_WAIT, row))
+            elif kind == StepKind.WAIT:
+                found.append((_WAIT, row))
+            elif kind == StepKind.HOST:
+                found.append((_HOST, row))
+        return found
+
+    def play(
+        self, iterations: int, warmup: int = 1, *, host: bool = False, done: Callable[[int], None] | None = None
+    ) -> Played:
+        """`host`: the time between calls is as recorded. Ctrl-C ends after what is done."""
+        calls = len(self.issues)
+        wall: list[int] = []
+        starts: list[list[int]] = []
+        ends: list[list[int]] = []
+        order: list[int] = []
+        for iteration in range(-warmup, iterations):
+            dist.barrier()
+            start, end, order = [0] * calls, [0] * calls, []
+            before = time.perf_counter_ns()
+            self._once(start, end, order, host)
+            now = time.perf_counter_ns()
+            if iteration >= 0:
+                wall.append(now - before)
+                starts.append(start)
+                ends.append(end)
+                if done is not None:
+                    done(iteration + 1)
+        table = np.array(starts, np.int64).reshape(len(wall), calls)
+        return Played(
+            np.array(wall, np.int64),
+            table,
+            np.array(ends, np.int64).reshape(len(wall), calls),
+            np.array(order, np.int64),
+            self.in_bytes,
+            self.out_bytes,
+        )
+
+    def _once(self, start: list[int], end: list[int], order: list[int], host: bool) -> None:
+        works: dict[int, list[Any]] = {}
+        clock, issues = time.perf_counter_ns, self.issues
+        batches = self._batches() if self.cuda else {}
+        for what, row in self.steps:
+            if what == _ISSUE:
+                if row in works:  # went with its batch
+                    continue
+                order.append(row)
+                start[row] = clock()
+                if row in batches:
+                    self._batch(batches[row], works, start, order)
+                    continue
+                issue = issues[row]
+                assert issue is not None
+                works[row] = issue()
+                if not self.cuda:
+                    _stamp(works[row], end, row)
+            elif what == _WAIT:
+                wait(works[row])
+                end[row] = end[row] or clock()
+            elif host:
+                time.sleep(row / 1e9)
+        if self.cuda:
+            torch.cuda.synchronize()
+
+    def _batches(self) -> dict[int, list[int]]:
+        """First call of each batch of messages -> its calls. gloo needs none: its messages do not queue."""
+        found: dict[int, list[int]] = {}
+        for row, batch in enumerate(self.program.comms.batch.tolist()):
+            if batch >= 0 and self.issues[row] is not None:
+                found.setdefault(batch, []).append(row)
+        return {rows[0]: rows for rows in found.values()}
+
+    def _batch(self, rows: list[int], works: dict[int, list[Any]], start: list[int], order: list[int]) -> None:
+        """Messages as one: NCCL would run them in order, and a send could wait for a receive behind it."""
+        with dist._coalescing_manager(device=self.communicator.device, async_ops=True) as manager:
+            for row in rows:
+                issue = self.issues[row]
+                assert issue is not None
+                start[row] = start[rows[0]]
+                issue()
+        order += rows[1:]
+        works.update({row: [manager] if row == rows[-1] else [] for row in rows})
+        works[rows[0]] = [manager]
+
+
+def _stamp(works: list[Any], end: list[int], row: int) -> None:
+    """Notes when a call is complete, where the backend tells: gloo does, of all but messages."""
+    try:
+        futures = [work.get_future() for work in works]
+    except (RuntimeError, AttributeError):
+        return
+    for future in futures:
+        future.add_done_callback(lambda _: end.__setitem__(row, time.perf_counter_ns()))
+
+
+class _Buffers:
+    """Memory of the calls. Two calls share it where the first is waited for before the second is issued."""
+
+    def __init__(self, program: Program, carried_as: Callable[[int], str]) -> None:
+        self.used: dict[int, tuple[int, int]] = {}
+        """Call -> its buffers: what it gives and what it takes."""
+        self.kind: list[str] = []
+        self.elements: list[int] = []
+        self.sizes: dict[int, tuple[int, int]] = {}
+        self.memory: list[torch.Tensor] = []
+        free: list[int] = []
+        steps, comms = program.steps, program.comms
+        for what, row in zip(steps.kind.tolist(), steps.row.tolist(), strict=True):
+            if what == StepKind.COMM:
+                self._give(row, comms, carried_as(row), free)
+            if what == StepKind.WAIT or (what == StepKind.COMM and not comms.is_async[row]):
+                free += sorted(set(self.used[row]))
+
+    def _give(self, row: int, comms: Any, dtype: str, free: list[int]) -> None:
+        width, kind = ELEMENT[dtype], CommKind(int(comms.kind[row]))
+        into, out = int(comms.in_bytes[row]) // width, int(comms.out_bytes[row]) // width
+        if kind in IN_PLACE:
+            into = out = max(into, out)
+        first = self._take(dtype, into, free)
+        second = first if kind in IN_PLACE else self._take(dtype, out, free)
+        self.used[row], self.sizes[row] = (first, second), (into, out)
+
+    def _take(self, dtype: str, elements: int, free: list[int]) -> int:
+        fit = [at for at in free if self.kind[at] == dtype]
+        if fit:
+            enough = [at for at in fit if self.elements[at] >= elements]
+            at = min(enough, key=self.elements.__getitem__) if enough else max(fit, key=self.elements.__getitem__)
+            free.remove(at)
+            self.elements[at] = max(self.elements[at], elements)
+            return at
+        self.kind.append(dtype)
+        self.elements.append(elements)
+        return len(self.kind) - 1
+
+    def allocate(self, device: torch.device) -> None:
+        need = sum(count * ELEMENT[kind] for count, kind in zip(self.elements, self.kind, strict=True))
+        try:
+            self.memory = [
+                torch.zeros(count, dtype=getattr(torch, kind), device=device)
+                for count, kind in zip(self.elements, self.kind, strict=True)
+            ]
+        except RuntimeError as problem:
+            raise UsageError(
+                f"the buffers of its calls need {need:,} B, and there is no room for them",
+                where=str(device),
+                hint="--sizes scaled with fewer ranks makes them smaller",
+            ) from problem
+
+    def tensors(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
+        (first, second), (into, out) = self.used[row], self.sizes[row]
+        return self.memory[first][:into], self.memory[second][:out]

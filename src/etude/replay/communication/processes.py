@@ -1,0 +1,182 @@
+"""Starts the processes of a replay on this machine, and ends them all when one fails or Ctrl-C comes.
+
+The processes meet through a file in a folder of their own, so no port is taken and two replays never meet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude import errors
+from etude.errors import EtudeError, UsageError
+from etude.replay.program import Program, save
+
+I64 = NDArray[np.int64]
+
+_PATIENCE_S: Final = 5.0
+_POLL_S: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayOptions:
+    """How programs are played."""
+
+    backend: str = "gloo"
+    iterations: int = 10
+    warmup: int = 1
+    host: bool = False
+    """The time between calls is as recorded."""
+    verify: bool = True
+    """The calls of the last iteration are held against the program."""
+    timeout_s: float = 120.0
+    """A call that takes longer has failed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProcessResult:
+    """What one process brought back."""
+
+    rank: int
+    wall_ns: I64
+    start_ns: I64
+    end_ns: I64
+    about: dict[str, Any]
+    """notes, verified, ready_s, peak_rss_bytes, torch, device."""
+
+
+def under_torchrun() -> tuple[int, int] | None:
+    """(process, processes) where `torchrun` started this process; None where it did not."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+
+def play(
+    programs: Sequence[Program], options: PlayOptions | None = None, *, tick: Callable[[], None] | None = None
+) -> list[ProcessResult]:
+    """Plays one program a process; the results in the order of the programs.
+
+    Under `torchrun` this process is one of them, and every process gets all results; else they are started here."""
+    chosen = options or PlayOptions()
+    if find_spec("torch") is None:
+        raise UsageError("a replay needs PyTorch, which is not installed", hint='pip install "etude[torch]"')
+    if chosen.iterations < 1 or chosen.warmup < 0:
+        given = f"{chosen.iterations} iterations and {chosen.warmup} before them"
+        raise UsageError(given, where="--iterations", hint="at least 1, and 0 or more")
+    ranks = [int(program.about["rank"]) for program in programs]
+    told = asdict(chosen) | {"ranks": ranks}
+    joined = under_torchrun()
+    if joined is not None:
+        return _play_joined(programs, *joined, told)
+    with tempfile.TemporaryDirectory(prefix="etude-replay-") as name:
+        folder = Path(name)
+        for process, program in enumerate(programs):
+            save(program, folder / f"{process}.program")
+        (folder / "options.json").write_text(json.dumps(told | {"store": str(folder / "store")}))
+        _run(folder, len(programs), tick)
+        return [_result(folder, process, rank) for process, rank in enumerate(ranks)]
+
+
+def _play_joined(
+    programs: Sequence[Program], process: int, processes: int, told: dict[str, Any]
+) -> list[ProcessResult]:
+    from etude.replay.communication.worker import run
+
+    if processes != len(programs):
+        raise UsageError(f"{len(programs)} ranks for the {processes} processes of torchrun", where="--ranks",
+                         hint=f"--nproc-per-node {len(programs)}, or as many ranks with --ranks")  # fmt: skip
+    _, about = run(programs[process], process, told | {"gather": True}, time.perf_counter())
+    return [
+        ProcessResult(rank, arrays["wall_ns"], arrays["start_ns"], arrays["end_ns"], more)
+        for rank, (arrays, more) in zip(told["ranks"], about["everyone"], strict=True)
+    ]
+
+
+def _run(folder: Path, count: int, tick: Callable[[], None] | None) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    source = str(Path(__file__).resolve().parents[3])
+    paths = [source, *filter(None, [environment.get("PYTHONPATH")])]
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        with open(folder / "log", "wb") as log:
+            for process in range(count):
+                command = [sys.executable, "-m", "etude.replay.communication.worker", str(folder), str(process)]
+                started.append(
+                    subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+                )
+            _watch(folder, started, tick)
+    finally:
+        _end(started)
+
+
+def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[[], None] | None) -> None:
+    """Until all have ended well; the first failure is raised at once."""
+    while True:
+        codes = [child.poll() for child in started]
+        bad = [process for process, code in enumerate(codes) if code not in (None, 0)]
+        if bad:
+            raise _failure(folder, started, bad)
+        if None not in codes:
+            return
+        if tick is not None:
+            tick()
+        time.sleep(_POLL_S)
+
+
+def _failure(folder: Path, started: list[subprocess.Popen[bytes]], bad: list[int]) -> EtudeError:
+    """What a process told of its failure; a typed error comes before the time-outs that follow from it."""
+    time.sleep(10 * _POLL_S)  # others may be about to write theirs
+    told = [(p, json.loads((folder / f"{p}.error").read_text())) for p in range(len(started))
+            if (folder / f"{p}.error").exists()]  # fmt: skip
+    typed = [entry for entry in told if entry[1]["type"]]
+    for process, problem in typed + told:
+        kind = getattr(errors, problem["type"], UsageError)
+        where = ": ".join(filter(None, (f"process {process}", problem["where"])))
+        return kind(problem["problem"], where=where, hint=problem["hint"])
+    code = started[bad[0]].returncode
+    tail = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:]
+    died = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    hint = "signal 9 is most often a lack of memory" if code == -signal.SIGKILL else ""
+    return UsageError(f"{died}{f': {tail[0]}' if tail else ''}", where=f"process {bad[0]}", hint=hint)
+
+
+def _end(started: list[subprocess.Popen[bytes]]) -> None:
+    """No process is left behind: asked first, then made to."""
+    for child in started:
+        if child.poll() is None:
+            with suppress(ProcessLookupError):
+                child.terminate()
+    limit = time.monotonic() + _PATIENCE_S
+    for child in started:
+        try:
+            child.wait(max(0.0, limit - time.monotonic()))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.kill()
+            child.wait()
+
+
+def _result(folder: Path, process: int, rank: int) -> ProcessResult:
+    with np.load(folder / f"{process}.npz") as found:
+        return ProcessResult(
+            rank,
+            found["wall_ns"],
+            found["start_ns"],
+            found["end_ns"],
+            json.loads((folder / f"{process}.json").read_text()),
+        )

@@ -1,0 +1,274 @@
+"""edit: a job with edits applied, one after another.
+
+An edit is worked out once for each program and each set of values of its own, and the ranks that shared a trace still
+share one. Times that were recorded are of the job as it was, and are left out of one that was changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.collectives import p2p_time_ns
+from etude.cost.groups import GroupShape, group_shape
+from etude.errors import CycleError, UsageError
+from etude.machine.system import System
+from etude.model.check.findings import Finding, Report, classes
+from etude.model.check.groups import check_collectives, check_groups
+from etude.model.check.messages import check_messages
+from etude.model.graph import find_cycle
+from etude.model.job import VALUE_COLUMNS, Job
+from etude.model.match import match
+from etude.model.schema import UNKNOWN, Kind
+from etude.model.trace import Trace
+from etude.transform.edits.definition import Definition, Here
+from etude.transform.edits.spoken import Edit
+from etude.transform.edits.table import TABLE
+from etude.transform.rewrite import Rewriting, Selector, View
+from etude.transform.rewrite.selector import WORLD
+
+I64 = NDArray[np.int64]
+Said = str | Edit
+Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one edit did. Bytes are those of all communication of all ranks."""
+
+    edit: Edit
+    nodes: int
+    """Selected, over all ranks."""
+    bytes_before: int
+    bytes_after: int
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "name": self.edit.name,
+            "edit": str(self.edit),
+            "nodes": self.nodes,
+            "bytes_before": self.bytes_before,
+            "bytes_after": self.bytes_after,
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edited:
+    job: Job
+    steps: tuple[Step, ...]
+    notes: tuple[str, ...]
+    """What had to be assumed."""
+
+
+def edit(job: Job, *edits: Said | Iterable[Said], system: System | None = None) -> Job:
+    """The job with these edits, in their order; `system` is what `when=pays` judges by."""
+    return apply_edits(job, _flat(edits), system=system).job
+
+
+def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None) -> Edited:
+    """The edited job, what each edit did, and what had to be assumed."""
+    steps, notes = [], dict[str, None]()
+    for one in [Edit.parse(given) if isinstance(given, str) else given for given in edits]:
+        before = communicated_bytes(job)
+        definition, arguments = TABLE[one.name], one.arguments()
+        try:
+            if definition.whole is not None:
+                changed, nodes, said = definition.whole(job, one.select, **arguments)
+                notes |= dict.fromkeys(said)
+            else:
+                changed, nodes = _rewritten(job, one.select, definition, arguments, system, notes)
+        except UsageError as problem:
+            where = problem.where or f"edit `{one.name}`"
+            raise UsageError(problem.problem, where=where, hint=problem.hint) from None
+        if changed is not job:
+            changed = _marked(job, changed, one)
+        steps.append(Step(one, nodes, before, communicated_bytes(changed)))
+        job = changed
+    return Edited(job, tuple(steps), tuple(notes))
+
+
+def _flat(edits: Iterable[Said | Iterable[Said]]) -> list[Said]:
+    return [one for given in edits for one in ([given] if isinstance(given, str | Edit) else given)]
+
+
+def _marked(job: Job, changed: Job, one: Edit) -> Job:
+    """With a word of what was done, and without the times of what was."""
+    before = job.provenance.get("edits", "")
+    said = f"{before}; {one}" if before else str(one)
+    return changed.replace(provenance={**job.provenance, "edits": said}, timing=None)
+
+
+def communicated_bytes(job: Job) -> int:
+    """Bytes that all ranks give to collectives and messages."""
+    total, known = 0, dict[tuple[int, int], int]()
+    for i, rank in enumerate(job.ranks.tolist()):
+        own = job.values.get(rank, {}).get("in_bytes")
+        key = int(job.trace_of[i]), id(own)
+        if key not in known:
+            trace = job.traces[key[0]]
+            sent = (trace.in_bytes if own is None else own)[(trace.kind == Kind.COLL) | (trace.kind == Kind.SEND)]
+            known[key] = sum(sent[sent != UNKNOWN].tolist())
+        total += known[key]
+    return total
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Class:
+    """Ranks that are alike to an edit."""
+
+    at: I64
+    """Positions among those present."""
+    trace: int
+    own: Columns
+
+
+def _rewritten(
+    job: Job, select: Selector, definition: Definition, arguments: dict[str, Any], system: System | None,
+    notes: dict[str, None],
+) -> tuple[Job, int]:  # fmt: skip
+    assert definition.rewrite is not None
+    made: list[tuple[_Class, Rewriting]] = []
+    nodes = 0
+    for one in _classes(job, select, system if definition.timed else None):
+        trace = job.traces[one.trace].replace(**one.own) if one.own else job.traces[one.trace]
+        ranks = job.ranks[one.at]
+        names = _names(job, int(ranks[0]), trace)
+        rows = select.rows(View(trace=trace, group_names=names, ranks=ranks), definition.selects)
+        rewriting = Rewriting(trace)
+        if len(rows):
+            here = Here(
+                job=job, trace=trace, ranks=ranks, rows=rows, made=rewriting, system=system, notes=notes, groups=names
+            )
+            definition.rewrite(here, **arguments)
+        nodes += len(rows) * len(one.at)
+        made.append((one, rewriting))
+    if all(rewriting.is_nothing for _, rewriting in made):
+        return job, nodes
+    changed = _assembled(job, made)
+    if any(rewriting.is_structural for _, rewriting in made) or select.ranks:
+        _refuse_broken(job, changed)
+    return changed, nodes
+
+
+def _names(job: Job, rank: int, trace: Trace) -> tuple[tuple[str, ...], ...]:
+    """Of each group slot: its label, its group's name, and `world` where that is all ranks."""
+    found = []
+    for label, group in zip(trace.group_slots, job.group_slots(rank).tolist(), strict=True):
+        members = job.groups.ranks(group)
+        everyone = (WORLD,) if members is not None and len(members) == job.world_size else ()
+        found.append((label, job.groups.names[group], *everyone))
+    return tuple(found)
+
+
+def _classes(job: Job, select: Selector, system: System | None) -> list[_Class]:
+    """Ranks by trace, values of their own, and what their groups, peers and numbers are to the edit; of each trace
+    those without values first."""
+    key = np.zeros((len(job.ranks), 3), np.int64)
+    key[:, 0] = job.trace_of
+    own: dict[tuple[tuple[str, int], ...], int] = {}
+    for rank, values in job.values.items():
+        said = tuple(sorted((column, id(array)) for column, array in values.items()))
+        key[job.index(rank), 1] = own.setdefault(said, len(own) + 1)
+    key[:, 2] = _bound(job, select, system)
+    _, first, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(which.reshape(-1), kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(which.reshape(-1), minlength=len(first)))[:-1])
+    return [
+        _Class(at, int(job.trace_of[at[0]]), dict(job.values.get(int(job.ranks[at[0]]), {}))) for at in parts if len(at)
+    ]
+
+
+def _bound(job: Job, select: Selector, system: System | None) -> I64:
+    """A number for each rank: equal where groups have the same sizes and answer alike to the selector, and where
+    communication takes the same time on the system, if one is asked."""
+    shapes: dict[GroupShape, int] = {}
+    of_group = np.zeros((len(job.groups), 3), np.int64)
+    for group, name in enumerate(job.groups.names):
+        members = job.groups.ranks(group)
+        of_group[group, 0] = -1 if members is None else len(members)
+        of_group[group, 1] = bool(select.group) and select.groups_named([name])
+        if system is not None and members is not None and len(members):
+            of_group[group, 2] = shapes.setdefault(group_shape(system, np.unique(members)), len(shapes))
+    kind = np.unique(of_group, axis=0, return_inverse=True)[1].reshape(-1) if len(of_group) else np.zeros(0, np.int64)
+    parts = [_coded_rows(job.group_start, kind[job.group_of])]
+    if system is not None and len(job.peer_of):
+        parts.append(_coded_rows(job.peer_start, _distances(job, system)))
+    if select.ranks:
+        chosen = [any(low <= rank <= high for low, high in select.ranks) for rank in job.ranks.tolist()]
+        if not any(chosen):
+            raise UsageError("no rank is selected", hint=f"the job has {len(job.ranks):,} ranks")
+        parts.append(np.array(chosen, np.int64))
+    return np.unique(np.stack(parts, 1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _distances(job: Job, system: System) -> I64:
+    """How far each peer is, as times of messages of two sizes tell."""
+    rank = np.repeat(job.ranks, np.diff(job.peer_start)).astype(np.int64)
+    inside = (job.peer_of >= 0) & (job.peer_of < job.world_size)
+    peer = np.where(inside, job.peer_of, rank)
+    times = np.stack([p2p_time_ns(system, a, b, s) for a, b in ((rank, peer), (peer, rank)) for s in (0, 1 << 20)], 1)
+    return np.unique(times, axis=0, return_inverse=True)[1].reshape(-1)
+
+
+def _coded_rows(start: I64, values: NDArray[Any]) -> I64:
+    """A number for each row of a table of rows of different length: equal where they are."""
+    width = int(np.diff(start).max(initial=0))
+    table = np.full((len(start) - 1, width + 1), -1, np.int64)
+    row = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    table[row, np.arange(len(values)) - start[row]] = values
+    return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _assembled(job: Job, made: list[tuple[_Class, Rewriting]]) -> Job:
+    """The job of rewritten programs: those of one trace that are alike but for values share one again."""
+    traces: list[Trace] = []
+    known: dict[tuple[int, bytes], int] = {}
+    trace_of = job.trace_of.copy()
+    values: dict[int, Columns] = {}
+    for one, rewriting in made:
+        key = one.trace, rewriting.signature()
+        number = known.setdefault(key, len(traces))
+        trace_of[one.at] = number
+        if number == len(traces):
+            traces.append(rewriting.trace())
+            continue
+        shared, own = traces[number], rewriting.values()
+        differ = {c: own[c] for c in VALUE_COLUMNS if not np.array_equal(own[c], getattr(shared, c))}
+        if differ:
+            values |= dict.fromkeys(job.ranks[one.at].tolist(), differ)
+    return job.replace(traces=tuple(traces), trace_of=trace_of, values=values)
+
+
+# -- what an edit may not do -------------------------------------------------------------------------------------------
+
+
+def _refuse_broken(job: Job, changed: Job) -> None:
+    """Refuses an edit after which nodes wait for one another, or ranks no longer agree on what they communicate."""
+    for trace in changed.traces:
+        cycle = find_cycle(trace)
+        if len(cycle):
+            if any(len(find_cycle(old)) for old in job.traces):
+                break
+            ids = ", ".join(str(i) for i in trace.source_id[cycle[:4]].tolist())
+            raise CycleError(f"nodes would wait for one another: {ids}, ...", hint="select calls that do not")
+    before = {finding.kind for finding in _disagreements(job)}
+    for finding in _disagreements(changed):
+        if finding.kind not in before and finding.severity == "error":
+            raise UsageError(f"ranks would no longer agree: {finding.what}",
+                             hint="an edit of communication must select it on all of its members")  # fmt: skip
+
+
+def _disagreements(job: Job) -> list[Finding]:
+    report, matching = Report(job), match(job)
+    same = classes(job.trace_of)
+    check_groups(report, same, matching)
+    check_collectives(report, matching)
+    check_messages(report, same, matching)
+    return report.sorted()

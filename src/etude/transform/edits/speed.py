@@ -1,0 +1,33 @@
+"""speed: selected work takes less time, or more."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from etude.errors import UsageError
+from etude.model.schema import UNKNOWN
+from etude.transform.edits.definition import Definition, Here, Parameter, number
+
+
+def rewrite(here: Here, by: float) -> None:
+    trace, rows = here.trace, here.rows
+    if by == 1:
+        return
+    unknown = trace.duration_ns[rows] == UNKNOWN
+    if unknown.any():
+        node = trace.source_id[rows[unknown][0]]
+        raise UsageError(
+            f"{int(unknown.sum()):,} selected nodes have no time that could change (node {node})",
+            where="edit `speed`",
+            hint="--times-on dgx-h100 gives compute the times of a system first",
+        )
+    here.made.set("duration_ns", rows, np.rint(trace.duration_ns[rows] / by).astype(np.int64))
+
+
+EDIT = Definition(
+    doc="selected work is `by` times as fast: its time divided by it; FLOPs and bytes stay",
+    cannot="why it is faster; times of communication follow bytes and the network, not this",
+    parameters={"by": Parameter(read=number(0, above=True), doc="factor on the speed: 1.3")},
+    selects="compute",
+    rewrite=rewrite,
+)

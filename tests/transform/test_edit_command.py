@@ -1,0 +1,56 @@
+"""etude edit, as a user calls it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.cli import main
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("edit") / "job"
+    assert main(["generate", "micro", "all_gather", "--ranks", "4", "--bytes", "1MB", "-o", str(out)]) == 0
+    return out
+
+
+def test_it_writes_the_job_and_says_what_it_did(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "zipped"
+    text = "compress ratio=2 encode=100GB/s decode=100GB/s"
+    capsys.readouterr()
+    assert main(["edit", str(job), "-o", str(out), text, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (step,) = found["edits"]
+    assert step["name"] == "compress"
+    assert step["nodes"] == 4
+    assert step["bytes_before"] == 2 * step["bytes_after"]
+    assert etude.diff(etude.open(out), etude.edit(etude.open(job), text)) is None
+
+
+def test_et_files_are_read_back_and_run_as_astra_sim_would(job: Path, tmp_path: Path):
+    out = tmp_path / "et"
+    assert (
+        main(["edit", str(job), "-o", str(out), "--to", "et", "--dialect", "astra", "compress ratio=2 encode=1GB/s"])
+        == 0
+    )
+    again = etude.open(out)
+    assert [len(again.trace(r)) for r in range(4)] == [2 * len(etude.open(job).trace(0))] * 4
+    network, system = tmp_path / "net.yml", tmp_path / "sys.json"
+    network.write_text("topology: [ Ring ]\nnpus_count: [ 4 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n")
+    system.write_text(json.dumps({
+        "scheduling-policy": "LIFO", "endpoint-delay": 10, "active-chunks-per-dimension": 1,
+        "preferred-dataset-splits": 4, "all-reduce-implementation": ["ring"], "all-gather-implementation": ["ring"],
+        "reduce-scatter-implementation": ["ring"], "all-to-all-implementation": ["direct"],
+        "collective-optimization": "localBWAware", "local-mem-bw": 50, "boost-mode": 0,
+    }))  # fmt: skip
+    done = main(["simulate", str(out), "--astra-network", str(network), "--astra-system", str(system)])
+    assert done == 0
+
+
+def test_a_mistake_writes_nothing(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "nothing"
+    assert main(["edit", str(job), "-o", str(out), "compress ratio=2", "speed by=2 kind=collective"]) == 2
+    assert not out.exists()
+    assert "no time that could change" in capsys.readouterr().err
