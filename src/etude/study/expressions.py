@@ -59,9 +59,10 @@ def values(of: Mapping[str, Any]) -> list[Any]:
 
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "abs": abs, "all": np.all, "any": np.any, "ceil": math.ceil, "close": close, "falling": falling,
-    "float": float, "floor": math.floor, "get": get, "int": int, "len": len, "lines": lines, "log2": np.log2, "max": np.max,
-    "mean": np.mean, "median": np.median, "min": np.min, "pick": pick, "range": range, "rising": rising, "round": round,
-    "sin": math.sin, "sorted": sorted, "sqrt": np.sqrt, "str": str, "sum": sum, "values": values, "zip": zip,
+    "float": float, "floor": math.floor, "get": get, "int": int, "len": len, "lines": lines, "log2": np.log2,
+    "max": np.max, "mean": np.mean, "median": np.median, "min": np.min, "pick": pick, "range": range, "rising": rising,
+    "round": round, "sin": math.sin, "sorted": sorted, "sqrt": np.sqrt, "str": str, "sum": sum, "values": values,
+    "zip": zip,
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from etude.study.templates import named_in
 BASELINE: Final = "baseline"
 BETTER: Final = ("lower", "higher")
 KINDS: Final = ("exact", "shape")
-RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant")
+RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant", "error", "commands")
 """Names that a study gives a meaning of its own."""
 
 KEYS: Final = {
