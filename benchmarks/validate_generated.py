@@ -86,7 +86,8 @@ def of_sections(random: Random) -> Made:
     with TemporaryDirectory() as folder:
         given = random_sections(random, Path(folder))
         found = generate_sections(sections_of(given))
-    return found.job, {"models": f"{len(found.sections)} sections"}
+    rollout = found.sections[0].section.makes_tokens
+    return found.job, {"models": "rollout and trainer" if rollout else f"{len(found.sections)} sections"}
 
 
 KINDS: dict[str, Callable[[Random], Made]] = {

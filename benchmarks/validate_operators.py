@@ -7,7 +7,7 @@
 - Vidur: operators of A100, H100 and A40 (`vidur_ops.csv`), models held out: a database of the models in FITTED (of
   `validate_vidur.py`, as for the cost model) is asked for every row of the others.
 - profiles: of each folder of `vllm_profiles` a fifth of the points, by hash, is left out and predicted by the rest.
-  Where the catalogue has no such device nothing is said outside a curve's points; such points are counted.
+  Points outside a curve, of a device that the catalogue does not have, are counted: nothing is said of them.
 - steps: training steps on one H200, predicted by `etude predict --ops` with the database of `h200_ops_points.csv`,
   which `measure_ops_h200.py` and the worker made in 129 s: those of the reference data (`h200_steps.csv`), three of
   them again on the machine of the database (`h200_steps_again.csv`), and ours (`h200_steps_grid.csv`), whose host was

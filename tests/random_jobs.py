@@ -89,8 +89,7 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
     if zero and random.random() < 0.3:
         plan["dp_shard"] = dp
     if plan["schedule"].startswith("roundrobin"):
-        plan |= {"zero": 0, "checkpoint": False, "recompute": random.choice(["none", "full"])}
-        plan.pop("dp_shard", None)
+        plan |= {"checkpoint": False, "recompute": random.choice(["none", "full"])}
     if plan["schedule"].startswith("async:2") and pp == 1:
         plan["schedule"] = "async:1"
     plan |= {
@@ -119,6 +118,8 @@ MODES = ("train", "train", "train", "forward", "forward", "frozen", "lora:4", "l
 
 def random_sections(random: Random, folder: Path) -> dict[str, Any]:
     """Two or three models as one job; their files go into the folder."""
+    if random.random() < 0.3:
+        return _random_rollout(random, folder)
     sections: dict[str, Any] = {}
     borders = []
     batch = random.choice([4, 8])
@@ -140,6 +141,23 @@ def random_sections(random: Random, folder: Path) -> dict[str, Any]:
             carries = random.choice(["hidden", "hidden", "logits"])
             borders.append({"from": names[number - 1], "to": name, "carries": carries})
     return {"batch": batch, "sections": sections, "borders": borders, "seed": random.randrange(9)}
+
+
+def _random_rollout(random: Random, folder: Path) -> dict[str, Any]:
+    """Tokens made by one section and trained on by another, on ranks of its own or not."""
+    shape = random_shape(random)
+    while shape["name"] not in ("dense", "moe", "mla"):
+        shape = random_shape(random)
+    (folder / "model.yaml").write_text(json.dumps(shape))
+    path, plan = str(folder / "model.yaml"), {"tp": random.choice([1, 2, 4]), "pp": random.choice([1, 1, 2])}
+    serving = random.choice([{}, {"max_batch": 2}, {"chunked": True, "token_budget": 16}])
+    rollout = {"model": path, "mode": "rollout", "prompt": random.choice([4, 20]), "serving": serving,
+               "output": random.choice(["1", "6", "2:1,9:1"]), "plan": plan}  # fmt: skip
+    rollout |= random.choice([{"shares": "trainer"}, {"gpus": 4}])
+    trainer = {"model": path, "gpus": 4, "plan": _section_plan(random)}
+    borders = [{"from": "rollout", "to": "trainer", "carries": "tokens"}] if random.random() < 0.8 else []
+    borders += [{"from": "trainer", "to": "rollout", "carries": "weights"}] if random.random() < 0.8 else []
+    return {"batch": 8, "sections": {"rollout": rollout, "trainer": trainer}, "borders": borders}
 
 
 def _section_plan(random: Random) -> dict[str, Any]:

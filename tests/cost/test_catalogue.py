@@ -12,6 +12,7 @@ from etude.machine import device_names, open_device, open_system, system_names
 from etude.machine.system import Device, Level, System
 
 WANTED = {"v100", "a40", "a100", "h100", "h200", "b200", "gb200", "gb300", "mi300x", "tpu-v5p", "tpu-v6e"}
+WANTED |= {"rtx4090", "rtxpro6000"}
 SMALL = """
 name: mine
 device: h100

@@ -14,7 +14,7 @@ from etude.generate.plan import Plan
 from etude.generate.schedules.round_robin import Cut, Options, Rounds, cut
 from etude.generate.train.job import generate
 from etude.machine import open_system
-from etude.model.schema import Kind
+from etude.model.schema import Collective, Kind
 from etude.predict.step import predict
 from toy_systems import one_level
 
@@ -156,9 +156,71 @@ def test_the_host_sets_the_pace_where_it_is_slow():
 
 @pytest.mark.parametrize(
     "more",
-    [{"zero": 1}, {"stages": (4, 4)}, {"schedule": "roundrobin:x"}, {"schedule": "roundrobin:0"},
+    [{"checkpoint": True}, {"stages": (4, 4)}, {"schedule": "roundrobin:x"}, {"schedule": "roundrobin:0"},
      {"recompute": "selective"}, {"gpus": 64, "pp": 64}, {"schedule": "roundrobin:1,flush"}],
 )  # fmt: skip
 def test_what_cannot_be_is_refused(more: dict[str, object]):
     with pytest.raises(UsageError, match="roundrobin"):
         generate(TINY, Plan(**{"gpus": 2, "pp": 2, "seq": 64, "schedule": "roundrobin", **more}))  # type: ignore[arg-type]
+
+
+LAYER = 64 * (64 + 2 * 32) + 64 * 64 + 64 * 256 + 128 * 64 + 2 * 64
+"""Weights of a layer of `TINY`, norms among them."""
+ENDS = 512 * 64, 64 + 64 * 512
+"""Of the embedding; of the last norm and the head."""
+
+
+@pytest.mark.parametrize(
+    ("train", "up", "down"),
+    [
+        ("layers:6..", 8 * LAYER + sum(ENDS) + 2 * LAYER + ENDS[1], 2 * LAYER + ENDS[1]),
+        ("layers:0..1", 2 * (8 * LAYER + sum(ENDS)), ENDS[0] + 2 * LAYER),
+        ("forward", 8 * LAYER + sum(ENDS), 0),
+        ("frozen", 2 * (8 * LAYER + ENDS[1]) + ENDS[0], 0),
+    ],
+)
+@pytest.mark.parametrize("pp", [1, 3])
+def test_what_gets_no_gradients_does_not_go_up_again(train: str, up: int, down: int, pp: int):
+    """A block that is trained, or lies behind one, goes up twice, others once."""
+    found = generate(TINY, Plan(gpus=pp, pp=pp, seq=64, global_batch=4, schedule="roundrobin", train=train))
+    assert etude.check(found.job) == []
+    assert moved(found.job, "upload") == 2 * up
+    assert moved(found.job, "gradients") == 4 * down
+    assert etude.simulate(found.job, one_level("switch", pp), compute="roofline").makespan_ns > 0
+
+
+def test_adapters_alone_come_down():
+    plan = Plan(gpus=2, pp=2, seq=64, global_batch=4, schedule="roundrobin", train="lora:4")
+    adapters = 8 * 4 * ((64 + 128) + (64 + 64) + (64 + 256) + (128 + 64))
+    found = generate(TINY, plan)
+    assert moved(found.job, "gradients") == 4 * adapters
+    assert moved(found.job, "upload") == 2 * (2 * (8 * LAYER + adapters + ENDS[1]) + ENDS[0])
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("copies", [2, 4])
+def test_copies_move_a_part_each(zero: int, copies: int):
+    """All copies together load and store what one does, and gather and scatter the rest; the work is the same."""
+    base = {"pp": 2, "seq": 64, "global_batch": 8, "steps": 2, "schedule": "roundrobin"}
+    plain = generate(TINY, Plan(**base, gpus=2 * copies))
+    found = generate(TINY, Plan(**base, gpus=2 * copies, zero=zero))
+    whole = found.params
+    assert etude.check(found.job) == []
+    assert moved(plain.job, "upload") == copies * 2 * 2 * 2 * whole
+    assert moved(found.job, "upload") == 2 * 2 * 2 * whole
+    assert moved(found.job, "gradients") == 2 * 4 * whole
+    assert _products(found.job) == _products(plain.job)
+    assert _collectives(found.job) == {"all_gather": 2 * 2 * 2 * whole, "reduce_scatter": copies * 2 * 4 * whole}
+    assert found.memory_peak_bytes == plain.memory_peak_bytes
+    assert etude.simulate(found.job, one_level("switch", 2 * copies), compute="roofline").makespan_ns > 0
+
+
+def _collectives(job: etude.Job) -> dict[str, int]:
+    """Bytes that ranks bring, by kind."""
+    found: dict[str, int] = {}
+    for rank in range(len(job)):
+        t = job.trace(rank)
+        for row in np.flatnonzero(t.kind == int(Kind.COLL)).tolist():
+            name = Collective(int(t.collective[row])).name.lower()
+            found[name] = found.get(name, 0) + int(t.in_bytes[row])
+    return found

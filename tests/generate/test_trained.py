@@ -184,6 +184,13 @@ def test_a_layer_that_is_not_there_is_refused():
         made("layers:4..")
 
 
+def test_a_rank_that_alone_trains_has_nobody_to_sum_the_norm_with():
+    plan = {"seq": 32, "pp": 2, "gpus": 2, "global_batch": 4, "train": "layers:0..0"}
+    found = generate(TINY, Plan.from_dict(plan))
+    assert all(len(found.job.groups.ranks(g)) > 1 for g in range(len(found.job.groups)))
+    assert not any((t.kind == int(Kind.COLL)).any() for t in found.job.traces)
+
+
 @pytest.mark.parametrize("schedule", ["1f1b", "async:2"])
 def test_a_table_that_trains_trains_wherever_it_is_used(schedule: str):
     """Layer 0 and the embedding train, and the head on the last stage has a copy of its table: it makes a gradient of

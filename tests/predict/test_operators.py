@@ -263,3 +263,19 @@ def test_a_database_or_a_folder_is_opened(tmp_path: Path):
     (folder / "tp1" / "dense.csv").write_text("layer,tokens,time_us\ndown_proj,4,7\n")
     found = open_ops(folder).shapes()
     assert (found.column("n").tolist(), found.column("k").tolist()) == ([4096], [14336])
+
+
+def test_a_profile_folder_with_a_device_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "bf16"
+    (folder / "tp1").mkdir(parents=True)
+    (folder / "meta.yaml").write_text("hardware: MyChip\nmodel: Qwen/Qwen3-0.6B\nvariant: bf16\nvllm_version: '1'\n")
+    (folder / "tp1" / "dense.csv").write_text("layer,tokens,time_us\ndown_proj,4,7\nqkv_proj,4,9\n")
+    system = tmp_path / "mine.yaml"
+    level = "{name: pcie, kind: switch, size: 2, bandwidth: 50GB/s, latency: 2us}"
+    system.write_text(f"name: mine\ndevice: {{name: my-chip}}\nlevels: [{level}]\n")
+    arguments = ["predict", "qwen3-0.6b", "--serve", "--prefill", "4", "--system", str(system), "--ops", str(folder)]
+    assert main([*arguments, "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert found["makespan_ns"] == 28 * (7000 + 9000) and found["mfu"] is None  # of 28 layers; nothing says the rest
+    assert "56 measured" in said.err

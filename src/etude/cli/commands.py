@@ -50,6 +50,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Baseline against variants from one file: points run once, pairs, intervals, checks, a page; a gallery",
     ),
     "simulate": (RUN, "What a job does on a system: when each rank ends and how it spends its time"),
+    "replay": (
+        RUN,
+        "Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes",
+    ),
     "ops": (RUN, "A database of measured operators: what it lacks for a set of models, measure it, show, add, import"),
     "stacks": (RUN, "The catalogue of software stacks: list, show one"),
     "calibrate": (RUN, "A software stack of your own, from measured steps or a recorded run"),

@@ -69,7 +69,10 @@ def predicted(given: "Sections", gpus: int, system: str, stack: str, *, check: b
     from etude.predict.sections import completed_sections, predict_sections
     from etude.units import format_bytes, format_time
 
-    machine, software = open_system(system), open_stack(stack or "default")
+    made = [name for name, section in given.sections.items() if section.makes_tokens]
+    if made and stack not in ("", "none"):
+        raise UsageError(f"--stack is of training steps, and `{made[0]}` makes tokens", hint="--stack none")
+    machine, software = open_system(system), open_stack("none" if made else stack or "default")
     assumed: tuple[str, ...] = ()
     if stack not in ("", "none"):
         given, assumed = completed_sections(given, machine, software, gpus=gpus)

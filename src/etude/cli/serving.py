@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.cli.output import say
 from etude.cli.plan_flags import model_of, plan_of, with_fields
 from etude.config import key_of
 from etude.errors import UsageError
@@ -74,7 +75,10 @@ def predicted(asked: Asked, *, check: bool, json: bool, **options: Any) -> dict[
     from etude.predict import predict_serving
     from etude.units import format_bytes, format_time
 
-    numbers = predict_serving(served(asked, check=check), open_system(asked.system), **options).summary()
+    found = predict_serving(served(asked, check=check), open_system(asked.system), **options)
+    numbers = found.summary()
+    for note in found.simulated.notes if options else ():
+        say(f"note: {note}")
     if json:
         return numbers
     names = {"ttft_ns": "first token", "tpot_ns": "each further token", "latency_ns": "whole answer"}

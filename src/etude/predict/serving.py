@@ -28,9 +28,11 @@ class ServingPrediction:
     answers: pa.Table
     system: System
 
-    def _mfu(self) -> float:
-        """Products over what the devices could have done, dense 16-bit."""
+    def _mfu(self) -> float | None:
+        """Products over what the devices could have done, dense 16-bit; None where nobody says what they could."""
         could = self.system.device.peak(self.served.plan.dtype) * len(self.served.job)
+        if not could:
+            return None
         return product_flops(self.served) / (self.simulated.makespan_ns / 1e9) / could
 
     def summary(self) -> dict[str, Any]:

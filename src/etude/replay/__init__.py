@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.replay.covering import coverage as coverage
+    from etude.replay.covering import of_ranks as of_ranks
+    from etude.replay.planning import plan as plan
+    from etude.replay.playing import PlayerOptions as PlayerOptions
+    from etude.replay.playing import play as play
+    from etude.replay.playing import summary as summary
     from etude.replay.program import Program as Program
+    from etude.replay.program import save as save
 
 __getattr__ = face(__name__)

@@ -56,7 +56,7 @@ class ProgramBuilder:
         self.calls: list[tuple[int, int, list[int], list[int]]] = []
         self.views: list[tuple[int, int]] = []
         self.comms: list[dict[str, Any]] = []
-        self.stand_ins: list[tuple[int, int, int, int, int, list[int]]] = []
+        self.stand_ins: list[tuple[int, int, int, int, int, list[int], list[int]]] = []
 
     # -- memory --------------------------------------------------------------------------------------------------------
 
@@ -137,10 +137,11 @@ class ProgramBuilder:
         flops: int = 0,
         size_bytes: int = 0,
         dtype: str = "float32",
+        dims: Sequence[int] = (),
         outputs: Sequence[int] = (),
         **when: int,
     ) -> int:
-        row = (int(kind), flops, size_bytes, self.dtypes.put(dtype), self.labels.put(label), list(outputs))
+        row = (int(kind), flops, size_bytes, self.dtypes.put(dtype), self.labels.put(label), list(dims), list(outputs))
         self.stand_ins.append(row)
         return self.step(StepKind.STAND_IN, len(self.stand_ins) - 1, **when)
 
@@ -174,7 +175,7 @@ class ProgramBuilder:
                 calls=Calls(*_columns(self.calls, ("i4", "i4"), lists=2)),
                 views=Views(*_columns(self.views, ("i4", "i4"))),
                 comms=Comms(**comm),
-                stand_ins=StandIns(*_columns(self.stand_ins, ("u1", "i8", "i8", "i4", "i4"), lists=1)),
+                stand_ins=StandIns(*_columns(self.stand_ins, ("u1", "i8", "i8", "i4", "i4"), lists=2)),
             )
         )
 

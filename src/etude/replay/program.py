@@ -245,6 +245,8 @@ class StandIns:
     """Bytes read and written."""
     dtype: I32
     label: I32
+    dims: Lists
+    """m, n, k, batch of a GEMM or an attention, where they are known; else empty."""
     outputs: Lists
     """Slots that it makes, with nothing in them that matters."""
 

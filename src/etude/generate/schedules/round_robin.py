@@ -103,16 +103,17 @@ class Rounds:
         return end - np.tile(np.asarray(cost, np.float64), self.steps)[:, None], end
 
 
-def cut(forward: Sequence[float], backward: Sequence[float], options: Options) -> tuple[Cut, ...]:
+def cut(forward: Sequence[float], backward: Sequence[float], options: Options, first: int = 0) -> tuple[Cut, ...]:
     """Stages of one step from the work of each block: none has more than the heaviest block going back (or so many
-    times that) and a tenth. `backward` counts the forward that is done again."""
-    room = SLACK * options.blocks * max(backward)
+    times that) and a tenth. `backward` counts the forward that is done again; `first`: the first block that goes back,
+    or their number, where none does."""
+    room = SLACK * options.blocks * max(backward[first:] or forward)
     count = len(forward)
-    fused = _ranges(backward, 0, count, room)[-1][0] if options.fused else count
+    fused = _ranges(backward, first, count, room)[-1][0] if options.fused and first < count else count
     found = [Cut(False, *r) for r in _ranges(forward, 0, fused, room)]
     if fused < count:
         found.append(Cut(True, fused, count, fused=True))
-    return (*found, *(Cut(True, *r) for r in reversed(_ranges(backward, 0, fused, room))))
+    return (*found, *(Cut(True, *r) for r in reversed(_ranges(backward, first, fused, room))))
 
 
 def _ranges(work: Sequence[float], first: int, last: int, room: float) -> list[tuple[int, int]]:

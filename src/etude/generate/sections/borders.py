@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,26 +15,16 @@ from etude.generate.blocks.ops import Phase
 from etude.generate.blocks.recompute import is_layer
 from etude.generate.model.shape import Family
 from etude.generate.ranks import Grid
+from etude.generate.sections.anchors import Anchors
 from etude.generate.sections.placed import Placed
 from etude.generate.sections.reshard import Messages, Side, Spread, messages
+from etude.generate.sections.rollout import last_rows, longest, weights
 from etude.generate.sections.spec import Border, Carries, Sections
 from etude.generate.sections.weave import Ends
 from etude.generate.train.job import Generated
-from etude.model.schema import Kind
+from etude.model.schema import UNKNOWN, Kind
 
 I64 = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Anchors:
-    """The row of each micro-batch on each pipeline rank that a border is tied to; -1 where it is on another."""
-
-    rows: I64
-
-    @property
-    def home(self) -> I64:
-        """Pipeline rank of each micro-batch."""
-        return np.asarray((self.rows >= 0).argmax(axis=0), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,8 +36,12 @@ class Travel:
     target: int
     sent: Anchors
     wanted: Anchors
+    early: bool = False
+    """What is sent is there from the start: it waits for no row."""
 
 
+TOKEN_BYTES: Final = 8
+"""Of the number of a token."""
 Both = tuple[Travel | None, Travel | None]
 """There and back."""
 
@@ -55,6 +50,14 @@ def travels(border: Border, given: Sections, placed: tuple[Placed, ...]) -> Both
     names = list(given.sections)
     a, b = names.index(border.source), names.index(border.target)
     one, other = placed[a], placed[b]
+    if border.carries == Carries.WEIGHTS:
+        found = weights(one, other, given.name)
+        return Travel(found, a, b, _begins(one), _begins(other), early=True), None
+    if border.carries == Carries.TOKENS:
+        size = border.tokens or one.section.prompt + longest(one.section)
+        used = _anchors(other.found, other.found.layout.stages[0][0].name, Phase.FORWARD)
+        sides = _side(one, last_rows(one), ids=True), _side(other, used, ids=True)
+        return Travel(messages(*sides, size, border.width or 1, TOKEN_BYTES), a, b, last_rows(one), used), None
     model, plan = one.found.model, one.found.plan
     logits = border.carries == Carries.LOGITS
     tokens = border.tokens or plan.seq * one.section.per_sample
@@ -76,18 +79,30 @@ def travels(border: Border, given: Sections, placed: tuple[Placed, ...]) -> Both
 def _one_way(
     a: int, b: int, sides: tuple[Placed, Placed], anchors: tuple[Anchors, Anchors], logits: bool, size: tuple[int, int]
 ) -> Travel:
-    holds, needs = (_side(p, x, logits) for p, x in zip(sides, anchors, strict=True))
+    holds, needs = (_side(p, x, logits=logits) for p, x in zip(sides, anchors, strict=True))
     found = messages(holds, needs, *size, bytes_each(sides[0].found.plan.dtype))
     return Travel(found, a, b, *anchors)
 
 
-def _side(placed: Placed, anchors: Anchors, logits: bool) -> Side:
+def _side(placed: Placed, anchors: Anchors, *, logits: bool = False, ids: bool = False) -> Side:
     plan = placed.found.plan
     at = Grid.of(plan).at
     table = np.empty((plan.pp, plan.dp, plan.tp, plan.cp), np.int64)
     table[at["pp"], at["dp"], at["tp"], at["cp"]] = np.arange(plan.gpus) + placed.ranks.start
-    spread = Spread(plan, placed.found.model.family in (Family.DECODER, Family.ENCODER_DECODER), logits)
+    spread = Spread(plan, placed.found.model.family in (Family.DECODER, Family.ENCODER_DECODER), logits, ids)
     return Side(spread, table[anchors.home], placed.slot)
+
+
+def _begins(placed: Placed) -> Anchors:
+    """The first row of device work of each pipeline rank, whose number stands for a micro-batch."""
+    rows = np.full((placed.found.plan.pp,) * 2, -1, np.int64)
+    own = np.full((placed.found.plan.gpus, len(rows)), -1, np.int64)
+    at = Grid.of(placed.found.plan).at["pp"]
+    for rank, trace in enumerate(placed.found.job.trace_of.tolist()):
+        one = placed.found.job.traces[trace]
+        works = (one.cpu != 1) & (one.kind != int(Kind.RECV)) & (one.kind != int(Kind.METADATA))
+        own[rank, at[rank]] = rows[at[rank], at[rank]] = int(np.flatnonzero(works)[0])
+    return Anchors(rows, own, placed.ranks.start)
 
 
 def _layer(found: Generated, number: int) -> str:
@@ -118,33 +133,33 @@ def ends_of(
     bounds = np.searchsorted(table[0], np.arange(len(on) + 1))
     found = []
     for rank, sections in enumerate(on):
-        _, section, row, sends, peer, tags, micro, back, border, size = table[:, bounds[rank] : bounds[rank + 1]]
+        _, section, row, sends, peer, tags, micro, back, border, size, early = table[:, bounds[rank] : bounds[rank + 1]]
         ranks, first, slot = np.unique(peer, return_index=True, return_inverse=True)
         turn = np.argsort(np.argsort(first))  # slots in the order in which they come
         part = np.searchsorted(np.array(sections), section)
-        one = Ends(part, row, sends > 0, turn[slot], tags, micro, back > 0, border, size)
+        one = Ends(part, row, sends > 0, turn[slot], tags, micro, back > 0, border, size, early > 0)
         found.append((one, ranks[np.argsort(first)]))
     return found, [f"border.{b.source}-{b.target}" for b in done]
 
 
 def _table(done: Mapping[Border, Both], tag: int) -> I64:
     """A column for each end of a message: rank, section, row, does it send, the other rank, tag, micro-batch, does it
-    go back, number of the border, bytes; by rank, section, row."""
+    go back, number of the border, bytes, is it there from the start; by rank, section, row."""
     columns: list[list[I64]] = []
     for number, pair in enumerate(done.values()):
         for back, travel in enumerate(pair):
             if travel is None:
                 continue
             m, one = travel.messages, np.ones(len(travel.messages), np.int64)
-            tags = tag + m.source_micro * travel.wanted.rows.shape[1] + m.target_micro
-            tag += travel.sent.rows.shape[1] * travel.wanted.rows.shape[1]
+            tags = tag + m.source_micro * travel.wanted.micro_batches + m.target_micro
+            tag += travel.sent.micro_batches * travel.wanted.micro_batches
             sends = (m.source, travel.source, travel.sent, m.target, m.source_micro)
             takes = (m.target, travel.target, travel.wanted, m.source, m.target_micro)
             for way, (rank, section, anchors, peer, micro) in enumerate((takes, sends)):
-                row = anchors.rows[anchors.home[micro], micro]
-                columns.append([rank, one * section, row, one * way, peer, tags, micro, one * back, one * number,
-                                m.size_bytes])  # fmt: skip
+                row, what = anchors.row(rank, micro), one * UNKNOWN if travel.early else micro
+                columns.append([rank, one * section, row, one * way, peer, tags, what, one * back, one * number,
+                                m.size_bytes, one * travel.early])  # fmt: skip
     if not columns:
-        return np.zeros((10, 0), np.int64)
+        return np.zeros((11, 0), np.int64)
     table = np.concatenate([np.stack(c) for c in columns], axis=1)
     return np.asarray(table[:, np.lexsort((table[5], table[3], table[2], table[1], table[0]))])

@@ -13,6 +13,7 @@ from etude.generate.blocks.ops import Phase
 from etude.generate.ranks import Grid
 from etude.generate.sections.borders import Both, Travel, ends_of, travels
 from etude.generate.sections.placed import Placed, place
+from etude.generate.sections.rollout import place_rollout
 from etude.generate.sections.spec import Border, Sections
 from etude.generate.sections.weave import Ends, Part, Woven, not_before, weave
 from etude.model.job import DEFAULT_METADATA, Groups, Job
@@ -78,14 +79,17 @@ def generate_sections(
     the host's time for an op."""
     gpus = given.world(gpus)
     ranks = given.ranks(gpus)
-    placed = tuple(place(given, n, ranks[n], (hosts or {}).get(n, 1.0)) for n in given.sections)
+    placed = tuple(
+        place_rollout(given, n, ranks[n]) if s.makes_tokens else place(given, n, ranks[n], (hosts or {}).get(n, 1.0))
+        for n, s in given.sections.items()
+    )
     done = {b: travels(b, given, placed) for b in given.borders}
     sizes = {f"{b.source}-{b.target}": (_sum(there), _sum(back)) for b, (there, back) in done.items()}
     if len(placed) == 1:
         job = placed[0].found.job
     else:
         job = _joined(name or given.name, placed, gpus, done)
-    held = _held(placed, [there for there, _ in done.values() if there], gpus)
+    held = _held(placed, [there for there, _ in done.values() if there and not there.early], gpus)
     return Sectioned(job=job, sections=placed, border_bytes=sizes, border_held=held, gpus=gpus, batch=given.batch)
 
 
@@ -95,7 +99,7 @@ def _held(placed: tuple[Placed, ...], travels: list[Travel], gpus: int) -> I64:
         m = travel.messages
         shared = placed[travel.source].ranks == placed[travel.target].ranks
         micro = np.zeros_like(m.target_micro) if shared else m.target_micro
-        each = np.zeros((gpus, travel.wanted.rows.shape[1]), np.int64)
+        each = np.zeros((gpus, travel.wanted.micro_batches), np.int64)
         np.add.at(each, (m.target, micro), m.size_bytes)
         total += each.max(axis=1)
     return total

@@ -31,6 +31,8 @@ class Placed:
     """Of each sample of the step: micro_batch · dp + its data-parallel rank; -1 where there is no work."""
     waits: bool
     """For gradients, before it goes backward."""
+    last_pass: I64 | None = None
+    """Of a rollout: with which pass of each instance each of its micro-batches of samples is done; -1: it has none."""
 
     @property
     def busy_samples(self) -> int:
@@ -43,6 +45,8 @@ class Placed:
     @property
     def fullest(self) -> float:
         """Samples of the fullest micro-batch over those of a usual one."""
+        if self.last_pass is not None:
+            return 1.0
         usual = self.found.plan.micro_batch // self.section.per_sample
         return int(np.bincount(self.slot[self.slot >= 0], minlength=1).max()) / usual
 

@@ -26,6 +26,8 @@ class Spread:
     plan: Plan
     causal: bool
     logits: bool
+    ids: bool = False
+    """Numbers of tokens, of which tensor-parallel ranks have all."""
 
     def tokens(self, tp: int, cp: int, total: int) -> list[Interval]:
         """Of the tokens, those of a rank. A ring of causal attention gives each an early and a late piece."""
@@ -43,7 +45,7 @@ class Spread:
 
     @property
     def splits_tokens(self) -> bool:
-        return self.plan.sequence_parallel and self.plan.tp > 1
+        return self.plan.sequence_parallel and self.plan.tp > 1 and not self.ids
 
     @property
     def copies(self) -> int:

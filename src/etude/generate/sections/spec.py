@@ -19,6 +19,10 @@ class Carries(StrEnum):
     """What the last layer gives; the section has no head, and its gradient comes back unless it is forward alone."""
     LOGITS = "logits"
     """What the head gives; nothing comes back."""
+    TOKENS = "tokens"
+    """Numbers of the tokens that a rollout made, for the embedding."""
+    WEIGHTS = "weights"
+    """What was trained, for the rollout that comes next."""
 
 
 class Deal(StrEnum):
@@ -35,13 +39,18 @@ class Section:
     """A model, where it runs and what is trained of it."""
 
     model: str = figure("text", "a model of the catalogue, or a file")
-    mode: str = figure("text", "what is trained: train (all), forward, frozen, lora:16, layers:24..", "train")
+    mode: str = figure(
+        "text", "what is trained: train (all), forward, frozen, lora:16, layers:24..; rollout: it makes tokens", "train"
+    )
     gpus: int = figure("count", "ranks of its own; 0: what the others leave", 0, zero=True)
     shares: str = figure("text", "the section whose ranks it runs on; default: its own", "")
     plan: Any = figure("one", "as in a file of a plan, but for gpus, global_batch and train", {})
     active: float = figure("fraction", "part of the samples that it has work for", 1.0, zero=True)
     deal: Deal = figure("choice", "where these go: even, own", Deal.EVEN, of=Deal)
     per_sample: int = figure("count", "inputs in a sample that it has work for: images, say", 1)
+    prompt: int = figure("count", "of a rollout: tokens of a prompt", 0, zero=True)
+    output: str = figure("text", "of a rollout: tokens that it makes for each, `1024` or `256:0.8,4096:0.2`", "")
+    serving: Any = figure("one", "of a rollout: how passes are put together, as max_batch, kv_memory, chunked", {})
 
     def __post_init__(self) -> None:
         if self.gpus and self.shares:
@@ -52,7 +61,25 @@ class Section:
         if taken:
             raise ClusterError(f"`{sorted(taken)[0]}` is no part of a section's plan",
                                hint="`gpus` and `mode` are the section's, `batch` is that of all")  # fmt: skip
-        trained.parse(self.train)
+        if self.makes_tokens:
+            self._check_rollout()
+        elif self.prompt or self.output or self.serving:
+            raise ClusterError("`prompt`, `output` and `serving` are of a rollout", hint="mode: rollout")
+        else:
+            trained.parse(self.train)
+
+    def _check_rollout(self) -> None:
+        if not self.prompt or not self.output:
+            raise ClusterError("a rollout reads prompts and makes tokens: how many?", hint="prompt: 512, output: 1024")
+        if self.active < 1.0 or self.per_sample > 1:
+            raise ClusterError("a rollout makes an answer for every sample", hint="no `active` and no `per_sample`")
+        taken = {"prefill", "decode", "batch"} & set(self.serving)
+        if taken:
+            raise ClusterError(f"`{sorted(taken)[0]}` is said by the section", hint="`prompt`, `output` and `batch`")
+
+    @property
+    def makes_tokens(self) -> bool:
+        return self.mode == "rollout"
 
     @property
     def train(self) -> str:
@@ -202,10 +229,13 @@ def _check(found: Sections, where: str) -> None:
         for name in (border.source, border.target):
             if name not in order:
                 raise ClusterError(f"a border names `{name}`", where=where, hint=f"sections: {', '.join(order)}")
-        if order[border.source] >= order[border.target]:
+        _check_rollouts(found, border, where)
+        if order[border.source] >= order[border.target] and border.carries != Carries.WEIGHTS:
             raise ClusterError(f"a border goes back from `{border.source}` to `{border.target}`", where=where,
                                hint="write sections in the order in which samples go through them")  # fmt: skip
-        reaches = trained.parse(found.sections[border.target].train)
+        reaches = trained.parse(
+            "all" if found.sections[border.target].makes_tokens else found.sections[border.target].train
+        )
         if (
             found.takes_gradients(border.source)
             and border.carries == Carries.HIDDEN
@@ -213,3 +243,14 @@ def _check(found: Sections, where: str) -> None:
         ):
             raise ClusterError(f"`{border.source}` gets no gradients from `{border.target}`, which stops before",
                                where=where, hint=f"mode: forward for `{border.source}`")  # fmt: skip
+
+
+def _check_rollouts(found: Sections, border: Border, where: str) -> None:
+    """A rollout gives tokens and takes weights, and nobody else does."""
+    one, other = found.sections[border.source], found.sections[border.target]
+    gives, takes = border.carries == Carries.TOKENS, border.carries == Carries.WEIGHTS
+    if one.makes_tokens != gives or other.makes_tokens != takes:
+        raise ClusterError(f"`{border.source}` to `{border.target}`: {border.carries}", where=where,
+                           hint="a rollout gives `tokens` and takes `weights`")  # fmt: skip
+    if takes and one.mode != "train":
+        raise ClusterError(f"`{border.source}` does not train all of its weights", where=where, hint="mode: train")

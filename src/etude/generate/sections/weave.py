@@ -62,13 +62,16 @@ class Ends:
     module: I64
     """Number of the border."""
     size_bytes: I64
+    early: Bool
+    """A send that waits for no row: it stands before its own."""
 
     def __len__(self) -> int:
         return len(self.row)
 
     def structure(self) -> bytes:
         """All but the sizes, which are values of the ranks."""
-        columns = (self.part, self.row, self.sends, self.slot, self.tag, self.micro_batch, self.back, self.module)
+        columns = (self.part, self.row, self.sends, self.slot, self.tag, self.micro_batch, self.back, self.module,
+                   self.early)  # fmt: skip
         return b"".join(np.ascontiguousarray(c, np.int64).tobytes() for c in columns)
 
 
@@ -105,16 +108,16 @@ def weave(parts: Sequence[Part], ends: Ends, borders: Sequence[str]) -> Woven:
     turn = np.concatenate([p.turn for p in parts])
     # A receive stands before the row that waits for it, a send behind the row that it is of.
     turns = np.concatenate([turn, turn[anchor]])
-    beside = np.concatenate([np.ones(total, np.int64), np.where(ends.sends, 2, 0)])
+    beside = np.concatenate([np.ones(total, np.int64), np.where(ends.sends & ~ends.early, 2, 0)])
     order = np.lexsort((beside, np.concatenate([np.arange(total), anchor]), turns))
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     columns = _columns(parts, ends, borders, int(peers[-1]), peers)
     columns = {n: (c[0][order], c[1]) if isinstance(c, tuple) else c[order] for n, c in columns.items()}
     own = np.arange(total, len(order))
-    data, data_why = _edges(
-        parts, starts, "data", (np.where(ends.sends, own, anchor), np.where(ends.sends, anchor, own))
-    )
+    tied = ~(ends.sends & ends.early)
+    pairs = np.where(ends.sends, own, anchor)[tied], np.where(ends.sends, anchor, own)[tied]
+    data, data_why = _edges(parts, starts, "data", pairs)
     ctrl, ctrl_why = _edges(parts, starts, "ctrl", _between(parts, turn, starts))
     slots = [f"{p.label}.{label}" for p in parts for label in p.trace.group_slots]
     trace = build_trace(

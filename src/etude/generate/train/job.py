@@ -142,7 +142,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
 
 def _grad_bytes(plan: Plan) -> float:
     """Moved for each weight when its gradient is made: read and written where those of micro-batches are summed."""
-    if plan.zero >= 2:  # reduced after each micro-batch
+    if plan.zero >= 2 and not is_round_robin(plan):  # reduced after each micro-batch
         return width(plan.dtype)
     return width(plan.grad_dtype) * (2 if plan.micro_batches > 1 else 1)
 

@@ -19,7 +19,7 @@ from etude.generate.train.fragment import BEFORE, Emitter, Fragment, backward
 from etude.generate.train.memory import Memory, saved
 from etude.generate.train.program import Program
 from etude.generate.train.routing import fullest
-from etude.generate.train.sharing import kinds, reduce
+from etude.generate.train.sharing import copies, gather, kinds, reduce
 from etude.generate.train.stage import Layout, quantise
 from etude.model.schema import UNKNOWN, Kind
 
@@ -32,19 +32,20 @@ def is_round_robin(plan: Plan) -> bool:
 
 
 def rounds_of(plan: Plan, blocks: Sequence[Block]) -> Rounds:
-    """How these blocks are cut and dispatched; plans that keep weights on ranks are refused."""
-    for given, flag in (
-        (plan.zero, "--zero"), (plan.directives, "--directives"), (plan.stages, "--stages"),
-        (plan.train != "all", "--train"), (plan.checkpoint, "--checkpoint"),
-        (plan.recompute not in ("none", "full"), "--recompute"),
-    ):  # fmt: skip
+    """How these blocks are cut and dispatched; what speaks of weights that ranks hold is refused."""
+    for given, flag, why in (
+        (plan.directives, "directives", "they say what ranks share that hold a stage"),
+        (plan.stages, "stages", "the work of blocks says where it cuts"),
+        (plan.checkpoint, "checkpoint", "the state is in the host's memory, which writes it"),
+        (plan.recompute not in ("none", "full"), "recompute", "a backward stage does all of its forward again"),
+    ):
         if given:
-            raise UsageError(f"schedule `{plan.schedule}` streams weights, and does not go with {flag}")
+            raise UsageError(f"schedule `{plan.schedule}` does not go with --{flag}: {why}", hint=f"no --{flag}")
     forward = [float(sum(max(op.flops, 0) for op in b.ops if op.flops != UNKNOWN)) for b in blocks]
     back = [float(sum(max(o.flops, 0) for op in b.ops for o in op.backward if o.flops != UNKNOWN)) for b in blocks]
-    cuts = cut(
-        forward, [f + b for f, b in zip(forward, back, strict=True)], Options.parse(plan.schedule.partition(":")[2])
-    )
+    both = [f + b for f, b in zip(forward, back, strict=True)]
+    first = next((i for i, block in enumerate(blocks) if block.goes_back), len(blocks))
+    cuts = cut(forward, both, Options.parse(plan.schedule.partition(":")[2]), first)
     if len(cuts) * plan.steps < plan.pp:
         raise UsageError(
             f"schedule `{plan.schedule}`: {len(cuts)} stages in {plan.steps} steps leave some of {plan.pp} ranks idle",
@@ -128,16 +129,27 @@ class RoundWalk:
         after = [self.ended[-2]] if len(self.ended) > 1 else []
         found = []
         for block in blocks:
-            params = sum(block.local_params(expert=e) for e in (False, True))
             rows = []
-            if params:
+            if params := self._own(block):
                 op = self._memory(Kind.MEM_LOAD, "upload", bytes_of(params, self.plan.dtype), Phase.FORWARD)
                 rows = [self.program.add(op, block.name, ctrl=after)]
+                rows = self._whole(block, rows[0]) or rows
             if block.cast_params:
                 op = self.ops.setdefault(("cast", block.cast_params), quantise(self.plan, block.cast_params))
                 rows = [self.program.add(op, block.name, data=rows)]
             found.append(rows)
         return found
+
+    def _own(self, block: Block, *, trained: bool = False) -> int:
+        """Weights of a block that a rank has in its host's memory: all, or of copies its part."""
+        sizes = [(block.local_params(expert=e, trained=trained), e) for e in (False, True)]
+        return sum(-(-params // copies(self.plan, expert=e).shards) for params, e in sizes)
+
+    def _whole(self, block: Block, loaded: int) -> list[int]:
+        """Gathers of the weights of which copies have loaded a part each."""
+        groups = [group for group in kinds(self.plan, [block]) if group.shards > 1]
+        ops = [gather(self.plan, group, block.local_params(expert=group.expert)) for group in groups]
+        return [self.program.add(op, block.name, data=[loaded]) for op in ops]
 
     def _pass(self, step: int, number: int, micro: int, weights: list[list[int]]) -> int:
         """One micro-batch: forward, or forward once more and backward. Returns the row of what comes out."""
@@ -239,8 +251,7 @@ class RoundWalk:
             for group in kinds(self.plan, [block], trained=True):
                 ops = reduce(self.plan, group, block.local_params(expert=group.expert, trained=True))
                 done += [self.program.add(op, block.name, data=[self.tip]) for op in ops]
-            params = sum(block.local_params(expert=e, trained=True) for e in (False, True))
-            if params:
+            if params := self._own(block, trained=True):
                 op = self._memory(Kind.MEM_STORE, "gradients", bytes_of(params, self.plan.grad_dtype), Phase.WEIGHT)
                 self.program.add(op, block.name, data=done)
 

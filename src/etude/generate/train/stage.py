@@ -373,7 +373,7 @@ class Walk:
             norm = compute("aten::_foreach_norm", "norm", w, shapes((params,)), shapes((1,)), phase=Phase.OPTIMIZER)
             waits = [program.add(norm.replace(dtype=plan.grad_dtype), "optimizer", data=waits)]
             end.over_params += waits
-            if plan.gpus > 1 and not self.layout.schedule.window:
+            if not self.layout.schedule.window and self._others_update():
                 op = collective(
                     Collective.ALL_REDUCE,
                     "world",
@@ -396,6 +396,13 @@ class Walk:
         if plan.checkpoint and last:
             op = Op(name="checkpoint", kind=Kind.MEM_STORE, stream=Stream.MEMORY, phase=Phase.OPTIMIZER)
             program.add(op.replace(size_bytes=self._written_bytes()), "checkpoint", data=[row])
+
+    def _others_update(self) -> bool:
+        """Is there another rank with weights that are trained?"""
+        held = self.layout.schedule.held
+        return self.plan.stage_ranks > 1 or any(
+            owned(self.plan, self.layout.stages[s]) for rank, mine in enumerate(held) if rank != self.rank for s in mine
+        )
 
     def _written_bytes(self) -> int:
         """Of a checkpoint: weights and optimizer, of which each copy writes its part."""

@@ -173,6 +173,7 @@ def _steps(program: Program, left_out: np.ndarray) -> tuple[Steps, StandIns, tup
         size_bytes=np.append(stand_ins.size_bytes, 2 * sizes),
         dtype=np.append(stand_ins.dtype, dtype.astype(np.int32)),
         label=np.append(stand_ins.label, label.astype(np.int32)),
+        dims=Lists.of([stand_ins.dims[i] for i in range(len(stand_ins.kind))] + [[]] * len(rows)),
         outputs=Lists.of([stand_ins.outputs[i] for i in range(len(stand_ins.kind))] + [entry[3] for entry in rows]),
     )
     return made, more, tuple(labels)

@@ -275,7 +275,7 @@ def _connected(job: Job) -> I64:
 
 def _alike(job: Job) -> NDArray[np.int64]:
     """A number for each rank present; ranks with one number do the same in the same time, and so do those that they
-    exchange messages with."""
+    exchange messages with, to whom they are the same: who sends to two ranks sends to one of them first."""
     shown = {t: _digest(job.traces[t], {}) for t in set(job.trace_of.tolist())}
     texts = [
         _digest(job.traces[t], job.values[rank]) if job.values.get(rank) else shown[t]
@@ -283,10 +283,12 @@ def _alike(job: Job) -> NDArray[np.int64]:
     ]
     numbers, count = np.unique(texts, return_inverse=True)[1].astype(np.int64), -1
     peers = [positions(job, job.peer_slots(rank)) for rank in job.ranks.tolist()]
+    turns = [{other: turn for turn, other in reversed(list(enumerate(at.tolist())))} for at in peers]
+    mine = [np.array([turns[p].get(i, -1) for p in at.tolist()], np.int64) for i, at in enumerate(peers)]
     while count < int(numbers.max(initial=-1)):
         count = int(numbers.max())
         known: dict[tuple[int, bytes], int] = {}
-        near = [np.where(at >= 0, numbers[at], -1).tobytes() for at in peers]
+        near = [np.where(at >= 0, numbers[at] << 32 | turn, -1).tobytes() for at, turn in zip(peers, mine, strict=True)]
         pairs = zip(numbers.tolist(), near, strict=True)
         numbers = np.array([known.setdefault(pair, len(known)) for pair in pairs], np.int64)
     return numbers

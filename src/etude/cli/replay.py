@@ -1,0 +1,148 @@
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.inputs import JobPath, open_job
+from etude.cli.job_out import Force
+from etude.cli.output import AsJson, emit, progress, say
+from etude.cli.ranks import Ranks, ranks_of
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.replay import Program
+
+Only = StrEnum("Only", {"COMPUTE": "compute"})
+Speed = StrEnum("Speed", {"FLAT_OUT": "flat-out", "RECORDED": "recorded"})
+
+
+@app.command(
+    rich_help_panel=RUN, epilog="etude replay job/ -o replayed/ --iterations 20 && etude compare job/ replayed/"
+)
+def replay(
+    path: JobPath,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The folder for a trace of the replay; `etude compare` takes it.")
+    ] = None,
+    ranks: Ranks = "",
+    only: Annotated[Only | None, typer.Option(help="Leave communication out.")] = None,
+    iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are played.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Iterations before those that count.")] = 3,
+    speed: Annotated[
+        Speed, typer.Option(help="As fast as it goes, or no call before its recorded moment.")
+    ] = Speed.FLAT_OUT,
+    device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`; by default CUDA where it is.")] = "",
+    threads: Annotated[int, typer.Option(min=0, help="Threads of an operator on a CPU; 0: PyTorch's choice.")] = 0,
+    plan: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write program files into this folder and play nothing; `python -m etude.replay` plays them."
+        ),
+    ] = None,
+    force: Force = False,
+    json: AsJson = False,
+) -> None:
+    """Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes"""
+    from etude.replay import coverage, of_ranks
+    from etude.replay import plan as plan_job
+
+    job = open_job(path)
+    with progress("planning"):
+        programs = plan_job(job, ranks_of(ranks, job) if ranks else None)
+    if plan is not None or not _has_torch():
+        found = of_ranks([coverage(program) for program in programs])
+        if plan is not None:
+            _write(programs, plan, force)
+        _tell_plan(programs, found, path, json)
+        return
+    result = _play(programs, path, out, force, {
+        "iterations": iterations, "warmup": warmup, "only": only.value if only else "", "speed": speed.value,
+        "device": device, "threads": threads,
+    })  # fmt: skip
+    _tell(result, json)
+    if out is not None:
+        say(f"a trace of one iteration is in {out}: etude compare {path} {out}")
+
+
+def _has_torch() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None
+
+
+def _write(programs: "list[Program]", folder: Path, force: bool) -> None:
+    from etude.files import writing
+    from etude.replay import save
+
+    with writing(folder, force=force) as inside:
+        inside.mkdir(parents=True, exist_ok=True)
+        for program in programs:
+            save(program, inside / f"rank{program.about['rank']}.program")
+
+
+def _play(
+    programs: "list[Program]", path: Path, out: Path | None, force: bool, asked: dict[str, Any]
+) -> dict[str, Any]:
+    from contextlib import nullcontext
+
+    from etude.files import writing
+    from etude.replay import PlayerOptions, of_ranks, play, summary
+
+    if len(programs) > 1 and asked["only"] != "compute":
+        raise UsageError(
+            f"{len(programs)} ranks in one process",
+            where=str(path),
+            hint=f"`torchrun --nproc-per-node {len(programs)} -m etude.replay {path} -o OUT`, or --only compute",
+        )
+    options = PlayerOptions(**asked)
+    with writing(out, force=force) if out is not None else nullcontext() as folder:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        results = []
+        for program in programs:
+            with progress(f"rank {program.about['rank']}", options.iterations) as advance:
+                results.append(play(program, options, out=folder, done=lambda number: advance(1)))
+        result = summary(results, of_ranks([one["coverage"] for one in results]))
+        if folder is not None:
+            import json
+
+            (folder / "replay.json").write_text(json.dumps(result))
+    return result
+
+
+def _tell_plan(programs: "list[Program]", found: dict[str, Any], path: Path, as_json: bool) -> None:
+    steps = sum(len(program) for program in programs)
+    coverage = {"time": found["time"], "count": found["count"]}
+    if as_json:
+        emit({"coverage": coverage, "stand_ins": found["stand_ins"], "ranks": len(programs), "steps": steps}, json=True)
+        return
+    emit({"ranks": len(programs), "steps of programs": steps} | _covered(found))
+    say(f"nothing was played; with PyTorch installed: etude replay {path} -o replayed/")
+
+
+def _covered(found: dict[str, Any]) -> dict[str, Any]:
+    time = found["time"]
+    rows = {"covered, by time": "-" if time is None else f"{100 * time:.1f}%"}
+    rows["covered, by count"] = f"{100 * found['count']:.1f}%"
+    if found["stand_ins"]:
+        shown = ", ".join(f"{entry['name'][:40]} ({entry['count']})" for entry in found["stand_ins"][:4])
+        rows["stand-ins"] = shown + (" ..." if len(found["stand_ins"]) > 4 else "")
+    return rows
+
+
+def _tell(result: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        emit(result, json=True)
+        return
+    step, rows = result["step_ns"], {}
+    for what in ("recorded", "unprofiled", "replayed"):
+        if step[what]:
+            rows[f"step, {what}"] = f"{step[what] / 1e6:.3f} ms"
+    rows |= _covered(result["coverage"] | {"stand_ins": result["stand_ins"]})
+    rows |= {"iterations": result["iterations"], "ready after": f"{result['ready_s']:.1f} s",
+             "peak memory of the process": f"{result['peak_rss_bytes'] / 1e6:.0f} MB"}  # fmt: skip
+    emit(rows)
+    for failure in result["failures"][:5]:
+        say(f"not called: {failure}")

@@ -1,0 +1,83 @@
+"""`python -m etude.replay PROGRAMS|JOB -o OUT`: plays the program of this rank; ranks are those of `torchrun`.
+
+    torchrun --nproc-per-node 4 -m etude.replay job/ -o replayed/ --iterations 10
+    python -m etude.replay plans/ -o replayed/          # program files: needs PyTorch and NumPy, nothing else
+
+A folder of `rank0.program` files plays where nothing else that Etude needs is installed; a job is planned first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from etude.errors import EtudeError, UsageError
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    try:
+        result = run(options)
+    except EtudeError as problem:
+        sys.stderr.write(f"error: {problem}\n")
+        return problem.exit_code
+    except KeyboardInterrupt:
+        return 130
+    if result is not None:
+        sys.stdout.write(json.dumps(result) + "\n")
+    return 0
+
+
+def run(options: argparse.Namespace) -> dict[str, Any] | None:
+    """What this rank gave; of several ranks the first says it of all."""
+    from etude.replay.playing import PlayerOptions, environment_rank, play
+    from etude.replay.program import ENDING, load
+
+    rank, world = environment_rank()
+    path = Path(options.job)
+    files = sorted(path.glob(f"*{ENDING}")) if path.is_dir() else [path] if path.suffix == ENDING else []
+    if files:
+        found = {int(program.about["rank"]): program for program in map(load, files)}
+        if rank not in found:
+            raise UsageError(f"no program of rank {rank}", where=str(path), hint=f"there are: {sorted(found)}")
+        program = found[rank]
+    else:
+        from etude import open as open_job
+        from etude.replay.planning import plan
+
+        program = plan(open_job(path), [rank])[0]
+    if world == 1 and int(program.about["world_size"]) > 1 and options.only != "compute":
+        raise UsageError(
+            f"a job of {program.about['world_size']} ranks in one process",
+            where=str(path),
+            hint=f"`torchrun --nproc-per-node {program.about['world_size']} -m etude.replay ...`, or --only compute",
+        )
+    chosen = PlayerOptions(
+        iterations=options.iterations, warmup=options.warmup, only=options.only, speed=options.speed,
+        device=options.device, threads=options.threads,
+    )  # fmt: skip
+    out = Path(options.out) if options.out else None
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    found_here = play(program, chosen, out=out)
+    return found_here if rank == 0 else None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m etude.replay", description="Plays the program of this rank.")
+    parser.add_argument("job", help="a folder of .program files, one such file, or a job")
+    parser.add_argument("-o", "--out", default="", help="folder for a trace and the result of each rank")
+    parser.add_argument("--iterations", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--only", choices=("compute",), default="")
+    parser.add_argument("--speed", choices=("flat-out", "recorded"), default="flat-out")
+    parser.add_argument("--device", default="", help="cpu, cuda, cuda:1")
+    parser.add_argument("--threads", type=int, default=0, help="threads of an operator on a CPU")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

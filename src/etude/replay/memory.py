@@ -1,0 +1,147 @@
+"""Storages and slots of a program, as its steps are laid down: which tensor is meant, and since when it is there.
+
+The recording names memory by its address. What an operator gives back at an address that it was not given is new
+memory, even if something else lay there before; what is read at an address where nothing was made is from outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from etude.replay.arguments import Tensor
+from etude.replay.builder import ProgramBuilder
+from etude.replay.program import NOTHING, Fill, Origin
+
+_WHOLE: Final = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
+SCALES: Final = 65536
+"""Vectors up to this length are taken for scales and steps of a count."""
+
+
+@dataclass(slots=True)
+class Held:
+    """What lies at an address for a while."""
+
+    storage: int
+    outside: bool
+    extent_bytes: int
+    slots: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    latest: int = NOTHING
+    """The slot that was used last."""
+    copied: list[Held] = field(default_factory=list)
+    """Whole numbers in here come from these."""
+    bound: int = 0
+    """Whole numbers in here are below this; 0: nothing is known."""
+    positive: bool = False
+
+
+class Memory:
+    """Addresses of a recording and what lies there now."""
+
+    def __init__(self, builder: ProgramBuilder) -> None:
+        self._b = builder
+        self._now: dict[int, Held] = {}
+        self._outside: dict[int, Held] = {}
+        self._first: dict[int, Tensor] = {}
+        """The tensor that each storage from outside was first used as."""
+
+    def read(self, tensor: Tensor) -> int:
+        """The slot of a tensor that is about to be read or written."""
+        held = self.held(tensor)
+        slot = held.slots.get(tensor.look, NOTHING)
+        if slot == NOTHING:
+            slot = self._slot(held, tensor)
+            if not held.outside:
+                self._b.view(held.latest, slot)
+        held.latest = slot
+        return slot
+
+    def held(self, tensor: Tensor) -> Held:
+        held = self._now.get(tensor.storage)
+        extent = tensor.extent_bytes
+        if held is not None and (held.outside or extent <= held.extent_bytes):
+            if held.outside and extent > held.extent_bytes:
+                held.extent_bytes = extent
+                self._b.storages[held.storage][0] = extent
+            return held
+        return self._from_outside(tensor)
+
+    def made(self, tensor: Tensor, given: set[int]) -> int:
+        """The slot that a result becomes; NOTHING where the tensor is there already. `given` are the storages that the
+        call was given."""
+        if tensor.storage in given and tensor.storage in self._now:
+            held = self._now[tensor.storage]
+            if tensor.look in held.slots:
+                return NOTHING
+            if tensor.extent_bytes <= held.extent_bytes or held.outside:
+                held.extent_bytes = max(held.extent_bytes, tensor.extent_bytes)
+                if held.outside:
+                    self._b.storages[held.storage][0] = held.extent_bytes
+                    self._slot(held, tensor)  # prepared once: a view of what is always there costs nothing
+                    return NOTHING
+                held.latest = self._slot(held, tensor)
+                return held.latest
+        held = Held(self._b.storage(tensor.extent_bytes, tensor.device), False, tensor.extent_bytes)
+        self._now[tensor.storage] = held
+        held.latest = self._slot(held, tensor)
+        return held.latest
+
+    def outside(self, tensor: Tensor) -> int:
+        """The slot of a tensor that something made which is not played: it is there from outside."""
+        held = self._from_outside(tensor)
+        return held.slots.get(tensor.look, NOTHING) if tensor.look in held.slots else self._slot(held, tensor)
+
+    def _from_outside(self, tensor: Tensor) -> Held:
+        """One piece of memory for all that comes from outside at one address, so that there is no more of it than was
+        recorded."""
+        held = self._outside.get(tensor.storage)
+        if held is None:
+            storage = self._b.storage(tensor.extent_bytes, tensor.device, Origin.OUTSIDE)
+            held = self._outside[tensor.storage] = Held(storage, True, tensor.extent_bytes)
+            self._first[storage] = tensor
+        elif tensor.extent_bytes > held.extent_bytes:
+            held.extent_bytes = tensor.extent_bytes
+            self._b.storages[held.storage][0] = tensor.extent_bytes
+        self._now[tensor.storage] = held
+        return held
+
+    def _slot(self, held: Held, tensor: Tensor) -> int:
+        slot = self._b.slot(held.storage, tensor.dtype, tensor.shape, tensor.stride, tensor.offset)
+        held.slots[tensor.look] = slot
+        return slot
+
+    # -- what numbers may be -------------------------------------------------------------------------------------------
+
+    def below(self, tensor: Tensor, bound: int) -> None:
+        """Whole numbers in this tensor are below `bound`: they are indices."""
+        if bound > 0 and tensor.dtype in _WHOLE:
+            self._bound(self.held(tensor), bound, 0)
+
+    def _bound(self, held: Held, bound: int, depth: int) -> None:
+        if not held.bound or bound < held.bound:
+            held.bound = bound
+            if depth < 16:
+                for source in held.copied:
+                    self._bound(source, bound, depth + 1)
+
+    def copies(self, source: Tensor, result: Tensor) -> None:
+        """Whole numbers of a result are among those of `source`."""
+        if source.dtype in _WHOLE and result.dtype in _WHOLE and source.storage != result.storage:
+            self._now[result.storage].copied.append(self.held(source))
+
+    def positive(self, tensor: Tensor) -> None:
+        self.held(tensor).positive = True
+
+    def fill(self) -> None:
+        """Says what each storage from outside holds; at the end, when all uses were seen."""
+        for held in self._outside.values():
+            first = self._first[held.storage]
+            dtype = first.dtype
+            if dtype in _WHOLE:
+                self._b.fill(held.storage, Fill.INTEGERS, 0, max(held.bound, 1))
+            elif dtype == "bool":
+                self._b.fill(held.storage, Fill.NONE)
+            elif len(first.shape) < 2 and first.numel <= SCALES:  # scales of norms: gradients would vanish otherwise
+                self._b.fill(held.storage, Fill.ONES)
+            else:
+                self._b.fill(held.storage, Fill.POSITIVE if held.positive else Fill.NORMAL)

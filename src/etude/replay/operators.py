@@ -1,0 +1,163 @@
+"""Operators of PyTorch by the names that recordings have, and what takes their place on another kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+from etude.errors import EtudeError
+
+MODULES: Final = {
+    "fsdp": "torch.distributed.fsdp",
+    "_c10d_functional": "torch.distributed._functional_collectives",
+    "torchvision": "torchvision",
+}
+"""What to import before operators of a namespace are there."""
+
+
+class UnknownOperatorError(EtudeError):
+    """PyTorch here does not know an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An operator, ready to be called with the arguments of the recording in order."""
+
+    call: Callable[..., Any]
+    single: bool
+    """It gives one tensor."""
+    flat: bool
+    """It gives a tuple, or a list of tensors: no list inside a list."""
+
+
+def operator(name: str, device: str) -> Callable[..., Any]:
+    """What to call for `aten::mm` or `aten::add.Tensor` on a kind of device."""
+    return remapped(name, device).call
+
+
+@cache
+def remapped(name: str, device: str) -> Bound:
+    other = _ON_CPU.get(name.partition(".")[0]) if device == "cpu" else None
+    if other is not None:
+        return Bound(other, single=False, flat=True)
+    return _bound(name)
+
+
+def _bound(name: str) -> Bound:
+    base, _, overload = name.partition(".")
+    namespace = base.partition("::")[0]
+    if namespace in MODULES:
+        from contextlib import suppress
+        from importlib import import_module
+
+        with suppress(ImportError):
+            import_module(MODULES[namespace])
+    try:
+        call, _, _ = torch._C._get_operation_overload(base, overload)
+        schema = torch._C._get_schema(base, overload)
+    except (RuntimeError, TypeError, ValueError):
+        raise UnknownOperatorError(f"`{name}` is no operator of PyTorch {torch.__version__}") from None
+    positional = [a for a in schema.arguments if not a.kwarg_only]
+    kinds = [str(r.type) for r in schema.returns]
+    single = kinds == ["Tensor"]
+    flat = all(kind == "Tensor" or not kind.startswith("List") for kind in kinds) and len(kinds) > 1
+    flat = flat or kinds == ["List[Tensor]"]
+    if len(positional) == len(schema.arguments):
+        return Bound(call, single, flat)
+    return Bound(_with_names(call, schema, len(positional)), single, flat)
+
+
+def _with_names(call: Callable[..., Any], schema: Any, positional: int) -> Callable[..., Any]:
+    """Arguments that must be named are: PyTorch takes them only so."""
+    named = [a.name for a in schema.arguments[positional:]]
+
+    def with_names(*args: Any) -> Any:
+        return call(*args[:positional], **dict(zip(named, args[positional:], strict=False)))
+
+    return with_names
+
+
+# -- operators of one device, as what does the same on another ---------------------------------------------------------
+
+
+def _forward(q: Any, k: Any, v: Any, dropout: float, causal: bool, scale: Any) -> tuple[Any, Any]:
+    """Attention on a CPU: what it gives, and the log of the sums of exponentials."""
+    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, dropout, causal, attn_mask=None, scale=scale
+    )
+    return found[0], found[1]
+
+
+def _backward(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, dropout: float, causal: bool, scale: Any) -> Any:
+    rows = lse.reshape(*q.shape[:2], -1)[..., : q.shape[2]].contiguous()
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad, q, k, v, out, rows, dropout, causal, attn_mask=None, scale=scale
+    )
+
+
+def _cudnn(q: Any, k: Any, v: Any, bias: Any, sums: bool, p: float = 0.0, causal: bool = False, mask: bool = False,
+           scale: Any = None) -> Any:  # fmt: skip
+    out, lse = _forward(q, k, v, p, causal, scale)
+    return out, lse.unsqueeze(-1), None, None, q.shape[2], k.shape[2], None, None, None
+
+
+def _cudnn_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, seed: Any, offset: Any, bias: Any,
+                    cum_q: Any, cum_k: Any, max_q: int, max_k: int, p: float, causal: bool,
+                    scale: Any = None) -> Any:  # fmt: skip
+    return _backward(grad, q, k, v, out, lse, p, causal, scale)
+
+
+def _efficient(q: Any, k: Any, v: Any, bias: Any, sums: bool, p: float = 0.0, causal: bool = False,
+               scale: Any = None) -> Any:  # fmt: skip
+    return (*_forward(q, k, v, p, causal, scale), None, None)
+
+
+def _efficient_backward(grad: Any, q: Any, k: Any, v: Any, bias: Any, out: Any, lse: Any, seed: Any, offset: Any,
+                        p: float, wanted: Any, causal: bool = False, scale: Any = None) -> Any:  # fmt: skip
+    return (*_backward(grad, q, k, v, out, lse, p, causal, scale), None)
+
+
+def _flash(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, mask: bool = False, scale: Any = None) -> Any:
+    return (*_forward(q, k, v, p, causal, scale), None, None, q.shape[2], k.shape[2], None, None, None)
+
+
+def _flash_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, cum_q: Any, cum_k: Any, max_q: int,
+                    max_k: int, p: float, causal: bool, seed: Any, offset: Any, scale: Any = None) -> Any:  # fmt: skip
+    return _backward(grad, q, k, v, out, lse, p, causal, scale)
+
+
+def _batch_norm(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
+) -> Any:
+    out, saved_mean, saved_var = torch.ops.aten.native_batch_norm(x, weight, bias, mean, var, training, momentum, eps)
+    return out, saved_mean, saved_var, torch.empty(0, dtype=torch.uint8)
+
+
+def _batch_norm_backward(
+    x: Any, grad: Any, weight: Any, mean: Any, var: Any, saved_mean: Any, saved_var: Any, eps: float, *_: Any
+) -> Any:
+    return torch.ops.aten.native_batch_norm_backward(
+        grad, x, weight, mean, var, saved_mean, saved_var, True, eps, [True, True, True]
+    )
+
+
+def _convolution(x: Any, weight: Any, padding: Any, stride: Any, dilation: Any, groups: int, *_: Any) -> Any:
+    return (torch.ops.aten.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups),)
+
+
+_ON_CPU: Final[dict[str, Callable[..., Any]]] = {
+    "aten::_scaled_dot_product_cudnn_attention": _cudnn,
+    "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_backward,
+    "aten::_scaled_dot_product_efficient_attention": _efficient,
+    "aten::_scaled_dot_product_efficient_attention_backward": _efficient_backward,
+    "aten::_scaled_dot_product_flash_attention": _flash,
+    "aten::_scaled_dot_product_flash_attention_backward": _flash_backward,
+    "aten::cudnn_batch_norm": _batch_norm,
+    "aten::cudnn_batch_norm_backward": _batch_norm_backward,
+    "aten::cudnn_convolution": _convolution,
+}
+"""Operators of CUDA libraries, as those that a CPU has."""

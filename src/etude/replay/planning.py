@@ -1,0 +1,53 @@
+"""The program of a rank from its job: what is called, sent and waited for, in the order of the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import UsageError
+from etude.model.job import Job, ranges
+from etude.model.schema import UNKNOWN, ValueKind
+from etude.model.text import intern, strings
+from etude.model.trace import Trace
+from etude.replay.program import Program
+from etude.replay.recorded import plan_recorded
+from etude.replay.sized import plan_sized
+
+I64 = NDArray[np.int64]
+
+
+def plan(job: Job, ranks: Sequence[int] | None = None) -> list[Program]:
+    """A program for each rank, or for these. A rank whose operators were recorded with their arguments calls them
+    again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done."""
+    wanted = job.ranks.tolist() if ranks is None else list(ranks)
+    missing = [rank for rank in wanted if rank not in set(job.ranks.tolist())]
+    if missing:
+        raise UsageError(f"rank {missing[0]} is not in the job", hint=f"present: {ranges(job.ranks)}")
+    found: dict[int, Program] = {}
+    for rank in wanted:
+        trace = job.trace(rank)
+        schema, words = op_schemas(trace)
+        with_arguments = (schema >= 0) & (trace.in_types >= 0)
+        if with_arguments.any() and job.timing is not None:
+            found[rank] = plan_recorded(job, rank, schema, words)
+        else:
+            found[rank] = plan_sized(job, rank)
+    return [found[rank] for rank in wanted]
+
+
+def op_schemas(trace: Trace) -> tuple[I64, list[str]]:
+    """Of each node the number of its operator's schema (-1: none), and the schemas."""
+    codes = np.full(len(trace), UNKNOWN, np.int64)
+    codes[:] = -1
+    cells = trace.attr_cells(heap_only=True).get(("op_schema", ValueKind.STRING))
+    if cells is None:
+        return codes, []
+    rows, places = cells
+    numbers, unique = intern(trace.heap, places)
+    words = strings(trace.heap, unique)
+    empty = np.array([not word for word in words] + [True])
+    codes[rows] = np.where(empty[numbers], -1, numbers)
+    return codes, words

@@ -1,0 +1,472 @@
+"""Plays a program with PyTorch. Imports the standard library, NumPy and PyTorch alone.
+
+    play = Player(load("rank0.program"), device="cuda")
+    play.prepare()                       # memory, operators; plays once to see what works
+    times = play.run(iterations=10)
+
+Steps become one function of plain Python, line by line, with operators bound to local names: what is left of Python is
+one call for each operator. Tensors flow from call to call as in the program that was recorded, memory is allocated and
+let go by the framework as there.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from etude.errors import EtudeError, UsageError
+from etude.replay.operators import operator, remapped
+from etude.replay.program import NOTHING, Fill, Origin, Program, StepKind
+from etude.replay.stand_ins import StandInWork
+
+CHUNK: Final = 400
+"""Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
+
+
+class OutOfMemoryError(EtudeError):
+    """The device has less memory than the program needs."""
+
+
+@dataclass(slots=True)
+class Played:
+    """What an iteration gave."""
+
+    step_ns: list[list[int]] = field(default_factory=list)
+    """Of each iteration the time of each of its steps."""
+    moments: list[list[Any]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Failure:
+    """A call that cannot be made here, and what was done instead."""
+
+    op: str
+    why: str
+
+
+class Player:
+    """One rank. `comms` issues communication, or is None: then it is left out."""
+
+    def __init__(
+        self,
+        program: Program,
+        device: str = "",
+        *,
+        comms: Any = None,
+        compute: bool = True,
+        seed: int = 0,
+        paced: bool = False,
+    ) -> None:
+        self.program = program
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.comms, self.compute, self.paced = comms, compute, paced
+        self.on_device = self.device.type != "cpu"
+        self._values: list[Any] = [None] * len(program.slots.storage)
+        self._generator = torch.Generator().manual_seed(seed)
+        self._forms: dict[tuple[int, int], list[Any]] = {}
+        self.failures: dict[int, Failure] = {}
+        """Rows of `calls` that are played as stand-ins."""
+        self.pinned: set[int] = set()
+        """Slots whose shape depends on values: prepared as recorded, whatever the call gives."""
+        self._chunks: list[Callable[[], None]] = []
+        self._marks: list[Any] = []
+        self._work = StandInWork(self.device)
+        self._dtypes = [getattr(torch, name) for name in program.dtypes]
+        self._held: list[Any] = []
+
+    # -- getting ready -------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Allocates what is there before the first step and plays every step once, one by one."""
+        try:
+            self._fill()
+            with torch.no_grad():
+                self._rehearse()
+        except torch.OutOfMemoryError as problem:
+            need = int(self.program.storages.size_bytes[self.program.storages.origin == Origin.OUTSIDE].sum())
+            raise OutOfMemoryError(
+                f"out of memory on {self.device}: {str(problem).splitlines()[0][:160]}",
+                where=f"rank {self.program.about['rank']}",
+                hint=f"inputs and states alone take {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
+            ) from None
+        self._chunks = list(self._compiled())
+
+    def _place(self, recorded: str) -> torch.device:
+        if recorded.startswith("cpu") and not self.on_device:
+            return self.device
+        return torch.device("cpu") if recorded.startswith("cpu") else self.device
+
+    def _fill(self) -> None:
+        p = self.program
+        outside = np.flatnonzero(p.storages.origin == Origin.OUTSIDE).tolist()
+        memory = {row: self._filled(row) for row in outside}
+        for slot, storage in enumerate(p.slots.storage.tolist()):
+            if storage in memory:
+                self._values[slot] = self._look(memory[storage], int(p.slots.layout[slot]))
+        self._held = list(memory.values())
+
+    def _filled(self, row: int) -> torch.Tensor:
+        """The memory of a storage, as bytes."""
+        p = self.program
+        size, place = int(p.storages.size_bytes[row]), self._place(p.devices[int(p.storages.device[row])])
+        fill, low, high = Fill(int(p.storages.fill[row])), int(p.storages.low[row]), int(p.storages.high[row])
+        slot = int(np.flatnonzero(p.slots.storage == row)[0]) if (p.slots.storage == row).any() else NOTHING
+        dtype = self._dtypes[int(p.layouts.dtype[p.slots.layout[slot]])] if slot != NOTHING else torch.uint8
+        count = -(-max(size, 1) // dtype.itemsize)
+        if fill == Fill.INTEGERS:
+            high = min(high, torch.iinfo(dtype).max)
+            made = torch.randint(low, max(high, low + 1), (count,), generator=self._generator, dtype=dtype)
+            return made.to(place).view(torch.uint8)
+        made = torch.zeros(count, dtype=dtype, device=place)
+        if fill in (Fill.NORMAL, Fill.POSITIVE) and (dtype.is_floating_point or dtype.is_complex):
+            if dtype.itemsize == 1:
+                made.copy_(torch.randn(count, generator=self._generator).mul_(0.02))
+            else:
+                seeded = torch.Generator(place).manual_seed(row)
+                made.normal_(0.0, 0.02, generator=seeded)
+            if fill == Fill.POSITIVE:
+                made.abs_()
+        elif fill == Fill.ONES:
+            made.fill_(1)
+        return made.view(torch.uint8)
+
+    def _look(self, memory: torch.Tensor, layout: int) -> torch.Tensor:
+        p = self.program
+        shape, stride = p.layouts.shape[layout], p.layouts.stride[layout]
+        dtype, offset = self._dtypes[int(p.layouts.dtype[layout])], int(p.layouts.offset[layout])
+        found = torch.empty(0, dtype=dtype, device=memory.device)
+        found.set_(memory.untyped_storage(), offset, shape, stride or _contiguous(shape))
+        return found
+
+    def _fresh(self, slot: int) -> torch.Tensor:
+        """A tensor as a slot has it, with zeros in it."""
+        p = self.program
+        storage, layout = int(p.slots.storage[slot]), int(p.slots.layout[slot])
+        place = self._place(p.devices[int(p.storages.device[storage])])
+        size = max(int(p.storages.size_bytes[storage]), 1)
+        return self._look(torch.zeros(size, dtype=torch.uint8, device=place), layout)
+
+    def arguments(self, form: Any, inputs: list[int]) -> Any:
+        """Arguments with names of slots still in them: `_Slot(k)`."""
+        if isinstance(form, list):
+            return [self.arguments(each, inputs) for each in form]
+        if isinstance(form, dict):
+            if "t" in form:
+                return _Slot(inputs[form["t"]])
+            if "device" in form:
+                return self._place(form["device"])
+            return float(form["f"])
+        return form
+
+    # -- once, step by step --------------------------------------------------------------------------------------------
+
+    def _rehearse(self) -> None:
+        """Plays every step once; what fails becomes a stand-in, what gives other shapes than recorded is pinned."""
+        p = self.program
+        values = list(self._values)
+        last = self._last_uses()
+        for at, (kind, row) in enumerate(zip(p.steps.kind.tolist(), p.steps.row.tolist(), strict=True)):
+            if kind == StepKind.CALL and self.compute:
+                self._rehearse_call(row, values)
+            elif kind == StepKind.VIEW and self.compute:
+                base, slot = int(p.views.base[row]), int(p.views.slot[row])
+                values[slot] = self._viewed(values[base], slot)
+            elif kind == StepKind.COMM:
+                for slot in self._whole_numbers(row):
+                    values[slot].zero_()
+            for slot in last.get(at, ()):
+                if values[slot] is not self._values[slot]:
+                    values[slot] = None
+        self._synchronise()
+
+    def _whole_numbers(self, row: int) -> list[int]:
+        """Whole numbers that a communication would bring: indices and counts must not be what lies in new memory."""
+        p = self.program
+        outputs = [slot for slot in p.comms.outputs[row] if slot != NOTHING]
+        return [slot for slot in outputs if "int" in p.dtypes[int(p.layouts.dtype[p.slots.layout[slot]])]]
+
+    def _rehearse_call(self, row: int, values: list[Any]) -> None:
+        p = self.program
+        name, form = p.ops[int(p.calls.op[row])], json.loads(p.forms[int(p.calls.form[row])])
+        inputs, outputs = p.calls.inputs[row], p.calls.outputs[row]
+        args = _filled_in(self.arguments(form, inputs), values)
+        try:
+            call = operator(name, self.device.type)
+            got = list(_opened(call(*args)))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as problem:
+            self.failures[row] = Failure(name, f"{type(problem).__name__}: {str(problem).splitlines()[0][:200]}")
+            got = []
+        for k, slot in enumerate(outputs):
+            if slot == NOTHING:
+                continue
+            made = got[k] if k < len(got) else None
+            if not isinstance(made, torch.Tensor) or list(made.shape) != p.layouts.shape[int(p.slots.layout[slot])]:
+                self.pinned.add(slot)
+                made = self._values[slot] = self._fresh(slot)
+            values[slot] = made
+
+    def _viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:
+        p = self.program
+        layout = int(p.slots.layout[slot])
+        shape, stride = p.layouts.shape[layout], p.layouts.stride[layout]
+        dtype, offset = self._dtypes[int(p.layouts.dtype[layout])], int(p.layouts.offset[layout])
+        stride = stride or _contiguous(shape)
+        reach = (offset + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) + 1) * dtype.itemsize
+        if dtype == base.dtype and (0 in shape or reach <= base.untyped_storage().nbytes()):
+            return base.as_strided(shape, stride, offset)
+        self.pinned.add(slot)
+        self._values[slot] = self._fresh(slot)
+        return self._values[slot]
+
+    def _last_uses(self) -> dict[int, list[int]]:
+        """Step -> slots that no later step names."""
+        p, last = self.program, {}
+        for at, (kind, row) in enumerate(zip(p.steps.kind.tolist(), p.steps.row.tolist(), strict=True)):
+            for slot in self._named(kind, row):
+                last[slot] = at
+        found: dict[int, list[int]] = {}
+        for slot, at in last.items():
+            if p.storages.origin[p.slots.storage[slot]] != Origin.OUTSIDE:
+                found.setdefault(at, []).append(slot)
+        return found
+
+    def _named(self, kind: int, row: int) -> Iterable[int]:
+        p = self.program
+        if kind == StepKind.CALL:
+            return [s for s in (*p.calls.inputs[row], *p.calls.outputs[row]) if s != NOTHING]
+        if kind == StepKind.VIEW:
+            return [int(p.views.base[row]), int(p.views.slot[row])]
+        if kind in (StepKind.COMM, StepKind.WAIT):
+            return [s for s in (*p.comms.inputs[row], *p.comms.outputs[row]) if s != NOTHING]
+        return []
+
+    # -- the function --------------------------------------------------------------------------------------------------
+
+    def _compiled(self) -> Iterator[Callable[[], None]]:
+        """The steps as functions of at most CHUNK lines each."""
+        p, last = self.program, self._last_uses()
+        lines: list[str] = []
+        names: dict[str, Any] = {"v": self._values}
+        for at, (kind, row) in enumerate(zip(p.steps.kind.tolist(), p.steps.row.tolist(), strict=True)):
+            lines += self._lines(kind, row, at, names)
+            gone = [s for s in last.get(at, ()) if s not in self.pinned]
+            if gone and self.compute:
+                lines.append("=".join(f"v[{slot}]" for slot in gone) + "=None")
+            if len(lines) >= CHUNK:
+                yield _function(lines, names)
+                lines, names = [], {"v": self._values}
+        if lines:
+            yield _function(lines, names)
+
+    def _lines(self, kind: int, row: int, at: int, names: dict[str, Any]) -> list[str]:
+        p = self.program
+        paced = self.paced and int(p.steps.start_ns[at]) >= 0
+        before = []
+        if paced:
+            names["until"] = self._until
+            before = [f"until({int(p.steps.start_ns[at])})"]
+        if kind == StepKind.CALL and self.compute:
+            return before + self._call_lines(row, names)
+        if kind == StepKind.VIEW and self.compute:
+            base, slot = int(p.views.base[row]), int(p.views.slot[row])
+            if slot in self.pinned:
+                return []
+            layout = int(p.slots.layout[slot])
+            shape = p.layouts.shape[layout]
+            stride = p.layouts.stride[layout] or _contiguous(shape)
+            names["view"] = operator("aten::as_strided", self.device.type)
+            return [f"v[{slot}]=view(v[{base}],{shape},{list(stride)},{int(p.layouts.offset[layout])})"]
+        if kind == StepKind.STAND_IN and self.compute:
+            names[f"w{at}"] = self._work.of(p, row, int(p.steps.work_ns[at]))
+            return [*before, f"w{at}()"]
+        if kind == StepKind.MARK:
+            names["mark"] = self._mark
+            return [*before, "mark()"]
+        if kind == StepKind.COMM and self.comms is not None:
+            names["comms"] = self.comms
+            return [*before, f"comms.issue({row}, v)"]
+        if kind == StepKind.COMM and self.compute:
+            return [f"v[{slot}].zero_()" for slot in self._whole_numbers(row)]
+        if kind == StepKind.WAIT and self.comms is not None:
+            names["comms"] = self.comms
+            return [f"comms.wait({row})"]
+        return []
+
+    def _call_lines(self, row: int, names: dict[str, Any]) -> list[str]:
+        if row in self.failures:
+            return []
+        p = self.program
+        op, form = int(p.calls.op[row]), int(p.calls.form[row])
+        names[f"f{op}"] = operator(p.ops[op], self.device.type)
+        text = _text(self.arguments(json.loads(p.forms[form]), p.calls.inputs[row]), names)
+        call = f"f{op}({text})"
+        outputs = p.calls.outputs[row]
+        kept = [slot if slot not in self.pinned else NOTHING for slot in outputs]
+        if all(slot == NOTHING for slot in kept):
+            return [call]
+        schema = remapped(p.ops[op], self.device.type)
+        if schema.single:
+            return [f"v[{kept[0]}]={call}"]
+        if schema.flat:
+            return [f"r={call}", *(f"v[{slot}]=r[{k}]" for k, slot in enumerate(kept) if slot != NOTHING), "r=None"]
+        names["opened"] = _opened
+        return [f"r=list(opened({call}))", *(f"v[{s}]=r[{k}]" for k, s in enumerate(kept) if s != NOTHING), "r=None"]
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    _began = 0
+    _annotated: ExitStack | None = None
+    """Open while the profiler records: the step that is being played."""
+
+    def _until(self, moment_ns: int) -> None:
+        """Waits for the recorded moment of a step."""
+        while time.perf_counter_ns() - self._began < moment_ns:
+            pass
+
+    def _mark(self) -> None:
+        if self._annotated is not None:
+            self._annotated.close()
+            number = sum(isinstance(m, str) for m in self._marks) + 1
+            self._annotated.enter_context(torch.profiler.record_function(f"ProfilerStep#{number}"))
+            self._marks.append("step")
+            return
+        self._marks.append(self._moment())
+
+    def _synchronise(self) -> None:
+        if self.on_device:
+            torch.cuda.synchronize(self.device)
+
+    def iteration(self) -> None:
+        """Plays all steps once."""
+        self._began = time.perf_counter_ns()
+        for chunk in self._chunks:
+            chunk()
+
+    def run(
+        self,
+        iterations: int = 10,
+        warmup: int = 3,
+        done: Callable[[int], None] = lambda number: None,
+        barrier: Callable[[], None] = lambda: None,
+    ) -> Played:
+        """Times of the steps of each iteration; what was played before an interrupt is kept. On a device one iteration
+        follows the other without waiting, as steps of a training loop do, and times are those of the device."""
+        if iterations < 1:
+            raise UsageError(f"{iterations} iterations", hint="at least 1")
+        played = Played()
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.no_grad():
+                for number in range(-warmup, iterations):
+                    if number == 0:
+                        self._synchronise()
+                    barrier()
+                    self._marks = []
+                    begin = self._moment()
+                    self.iteration()
+                    played.moments.append([begin, *self._marks[1:], self._moment()])
+                    if number < 0:
+                        played.moments.clear()
+                    else:
+                        done(number + 1)
+        except KeyboardInterrupt:
+            if not played.moments:
+                raise
+        finally:
+            if collecting:
+                gc.enable()
+        self._synchronise()
+        for row in played.moments:
+            played.step_ns.append([self._between(a, b) for a, b in pairwise(row)])
+        return played
+
+    def _moment(self) -> Any:
+        """Now: on the host, or in the work of the device."""
+        if not self.on_device:
+            return time.perf_counter_ns()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, a: Any, b: Any) -> int:
+        return round(a.elapsed_time(b) * 1e6) if self.on_device else b - a
+
+    def profile(self, path: Path, barrier: Callable[[], None] = lambda: None) -> None:
+        """Records one iteration with PyTorch's profiler, as `etude` opens it."""
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if self.on_device:
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._marks = []
+        self._synchronise()
+        barrier()
+        with torch.no_grad(), torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
+            with ExitStack() as self._annotated:
+                self.iteration()
+                self._synchronise()
+            self._annotated = None
+        profiler.export_chrome_trace(str(path))
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    number: int
+
+
+def _function(lines: list[str], names: dict[str, Any]) -> Callable[[], None]:
+    """A function of these lines; its names are arguments with defaults, which are the fastest to look up. The lines
+    hold numbers and names made here, nothing of what was recorded."""
+    head = ",".join(f"{name}={name}" for name in names)
+    space = dict(names)
+    exec(compile(f"def play({head}):\n " + "\n ".join(lines), "<program>", "exec"), space)
+    play: Callable[[], None] = space["play"]
+    return play
+
+
+def _text(value: Any, names: dict[str, Any], top: bool = True) -> str:
+    """An argument as Python; what is no number, slot or list of those gets a name."""
+    if isinstance(value, list):
+        inner = ",".join(_text(each, names, False) for each in value)
+        return inner if top else f"[{inner}]"
+    if isinstance(value, _Slot):
+        return f"v[{value.number}]"
+    if value is None or type(value) in (bool, int) or (type(value) is float and value - value == 0):
+        return repr(value)
+    name = f"c{len(names)}"
+    names[name] = value
+    return name
+
+
+def _filled_in(value: Any, values: list[Any]) -> Any:
+    if isinstance(value, list):
+        return [_filled_in(each, values) for each in value]
+    return values[value.number] if isinstance(value, _Slot) else value
+
+
+def _opened(result: Any) -> Iterator[Any]:
+    """Results one after the other, lists and tuples opened."""
+    if isinstance(result, (list, tuple)):
+        for each in result:
+            yield from _opened(each)
+    else:
+        yield result
+
+
+def _contiguous(shape: list[int]) -> list[int]:
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return stride[::-1]

@@ -1,0 +1,131 @@
+"""Plays the program of one rank and says what came of it. Needs the standard library, NumPy and PyTorch alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from etude.errors import UsageError
+from etude.replay.covering import coverage
+from etude.replay.program import Program, StepKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayerOptions:
+    """How a program is played."""
+
+    iterations: int = 10
+    warmup: int = 3
+    only: str = ""
+    """`compute`, or both."""
+    speed: str = "flat-out"
+    """`recorded`: no call is made before its recorded moment."""
+    device: str = ""
+    """`cpu`, `cuda`, `cuda:1`; empty: CUDA where it is."""
+    threads: int = 0
+    """Threads of an operator on a CPU; 0: as PyTorch chooses."""
+    profile: bool = True
+    """One more iteration is recorded by the profiler, where the result is written to a folder."""
+
+
+def play(
+    program: Program,
+    options: PlayerOptions | None = None,
+    *,
+    comms: Any = None,
+    out: Path | None = None,
+    done: Callable[[int], None] = lambda number: None,
+    barrier: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+    """Plays a program in this process. Into `out` go a trace of one iteration and `replay.json`."""
+    chosen = options or PlayerOptions()
+    began = time.perf_counter()
+    torch = _torch()
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
+    _check_device(torch, chosen.device)
+    from etude.replay.player import Player
+
+    player = Player(program, chosen.device, comms=comms, paced=chosen.speed == "recorded")
+    player.prepare()
+    ready_s = time.perf_counter() - began
+    barrier()
+    played = player.run(chosen.iterations, chosen.warmup, done, barrier)
+    steps = [sum(iteration) // len(iteration) for iteration in played.step_ns]
+    found = {
+        "rank": program.about["rank"],
+        "step_ns": {
+            "recorded": program.about.get("recorded_step_ns"),
+            "replayed": int(statistics.median(steps)),
+            "unprofiled": program.about.get("unprofiled_step_ns"),
+        },
+        "coverage": coverage(program, player.failures),
+        "iterations": len(played.step_ns),
+        "steps_ns": steps,
+        "failures": sorted({f"{f.op}: {f.why}" for f in player.failures.values()}),
+        "device": str(player.device),
+        "ready_s": ready_s,
+        "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "options": asdict(chosen),
+    }
+    if out is not None:
+        if chosen.profile:
+            player.profile(out / f"replay.rank{program.about['rank']}.kineto.json.gz", barrier)
+        (out / f"replay.rank{found['rank']}.json").write_text(json.dumps(found))
+    return found
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise UsageError("a replay needs PyTorch, which is not installed", hint='pip install "etude[torch]"') from None
+    return torch
+
+
+def _check_device(torch: Any, device: str) -> None:
+    if not device or device == "cpu":
+        return
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or (number and not number.isdigit()):
+        raise UsageError(f"no such device `{device}`", where="--device", hint="cpu, cuda, cuda:1")
+    if not torch.cuda.is_available() or int(number or 0) >= torch.cuda.device_count():
+        here = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        raise UsageError(f"`{device}` is not here: {here} CUDA devices", where="--device", hint="--device cpu")
+
+
+def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, Any]:
+    """What all ranks gave together: a step takes as long as on its slowest rank."""
+    slowest = max(results, key=lambda one: one["step_ns"]["replayed"])
+    recorded = [one["step_ns"]["recorded"] for one in results if one["step_ns"]["recorded"]]
+    unprofiled = [one["step_ns"]["unprofiled"] for one in results if one["step_ns"]["unprofiled"]]
+    return {
+        "step_ns": {
+            "recorded": max(recorded, default=None),
+            "replayed": slowest["step_ns"]["replayed"],
+            "unprofiled": max(unprofiled, default=None),
+        },
+        "coverage": {"time": ranks["time"], "count": ranks["count"]},
+        "stand_ins": ranks["stand_ins"],
+        "iterations": min(one["iterations"] for one in results),
+        "ranks": [one["rank"] for one in results],
+        "ready_s": max(one["ready_s"] for one in results),
+        "peak_rss_bytes": max(one["peak_rss_bytes"] for one in results),
+        "failures": sorted({failure for one in results for failure in one["failures"]}),
+    }
+
+
+def has_communication(program: Program) -> bool:
+    return bool((program.steps.kind == StepKind.COMM).any())
+
+
+def environment_rank() -> tuple[int, int]:
+    """(rank, world size) as `torchrun` says."""
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

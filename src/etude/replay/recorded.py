@@ -1,0 +1,346 @@
+"""The program of a rank whose operators were recorded with their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.ops import OpTable
+from etude.cost.traces import ops_of
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Kind
+from etude.model.trace import Trace
+from etude.replay.arguments import Arguments, arguments, results
+from etude.replay.builder import ProgramBuilder
+from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
+from etude.replay.indices import made_of, tell
+from etude.replay.kinds import dtype_of_class, stand_in_kind
+from etude.replay.levels import Op, chosen
+from etude.replay.memory import Memory
+from etude.replay.program import NOTHING, CommKind, Program, StandInKind
+
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+COMPILED: Final = "## Call CompiledFxGraph"
+"""Regions of the compiler: their kernels for CPUs are in no recording."""
+_CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
+
+
+def plan_recorded(job: Job, rank: int, schema: I64, schemas: list[str]) -> Program:
+    """See `etude.replay.planning.plan`."""
+    return _Plan(job, rank, schema, schemas).program()
+
+
+class _Plan:
+    def __init__(self, job: Job, rank: int, schema: I64, schemas: list[str]) -> None:
+        self.job, self.rank, self.trace = job, rank, job.trace(rank)
+        assert job.timing is not None
+        self.start, self.end = job.timing.block(job.index(rank))
+        self.schema, self.schemas = schema, schemas
+        self.inside = _in_steps(self.trace, self.start, self.end)
+        self.codes, self.names = self.trace.coded("name")
+        self.ops = self._ops()
+        self.op_at = np.full(len(self.trace), -1, np.int64)
+        self.op_at[[op.node for op in self.ops]] = np.arange(len(self.ops))
+        self.owner = _owners(self.trace.parent, self.op_at)
+        self.b = ProgramBuilder(rank=rank, world_size=job.world_size, job=job.name)
+        self.memory = Memory(self.b)
+        self.row_of: dict[int, int] = {}
+        """Node of a communication -> its row of `comms`."""
+        self.pending: dict[int, set[int]] = {}
+        """Communications that nothing waited for yet, and the storages that they write."""
+        self.begin = int(self.start[self.inside].min()) if self.inside.any() else 0
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    def _ops(self) -> list[Op]:
+        """Operators of the host with their arguments, in order of time, callers before what they call."""
+        trace = self.trace
+        rows = np.flatnonzero(self.inside & (self.schema >= 0) & (trace.cpu == 1))
+        rows = rows[np.lexsort((-self.end[rows], self.start[rows]))]
+        position = np.full(len(trace), -1, np.int64)
+        position[rows] = np.arange(len(rows))
+        above = _owners(trace.parent, position)
+        ops: list[Op] = []
+        for node in rows.tolist():
+            parent = int(trace.parent[node])
+            outer = int(above[parent]) if parent >= 0 else -1
+            op = Op(
+                node=node,
+                name=self.names[int(self.codes[node])],
+                schema=self.schemas[int(self.schema[node])],
+                given=self._arguments("in", node),
+                gave=self._arguments("out", node),
+                start_ns=int(self.start[node]),
+                end_ns=int(self.end[node]),
+                calls=[],
+                outer=outer,
+            )
+            if outer >= 0:
+                ops[outer].calls.append(len(ops))
+            ops.append(op)
+        return ops
+
+    def _arguments(self, side: str, node: int) -> Arguments:
+        return arguments(
+            *(self.trace.text(f"{side}_{part}", node) for part in ("values", "types", "shapes", "strides"))
+        )
+
+    # -- the steps -----------------------------------------------------------------------------------------------------
+
+    def program(self) -> Program:
+        launches = set(self.trace.parent[self.inside & (self.trace.cpu == 0)].tolist())
+        calls = chosen(self.ops, lambda op: op.name in WAITS, lambda op: op.name in COMM_OPS, launches)
+        comm_of = self._comm_nodes()
+        work_ns, total_ns, orphans = self._work(calls)
+        order: list[tuple[int, int, int]] = [(op.start_ns, _CALL, at) for at, op in enumerate(calls)]
+        order += [(int(self.start[node]), _KERNEL, node) for node in orphans]
+        order += [(int(self.start[node]), _REGION, node) for node in self._regions()]
+        waits = ((node, self._waited_at(node)) for node in comm_of.values())
+        order += [(moment, _WAIT, node) for node, moment in waits if moment is not None]
+        order += list(self._marks(calls))
+        row_of = self.row_of
+        for moment, what, at in sorted(order):
+            when: dict[str, Any] = {"start_ns": moment - self.begin, "node": at}
+            if what == _CALL:
+                op = calls[at]
+                when |= {"node": op.node, "work_ns": int(work_ns[at]), "stream": self._stream(op)}
+                if op.name in COMM_OPS:
+                    node = comm_of.get(op.node, -1)
+                    row_of[node] = self._comm(op, node, when)
+                else:
+                    self._call(op, when)
+            elif what == _WAIT and at in row_of:
+                self._wait(row_of[at], when)
+            elif what == _KERNEL:
+                self._orphan(at, when)
+            elif what == _REGION:
+                own = self._own_ns(at)
+                total_ns += own
+                self.b.stand_in(StandInKind.HOST, "compiled region", **when | {"work_ns": own})
+            elif what == _MARK:
+                self.b.mark(at, start_ns=moment - self.begin)
+        for row in list(self.pending):
+            self._wait(row, {})
+        self.memory.fill()
+        steps = len(np.unique(self.trace.step[self.inside & (self.trace.step != UNKNOWN)])) or 1
+        span = int(self.end[self.inside].max() - self.begin) if self.inside.any() else 0
+        self.b.about |= {
+            "steps": steps,
+            "recorded_step_ns": span // steps,
+            "work_ns": int(total_ns),
+            "source": "recorded",
+        }
+        return self.b.build()
+
+    def _marks(self, calls: list[Op]) -> Iterator[tuple[int, int, int]]:
+        """Where each training step begins."""
+        step = self.trace.step
+        known = self.inside & (step != UNKNOWN)
+        for number, value in enumerate(np.unique(step[known]).tolist() or [None]):
+            rows = self.inside if value is None else known & (step == value)
+            yield int(self.start[rows].min()) if rows.any() else 0, _MARK, number
+
+    def _wait(self, row: int, when: dict[str, Any]) -> None:
+        if self.pending.pop(row, None) is not None:
+            self.b.wait(row, **when)
+
+    def _wait_for(self, storages: set[int], when: dict[str, Any]) -> None:
+        """What reads the result of a communication waits for it, even where no wait was recorded."""
+        for row in [row for row, written in self.pending.items() if written & storages]:
+            self._wait(row, {"start_ns": when["start_ns"]})
+
+    def _call(self, op: Op, when: dict[str, Any]) -> None:
+        given, gave = op.given, op.gave
+        self._wait_for({t.storage for t in given.tensors}, when)
+        tell(self.memory, op.name, given)
+        storages = {t.storage for t in given.tensors}
+        if not given.whole:
+            made = [self.memory.outside(t) for t in gave.tensors if t.storage not in storages]
+            self._stand_in(op.node, op.name, when, [slot for slot in made if slot != NOTHING])
+            return
+        inputs = [self.memory.read(t) for t in given.tensors]
+        bound = {k: self.memory.made(t, storages) for k, t in enumerate(gave.tensors)}
+        outputs = [
+            bound.get(v["t"], NOTHING) if isinstance(v, dict) and "t" in v else NOTHING for v in results(gave.form)
+        ]
+        while outputs and outputs[-1] == NOTHING:
+            outputs.pop()
+        made_of(self.memory, op.name, given, gave)
+        self.b.call(_overload(op.name, op.schema), given.form, inputs, outputs, schema=op.schema, **when)
+
+    def _stand_in(self, node: int, label: str, when: dict[str, Any], outputs: list[int] | tuple[int, ...] = ()) -> None:
+        table = self._works()
+        flops, size = int(table.flops[node]), int(table.size_bytes[node])
+        self.b.stand_in(
+            stand_in_kind(int(table.op_class[node])),
+            label,
+            flops=max(flops, 0),
+            size_bytes=max(size, 0),
+            dtype=dtype_of_class(int(table.dtype[node])),
+            dims=[int(c[node]) for c in (table.m, table.n, table.k, table.batch)] if table.m[node] > 0 else (),
+            **when,
+        )
+
+    _table: OpTable | None = None
+
+    def _works(self) -> OpTable:
+        if self._table is None:
+            self._table = ops_of(self.trace)
+        return self._table
+
+    def _orphan(self, node: int, when: dict[str, Any]) -> None:
+        """A kernel that no operator of a schema launched."""
+        when = when | {"work_ns": int(self.end[node] - self.start[node])}
+        self._stand_in(node, self.names[int(self.codes[node])], when)
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def _work(self, calls: list[Op]) -> tuple[I64, int, list[int]]:
+        """Recorded time of the work of each call and of all; kernels that belong to none."""
+        trace = self.trace
+        kernels = np.flatnonzero(self.inside & (trace.cpu == 0))
+        took = np.maximum(self.end - self.start, 0)
+        if not len(kernels):
+            work = np.array([op.end_ns - op.start_ns for op in calls], np.int64)
+            return work, int(work.sum()), []
+        call_at = np.full(len(trace), -1, np.int64)
+        call_at[[op.node for op in calls]] = np.arange(len(calls))
+        parent = trace.parent[kernels]
+        owner = np.where(parent >= 0, _owners(trace.parent, call_at)[np.maximum(parent, 0)], -1)
+        mine = owner >= 0
+        work = np.bincount(owner[mine], took[kernels[mine]].astype(np.float64), len(calls)).astype(np.int64)
+        comms = np.isin(trace.kind[kernels], (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)))
+        lost = kernels[~mine & ~comms]
+        return work, int(took[kernels].sum()), lost.tolist()
+
+    def _regions(self) -> list[int]:
+        """Calls of compiled code on a CPU."""
+        if (self.trace.cpu == 0).any():
+            return []
+        wanted = np.array([name.startswith(COMPILED) for name in self.names] + [False])
+        return np.flatnonzero(wanted[self.codes] & self.inside).tolist()
+
+    def _own_ns(self, node: int) -> int:
+        inner = [op for op in self.ops if op.outer < 0 and self.start[node] <= op.start_ns < self.end[node]]
+        return int(self.end[node] - self.start[node]) - sum(op.end_ns - op.start_ns for op in inner)
+
+    def _stream(self, op: Op) -> int:
+        return NOTHING
+
+    # -- communication -------------------------------------------------------------------------------------------------
+
+    def _comm_nodes(self) -> dict[int, int]:
+        """Node of a communication operator -> node of what it sent."""
+        trace, found = self.trace, {}
+        is_comm = np.isin(trace.kind, (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV))) & self.inside
+        rows = np.flatnonzero(is_comm)
+        for node in rows[np.argsort(self.start[rows], kind="stable")].tolist():
+            near = [node, *trace.data[trace.data_start[node] : trace.data_start[node + 1]][::-1].tolist()]
+            near += trace.ctrl[trace.ctrl_start[node] : trace.ctrl_start[node + 1]][::-1].tolist()
+            for other in near:
+                op = self._comm_above(int(other))
+                if op is not None and op.node not in found:
+                    found[op.node] = node
+                    break
+        return found
+
+    def _comm_above(self, node: int) -> Op | None:
+        at = int(self.owner[node]) if node >= 0 else -1
+        while at >= 0:
+            if self.ops[at].name in COMM_OPS:
+                return self.ops[at]
+            at = self.ops[at].outer
+        return None
+
+    def _waited_at(self, node: int) -> int | None:
+        """When the host, or the operator of the first kernel that waits for a communication, goes on after it."""
+        trace = self.trace
+        moments = []
+        for start, edges in ((trace.data_start, trace.data), (trace.ctrl_start, trace.ctrl)):
+            at = np.flatnonzero(edges == node)
+            for row in (np.searchsorted(start, at, "right") - 1).tolist():
+                if trace.kind[row] in (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)) or not self.inside[row]:
+                    continue
+                above = int(self.owner[row])
+                moments.append(self.ops[above].start_ns if trace.cpu[row] == 0 and above >= 0 else int(self.start[row]))
+        return min(moments, default=None)
+
+    def _comm(self, op: Op, node: int, when: dict[str, Any]) -> int:
+        about, given = COMM_OPS[op.name], op.given
+        outs, ins = tensors_at(given, about.output), tensors_at(given, about.input)
+        group, ranks = self._group(node)
+        peer = number_at(given, about.peer)
+        if about.kind in (CommKind.SEND, CommKind.RECV) and node >= 0:
+            peer = self._peer(node, peer, ranks)
+        elif 0 <= peer < len(ranks):
+            peer = ranks[peer]
+        if node >= 0:
+            when = when | {"work_ns": int(self.end[node] - self.start[node])}
+        inputs, outputs = [self.memory.read(t) for t in ins], [self.memory.read(t) for t in outs]
+        size = [sum(t.numel * t.itemsize for t in side) for side in (ins, outs)]
+        self._wait_for({t.storage for t in ins}, when)
+        row = self.b.comm(
+            about.kind,
+            in_bytes=size[0],
+            out_bytes=size[1],
+            dtype=(ins + outs)[0].dtype if ins + outs else "uint8",
+            group=group,
+            peer=peer,
+            tag=max(number_at(given, about.tag), 0),
+            is_async=True,
+            inputs=inputs,
+            outputs=outputs,
+            in_splits=numbers_at(given, about.in_splits),
+            out_splits=numbers_at(given, about.out_splits),
+            label=op.name,
+            **when,
+        )
+        self.pending[row] = {t.storage for t in outs}
+        return row
+
+    def _group(self, node: int) -> tuple[int, list[int]]:
+        world = list(range(self.job.world_size))
+        slot = int(self.trace.group[node]) if node >= 0 else -1
+        number = int(self.job.group_slots(self.rank)[slot]) if slot >= 0 else -1
+        members = self.job.groups.ranks(number) if number >= 0 else None
+        ranks = members.tolist() if members is not None else world
+        name = self.job.groups.names[number] if number >= 0 else ""
+        return self.b.group(ranks, name), ranks
+
+    def _peer(self, node: int, peer: int, ranks: list[int]) -> int:
+        slot = int(self.trace.dst[node] if self.trace.kind[node] == int(Kind.SEND) else self.trace.src[node])
+        if slot >= 0:
+            return int(self.job.peer_slots(self.rank)[slot])
+        return ranks[peer] if 0 <= peer < len(ranks) else NOTHING
+
+
+def _in_steps(trace: Trace, start: I64, end: I64) -> Bool:
+    """Nodes of the recorded steps; all that have times where no step was recorded."""
+    timed = (start != UNKNOWN) & (end != UNKNOWN)
+    known = timed & (trace.step != UNKNOWN)
+    if not known.any():
+        return timed
+    return timed & (start >= start[known].min()) & (start <= end[known].max())
+
+
+def _owners(parent: NDArray[Any], position: I64) -> I64:
+    """Of each node its own position, or that of the nearest node above it that has one."""
+    owner = position.copy()
+    up = np.where(parent >= 0, parent, -1).astype(np.int64)
+    while True:
+        open_ = np.flatnonzero((owner < 0) & (up >= 0))
+        if not len(open_):
+            return owner
+        owner[open_] = position[up[open_]]
+        up[open_] = np.where(owner[open_] < 0, parent[up[open_]], -1)
+
+
+def _overload(name: str, schema: str) -> str:
+    """`aten::add.Tensor` from its schema."""
+    full = schema.partition("(")[0].strip()
+    return full if full.partition(".")[0] == name else name

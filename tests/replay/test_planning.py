@@ -1,0 +1,119 @@
+"""Plans of real recordings, without PyTorch."""
+
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import etude
+from etude.cli import main
+from etude.errors import UsageError
+from etude.replay import coverage, plan
+from etude.replay.program import CommKind, Fill, Origin, StepKind
+
+SAMPLE = Path(str(files("etude") / "sample"))
+
+
+def kinds(program) -> list[str]:
+    return [StepKind(k).name for k in program.steps.kind]
+
+
+def test_the_sample_is_covered_by_its_own_operators():
+    program = plan(etude.open(SAMPLE))[0]
+    found = coverage(program)
+    assert found["time"] == 1.0 and found["count"] == 1.0 and found["stand_ins"] == []
+    assert program.about["steps"] == 2 and kinds(program).count("MARK") == 2
+    names = {op.partition(".")[0] for op in program.ops}
+    assert "aten::native_layer_norm" in names and "aten::layer_norm" not in names
+
+
+def test_indices_are_below_the_rows_of_their_table():
+    program = plan(etude.open(SAMPLE))[0]
+    found = program.storages
+    whole = np.flatnonzero(found.fill == Fill.INTEGERS)
+    assert len(whole) and (found.origin[whole] == Origin.OUTSIDE).all()
+    tables = [
+        program.layouts.shape[int(program.slots.layout[program.calls.inputs[row][0]])][0]
+        for row in range(len(program.calls.op))
+        if program.ops[int(program.calls.op[row])] == "aten::embedding"
+    ]
+    assert tables and set(found.high[whole].tolist()) & set(tables)
+
+
+def test_every_slot_is_there_before_it_is_read():
+    program = plan(etude.open(SAMPLE))[0]
+    there = set(np.flatnonzero(program.storages.origin[program.slots.storage] == Origin.OUTSIDE).tolist())
+    for kind, row in zip(program.steps.kind.tolist(), program.steps.row.tolist(), strict=True):
+        if kind == StepKind.CALL:
+            assert set(program.calls.inputs[row]) <= there
+            there |= set(program.calls.outputs[row])
+        elif kind == StepKind.VIEW:
+            assert int(program.views.base[row]) in there
+            there.add(int(program.views.slot[row]))
+
+
+def test_waits_come_after_their_communication_and_all_are_waited_for(shared: Path):
+    for name in ("ddp_2p", "fsdp2_2p", "tp_2p", "pp_gpipe_2p", "moe_2p"):
+        for program in plan(etude.open(shared / "traces" / "torch_cpu" / name)):
+            issued: set[int] = set()
+            waited: set[int] = set()
+            for kind, row in zip(program.steps.kind.tolist(), program.steps.row.tolist(), strict=True):
+                if kind == StepKind.COMM:
+                    issued.add(row)
+                elif kind == StepKind.WAIT:
+                    assert row in issued and row not in waited
+                    waited.add(row)
+            assert issued == waited == set(range(len(program.comms.kind)))
+
+
+def test_communication_of_a_capture(shared: Path):
+    program = plan(etude.open(shared / "traces" / "torch_cpu" / "ddp_2p"), [1])[0]
+    assert program.about["rank"] == 1 and program.groups == ((0, 1),)
+    assert program.comms.kind.tolist() == [CommKind.ALL_REDUCE] * 5
+    assert program.comms.in_bytes.tolist() == [131072, 132864, 132352, 116224, 147968]
+
+
+def test_ranks_of_one_program_call_the_same(shared: Path):
+    """The public replayer took 341 operators on rank 0 and 308 on rank 1 of this step."""
+    a, b = plan(etude.open(shared / "traces" / "torch_cpu" / "ddp_2p"))
+    called = [[p.ops[int(p.calls.op[r])] for r in p.steps.row[p.steps.kind == StepKind.CALL]] for p in (a, b)]
+    assert called[0] == called[1]
+
+
+def test_compiled_code_is_not_counted_as_covered(shared: Path):
+    found = coverage(plan(etude.open(shared / "traces" / "torch_cpu" / "train_1p_compiled"))[0])
+    assert found["stand_ins"] == [{"name": "compiled region", "count": 2}]
+    assert 0.5 < found["time"] < 1
+
+
+def test_a_generated_job_is_work_of_the_same_flops(tmp_path: Path):
+    job = tmp_path / "job"
+    asked = ["llama3-8b", "--gpus", "8", "--tp", "2", "--pp", "2", "--micro-batch", "1", "--global-batch", "4"]
+    assert main(["generate", *asked, "-o", str(job)]) == 0
+    opened = etude.open(job)
+    program = plan(opened, [1])[0]
+    trace = opened.trace(1)
+    flops = trace.flops[(trace.kind == 5) & (trace.flops > 0)].sum()
+    assert int(program.stand_ins.flops.sum()) == int(flops)
+    assert len(program.comms.kind) == int(np.isin(trace.kind, (6, 7, 8)).sum()) > 0
+    assert coverage(program)["time"] is None
+
+
+def test_a_rank_that_is_not_there():
+    with pytest.raises(UsageError, match="rank 5 is not in the job"):
+        plan(etude.open(SAMPLE), [5])
+
+
+def test_the_command_plans_without_playing(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["replay", str(SAMPLE), "--plan", str(tmp_path / "plans")]) == 0
+    assert [file.name for file in (tmp_path / "plans").iterdir()] == ["rank0.program"]
+    assert "100.0%" in capsys.readouterr().out
+
+
+def test_a_plan_needs_no_torch():
+    code = "import sys, etude, etude.replay as r\nr.plan(etude.open(sys.argv[1]))\nprint('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code, str(SAMPLE)], capture_output=True, text=True)
+    assert done.stdout.strip() == "False", done.stderr

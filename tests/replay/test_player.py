@@ -1,0 +1,124 @@
+"""Playing, on the CPU: numbers come out right, memory is let go, what cannot be called is counted."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import etude
+from etude.cli import main
+from etude.collect import torch as collect
+from etude.errors import UsageError
+from etude.replay import PlayerOptions, plan, play
+from etude.replay.builder import ProgramBuilder
+from etude.replay.program import Fill, Origin, Program, StandInKind
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+
+from etude.replay.player import Player  # noqa: E402 - needs PyTorch
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def chain() -> tuple[Program, dict[str, int]]:
+    """ones -> add -> a view of the sum -> multiply by itself."""
+    b = ProgramBuilder()
+    ones = b.storage(16, origin=Origin.OUTSIDE)
+    b.fill(ones, Fill.ONES)
+    x = b.slot(ones, "float32", [2, 2], [2, 1])
+    made = b.storage(16)
+    y, t = b.slot(made, "float32", [2, 2], [2, 1]), b.slot(made, "float32", [2, 2], [1, 2])
+    z = b.slot(b.storage(16), "float32", [2, 2], [2, 1])
+    b.mark(0)
+    b.call("aten::add.Tensor", [{"t": 0}, {"t": 1}, 2], [x, x], [y])
+    b.view(y, t)
+    b.call("aten::mul.Tensor", [{"t": 0}, {"t": 1}], [t, y], [z])
+    b.call("aten::copy_", [{"t": 0}, {"t": 1}, False], [x, z], [])
+    return b.build(), {"x": x, "y": y, "z": z}
+
+
+def test_numbers_flow_from_call_to_call_and_memory_is_let_go():
+    program, slots = chain()
+    player = Player(program, "cpu")
+    player.prepare()
+    player._values[slots["x"]].fill_(1)
+    player.iteration()
+    assert player._values[slots["x"]].tolist() == [[9.0, 9.0], [9.0, 9.0]]  # (1 + 2 * 1) squared
+    assert player._values[slots["y"]] is None and player._values[slots["z"]] is None
+
+
+def test_an_unknown_operator_is_a_counted_stand_in():
+    b = ProgramBuilder(source="recorded")
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    y, z = b.slot(b.storage(16), "float32", [4]), b.slot(b.storage(16), "float32", [4])
+    b.call("aten::no_such_operator", [{"t": 0}], [x], [y], work_ns=30)
+    b.call("aten::neg", [{"t": 0}], [y], [z], work_ns=10)
+    found = play(b.build(), PlayerOptions(iterations=2, warmup=0, device="cpu"))
+    assert found["coverage"]["stand_ins"] == [{"name": "aten::no_such_operator", "count": 1}]
+    assert found["coverage"]["time"] == 0.25 and found["coverage"]["count"] == 0.5
+
+
+def test_a_result_whose_shape_depends_on_values_has_the_recorded_one():
+    b = ProgramBuilder()
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    at = b.slot(b.storage(16), "int64", [2, 1])
+    back = b.slot(b.storage(16), "int64", [1, 2])
+    b.call("aten::nonzero", [{"t": 0}], [x], [at])
+    b.call("aten::t", [{"t": 0}], [at], [back])
+    player = Player(b.build(), "cpu")
+    player.prepare()
+    assert player.pinned == {at} and not player.failures
+    player.iteration()
+
+
+def test_stand_ins_do_what_they_say():
+    b = ProgramBuilder()
+    b.stand_in(StandInKind.GEMM, "gemm", flops=2 * 8 * 16 * 32, dims=[8, 16, 32, 1])
+    b.stand_in(StandInKind.ELEMENTWISE, "copy", size_bytes=4096)
+    player = Player(b.build(), "cpu")
+    player.prepare()
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        player.iteration()
+    shapes = {e.name: e.input_shapes for e in profiler.events() if e.name in ("aten::bmm", "aten::neg")}
+    assert shapes["aten::bmm"][:2] == [[1, 8, 32], [1, 32, 16]]
+    assert shapes["aten::neg"][0] == [512]  # 2 KiB read, 2 KiB written
+
+
+def test_a_training_step_is_recorded_and_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = torch.nn.Sequential(
+        torch.nn.Embedding(16, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Dropout(0.1),
+        torch.nn.Linear(8, 16),
+    )  # fmt: skip
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids, target = torch.randint(0, 16, (4, 5)), torch.randint(0, 16, (20,))
+    with collect.trace(tmp_path / "run", steps=2, warmup=1) as run:
+        for _ in range(4):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(ids).view(20, 16), target).backward()
+            optimizer.step()
+            run.step()
+    command = ["replay", str(tmp_path / "run"), "-o", str(tmp_path / "again"), "--iterations", "2", "--warmup", "0"]
+    assert main([*command, "--device", "cpu"]) == 0
+    out = capsys.readouterr().out
+    assert "covered, by time            100.0%" in out and "stand-ins" not in out
+    again = etude.open_run(tmp_path / "again")
+    assert sorted(set(again.job.traces[0].step.tolist()) - {-(2**63)}) == [1, 2]
+    assert main([*command, "--device", "cpu"]) == 2  # nothing is overwritten
+
+
+def test_a_recording_of_a_gpu_plays_on_a_cpu():
+    """The sample was recorded on an H200, in bfloat16 and with cuDNN's attention."""
+    program = plan(etude.open(Path(str(files("etude") / "sample"))))[0]
+    found = play(program, PlayerOptions(iterations=1, warmup=0, device="cpu"))
+    assert found["failures"] == [] and found["coverage"]["time"] == 1.0
+
+
+def test_a_device_that_is_not_here():
+    program, _ = chain()
+    with pytest.raises(UsageError, match="cuda:99"):
+        play(program, PlayerOptions(device="cuda:99"))
+    with pytest.raises(UsageError, match="no such device"):
+        play(program, PlayerOptions(device="tpu"))
