@@ -289,6 +289,8 @@ def _periodic(row: F64, error: F64, least: float) -> _Stretch | None:
         score = apart / np.sqrt(np.maximum(spread, np.finfo(np.float64).tiny))  # simulated times have none
         score[(count < AT_LEAST) | (rest < AT_LEAST) | (apart <= least)] = -np.inf
         one = int(np.argmax(score))
+        if score[one] == -np.inf:
+            continue
         inside = phase == one
         half = x[~inside].mean() + apart[one] / 2
         if score[one] > max(SURER, best.score if best else 0.0) and _parted(x, inside, half):
