@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
+from etude.cost.stacks import open_stack
 from etude.errors import UsageError
 from etude.generate.model.open import open_model
 from etude.generate.plan import Plan
@@ -21,6 +22,7 @@ from etude.model.check.whole import check
 from etude.model.diff import diff
 from etude.model.job import Job
 from etude.model.schema import Kind
+from etude.predict.sections import predict_sections
 from etude.simulate.run import simulate
 
 DGX = open_system("dgx-h100")
@@ -242,3 +244,12 @@ def test_the_trainer_is_what_it_was(folder: Path):
     plan = {"seq": 32, "tp": 2, "micro_batch": 2, "gpus": 4, "global_batch": 8}
     alone = generate(open_model(folder / "plain.yaml"), Plan.from_dict(plan))
     assert diff(made(rl(folder, TOKENS, WEIGHTS)).sections[1].found.job, alone.job) is None
+
+
+def test_a_stack_is_of_training_steps(folder: Path):
+    given = sections_of(rl(folder, TOKENS))
+    assert (
+        predict_sections(given, DGX).step_time_ns == predict_sections(given, DGX, stack=open_stack("none")).step_time_ns
+    )
+    with pytest.raises(UsageError, match="makes tokens"):
+        predict_sections(given, DGX, stack=open_stack("default"))

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from etude.cli import main
-from etude.cli import simulate as command
+from etude.cli import simulation as command
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind

@@ -54,3 +54,23 @@ def test_a_mistake_writes_nothing(job: Path, tmp_path: Path, capsys: pytest.Capt
     assert main(["edit", str(job), "-o", str(out), "compress ratio=2", "speed by=2 kind=collective"]) == 2
     assert not out.exists()
     assert "no time that could change" in capsys.readouterr().err
+
+
+def test_a_page_of_before_and_after(job: Path, tmp_path: Path):
+    page = tmp_path / "whatif.html"
+    done = main(["report", str(job), "--edit", "compress ratio=2", "--system", "dgx-h100", "-o", str(page)])
+    assert done == 0
+    assert "job before" in page.read_text()
+    assert "job after" in page.read_text()
+    assert main(["report", str(job), str(job), "--edit", "relax", "-o", str(tmp_path / "x.html")]) == 2
+
+
+def test_edits_lie_in_a_file(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    example = Path(__file__).parent.parent.parent / "examples" / "edits" / "compressed.txt"
+    assert main(["edit", str(job), "--no-write", f"@{example}"]) == 0
+    wrong = tmp_path / "wrong.txt"
+    wrong.write_text("# one\nspeed bye=2\n")
+    capsys.readouterr()
+    assert main(["edit", str(job), "--no-write", f"@{wrong}"]) == 2
+    assert "wrong.txt:2: edit `speed`: no such key `bye`" in capsys.readouterr().err
+    assert main(["edit", str(job), "--no-write", f"@{tmp_path / 'nothing'}"]) == 2

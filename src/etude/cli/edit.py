@@ -3,6 +3,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import MAKE, app
+from etude.cli.edits_given import edits_of
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, check_place, write_job
 from etude.cli.output import AsJson, emit, say
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 Edits = Annotated[
     list[str],
-    typer.Argument(help="Edits in order: `VERB key=value ...`.", show_default=False, metavar="EDIT..."),
+    typer.Argument(help="`VERB key=value ...`, or `@FILE`; in order.", show_default=False, metavar="EDIT..."),
 ]
 
 
@@ -46,9 +47,9 @@ def edit(
     docs/edits.md lists every edit, its parameters, and what it cannot show.
     """
     from etude.machine import open_system
-    from etude.transform.edits import Edit, apply_edits
+    from etude.transform.edits import apply_edits
 
-    asked = [Edit.parse(text) for text in edits]
+    asked = edits_of(edits)
     if out is not None:
         check_place(out, force, source=path)
     job = with_times(open_job(path, groups, workers, max_bytes), times_on)

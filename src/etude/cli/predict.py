@@ -5,16 +5,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
+from etude.cli.edits_given import WhatIfEdits, edits_of
 from etude.cli.ops_flags import OpsBackend, OpsFile, ops_options
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.plan_flags import ModelName, given_of, mapped_figures, model_of, plan_of, with_plan
 from etude.cli.sections import Mix, SectionsFile, opened, refuse_mix
 from etude.cli.sections import predicted as predicted_sections
 from etude.cli.serving import Asked, Draft, Requests, Serve, predicted, refuse, with_serving
+from etude.cli.simulation import options_given, with_simulation
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
     from etude.predict import Prediction
+    from etude.predict.what_if import WhatIf
+    from etude.transform.edits import Edit
 
 EXAMPLE = """How long a training step takes, or serving: generate and simulate in one
 
@@ -22,6 +26,7 @@ EXAMPLE = """How long a training step takes, or serving: generate and simulate i
 
   etude predict llama3-8b --gpus 64 --zero 3 --system dgx-h100
   etude predict llama3-70b --gpus 512 --tp 4 --pp 4 --global-batch 1024 --stack nemo --system dgx-h100
+  etude predict llama3-8b --gpus 64 --zero 3 --system dgx-h100 --edit "compress group=dp ratio=1.35 when=pays"
   etude predict --rows measured.csv
   etude predict --sections distill.yaml --gpus 64 --system dgx-h100
   etude predict qwen3-8b --serve --tp 2 --prefill 4096 --decode 256 --batch 32 --system dgx-h100
@@ -35,9 +40,11 @@ device as the catalogue has it.
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
 @with_serving
 @with_plan
+@with_simulation
 def predict(
     flags: dict[str, Any],
     serving: dict[str, Any],
+    simulation: dict[str, Any],
     model: ModelName = "",
     hf: Annotated[Path | None, typer.Option(help="A Hugging Face `config.json` instead of a model's name.")] = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
@@ -46,6 +53,8 @@ def predict(
     rows: Annotated[Path | None, typer.Option(help="CSV of measured steps: predict each of its rows.")] = None,
     ops: OpsFile = None,
     backend: OpsBackend = "",
+    edit: WhatIfEdits = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Simulate with so many seeds of the jitter: means are shown.")] = 1,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
     serve: Serve = False,
     requests: Requests = None,
@@ -56,6 +65,9 @@ def predict(
 ) -> int:
     if ops is not None and (rows is not None or sections is not None):
         raise UsageError("--ops is of one model's step, or of serving", hint="leave away --rows or --sections")
+    apart = [f"--{name.replace('_', '-')}" for name in simulation] + ["--edit"] * bool(edit) + ["--seeds"] * (seeds > 1)
+    if apart and (rows is not None or sections is not None or serve):
+        raise UsageError(f"{apart[0]} is of one model's training steps", hint="leave it away")
     if rows is not None:
         return _rows(rows, stack, json=json)
     if not system:
@@ -73,12 +85,64 @@ def predict(
         asked = Asked(model, hf, flags, serving, plan, requests, draft, system, memory="", name="")
         emit(predicted(asked, check=memory_check, json=json, **ops_options(ops, backend)), json=json)
         return 0
+    seed = serving.pop("seed", 0)  # of the jitter; of the requests with --serve
     refuse(serving, requests, draft)
-    found = _step(model, hf, flags, plan, system, stack, check=memory_check, **ops_options(ops, backend))
-    emit(found.summary() if json else _shown(found), json=json)
-    for note in (*found.assumed, *found.simulated.notes):
+    edits = edits_of(edit)
+    options = options_given(simulation) | {"seed": seed} | ops_options(ops, backend)
+    found = _step(model, hf, flags, plan, system, stack, check=memory_check, **options)
+    told = [*found.assumed, *found.simulated.notes]
+    if not edits and seeds == 1:
+        emit(found.summary() if json else _shown(found), json=json)
+    else:
+        pairs = _pairs(found, edits, options, seeds)
+        emit(_record(pairs, bool(edits)) if json else _side_by_side(pairs, bool(edits)), json=json)
+        told += pairs[0].edits.notes
+    for note in dict.fromkeys(told):
         say(f"note: {note}")
     return 0
+
+
+def _pairs(found: "Prediction", edits: "list[Edit]", options: dict[str, Any], seeds: int) -> "list[WhatIf]":
+    """The baseline and the edited job under each seed: both with the same draws."""
+    from etude.predict.what_if import simulated_again, what_if
+
+    first = options.get("seed", 0)
+    pairs = []
+    for seed in range(first, first + seeds):
+        mine = {**options, "seed": seed}
+        baseline = found if seed == first else simulated_again(found, **mine)
+        pairs.append(what_if(baseline, edits, **mine))
+    return pairs
+
+
+def _record(pairs: "list[WhatIf]", edits: bool) -> dict[str, Any]:
+    record = pairs[0].summary()
+    if len(pairs) > 1:
+        steps = [(pair.baseline.step_time_ns, pair.edited.step_time_ns) for pair in pairs]
+        record["seeds"] = [{"baseline_ns": a, "edited_ns": b} for a, b in steps]
+        record["mean_step_time_ns"] = {"baseline": _mean([a for a, _ in steps]), "edited": _mean([b for _, b in steps])}
+    return (
+        record if edits else {key: value for key, value in record.items() if key not in ("edited", "speedup", "edits")}
+    )
+
+
+def _side_by_side(pairs: "list[WhatIf]", edits: bool) -> list[dict[str, Any]]:
+    """Before and after, and of several seeds the means."""
+    from etude.units import format_time
+
+    rows = []
+    for name, found in (("baseline", [p.baseline for p in pairs]), ("edited", [p.edited for p in pairs])):
+        step = _mean([one.step_time_ns for one in found])
+        row: dict[str, Any] = {"": name, "step": format_time(round(step))}
+        row["tokens/s on a GPU"] = round(_mean([one.tokens_per_s_per_gpu for one in found]), 1)
+        row["model FLOP/s utilisation"] = f"{_mean([one.mfu for one in found]):.1%}"
+        row["of the baseline"] = f"{_mean([p.baseline.step_time_ns for p in pairs]) / step:.3f}x as fast"
+        rows.append(row)
+    return rows if edits else rows[:1]
+
+
+def _mean(values: list[Any]) -> float:
+    return float(sum(values)) / len(values)
 
 
 def _step(

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from etude.cli.app import LOOK, app
-from etude.cli.inputs import GroupFile, Workers
+from etude.cli.edits_given import WhatIfEdits, edits_of
+from etude.cli.inputs import GroupFile, Workers, open_job
 from etude.cli.output import progress, say
-from etude.cli.runs import OnSystem, TimesFile, open_run
+from etude.cli.runs import OnSystem, TimesFile, grown, open_run
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from etude.model.job import Job
     from etude.model.run import Run
 
 
@@ -25,6 +27,7 @@ def report(
     device: Annotated[str, typer.Option(help="What it ran on, for the roofline: `h100`, `mi300x`, ...")] = "",
     system: OnSystem = "",
     timing: TimesFile = None,
+    edit: WhatIfEdits = None,
     groups: GroupFile = None,
     workers: Workers = 0,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
@@ -36,6 +39,7 @@ def report(
     etude report run/ --system dgx-h100 -o simulated.html
     etude report measured/ simulated/ -o compare.html
     etude report run/ run/ --system dgx-h200 -o compare.html
+    etude report run/ --edit "speed op=aten::mm by=1.3" -o whatif.html
     """
     from etude import __version__
     from etude.errors import UsageError
@@ -46,7 +50,13 @@ def report(
 
     if len(paths) > 2:
         raise UsageError("a page is about one run or two", hint="etude report measured/ simulated/ -o compare.html")
-    runs = opened(paths, groups, workers, system, timing)
+    if edit and (len(paths) > 1 or timing is not None):
+        raise UsageError("--edit shows one job before and after", hint="one path, and no --timing")
+    runs = (
+        before_and_after(open_job(paths[0], groups, workers), edit, system, title or plain(paths[0]))
+        if edit
+        else opened(paths, groups, workers, system, timing)
+    )
     by = f"Etude {__version__}"
     with writing(out, force=force) as place, progress(f"writing {out}", PARTS) as advance:
         if len(runs) == 2:
@@ -62,6 +72,29 @@ def report(
     for told in page.told:
         say(f"{MARKS[told.tone]} {told.what}{f' [{told.cost}]' if told.cost else ''}")
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
+
+
+def before_and_after(job: "Job", edits: list[str], system: str, name: str) -> "list[tuple[Run, str]]":
+    """The job and what edits make of it, both simulated. Without a system recorded times are kept, of communication
+    too, and what has none takes that of a DGX H100."""
+    from etude.machine import open_system
+    from etude.simulate import simulate
+    from etude.transform import with_durations
+    from etude.transform.edits import apply_edits
+
+    asked, machine = edits_of(edits), system or "dgx-h100"
+    if not system:
+        say(f"note: no system is given: recorded times are kept, and what has none takes that of {machine}")
+    times = "modelled" if system else "recorded"
+    on = grown(open_system(machine), machine, job.world_size)
+    timed = with_durations(job, on.device)
+    found = apply_edits(timed, asked, system=on)
+    for note in found.notes:
+        say(f"note: {note}")
+    larger = on if found.job.world_size == job.world_size else on.for_ranks(found.job.world_size)
+    before = simulate(timed, on, collective_times=times)
+    after = simulate(found.job, larger, collective_times=times)
+    return [(before, f"{name} before"), (after, f"{name} after")]
 
 
 def opened(

@@ -71,7 +71,7 @@ def predicted(given: "Sections", gpus: int, system: str, stack: str, *, check: b
 
     made = [name for name, section in given.sections.items() if section.makes_tokens]
     if made and stack not in ("", "none"):
-        raise UsageError(f"--stack is of training steps, and `{made[0]}` makes tokens", hint="--stack none")
+        raise UsageError(f"a stack is of training steps, and `{made[0]}` makes tokens", hint="--stack none")
     machine, software = open_system(system), open_stack("none" if made else stack or "default")
     assumed: tuple[str, ...] = ()
     if stack not in ("", "none"):

@@ -8,11 +8,37 @@ import typer
 from etude.cli.app import RUN, app
 from etude.cli.device_times import DeviceTimesOf, HostSpeed, with_times_of
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
-from etude.cli.ops_flags import OpsBackend, OpsFile, ops_options
+from etude.cli.ops_flags import OpsBackend, OpsFile
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.running import INTERRUPTED
 from etude.cli.runs import grown, rank_table
 from etude.cli.simulate_astra import AstraFiles, simulate_astra
+from etude.cli.simulation import (
+    Algorithms,
+    ByPolicy,
+    ComputeTimes,
+    Eager,
+    FailedLinks,
+    Jitter,
+    OnNetwork,
+    OnRoutes,
+    Overlaps,
+    Pairs,
+    Policy,
+    Routing,
+    Seed,
+    SlowLinks,
+    SlowRanks,
+    Times,
+    collectives_option,
+    compute_option,
+    jitter_option,
+    links_option,
+    numbers,
+    options_of,
+    pairs,
+    rank_option,
+)
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
@@ -20,15 +46,8 @@ if TYPE_CHECKING:
     from etude.model.job import Job
     from etude.simulate import Options, Simulated
 
-# The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
-Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
-Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
-
-Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
-Routing = StrEnum("Routing", {"STATIC": "static", "ADAPTIVE": "adaptive", "SPRAY": "spray"})
 Backend = StrEnum("Backend", {"UNAWARE": "unaware", "AWARE": "aware"})
 
-Pairs = list[str]
 ASTRA = "As ASTRA-sim, from its own files"
 
 
@@ -39,37 +58,25 @@ ASTRA = "As ASTRA-sim, from its own files"
 def simulate(
     path: JobPath,
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a file.")] = "",
-    network: Annotated[
-        Network | None,
-        typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
-    ] = None,
-    routing: Annotated[
-        Routing,
-        typer.Option(help="Which of equally short routes: by hash, least loaded, or all."),
-    ] = Routing.STATIC,
-    compute: Annotated[
-        str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")
-    ] = "recorded",
+    network: OnNetwork = None,
+    routing: OnRoutes = Routing.STATIC,
+    compute: ComputeTimes = "recorded",
     ops: OpsFile = None,
     backend_of_ops: OpsBackend = "",
     device_times_of: DeviceTimesOf = None,
     host_speed: HostSpeed = "auto",
-    collective: Annotated[
-        Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")
-    ] = None,
+    collective: Algorithms = None,
     collective_times: Annotated[Times, typer.Option(help="Times of collectives and messages.")] = Times.MODELLED,
-    policy: Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")] = Policy.READY,
-    eager: Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")] = "",
+    policy: ByPolicy = Policy.READY,
+    eager: Eager = "",
     concurrent_network: Annotated[bool, typer.Option(help="Communication without a stream does not queue.")] = False,
-    overlap: Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")] = None,
-    jitter: Annotated[
-        Pairs | None, typer.Option(help="`compute=0.05`; host, collective, p2p, memory, step; `@trend.json`.")
-    ] = None,
-    slow_rank: Annotated[Pairs | None, typer.Option(help="`3=1.2`: rank 3 takes 1.2 times as long.")] = None,
-    slow_link: Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `nic.0/leaf.0=2`: a link.")] = None,
-    failed_link: Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")] = None,
+    overlap: Overlaps = None,
+    jitter: Jitter = None,
+    slow_rank: SlowRanks = None,
+    slow_link: SlowLinks = None,
+    failed_link: FailedLinks = None,
     remote_memory: Annotated[Pairs | None, typer.Option(help="`bandwidth=50GB/s`, `latency=1us`.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the jitter.")] = 0,
+    seed: Seed = 0,
     fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate ranks that are alike once.")] = None,
     timing: Annotated[Path | None, typer.Option(help="Write all times: `.csv` or `.parquet`.")] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
@@ -109,13 +116,13 @@ def simulate(
         return simulate_astra(path, files, timing=timing, force=force, json=json)
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-    slow_links = _links(slow_link, failed_link)
-    options = _options(
-        policy=policy, **_compute(compute, ops, backend_of_ops), collective=_collectives(collective),
+    slow_links = links_option(slow_link, failed_link)
+    options = options_of(
+        policy=policy, **compute_option(compute, ops, backend_of_ops), collective=collectives_option(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
-        concurrent_network=concurrent_network, overlap=_numbers("overlap", overlap), jitter=_jitter(jitter),
-        slow_ranks={_rank("slow-rank", k): v for k, v in _numbers("slow-rank", slow_rank).items()},
-        slow_links=slow_links, remote_memory=dict(_pairs("remote-memory", remote_memory)), seed=seed,
+        concurrent_network=concurrent_network, overlap=numbers("overlap", overlap), jitter=jitter_option(jitter),
+        slow_ranks={rank_option("slow-rank", k): v for k, v in numbers("slow-rank", slow_rank).items()},
+        slow_links=slow_links, remote_memory=dict(pairs("remote-memory", remote_memory)), seed=seed,
         fold=fold, network=network, routing=routing.value,
     )  # fmt: skip
     machine = open_system(system)
@@ -180,133 +187,3 @@ def _write(found: "Simulated", path: Path, force: bool) -> None:
     with writing(path, force=force) as place:
         write_timing(found, place)
     say(f"wrote {path}")
-
-
-# -- options as text ---------------------------------------------------------------------------------------------------
-
-
-def _options(**given: Any) -> "Options":
-    from etude.simulate import Options, Overlap, RemoteMemory
-    from etude.units import parse_bandwidth, parse_bytes, parse_time
-
-    factors, memory = given.pop("overlap"), given.pop("remote_memory")
-    _known("overlap", factors, ("compute", "communication"))
-    _known("remote-memory", memory, ("bandwidth", "latency", "capacity"))
-    remote = None
-    if memory:
-        if "bandwidth" not in memory:
-            raise UsageError("--remote-memory: no bandwidth is given", hint="bandwidth=50GB/s")
-        latency, capacity = parse_time(memory.get("latency", "0")), parse_bytes(memory.get("capacity", "0"))
-        remote = RemoteMemory(
-            bytes_per_s=parse_bandwidth(memory["bandwidth"]), latency_ns=latency, capacity_bytes=capacity
-        )
-    return Options(overlap=Overlap(**factors), remote_memory=remote, **given)
-
-
-def _compute(text: str, ops: Path | None, backend: str) -> dict[str, Any]:
-    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`; or a database of operators."""
-    if ops is not None:
-        if text != "recorded":
-            raise UsageError("--ops and --compute both say where times come from", hint="give one of them")
-        return ops_options(ops, backend)
-    if backend:
-        raise UsageError("--ops-backend is of a database of operators", hint="--ops FILE")
-    name, equals, value = text.partition("=")
-    if name == "table" and value:
-        return {"compute": "table", "table": value}
-    if name == "scale" and value:
-        return {"compute": "scaled", "scale": _numbers("compute", [text])["scale"]}
-    if equals or name not in ("recorded", "measured", "roofline"):
-        hint = "recorded, roofline, table=ops.csv, scale=0.5"
-        raise UsageError(f"--compute: no such choice `{text}`", hint=hint)
-    return {"compute": "recorded" if name == "measured" else name}
-
-
-def _known(option: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
-    for name in given:
-        if name not in known:
-            raise UsageError(f"--{option}: no such name `{name}`", hint=f"known: {', '.join(known)}")
-
-
-def _pairs(option: str, given: Pairs | None) -> list[tuple[str, str]]:
-    found = []
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not (name and equals and value):
-            raise UsageError(f"--{option}: `{text}` is not NAME=VALUE")
-        found.append((name, value))
-    return found
-
-
-def _numbers(option: str, given: Pairs | None) -> dict[str, float]:
-    found = {}
-    for name, value in _pairs(option, given):
-        try:
-            found[name] = float(value)
-        except ValueError:
-            raise UsageError(f"--{option}: `{value}` is not a number") from None
-    return found
-
-
-def _jitter(given: Pairs | None) -> dict[str, float]:
-    """`NAME=SPREAD`, or `@FILE`: the spread of whole steps that `etude trend --json` found."""
-    found: dict[str, float] = {}
-    for text in given or ():
-        found |= _spread_in(Path(text[1:])) if text.startswith("@") else _numbers("jitter", [text])
-    return found
-
-
-def _spread_in(path: Path) -> dict[str, float]:
-    import msgspec
-
-    hint = "a file that `etude trend --json` wrote"
-    try:
-        content = msgspec.json.decode(path.read_bytes())
-    except OSError as problem:
-        raise UsageError(str(problem.strerror or problem).lower(), where=f"--jitter @{path}", hint=hint) from None
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise UsageError("is not JSON", where=f"--jitter @{path}", hint=hint) from None
-    spread = content.get("residual_spread") if isinstance(content, dict) else None
-    if not isinstance(spread, int | float) or isinstance(spread, bool):
-        raise UsageError("has no number `residual_spread`", where=f"--jitter @{path}", hint=hint)
-    return {"step": float(spread)}
-
-
-def _rank(option: str, text: str) -> int:
-    if not text.isdecimal():
-        raise UsageError(f"--{option}: `{text}` is not a rank")
-    return int(text)
-
-
-def _collectives(given: Pairs | None) -> dict[str, Any]:
-    """Names of algorithms, or algorithms from files: one for each size of group."""
-    from etude.opening import is_algorithm_file, open_algorithm
-
-    found: dict[str, Any] = {}
-    for name, value in _pairs("collective", given):
-        if not is_algorithm_file(value):
-            found[name] = value
-            continue
-        before = found.get(name, [])
-        found[name] = [*(before if isinstance(before, list) else []), open_algorithm(value, name)]
-    return found
-
-
-def _links(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int | str, int | str], float]:
-    found: dict[tuple[int | str, int | str], float] = {}
-    for option, pairs in (
-        ("slow-link", _numbers("slow-link", slow)),
-        ("failed-link", dict.fromkeys(failed or (), float("inf"))),
-    ):
-        for text, factor in pairs.items():
-            found[_ends(option, text)] = factor
-    return found
-
-
-def _ends(option: str, text: str) -> tuple[int | str, int | str]:
-    """`0-1` are two ranks, `nic.0/leaf.0` two vertices; a number there is a rank."""
-    a, slash, b = text.partition("/")
-    if slash and a and b:
-        return int(a) if a.isdecimal() else a, int(b) if b.isdecimal() else b
-    a, _, b = text.partition("-")
-    return _rank(option, a), _rank(option, b)

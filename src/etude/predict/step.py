@@ -145,13 +145,13 @@ def predict(
         if plan.host_ns and measured_ns is not None:
             plan, by = plan.replace(host_ns=measured_ns), replace(by, host=1.0)
     generated = generate(model, plan.replace(host_ns=plan.host_ns * by.host))
-    options = _with_host_memory(generated, options)
+    options = with_host_memory(generated, options)
     if check:
         check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
-    return Prediction(generated, _simulated(generated, machine, by, options), machine, stack)
+    return Prediction(generated, simulated_on(generated, machine, by, options), machine, stack)
 
 
-def _with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:
+def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:
     """The options of a simulation, with the memory of the host that weights are streamed from."""
     plan = generated.plan
     if plan.host_bandwidth_bytes_per_s:
@@ -164,7 +164,7 @@ def _with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str
     return options
 
 
-def _simulated(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
+def simulated_on(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
     if by.overlap > 1 and "overlap" not in options:
         options = {**options, "overlap": Overlap(compute=by.overlap)}
     return simulate(generated.job, tuned(machine, by), **options)
@@ -195,8 +195,8 @@ def step_times(
         short = plan.replace(global_batch=plan.dp * plan.micro_batch * count)
         hosts = {by.host for by in settings}
         jobs = {host: generate(model, short.replace(host_ns=plan.host_ns * host)) for host in hosts}
-        options = _with_host_memory(next(iter(jobs.values())), {})
-        found.append([_simulated(jobs[by.host], machine, by, options).makespan_ns / 1e9 for by in settings])
+        options = with_host_memory(next(iter(jobs.values())), {})
+        found.append([simulated_on(jobs[by.host], machine, by, options).makespan_ns / 1e9 for by in settings])
     if len(counts) == 1:
         times = found[0]
     else:

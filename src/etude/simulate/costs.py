@@ -181,11 +181,36 @@ def jitter_classes(trace: Trace) -> NDArray[np.int8]:
     return found
 
 
-def jittered(time_ns: I64, spread: F64, seed: tuple[int, ...]) -> I64:
-    """Times with log-normal noise of this spread and mean 1. Each position has its own draw, whatever its spread."""
-    draw = np.random.Generator(np.random.PCG64(seed)).standard_normal(len(time_ns))
+def jittered(time_ns: I64, spread: F64, seed: tuple[int, ...], which: I64 | None = None) -> I64:
+    """Times with log-normal noise of this spread and mean 1. Each position has its own draw, whatever its spread;
+    `which` says whose draw each takes, where that is not its own."""
+    draws = len(time_ns) if which is None else int(which.max(initial=-1)) + 1
+    draw = np.random.Generator(np.random.PCG64(seed)).standard_normal(draws)
+    draw = draw if which is None else draw[which]
     factor = np.exp(draw * spread - spread**2 / 2)
     return np.where(spread > 0, np.rint(time_ns * factor), time_ns).astype(np.int64)
+
+
+def draw_of(trace: Trace) -> I64 | None:
+    """Whose draw each node takes: that of its id, so that nodes keep theirs in a job that was edited; None where ids
+    are too far apart for that."""
+    ids = trace.source_id
+    if not len(ids) or int(ids.max()) - int(ids.min()) > 8 * len(ids) + 1024:
+        return None
+    return (ids - ids.min()).astype(np.int64)
+
+
+def action_factors(trace: Trace, spread: float, seed: tuple[int, ...]) -> F64:
+    """A factor for each node, one draw for all nodes of a micro-batch and phase, log-normal with this spread and mean
+    1."""
+    codes, words = trace.coded("phase")
+    phase = np.append(np.argsort(np.argsort(words)), -1)[codes] if words else codes
+    actions = np.stack([trace.step, trace.micro_batch, phase.astype(np.int64)], 1)
+    numbers, which = np.unique(actions, axis=0, return_inverse=True)
+    sigma = np.sqrt(np.log1p(spread * spread))
+    draw = np.random.Generator(np.random.PCG64(seed)).standard_normal(len(numbers))
+    factor: F64 = np.exp(draw * sigma - sigma**2 / 2)[which.reshape(-1)]
+    return factor
 
 
 def step_factors(trace: Trace, spread: float, seed: tuple[int, ...]) -> F64:

@@ -6,12 +6,12 @@ import numpy as np
 
 from etude.kernels.heap import empty_heap
 from etude.model.schema import UNKNOWN
-from etude.simulate.costs import jitter_classes, jittered, step_factors
+from etude.simulate.costs import action_factors, draw_of, jitter_classes, jittered, step_factors
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.sharing import make_sharing
 from etude.simulate.networks.state import I32, I64, Table
 from etude.simulate.operations import Operations
-from etude.simulate.options import JITTER, STEP_JITTER, Policy
+from etude.simulate.options import ACTION_JITTER, JITTER, STEP_JITTER, Policy
 from etude.simulate.state import CLOCK, INSTANCE, LANE, NODE, Rules, State
 
 
@@ -71,12 +71,16 @@ def _perturbed(lowered: Lowered, instance: int, cost_ns: I64) -> I64:
     rank = int(lowered.job.ranks[at])
     factor = options.slow_ranks.get(rank, 1.0)
     jitter = np.array([options.jitter.get(name, 0.0) for name in JITTER] + [0.0])
-    by_step = options.jitter.get(STEP_JITTER, 0.0)
-    if factor == 1.0 and not jitter.any() and not by_step:
+    by_step, by_action = options.jitter.get(STEP_JITTER, 0.0), options.jitter.get(ACTION_JITTER, 0.0)
+    if factor == 1.0 and not jitter.any() and not by_step and not by_action:
         return cost_ns
     trace = lowered.job.traces[int(lowered.job.trace_of[at])]
     klass = jitter_classes(trace)
     own = klass >= 0
     factors = step_factors(trace, by_step, (options.seed, rank, 1 << 41)) * factor if by_step else factor
+    if by_action:
+        factors = factors * action_factors(trace, by_action, (options.seed, rank, 1 << 42))
     slowed = np.where(own, np.rint(np.where(own, cost_ns, 0) * factors).astype(np.int64), cost_ns)
-    return jittered(slowed, np.where(own, jitter[klass], 0.0), (options.seed, rank)) if jitter.any() else slowed
+    if not jitter.any():
+        return slowed
+    return jittered(slowed, np.where(own, jitter[klass], 0.0), (options.seed, rank), draw_of(trace))

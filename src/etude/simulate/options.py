@@ -84,6 +84,9 @@ JITTER: Final = ("compute", "host", "collective", "p2p", "memory")
 """Classes of nodes that can jitter, each node by itself."""
 STEP_JITTER: Final = "step"
 """All compute, host and memory nodes of a rank's step alike: what makes whole steps vary."""
+ACTION_JITTER: Final = "action"
+"""All compute, host and memory nodes of a rank's micro-batch and phase alike: what makes passes of a pipeline vary."""
+_ALL_JITTER: Final = (*JITTER, STEP_JITTER, ACTION_JITTER)
 
 
 def _member(name: str, kind: type[StrEnum], value: str) -> StrEnum:
@@ -151,7 +154,7 @@ class Options:
     remote_memory: RemoteMemory | None = None
     jitter: Mapping[str, float] = field(default_factory=dict)
     """Spread of the times by class of node: {"compute": 0.05} is 5 %. The mean stays. `step` is one factor for all
-    nodes of a rank's step."""
+    nodes of a rank's step, `action` one for all of a rank's micro-batch and phase."""
     seed: int = 0
     slow_ranks: Mapping[int, float] = field(default_factory=dict)
     """Rank -> factor on its compute, host and memory times."""
@@ -183,8 +186,8 @@ class Options:
                 _check_own(name, what, [given] if isinstance(given, Schedule) else list(given))
         _factor("scale", self.scale)
         for name, spread in self.jitter.items():
-            if name not in (*JITTER, STEP_JITTER):
-                raise UsageError(f"jitter: no such class `{name}`", hint=f"known: {', '.join((*JITTER, STEP_JITTER))}")
+            if name not in _ALL_JITTER:
+                raise UsageError(f"jitter: no such class `{name}`", hint=f"known: {', '.join(_ALL_JITTER)}")
             if not 0 <= spread <= 10:
                 raise UsageError(f"jitter: {name}: {spread} is not a spread", hint="0.05 is 5 %")
         for rank, factor in self.slow_ranks.items():

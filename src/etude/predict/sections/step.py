@@ -9,7 +9,7 @@ import numpy as np
 
 from etude.config import key_of
 from etude.cost.stacks import Efficiency, Stack
-from etude.cost.stacks.stack import KNOBS, tuned
+from etude.cost.stacks.stack import KNOBS, NEUTRAL, tuned
 from etude.errors import UsageError
 from etude.generate import Plan
 from etude.generate.model import open_model
@@ -102,6 +102,9 @@ def _efficiency(found: Sectioned, system: System, stack: Stack | None) -> Effici
     """Factors of all sections. A stack has others for models with experts: where both kinds are in a job, the geometric
     mean, each section as heavy as its products."""
     each = [efficiency_of(s.found.model, system, stack) for s in found.sections]
+    made = [s.name for s in found.sections if s.section.makes_tokens]
+    if made and any(one != NEUTRAL for one in each):
+        raise UsageError(f"a stack is of training steps, and `{made[0]}` makes tokens", hint="--stack none")
     if all(one == each[0] for one in each):
         return each[0]
     mean = np.exp(

@@ -88,7 +88,7 @@ def play(
         for process, program in enumerate(programs):
             save(program, folder / f"{process}.program")
         (folder / "options.json").write_text(json.dumps(told | {"store": str(folder / "store")}))
-        _run(folder, len(programs), tick)
+        run_processes(folder, len(programs), tick)
         return [_result(folder, process, rank) for process, rank in enumerate(ranks)]
 
 
@@ -107,7 +107,10 @@ def _play_joined(
     ]
 
 
-def _run(folder: Path, count: int, tick: Callable[[], None] | None) -> None:
+def run_processes(
+    folder: Path, count: int, tick: Callable[[], None] | None, module: str = "etude.replay.communication.worker"
+) -> None:
+    """Runs `python -m MODULE FOLDER NUMBER` for each number below `count`, until all have ended."""
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     source = str(Path(__file__).resolve().parents[3])
     paths = [source, *filter(None, [environment.get("PYTHONPATH")])]
@@ -116,7 +119,7 @@ def _run(folder: Path, count: int, tick: Callable[[], None] | None) -> None:
     try:
         with open(folder / "log", "wb") as log:
             for process in range(count):
-                command = [sys.executable, "-m", "etude.replay.communication.worker", str(folder), str(process)]
+                command = [sys.executable, "-m", module, str(folder), str(process)]
                 started.append(
                     subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
                 )

@@ -13,20 +13,22 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from etude.errors import EtudeError
 
 
-def main(folder: Path, process: int) -> int:
+def main(folder: Path, process: int, play: Callable[..., Any] | None = None) -> int:
+    """`play` is `run`, or what takes its place."""
     began = time.perf_counter()
     _die_with_the_parent()
     options = json.loads((folder / "options.json").read_text())
     try:
         from etude.replay.program import load
 
-        arrays, about = run(load(folder / f"{process}.program"), process, options, began)
+        arrays, about = (play or run)(load(folder / f"{process}.program"), process, options, began)
     except KeyboardInterrupt:
         return 130
     except EtudeError as problem:

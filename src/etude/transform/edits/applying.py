@@ -152,7 +152,7 @@ def _rewritten(
     if all(rewriting.is_nothing for _, rewriting in made):
         return job, nodes
     changed = _assembled(job, made)
-    if any(rewriting.is_structural for _, rewriting in made) or select.ranks:
+    if select.ranks or any(rewriting.may_break for _, rewriting in made):
         _refuse_broken(job, changed)
     return changed, nodes
 

@@ -41,7 +41,7 @@ _COPIES = ("dp", "edp", "shard", "eshard", "replica", "ereplica", "fsdp", "hsdp"
 
 def rewrite(
     here: Here, ratio: dict[str, float], encode: float, decode: float, fixed: int, overhead: float, where: str,
-    chunk: int, when: str, link: float,
+    chunk: int, lane: str, when: str, link: float,
 ) -> None:  # fmt: skip
     rows = here.rows[_coded(here, here.rows)]
     part = _wire_part(here, rows, ratio, overhead)
@@ -61,6 +61,7 @@ def rewrite(
         calls, inside, before_ns, behind_ns = calls.take(pays), inside[pays], before_ns[pays], behind_ns[pays]
     _resize(here, calls)
     kind, own = here.trace.kind[calls.rows], _free_stream(here.trace)
+    inside = inside | (lane == "own")
     stream = np.where(inside, own, compute_stream(here.trace))
     _before(here, calls.rows, np.where(kind == Kind.RECV, 0, before_ns), stream)
     _behind(here, calls.rows, np.where(kind == Kind.SEND, 0, behind_ns), np.where(inside, own + 1, stream))
@@ -230,6 +231,10 @@ EDIT = Definition(
             doc="around the call, or inside its steps; auto: inside reductions",
         ),
         "chunk": Parameter(read=size, default="0", doc="raw bytes of a chunk inside a call; 0: all in one"),
+        "lane": Parameter(
+            read=choice("compute", "own"), default="compute",
+            doc="what codecs around a call run on: the compute's stream, or one of their own",
+        ),
         "when": Parameter(read=choice("always", "pays"), default="always", doc="pays: only calls that it makes faster"),
         "link": Parameter(read=rate, default="50GB/s", doc="bandwidth by which calls are judged without a system"),
     },

@@ -16,7 +16,7 @@ from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
-from etude.transform.rewrite import Rewriting, Selector
+from etude.transform.rewrite import Rewriting
 from etude.units import parse_bandwidth, parse_bytes, parse_time
 
 I64 = NDArray[np.int64]
@@ -104,10 +104,6 @@ class Definition:
     """(Job, Selector, parameters) -> (job, nodes, notes): of edits that are not of one program."""
     timed: bool = False
     """It asks what communication takes on the system."""
-
-
-Whole = tuple[Job, int, list[str]]
-SelectorOf = Selector
 
 
 # -- readers of parameters ---------------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ def _copies_beside(trace: Trace, collective: Collective) -> NDArray[np.bool_]:
         owner = np.repeat(np.arange(len(trace)), np.diff(graph.start))
         of_call = np.isin(owner, calls) & (graph.rows >= 0)
         near[graph.rows[of_call]] = True
-    return near & (ops_of(trace).op_class == int(OpClass.COPY))
+    moves = (trace.flops == 0) | (ops_of(trace).op_class == int(OpClass.COPY))
+    return near & moves & (trace.kind == Kind.COMP)
 
 
 EDIT = Definition(

@@ -2,11 +2,36 @@
 
 from typing import Final
 
-from etude.transform.edits import compress, drop, speed
+from etude.transform.edits import (
+    compress,
+    drop,
+    dtype,
+    fuse,
+    merge,
+    one_sided,
+    overlap,
+    recompute,
+    relax,
+    rounds,
+    scale,
+    speed,
+    split,
+)
 from etude.transform.edits.definition import Definition
 
 TABLE: Final[dict[str, Definition]] = {
     "speed": speed.EDIT,
+    "dtype": dtype.EDIT,
     "drop": drop.EDIT,
     "compress": compress.EDIT,
+    "fuse": fuse.EDIT,
+    "merge": merge.EDIT,
+    "split": split.SPLIT,
+    "chunk": split.CHUNK,
+    "rounds": rounds.EDIT,
+    "relax": relax.EDIT,
+    "recompute": recompute.EDIT,
+    "overlap": overlap.EDIT,
+    "one_sided": one_sided.EDIT,
+    "scale": scale.EDIT,
 }

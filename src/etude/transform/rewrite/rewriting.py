@@ -133,6 +133,11 @@ class Rewriting:
         return changed or cut or bool(self._new or self._edges) or bool((self._gone | self._joined).any())
 
     @property
+    def may_break(self) -> bool:
+        """Can ranks disagree on what they communicate after it, or nodes wait for one another?"""
+        return self.is_structural or "in_bytes" in self._columns or "out_bytes" in self._columns
+
+    @property
     def is_nothing(self) -> bool:
         return not self.is_structural and all(
             np.array_equal(column, getattr(self.source, name)) for name, column in self._columns.items()

@@ -1,0 +1,242 @@
+"""Options of a simulation as flags and as text, for every command that simulates."""
+
+import inspect
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.ops_flags import ops_options
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.simulate import Options
+
+# The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
+Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
+Times = StrEnum("Times", {"MODELLED": "modelled", "RECORDED": "recorded"})
+Network = StrEnum("Network", {"ANALYTIC": "analytic", "LINKS": "links", "FLOW": "flow"})
+Routing = StrEnum("Routing", {"STATIC": "static", "ADAPTIVE": "adaptive", "SPRAY": "spray"})
+
+Pairs = list[str]
+
+OnNetwork = Annotated[
+    Network | None,
+    typer.Option(help="Closed forms; links that take one message at a time; links shared fairly. Graphs: `flow`."),
+]
+OnRoutes = Annotated[Routing, typer.Option(help="Which of equally short routes: by hash, least loaded, or all.")]
+ComputeTimes = Annotated[str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")]
+Algorithms = Annotated[Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")]
+ByPolicy = Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")]
+Eager = Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")]
+Overlaps = Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")]
+Jitter = Annotated[
+    Pairs | None,
+    typer.Option(help="`compute=0.05`; host, collective, p2p, memory, step, action; `@trend.json`."),
+]
+SlowRanks = Annotated[Pairs | None, typer.Option(help="`3=1.2`: rank 3 takes 1.2 times as long.")]
+SlowLinks = Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `nic.0/leaf.0=2`: a link.")]
+FailedLinks = Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")]
+Seed = Annotated[int, typer.Option(help="Seed of the jitter.")]
+
+PANEL = "The simulation"
+_FLAGS: dict[str, tuple[Any, Any]] = {
+    "network": (OnNetwork, None),
+    "routing": (OnRoutes, Routing.STATIC),
+    "compute": (ComputeTimes, "recorded"),
+    "collective": (Algorithms, None),
+    "policy": (ByPolicy, Policy.READY),
+    "eager": (Eager, ""),
+    "overlap": (Overlaps, None),
+    "jitter": (Jitter, None),
+    "slow_rank": (SlowRanks, None),
+    "slow_link": (SlowLinks, None),
+    "failed_link": (FailedLinks, None),
+}
+
+
+def with_simulation(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command with the flags of a simulation in a panel of their own; it gets those given as `simulation`."""
+
+    def run(**given: Any) -> Any:
+        flags = {name: given.pop(name) for name in _FLAGS}
+        changed = {name: value for name, value in flags.items() if value != _FLAGS[name][1]}
+        return command(simulation=changed, **given)
+
+    own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "simulation"]
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    parameters += [_parameter(name, *flag) for name, flag in _FLAGS.items()]
+    run.__name__, run.__module__ = command.__name__, command.__module__
+    vars(run)["__signature__"] = inspect.Signature(parameters)
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind, option = annotation.__origin__, annotation.__metadata__[0]
+    placed = typer.Option(help=option.help, rich_help_panel=PANEL)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, placed])
+
+
+def options_given(given: dict[str, Any]) -> dict[str, Any]:
+    """Options of `etude.simulate.simulate`, by name, of flags that were given."""
+    from etude.units import parse_bytes
+
+    found: dict[str, Any] = {}
+    for name in ("network", "routing", "policy"):
+        if name in given:
+            found[name] = given[name].value
+    if "seed" in given:
+        found["seed"] = given["seed"]
+    if "compute" in given:
+        found |= compute_option(given["compute"])
+    if "collective" in given:
+        found["collective"] = collectives_option(given["collective"])
+    if "eager" in given:
+        found["eager_bytes"] = parse_bytes(given["eager"])
+    if "overlap" in given:
+        found["overlap"] = overlap_option(numbers("overlap", given["overlap"]))
+    if "jitter" in given:
+        found["jitter"] = jitter_option(given["jitter"])
+    if "slow_rank" in given:
+        slow = numbers("slow-rank", given["slow_rank"])
+        found["slow_ranks"] = {rank_option("slow-rank", rank): factor for rank, factor in slow.items()}
+    if "slow_link" in given or "failed_link" in given:
+        found["slow_links"] = links_option(given.get("slow_link"), given.get("failed_link"))
+    return found
+
+
+# -- options as text ---------------------------------------------------------------------------------------------------
+
+
+def options_of(**given: Any) -> "Options":
+    from etude.simulate import Options, RemoteMemory
+    from etude.units import parse_bandwidth, parse_bytes, parse_time
+
+    factors, memory = given.pop("overlap"), given.pop("remote_memory")
+    known_names("remote-memory", memory, ("bandwidth", "latency", "capacity"))
+    remote = None
+    if memory:
+        if "bandwidth" not in memory:
+            raise UsageError("--remote-memory: no bandwidth is given", hint="bandwidth=50GB/s")
+        latency, capacity = parse_time(memory.get("latency", "0")), parse_bytes(memory.get("capacity", "0"))
+        remote = RemoteMemory(
+            bytes_per_s=parse_bandwidth(memory["bandwidth"]), latency_ns=latency, capacity_bytes=capacity
+        )
+    return Options(overlap=overlap_option(factors), remote_memory=remote, **given)
+
+
+def overlap_option(factors: dict[str, float]) -> Any:
+    from etude.simulate import Overlap
+
+    known_names("overlap", factors, ("compute", "communication"))
+    return Overlap(**factors)
+
+
+def compute_option(text: str, ops: Path | None = None, backend: str = "") -> dict[str, Any]:
+    """`recorded` (or `measured`), `roofline`, `table=FILE`, `scale=FACTOR`; or a database of operators."""
+    if ops is not None and text != "recorded":
+        raise UsageError("--ops and --compute both say where times come from", hint="give one of them")
+    if ops is not None or backend:
+        return ops_options(ops, backend)
+    name, equals, value = text.partition("=")
+    if name == "table" and value:
+        return {"compute": "table", "table": value}
+    if name == "scale" and value:
+        return {"compute": "scaled", "scale": numbers("compute", [text])["scale"]}
+    if equals or name not in ("recorded", "measured", "roofline"):
+        hint = "recorded, roofline, table=ops.csv, scale=0.5"
+        raise UsageError(f"--compute: no such choice `{text}`", hint=hint)
+    return {"compute": "recorded" if name == "measured" else name}
+
+
+def known_names(option: str, given: dict[str, Any], known: tuple[str, ...]) -> None:
+    for name in given:
+        if name not in known:
+            raise UsageError(f"--{option}: no such name `{name}`", hint=f"known: {', '.join(known)}")
+
+
+def pairs(option: str, given: Pairs | None) -> list[tuple[str, str]]:
+    found = []
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise UsageError(f"--{option}: `{text}` is not NAME=VALUE")
+        found.append((name, value))
+    return found
+
+
+def numbers(option: str, given: Pairs | None) -> dict[str, float]:
+    found = {}
+    for name, value in pairs(option, given):
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UsageError(f"--{option}: `{value}` is not a number") from None
+    return found
+
+
+def jitter_option(given: Pairs | None) -> dict[str, float]:
+    """`NAME=SPREAD`, or `@FILE`: the spread of whole steps that `etude trend --json` found."""
+    found: dict[str, float] = {}
+    for text in given or ():
+        found |= _spread_in(Path(text[1:])) if text.startswith("@") else numbers("jitter", [text])
+    return found
+
+
+def _spread_in(path: Path) -> dict[str, float]:
+    import msgspec
+
+    hint = "a file that `etude trend --json` wrote"
+    try:
+        content = msgspec.json.decode(path.read_bytes())
+    except OSError as problem:
+        raise UsageError(str(problem.strerror or problem).lower(), where=f"--jitter @{path}", hint=hint) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise UsageError("is not JSON", where=f"--jitter @{path}", hint=hint) from None
+    spread = content.get("residual_spread") if isinstance(content, dict) else None
+    if not isinstance(spread, int | float) or isinstance(spread, bool):
+        raise UsageError("has no number `residual_spread`", where=f"--jitter @{path}", hint=hint)
+    return {"step": float(spread)}
+
+
+def rank_option(option: str, text: str) -> int:
+    if not text.isdecimal():
+        raise UsageError(f"--{option}: `{text}` is not a rank")
+    return int(text)
+
+
+def collectives_option(given: Pairs | None) -> dict[str, Any]:
+    """Names of algorithms, or algorithms from files: one for each size of group."""
+    from etude.opening import is_algorithm_file, open_algorithm
+
+    found: dict[str, Any] = {}
+    for name, value in pairs("collective", given):
+        if not is_algorithm_file(value):
+            found[name] = value
+            continue
+        before = found.get(name, [])
+        found[name] = [*(before if isinstance(before, list) else []), open_algorithm(value, name)]
+    return found
+
+
+def links_option(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int | str, int | str], float]:
+    found: dict[tuple[int | str, int | str], float] = {}
+    for option, pairs in (
+        ("slow-link", numbers("slow-link", slow)),
+        ("failed-link", dict.fromkeys(failed or (), float("inf"))),
+    ):
+        for text, factor in pairs.items():
+            found[_ends(option, text)] = factor
+    return found
+
+
+def _ends(option: str, text: str) -> tuple[int | str, int | str]:
+    """`0-1` are two ranks, `nic.0/leaf.0` two vertices; a number there is a rank."""
+    a, slash, b = text.partition("/")
+    if slash and a and b:
+        return int(a) if a.isdecimal() else a, int(b) if b.isdecimal() else b
+    a, _, b = text.partition("-")
+    return rank_option(option, a), rank_option(option, b)

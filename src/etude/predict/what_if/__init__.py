@@ -1,0 +1,12 @@
+"""What if: predictions of edited jobs beside those of the jobs as they are."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.predict.what_if.pair import WhatIf as WhatIf
+    from etude.predict.what_if.pair import simulated_again as simulated_again
+    from etude.predict.what_if.pair import what_if as what_if
+
+__getattr__ = face(__name__)

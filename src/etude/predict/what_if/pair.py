@@ -1,0 +1,56 @@
+"""A prediction beside that of the same job after edits: the same draws of all noise, so that they make a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from etude.cost.stacks.stack import tuned
+from etude.errors import UsageError
+from etude.predict.step import Prediction, efficiency_of, simulated_on, with_host_memory
+from etude.transform import with_durations
+from etude.transform.edits import Edit, Edited, apply_edits
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhatIf:
+    """A prediction, and what edits of its job make of it, with the same draws of all noise."""
+
+    baseline: Prediction
+    edited: Prediction
+    edits: Edited
+
+    def summary(self) -> dict[str, Any]:
+        """Figures of the edited job, as `predict` has them without edits, and both side by side."""
+        return self.edited.summary() | {
+            "baseline": self.baseline.summary(),
+            "edited": self.edited.summary(),
+            "speedup": self.baseline.time_ns / self.edited.time_ns,
+            "edits": [step.record() for step in self.edits.steps],
+        }
+
+
+def simulated_again(found: Prediction, **options: Any) -> Prediction:
+    """The same job on the same system with other options of the simulation: another seed."""
+    by = efficiency_of(found.generated.model, found.system, found.stack)
+    return replace(
+        found, simulated=simulated_on(found.generated, found.system, by, with_host_memory(found.generated, options))
+    )
+
+
+def what_if(found: Prediction, edits: Sequence[str | Edit], **options: Any) -> WhatIf:
+    """The job of a prediction edited and simulated again on the same system. `options` are those it was made with.
+
+    Edits see the times that compute takes on the system, so that `speed` has something to change.
+    """
+    generated, by = found.generated, efficiency_of(found.generated.model, found.system, found.stack)
+    machine = tuned(found.system, by)
+    by_record = options.get("compute", "recorded") in ("recorded", "scaled")
+    job = with_durations(generated.job, machine.device) if by_record else generated.job
+    applied = apply_edits(job, edits, system=machine)
+    if applied.job.world_size > generated.job.world_size:
+        raise UsageError("an edit that makes more ranks changes the plan", hint="give `predict` the larger plan")
+    changed = replace(generated, job=applied.job)
+    simulated = simulated_on(changed, found.system, by, with_host_memory(generated, options))
+    return WhatIf(found, replace(found, generated=changed, simulated=simulated), applied)

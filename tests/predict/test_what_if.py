@@ -1,0 +1,70 @@
+"""predict --edit: before and after, with the same noise."""
+
+import json
+
+import pytest
+
+from etude.cli import main
+
+SMALL = ["predict", "tiny.yaml", "--gpus", "8", "--zero", "3", "--global-batch", "8", "--no-memory-check", "--json"]
+MODEL = "name: tiny\nlayers: 4\nhidden: 512\nheads: 8\nffn: 2048\nvocab: 1000\nseq: 512\n"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "tiny.yaml").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+
+
+def said(capsys, *more: str) -> dict:
+    capsys.readouterr()
+    assert main([*SMALL, "--system", "dgx-h100", *more]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_an_edit_that_changes_nothing_takes_the_same_time(capsys):
+    found = said(capsys, "--edit", "compress ratio=1", "--jitter", "compute=0.2", "--seed", "4")
+    assert found["baseline"]["step_time_ns"] == found["edited"]["step_time_ns"]
+    assert found["speedup"] == 1
+    assert [one["name"] for one in found["edits"]] == ["compress"]
+
+
+def test_before_and_after(capsys):
+    plain = said(capsys)
+    found = said(capsys, "--edit", "compress group=dp ratio=2", "--edit", "speed op=aten::mm by=2")
+    assert found["baseline"]["step_time_ns"] == plain["step_time_ns"]
+    assert found["edited"]["step_time_ns"] < plain["step_time_ns"]
+    assert found["step_time_ns"] == found["edited"]["step_time_ns"]  # as a study reads it
+    assert found["edits"][0]["bytes_after"] < found["edits"][0]["bytes_before"]
+
+
+def test_options_of_the_simulation_are_taken(capsys):
+    plain = said(capsys)
+    slow = said(capsys, "--slow-rank", "3=2", "--collective", "all_gather=ring")
+    assert slow["step_time_ns"] > 1.2 * plain["step_time_ns"]
+    seeds = said(capsys, "--jitter", "action=0.3", "--seeds", "3", "--edit", "speed by=2")["seeds"]
+    assert len({one["baseline_ns"] for one in seeds}) == 3
+    assert all(one["edited_ns"] < one["baseline_ns"] for one in seeds)
+
+
+def test_gains_of_compression_fall_with_faster_links(capsys, tmp_path):
+    """ZipCCL's shape: worth much on slow links, nothing on fast ones; it never costs."""
+    gains = []
+    for gbit in (5, 20, 80, 3200):
+        (tmp_path / "links.yaml").write_text(
+            "name: links\ndevice: h100\nlevels:\n"
+            f"  - {{name: net, kind: switch, size: 8, bandwidth: {gbit}Gb/s, latency: 5us}}\n"
+        )
+        text = "compress group=dp ratio=1.35 encode=400GB/s decode=600GB/s when=pays"
+        capsys.readouterr()
+        assert main([*SMALL, "--system", "links.yaml", "--edit", text]) == 0
+        gains.append(json.loads(capsys.readouterr().out)["speedup"])
+    assert gains == sorted(gains, reverse=True)
+    assert 1.2 < gains[0] <= 1.35
+    assert gains[-1] == pytest.approx(1.0, abs=0.002)
+
+
+@pytest.mark.parametrize("more", [["--serve", "--prefill", "8", "--decode", "2"], ["--rows", "x.csv"]])
+def test_edits_are_of_training_steps(more: list[str], capsys):
+    assert main([*SMALL, "--system", "dgx-h100", "--edit", "relax", *more]) == 2
+    assert "--edit is of one model's training steps" in capsys.readouterr().err

@@ -1,0 +1,347 @@
+"""Each edit by hand, on jobs that fit on a screen. The toy systems move 1 byte a ns, 10 ns a hop."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import etude
+from etude.errors import CycleError, UsageError
+from etude.generate import Plan, generate
+from etude.generate.model import Model
+from etude.model.build import TraceBuilder, build_trace, job_of
+from etude.model.job import Job
+from etude.model.schema import UNKNOWN, Collective, Kind, Why
+from jobs import job_with
+from toy_systems import one_level
+
+TWO = one_level("switch", 2)
+SMALL = {"name": "small", "layers": 4, "hidden": 64, "heads": 8, "ffn": 128, "vocab": 256, "seq": 64}
+
+
+def takes(job: Job, *edits: str, on=TWO, **options) -> int:
+    return etude.simulate(etude.edit(job, *edits, system=on), on, **options).makespan_ns
+
+
+def calls(*sizes: int, kind: Collective = Collective.ALL_REDUCE, between: int = 0) -> Job:
+    """All-reduces one after another, with compute between them, on two ranks."""
+    builders = []
+    for _ in range(2):
+        b, before = TraceBuilder(), []
+        for number, size in enumerate(sizes):
+            if between:
+                before = [b.add(Kind.COMP, f"work{number}", data=before, duration_ns=between)]
+            b.add(
+                Kind.COLL, f"call{number}", data=before if between else [], collective=kind, in_bytes=size, group="dp"
+            )
+        builders.append(b)
+    return job_of("calls", builders, {"dp": [0, 1]})
+
+
+# -- drop --------------------------------------------------------------------------------------------------------------
+
+
+def test_drop_joins_what_was_before_to_what_comes_after():
+    b = TraceBuilder()
+    b.add(Kind.COMP, "a", duration_ns=10)
+    b.add(Kind.COMP, "x", data=[0], duration_ns=5)
+    b.add(Kind.COMP, "y", data=[1], ctrl=[0], duration_ns=5)
+    b.add(Kind.COMP, "z", data=[2], duration_ns=10)
+    found = etude.edit(job_of("one", [b]), "drop op=x,y").trace(0)
+    assert [found.text("name", row) for row in range(2)] == ["a", "z"]
+    assert found.data.tolist() == [0]
+    assert found.data_start.tolist() == [0, 0, 1]
+    assert found.ctrl.tolist() == []  # data already says it
+
+
+def test_drop_keeps_the_kind_of_edge_that_led_over_what_went():
+    b = TraceBuilder()
+    for name, data, ctrl in (("a", [], []), ("b", [], []), ("x", [0], [1]), ("z", [2], [])):
+        b.add(Kind.COMP, name, data=data, ctrl=ctrl, duration_ns=1)
+    found = etude.edit(job_of("one", [b]), "drop op=x").trace(0)
+    assert found.data[found.data_start[2] :].tolist() == [0]
+    assert found.ctrl[found.ctrl_start[2] :].tolist() == [1]
+
+
+def test_drop_of_a_call_on_some_of_its_members_is_refused():
+    with pytest.raises(UsageError, match="ranks would no longer agree"):
+        etude.edit(calls(8, 8), "drop kind=collective ranks=0")
+
+
+def test_drop_around_an_exchange_takes_the_permutations():
+    """2 x tokens x top_k x hidden x 2 bytes are read and written by each of a mixture's permutations."""
+    model = Model.from_dict({**SMALL, "experts": 4, "top_k": 2, "expert_ffn": 32})
+    job = generate(model, Plan.from_dict({"gpus": 4, "ep": 4, "global_batch": 4})).job
+    less = etude.edit(job, "drop around=all_to_all")
+    before, after = job.trace(0), less.trace(0)
+    gone = [row for row in range(len(before)) if before.source_id[row] not in set(after.source_id.tolist())]
+    assert {before.text("name", row) for row in gone} == {"aten::index_select"}
+    assert {int(before.tensor_bytes[row]) for row in gone} == {2 * 64 * 2 * 64 * 2}
+    assert len(gone) == 2 * 2 * 4  # dispatch and combine, forward and backward, of four layers
+    payload = [t.in_bytes[t.kind == Kind.COLL].tolist() for t in (before, after)]
+    assert payload[0] == payload[1]
+
+
+def test_half_of_a_message_is_not_edited():
+    a, b = TraceBuilder(), TraceBuilder()
+    a.add(Kind.SEND, "s", dst=1, tag=0, in_bytes=100)
+    b.add(Kind.RECV, "r", src=0, tag=0, in_bytes=100)
+    with pytest.raises(UsageError, match="ranks would no longer agree"):
+        etude.edit(job_of("one", [a, b]), "compress kind=send ratio=2")
+
+
+# -- fuse, merge -------------------------------------------------------------------------------------------------------
+
+
+def elementwise(*names: str, shape: str = "[[1000]]") -> dict:
+    n = len(names)
+    return {
+        "kind": [int(Kind.COMP)] * n, "name": list(names), "stream": [7] * n, "cpu": [0] * n,
+        "flops": [1000] * n, "tensor_bytes": [4000] * n, "in_shapes": [shape] * n, "out_shapes": [shape] * n,
+        "in_types": ["['Tensor(c10::BFloat16)']"] * n, "out_types": ["['Tensor(c10::BFloat16)']"] * n,
+    }  # fmt: skip
+
+
+def test_fuse_adds_flops_and_saves_what_lies_between():
+    columns = elementwise("aten::mm", "aten::silu", "aten::mul", "aten::add", "aten::mm")
+    chain = build_trace(columns, data=(np.arange(6).clip(1) - 1, np.arange(4)))
+    found = etude.edit(job_with(chain), "fuse chain=aten::silu,aten::mul,aten::add").trace(0)
+    assert [found.text("name", row) for row in range(3)] == ["aten::mm", "silu+mul+add", "aten::mm"]
+    assert found.flops.tolist() == [1000, 3000, 1000]
+    assert found.tensor_bytes.tolist() == [4000, 3 * 4000 - 2 * 2 * 2000, 4000]  # two results of 1000 bf16 numbers
+    assert found.data.tolist() == [0, 1]
+
+
+def test_fuse_stops_where_a_result_has_two_readers():
+    columns = elementwise("aten::silu", "aten::mul", "aten::add")
+    fork = build_trace(columns, data=(np.array([0, 0, 1, 2]), np.array([0, 0])))
+    assert len(etude.edit(job_with(fork), "fuse").trace(0)) == 3
+
+
+def test_fused_operators_are_launched_once():
+    plan = {"gpus": 1, "global_batch": 1, "host": "5us"}
+    job = generate(Model.from_dict(SMALL), Plan.from_dict(plan)).job
+    fused = etude.edit(job, "fuse").trace(0)
+    before, after = job.trace(0), fused
+    gone = int((before.cpu == 0).sum() - (after.cpu == 0).sum())
+    assert gone > 0
+    assert int((before.cpu == 1).sum() - (after.cpu == 1).sum()) == gone
+
+
+def test_fuse_never_makes_a_chain_longer():
+    columns = elementwise("aten::silu", "aten::mul", "aten::add") | {"duration_ns": [100, 200, 300]}
+    chain = job_with(build_trace(columns, data=(np.array([0, 0, 1, 2]), np.array([0, 1]))))
+    # 600 ns for 12000 bytes; 4000 of them are left
+    assert takes(chain, "fuse") == 200
+
+
+def test_merge_is_one_call_of_all_bytes():
+    job = calls(1000, 2000, 3000, 500)
+    assert etude.edit(job, "merge s=3").trace(1).in_bytes.tolist() == [6000, 500]
+    assert takes(job, "merge s=4") == takes(calls(6500))
+    assert etude.edit(job, "merge s=2 bytes_each=99B").trace(0).in_bytes.tolist() == [99, 99]
+
+
+def test_merge_wins_where_latency_rules():
+    # a ring of two takes two steps of 10 ns and all its bytes: four calls of 8 bytes pay the steps four times
+    assert takes(calls(8, 8, 8, 8), "merge s=4") == takes(calls(32)) < takes(calls(8, 8, 8, 8))
+
+
+def test_merged_calls_wait_for_the_last_of_their_inputs():
+    # 100 + 100 + 100 ns of compute, then one call; unmerged, two calls hide behind compute
+    merged = takes(calls(50, 50, 50, between=100), "merge s=3")
+    assert merged == 300 + takes(calls(150))
+
+
+def test_merge_is_refused_where_one_call_needs_the_result_of_another():
+    builders = []
+    for _ in range(2):
+        b = TraceBuilder()
+        b.add(Kind.COLL, "first", collective=Collective.ALL_REDUCE, in_bytes=8, group="dp")
+        b.add(Kind.COMP, "between", data=[0], duration_ns=1)
+        b.add(Kind.COLL, "second", data=[1], collective=Collective.ALL_REDUCE, in_bytes=8, group="dp")
+        builders.append(b)
+    with pytest.raises(CycleError, match="would wait for one another"):
+        etude.edit(job_of("chain", builders, {"dp": [0, 1]}), "merge s=2")
+
+
+# -- split, chunk, rounds ----------------------------------------------------------------------------------------------
+
+
+def test_split_conserves_bytes_and_pays_every_start():
+    job = calls(1001)
+    found = etude.edit(job, "split into=4")
+    assert found.trace(0).in_bytes.tolist() == [251, 250, 250, 250]
+    assert takes(job, "split into=4") == takes(calls(251)) + 3 * takes(calls(250))
+
+
+def test_split_compute_conserves_work_and_time():
+    columns = elementwise("aten::silu") | {"duration_ns": [101]}
+    found = etude.edit(job_with(build_trace(columns)), "split kind=compute into=3").trace(0)
+    assert found.duration_ns.tolist() == [34, 34, 33]
+    assert found.flops.tolist() == [334, 333, 333]
+    assert found.tensor_bytes.sum() == 4000
+
+
+def test_chunks_are_no_larger_than_asked():
+    found = etude.edit(calls(1000, 10, 300), "chunk size=300B").trace(0)
+    assert found.in_bytes.tolist() == [250] * 4 + [10, 300]
+
+
+def test_rounds_pay_round_trips():
+    b = TraceBuilder()
+    b.add(Kind.COMP, "layer", duration_ns=100)
+    b.add(Kind.COMP, "next", data=[0], duration_ns=7)
+    job = job_of("parties", [b, b])
+    # 3 x 100 ns; two rounds of a request and a response of 20 bytes: 10 + 20 ns each
+    assert takes(job, "rounds op=layer k=2 message=40B factor=3") == 300 + 2 * (20 + 40) + 7
+
+
+# -- order -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Job:
+    return generate(Model.from_dict(SMALL), Plan.from_dict({"gpus": 4, "pp": 4, "global_batch": 8})).job
+
+
+PIPE = one_level("switch", 4, gbyte_per_s=100.0, latency_ns=1.0)
+
+
+def test_a_relaxed_job_that_follows_the_recorded_order_is_the_original(pipeline: Job):
+    relaxed = etude.edit(pipeline, "relax")
+    cut = [len(a.ctrl) - len(b.ctrl) for a, b in zip(pipeline.traces, relaxed.traces, strict=True)]
+    assert min(cut) > 0
+    assert all((b.ctrl_why[b.ctrl_why != 0] == Why.PROGRAM).all() for b in relaxed.traces)
+    original = etude.simulate(pipeline, PIPE, policy="recorded")
+    again = etude.simulate(relaxed, PIPE, policy="recorded")
+    assert again.makespan_ns == original.makespan_ns
+    for rank in range(4):
+        assert (again.timing.block(rank)[0] == original.timing.block(rank)[0]).all()
+
+
+def test_passes_vary_together(pipeline: Job):
+    """One factor for each micro-batch and phase of a rank, and the same one after an edit."""
+    plain = etude.simulate(pipeline, PIPE)
+    one = etude.simulate(pipeline, PIPE, jitter={"action": 0.5}, seed=3)
+    other = etude.simulate(etude.edit(pipeline, "relax"), PIPE, jitter={"action": 0.5}, seed=3)
+    for rank in range(4):
+        trace = pipeline.trace(rank)
+        work = np.flatnonzero((trace.kind == Kind.COMP) & (trace.micro_batch != UNKNOWN))
+        times = [(r.timing.block(rank)[1] - r.timing.block(rank)[0])[work] for r in (plain, one, other)]
+        phases, _ = trace.coded("phase", work)
+        ratio = times[1] / np.maximum(times[0], 1)
+        for key in set(zip(trace.micro_batch[work].tolist(), phases.tolist(), strict=True)):
+            mine = (trace.micro_batch[work] == key[0]) & (phases == key[1]) & (times[0] > 200)
+            assert np.ptp(ratio[mine]) < 0.01
+        assert (times[1] == times[2]).all()
+        assert np.ptp(ratio[times[0] > 200]) > 0.1
+
+
+def test_noise_of_a_node_is_the_same_after_an_edit_beside_it(pipeline: Job):
+    options = {"jitter": {"compute": 0.3}, "seed": 5}
+    before = etude.simulate(pipeline, PIPE, **options)
+    changed = etude.edit(pipeline, "compress kind=message ratio=2 encode=1GB/s decode=1GB/s")
+    after = etude.simulate(changed, PIPE, **options)
+    for rank in range(4):
+        old, new = pipeline.trace(rank), changed.trace(rank)
+        at = np.searchsorted(np.sort(new.source_id), old.source_id)
+        rows = np.argsort(new.source_id)[at]
+        work = old.kind == Kind.COMP
+        lasts = [(r.timing.block(rank)[1] - r.timing.block(rank)[0]) for r in (before, after)]
+        assert (lasts[0][work] == lasts[1][rows[work]]).all()
+
+
+def test_recompute_repeats_forward_work_before_its_backward_pass(pipeline: Job):
+    again = etude.edit(pipeline, "recompute module=*ffn*")
+    for rank in range(4):
+        old, new = pipeline.trace(rank), again.trace(rank)
+        codes, words = old.coded("phase")
+        forward = codes == words.index("forward")
+        modules, paths = old.coded("module")
+        ffn = np.array(["ffn" in path for path in paths] + [False])[modules]
+        wanted = int(old.flops[forward & ffn & (old.kind == Kind.COMP)].sum())
+        assert int(new.flops[new.flops != UNKNOWN].sum() - old.flops[old.flops != UNKNOWN].sum()) == wanted > 0
+    assert takes(again, on=PIPE) > takes(pipeline, on=PIPE)
+
+
+def test_overlap_gives_calls_a_stream_of_their_own():
+    builders = []
+    for _ in range(2):
+        b = TraceBuilder()
+        b.add(Kind.COMP, "work", duration_ns=500, stream=7, cpu=0)
+        b.add(Kind.COLL, "call", collective=Collective.ALL_REDUCE, in_bytes=400, group="dp", stream=7, cpu=0)
+        builders.append(b)
+    job = job_of("serial", builders, {"dp": [0, 1]})
+    alone = takes(calls(400))
+    assert takes(job) == 500 + alone
+    assert takes(job, "overlap stream=30") == max(500, alone)
+
+
+def test_one_sided_calls_are_announced():
+    job = calls(1000, kind=Collective.ALL_TO_ALL)
+    found = etude.edit(job, "one_sided control=8B").trace(0)
+    assert found.in_bytes.tolist() == [16, 1000]
+    assert takes(job, "one_sided control=8B") == takes(job) + takes(calls(16, kind=Collective.ALL_TO_ALL))
+
+
+# -- data types, ranks -------------------------------------------------------------------------------------------------
+
+
+def test_a_narrower_type_moves_fewer_bytes_and_has_another_peak():
+    columns = elementwise("aten::add", "aten::add") | {"in_types": ["['Tensor(c10::BFloat16)']", "['Tensor(float)']"]}
+    found = etude.edit(job_with(build_trace(columns)), "dtype to=fp8").trace(0)
+    assert found.tensor_bytes.tolist() == [2000, 1000]
+    assert found.flops.tolist() == [1000, 1000]
+    assert found.text("in_types", 0) == "['Tensor(c10::Float8_e4m3fn)']"
+
+
+def test_scale_is_the_larger_generated_job():
+    """Copies of a data-parallel job are what generating it larger gives: bytes, groups and times."""
+    model = Model.from_dict(SMALL)
+    for more in ({"zero": 0}, {"zero": 3}, {"zero": 1, "tp": 2}):
+        tp = more.get("tp", 1)
+        plan = {**more, "overlap_grads": True}
+        small = generate(model, Plan.from_dict({**plan, "gpus": 2 * tp, "global_batch": 2})).job
+        large = generate(model, Plan.from_dict({**plan, "gpus": 4 * tp, "global_batch": 4})).job
+        scaled = etude.edit(small, "scale axis=dp to=4")
+        assert scaled.world_size == large.world_size
+        assert sorted(len(scaled.groups.ranks(g)) for g in range(len(scaled.groups))) == sorted(
+            len(large.groups.ranks(g)) for g in range(len(large.groups))
+        )
+        ours, theirs = scaled.trace(0), large.trace(0)
+        mine, wanted = (t.in_bytes[t.kind == Kind.COLL] for t in (ours, theirs))
+        assert np.abs(mine - wanted).max() <= 8  # parts are rounded up
+        on = one_level("switch", 4 * tp)
+        # without compute: the update of sharded weights stays that of the smaller job
+        assert takes(scaled, "drop", on=on) == pytest.approx(takes(large, "drop", on=on), rel=1e-3)
+
+
+def test_scale_says_what_it_cannot_do(pipeline: Job):
+    for text, problem in (
+        ("scale axis=dp to=3", "no group `dp`"), ("scale axis=world to=6", "not a multiple"),
+        ("scale axis=world to=8 kind=compute", "takes no selector"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=problem):
+            etude.edit(pipeline, text)
+
+
+def test_a_recorded_pair_on_four_ranks_moves_the_bytes_of_four_that_were_recorded(shared: Path, tmp_path: Path):
+    """The same program ran on two and on four processes: scaled, the former says what the latter sent."""
+    jobs = []
+    for ranks in (2, 4):
+        folder = tmp_path / str(ranks)
+        folder.mkdir()
+        for file in (shared / "traces" / "torch_cpu").glob(f"ddp_{ranks}p.rank*"):
+            (folder / file.name).symlink_to(file)
+        jobs.append(etude.open(folder))
+    scaled = etude.edit(jobs[0], "scale axis=world to=4")
+    for rank in range(4):
+        sent = [(t.collective[t.kind == Kind.COLL].tolist(), t.in_bytes[t.kind == Kind.COLL].tolist())
+                for t in (scaled.trace(rank), jobs[1].trace(rank))]  # fmt: skip
+        assert sent[0] == sent[1]
+    assert scaled.groups.ranks(0).tolist() == [0, 1, 2, 3]
+    assert etude.check(scaled) == etude.check(jobs[0])
+    on = one_level("switch", 4)
+    times = [etude.simulate(job, on).makespan_ns / 1e6 for job in (scaled, jobs[1])]
+    print(f"scaled {times[0]:.1f} ms, recorded on four {times[1]:.1f} ms, both on the same toy system")
