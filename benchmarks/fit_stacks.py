@@ -33,6 +33,7 @@ from etude.predict.measured.rows import Case, Refused, cases_of, read_rows, row_
 from etude.predict.measured.stack_fit import (
     Groups,
     Sample,
+    centre,
     efficiency_under,
     error_of,
     expert_groups,
@@ -41,6 +42,7 @@ from etude.predict.measured.stack_fit import (
     of_generation,
     of_stack,
     stack_groups,
+    years_from,
 )
 from etude.predict.step import kind_of
 
@@ -110,20 +112,32 @@ def write(known: Fit, unknown: Fit, own: Fit) -> None:
         stack = open_stack(name)
         if name == "eager":
             efficiency = {ANY: efficiency_under(own.effects, EAGER)}
-            experts = Efficiency()
+            experts, years = Efficiency(), {}
         elif name == DEFAULT:
             efficiency = {
                 g: efficiency_under(unknown.effects, [("all", ""), ("generation", g)]) for g in (*GENERATIONS, ANY)
             }
-            experts = factor(unknown.effects, [("experts", "")])
+            experts, years = factor(unknown.effects, [("experts", "")]), years_of(unknown.effects)
         else:
-            efficiency = {g: efficiency_under(known.effects, stack_groups(stack, g)) for g in (*GENERATIONS, ANY)}
-            experts = factor(known.effects, expert_groups(stack))
-        made = replace(stack, efficiency=efficiency, experts=experts, source="fitted by benchmarks/fit_stacks.py")
+            efficiency = {
+                g: efficiency_under(known.effects, stack_groups(stack, g), centre(stack, g))
+                for g in (*GENERATIONS, ANY)
+            }
+            experts, years = factor(known.effects, expert_groups(stack)), years_of(known.effects)
+        made = replace(
+            stack, efficiency=efficiency, experts=experts, years=years, source="fitted by benchmarks/fit_stacks.py"
+        )
         dump(STACKS / "catalogue" / f"{name}.yaml", made.to_dict())
     from etude.config import plain
 
     dump(STACKS / "bands.yaml", {key: plain(b) for key, b in bands_of(known, unknown, own).items()})
+
+
+def years_of(effects: dict[tuple[str, str], Any]) -> dict[str, Efficiency]:
+    """Of runs in earlier years, over those of now."""
+    found = sorted(name for level, name in effects if level == "generation, year")
+    since = {name: years_from(name.rpartition(" ")[0], int(name.rpartition(" ")[2])) for name in found}
+    return {name: efficiency_under(effects, since[name], Efficiency(), least=0.0) for name in found}
 
 
 def factor(effects: dict[tuple[str, str], Any], groups: list[tuple[str, str]]) -> Efficiency:

@@ -78,3 +78,50 @@ def test_a_model_without_the_part_is_as_it_was():
 def test_unknown_parts_are_refused():
     with pytest.raises(EtudeError, match="recompute `selective:mla`"):
         plan("selective:mla")
+
+
+PLAIN = open_model("llama3-8b").replace(layers=2)
+QKV, OUT, GATE, UP, DOWN = 4096 * 6144, 4096 * 4096, 4096 * 14336, 4096 * 14336, 14336 * 4096
+CORE = 8192 * 8193 // 2 * 4 * 4096  # pairs of tokens, two products of 2 operations, 32 heads of 128
+
+
+def work(recompute: str) -> tuple[list[str], float]:
+    """Modules of a layer that are done again, and the operations for a layer, over those of its products."""
+    given = Plan(gpus=1, seq=8192, micro_batch=1, recompute=recompute)
+    modules, flops = again(PLAIN, given)
+    return modules, flops / 2
+
+
+def test_checkpoints_that_stop_leave_the_last_product_out():
+    modules, flops = work("full:needed")
+    assert "ffn.down" not in modules
+    assert modules[-2:] == ["ffn.up", "ffn.activation"]
+    products = 2 * 8192 * (QKV + OUT + GATE + UP) + CORE
+    assert products < flops < 1.01 * products
+    _, whole = work("full")
+    assert whole - flops == pytest.approx(2 * 8192 * DOWN, rel=1e-3)
+
+
+def test_products_whose_results_are_kept_are_not_done_again():
+    modules, flops = work("full:qkv,out")
+    assert not {"attention.qkv", "attention.out", "ffn.down"} & set(modules)
+    assert "attention.core" in modules
+    assert flops == pytest.approx(2 * 8192 * (GATE + UP) + CORE, rel=0.01)
+    modules, flops = work("full:qkv,core,gate")  # of the first product of the feed-forward layer half
+    assert "attention.core" not in modules
+    assert flops == pytest.approx(2 * 8192 * (OUT + UP), rel=0.01)
+
+
+def test_results_that_are_kept_take_memory():
+    def held(kind: str) -> int:
+        given = Plan(gpus=1, seq=8192, micro_batch=1, recompute=kind)
+        return int(plan_memory(PLAIN.replace(layers=32), given)[0].activations.max())
+
+    assert held("full:needed") == held("full")
+    bytes_of_a_layer = 2 * 8192 * 6144  # queries, keys and values in 16 bits
+    assert held("full:qkv") - held("full") == pytest.approx(32 * bytes_of_a_layer, rel=0.04)
+
+
+def test_what_cannot_be_kept_is_refused():
+    with pytest.raises(EtudeError, match="full:moon"):
+        plan("full:moon")

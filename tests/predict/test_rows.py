@@ -99,6 +99,8 @@ def test_gpus_of_tables():
     limited = gpu_system("H100-96GB(HBM2e,500W)").device
     assert limited.memory_bytes == 96_000_000_000
     assert limited.sustained_fraction / H100.device.sustained_fraction == pytest.approx((5 / 7) ** (1 / 3))
+    slower = limited.ops["attention"].flop_efficiency / H100.device.ops["attention"].flop_efficiency
+    assert slower == pytest.approx((5 / 7) ** (1 / 3))
     with pytest.raises(EtudeError, match="no system for the GPU"):
         gpu_system("abacus")
 
@@ -112,6 +114,25 @@ def test_where_a_row_was_published_changes_nothing():
     assert isinstance(plain, Case)
     assert isinstance(other, Case)
     assert (plain.plan, plain.stack, plain.step_s) == (other.plan, other.stack, other.step_s)
+
+
+def test_a_row_that_says_no_axes_has_a_plan_that_fits_with_the_recipe():
+    big = {"model": "GPT 177B", "layers": "96", "hidden": "12288", "heads": "96", "ffn": "49152", "vocab": "131072",
+           "gpus": "4608", "tp": "", "pp": "", "micro_batch": "", "global_batch": "1152"}  # fmt: skip
+    found = case(**big, stack="megatron-core", year="2024")  # its gradients are in fp32
+    assert isinstance(found, Case)
+    assert found.plan.pp > 1
+    assert found.plan.schedule.startswith("interleaved")
+    assert found.plan.recompute == "none"
+
+
+def test_notes_say_that_a_run_was_eager():
+    found = case(stack="torchtitan", notes="FSDP eager; local batch 2")
+    assert isinstance(found, Case)
+    assert found.plan.unfused == "activation,norm"
+    other = case(stack="torchtitan", notes="FSDP+compile")
+    assert isinstance(other, Case)
+    assert other.plan.unfused == ""
 
 
 def test_the_value_of_a_row_changes_no_rule():

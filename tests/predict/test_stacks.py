@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from etude.cost.compute import compute_time_ns
-from etude.cost.ops import OpTable, activation, attention, matmul
+from etude.cost.ops import OpTable, activation, attention, matmul, optimizer
 from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, open_stack, stack_for, stack_names
 from etude.cost.stacks.stack import tuned
 from etude.errors import EtudeError
@@ -36,7 +36,8 @@ def test_a_file_with_an_unknown_key_is_refused(tmp_path: Path):
 
 
 def test_names_of_tables_and_their_years():
-    assert stack_for("PaXML").name == "maxtext"
+    assert stack_for("PaXML").name == "paxml"
+    assert stack_for("jax").name == "maxtext"
     assert stack_for("megatron-lm", 2021).name == "megatron-2022"
     assert stack_for("megatron-lm", 2024).name == "megatron-core"
     assert stack_for("Megatron LM").name == "megatron-core"
@@ -68,6 +69,29 @@ def test_each_factor_slows_its_own_ops():
     assert [b.bandwidth_bytes_per_s for b in slow.levels] == [a.bandwidth_bytes_per_s / 2 for a in system.levels]
 
 
+def test_the_optimizer_is_bound_by_the_memory_whatever_the_software():
+    system, ops = open_system("dgx-h100"), OpTable.of([optimizer(1 << 30)])
+    plain = compute_time_ns(system.device, ops)
+    assert (compute_time_ns(tuned(system, Efficiency(rest=1.5, products=2.0)).device, ops) == plain).all()
+
+
+def test_a_stack_is_as_it_was_in_a_year():
+    stack = Stack.from_dict({"name": "mine", "efficiency": {"hopper": {"products": 1.2}, "any": {"products": 1.1}},
+                             "years": {"hopper 2023": {"products": 1.5, "overlap": 0.9}, "hopper 2024": {"rest": 2.0},
+                                       "ampere 2022": {"products": 2.0}}})  # fmt: skip
+
+    def on(year: int, generation: str = "hopper") -> Efficiency:
+        return stack.in_year(year).on(generation, experts=False)
+
+    assert (on(0), on(2025)) == (Efficiency(products=1.2), Efficiency(products=1.2))
+    assert on(2024) == Efficiency(products=1.2, rest=2.0)
+    assert on(2023) == on(2022) == Efficiency(products=pytest.approx(1.8))  # overlap is at least 1
+    assert on(2022, "ampere") == Efficiency(products=2.2)
+    assert on(2023, "ampere") == Efficiency(products=1.1)
+    with pytest.raises(EtudeError, match="not a generation and a year"):
+        Stack.from_dict({"name": "odd", "years": {"hopper": {}}})
+
+
 def test_products_in_8_bits_have_their_own_factor():
     system, ops = open_system("dgx-h100"), OpTable.of([matmul(8192, 8192, 8192, dtype="fp8")])
     plain = compute_time_ns(system.device, ops)
@@ -85,6 +109,21 @@ def test_a_recipe_fills_in_and_flags_stand():
     own = {**given, "zero": 0, "tp_chunks": 1, "schedule": "1f1b"}
     plan, _ = completed(Said(model=model, given=own, system=system), open_stack("nemo"))
     assert (plan.zero, plan.tp_chunks, plan.schedule) == (0, 1, "1f1b")
+
+
+def test_stacks_mean_different_things_by_recomputation():
+    model, system = open_model("llama3-8b"), open_system("dgx-h100")
+
+    def kind(stack: str, **given: object) -> str:
+        run = Said(model=model, given={"gpus": 8, "global_batch": 16, "micro_batch": 2, **given}, system=system)
+        return completed(run, open_stack(stack))[0].recompute
+
+    assert kind("torchtitan", recompute="selective") == "full:qkv,core,gate"
+    assert kind("torchtitan", recompute="full") == "full:needed"
+    assert kind("torchtitan", recompute="none") == "none"
+    assert kind("nemo", recompute="full") == "full"
+    assert kind("maxtext", gpus=512, global_batch=512, micro_batch=1, seq=4096) == "none"
+    assert kind("maxtext", gpus=512, global_batch=2048, micro_batch=4) == "full:qkv"  # the least that fits
 
 
 def test_without_a_pipeline_the_micro_batch_is_the_most_that_fits():

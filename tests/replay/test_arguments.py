@@ -27,6 +27,17 @@ def test_an_object_or_a_list_that_was_cut_is_not_whole():
     assert arguments("", "", "", "").whole
 
 
+def test_lists_of_lists():
+    one = "[1, 2, 0, 2, 4, 'cpu']"
+    found = arguments(
+        f"[[[{one}, {one}], [{one}]]]",
+        "['GenericList[GenericList[Tensor(float),Tensor(float)],GenericList[Tensor(float)]]']",
+        "[[[[2], [2]], [[2]]]]",
+        "[[[[1], [1]], [[1]]]]",
+    )
+    assert found.whole and found.form == [[[{"t": 0}, {"t": 1}], [{"t": 2}]]]
+
+
 def test_a_tensor_that_is_not_there_is_none():
     found = arguments("[[108, 0, 0, 0, 0, '']]", "['Tensor(nullptr (uninitialized))']", "[[]]", "[[]]")
     assert found.whole and found.form == [None] and not found.tensors

@@ -9,7 +9,7 @@ import etude
 from etude.cli import main
 from etude.collect import torch as collect
 from etude.errors import UsageError
-from etude.replay import PlayerOptions, plan, play
+from etude.replay import PlayerOptions, plan, play, play_together
 from etude.replay.builder import ProgramBuilder
 from etude.replay.program import Fill, Origin, Program, StandInKind
 
@@ -122,3 +122,13 @@ def test_a_device_that_is_not_here():
         play(program, PlayerOptions(device="cuda:99"))
     with pytest.raises(UsageError, match="no such device"):
         play(program, PlayerOptions(device="tpu"))
+
+
+def test_two_ranks_play_compute_and_communication_together(shared: Path, tmp_path: Path):
+    programs = plan(etude.open(shared / "traces" / "torch_cpu" / "ddp_2p"))
+    found = play_together(programs, PlayerOptions(iterations=1, warmup=0, device="cpu"), out=tmp_path)
+    assert [one["rank"] for one in found] == [0, 1]
+    assert all(one["coverage"]["time"] == 1.0 and not one["failures"] for one in found)
+    again = etude.open(tmp_path)
+    collectives = [int((again.trace(rank).kind == 8).sum()) for rank in (0, 1)]
+    assert collectives == [5, 5]

@@ -9,12 +9,14 @@ from etude.cli.inputs import JobPath, open_job
 from etude.cli.job_out import Force
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.ranks import Ranks, ranks_of
-from etude.errors import UsageError
+from etude.cli.replay_communication import CommunicationOptions, replay_communication
 
 if TYPE_CHECKING:
     from etude.replay import Program
 
-Only = StrEnum("Only", {"COMPUTE": "compute"})
+Only = StrEnum("Only", {"COMPUTE": "compute", "COMMUNICATION": "communication"})
+Sizes = StrEnum("Sizes", {"KEPT": "kept", "SCALED": "scaled"})
+COMMUNICATION = "With --only communication"
 Speed = StrEnum("Speed", {"FLAT_OUT": "flat-out", "RECORDED": "recorded"})
 
 
@@ -27,13 +29,14 @@ def replay(
         Path | None, typer.Option("--out", "-o", help="The folder for a trace of the replay; `etude compare` takes it.")
     ] = None,
     ranks: Ranks = "",
-    only: Annotated[Only | None, typer.Option(help="Leave communication out.")] = None,
+    only: Annotated[Only | None, typer.Option(help="Leave communication out, or all else.")] = None,
     iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are played.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Iterations before those that count.")] = 3,
     speed: Annotated[
         Speed, typer.Option(help="As fast as it goes, or no call before its recorded moment.")
     ] = Speed.FLAT_OUT,
     device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`; by default CUDA where it is.")] = "",
+    backend: Annotated[str, typer.Option(help="Of communication: `gloo` or `nccl`.")] = "gloo",
     threads: Annotated[int, typer.Option(min=0, help="Threads of an operator on a CPU; 0: PyTorch's choice.")] = 0,
     plan: Annotated[
         Path | None,
@@ -43,12 +46,37 @@ def replay(
     ] = None,
     force: Force = False,
     json: AsJson = False,
+    sizes: Annotated[
+        Sizes,
+        typer.Option(
+            help="Where groups lose ranks: whole buffers as recorded, or the share of each member.",
+            rich_help_panel=COMMUNICATION,
+        ),
+    ] = Sizes.KEPT,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Processes to start; 0: one a rank.", rich_help_panel=COMMUNICATION)
+    ] = 0,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify/--no-verify", help="Hold every call against the trace.", rich_help_panel=COMMUNICATION),
+    ] = True,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a call has failed.", rich_help_panel=COMMUNICATION)
+    ] = 120.0,
 ) -> None:
     """Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes"""
     from etude.replay import coverage, of_ranks
     from etude.replay import plan as plan_job
 
     job = open_job(path)
+    if only == Only.COMMUNICATION:
+        asked = CommunicationOptions(
+            ranks=ranks_of(ranks, job), processes=processes, sizes=sizes.value, backend=backend,
+            host=speed == Speed.RECORDED, iterations=iterations, warmup=warmup, verify=verify, timeout_s=timeout,
+            out=out, force=force, json=json,
+        )  # fmt: skip
+        replay_communication(job, asked)
+        return
     with progress("planning"):
         programs = plan_job(job, ranks_of(ranks, job) if ranks else None)
     if plan is not None or not _has_torch():
@@ -57,7 +85,7 @@ def replay(
             _write(programs, plan, force)
         _tell_plan(programs, found, path, json)
         return
-    result = _play(programs, path, out, force, {
+    result = _play(programs, out, force, backend, {
         "iterations": iterations, "warmup": warmup, "only": only.value if only else "", "speed": speed.value,
         "device": device, "threads": threads,
     })  # fmt: skip
@@ -74,36 +102,33 @@ def _has_torch() -> bool:
 
 def _write(programs: "list[Program]", folder: Path, force: bool) -> None:
     from etude.files import writing
-    from etude.replay import save
 
     with writing(folder, force=force) as inside:
         inside.mkdir(parents=True, exist_ok=True)
         for program in programs:
-            save(program, inside / f"rank{program.about['rank']}.program")
+            program.save(inside / f"rank{program.about['rank']}.program")
 
 
 def _play(
-    programs: "list[Program]", path: Path, out: Path | None, force: bool, asked: dict[str, Any]
+    programs: "list[Program]", out: Path | None, force: bool, backend: str, asked: dict[str, Any]
 ) -> dict[str, Any]:
     from contextlib import nullcontext
 
     from etude.files import writing
-    from etude.replay import PlayerOptions, of_ranks, play, summary
+    from etude.replay import PlayerOptions, of_ranks, play, play_together, summary
 
-    if len(programs) > 1 and asked["only"] != "compute":
-        raise UsageError(
-            f"{len(programs)} ranks in one process",
-            where=str(path),
-            hint=f"`torchrun --nproc-per-node {len(programs)} -m etude.replay {path} -o OUT`, or --only compute",
-        )
     options = PlayerOptions(**asked)
     with writing(out, force=force) if out is not None else nullcontext() as folder:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        results = []
-        for program in programs:
-            with progress(f"rank {program.about['rank']}", options.iterations) as advance:
-                results.append(play(program, options, out=folder, done=lambda number: advance(1)))
+        if len(programs) > 1 and not options.only:
+            with progress(f"playing {len(programs)} ranks"):
+                results = play_together(programs, options, out=folder, backend=backend)
+        else:
+            results = []
+            for program in programs:
+                with progress(f"rank {program.about['rank']}", options.iterations) as advance:
+                    results.append(play(program, options, out=folder, done=lambda number: advance(1)))
         result = summary(results, of_ranks([one["coverage"] for one in results]))
         if folder is not None:
             import json

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,13 +16,16 @@ from etude.model.trace import Trace
 
 I64 = NDArray[np.int64]
 
+OPTIMIZERS: Final = ("aten::_fused_adamw_", "aten::_fused_adam_", "aten::_fused_sgd_")
+"""Updates of lists of weights, of which a trace may say the work and not the shapes."""
+
 
 def ops_of(trace: Trace) -> OpTable:
     """The nodes of a trace as ops, row by row.
 
     FLOPs and bytes are the trace's own where it has them, else those of its recorded shapes. A kernel that says nothing
     does the work of the operator that launched it, if that launched no other. A compute node of which only FLOPs or
-    bytes are known is of class OTHER, every other node of class NONE.
+    bytes are known is of class OTHER, or OPTIMIZER by its name; every other node of class NONE.
     """
     columns = [*(trace.coded(name) for name in ("name", "in_shapes", "in_types")), values_of(trace)]
     key = np.zeros(len(trace), np.int64)
@@ -35,7 +40,10 @@ def ops_of(trace: Trace) -> OpTable:
     flops = np.where(trace.flops != UNKNOWN, trace.flops, table.flops)
     size_bytes = np.where(trace.tensor_bytes != UNKNOWN, trace.tensor_bytes, table.size_bytes)
     known = (flops != UNKNOWN) | (size_bytes != UNKNOWN)
-    plain = np.where(known, np.uint8(OpClass.OTHER), np.uint8(OpClass.NONE))
+    codes, words = columns[0]
+    updates = np.array([word in OPTIMIZERS for word in words] + [False])[codes]
+    plain = np.where(updates, np.uint8(OpClass.OPTIMIZER), np.uint8(OpClass.OTHER))
+    plain = np.where(known, plain, np.uint8(OpClass.NONE))
     op_class = np.where(table.op_class == int(OpClass.NONE), plain, table.op_class)
     return OpTable(
         op_class=np.where(compute, op_class, np.uint8(OpClass.NONE)).astype(np.uint8),

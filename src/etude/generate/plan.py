@@ -149,8 +149,8 @@ class Plan:
     tp_chunks: int = figure("count", "pieces in which split layers overlap their collectives; 1: none", 1)
     recompute: str = figure(
         "text",
-        "done twice: none, selective (attention), full (layers), or parts: "
-        "selective:attention,norm,activation,experts,ffn,latent",
+        "done twice: none, selective (attention), full (layers), parts (selective:attention,norm,activation,experts,"
+        "ffn,latent), or layers but for what is kept or not needed (full:needed,qkv,out,core,gate)",
         "none",
     )
     unfused: str = figure(

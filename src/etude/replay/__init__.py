@@ -15,6 +15,6 @@ if TYPE_CHECKING:
     from etude.replay.playing import play as play
     from etude.replay.playing import summary as summary
     from etude.replay.program import Program as Program
-    from etude.replay.program import save as save
+    from etude.replay.together import play_together as play_together
 
 __getattr__ = face(__name__)

@@ -11,14 +11,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from etude.errors import EtudeError, UsageError
+from etude.errors import EtudeError
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if "communication" in words:  # `--only communication` is the command itself, in each process
+        return int(import_module("etude.cli").main(["replay", *words]))
+    options = _parser().parse_args(words)
     try:
         result = run(options)
     except EtudeError as problem:
@@ -33,28 +37,22 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> dict[str, Any] | None:
     """What this rank gave; of several ranks the first says it of all."""
-    from etude.replay.playing import PlayerOptions, environment_rank, play
+    from etude.replay.covering import of_ranks
+    from etude.replay.playing import PlayerOptions, environment_rank, play, summary
     from etude.replay.program import ENDING, load
+    from etude.replay.together import play_together
 
     rank, world = environment_rank()
     path = Path(options.job)
     files = sorted(path.glob(f"*{ENDING}")) if path.is_dir() else [path] if path.suffix == ENDING else []
     if files:
-        found = {int(program.about["rank"]): program for program in map(load, files)}
-        if rank not in found:
-            raise UsageError(f"no program of rank {rank}", where=str(path), hint=f"there are: {sorted(found)}")
-        program = found[rank]
+        programs = sorted(map(load, files), key=lambda program: int(program.about["rank"]))
     else:
         from etude import open as open_job
         from etude.replay.planning import plan
 
-        program = plan(open_job(path), [rank])[0]
-    if world == 1 and int(program.about["world_size"]) > 1 and options.only != "compute":
-        raise UsageError(
-            f"a job of {program.about['world_size']} ranks in one process",
-            where=str(path),
-            hint=f"`torchrun --nproc-per-node {program.about['world_size']} -m etude.replay ...`, or --only compute",
-        )
+        job = open_job(path)
+        programs = plan(job, job.ranks.tolist()[:world] if options.ranks == "first" else None)
     chosen = PlayerOptions(
         iterations=options.iterations, warmup=options.warmup, only=options.only, speed=options.speed,
         device=options.device, threads=options.threads,
@@ -62,8 +60,13 @@ def run(options: argparse.Namespace) -> dict[str, Any] | None:
     out = Path(options.out) if options.out else None
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    found_here = play(program, chosen, out=out)
-    return found_here if rank == 0 else None
+    if options.only:
+        results = [play(program, chosen, out=out) for program in programs[rank::world]]
+    elif len(programs) > 1:
+        results = play_together(programs, chosen, out=out, backend=options.backend)
+    else:
+        results = [play(programs[0], chosen, out=out)]
+    return summary(results, of_ranks([one["coverage"] for one in results])) if rank == 0 else None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -72,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-o", "--out", default="", help="folder for a trace and the result of each rank")
     parser.add_argument("--iterations", type=int, default=10)
     parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--ranks", choices=("all", "first"), default="all", help="first: as many as processes")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--only", choices=("compute",), default="")
     parser.add_argument("--speed", choices=("flat-out", "recorded"), default="flat-out")
     parser.add_argument("--device", default="", help="cpu, cuda, cuda:1")

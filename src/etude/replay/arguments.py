@@ -21,7 +21,6 @@ DTYPES: Final = {
     "unsigned short": "uint16", "unsigned int": "uint32", "unsigned long": "uint64",
 }  # fmt: skip
 """Types of tensors as the observer writes them, and as PyTorch names them."""
-_SPLIT: Final = re.compile(r",(?![^\[(]*[\])])")
 _TRUTH: Final = re.compile(r"(?<=[\[ ])(?:True|False)(?=[,\]])")
 _ODD_FLOATS: Final = {"inf": "inf", "-inf": "-inf", "nan": "nan", "Infinity": "inf", "-Infinity": "-inf", "NaN": "nan"}
 
@@ -113,6 +112,19 @@ def _listed(text: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
+def _types(text: str) -> list[str]:
+    """Types between commas; those of lists inside the list stay whole."""
+    if "[" not in text:
+        return text.split(",") if text else []
+    found, depth, begin = [], 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth == 0:
+            found.append(text[begin:at])
+            begin = at + 1
+    return [*found, text[begin:]]
+
+
 @dataclass(slots=True)
 class _Reader:
     tensors: list[Tensor]
@@ -125,7 +137,7 @@ class _Reader:
             if not isinstance(value, list):
                 self.whole = False
                 return None
-            inner = _SPLIT.split(kind[kind.index("[") + 1 : -1]) if not kind.endswith("[]") else []
+            inner = _types(kind[kind.index("[") + 1 : -1])
             if len(inner) != len(value):  # long lists are cut by the observer
                 self.whole = False
                 return None

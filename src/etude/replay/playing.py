@@ -14,7 +14,7 @@ from typing import Any
 
 from etude.errors import UsageError
 from etude.replay.covering import coverage
-from etude.replay.program import Program, StepKind
+from etude.replay.program import Program
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,10 +120,6 @@ def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, A
         "peak_rss_bytes": max(one["peak_rss_bytes"] for one in results),
         "failures": sorted({failure for one in results for failure in one["failures"]}),
     }
-
-
-def has_communication(program: Program) -> bool:
-    return bool((program.steps.kind == StepKind.COMM).any())
 
 
 def environment_rank() -> tuple[int, int]:

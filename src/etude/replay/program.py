@@ -283,6 +283,10 @@ class Program:
     def __len__(self) -> int:
         return len(self.steps.kind)
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """See `save`."""
+        save(self, path)
+
 
 _TABLES: Final = {
     "steps": Steps,

@@ -247,7 +247,27 @@ class _Plan:
                 if op is not None and op.node not in found:
                     found[op.node] = node
                     break
+        self._pair_rest(found, rows)
         return found
+
+    def _pair_rest(self, found: dict[int, int], rows: I64) -> None:
+        """What no edge ties together: the k-th operator of a kind with the k-th communication of that kind."""
+        taken = set(found.values())
+        left = [n for n in rows[np.argsort(self.start[rows], kind="stable")].tolist() if n not in taken]
+        for op in self.ops:
+            about = COMM_OPS.get(op.name)
+            if about is None or op.node in found:
+                continue
+            for node in left:
+                if self._is(node, about.kind) and self.start[node] >= op.start_ns:
+                    found[op.node] = node
+                    left.remove(node)
+                    break
+
+    def _is(self, node: int, kind: CommKind) -> bool:
+        if self.trace.kind[node] == int(Kind.COLL):
+            return int(self.trace.collective[node]) == int(kind)
+        return kind == (CommKind.SEND if self.trace.kind[node] == int(Kind.SEND) else CommKind.RECV)
 
     def _comm_above(self, node: int) -> Op | None:
         at = int(self.owner[node]) if node >= 0 else -1
@@ -307,6 +327,12 @@ class _Plan:
         world = list(range(self.job.world_size))
         slot = int(self.trace.group[node]) if node >= 0 else -1
         number = int(self.job.group_slots(self.rank)[slot]) if slot >= 0 else -1
+        if number < 0:  # the group of all ranks has a name, if any of them said it
+            groups = self.job.groups
+            known = (
+                g for g in range(len(groups)) if (listed := groups.ranks(g)) is not None and listed.tolist() == world
+            )
+            number = next(known, -1)
         members = self.job.groups.ranks(number) if number >= 0 else None
         ranks = members.tolist() if members is not None else world
         name = self.job.groups.names[number] if number >= 0 else ""

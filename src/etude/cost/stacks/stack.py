@@ -22,7 +22,7 @@ class Efficiency:
     products: float = figure("number", "matrix products in 16 or 32 bits", 1.0)
     fp8: float = figure("number", "matrix products in 8 bits", 1.0)
     attention: float = figure("number", "fused attention", 1.0)
-    rest: float = figure("number", "everything else that a device computes or copies", 1.0)
+    rest: float = figure("number", "everything else that a device computes or copies, but for the optimizer", 1.0)
     network: float = figure("number", "collectives and messages", 1.0)
     overlap: float = figure("number", "compute, while the rank communicates; at least 1", 1.0)
     host: float = figure("number", "the host's time for an op", 1.0)
@@ -72,6 +72,10 @@ class Stack:
     user_buffers: bool = figure("flag", "pieces of tensor-parallel collectives are copies into open buffers", False)
     efficiency: Mapping[str, Efficiency] = figure("map of one", "by generation of GPUs, or `any`", {}, of=Efficiency)
     experts: Efficiency = figure("one", "over those, for mixtures of experts", NEUTRAL, of=Efficiency)
+    years: Mapping[str, Efficiency] = figure(
+        "map of one", "over those, for runs up to a year on a generation: `hopper 2024`", {}, of=Efficiency
+    )
+    attention: str = figure("text", "kernel of attention, where it is not the vendor's: `flash-2`", "")
     recipe: tuple[Rule, ...] = figure("list", "what it does where nothing is said; later rules win", (), of=Rule)
     bands: Mapping[str, Band] = figure("map of one", "errors of its own rows, by kind", {}, of=Band)
     source: str = figure("text", "where the figures come from", "")
@@ -80,11 +84,27 @@ class Stack:
         for key, found in self.efficiency.items():
             if found.overlap < 1.0:
                 raise ClusterError(f"efficiency: {key}: an overlap of {found.overlap} is less than 1")
+        for key in self.years:
+            if not key.rpartition(" ")[2].isdecimal():
+                raise ClusterError(f"years: `{key}` is not a generation and a year", hint="hopper 2024")
 
     def on(self, generation: str, *, experts: bool) -> Efficiency:
         """Factors on a generation of GPUs."""
         found = self.efficiency.get(generation) or self.efficiency.get(ANY) or NEUTRAL
         return found.times(self.experts) if experts else found
+
+    def in_year(self, year: int) -> Stack:
+        """The stack as it was then; 0, or later than all that is known: as it is."""
+        known: dict[str, tuple[int, Efficiency]] = {}
+        for key, factor in self.years.items():
+            generation, _, last = key.rpartition(" ")
+            if year and year <= int(last) < known.get(generation, (9999, factor))[0]:
+                known[generation] = int(last), factor
+        if not known:
+            return self
+        plain = self.efficiency.get(ANY, NEUTRAL)
+        then = {g: _not_below(self.efficiency.get(g, plain).times(factor)) for g, (_, factor) in known.items()}
+        return replace(self, efficiency={**self.efficiency, **then}, years={})
 
     def to_dict(self) -> dict[str, Any]:
         """What `from_dict` makes an equal stack of, ready for YAML."""
@@ -97,6 +117,11 @@ class Stack:
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], where: str = "stack") -> Stack:
         return read(cls, given, where)
+
+
+def _not_below(by: Efficiency) -> Efficiency:
+    """Overlap at least 1."""
+    return replace(by, overlap=max(by.overlap, 1.0))
 
 
 PRODUCTS: Final = {c.key for c in MATRIX if c not in (OpClass.ATTENTION, OpClass.ATTENTION_DECODE)}
@@ -116,6 +141,8 @@ def _tuned_device(device: Device, by: Efficiency) -> Device:
         if name in PRODUCTS or name == OpClass.ATTENTION.key:
             factor = by.products if name in PRODUCTS else by.attention
             ops[name] = replace(cost, flop_efficiency=cost.flop_efficiency / factor)
+        elif name == OpClass.OPTIMIZER.key:
+            ops[name] = cost  # its states go through the memory whatever the software: nothing is fused, nothing cached
         else:
             ops[name] = replace(cost, traffic=cost.traffic * by.rest, flop_efficiency=cost.flop_efficiency / by.rest,
                                 row_ns=cost.row_ns * by.rest, fixed_ns=cost.fixed_ns * by.rest)  # fmt: skip

@@ -8,14 +8,20 @@ selective:experts,ffn       a mixture of experts or a feed-forward layer whole, 
                             into it is kept
 selective:latent            queries, keys and values of latent attention, made again from what they are made of
 full                        whole layers: what goes into them is kept
+full:needed                 layers as far as the backward pass needs them: not the product that they end with
+                            (checkpoints of PyTorch that are not reentrant, JAX)
+full:qkv,out,core,gate      so too, and what these give is kept: the products before and behind attention, its core, the
+                            gate of a feed-forward layer
 """
 
 from __future__ import annotations
 
+import re
+from math import prod
 from typing import Final
 
 from etude.errors import ClusterError
-from etude.generate.blocks.ops import Op
+from etude.generate.blocks.ops import GEMMS, Op, bytes_of, gemm
 from etude.generate.blocks.shard import Block
 
 PARTS: Final = ("attention", "norm", "activation", "experts", "ffn", "latent")
@@ -23,6 +29,10 @@ WHOLE: Final = {"experts": ("experts.", "shared."), "ffn": ("ffn.",)}
 """How the ops of a part begin that is done again as a whole."""
 LATENT: Final = ("attention.q", "attention.q_up", "attention.kv_up", "attention.rotary")
 LAYER: Final = "layer"
+NEEDED: Final = "needed"
+KEPT: Final = {"qkv": ("attention.q", "attention.kv"), "out": ("attention.out",), "core": ("attention.core",),
+               "gate": ("ffn.up",)}  # fmt: skip
+"""How the ops begin whose results may be kept where a layer is done again. A gate is half of the first product."""
 NOTHING: Final = frozenset[str]()
 
 
@@ -32,9 +42,13 @@ def parse(text: str) -> frozenset[str]:
     if text in ("none", "full", "selective"):
         return {"none": NOTHING, "full": frozenset({LAYER}), "selective": frozenset({"attention"})}[text]
     found = frozenset(name.strip() for name in names.split(","))
+    if kind == "full" and colon and found <= {NEEDED, *KEPT}:
+        return found | {LAYER, NEEDED}
     if kind != "selective" or not colon or not found <= set(PARTS):
         raise ClusterError(
-            f"recompute `{text}`", hint=f"none, selective, full, or parts by name: selective:{','.join(PARTS)}"
+            f"recompute `{text}`",
+            hint=f"none, selective, full, parts by name: selective:{','.join(PARTS)}, or layers but for what is kept: "
+            f"full:{NEEDED},{','.join(KEPT)}",
         )
     return found
 
@@ -49,7 +63,7 @@ def redone(block: Block, twice: frozenset[str]) -> dict[int, list[Op]]:
         return {}
     ops = block.ops
     if LAYER in twice:
-        return {len(ops) - 1: list(ops)}
+        return {len(ops) - 1: _again(ops, twice)}
     found: dict[int, list[Op]] = {}
     whole = _whole(ops, twice)
     core = _of_latent(ops, twice)
@@ -75,11 +89,46 @@ def redone(block: Block, twice: frozenset[str]) -> dict[int, list[Op]]:
     return found
 
 
+def _again(ops: tuple[Op, ...], twice: frozenset[str]) -> list[Op]:
+    """Of a layer: all of it, or what is needed and not kept."""
+    if NEEDED not in twice:
+        return list(ops)
+    last = max((i for i, op in enumerate(ops) if op.saved_bytes), default=-1)
+    end = next((i for i, op in enumerate(ops) if last >= 0 and op.part == ops[last].part), len(ops))
+    found: list[Op] = []
+    for op in ops[:end]:
+        part = next((name for name in KEPT if name in twice and op.part.startswith(KEPT[name])), "")
+        if part == "gate" and op.name in GEMMS:
+            found.append(_half(op))
+        elif part in ("", "gate"):
+            found.append(op)
+    return found
+
+
+def _result(op: Op) -> list[int]:
+    """Sizes of what an op gives."""
+    return [int(size) for size in re.findall(r"\d+", op.out_shapes)]
+
+
+def _half(op: Op) -> Op:
+    """A product with half of its columns."""
+    *_, m, n = _result(op)
+    k = int(re.findall(r"\d+", op.in_shapes)[-2])
+    half = gemm(m, max(n // 2, 1), k, op.part, dtype=op.dtype)
+    return op.replace(
+        flops=half.flops, size_bytes=half.size_bytes, in_shapes=half.in_shapes, out_shapes=half.out_shapes
+    )
+
+
 def kept(block: Block, twice: frozenset[str]) -> list[int]:
     """Bytes that each op keeps for the backward pass."""
     ops = block.ops
     sizes = [op.saved_bytes for op in ops]
     if not is_layer(block):
+        return sizes
+    if LAYER in twice:  # what comes into it, as large as what goes out, and what is kept of it
+        sizes = [_kept_result(op, twice) for op in ops]
+        sizes[0] += block.out_bytes
         return sizes
     for first, last in _whole(ops, twice):
         into = _user(ops, first - 1)
@@ -94,6 +143,14 @@ def kept(block: Block, twice: frozenset[str]) -> list[int]:
         elif unit in twice:
             sizes[_user(ops, last)] = 0
     return sizes
+
+
+def _kept_result(op: Op, twice: frozenset[str]) -> int:
+    names = [name for name in KEPT if name in twice and op.part.startswith(KEPT[name])]
+    if not names or (op.name not in GEMMS and not op.core):
+        return 0
+    size = bytes_of(prod(_result(op)), op.dtype)
+    return size // 2 if names == ["gate"] else size
 
 
 def _whole(ops: tuple[Op, ...], twice: frozenset[str]) -> list[tuple[int, int]]:

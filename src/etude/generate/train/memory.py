@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from etude.cost.ops import width
 from etude.generate.blocks.ops import bytes_of
-from etude.generate.blocks.recompute import LAYER, NOTHING, is_layer, kept
+from etude.generate.blocks.recompute import NOTHING, kept
 from etude.generate.blocks.shard import Block
 from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action
@@ -109,8 +109,6 @@ def saved(block: Block, twice: frozenset[str], load: float = 1.0) -> I64:
     """Bytes that each op of a block keeps for the backward pass; `load`: of the fullest experts."""
     if not block.goes_back:
         return np.zeros(len(block.ops), np.int64)
-    if LAYER in twice and is_layer(block):  # what comes into it, as large as what goes out
-        return np.array([block.out_bytes] + [0] * (len(block.ops) - 1), np.int64)
     sizes = np.array(kept(block, twice), np.int64)
     routed = np.array([op.load for op in block.ops], np.bool_)
     return np.where(routed, np.ceil(sizes * load), sizes).astype(np.int64)

@@ -48,27 +48,28 @@ def calibrate(
         raise UsageError(f"no row can be predicted: {why}")
     outcomes = Kept().all(cases, advance=advance)
     samples = [Sample(c, o) for c, o in zip(cases, outcomes, strict=True) if o is not None]
-    before = [error_of(s, base_of(s.case, base)) for s in samples]
+    before = [error_of(s, base_of(s.case)) for s in samples]
     after = before
     if len(samples) > 1:
-        after = [error_of(s, _own(samples[:i] + samples[i + 1 :], base, s.case)) for i, s in enumerate(samples)]
-    factor = _factor(samples, base)
+        after = [error_of(s, _own(samples[:i] + samples[i + 1 :], s.case)) for i, s in enumerate(samples)]
+    factor = _factor(samples)
     made = _multiplied(base, factor, name, f"{len(samples)} measured steps, over the stack {base.name}")
     made = replace(made, bands={"all": _band(after, len(samples), "rows of its own, each left out in turn")})
     return Calibrated(stack=made, rows=len(samples), refused=refused, before=tuple(before), after=tuple(after))
 
 
-def base_of(case: Case, base: Stack) -> Efficiency:
-    return base.on(generation_of(case.system.device.name), experts=bool(case.model.experts))
+def base_of(case: Case) -> Efficiency:
+    """Of the stack that a case was made with."""
+    return case.stack.on(generation_of(case.system.device.name), experts=bool(case.model.experts))
 
 
-def _factor(samples: Sequence[Sample], base: Stack) -> Efficiency:
-    effects = fit_effects(samples, lambda case: OWN, lambda case: base_of(case, base))
+def _factor(samples: Sequence[Sample]) -> Efficiency:
+    effects = fit_effects(samples, lambda case: OWN, base_of)
     return efficiency_under(effects, OWN, NEUTRAL, least=0.0)
 
 
-def _own(samples: Sequence[Sample], base: Stack, case: Case) -> Efficiency:
-    return _bounded(base_of(case, base).times(_factor(samples, base)))
+def _own(samples: Sequence[Sample], case: Case) -> Efficiency:
+    return _bounded(base_of(case).times(_factor(samples)))
 
 
 def _bounded(by: Efficiency) -> Efficiency:

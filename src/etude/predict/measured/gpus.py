@@ -9,13 +9,14 @@ from importlib.resources import files
 from typing import Final
 
 from etude.config import figure, parse, read
+from etude.cost.ops import OpClass
 from etude.errors import UsageError
 from etude.machine import open_system
 from etude.machine.system import Device, System
 
 CLOCK: Final = 1 / 3
 """A chip's power grows with the cube of its clock, where the voltage follows the clock: a lower limit of the power
-costs matrix products that last this power of it."""
+costs matrix products that last, and attention, this power of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +43,12 @@ class Gpu:
         if self.memory_bandwidth_bytes_per_s:
             device = replace(device, memory_bandwidth_bytes_per_s=self.memory_bandwidth_bytes_per_s)
         if self.power_w and device.power_w:
-            lasting = device.sustained_fraction * (self.power_w / device.power_w) ** CLOCK
-            device = replace(device, power_w=self.power_w, sustained_fraction=lasting)
+            slower = (self.power_w / device.power_w) ** CLOCK
+            ops = dict(device.ops)
+            if core := ops.get(OpClass.ATTENTION.key):
+                ops[OpClass.ATTENTION.key] = replace(core, flop_efficiency=core.flop_efficiency * slower)
+            lasting = device.sustained_fraction * slower
+            device = replace(device, power_w=self.power_w, sustained_fraction=lasting, ops=ops)
         return device
 
 

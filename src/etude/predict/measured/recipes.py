@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -21,8 +21,11 @@ AXES: Final = ("tp", "pp", "cp", "ep")
 CHUNKS: Final = "chunks"
 """Of a recipe, beside the fields of a plan: `3` is the most chunks of a pipeline rank where none are said, `layer` one
 chunk for a layer and none in the first and the last."""
-LEAST: Final = ("none", "selective", "full")
-"""Recomputation, the least first."""
+WORDS: Final = ("selective", "full")
+"""Of a recipe too: what its stack means by these words for recomputation."""
+LEAST: Final = "least"
+"""And this: kinds of recomputation, the least first, of which the first that fits the memory is taken."""
+KINDS: Final = ("none", "selective", "full")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +52,14 @@ def completed(run: Said, stack: Stack) -> tuple[Plan, list[str]]:
     """The plan of a run under a stack, and what was assumed."""
     given, said = dict(run.given), list[str]()
     if run.open_axes and run.given.get("gpus", 1) > 1:
-        given |= _axes(run, said)
+        given |= _axes(run, _recipe(run, stack, given), said)
     recipe = _recipe(run, stack, given)
     least, chunks = int(given.pop(CHUNKS, 1)), str(recipe.pop(CHUNKS, "1"))
+    words = {word: str(recipe.pop(word)) for word in WORDS if word in recipe}
+    kinds = tuple(recipe.pop(LEAST, KINDS))
+    if given.get("recompute") in words:
+        said.append(f"{stack.name}: {given['recompute']} recomputation is {words[given['recompute']]}")
+        given["recompute"] = words[given["recompute"]]
     assumed = {k: v for k, v in recipe.items() if k not in given}
     if assumed:
         said.append(f"{stack.name}: " + ", ".join(f"{k} {v}" for k, v in assumed.items()))
@@ -61,7 +69,7 @@ def completed(run: Said, stack: Stack) -> tuple[Plan, list[str]]:
     if "schedule" not in plan and plan.get("pp", 1) > 1:
         plan |= _schedule(run.model, plan, chunks, least, said)
     if "recompute" not in plan:
-        plan["recompute"] = _recompute(run, plan, said)
+        plan["recompute"] = _recompute(run, plan, [words.get(kind, kind) for kind in kinds], said)
     return Plan.from_dict(plan), said
 
 
@@ -101,16 +109,33 @@ def _dp(given: Mapping[str, Any]) -> int:
     return max(int(given.get("gpus", 1)) // inner, 1)
 
 
-def _axes(run: Said, said: list[str]) -> dict[str, Any]:
-    """Nothing is said of tensor and pipeline parallelism: the plan that promises most among those that fit."""
-    base = {k: v for k, v in run.given.items() if k in ("seq", "global_batch", "precision", "ep", "cp", "zero")}
+HELD: Final = (
+    "seq",
+    "global_batch",
+    "precision",
+    "ep",
+    "cp",
+    "zero",
+    "grad_dtype",
+    "state_dtype",
+    "master",
+    "attention",
+)
+"""Fields of a plan on which its memory depends, beside the axes."""
+
+
+def _axes(run: Said, recipe: Mapping[str, Any], said: list[str]) -> dict[str, Any]:
+    """Nothing is said of tensor and pipeline parallelism: the plan that promises most among those that fit, with the
+    data types and the sharding of the recipe."""
+    base = {k: v for k, v in {**recipe, **run.given}.items() if k in HELD}
     base |= {"recompute": run.given.get("recompute", "none"), "micro_batch": 1, "zero": base.get("zero", 1)}
     for again in (base["recompute"], "full"):
         fitting = feasible(run.model, int(run.given["gpus"]), run.system, {**base, "recompute": again})
         if fitting:
             best = min((plan for _, plan in fitting), key=lambda p: promise(run.model, p))
             said.append(f"tensor parallel {best.tp}, pipeline parallel {best.pp}, expert parallel {best.ep}")
-            return {"tp": best.tp, "pp": best.pp, "ep": best.ep}
+            found = {"tp": best.tp, "pp": best.pp, "ep": best.ep}
+            return found if {"schedule", CHUNKS} & run.given.keys() else found | {"schedule": best.schedule}
     raise UsageError("tensor and pipeline parallel sizes are not said, and no plan fits the memory")
 
 
@@ -141,9 +166,9 @@ def _schedule(m: Model, plan: Mapping[str, Any], chunks: str, least: int, said: 
     return {"schedule": f"interleaved:{count}" if count > 1 else "1f1b"}
 
 
-def _recompute(run: Said, plan: Mapping[str, Any], said: list[str]) -> str:
+def _recompute(run: Said, plan: Mapping[str, Any], kinds: Sequence[str], said: list[str]) -> str:
     """Not said: the least that fits the memory."""
-    kind = next((k for k in LEAST if _fits(run, {**plan, "recompute": k})), LEAST[-1])
+    kind = next((k for k in kinds if _fits(run, {**plan, "recompute": k})), kinds[-1])
     said.append(f"recompute {kind} (the least that fits)")
     return kind
 

@@ -54,6 +54,8 @@ class Case:
     step_s: float
     """The published figure as the time of a step."""
     assumed: tuple[str, ...]
+    year: int = 0
+    """Of the run; the stack is as it was then. 0: as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +106,7 @@ def case_of(row: Row, number: int, stack: Stack | None = None) -> Case:
     run = Said(model=model, given=given, system=system, gpu=row["gpu_type"], year=year, spare=SPARE,
               open_axes=not {"tp", "pp"} & set(given))  # fmt: skip
     plan, assumed = completed(run, stack)
-    return Case(row=number, model=model, plan=plan, system=system, stack=stack,
+    return Case(row=number, model=model, plan=plan, system=system, stack=stack.in_year(year), year=year,
                 step_s=step_seconds(row, model, plan, system), assumed=(*said, *assumed))  # fmt: skip
 
 
@@ -145,6 +147,8 @@ def _given(row: Row, model: Model, said: list[str]) -> dict[str, Any]:
         given["zero"] = 3
     if re.search(r"\basync[ -]?TP\b", notes, re.IGNORECASE) and given.get("tp", 1) > 1:
         given["tp_chunks"] = given["tp"]
+    if re.search(r"\beager\b", notes, re.IGNORECASE) and model.gated:
+        given["unfused"] = "activation,norm"
     return given | _schedule(row, given, model)
 
 
@@ -161,8 +165,11 @@ def _batch(given: Mapping[str, Any]) -> int:
 
 
 def _schedule(row: Row, given: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    """Chunks that a row says; without a pipeline, or where they do not fit, it is not interleaved."""
-    pp, chunks = given.get("pp", 1), int(float(row.get("interleave") or 0))
+    """Chunks that a row says; without a pipeline, or where they do not fit, it is not interleaved. Of a row that says
+    no axis nothing is known."""
+    pp, chunks = given.get("pp", 0), int(float(row.get("interleave") or 0))
+    if not pp:
+        return {}
     if pp == 1:
         return {"schedule": "1f1b"}
     notes = row.get("notes", "").lower()

@@ -1,16 +1,16 @@
 """Efficiencies of stacks from measured steps: few effects, shared by stacks and GPUs that have kernels in common.
 
-The logarithm of each factor is a sum of effects: of all rows, of a generation of GPUs, of a family of stacks, of a
-stack, of their products, of mixtures of experts. Each effect is held near 0, the more so the narrower what it speaks
-of; a stack with two rows moves little, one with none has what its family has. The sum is found by Gauss and Newton on
-errors in logarithms, large ones weighted down.
+The logarithm of each factor is a sum of effects: of all rows, of a generation of GPUs, of an earlier year on it, of a
+family of stacks, of a stack, of their products, of mixtures of experts. Each effect is held near 0, the more so the
+narrower what it speaks of; a stack with two rows moves little, one with none has what its family has. The sum is found
+by Gauss and Newton on errors in logarithms, large ones weighted down.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -31,6 +31,7 @@ SPREAD: Final[dict[str, tuple[float, ...]]] = {
     # products  fp8  attention  rest  network  overlap  host
     "all": (0.2, 0.2, 0.3, 0.3, 0.3, 0.1, 0.3),
     "generation": (0.1, 0.1, 0.2, 0.15, 0.15, 0.05, 0.1),
+    "generation, year": (0.1, 0.1, 0.3, 0.1, 0.1, 0.05, 0.1),
     "family": (0.1, 0.1, 0.2, 0.2, 0.2, 0.2, 0.2),
     "family, generation": (0.1, 0.1, 0.2, 0.15, 0.1, 0.05, 0.1),
     "stack": (0.1, 0.1, 0.15, 0.15, 0.15, 0.15, 0.2),
@@ -41,6 +42,11 @@ SPREAD: Final[dict[str, tuple[float, ...]]] = {
 }
 """By which part a factor may well differ from what it is above: set once, from what such factors are made of."""
 ROUNDS: Final = 20
+NEWEST: Final = {"ampere": 2023, "hopper": 2025}
+"""Year of the newest rows of a generation, of which a stack's factors are; software of years before was slower."""
+KERNELS: Final = {("flash-2", "hopper"): 0.6 / 0.35}
+"""Attention over the vendor's, before any row is seen. FlashAttention-2 reaches 35% of the rate of an H100 (Shah et al.
+2024), the kernels that the catalogue's devices were fitted to 60%."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +70,26 @@ Effects = dict[tuple[str, str], F64]
 def of_stack(case: Case) -> list[tuple[str, str]]:
     """(level, name) of the effects on a row, the widest first."""
     stack, kind = case.stack, generation_of(case.system.device.name)
-    return stack_groups(stack, kind) + (expert_groups(stack) if case.model.experts else [])
+    return stack_groups(stack, kind) + year_groups(case) + (expert_groups(stack) if case.model.experts else [])
+
+
+def year_groups(case: Case) -> list[tuple[str, str]]:
+    return years_from(generation_of(case.system.device.name), case.year) if case.year else []
+
+
+def years_from(generation: str, year: int) -> list[tuple[str, str]]:
+    """A run of a year lacks what came in it and in all years after it."""
+    return [("generation, year", f"{generation} {y}") for y in range(year, NEWEST.get(generation, 0))]
+
+
+def centre_of(case: Case) -> Efficiency:
+    """Factors before any row is seen."""
+    return centre(case.stack, generation_of(case.system.device.name))
+
+
+def centre(stack: Stack, generation: str) -> Efficiency:
+    slower = KERNELS.get((stack.attention, generation), 1.0)
+    return replace(CENTRE, attention=CENTRE.attention * slower)
 
 
 def stack_groups(stack: Stack, generation: str) -> list[tuple[str, str]]:
@@ -79,13 +104,11 @@ def expert_groups(stack: Stack) -> list[tuple[str, str]]:
 
 def of_generation(case: Case) -> list[tuple[str, str]]:
     """Without a stack."""
-    found = [("all", ""), ("generation", generation_of(case.system.device.name))]
+    found = [("all", ""), ("generation", generation_of(case.system.device.name)), *year_groups(case)]
     return found + ([("experts", "")] if case.model.experts else [])
 
 
-def fit_effects(
-    samples: Sequence[Sample], groups: Groups, start: Callable[[Case], Efficiency] = lambda c: CENTRE
-) -> Effects:
+def fit_effects(samples: Sequence[Sample], groups: Groups, start: Callable[[Case], Efficiency] = centre_of) -> Effects:
     """Effects with the least errors; `start` is what factors are without any."""
     index: dict[tuple[str, str], int] = {}
     member = [[index.setdefault(g, len(index)) for g in groups(s.case)] for s in samples]
@@ -156,7 +179,7 @@ def held_out(samples: Sequence[Sample], groups: Groups) -> list[float]:
         effects = fit_effects([s for s in samples if s.source != source], groups)
         for i, s in enumerate(samples):
             if s.source == source:
-                found[i] = error_of(s, efficiency_under(effects, groups(s.case)))
+                found[i] = error_of(s, efficiency_under(effects, groups(s.case), centre_of(s.case)))
     return found.tolist()
 
 

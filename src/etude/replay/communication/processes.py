@@ -88,7 +88,7 @@ def play(
         for process, program in enumerate(programs):
             save(program, folder / f"{process}.program")
         (folder / "options.json").write_text(json.dumps(told | {"store": str(folder / "store")}))
-        _run(folder, len(programs), tick)
+        run_processes(folder, len(programs), tick)
         return [_result(folder, process, rank) for process, rank in enumerate(ranks)]
 
 
@@ -107,7 +107,10 @@ def _play_joined(
     ]
 
 
-def _run(folder: Path, count: int, tick: Callable[[], None] | None) -> None:
+def run_processes(
+    folder: Path, count: int, tick: Callable[[], None] | None, module: str = "etude.replay.communication.worker"
+) -> None:
+    """Runs `python -m MODULE FOLDER NUMBER` for each number below `count`, until all have ended."""
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     source = str(Path(__file__).resolve().parents[3])
     paths = [source, *filter(None, [environment.get("PYTHONPATH")])]
@@ -116,7 +119,7 @@ def _run(folder: Path, count: int, tick: Callable[[], None] | None) -> None:
     try:
         with open(folder / "log", "wb") as log:
             for process in range(count):
-                command = [sys.executable, "-m", "etude.replay.communication.worker", str(folder), str(process)]
+                command = [sys.executable, "-m", module, str(folder), str(process)]
                 started.append(
                     subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
                 )
@@ -142,8 +145,8 @@ def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[
 def _failure(folder: Path, started: list[subprocess.Popen[bytes]], bad: list[int]) -> EtudeError:
     """What a process told of its failure; a typed error comes before the time-outs that follow from it."""
     time.sleep(10 * _POLL_S)  # others may be about to write theirs
-    told = [(p, json.loads((folder / f"{p}.error").read_text())) for p in range(len(started))
-            if (folder / f"{p}.error").exists()]  # fmt: skip
+    written = sorted(folder.glob("*.error"), key=lambda file: file.stat().st_mtime_ns)  # the first is the cause
+    told = [(int(file.stem), json.loads(file.read_text())) for file in written]
     typed = [entry for entry in told if entry[1]["type"]]
     for process, problem in typed + told:
         kind = getattr(errors, problem["type"], UsageError)

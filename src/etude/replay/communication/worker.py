@@ -13,20 +13,22 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from etude.errors import EtudeError
 
 
-def main(folder: Path, process: int) -> int:
+def main(folder: Path, process: int, play: Callable[..., Any] | None = None) -> int:
+    """`play` is `run`, or what takes its place."""
     began = time.perf_counter()
     _die_with_the_parent()
     options = json.loads((folder / "options.json").read_text())
     try:
         from etude.replay.program import load
 
-        arrays, about = run(load(folder / f"{process}.program"), process, options, began)
+        arrays, about = (play or run)(load(folder / f"{process}.program"), process, options, began)
     except KeyboardInterrupt:
         return 130
     except EtudeError as problem:
@@ -49,7 +51,7 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
 
     if options["verify"]:
         calls = len(program.comms.kind) + 16
-        os.environ[flight.BUFFER] = str(calls * (options["iterations"] + options["warmup"] + 1) * 2)
+        flight.ask_for_room(calls * (options["iterations"] + options["warmup"] + 1) * 2)
     import torch
     import torch.distributed as dist
 

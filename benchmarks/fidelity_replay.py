@@ -1,0 +1,254 @@
+"""How close a replay comes to the program that was recorded.
+
+    python benchmarks/fidelity_replay.py fresh                 programs recorded here, one process
+    python benchmarks/fidelity_replay.py fresh --ranks 2       the same with DistributedDataParallel over gloo
+    python benchmarks/fidelity_replay.py captures ../shared/traces/torch_cpu
+    python benchmarks/fidelity_replay.py measured ../shared/measured/replay RESULTS
+
+`fresh` records each program with `etude collect`'s recorder, plans it, and then takes turns: a step of the program
+without a profiler, an iteration of the replay, and so on; medians are compared. `captures` plays every capture of a
+folder. `measured` compares `RESULTS/NAME/replay.rank0.json`, which `python -m etude.replay` wrote on another machine,
+with the step times in `steps.csv` and the sum of kernel times in the recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import json
+import os
+import re
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import etude
+from etude.replay import PlayerOptions, coverage, plan, play, play_together
+
+ROUNDS = 15
+
+
+# -- programs recorded here --------------------------------------------------------------------------------------------
+
+
+def programs() -> dict[str, Callable[[], tuple[object, Callable[[object], None]]]]:
+    """Name -> (model, step of it), made when asked for."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Block(nn.Module):
+        def __init__(self, width: int, heads: int) -> None:
+            super().__init__()
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.heads = heads
+
+        def forward(self, x):
+            b, t, d = x.shape
+            q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+            mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+            x = x + self.out(mixed.transpose(1, 2).reshape(b, t, d))
+            return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+    def gpt(width: int, layers: int, heads: int, words: int, batch: int, tokens: int):
+        body = [Block(width, heads) for _ in range(layers)]
+        model = nn.Sequential(nn.Embedding(words, width), *body, nn.LayerNorm(width), nn.Linear(width, words))
+        ids, target = torch.randint(0, words, (batch, tokens)), torch.randint(0, words, (batch * tokens,))
+
+        def loss(module):
+            return functional.cross_entropy(module(ids).view(-1, words), target)
+
+        return model, loss
+
+    def convolutions():
+        model = nn.Sequential(
+            nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(),
+            nn.Linear(1024, 10),
+        )  # fmt: skip
+        x, target = torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,))
+        return model, lambda module: functional.cross_entropy(module(x), target)
+
+    def perceptron():
+        model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Dropout(0.1), nn.Linear(1024, 1024), nn.ReLU(),
+                              nn.Linear(1024, 10))  # fmt: skip
+        x, target = torch.randn(64, 512), torch.randint(0, 10, (64,))
+        return model, lambda module: functional.cross_entropy(module(x), target)
+
+    return {
+        "gpt, width 64": lambda: gpt(64, 2, 4, 512, 4, 32),
+        "gpt, width 256": lambda: gpt(256, 3, 4, 2000, 2, 128),
+        "convolutions": convolutions,
+        "perceptron": perceptron,
+    }
+
+
+def fresh_here(rank: int, ranks: int, folder: Path) -> list[dict[str, object]]:
+    """Each program recorded and replayed by this process, with the others where there are any."""
+    import torch
+    import torch.distributed as dist
+
+    from etude.collect import torch as collect
+    from etude.replay.communication.calls import Communicator
+    from etude.replay.player import Player
+
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    barrier: Callable[[], None] = (lambda: None) if ranks == 1 else dist.barrier
+    rows = []
+    for number, (name, make) in enumerate(programs().items()):
+        model, loss = make()
+        module = torch.nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step(module=module, optimizer=optimizer, loss=loss) -> None:
+            optimizer.zero_grad()
+            loss(module).backward()
+            optimizer.step()
+
+        run = folder / str(number)
+        with collect.trace(run, steps=1, warmup=3) as recording:
+            for _ in range(5):
+                step()
+                recording.step()
+        barrier()
+        began = time.perf_counter()
+        job = etude.open(run)
+        program = plan(job, [rank])[0]
+        comms = Communicator(program, list(range(ranks)), torch.device("cpu")) if ranks > 1 else None
+        player = Player(program, "cpu", comms=comms)
+        player.prepare()
+        ready_s = time.perf_counter() - began
+        times = take_turns(step, player.iteration, barrier)
+        rows.append({"program": name, "ready_s": ready_s, **times, "coverage": coverage(program, player.failures)})
+    return rows
+
+
+def take_turns(step: Callable[[], None], again: Callable[[], None], barrier: Callable[[], None]) -> dict[str, object]:
+    """Medians of the program's step and of its replay, which take turns."""
+    import torch
+
+    found: tuple[list[int], list[int]] = ([], [])
+    for number in range(ROUNDS + 2):
+        for which, (one, grad) in enumerate(((step, True), (again, False))):
+            gc.collect()
+            gc.disable()
+            barrier()
+            with torch.set_grad_enabled(grad):
+                begin = time.perf_counter_ns()
+                one()
+                took = time.perf_counter_ns() - begin
+            gc.enable()
+            if number >= 2:
+                found[which].append(took)
+    return {"program_ns": int(statistics.median(found[0])), "replay_ns": int(statistics.median(found[1]))}
+
+
+def fresh(ranks: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if ranks == 1:
+            everyone = [fresh_here(0, 1, folder)]
+        else:
+            command = [sys.executable, __file__, "process", str(folder), "--ranks", str(ranks)]
+            started = [subprocess.Popen(command, env=os.environ | {"RANK": str(rank)}) for rank in range(ranks)]
+            if any(child.wait() for child in started):
+                raise SystemExit("a process failed")
+            everyone = [json.loads((folder / f"result{rank}").read_text()) for rank in range(ranks)]
+    errors = []
+    print(f"{'program':<16}{'program, ms':>12}{'replay, ms':>12}{'error':>8}{'by time':>9}{'ready, s':>10}")
+    for rows in zip(*everyone, strict=True):  # a step takes as long as on its slowest rank
+        program, replay = max(r["program_ns"] for r in rows), max(r["replay_ns"] for r in rows)
+        errors.append(100 * (replay / program - 1))
+        covered = min(r["coverage"]["time"] for r in rows)
+        print(f"{rows[0]['program']:<16}{program / 1e6:>12.2f}{replay / 1e6:>12.2f}{errors[-1]:>+7.1f}%"
+              f"{100 * covered:>8.1f}%{max(r['ready_s'] for r in rows):>10.1f}")  # fmt: skip
+    peak = resource.getrusage(resource.RUSAGE_SELF if ranks == 1 else resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
+    mean = statistics.mean(map(abs, errors))
+    print(f"mean error {mean:.1f}% over {len(errors)} programs, {ranks} processes, medians of {ROUNDS} turns; "
+          f"largest process {peak:.0f} MB (program and replay)")  # fmt: skip
+
+
+def process(folder: Path, ranks: int) -> None:
+    import torch.distributed as dist
+
+    rank = int(os.environ["RANK"])
+    store = dist.FileStore(str(folder / "store"), ranks)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    rows = fresh_here(rank, ranks, folder)
+    (folder / f"result{rank}").write_text(json.dumps(rows))
+    dist.destroy_process_group()
+
+
+# -- captures and measurements -----------------------------------------------------------------------------------------
+
+
+def captures(folder: Path, iterations: int) -> None:
+    names = {m[1] for file in folder.iterdir() if (m := re.match(r"(.*)\.rank\d+\.kineto\.json", file.name))}
+    print(f"{'capture':<20}{'ranks':>6}{'calls':>7}{'by time':>9}{'by count':>9}{'step, ms':>10}{'MB':>6}  stand-ins")
+    for name in sorted(names):
+        made = plan(etude.open(folder / name))
+        options = PlayerOptions(iterations=iterations, warmup=1, device="cpu", threads=1)
+        found = [play(made[0], options)] if len(made) == 1 else play_together(made, options)
+        told = [one["coverage"] for one in found]
+        lacking = {entry["name"] for one in told for entry in one["stand_ins"]}
+        print(f"{name:<20}{len(made):>6}{len(made[0].calls.op):>7}{100 * min(t['time'] for t in told):>8.1f}%"
+              f"{100 * min(t['count'] for t in told):>8.1f}%{max(f['step_ns']['replayed'] for f in found) / 1e6:>10.2f}"
+              f"{max(f['peak_rss_bytes'] for f in found) / 1e6:>6.0f}  {', '.join(sorted(lacking)) or '-'}",
+              flush=True)  # fmt: skip
+
+
+def measured(recordings: Path, results: Path) -> None:
+    steps = {row["name"]: row for row in csv.DictReader((recordings / "steps.csv").open())}
+    errors, sums = [], []
+    print(
+        f"{'program':<18}{'step, ms':>9}{'replay, ms':>12}{'error':>8}{'kernels, ms':>12}{'replay, ms':>12}{'error':>8}"
+    )
+    for name, row in steps.items():
+        found = json.loads((results / name / "replay.rank0.json").read_text())
+        wanted = float(row["loop_step_wall_ns"])
+        errors.append(100 * (found["step_ns"]["replayed"] / wanted - 1))
+        recorded, again = (kernels_ns(etude.open(place)) for place in (recordings / name, results / name))
+        sums.append(100 * (again / recorded - 1))
+        print(f"{name:<18}{wanted / 1e6:>9.2f}{found['step_ns']['replayed'] / 1e6:>12.2f}{errors[-1]:>+7.1f}%"
+              f"{recorded / 1e6:>12.2f}{again / 1e6:>12.2f}{sums[-1]:>+7.1f}%")  # fmt: skip
+    print(f"mean error of steps {statistics.mean(map(abs, errors)):.1f}%, of sums of kernel times "
+          f"{statistics.mean(map(abs, sums)):.1f}%")  # fmt: skip
+
+
+def kernels_ns(job: etude.Job) -> float:
+    """Sum of the times of all kernels in a step."""
+    trace = job.traces[0]
+    assert job.timing is not None
+    start, end = job.timing.block(0)
+    steps = len(set(trace.step[trace.step > 0].tolist())) or 1
+    return float((end - start)[trace.cpu == 0].sum()) / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("fresh", "captures", "measured", "process"))
+    parser.add_argument("folders", nargs="*", type=Path)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--iterations", type=int, default=5)
+    asked = parser.parse_args()
+    if asked.what == "fresh":
+        fresh(asked.ranks)
+    elif asked.what == "process":
+        process(asked.folders[0], asked.ranks)
+    elif asked.what == "captures":
+        captures(asked.folders[0], asked.iterations)
+    else:
+        measured(*asked.folders)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""Plays the ranks of a job together, a process each, with compute and communication as the graph has them."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from etude.errors import UsageError
+from etude.replay.communication.processes import run_processes, under_torchrun
+from etude.replay.communication.rehearsal import rehearse
+from etude.replay.communication.shrinking import shrink
+from etude.replay.playing import PlayerOptions
+from etude.replay.program import Program, save
+
+
+def play_together(
+    programs: Sequence[Program],
+    options: PlayerOptions | None = None,
+    *,
+    out: Path | None = None,
+    backend: str = "gloo",
+    timeout_s: float = 300.0,
+    tick: Callable[[], None] | None = None,
+) -> list[dict[str, Any]]:
+    """The results of all ranks. Groups lose the members that have no process; what never completes is found before
+    anything starts. Under `torchrun` this process is one of them, else all are started here."""
+    if find_spec("torch") is None:
+        raise UsageError("a replay needs PyTorch, which is not installed", hint='pip install "etude[torch]"')
+    ranks = [int(program.about["rank"]) for program in programs]
+    fitted = [shrink(program, ranks) for program in programs]
+    rehearse(fitted)
+    told: dict[str, Any] = {
+        "player": asdict(options or PlayerOptions()), "ranks": ranks, "backend": backend, "timeout_s": timeout_s,
+        "out": str(out.resolve()) if out is not None else "",
+    }  # fmt: skip
+    joined = under_torchrun()
+    if joined is not None:
+        return _joined(fitted, *joined, told)
+    with tempfile.TemporaryDirectory(prefix="etude-replay-") as name:
+        folder = Path(name)
+        for process, program in enumerate(fitted):
+            save(program, folder / f"{process}.program")
+        (folder / "options.json").write_text(json.dumps(told | {"store": str(folder / "store")}))
+        run_processes(folder, len(fitted), tick, "etude.replay.worker")
+        return [json.loads((folder / f"{process}.json").read_text()) for process in range(len(fitted))]
+
+
+def _joined(programs: Sequence[Program], process: int, processes: int, told: dict[str, Any]) -> list[dict[str, Any]]:
+    from etude.replay.worker import run
+
+    if processes != len(programs):
+        raise UsageError(
+            f"{len(programs)} ranks for the {processes} processes of torchrun",
+            where="--ranks",
+            hint=f"--nproc-per-node {len(programs)}, or as many ranks with --ranks",
+        )
+    _, found = run(programs[process], process, told | {"gather": True}, time.perf_counter())
+    everyone: list[dict[str, Any]] = found["everyone"]
+    return everyone

@@ -1,0 +1,49 @@
+"""One process of a replay of several ranks: `python -m etude.replay.worker FOLDER PROCESS`, or one of `torchrun`.
+
+Reads FOLDER/options.json and FOLDER/PROCESS.program; writes FOLDER/PROCESS.json, or PROCESS.error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from etude.replay.communication.worker import main
+from etude.replay.playing import PlayerOptions, play
+
+
+def run(program: Any, process: int, options: dict[str, Any], began: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Plays a program with the others: no arrays, and what there is to say."""
+    import torch
+    import torch.distributed as dist
+
+    from etude.replay.communication.calls import Communicator, join
+
+    ranks, backend = options["ranks"], options["backend"]
+    local = int(os.environ.get("LOCAL_RANK", process))
+    join(backend, process, len(ranks), options.get("store", ""), options["timeout_s"])
+    try:
+        asked = dict(options["player"])
+        if backend == "nccl":
+            torch.cuda.set_device(local)
+            asked["device"] = f"cuda:{local}"
+        elif not asked["device"].startswith("cuda"):
+            asked["device"] = "cpu"
+        communicator = Communicator(program, ranks, torch.device(asked["device"]))
+        out = Path(options["out"]) if options["out"] else None
+        found = play(program, PlayerOptions(**asked), comms=communicator, out=out, barrier=dist.barrier)
+        found["notes"] = dict(communicator.notes)
+        if options.get("gather"):
+            everyone: list[Any] = [None] * len(ranks)
+            dist.all_gather_object(everyone, found)
+            found = {"everyone": everyone}
+        dist.barrier()
+    finally:
+        dist.destroy_process_group()
+    return {}, found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(Path(sys.argv[1]), int(sys.argv[2]), run))
