@@ -119,6 +119,7 @@ def test_a_step_of_measured_ops_takes_the_sum_of_their_times():
     rows = compute_rows(job.traces[0])
     assert (shapes_of(job.traces[0], rows).op != "").all()
     assert found.makespan_ns == int((use.count * time_us).sum()) * 1000
+    assert "error_band" not in predict(SMALL, plan, H200, stack=open_stack("default"), ops=database).summary()
     assert any(f"of {len(rows):,} compute nodes {len(rows):,} measured" in note for note in found.notes)
     # of a stack with other kernels: what is measured is as it is
     stack = open_stack("megatron-lm")
@@ -133,6 +134,7 @@ def test_the_measured_host_replaces_that_of_the_plan():
     database = database_of(points, [*[1.0] * len(use.shapes), 500.0])
     found = predict(SMALL, plan, H200, ops=database)
     launches = int((found.generated.job.traces[0].cpu == 1).sum())
+    assert found.by_database and "500.0 us" in found.assumed[0]
     assert launches * 500_000 <= found.simulated.makespan_ns <= launches * 500_000 + 2000
 
 

@@ -199,12 +199,12 @@ def import_points(
 
 
 def _put(db: Path, tables: list[tuple[Path, Any]], json: bool) -> None:
+    import pyarrow as pa
+
     from etude.cost.opdb import add_rows
 
-    added = 0
-    for path, table in tables:
-        new, rows = add_rows(db, table, where=str(path))
-        added += new
+    where = ", ".join(str(path) for path, _ in tables)
+    added, rows = add_rows(db, pa.concat_tables([table for _, table in tables]), where=where)
     say(f"{db}: {added:,} rows added, {rows:,} in all")
     if json:
         emit({"added": added, "rows": rows}, json=True)

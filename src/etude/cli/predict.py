@@ -166,21 +166,24 @@ def _step(
         return run(network, plan_of(flags, plan, model), machine, stack=software, check=check, **options)
     wanted, assumed = completed(Said(model=network, given=given_of(flags, plan, model), system=machine), software)
     found = run(network, wanted, machine, stack=software, check=check, **options)
-    return replace(found, assumed=tuple(assumed))
+    return replace(found, assumed=(*assumed, *found.assumed))
 
 
 def _shown(found: "Prediction") -> dict[str, Any]:
     """What a reader wants to see first."""
     from etude.units import format_bytes, format_time
 
-    band = found.summary()["error_band"]
+    band = found.summary().get("error_band")
+    error = (
+        {"error to expect": f"{band['p50']:.0%}, 9 of 10 below {band['p90']:.0%} (from {band['from']})"} if band else {}
+    )
     return {
         "step": format_time(found.step_time_ns),
         "tokens/s on a GPU": round(found.tokens_per_s_per_gpu, 1),
         "model FLOP/s utilisation": f"{found.mfu:.1%}",
         "memory at most": format_bytes(found.generated.memory_peak_bytes),
         "stack": found.stack.name if found.stack else "none",
-        "error to expect": f"{band['p50']:.0%}, 9 of 10 below {band['p90']:.0%} (from {band['from']})",
+        **error,
         **_of_pipeline(found),
         **_of_lengths(found),
         **mapped_figures(found.generated),

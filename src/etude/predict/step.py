@@ -23,7 +23,9 @@ class Prediction:
     system: System
     stack: Stack | None = None
     assumed: tuple[str, ...] = ()
-    """What was taken from the stack's recipe."""
+    """What was taken from the stack's recipe, or from a database of operators."""
+    by_database: bool = False
+    """Kernels take the times of a database of operators: the errors of a stack say nothing of it."""
 
     @property
     def time_ns(self) -> int:
@@ -57,8 +59,9 @@ class Prediction:
             "mfu": self.mfu,
         }
         if self.stack is not None:
-            band = band_of(self.stack, kind_of(self.generated.model, self.stack))
-            figures |= {"stack": self.stack.name, "error_band": band}
+            figures["stack"] = self.stack.name
+            if not self.by_database:
+                figures["error_band"] = band_of(self.stack, kind_of(self.generated.model, self.stack))
             figures |= {"assumed": list(self.assumed)} if self.assumed else {}
         return self.generated.summary() | figures | self.of_lengths() | self.generated.pipeline()
 
@@ -138,17 +141,20 @@ def predict(
 ) -> Prediction:
     """Generated and simulated, with the efficiency of `stack`. `options` are those of the simulation."""
     machine, by = machine_for(plan, system, stack), efficiency_of(model, system, stack)
-    if (database := options.get("ops")) is not None:
+    database, taken = options.get("ops"), list[str]()
+    if database is not None:
         # What was measured is as efficient as it is: of the stack the network, the overlap and the plan remain.
         options, by = {"compute": "ops", **options}, replace(by, products=1.0, fp8=1.0, attention=1.0, rest=1.0)
         measured_ns = database.host_ns()
         if plan.host_ns and measured_ns is not None:
             plan, by = plan.replace(host_ns=measured_ns), replace(by, host=1.0)
+            taken.append(f"operators: the host takes {measured_ns / 1000:.1f} us for an op, as measured")
     generated = generate(model, plan.replace(host_ns=plan.host_ns * by.host))
     options = with_host_memory(generated, options)
     if check:
         check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
-    return Prediction(generated, simulated_on(generated, machine, by, options), machine, stack)
+    found = simulated_on(generated, machine, by, options)
+    return Prediction(generated, found, machine, stack, tuple(taken), database is not None)
 
 
 def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str, Any]:

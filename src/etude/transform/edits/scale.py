@@ -32,24 +32,37 @@ def rewrite(job: Job, select: Selector, axis: str, to: int) -> tuple[Job, int, l
         raise UsageError("scale is of the whole job: it takes no selector", hint="scale axis=dp to=64")
     if len(job.ranks) != job.world_size:
         raise UsageError(f"{len(job.ranks):,} of {job.world_size:,} ranks are there", hint="a job with all its ranks")
+    notes = []
+    if axis != WORLD and _is_one_group(job) and not _is_known(job, axis):
+        notes, axis = [f"no group is called `{axis}`: the one group that there is, of all ranks, is taken"], WORLD
     grows, size = _axis(job, axis)
     if to % size:
         raise UsageError(f"to: {to} is not a multiple of the {size} ranks that `{axis}` has")
     times = to // size
     if times == 1:
-        return job, 0, []
+        return job, 0, notes
     if job.world_size * times > MAX_WORLD:
         raise UsageError(
             f"{job.world_size * times:,} ranks are more than a job may have", hint=f"at most {MAX_WORLD:,}"
         )
     traces, slots = _traces(job, grows, times)
     scaled = _copies(job.replace(traces=traces, values=_values(job, slots, times)), grows, times)
-    notes = [
+    notes += [
         f"each of the {len(job.ranks):,} ranks stands for {times}: with its times, and with its work (the batch grows)",
         f"what is sharded over `{axis}` is cut into {times} times as many parts",
         f"rank r of copy c is rank c x {job.world_size} + r of the larger job",
     ]
     return scaled, scaled.nodes - job.nodes, notes
+
+
+def _is_one_group(job: Job) -> bool:
+    """Do all collectives go over all ranks, as those of plain data parallelism do?"""
+    return all(len(np.unique(_members(job, g))) == job.world_size for g in range(len(job.groups)))
+
+
+def _is_known(job: Job, axis: str) -> bool:
+    named = Selector(group=(axis,))
+    return bool(_labelled(job, named)) or named.groups_named(job.groups.names)
 
 
 def _axis(job: Job, axis: str) -> tuple[Bool, int]:
