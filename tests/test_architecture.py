@@ -15,7 +15,8 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 GROUND = {"errors", "faces", "units", "files", "config"}
 BASE = GROUND | {"kernels", "machine", "model"}
 VERBS = {
-    "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "analyse", "view",
+    "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "qualify", "analyse",
+    "view",
 }  # fmt: skip
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -39,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "simulate": BASE | {"cost"},
     "astra": BASE,
     "replay": BASE | {"cost", "__init__"},
+    "qualify": GROUND,
     "analyse": BASE | {"cost"},
     "view": BASE,
     # composers

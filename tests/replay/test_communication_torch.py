@@ -221,3 +221,54 @@ def test_programs_are_played_without_the_rest_of_the_house():
         env=os.environ | {"PYTHONPATH": source},
     )
     assert json.loads(found.stdout) == []
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def written(job: Job, folder: Path) -> Path:
+    from etude.store import columns
+
+    folder.mkdir()
+    columns.write_job(job, folder)
+    return folder
+
+
+def test_the_command_plays_and_writes_a_run(tmp_path, capfd):
+    from etude import open as open_job
+    from etude.cli import main
+
+    job = written(every_call(2), tmp_path / "job")
+    out = tmp_path / "out"
+    words = ["replay", str(job), "--only", "communication", "--iterations", "2", "--timeout", "600"]
+    assert main([*words, "-o", str(out), "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["verified"] == {"calls": 32, "by_flight_recorder": 26, "at_call": 6, "differences": []}
+    assert set(told["step_ns"]) >= {"recorded", "replayed", "unprofiled"} and told["coverage"]["count"] == 1.0
+    timing = open_job(out).timing
+    assert timing is not None and timing.origin.name == "REPLAYED"
+    start, end = timing.block(1)
+    assert (end >= start).all()
+
+
+def test_the_command_refuses_before_any_work(tmp_path, capsys, monkeypatch):
+    from etude.cli import main
+    from etude.replay.communication import processes
+
+    monkeypatch.setattr(processes, "run_processes", None)  # nothing may be started
+    monkeypatch.chdir(tmp_path)
+    written(every_call(3), tmp_path / "job")
+    words = ["replay", "job", "--only", "communication"]
+    assert main([*words, "--processes", "2"]) == 2
+    assert "3 ranks for 2 processes" in capsys.readouterr().err
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    assert main([*words, "-o", "full"]) == 2 and main([*words, "-o", "full", "--force"]) == 2
+    assert main([*words, "--ranks", "7"]) == 2
+    crossed = [TraceBuilder(), TraceBuilder()]
+    for rank, b in enumerate(crossed):
+        for number, group in enumerate(("g", "h") if rank else ("h", "g")):
+            b.add(Kind.COLL, data=[0] if number else [], collective=C.ALL_REDUCE, in_bytes=8, group=group)
+    written(job_of("crossed", crossed, {"g": [0, 1], "h": [0, 1]}), tmp_path / "crossed")
+    assert main(["replay", "crossed", "--only", "communication"]) == 1
+    assert "nothing was started" in capsys.readouterr().err

@@ -288,9 +288,12 @@ def _periodic(row: F64, error: F64, least: float) -> _Stretch | None:
         rest = np.maximum(len(x) - count, 1.0)
         total, doubt = np.bincount(phase, x, every), np.bincount(phase, square, every)
         apart = total / np.maximum(count, 1.0) - (x.sum() - total) / rest
-        score = apart / np.sqrt(doubt / np.maximum(count, 1.0) ** 2 + (square.sum() - doubt) / rest**2)
+        spread = doubt / np.maximum(count, 1.0) ** 2 + (square.sum() - doubt) / rest**2
+        score = apart / np.sqrt(np.maximum(spread, np.finfo(np.float64).tiny))  # simulated times have none
         score[(count < AT_LEAST) | (rest < AT_LEAST) | (apart <= least)] = -np.inf
         one = int(np.argmax(score))
+        if score[one] == -np.inf:
+            continue
         inside = phase == one
         half = x[~inside].mean() + apart[one] / 2
         if score[one] > max(SURER, best.score if best else 0.0) and _parted(x, inside, half):

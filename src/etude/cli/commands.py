@@ -58,6 +58,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stacks": (RUN, "The catalogue of software stacks: list, show one"),
     "calibrate": (RUN, "A software stack of your own, from measured steps or a recorded run"),
     "systems": (RUN, "The catalogue of systems: list, show one, check a file of your own"),
+    "qualify": (
+        RUN,
+        "Is this node as fast as others, and as it was? Micro jobs, ranked; slow GPUs, links, hosts; exit code 1 if so",
+    ),
     "breakdown": (ANALYSE, "Where each device's time goes: compute, exposed communication, exposed memory, idle"),
     "idle": (ANALYSE, "Why devices are idle: the host, synchronisation, launches, communication; launches and queues"),
     "kernels": (ANALYSE, "Kernels by time, or operators by their own time and that of what they launch"),

@@ -9,11 +9,14 @@ from etude.cli.inputs import JobPath, open_job
 from etude.cli.job_out import Force
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.ranks import Ranks, ranks_of
+from etude.cli.replay_communication import CommunicationOptions, replay_communication
 
 if TYPE_CHECKING:
     from etude.replay import Program
 
-Only = StrEnum("Only", {"COMPUTE": "compute"})
+Only = StrEnum("Only", {"COMPUTE": "compute", "COMMUNICATION": "communication"})
+Sizes = StrEnum("Sizes", {"KEPT": "kept", "SCALED": "scaled"})
+COMMUNICATION = "With --only communication"
 Speed = StrEnum("Speed", {"FLAT_OUT": "flat-out", "RECORDED": "recorded"})
 
 
@@ -26,7 +29,7 @@ def replay(
         Path | None, typer.Option("--out", "-o", help="The folder for a trace of the replay; `etude compare` takes it.")
     ] = None,
     ranks: Ranks = "",
-    only: Annotated[Only | None, typer.Option(help="Leave communication out.")] = None,
+    only: Annotated[Only | None, typer.Option(help="Leave communication out, or all else.")] = None,
     iterations: Annotated[int, typer.Option(min=1, help="How often the recorded steps are played.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Iterations before those that count.")] = 3,
     speed: Annotated[
@@ -43,12 +46,37 @@ def replay(
     ] = None,
     force: Force = False,
     json: AsJson = False,
+    sizes: Annotated[
+        Sizes,
+        typer.Option(
+            help="Where groups lose ranks: whole buffers as recorded, or the share of each member.",
+            rich_help_panel=COMMUNICATION,
+        ),
+    ] = Sizes.KEPT,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Processes to start; 0: one a rank.", rich_help_panel=COMMUNICATION)
+    ] = 0,
+    verify: Annotated[
+        bool,
+        typer.Option("--verify/--no-verify", help="Hold every call against the trace.", rich_help_panel=COMMUNICATION),
+    ] = True,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds after which a call has failed.", rich_help_panel=COMMUNICATION)
+    ] = 120.0,
 ) -> None:
     """Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes"""
     from etude.replay import coverage, of_ranks
     from etude.replay import plan as plan_job
 
     job = open_job(path)
+    if only == Only.COMMUNICATION:
+        asked = CommunicationOptions(
+            ranks=ranks_of(ranks, job), processes=processes, sizes=sizes.value, backend=backend,
+            host=speed == Speed.RECORDED, iterations=iterations, warmup=warmup, verify=verify, timeout_s=timeout,
+            out=out, force=force, json=json,
+        )  # fmt: skip
+        replay_communication(job, asked)
+        return
     with progress("planning"):
         programs = plan_job(job, ranks_of(ranks, job) if ranks else None)
     if plan is not None or not _has_torch():

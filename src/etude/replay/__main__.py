@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ from etude.errors import EtudeError
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    if "communication" in words:  # `--only communication` is the command itself, in each process
+        return int(import_module("etude.cli").main(["replay", *words]))
+    options = _parser().parse_args(words)
     try:
         result = run(options)
     except EtudeError as problem:

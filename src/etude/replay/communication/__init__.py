@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from etude.replay.communication.outcome import communication_figures as communication_figures
     from etude.replay.communication.outcome import communication_run as communication_run
     from etude.replay.communication.plan import plan_communication as plan_communication
+    from etude.replay.communication.probe import probe_links as probe_links
     from etude.replay.communication.processes import PlayOptions as PlayOptions
     from etude.replay.communication.processes import play as play
     from etude.replay.communication.rehearsal import rehearse as rehearse

@@ -5,6 +5,7 @@ On gloo the recorder sees collectives and no messages; those are held against th
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -26,15 +27,27 @@ _NAMES: Final = {
 }  # fmt: skip
 
 
+def ask_for_room(entries: int) -> None:
+    """Before the first process group: so many entries are kept."""
+    for name in (BUFFER, "TORCH_NCCL_TRACE_BUFFER_SIZE"):  # the second in versions that record NCCL alone
+        os.environ[name] = str(entries)
+
+
 def recorded() -> list[dict[str, Any]]:
     """The entries of this process, in order of issue; [] where this PyTorch records none."""
     try:
-        dump = import_module("torch._C._distributed_c10d")._dump_fr_trace
-        found = pickle.loads(dump(includeCollectives=True, includeStackTraces=False, onlyActive=False))
-    except (ImportError, AttributeError, TypeError, RuntimeError):
+        c10d = import_module("torch._C._distributed_c10d")
+    except ImportError:
         return []
-    entries = found.get("entries", []) if isinstance(found, dict) else []
-    return sorted(entries, key=lambda entry: int(entry["record_id"]))
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        try:
+            found = pickle.loads(getattr(c10d, name)(True, False, False))
+        except (AttributeError, TypeError, RuntimeError, ValueError):
+            continue
+        entries = found.get("entries", []) if isinstance(found, dict) else []
+        if entries:
+            return sorted(entries, key=lambda entry: int(entry["record_id"]))
+    return []
 
 
 def differences(

@@ -145,8 +145,8 @@ def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[
 def _failure(folder: Path, started: list[subprocess.Popen[bytes]], bad: list[int]) -> EtudeError:
     """What a process told of its failure; a typed error comes before the time-outs that follow from it."""
     time.sleep(10 * _POLL_S)  # others may be about to write theirs
-    told = [(p, json.loads((folder / f"{p}.error").read_text())) for p in range(len(started))
-            if (folder / f"{p}.error").exists()]  # fmt: skip
+    written = sorted(folder.glob("*.error"), key=lambda file: file.stat().st_mtime_ns)  # the first is the cause
+    told = [(int(file.stem), json.loads(file.read_text())) for file in written]
     typed = [entry for entry in told if entry[1]["type"]]
     for process, problem in typed + told:
         kind = getattr(errors, problem["type"], UsageError)

@@ -51,7 +51,7 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
 
     if options["verify"]:
         calls = len(program.comms.kind) + 16
-        os.environ[flight.BUFFER] = str(calls * (options["iterations"] + options["warmup"] + 1) * 2)
+        flight.ask_for_room(calls * (options["iterations"] + options["warmup"] + 1) * 2)
     import torch
     import torch.distributed as dist
 

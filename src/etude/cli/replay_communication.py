@@ -1,0 +1,115 @@
+"""`etude replay --only communication`."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from etude.cli.job_out import check_place
+from etude.cli.output import emit, progress, say
+from etude.errors import AnswerNo, UsageError
+
+if TYPE_CHECKING:
+    from etude.model.job import Job
+    from etude.model.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunicationOptions:
+    """The flags of the command."""
+
+    ranks: list[int] | None = None
+    processes: int = 0
+    sizes: Literal["kept", "scaled"] = "kept"
+    backend: str = "gloo"
+    host: bool = False
+    iterations: int = 10
+    warmup: int = 1
+    verify: bool = True
+    timeout_s: float = 120.0
+    out: Path | None = None
+    force: bool = False
+    json: bool = False
+
+
+MOST = 64
+"""Processes that are started on one machine without being asked for by number."""
+
+
+def replay_communication(job: "Job", options: CommunicationOptions) -> None:
+    """Plans, rehearses, plays, says what came of it. A call that was not as in the trace is an answer of no."""
+    from etude.replay.communication import PlayOptions, plan_communication, play, rehearse, shrink
+
+    chosen = options.ranks if options.ranks is not None else job.ranks.tolist()
+    check_processes(len(chosen), job.world_size, options.processes)
+    check_out(options.out, options.force)
+    planned = plan_communication(job, chosen)
+    programs = [shrink(program, chosen, options.sizes) for program in planned]
+    rehearse(programs)
+    if not any(len(program) for program in programs):
+        raise UsageError("there is no communication among these ranks", where="--ranks")
+    asked = PlayOptions(
+        backend=options.backend, iterations=options.iterations, warmup=options.warmup, host=options.host,
+        verify=options.verify, timeout_s=options.timeout_s,
+    )  # fmt: skip
+    with progress("replaying") as advance:
+        results = play(programs, asked, tick=lambda: advance(0))
+    if os.environ.get("RANK", "0") != "0":  # under torchrun one process speaks for all
+        return
+    _tell(job, options, planned, programs, results)
+
+
+def check_processes(ranks: int, world: int, processes: int) -> None:
+    """More ranks than processes, or fewer, before any work."""
+    if processes and processes != ranks:
+        hint = f"--ranks 0-{processes - 1} plays {processes} of them, in groups without the others"
+        raise UsageError(f"{ranks} ranks for {processes} processes", where="--processes", hint=hint)
+    if not processes and ranks > MOST and "TORCHELASTIC_RUN_ID" not in os.environ:
+        hint = "--ranks 0-3 plays four of them, in groups without the others; --processes N takes so many"
+        raise UsageError(f"{ranks} processes on this machine", where="--ranks", hint=hint)
+
+
+def check_out(out: Path | None, force: bool) -> None:
+    """What cannot be written is refused before anything runs."""
+    if out is not None and out.exists() and not force and (out.is_file() or any(out.iterdir())):
+        raise UsageError("exists already", where=str(out), hint="give another name, or --force to replace it")
+    if out is not None:
+        check_place(out, force)
+
+
+def _tell(job: "Job", options: CommunicationOptions, planned: Any, programs: Any, results: Any) -> None:
+    from etude.replay.communication import communication_figures, communication_run
+    from etude.units import format_time
+
+    figures = communication_figures(programs, results, planned)
+    if options.out is not None:
+        _write(communication_run(job, programs, results), options.out, options.force)
+    if options.json:
+        emit(figures, json=True)
+    else:
+        emit(figures["collectives"])
+    for text, count in figures["expressed"].items():
+        say(f"note: {text} ({count} calls)")
+    if figures["groups"]:
+        alone = sum(entry["count"] for entry in figures["stand_ins"])
+        here = f"{len(results)} of {job.world_size} ranks have a process"
+        say(f"note: {here}; sizes are {figures['sizes']}; {alone} calls with nobody else are left out")
+    checked = figures["verified"]
+    if checked:
+        seen = f"{checked['by_flight_recorder']} seen by the Flight Recorder, {checked['at_call']} at the call"
+        say(f"{checked['calls']} calls an iteration held against the trace: {seen}")
+    step = figures["step_ns"]
+    recorded = f", recorded step {format_time(step['recorded'])}" if step["recorded"] else ""
+    say(f"{len(results)} processes, {options.iterations} iterations, median {format_time(step['replayed'])}{recorded}")
+    if checked and checked["differences"]:
+        raise AnswerNo("calls differ from the trace: " + "; ".join(checked["differences"][:3]))
+
+
+def _write(run: "Run", out: Path, force: bool) -> None:
+    from etude.files import writing
+    from etude.store import columns
+
+    with writing(out, force=force) as place:
+        place.mkdir()
+        columns.write_job(run.job, place)
+    say(f"wrote {out}")

@@ -1,0 +1,33 @@
+"""The links between the processes of a node, measured with one collective at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from etude.replay.builder import ProgramBuilder
+from etude.replay.communication.processes import PlayOptions, play
+from etude.replay.program import CommKind, Program
+
+
+def probe_links(processes: int, sizes_bytes: Sequence[int], options: PlayOptions) -> list[list[float]]:
+    """Of an all-reduce of each size among so many processes, its seconds in each iteration: from when the last member
+    came until the last one has the sum."""
+    results = play(probe_programs(processes, sizes_bytes), options)
+    start = np.max([r.start_ns for r in results], axis=0)
+    end = np.max([r.end_ns for r in results], axis=0)
+    seconds: list[list[float]] = (np.maximum(end - start, 1) / 1e9).T.tolist()
+    return seconds
+
+
+def probe_programs(processes: int, sizes_bytes: Sequence[int]) -> list[Program]:
+    """All-reduces of these sizes among all processes, one after the other."""
+    found = []
+    for rank in range(processes):
+        b = ProgramBuilder(rank=rank, world_size=processes, job="probe", only="communication")
+        group = b.group(range(processes), "all")
+        for size in sizes_bytes:
+            b.comm(CommKind.ALL_REDUCE, in_bytes=size, out_bytes=size, dtype="float32", group=group, label="all_reduce")
+        found.append(b.build())
+    return found

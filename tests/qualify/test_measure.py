@@ -1,0 +1,26 @@
+"""The micro jobs run on a CPU, and what they measure is what was done."""
+
+import pytest
+
+from etude.errors import UsageError
+from etude.qualify import MeasureOptions, measure_node
+
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+QUICK = MeasureOptions(repetitions=3, seconds=0.002, side=64, copy_bytes=1 << 20)
+
+
+def test_a_cpu_has_figures_of_host_and_device():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has GPUs")
+    figures, about = measure_node(QUICK)
+    assert [(f.name, f.part, f.device) for f in figures] == [
+        ("python loop", "host", ""), ("dispatch", "host", ""), ("gemm float32 64", "device", "cpu"),
+        ("memory 1 MiB", "device", "cpu"),
+    ]  # fmt: skip
+    assert all(f.value > 0 and f.spread >= 0 for f in figures)
+    assert about["devices"] == ["cpu"] and about["torch"] == torch.__version__
+
+
+def test_options_that_measure_nothing_are_refused():
+    with pytest.raises(UsageError, match="1 repetitions"):
+        measure_node(MeasureOptions(repetitions=1))
