@@ -207,8 +207,37 @@ def systems_page() -> str:
     return "".join([*parts, "## Sources\n\n", sources()])
 
 
+GALLERY_HEAD = """# Gallery of studies
+
+Published systems as [studies](studies.md), one YAML file each. `etude study run NAME` runs one, `etude study show NAME` prints its file, `--neutral` switches its mechanism off. Figures of a paper are its authors'; a **shape** is reproduced from stated inputs with a stated margin and never tuned to a figure, an **exact** check has none. `whole`: every exact property that the entry's description asks for is a check of its own; `partial` says what is missing.
+
+"""
+
+
+def gallery_page() -> str:
+    from etude.study import entries
+    from etude.study import study as opened
+
+    rows = [
+        (f"`{e['name']}`", e["system"], e["group"], ", ".join(e["mechanisms"]), e["status"], e["title"])
+        for e in entries()
+    ]
+    parts = [GALLERY_HEAD, table(("study", "system", "group", "mechanisms", "status", "what it shows"), rows)]
+    for e in entries():
+        spec = opened(e["name"]).spec
+        facts = {key: " ".join(str(spec.facts[key]).split()) for key in ("about", "published", "not_shown")}
+        checks = [(c.kind, c.name, f"{c.margin:g}" if c.kind == "shape" else "") for c in spec.checks]
+        parts += [f"\n## {e['system']}\n\n{facts['about']}\n\nPublished: {facts['published']} "]
+        parts += [f"Not shown: {facts['not_shown']}\n\n", table(("kind", "check", "margin"), checks)]
+    return "".join(parts)
+
+
 def main(argv: list[str]) -> int:
-    pages = {DOCS / "data-model.md": page(), DOCS / "systems.md": systems_page()}
+    pages = {
+        DOCS / "data-model.md": page(),
+        DOCS / "systems.md": systems_page(),
+        DOCS / "gallery.md": gallery_page(),
+    }
     if "--check" in argv:
         return 0 if all(path.read_text() == text for path, text in pages.items()) else 1
     for path, text in pages.items():

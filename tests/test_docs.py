@@ -28,7 +28,9 @@ def test_the_commands_of_the_synthesis_page_run(
     assert abs(float(rows[0][-1].rstrip("%"))) < 2
 
 
-@pytest.mark.parametrize(("name", "maker"), [("data-model.md", "page"), ("systems.md", "systems_page")])
+@pytest.mark.parametrize(
+    ("name", "maker"), [("data-model.md", "page"), ("systems.md", "systems_page"), ("gallery.md", "gallery_page")]
+)
 def test_a_page_is_what_the_code_makes(name: str, maker: str) -> None:
     spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
     assert spec is not None

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from etude.analyse.clocks import offsets
 from etude.analyse.device_work import on_device
-from etude.analyse.operations import Calls
-from etude.analyse.outliers import PEERS, Profile, grouped_median
+from etude.analyse.operations import Calls, messages, times_of
+from etude.analyse.outliers import PEERS, Profile, families, grouped_median
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import Slow, slow_units
 from etude.kernels.intervals import merged
@@ -36,7 +36,8 @@ def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> lis
     count = stretches.count if stretches.by_step else 1  # equal parts of ranks' nodes are not the same parts
     idle = np.full((len(run.job.ranks), count), np.nan)
     span, role = idle.copy(), np.zeros(len(run.job.ranks), np.int64)
-    roles: dict[bytes, int] = {}
+    roles: dict[tuple[bytes, int], int] = {}
+    stage = stages(run).tolist()
     inside = waits_inside(found)
     begin_ns = _begins(run, found) if not stretches.by_step else None
     for part in run.parts():
@@ -48,16 +49,20 @@ def late_hosts(run: Run, found: Calls, stretches: Segments, least: float) -> lis
                 if begin_ns is not None:
                     idle[part.at, 0] += begin_ns[part.at]
             kinds = np.bincount(use, minlength=len(Use))[[Use.COMPUTE, Use.COMMUNICATION, Use.MEMORY]]
-            role[part.at] = roles.setdefault(kinds.tobytes(), len(roles))
+            role[part.at] = [roles.setdefault((kinds.tobytes(), stage[at]), len(roles)) for at in part.at.tolist()]
     known = ~np.isnan(idle)
     if known.any(axis=1).sum() < PEERS:
         return []
-    for r in range(len(roles)):
-        if (role == r).sum() < PEERS:
-            role[role == r] = -1  # few are alike: all those together
+    alike = np.bincount(role, minlength=len(roles))
+    few = 2 if any(stage) else PEERS  # two of one stage of a pipeline are alike; else that may be chance
+    role = np.where(alike[role] >= few, role, len(roles))  # few are alike: all those together
     length = grouped_median(np.nonzero(known)[1], span[known], count)
-    at = (role[:, None] + 1) * count + np.arange(count)[None, :]
+    at = role[:, None] * count + np.arange(count)[None, :]
     middle = grouped_median(at[known], idle[known], (len(roles) + 1) * count)
+    fastest = np.full(len(middle), np.inf)
+    np.minimum.at(fastest, at[known], idle[known])
+    pair = np.repeat(np.append((alike == 2) & (few == 2), False), count)
+    middle = np.where(pair, fastest, middle)  # of two the one that is less idle is the measure of the other
     with np.errstate(invalid="ignore"):
         more = (idle - middle[at]) / np.maximum(length, 1)[None, :]
     return slow_units(Profile(more, np.full_like(more, LEAST_ERROR)), SHARE * least)
@@ -86,17 +91,47 @@ def _idle(
     return np.where(some, idle, np.nan), np.where(some, (end - begin).astype(np.float64), np.nan)
 
 
+def stages(run: Run) -> I64:
+    """How many ranks hand messages on before each can begin: its stage of a pipeline, 0 where there is none. Who
+    receives before it sends comes after whom it receives from."""
+    ranks = len(run.job.ranks)
+    found = messages(run.job)
+    sent, got = (
+        times_of(run.timing, *end)[0] for end in ((found.src_at, found.src_row), (found.dst_at, found.dst_row))
+    )
+    at = np.concatenate([found.src_at, found.dst_at])
+    source = np.concatenate([np.full(len(sent), -1), found.src_at])
+    start = np.concatenate([sent, got])
+    order = np.lexsort((start, at))
+    order = order[start[order] != UNKNOWN]
+    first = order[np.append(True, np.diff(at[order]) != 0)] if len(order) else order
+    before = np.full(ranks, -1)
+    before[at[first]] = source[first]
+    stage, above = np.zeros(ranks, np.int64), before
+    for _ in range(ranks):
+        if not (above >= 0).any():
+            break
+        stage += above >= 0
+        above = np.where(above >= 0, before[above], -1)
+    return np.where(above >= 0, 0, stage)  # of a ring none is first
+
+
 def _begins(run: Run, found: Calls) -> F64 | None:
-    """How long after the first rank each begins, on one clock: of a single step that is all there is of a late start.
-    Of several the first may be cut off anywhere, and the others say enough."""
-    if not len(found):
+    """How long each begins after the first of those whose clocks can be compared with its own: of a single step that is
+    all there is of a late start. Of several the first may be cut off anywhere, and the others say enough."""
+    ended = found.end_ns != UNKNOWN
+    if not ended.any():
         return None
+    ranks = len(run.job.ranks)
     offset = offsets(run, found)
-    first = np.zeros(len(run.job.ranks))
+    begun = np.full(ranks, np.nan)
     for part in run.parts():
-        begun = part.start_ns[on_device(part, uses(part.trace))]
-        first[part.at] = begun.min() + offset[part.at] if len(begun) else np.nan
-    return first - np.nanmin(first) if not np.isnan(first).all() else None
+        starts = part.start_ns[on_device(part, uses(part.trace))]
+        begun[part.at] = starts.min() + offset[part.at] if len(starts) else np.nan
+    label = families(found.at[ended].astype(np.int64), found.of[ended], ranks)
+    first = np.full(ranks, np.inf)
+    np.fmin.at(first, label, begun)
+    return begun - first[label]
 
 
 def waits_inside(found: Calls) -> bool:

@@ -93,14 +93,16 @@ class Lateness:
             return False
         if self.together or one.uneven or (one.steady and inside.sum() >= half and self._may_be_in_time(one, shows)):
             return True
-        mine, usual = self._behind(one.unit, accused, inside)
+        mine, usual, each = self._behind(one.unit, accused, inside)
         if len(mine) < FEW:
             return True
         error = max(float(mine.std()), usual) / np.sqrt(len(mine))
         often = int((mine > 0).sum())
         chance = sum(comb(len(mine), k) for k in range(often, len(mine) + 1)) / 2 ** len(mine)
-        if shows == Shows.AT_FIRST and not self.by_step and float(mine.mean()) > ABOVE * usual / np.sqrt(len(mine)):
-            return True
+        if shows == Shows.AT_FIRST and each:
+            late = float(mine.mean()) > ABOVE * usual / np.sqrt(len(mine))
+            if late or self._latest(one.unit, accused, inside):
+                return True
         return often >= MOST * len(mine) and (float(mine.mean()) > ABOVE * error or chance < BY_CHANCE)
 
     def _may_be_in_time(self, one: Slow, shows: Shows) -> bool:
@@ -108,21 +110,35 @@ class Lateness:
             shows == Shows.BESIDE_OTHERS and bool(self.last[one.unit] >= self.fair[one.unit])
         )
 
-    def _behind(self, at: int, accused: Bool, inside: Bool) -> tuple[F64, float]:
-        """(how far behind the middle of those not accused it starts its calls, in ns, and how far those usually are
-        from their middle): all calls of each of these steps together, for one who is late to the first may be on time
-        for the others; each call where there are few steps or none."""
+    def _late(self, accused: Bool) -> tuple[F64, I64, I64]:
+        """How far behind the middle of those not accused members start, in ns; whose that is, and in which segment."""
         others = ~accused[self.at]
         middle = grouped_median(self.call[others], self.start[others], self.count)
         known = ~np.isnan(middle[self.call]) & (self.segment >= 0)
-        late, rank, segment = (self.start - middle[self.call])[known], self.at[known], self.segment[known]
+        return (self.start - middle[self.call])[known], self.at[known], self.segment[known]
+
+    def _latest(self, at: int, accused: Bool, inside: Bool) -> bool:
+        """Is it once further behind than anyone else ever is, and far so? Where others have more to do now and then,
+        as experts have, one that was late to a single call is not behind on the whole."""
+        late, rank, segment = self._late(accused)
+        most = np.full(len(accused), -np.inf)
+        np.maximum.at(most, rank[inside[segment]], late[inside[segment]])
+        others = most[~accused & np.isfinite(most)]
+        far = ABOVE * _deviation(others)
+        return len(others) > 1 and bool(most[at] > others.max() and most[at] - np.median(others) > far)
+
+    def _behind(self, at: int, accused: Bool, inside: Bool) -> tuple[F64, float, bool]:
+        """(how far behind the middle of those not accused it starts its calls, in ns, how far those usually are from
+        their middle, is that of each call?): all calls of each of these steps together, for one who is late to the
+        first may be on time for the others; each call where there are few steps or none."""
+        late, rank, segment = self._late(accused)
         mine = (rank == at) & inside[segment]
         if not self.by_step or len(np.unique(segment[mine])) < FEW:
-            return late[mine], _deviation(late[~accused[rank]])
+            return late[mine], _deviation(late[~accused[rank]]), True
         steps = rank * self.segments + segment
-        together = np.bincount(steps, late, len(accused) * self.segments)
+        together = np.bincount(steps, late, len(accused) * self.segments).astype(np.float64)
         own, free = np.unique(steps[mine]), np.unique(steps[~accused[rank]])
-        return together[own], _deviation(together[free])
+        return together[own], _deviation(together[free]), False
 
 
 def _deviation(values: F64) -> float:

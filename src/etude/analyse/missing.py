@@ -47,7 +47,7 @@ def missing(run: Run, found: Calls, matching: Matching | None = None) -> Iterato
     told: set[int] = set()
     asked = _asked(run)
     waits = _waiting(run) | asked
-    ways = (_stood_up(run, found, waits), _never_asked(job, asked), _stopped(job, found, waits),
+    ways = (_stood_up(run, found, waits), _never_asked(run, asked), _stopped(job, found, waits),
             fell_behind(run, found, waits), _unanswered(job, matching or match(job), waits),
             _absent(job))  # fmt: skip
     for way in ways:
@@ -83,12 +83,35 @@ def _stood_up(run: Run, found: Calls, waits: Bool) -> Iterator[Missing]:
             yield Missing(rank, 1.0, evidence + _last_seen(run, at), _step(job, found, call))
 
 
-def _never_asked(job: Job, asked: Bool) -> Iterator[Missing]:
-    """Who alone did not ask for what all others have asked for in vain."""
+def _never_asked(run: Run, asked: Bool) -> Iterator[Missing]:
+    """Who alone did not ask for what others have asked for in vain: all others, or all that came as far as it."""
+    job = run.job
     others = np.flatnonzero(~asked)
-    if len(job.ranks) > 2 and len(others) == 1:
+    if len(job.ranks) < 3 or not asked.any():
+        return
+    if len(others) == 1:
         evidence = f"rank {ranges(job.ranks[asked])} asked for a communication that never ran, and it did not"
         yield Missing(int(job.ranks[others[0]]), ALONE, evidence)
+        return
+    _, came = np.unique(_ran(run), axis=0, return_inverse=True)
+    came = came.reshape(-1)
+    beside = others[np.isin(came[others], came[asked])]
+    if len(beside) == 1:
+        with_it = job.ranks[asked & (came == came[beside[0]])]
+        evidence = (
+            f"rank {ranges(with_it)} ran as many kernels and communications and asked for one more, which never ran; "
+            "it did not ask"
+        )
+        yield Missing(int(job.ranks[beside[0]]), CUT, evidence)
+
+
+def _ran(run: Run) -> I64:
+    """By position: kernels, collectives, sends and receives that each rank's device ran."""
+    found = np.zeros((len(run.job.ranks), 4), np.int64)
+    for part in run.parts():
+        kind = part.trace.kind[part.timed & (part.trace.cpu != 1)]
+        found[part.at] = [int((kind == one).sum()) for one in (Kind.COMP, Kind.COLL, Kind.SEND, Kind.RECV)]
+    return found
 
 
 def _asked(run: Run) -> Bool:

@@ -16,6 +16,7 @@ from etude.model.distinct import distinct
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
 
 LEAST_PART: Final = 0.5
 """Part of a unit's fullest segment that a segment must have to count: one that was cut short says little."""
@@ -29,6 +30,10 @@ MANY: Final = 8
 """Units whose spread is known well enough without that of their samples."""
 SHRUNK: Final = ((2, 3, 4, 5, 6, 8, 16, 64), (1.41, 2.15, 1.39, 1.38, 1.28, 1.2, 1.08, 1.0))
 """Of so many normal samples the scaled median distance from their own middle is too small by this factor."""
+COARSE: Final = 20
+"""Times of up to so many of the steps that they were rounded to are spread out before their middle is taken."""
+GOLDEN: Final = 0.6180339887498949
+"""Multiples of it, without their whole part, lie evenly between 0 and 1, however many one takes."""
 MEDIAN_ERROR: Final = 1.2533
 """Standard error of a median over that of a mean."""
 
@@ -104,13 +109,18 @@ def residuals(unit: I64, key: I64, log_time: F64, keys: int) -> tuple[F64, F64]:
 
 
 def profile(
-    unit: I64, key: I64, segment: I64, log_time: F64, shape: tuple[int, int, int], *, step_ns: int = 1
-) -> Profile:
+    unit: I64, key: I64, segment: I64, log_time: F64, shape: tuple[int, int, int], *, step_ns: int = 1,
+    cancels: bool = False,
+) -> Profile:  # fmt: skip
     """The weighted middle over keys of the middle over samples: what makes one key slower (a busy expert) is not what
     makes a unit slow, and the more units differ in a key anyway, the less it says. Keys that one unit alone has are
-    compared with themselves over time. `step_ns` is what times were rounded to."""
+    compared with themselves over time. `step_ns` is what times were rounded to; `cancels` says that rounding takes from
+    one time what it gives to the next, so that the mean of several is right."""
     units, keys, segments = shape
     rest, shrunk = residuals(unit, key, log_time, keys)
+    usual = grouped_median(key, log_time, keys)
+    if cancels:
+        rest = rest + _within_step(log_time, (usual < np.log(COARSE * step_ns))[key], step_ns)
     place = unit * segments + segment
     cell = place * keys + key
     used, inverse = np.unique(cell, return_inverse=True)
@@ -122,7 +132,7 @@ def profile(
         spread = 1.4826 * grouped_median(used % keys, np.abs(of_cell), keys)
         spread[shared(unit, key, keys) < PEERS] = 0.0  # of two, one of which is slow, that is the slow-down
         spread = np.maximum(np.maximum(np.nan_to_num(spread), own / np.nan_to_num(in_cell, nan=1.0)), LEAST_SIGMA)
-        grain = step_ns / 2 / np.exp(np.nan_to_num(grouped_median(key, log_time, keys)))
+        grain = (not cancels) * step_ns / 2 / np.exp(np.nan_to_num(usual))
         # a spread that few samples tell may be larger than it looks
         spread = np.maximum(spread * shrunk * (1 + 2 / np.sqrt(np.maximum(np.bincount(key, minlength=keys), 1))), grain)
     weight = 1 / np.where(np.isinf(spread), 1.0, spread)[used % keys]
@@ -142,6 +152,13 @@ def profile(
     return Profile(slower, error.reshape(units, segments), rounded)
 
 
+def _within_step(log_time: F64, short: Bool, step_ns: int) -> F64:
+    """What puts short times evenly over the step that each was rounded to, to be added to their logarithms. The middle
+    of whole steps is a whole step and says nothing of a tenth of one; that of times spread out does."""
+    place = (np.arange(len(log_time)) * GOLDEN) % 1 - 0.5
+    return np.where(short, np.log1p(place * step_ns / np.exp(log_time)), 0.0)
+
+
 def rounded_to(times_ns: I64) -> int:
     """1,000 where all times are whole microseconds, else 1."""
     return 1000 if len(times_ns) and not (times_ns % 1000).any() else 1
@@ -150,15 +167,21 @@ def rounded_to(times_ns: I64) -> int:
 def _own_spread(unit: I64, key: I64, rest: F64, units: int, keys: int) -> F64:
     """How far samples of one unit and key lie from their middle, as a standard deviation, by key; of keys that nobody
     has twice, as of the others. Where nothing was seen twice nobody knows: infinite, unless there are many units,
-    whose spread says as much."""
+    whose spread says as much. Of keys that two or three units have, one of which may have become slow, no more than
+    how far samples lie from the next one, over root 2: that does not grow with the slow-down."""
     names, number = np.unique(unit * keys + key, return_inverse=True)
     number = number.reshape(-1)
     several = (np.bincount(number) > 1)[number]
     if not several.any():
         return np.full(keys, np.inf if units < MANY else 0.0)
     away = np.abs(rest - grouped_median(number, rest, len(names))[number])
-    found = 1.4826 * grouped_median(key[several], away[several], keys)
-    return np.where(np.isnan(found), 1.4826 * float(np.median(away[several])), found)
+    found = grouped_median(key[several], away[several], keys)
+    order = np.argsort(number, kind="stable")
+    again = np.diff(number[order]) == 0
+    apart = grouped_median(key[order][1:][again], np.abs(np.diff(rest[order]))[again] / np.sqrt(2), keys)
+    having = np.bincount(names % keys, minlength=keys)
+    found = np.where((having > 1) & (having <= PEERS), np.fmin(found, apart), found)
+    return 1.4826 * np.where(np.isnan(found), float(np.median(away[several])), found)
 
 
 def shared(unit: I64, key: I64, keys: int) -> I64:

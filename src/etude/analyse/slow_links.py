@@ -79,30 +79,27 @@ class Links:
         """Slow units that one rank or link explains are one finding; the surest first."""
         left = sorted(named, key=lambda one: (-one.confidence, -one.factor))
         while left:
-            meant = set(self.units[left[0].unit])
-            together = []
+            first, meant, together = left[0], set(self.units[left[0].unit]), []
+            likely, leaning, clear = (np.flatnonzero(units).tolist() for units in shows(profiles, first))
             for one in left:
-                if both := meant & set(self.units[one.unit]):
+                if one.unit not in clear and (both := meant & set(self.units[one.unit])):
                     meant = both
                     together.append(one)
             left = [one for one in left if one not in together]
-            first = together[0]
-            likely, clear = shows(profiles, first)
-            ranks = self._narrowed(meant, np.flatnonzero(likely).tolist(), np.flatnonzero(clear).tolist())
+            ranks = self._narrowed(meant, likely, leaning, clear)
             yield SlowLink(first, ranks, self.labels[first.unit], len(together))
 
-    def _narrowed(self, meant: set[int], likely: list[int], clear: list[int]) -> tuple[int, ...]:
+    def _narrowed(self, meant: set[int], likely: list[int], leaning: list[int], clear: list[int]) -> tuple[int, ...]:
         """Of the ranks that all slow units have in common: the one, or the one pair, that other units speak for."""
         if len(meant) < 2:
             return tuple(meant)
         fine = [both for u in clear if (both := meant & set(self.units[u]))]
-        cleared = set().union(*fine) if fine else set()
-        also = [both for u in likely if (both := meant & set(self.units[u])) and both != meant]
-        spoken = set().union(*also) - cleared if also else set()
+        cleared = set().union(*fine)
+        spoken = self._beside(meant, likely) - cleared
         if len(spoken) == 1:
             return tuple(spoken)
         ports = meant - cleared
-        if len(meant) > 2 and len(ports) == 1:
+        if len(meant) > 2 and len(ports) == 1 and ports <= self._beside(meant, leaning):
             return tuple(ports)
         if 2 < len(meant) <= MOST_PAIRS and not ports:
             fine = [unit for unit in fine if len(unit) > 1]
@@ -110,6 +107,11 @@ class Links:
             if len(pairs) == 1:
                 return pairs[0]
         return tuple(sorted(meant))
+
+    def _beside(self, meant: set[int], units: list[int]) -> set[int]:
+        """Those of these ranks that are in one of these units, beside units that have them all."""
+        found = (meant & set(self.units[u]) for u in units)
+        return set().union(*(both for both in found if both != meant))
 
     def _place(self, ranks: NDArray[np.signedinteger]) -> tuple[int, ...]:
         """Where ranks lie to one another: their distances, and which of them share a node."""

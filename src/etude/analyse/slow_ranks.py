@@ -14,7 +14,7 @@ from etude.analyse.outliers import PEERS, grouped_median, profile, rounded_to, s
 from etude.analyse.segments import Segments
 from etude.analyse.stretches import AT_LEAST, MOST_NAMED, Slow, slow_units, slower_than_before
 from etude.model.distinct import distinct
-from etude.model.run import Run
+from etude.model.run import Run, RunPart
 from etude.model.trace import Trace
 from etude.model.use import Use, segments, uses
 
@@ -28,6 +28,9 @@ FEW: Final = 32
 """Nodes of a rank that do the same, up to which all are compared anyway."""
 POINTS: Final = 40
 """Amounts of work through which a line is laid."""
+TOUCH: Final = 0.95
+"""Part of the times that follow one another at once, to the step that they were rounded to, of which one ends where the
+next begins, if ends were rounded; were durations, every second would lie a step off."""
 _SHAPE: Final = re.compile(r"\[([\d, ]+)\]")
 _WAITS: Final = re.compile(r"Synchronize|EventQuery|^ProfilerStep|wait")
 
@@ -84,10 +87,17 @@ class Samples(NamedTuple):
         return Samples(*(column[rows] for column in self))
 
 
+class Rounded(NamedTuple):
+    """What times were rounded to, and whether ends were: then what one loses the next one gets."""
+
+    step_ns: int
+    cancels: bool
+
+
 def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Slow]:
     """Ranks by position; `use` says whose times are compared."""
     keys = Keys()
-    found, step_ns = _samples(run, stretches, use, keys)
+    found, rounded = _samples(run, stretches, use, keys)
     if not len(found.unit):
         return []
     shape = len(run.job.ranks), 2 * len(keys.numbers), stretches.count
@@ -96,19 +106,18 @@ def slow_ranks(run: Run, stretches: Segments, use: Use, least: float) -> list[Sl
     compared = found.where((shared(found.unit, found.key, shape[1]) >= PEERS)[found.key])
     told: list[Slow] = []
     if len(compared.unit):
-        told = slow_units(profile(*compared, shape, step_ns=step_ns), least)
+        told = slow_units(profile(*compared, shape, **rounded._asdict()), least)
     if use == Use.COMPUTE and stretches.by_step:
-        past = _than_before(found, shape, step_ns, least)
+        past = _than_before(found, shape, rounded, least)
         if len(past) > len(told) and (units < PEERS or len(past) > max(1, units // MOST_NAMED)):
             told = past  # few can be compared, or so many are slow that the middle of all is no measure
     return [replace(one, uneven=adjusted) for one in told]
 
 
-def _samples(run: Run, stretches: Segments, use: Use, keys: Keys) -> tuple[Samples, int]:
-    """(samples, what their times were rounded to)."""
+def _samples(run: Run, stretches: Segments, use: Use, keys: Keys) -> tuple[Samples, Rounded]:
     parts: list[tuple[I64, I64, I64, F64]] = []
     counted: dict[int, NDArray[np.bool_]] = {}
-    step_ns = 1000
+    step_ns, near, touching = 1000, 0, 0
     for part in run.parts():
         if id(part.trace.name) not in counted:
             counted = {id(part.trace.name): (uses(part.trace) == use) & ~_waiting(part.trace)}
@@ -117,15 +126,26 @@ def _samples(run: Run, stretches: Segments, use: Use, keys: Keys) -> tuple[Sampl
         lasted = part.end_ns[rows] - part.start_ns[rows]
         rows, lasted = rows[lasted > 0], lasted[lasted > 0]
         step_ns = min(step_ns, rounded_to(lasted)) if len(lasted) else step_ns
+        if step_ns > 1:
+            gap = _gaps(part, rows)
+            near, touching = near + int((np.abs(gap) <= step_ns).sum()), touching + int((gap == 0).sum())
         segment, key = stretches.of(part, rows), keys.of(part.trace)[rows]
         chosen = (segment >= 0) & _every(-(-run.job.nodes // MOST), key)
         key, log = key[chosen], np.log(lasted[chosen].astype(np.float64))
         parts += [(np.full(len(key), at, np.int64), key, segment[chosen], log) for at in part.at.tolist()]
     none = [np.zeros(0, np.int64)] * 3 + [np.zeros(0)]
-    return Samples(*(np.concatenate([none[k], *(p[k] for p in parts)]) for k in range(4))), step_ns
+    samples = Samples(*(np.concatenate([none[k], *(p[k] for p in parts)]) for k in range(4)))
+    return samples, Rounded(step_ns, step_ns > 1 and near > 0 and touching >= TOUCH * near)
 
 
-def _than_before(found: Samples, shape: tuple[int, int, int], step_ns: int, least: float) -> list[Slow]:
+def _gaps(part: RunPart, rows: NDArray[np.signedinteger]) -> I64:
+    """Time from the end of each row to the start of the next in its lane."""
+    rows = rows[np.argsort(part.trace.lane[rows], kind="stable")]
+    same = part.trace.lane[rows[1:]] == part.trace.lane[rows[:-1]]
+    return (part.start_ns[rows[1:]] - part.end_ns[rows[:-1]])[same]
+
+
+def _than_before(found: Samples, shape: tuple[int, int, int], rounded: Rounded, least: float) -> list[Slow]:
     """Ranks that are slower than themselves in other steps: what each does is compared with the same of its own."""
     _, own = distinct([found.unit, found.key])
     often = (np.bincount(own) >= AT_LEAST)[own]
@@ -134,7 +154,7 @@ def _than_before(found: Samples, shape: tuple[int, int, int], step_ns: int, leas
     mine = found.where(often)
     _, own = distinct([mine.unit, mine.key])
     profiled = profile(
-        mine.unit, own, mine.segment, mine.log, (shape[0], int(own.max()) + 1, shape[2]), step_ns=step_ns
+        mine.unit, own, mine.segment, mine.log, (shape[0], int(own.max()) + 1, shape[2]), **rounded._asdict()
     )
     return slower_than_before(profiled, least)
 

@@ -26,6 +26,8 @@ MOST_NAMED: Final = 4
 """One in so many may be slower than the others."""
 LIKELY: Final = 3.5
 """Standard errors from which a unit may have a share in what another one shows."""
+LEANS: Final = 2.0
+"""Standard errors from which it rather has one, where all others are known to have none."""
 LEAST_SHRINK: Final = 0.5
 """An error is not taken for less than this part of what samples tell."""
 AS_EXPECTED: Final = 1.2
@@ -155,8 +157,8 @@ def standing_out(named: list[Slow], units: int) -> list[Slow]:
     return [first] if np.log(first.factor) > 2 * np.log(second.factor) else []
 
 
-def shows(profiled: Profile, one: Slow) -> tuple[Bool, Bool]:
-    """(units that are likely slow as that one is in its stretch, units that are not)."""
+def shows(profiled: Profile, one: Slow) -> tuple[Bool, Bool, Bool]:
+    """(units that are likely slow as that one is in its stretch, units that rather are, units that are not)."""
     inside = slice(one.first, one.last + 1, one.every)
     window = profiled.log_slower[:, inside]
     known = ~np.isnan(window)
@@ -166,7 +168,8 @@ def shows(profiled: Profile, one: Slow) -> tuple[Bool, Bool]:
     middle[some] = np.nanmedian(window[some], axis=1)  # a segment far off is no share in it
     error = np.sqrt(np.where(known, profiled.error[:, inside] ** 2, 0.0).sum(axis=1)) / count
     half = GOES_ON * np.log(one.factor)
-    return some & (middle > half) & (middle > LIKELY * error), some & (middle < half) & (half - middle > error)
+    slow, fast = some & (middle > half), some & (middle < half)
+    return slow & (middle > LIKELY * error), slow & (middle > LEANS * error), fast & (half - middle > error)
 
 
 def _errors(profiled: Profile, known: Bool) -> tuple[F64, F64]:
@@ -285,9 +288,12 @@ def _periodic(row: F64, error: F64, least: float) -> _Stretch | None:
         rest = np.maximum(len(x) - count, 1.0)
         total, doubt = np.bincount(phase, x, every), np.bincount(phase, square, every)
         apart = total / np.maximum(count, 1.0) - (x.sum() - total) / rest
-        score = apart / np.sqrt(doubt / np.maximum(count, 1.0) ** 2 + (square.sum() - doubt) / rest**2)
+        spread = doubt / np.maximum(count, 1.0) ** 2 + (square.sum() - doubt) / rest**2
+        score = apart / np.sqrt(np.maximum(spread, np.finfo(np.float64).tiny))  # simulated times have none
         score[(count < AT_LEAST) | (rest < AT_LEAST) | (apart <= least)] = -np.inf
         one = int(np.argmax(score))
+        if score[one] == -np.inf:
+            continue
         inside = phase == one
         half = x[~inside].mean() + apart[one] / 2
         if score[one] > max(SURER, best.score if best else 0.0) and _parted(x, inside, half):

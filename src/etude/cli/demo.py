@@ -64,6 +64,8 @@ def _recorded(out: Path) -> None:
     _do("breakdown", f"{out}/job", say="Where did the time go?")
     _do("simulate", f"{out}/job", "--system", "dgx-h200",
         say="Does the graph explain the time? Run again from dependencies and durations alone:")  # fmt: skip
+    _do("replay", f"{out}/run", "--plan", f"{out}/plans",
+        say="Could it run again, operator by operator? As programs that PyTorch and NumPy alone can play:")  # fmt: skip
 
 
 def _generated(out: Path) -> None:

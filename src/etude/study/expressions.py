@@ -40,15 +40,29 @@ def get(of: Any, key: Any, default: Any = None) -> Any:
     return of.get(key, default) if isinstance(of, Mapping) else default
 
 
+def pick(rows: Any, key: str, value: Any) -> Any:
+    """The first record of a list that has this value under this key."""
+    for row in rows:
+        if isinstance(row, Mapping) and row.get(key) == value:
+            return row
+    raise UsageError(f"no record has `{value}` as its `{key}`")
+
+
+def lines(texts: Any) -> str:
+    """Texts, each on a line of its own."""
+    return "\n".join(map(str, texts)) + "\n"
+
+
 def values(of: Mapping[str, Any]) -> list[Any]:
     return list(of.values())
 
 
 FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {
     "abs": abs, "all": np.all, "any": np.any, "ceil": math.ceil, "close": close, "falling": falling,
-    "float": float, "floor": math.floor, "get": get, "int": int, "len": len, "log2": np.log2, "max": np.max,
-    "mean": np.mean, "median": np.median, "min": np.min, "range": range, "rising": rising, "round": round,
-    "sorted": sorted, "sqrt": np.sqrt, "str": str, "sum": sum, "values": values, "zip": zip,
+    "float": float, "floor": math.floor, "get": get, "int": int, "len": len, "lines": lines, "log2": np.log2,
+    "max": np.max, "mean": np.mean, "median": np.median, "min": np.min, "pick": pick, "range": range, "rising": rising,
+    "round": round, "sin": math.sin, "sorted": sorted, "sqrt": np.sqrt, "str": str, "sum": sum, "values": values,
+    "zip": zip,
 }  # fmt: skip
 
 

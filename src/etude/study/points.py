@@ -59,13 +59,14 @@ def task_of(spec: Spec, variant: str, place: Mapping[str, Any], seed: int | None
     given = {**spec.given, **place, **spec.variants[variant], **tuned}
     if seed is not None:
         given["seed"] = seed
+    given = {k: templates.filled(v, given, f"{spec.where}: {k}") for k, v in given.items()}
     files = dict(spec.files)
     machine = spec.machine
     if isinstance(machine, Mapping):
         files[MACHINE_FILE], machine = machine, MACHINE_FILE
     elsewhere = {"machine"} | set().union(
         *(templates.named(t, spec.where) for t in spec.commands.values()), templates.named_in(files, spec.where),
-        templates.named_in(machine, spec.where),
+        templates.named_in(machine, spec.where), spec.mentioned,
     )  # fmt: skip
     if templates.FLAGS not in elsewhere and (unused := sorted(set(given) - elsewhere)):
         raise UsageError(
@@ -75,17 +76,21 @@ def task_of(spec: Spec, variant: str, place: Mapping[str, Any], seed: int | None
     commands = tuple(
         templates.command(text, given, elsewhere, f"{spec.where}: {name}") for name, text in spec.commands.items()
     )
+    at = f"{spec.where}: files"
     texts = {
-        templates.text(name, given, f"{spec.where}: files"): _text(templates.filled(v, given, f"{spec.where}: files"))
+        (own := templates.text(name, given, at)): _text(own, templates.filled(v, given, at))
         for name, v in files.items()
     }
     inputs = _inputs(commands, texts, spec.folder)
     return Task(_key(commands, texts, inputs), commands, texts, inputs)
 
 
-def _text(value: Any) -> str:
+def _text(name: str, value: Any) -> str:
+    """A text as it is; what is more is YAML in a file that is called so, and JSON in any other."""
     if isinstance(value, str):
         return value
+    if not name.endswith((".yaml", ".yml")):
+        return json.dumps(value, indent=1) + "\n"
     import yaml
 
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))

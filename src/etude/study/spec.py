@@ -11,11 +11,12 @@ from etude.errors import UsageError
 from etude.study.expressions import names_in
 from etude.study.space import Space
 from etude.study.stats import INTERVALS, TESTS
+from etude.study.templates import named_in
 
 BASELINE: Final = "baseline"
 BETTER: Final = ("lower", "higher")
 KINDS: Final = ("exact", "shape")
-RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant")
+RESERVED: Final = ("flags", "machine", "seed", "gain", "margin", "variant", "error", "commands")
 """Names that a study gives a meaning of its own."""
 
 KEYS: Final = {
@@ -97,6 +98,8 @@ class Spec:
     interval: str = "bootstrap"
     checks: tuple[Check, ...] = ()
     neutral: Mapping[str, Any] = field(default_factory=dict)
+    mentioned: frozenset[str] = frozenset()
+    """Parameters that values of others name, whether the mechanism is on or off."""
 
     @property
     def baseline(self) -> str:
@@ -120,12 +123,13 @@ def spec_of(
     used = {**whole, **less} if quick else whole
     variants = _variants(used, where)
     switched = _mapping(used, "neutral", where)
+    shared = {**_mapping(used, "set", where), **_mapping(used, "perturb", where)}
+    mentioned = frozenset(named_in([shared, *variants.values()], where))
     if neutral:
         if not switched:
             raise UsageError("says nothing of how its mechanism is switched off", where=where, hint="neutral: {...}")
         first = next(iter(variants))
         variants = {n: dict(p) if n == first else {**p, **switched} for n, p in variants.items()}
-    shared = {**_mapping(used, "set", where), **_mapping(used, "perturb", where)}
     space = _space(used, where)
     spec = Spec(
         name=name,
@@ -148,6 +152,7 @@ def spec_of(
         interval=_choice(used, "interval", "bootstrap", INTERVALS, where),
         checks=_checks(used, where),
         neutral=switched,
+        mentioned=mentioned,
     )
     _consistent(spec)
     return spec

@@ -1,0 +1,64 @@
+"""Every entry of the gallery: its checks hold, and with its mechanism switched off a shape does not."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from etude.cli import main
+from etude.cli.study import executed
+from etude.study import entries
+from etude.study import study as opened
+
+NAMES = [entry["name"] for entry in entries()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_holds_and_its_mechanism_is_why(name: str, tmp_path: Path) -> None:
+    """In one folder, so that points of both run once."""
+    found = opened(name, quick=True).outcome(execute=executed, out=tmp_path / "a")
+    assert [check for check in found.checks if not check["ok"]] == []
+    assert not any(row["error"] for row in found.points)
+    off = opened(name, quick=True, neutral=True).outcome(execute=executed, out=tmp_path / "a")
+    assert [check["name"] for check in off.checks if check["kind"] == "shape" and not check["ok"]]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_entry_says_what_it_is(name: str) -> None:
+    entry = next(entry for entry in entries() if entry["name"] == name)
+    assert re.fullmatch(r"C\d+", entry["group"]) and all(re.fullmatch(r"M\d+", m) for m in entry["mechanisms"])
+    assert entry["status"] == "whole" or entry["status"].startswith("partial: M")
+    spec = opened(name).spec
+    assert {"title", "about", "published", "not_shown", "paper"} <= set(spec.facts)
+    kinds = [check.kind for check in spec.checks]
+    assert "shape" in kinds and "exact" in kinds
+
+
+def test_the_list_and_one_run_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert {"name", "system", "group", "mechanisms", "status"} <= set(listed[0])
+    assert {"system": "CCL-D", "group": "C11"}.items() <= next(e for e in listed if e["name"] == "ccl-d").items()
+    assert main(["study", "run", "cloud-decomposition", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"name", "rows", "checks", "notes"} <= set(found) and found["name"] == "cloud-decomposition"
+    assert set(found["checks"][0]) == {"name", "kind", "ok", "detail"}
+    assert main(["study", "run", "cloud-decomposition", "--neutral", "--json"]) == 1
+
+
+def test_a_study_of_your_own_from_the_first_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["study", "new", "my.yaml"]) == 0
+    assert main(["study", "new", "my.yaml"]) == 2
+    assert main(["study", "run", "my.yaml"]) == 0
+    assert "sharding saves memory" in capsys.readouterr().out
+    assert (tmp_path / "studies" / "my" / "machines" / "dgx-a100.yaml").is_file()
+    assert main(["study", "run", "ccl-bnch"]) == 2
+    assert "ccl-bench" in capsys.readouterr().err
+    assert main(["study", "run"]) == 2
