@@ -50,7 +50,7 @@ ACTIVE = {
     "split": ["split into=3", "split into=2 kind=compute"],
     "chunk": ["chunk size=30B"],
     "rounds": ["rounds k=2 message=16B factor=2"],
-    "relax": ["relax"],
+    "relax": ["relax", "relax in_flight=keep"],
     "recompute": ["recompute"],
     "overlap": ["overlap stream=9"],
     "one_sided": ["one_sided control=8B", "one_sided control=8B collective=all_to_all"],
