@@ -7,7 +7,8 @@ import numpy as np
 from etude.kernels.heap import empty_heap
 from etude.model.schema import UNKNOWN
 from etude.simulate.agreement import agreements
-from etude.simulate.costs import action_factors, draw_of, jitter_classes, jittered, step_factors
+from etude.simulate.costs import action_factors, draw_of, jitter_classes, jittered, step_factors, with_noise
+from etude.simulate.draws import member_draws
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.sharing import make_sharing
 from etude.simulate.networks.state import I32, I64, Table
@@ -68,7 +69,7 @@ def _lags(lowered: Lowered, ops: Operations) -> I64:
     if not spread:
         return ops.lag_ns
     of_message = np.where(ops.is_message[ops.of], spread, 0.0)
-    return jittered(ops.lag_ns, of_message, (lowered.options.seed, 1 << 41))
+    return with_noise(ops.lag_ns, of_message, member_draws(lowered, ops))
 
 
 def _perturbed(lowered: Lowered, instance: int, cost_ns: I64) -> I64:
