@@ -1,5 +1,5 @@
 # Needs Python >= 3.11, pip and make; everything else goes into .venv.
-#   make demo            see it work          make test            run the tests (TORCH=1: with PyTorch and Ray)
+#   make demo            see it work          make test            run the tests (both with PyTorch: TORCH=1)
 #   make check           lint, format, types  make bench           every number of docs/benchmarks.md
 #   make docs            the site, in site/   make clean           remove what was made
 
@@ -56,7 +56,7 @@ $(DOCS_STAMP): $(BASE_STAMP)
 	@touch $@
 
 demo: $(BASE_STAMP)
-	$(BIN)/etude demo
+	$(BIN)/etude demo $(if $(TORCH),--torch)
 
 # Tests of pages need a Chromium. Where apt can bring one it does; elsewhere they are skipped, and say so.
 browser:

@@ -4,11 +4,13 @@
     python benchmarks/fidelity_replay.py fresh --ranks 2       the same with DistributedDataParallel over gloo
     python benchmarks/fidelity_replay.py captures ../shared/traces/torch_cpu
     python benchmarks/fidelity_replay.py measured ../shared/measured/replay RESULTS
+    python benchmarks/fidelity_replay.py steps ../shared/measured/replay RESULTS
 
 `fresh` records each program with `etude collect`'s recorder, plans it, and then takes turns: a step of the program
 without a profiler, an iteration of the replay, and so on; medians are compared. `captures` plays every capture of a
 folder. `measured` compares `RESULTS/NAME/replay.rank0.json`, which `python -m etude.replay` wrote on another machine,
-with the step times in `steps.csv` and the sum of kernel times in the recording.
+with the step times in `steps.csv` and the sum of kernel times in the recording. `steps` compares what it printed, as
+`RESULTS/NAME.json` or `RESULTS/NAME--OPTION.json`, with the step times alone.
 """
 
 from __future__ import annotations
@@ -224,6 +226,20 @@ def measured(recordings: Path, results: Path) -> None:
           f"{statistics.mean(map(abs, sums)):.1f}%")  # fmt: skip
 
 
+def steps_alone(recordings: Path, results: Path) -> None:
+    rows = {row["name"]: float(row["loop_step_wall_ns"]) for row in csv.DictReader((recordings / "steps.csv").open())}
+    errors: dict[str, list[float]] = {}
+    print(f"{'program':<18}{'option':<16}{'step, ms':>9}{'replay, ms':>12}{'error':>8}")
+    for name, wanted in rows.items():
+        for file in sorted((*results.glob(f"{name}.json"), *results.glob(f"{name}--*.json"))):
+            option = file.stem.removeprefix(name) or "-"
+            took = json.loads(file.read_text())["step_ns"]["replayed"]
+            errors.setdefault(option, []).append(100 * (took / wanted - 1))
+            print(f"{name:<18}{option:<16}{wanted / 1e6:>9.2f}{took / 1e6:>12.2f}{errors[option][-1]:>+7.1f}%")
+    for option, found in errors.items():
+        print(f"{option}: mean error {statistics.mean(map(abs, found)):.1f}% over {len(found)} programs")
+
+
 def kernels_ns(job: etude.Job) -> float:
     """Sum of the times of all kernels in a step."""
     trace = job.traces[0]
@@ -235,7 +251,7 @@ def kernels_ns(job: etude.Job) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("fresh", "captures", "measured", "process"))
+    parser.add_argument("what", choices=("fresh", "captures", "measured", "steps", "process"))
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--iterations", type=int, default=5)
@@ -246,6 +262,8 @@ def main() -> None:
         process(asked.folders[0], asked.ranks)
     elif asked.what == "captures":
         captures(asked.folders[0], asked.iterations)
+    elif asked.what == "steps":
+        steps_alone(*asked.folders)
     else:
         measured(*asked.folders)
 

@@ -52,8 +52,10 @@ def test_optimizer_steps_are_counted(tmp_path: Path):
     assert found.nodes.count("aten::linear") == found.events.count("aten::linear") == 2 * 2
     assert found.nodes.count("Optimizer.step#SGD.step") == 2
     assert found.unlinked() <= ROOTS
+    timed = found.manifest["steps"]["unprofiled"]
+    assert timed["count"] == 1 and timed["step_ns"] > 0
     assert found.manifest["steps"] == {
-        "asked": 2, "warmup": 2, "recorded": 2, "numbers": [2, 3], "counted_by": "optimizer",
+        "asked": 2, "warmup": 2, "recorded": 2, "numbers": [2, 3], "counted_by": "optimizer", "unprofiled": timed,
     }  # fmt: skip
     assert (found.manifest["partial"], found.manifest["reason"]) == (False, "")
     assert (found.manifest["rank"], found.manifest["world_size"], found.manifest["plan"]) == (0, 1, {"dp": 1})

@@ -30,6 +30,25 @@ def test_the_sample_is_covered_by_its_own_operators():
     assert "aten::native_layer_norm" in names and "aten::layer_norm" not in names
 
 
+def test_time_of_the_host_is_what_no_call_covers():
+    job = etude.open(SAMPLE)
+    program = plan(job)[0]
+    assert job.timing is not None
+    start, end = job.timing.block(0)
+    calls = program.steps.node[program.steps.kind == StepKind.CALL]
+    spans = sorted((int(start[node]), int(end[node])) for node in calls)
+    last = max(b for _, b in spans)
+    covered = [False] * ((last - spans[0][0]) // 1000 + 1)  # by microseconds
+    for a, b in spans:
+        for at in range((a - spans[0][0]) // 1000, (b - spans[0][0]) // 1000):
+            covered[at] = True
+    host = program.steps.row[program.steps.kind == StepKind.HOST]
+    assert (host > 0).all()
+    before = int(host[0])  # from the beginning of the step to its first call
+    assert abs(int(host.sum()) - before - 1000 * covered.count(False)) <= 1000 * 2 * len(spans)
+    assert int(host.sum()) < 2 * program.about["recorded_step_ns"]
+
+
 def test_indices_are_below_the_rows_of_their_table():
     program = plan(etude.open(SAMPLE))[0]
     found = program.storages
@@ -100,6 +119,13 @@ def test_a_generated_job_is_work_of_the_same_flops(tmp_path: Path):
     assert int(program.stand_ins.flops.sum()) == int(flops)
     assert len(program.comms.kind) == int(np.isin(trace.kind, (6, 7, 8)).sum()) > 0
     assert coverage(program)["time"] is None
+
+
+def test_steps_of_an_anonymised_recording_are_told_apart(tmp_path: Path):
+    assert main(["anonymise", str(SAMPLE), "-o", str(tmp_path / "job")]) == 0
+    program = plan(etude.open(tmp_path / "job"))[0]
+    assert program.about["steps"] == 2 and kinds(program).count("MARK") == 2
+    assert "CALL" not in kinds(program) and len(program.stand_ins.kind)
 
 
 def test_a_rank_that_is_not_there():

@@ -1,5 +1,6 @@
 """Playing, on the CPU: numbers come out right, memory is let go, what cannot be called is counted."""
 
+import json
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,11 +12,13 @@ from etude.collect import torch as collect
 from etude.errors import UsageError
 from etude.replay import PlayerOptions, plan, play, play_together
 from etude.replay.builder import ProgramBuilder
-from etude.replay.program import Fill, Origin, Program, StandInKind
+from etude.replay.program import CommKind, Fill, Origin, Program, StandInKind, StepKind
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
 
-from etude.replay.player import Player  # noqa: E402 - needs PyTorch
+from etude.replay import player as playing_room  # noqa: E402 - needs PyTorch
+from etude.replay.cuda_graph import refusals  # noqa: E402
+from etude.replay.player import Player  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +110,65 @@ def test_a_training_step_is_recorded_and_replayed(tmp_path: Path, capsys: pytest
     again = etude.open_run(tmp_path / "again")
     assert sorted(set(again.job.traces[0].step.tolist()) - {-(2**63)}) == [1, 2]
     assert main([*command, "--device", "cpu"]) == 2  # nothing is overwritten
+
+
+def test_a_step_without_the_profiler_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters())
+    with collect.trace(tmp_path / "run", steps=1, warmup=4) as run:
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+            run.step()
+    measured = collect.manifests(tmp_path / "run")[0]["steps"]["unprofiled"]
+    assert measured["count"] == 3 and measured["step_ns"] > 0  # the first of four is recorded and thrown away
+    command = ["replay", str(tmp_path / "run"), "--device", "cpu", "--iterations", "1", "--warmup", "0", "--json"]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out)["step_ns"]["unprofiled"] == measured["step_ns"]
+    assert main([*command, "--unprofiled", "41ms"]) == 0
+    assert json.loads(capsys.readouterr().out)["step_ns"]["unprofiled"] == 41_000_000
+    assert main([*command, "--unprofiled", "soon"]) == 2
+
+
+def test_the_host_takes_its_recorded_time_only_if_asked_to(monkeypatch: pytest.MonkeyPatch):
+    b = ProgramBuilder()
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    b.step(StepKind.HOST, 700)
+    b.call("aten::neg_", [{"t": 0}], [x], [])
+    b.step(StepKind.HOST, 900)
+    program, spent = b.build(), []
+    monkeypatch.setattr(playing_room, "spin", spent.append)
+    for host, expected in (("fast", []), ("recorded", [700, 900])):
+        player = Player(program, "cpu", host=host)
+        player.prepare()
+        player.iteration()
+        assert spent == expected
+
+
+def test_what_cannot_be_a_cuda_graph():
+    b = ProgramBuilder()
+    there = b.slot(b.storage(4, "cuda:0", Origin.OUTSIDE), "float32", [1])
+    here = b.slot(b.storage(4, "cpu", Origin.OUTSIDE), "float32", [1])
+    b.call("aten::item", [{"t": 0}], [here], [])
+    b.call("aten::copy_", [{"t": 0}, {"t": 1}, False], [there, there], [])
+    b.comm(CommKind.ALL_REDUCE, in_bytes=4, out_bytes=4)
+    assert list(refusals(b.build(), communicates=False)) == []
+    assert list(refusals(b.build(), communicates=True)) == ["it communicates"]
+    b.call("aten::item", [{"t": 0}], [there], [])
+    b.call("aten::copy_", [{"t": 0}, {"t": 1}, False], [here, there], [])
+    assert list(refusals(b.build(), communicates=False)) == [
+        "the host reads what aten::item gives",
+        "aten::copy_ copies between host and device",
+    ]
+
+
+def test_a_cuda_graph_is_refused_on_a_cpu_and_with_a_host():
+    program, _ = chain()
+    with pytest.raises(UsageError, match="needs a CUDA device"):
+        play(program, PlayerOptions(device="cpu", cuda_graph=True))
+    with pytest.raises(UsageError, match="no host between its calls"):
+        play(program, PlayerOptions(device="cpu", cuda_graph=True, host="recorded"))
 
 
 def test_a_recording_of_a_gpu_plays_on_a_cpu():

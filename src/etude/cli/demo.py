@@ -25,11 +25,30 @@ QUERY = (
     "select collective, count(*) as times, sum(in_bytes) as bytes from nodes "
     "where kind = 'COMM_COLL_NODE' group by 1 order by 3 desc limit 5"
 )
+PROGRAM = """import torch
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(
+    torch.nn.Linear(512, 1024), torch.nn.GELU(), torch.nn.LayerNorm(1024), torch.nn.Linear(1024, 1024), torch.nn.GELU(),
+    torch.nn.Linear(1024, 16),
+)
+optimizer = torch.optim.AdamW(model.parameters())
+x, target = torch.randn(256, 512), torch.randint(16, (256,))
+for _ in range(40):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(x), target).backward()
+    optimizer.step()
+"""
+"""What `--torch` records. It knows nothing of Etude."""
 
 
 @app.command(rich_help_panel=LOOK)
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the demo's files go.")] = Path("out/demo"),
+    torch: Annotated[
+        bool, typer.Option("--torch", help="Record a small program here and play it again; needs PyTorch.")
+    ] = False,
 ) -> int:
     """The main path end to end on an embedded recording: no GPU, no server, no download"""
     import shutil
@@ -37,6 +56,8 @@ def demo(
 
     from etude.files import writing
 
+    if torch:
+        _need_torch()
     out.parent.mkdir(parents=True, exist_ok=True)
     if (out / ".etude-demo").exists():
         shutil.rmtree(out)
@@ -44,6 +65,8 @@ def demo(
         shutil.copytree(sample, folder / "run")
         (folder / ".etude-demo").touch()
     _recorded(out)
+    if torch:
+        _replayed(out)
     _generated(out)
     _do("report", f"{out}/job", "--device", "h200", "--title", "A small GPT on an H200", "-o", f"{out}/report.html",
         say="Back to the recording, as a page to read:")  # fmt: skip
@@ -66,6 +89,25 @@ def _recorded(out: Path) -> None:
         say="Does the graph explain the time? Run again from dependencies and durations alone:")  # fmt: skip
     _do("replay", f"{out}/run", "--plan", f"{out}/plans",
         say="Could it run again, operator by operator? As programs that PyTorch and NumPy alone can play:")  # fmt: skip
+
+
+def _need_torch() -> None:
+    from importlib.util import find_spec
+
+    from etude.errors import UsageError
+
+    if find_spec("torch") is None:
+        raise UsageError("PyTorch is not installed", where="--torch", hint='pip install "etude[torch]"')
+
+
+def _replayed(out: Path) -> None:
+    import sys
+
+    (out / "train.py").write_text(PROGRAM)
+    _do("collect", "-o", f"{out}/trained", "--warmup", "32", "--steps", "2", "--", sys.executable, f"{out}/train.py",
+        say="A program of our own: 32 steps without the profiler, then two that are recorded.")  # fmt: skip
+    _do("replay", f"{out}/trained", "-o", f"{out}/replayed", "--device", "cpu", "--threads", "1",
+        "--iterations", "15", say="Its operators again, against a step without the profiler:")  # fmt: skip
 
 
 def _generated(out: Path) -> None:

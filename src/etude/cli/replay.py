@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Only = StrEnum("Only", {"COMPUTE": "compute", "COMMUNICATION": "communication"})
 Sizes = StrEnum("Sizes", {"KEPT": "kept", "SCALED": "scaled"})
 COMMUNICATION = "With --only communication"
+Host = StrEnum("Host", {"FAST": "fast", "RECORDED": "recorded"})
 Speed = StrEnum("Speed", {"FLAT_OUT": "flat-out", "RECORDED": "recorded"})
 
 
@@ -35,9 +36,18 @@ def replay(
     speed: Annotated[
         Speed, typer.Option(help="As fast as it goes, or no call before its recorded moment.")
     ] = Speed.FLAT_OUT,
+    host: Annotated[
+        Host, typer.Option(help="Between calls the host takes no time, or as long as recorded, under the profiler.")
+    ] = Host.FAST,
+    cuda_graph: Annotated[
+        bool, typer.Option("--cuda-graph", help="Launch all steps of an iteration as one CUDA graph.")
+    ] = False,
     device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`; by default CUDA where it is.")] = "",
     backend: Annotated[str, typer.Option(help="Of communication: `gloo` or `nccl`.")] = "gloo",
     threads: Annotated[int, typer.Option(min=0, help="Threads of an operator on a CPU; 0: PyTorch's choice.")] = 0,
+    unprofiled: Annotated[
+        str, typer.Option(help="Time of a step without the profiler, such as 41ms; `etude collect` measures it.")
+    ] = "",
     plan: Annotated[
         Path | None,
         typer.Option(
@@ -67,7 +77,9 @@ def replay(
     """Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes"""
     from etude.replay import coverage, of_ranks
     from etude.replay import plan as plan_job
+    from etude.units import parse_time
 
+    known_ns = parse_time(unprofiled) if unprofiled else None
     job = open_job(path)
     if only == Only.COMMUNICATION:
         asked = CommunicationOptions(
@@ -79,6 +91,9 @@ def replay(
         return
     with progress("planning"):
         programs = plan_job(job, ranks_of(ranks, job) if ranks else None)
+    if known_ns is not None:
+        for program in programs:
+            program.about["unprofiled_step_ns"] = known_ns
     if plan is not None or not _has_torch():
         found = of_ranks([coverage(program) for program in programs])
         if plan is not None:
@@ -87,7 +102,7 @@ def replay(
         return
     result = _play(programs, out, force, backend, {
         "iterations": iterations, "warmup": warmup, "only": only.value if only else "", "speed": speed.value,
-        "device": device, "threads": threads,
+        "device": device, "threads": threads, "host": host.value, "cuda_graph": cuda_graph,
     })  # fmt: skip
     _tell(result, json)
     if out is not None:
@@ -165,6 +180,8 @@ def _tell(result: dict[str, Any], as_json: bool) -> None:
     for what in ("recorded", "unprofiled", "replayed"):
         if step[what]:
             rows[f"step, {what}"] = f"{step[what] / 1e6:.3f} ms"
+    if step["unprofiled"]:
+        rows["replayed against unprofiled"] = f"{100 * (step['replayed'] / step['unprofiled'] - 1):+.1f}%"
     rows |= _covered(result["coverage"] | {"stand_ins": result["stand_ins"]})
     rows |= {"iterations": result["iterations"], "ready after": f"{result['ready_s']:.1f} s",
              "peak memory of the process": f"{result['peak_rss_bytes'] / 1e6:.0f} MB"}  # fmt: skip

@@ -26,7 +26,7 @@ class Capture:
         self._any_thread = features.any_thread_may_stop(torch, memory=options.memory)
         self._observer = torch.profiler.ExecutionTraceObserver()
         self._profiler = self._made(options)
-        _settle(torch)
+        settle(torch)
         with ours(), quiet():
             self._observer.register_callback(str(self.host))
             self.start_ns = time.time_ns()
@@ -73,7 +73,7 @@ class Capture:
 
     def stop(self, *, export: bool = True) -> None:
         self.unmark()  # first, so that the last step does not wait for the device and is like the others
-        _settle(self._torch)  # what was launched inside the window belongs to it
+        settle(self._torch)  # what was launched inside the window belongs to it
         with ours():
             try:
                 with quiet():
@@ -95,6 +95,7 @@ class Capture:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _settle(torch: Any) -> None:
+def settle(torch: Any) -> None:
+    """Until the device has done what was launched."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()

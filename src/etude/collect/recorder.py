@@ -11,7 +11,9 @@ that the program's own profiler cut short is put aside: a whole one may come lat
 
 import contextlib
 import os
+import statistics
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.collect import flight, layout
-from etude.collect.capture import Capture
+from etude.collect.capture import Capture, settle
 from etude.collect.groups import GroupWatch
 from etude.collect.manifest import World, manifest, process_name, world
 from etude.collect.options import CollectOptions
@@ -59,6 +61,9 @@ class Recorder:
         self._capture: Capture | None = None
         self._aside: Window | None = None
         self._windows = 0
+        self._since_ns = 0
+        self._unprofiled_ns: list[int] = []
+        """Times of steps before the window, without a profiler."""
         self._gave_way = False
         self._stuck = False
         self._began = False
@@ -109,9 +114,11 @@ class Recorder:
             before, self.counted_by = self.counted_by, counted_by
             if (counted_by, before) != ("call", "optimizer"):
                 self.steps_seen += 1
+                self._time_step()
                 self._advance()
             elif self.steps_seen > 1:  # the program's first step was taken for several; if for one, that was right
                 self._start_over()
+            self._since_ns = time.perf_counter_ns() if self._capture is None and not self._turns.taken else 0
 
     def interrupt(self) -> None:
         """The program's own profiler or observer is about to begin."""
@@ -141,9 +148,27 @@ class Recorder:
 
     def _start_over(self) -> None:
         self._throw_away()
+        self._unprofiled_ns = []
         self.steps_seen, self.steps_recorded = 1, 0
         if self.options.warmup <= 1:
             self._open()
+
+    def _time_step(self) -> None:
+        """The time since the step before, if no profiler was on. The last of them ends when its device has: the
+        window would wait for that as well."""
+        if not self._since_ns or self._turns.taken or self.steps_seen > self.options.warmup:
+            return
+        if self.steps_seen == self.options.warmup:
+            settle(self._torch)
+        self._unprofiled_ns.append(time.perf_counter_ns() - self._since_ns)
+
+    def _unprofiled(self) -> dict[str, int] | None:
+        """A host runs ahead of its device, so that there only the sum of all steps tells."""
+        took = self._unprofiled_ns
+        if not took:
+            return None
+        on_device = self._torch.cuda.is_available() and self._torch.cuda.is_initialized()
+        return {"count": len(took), "step_ns": int(statistics.mean(took) if on_device else statistics.median(took))}
 
     def _advance(self) -> None:
         self._look_around()
@@ -277,6 +302,7 @@ class Recorder:
                 "recorded": self.steps_recorded,
                 "numbers": numbers,
                 "counted_by": self.counted_by or "nothing",
+                "unprofiled": self._unprofiled(),
             },
             "window_ns": [window.capture.start_ns, window.capture.end_ns] if window is not None else None,
         }

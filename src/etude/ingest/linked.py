@@ -31,6 +31,8 @@ class Linked:
     world_size: int = 0
     device: str = ""
     """What it ran on, as the profiler names it."""
+    unprofiled_step_ns: int = 0
+    """A step without the profiler, where it was measured."""
 
 
 def cut(one: Linked, keep: NDArray[np.bool_], what: str) -> Linked:
@@ -109,4 +111,7 @@ def _one_beginning(ranks: list[Linked]) -> list[Linked]:
 def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
     found = {"source_format": "pytorch profiler"}
     devices = list(dict.fromkeys(one.device for one in ranks if one.device))
+    unprofiled = max((one.unprofiled_step_ns for one in ranks), default=0)
+    if unprofiled:  # a step takes as long as on its slowest rank
+        found["unprofiled_step_ns"] = str(unprofiled)
     return found | ({"device": ", ".join(devices[:4])} if devices else {})

@@ -142,7 +142,16 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     del device, host
     release_memory()
     world = manifest.get("world_size")
+    linked = replace(linked, unprofiled_step_ns=_unprofiled(manifest))
     return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
+
+
+def _unprofiled(manifest: Mapping[str, Any]) -> int:
+    """Time of a step that `etude collect` measured without the profiler; 0 where it did not."""
+    steps = manifest.get("steps")
+    found = steps.get("unprofiled") if isinstance(steps, Mapping) else None
+    took = found.get("step_ns") if isinstance(found, Mapping) else None
+    return took if isinstance(took, int) and took > 0 else 0
 
 
 def manifest_of(files: RankFiles) -> Mapping[str, Any]:

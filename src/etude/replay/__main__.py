@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> dict[str, Any] | None:
         programs = plan(job, job.ranks.tolist()[:world] if options.ranks == "first" else None)
     chosen = PlayerOptions(
         iterations=options.iterations, warmup=options.warmup, only=options.only, speed=options.speed,
-        device=options.device, threads=options.threads,
+        device=options.device, threads=options.threads, host=options.host, cuda_graph=options.cuda_graph,
     )  # fmt: skip
     out = Path(options.out) if options.out else None
     if out is not None:
@@ -79,6 +79,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--only", choices=("compute",), default="")
     parser.add_argument("--speed", choices=("flat-out", "recorded"), default="flat-out")
+    parser.add_argument("--host", choices=("fast", "recorded"), default="fast", help="time of the host between calls")
+    parser.add_argument("--cuda-graph", action="store_true", help="all steps of an iteration as one CUDA graph")
     parser.add_argument("--device", default="", help="cpu, cuda, cuda:1")
     parser.add_argument("--threads", type=int, default=0, help="threads of an operator on a CPU")
     return parser

@@ -25,9 +25,10 @@ import numpy as np
 import torch
 
 from etude.errors import EtudeError, UsageError
+from etude.replay.cuda_graph import captured
 from etude.replay.operators import operator, remapped
 from etude.replay.program import NOTHING, Fill, Origin, Program, StepKind
-from etude.replay.stand_ins import StandInWork
+from etude.replay.stand_ins import StandInWork, spin
 
 CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
@@ -66,10 +67,15 @@ class Player:
         compute: bool = True,
         seed: int = 0,
         paced: bool = False,
+        host: str = "fast",
+        cuda_graph: bool = False,
     ) -> None:
         self.program = program
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.comms, self.compute, self.paced = comms, compute, paced
+        self.with_host, self.with_graph = host == "recorded", cuda_graph
+        self._graph: Any = None
+        self._capturing = False
         self.on_device = self.device.type != "cpu"
         self._values: list[Any] = [None] * len(program.slots.storage)
         self._generator = torch.Generator().manual_seed(seed)
@@ -100,6 +106,14 @@ class Player:
                 hint=f"inputs and states alone take {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
             ) from None
         self._chunks = list(self._compiled())
+        if self.with_graph:
+            self._capture()
+
+    def _capture(self) -> None:
+        self._capturing = True
+        with torch.no_grad():
+            self._graph = captured(self.program, self.device, self.iteration, self.comms is not None)
+        self._capturing = False
 
     def _place(self, recorded: str) -> torch.device:
         if recorded.startswith("cpu") and not self.on_device:
@@ -291,6 +305,9 @@ class Player:
         if kind == StepKind.STAND_IN and self.compute:
             names[f"w{at}"] = self._work.of(p, row, int(p.steps.work_ns[at]))
             return [*before, f"w{at}()"]
+        if kind == StepKind.HOST and self.with_host:
+            names["spin"] = spin
+            return [f"spin({row})"]
         if kind == StepKind.MARK:
             names["mark"] = self._mark
             return [*before, "mark()"]
@@ -336,6 +353,8 @@ class Player:
             pass
 
     def _mark(self) -> None:
+        if self._capturing:
+            return
         if self._annotated is not None:
             self._annotated.close()
             number = sum(isinstance(m, str) for m in self._marks) + 1
@@ -350,6 +369,9 @@ class Player:
 
     def iteration(self) -> None:
         """Plays all steps once."""
+        if self._graph is not None:
+            self._graph.replay()
+            return
         self._began = time.perf_counter_ns()
         for chunk in self._chunks:
             chunk()
@@ -391,6 +413,9 @@ class Player:
         self._synchronise()
         for row in played.moments:
             played.step_ns.append([self._between(a, b) for a, b in pairwise(row)])
+        if self._graph is not None:  # one launch for all steps of an iteration
+            steps = max(int((self.program.steps.kind == StepKind.MARK).sum()), 1)
+            played.step_ns = [[took // steps] * steps for (took,) in played.step_ns]
         return played
 
     def _moment(self) -> Any:

@@ -31,6 +31,10 @@ class PlayerOptions:
     """`cpu`, `cuda`, `cuda:1`; empty: CUDA where it is."""
     threads: int = 0
     """Threads of an operator on a CPU; 0: as PyTorch chooses."""
+    host: str = "fast"
+    """`recorded`: the host takes the recorded time between calls."""
+    cuda_graph: bool = False
+    """All steps of an iteration are one launch."""
     profile: bool = True
     """One more iteration is recorded by the profiler, where the result is written to a folder."""
 
@@ -53,7 +57,15 @@ def play(
     _check_device(torch, chosen.device)
     from etude.replay.player import Player
 
-    player = Player(program, chosen.device, comms=comms, paced=chosen.speed == "recorded")
+    _check_host(chosen)
+    player = Player(
+        program,
+        chosen.device,
+        comms=comms,
+        paced=chosen.speed == "recorded",
+        host=chosen.host,
+        cuda_graph=chosen.cuda_graph,
+    )
     player.prepare()
     ready_s = time.perf_counter() - began
     barrier()
@@ -99,6 +111,12 @@ def _check_device(torch: Any, device: str) -> None:
     if not torch.cuda.is_available() or int(number or 0) >= torch.cuda.device_count():
         here = torch.cuda.device_count() if torch.cuda.is_available() else 0
         raise UsageError(f"`{device}` is not here: {here} CUDA devices", where="--device", hint="--device cpu")
+
+
+def _check_host(chosen: PlayerOptions) -> None:
+    if chosen.cuda_graph and (chosen.host == "recorded" or chosen.speed == "recorded"):
+        raise UsageError("a CUDA graph has no host between its calls", where="--cuda-graph",
+                         hint="with --host fast and --speed flat-out")  # fmt: skip
 
 
 def summary(results: list[dict[str, Any]], ranks: dict[str, Any]) -> dict[str, Any]:

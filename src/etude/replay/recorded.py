@@ -20,14 +20,14 @@ from etude.replay.indices import made_of, tell
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.levels import Op, chosen
 from etude.replay.memory import Memory
-from etude.replay.program import NOTHING, CommKind, Program, StandInKind
+from etude.replay.program import NOTHING, CommKind, Program, StandInKind, StepKind
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 COMPILED: Final = "## Call CompiledFxGraph"
 """Regions of the compiler: their kernels for CPUs are in no recording."""
-_CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
+_CALL, _WAIT, _KERNEL, _REGION, _MARK, _BLOCKED = 1, 0, 2, 3, -1, 4
 
 
 def plan_recorded(job: Job, rank: int, schema: I64, schemas: list[str]) -> Program:
@@ -103,9 +103,16 @@ class _Plan:
         waits = ((node, self._waited_at(node)) for node in comm_of.values())
         order += [(moment, _WAIT, node) for node, moment in waits if moment is not None]
         order += list(self._marks(calls))
+        order += [(op.start_ns, _BLOCKED, at) for at, op in enumerate(self.ops) if op.name in WAITS]
         row_of = self.row_of
+        busy_until = self.begin
         for moment, what, at in sorted(order):
             when: dict[str, Any] = {"start_ns": moment - self.begin, "node": at}
+            if what in (_CALL, _REGION, _BLOCKED):
+                if moment > busy_until:
+                    self.b.step(StepKind.HOST, moment - busy_until, start_ns=busy_until - self.begin)
+                ends = int(self.end[at]) if what == _REGION else (calls if what == _CALL else self.ops)[at].end_ns
+                busy_until = max(busy_until, ends)
             if what == _CALL:
                 op = calls[at]
                 when |= {"node": op.node, "work_ns": int(work_ns[at]), "stream": self._stream(op)}
@@ -132,6 +139,7 @@ class _Plan:
         self.b.about |= {
             "steps": steps,
             "recorded_step_ns": span // steps,
+            "unprofiled_step_ns": _number(self.job.provenance.get("unprofiled_step_ns", "")),
             "work_ns": int(total_ns),
             "source": "recorded",
         }
@@ -352,6 +360,10 @@ def _in_steps(trace: Trace, start: I64, end: I64) -> Bool:
     if not known.any():
         return timed
     return timed & (start >= start[known].min()) & (start <= end[known].max())
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) < 19 else None
 
 
 def _owners(parent: NDArray[Any], position: I64) -> I64:

@@ -30,8 +30,14 @@ def plan_sized(job: Job, rank: int) -> Program:
     codes, _ = trace.coded("name")
     waiting: dict[int, int] = {}
     needs = _needed(trace)
-    b.mark(0)
+    begun: set[int] = set()
+    if not (trace.step != UNKNOWN).any():
+        b.mark(0)
     for node in order:
+        step = int(trace.step[node])
+        if step != UNKNOWN and step not in begun:
+            b.mark(len(begun))
+            begun.add(step)
         for comm in needs(node):
             if comm in waiting:
                 b.wait(waiting.pop(comm), node=node)
@@ -57,7 +63,7 @@ def plan_sized(job: Job, rank: int) -> Program:
         )
     for comm in waiting.values():
         b.wait(comm)
-    b.about |= {"steps": 1, "source": "sized"}
+    b.about |= {"steps": max(len(begun), 1), "source": "sized"}
     return b.build()
 
 

@@ -38,7 +38,7 @@ class StandInWork:
         self, kind: StandInKind, flops: int, size: int, dtype: torch.dtype, dims: tuple[int, ...], work_ns: int
     ) -> Callable[[], Any]:
         if kind == StandInKind.HOST:
-            return lambda: _spin(work_ns)
+            return lambda: spin(work_ns)
         if kind in (StandInKind.GEMM, StandInKind.ATTENTION) and flops > 0:
             return self._product(flops, size, dtype, dims if kind == StandInKind.GEMM else ())
         if size > 0:
@@ -87,7 +87,8 @@ class StandInWork:
         return held[:count]
 
 
-def _spin(work_ns: int) -> None:
+def spin(work_ns: int) -> None:
+    """The host is busy for so long."""
     end = time.perf_counter_ns() + work_ns
     while time.perf_counter_ns() < end:
         pass

@@ -54,6 +54,9 @@ def read_timing(job: Job, path: Path) -> Timing:
 
 
 def _table(path: Path) -> pa.Table:
+    if not path.is_file():
+        what = "a folder, not a file of times" if path.is_dir() else "no such file"
+        raise UsageError(f"{path}: {what}", hint="`etude simulate JOB --timing FILE` writes one")
     try:
         if path.suffix == ".parquet":
             from pyarrow import parquet
