@@ -38,6 +38,15 @@ def test_before_and_after(capsys):
     assert found["edits"][0]["bytes_after"] < found["edits"][0]["bytes_before"]
 
 
+def test_edits_that_cost_more_than_they_bring_are_told(capsys):
+    assert said(capsys, "--edit", "speed by=2")["findings"] == []
+    capsys.readouterr()
+    assert main([*SMALL[:-1], "--system", "dgx-h100", "--edit", "speed by=0.5"]) == 0
+    assert "slower than the baseline" in capsys.readouterr().err
+    found = said(capsys, "--edit", "speed by=0.5")
+    assert found["findings"] == [f"the edited step is {1 / found['speedup'] - 1:.1%} slower than the baseline"]
+
+
 def test_options_of_the_simulation_are_taken(capsys):
     plain = said(capsys)
     slow = said(capsys, "--slow-rank", "3=2", "--collective", "all_gather=ring")

@@ -178,7 +178,7 @@ def test_a_real_job_simulates_alike(place: str, shared: Path):
             assert np.array_equal(a, b)
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(strategies.et_files())
 def test_any_file_can_be_hidden_and_read_back(data: bytes):
     try:

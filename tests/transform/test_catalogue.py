@@ -346,3 +346,40 @@ def test_a_recorded_pair_on_four_ranks_moves_the_bytes_of_four_that_were_recorde
     on = one_level("switch", 4)
     times = [etude.simulate(job, on).makespan_ns / 1e6 for job in (scaled, jobs[1])]
     print(f"scaled {times[0]:.1f} ms, recorded on four {times[1]:.1f} ms, both on the same toy system")
+
+
+@pytest.mark.parametrize("network", ["analytic", "flow"])
+def test_noise_of_a_call_is_the_same_where_others_come_or_go(network: str):
+    options = {"jitter": {"collective": 0.3, "p2p": 0.4}, "seed": 7, "network": network}
+    job = calls(1000, 3000, 1000, 5000, between=20_000)
+    before = etude.simulate(job, TWO, **options)
+    for text in ("one_sided control=8B bytes=3kB..", "split into=2 bytes=..1kB", "drop kind=collective bytes=1kB"):
+        changed = etude.edit(job, text)
+        assert len(changed.trace(0)) != len(job.trace(0))
+        after = etude.simulate(changed, TWO, **options)
+        there = dict(zip(changed.trace(0).source_id.tolist(), range(len(changed.trace(0))), strict=True))
+        same = 0
+        for row in np.flatnonzero(job.trace(0).kind == Kind.COLL).tolist():
+            new = there.get(int(job.trace(0).source_id[row]))
+            if new is not None and changed.trace(0).in_bytes[new] == job.trace(0).in_bytes[row]:
+                one, other = (
+                    r.timing.block(0)[1][n] - r.timing.block(0)[0][n] for r, n in ((before, row), (after, new))
+                )
+                assert one == other, text
+                same += 1
+        assert same >= 2
+    lasts = [int(before.timing.block(0)[1][row] - before.timing.block(0)[0][row]) for row in (1, 5)]
+    assert lasts[0] != lasts[1]  # two calls of one size: a draw each
+
+
+def test_noise_of_calls_has_the_mean_and_the_spread_that_are_asked_for():
+    spread = 0.2
+    job = calls(*[100_000] * 4000)
+    run = etude.simulate(job, TWO, jitter={"collective": spread}, seed=1)
+    alone = takes(calls(100_000))
+    lasts = (run.timing.block(0)[1] - run.timing.block(0)[0]) / alone
+    assert lasts.mean() == pytest.approx(1, abs=0.02)
+    assert np.log(lasts).std() == pytest.approx(spread, rel=0.05)
+    assert abs(np.corrcoef(lasts[:-1], lasts[1:])[0, 1]) < 0.06
+    other = etude.simulate(job, TWO, jitter={"collective": spread}, seed=2)
+    assert abs(np.corrcoef(lasts, (other.timing.block(0)[1] - other.timing.block(0)[0]))[0, 1]) < 0.06

@@ -94,7 +94,7 @@ def test_what_pays_is_never_slower_alone(name: str, kind: Collective | None):
     better = 0
     inside = "ratio=2 encode=2GB/s decode=1GB/s where=inside chunk=4kB" if kind else "ratio=1.1 encode=90GB/s"
     for text in (CODEC, "ratio=4 encode=2GB/s decode=1GB/s fixed=20us", inside):
-        for power in range(3, 31, 9):
+        for power in range(3, 31, 13):
             job = message(2**power) if kind is None else call(kind, 2**power)
             plain, coded = takes(job, on=on), takes(job, f"compress {text} when=pays", on=on)
             always = takes(job, f"compress {text}", on=on)
@@ -121,6 +121,18 @@ def test_classes_of_tensors_have_their_own_ratio():
     assert coded.trace(0).in_bytes.tolist() == [600, 400, 300]
     coded = etude.edit(job, "compress group=dp ratio=2")
     assert coded.trace(0).in_bytes.tolist() == [600, 600, 1200]
+
+
+def test_keys_and_values_that_move_to_another_instance_have_their_own_ratio():
+    a, b = TraceBuilder(), TraceBuilder()
+    for tag, module in enumerate(("cache", "pipeline")):
+        a.add(Kind.SEND, "kv", dst=1, tag=tag, in_bytes=1200, module=module)
+        b.add(Kind.RECV, "kv", src=0, tag=tag, in_bytes=1200, module=module)
+    job = job_of("disaggregated", [a, b])
+    coded = etude.edit(job, "compress ratio=kv:4,weights:2")
+    assert [coded.trace(rank).in_bytes.tolist() for rank in range(2)] == [[300, 1200]] * 2
+    coded = etude.edit(job, "compress ratio=kv:4,activations:2")
+    assert [coded.trace(rank).in_bytes.tolist() for rank in range(2)] == [[300, 600]] * 2
 
 
 def test_disjoint_groups_commute():

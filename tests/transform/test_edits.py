@@ -50,7 +50,7 @@ ACTIVE = {
     "split": ["split into=3", "split into=2 kind=compute"],
     "chunk": ["chunk size=30B"],
     "rounds": ["rounds k=2 message=16B factor=2"],
-    "relax": ["relax"],
+    "relax": ["relax", "relax in_flight=keep"],
     "recompute": ["recompute"],
     "overlap": ["overlap stream=9"],
     "one_sided": ["one_sided control=8B", "one_sided control=8B collective=all_to_all"],
@@ -80,7 +80,7 @@ def test_every_edit_of_the_catalogue_is_tried_here():
 
 
 @pytest.mark.parametrize("text", [text for texts in NEUTRAL.values() for text in texts])
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 10_000), symmetric=st.booleans())
 def test_neutral_parameters_change_nothing(text: str, seed: int, symmetric: bool):
     job = drawn(seed, symmetric=symmetric)
@@ -89,7 +89,7 @@ def test_neutral_parameters_change_nothing(text: str, seed: int, symmetric: bool
 
 
 @pytest.mark.parametrize("text", ALL_ACTIVE)
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 10_000), symmetric=st.booleans())
 def test_jobs_stay_sound_and_fold_alike(text: str, seed: int, symmetric: bool):
     job = drawn(seed, symmetric=symmetric)
@@ -160,7 +160,7 @@ def said(trace: Trace, row: int) -> list[str]:
 def test_what_comes_out_simulates(text: str):
     """Every job that ran still does, and says so when it cannot."""
     machine = system(devices=16)
-    for seed in range(8):
+    for seed in range(4):
         job = drawn(seed, symmetric=True)
         try:
             before = etude.simulate(job, machine)
@@ -214,7 +214,7 @@ def test_edits_are_applied_in_order_and_said():
         ("speed by=nan", "by: nan is out of range", "above 0"),
         ("speed by=fast", "by: `fast` is not a number", ""),
         ("compress ratio=2 encode=3GBs", "encode: unknown unit `GBs`", "50GB/s"),
-        ("compress ratio=kv:2", "ratio: no such class of tensors `kv`", "weights"),
+        ("compress ratio=qk:2", "ratio: no such class of tensors `qk`", "weights"),
         ("compress ratio=2 where=beside", "where: no such choice `beside`", "auto, around, inside"),
         ("compress ratio=2 kind=dance", "kind: no such kind `dance`", "collective"),
         ("compress ratio=2 collective=dance", "collective: unknown collective `dance`", "all_reduce"),

@@ -94,9 +94,11 @@ def predict(
     if not edits and seeds == 1:
         emit(found.summary() if json else _shown(found), json=json)
     else:
+        from etude.predict.what_if import findings
+
         pairs = _pairs(found, edits, options, seeds)
         emit(_record(pairs, bool(edits)) if json else _side_by_side(pairs, bool(edits)), json=json)
-        told += pairs[0].edits.notes
+        told += [*pairs[0].edits.notes, *findings(pairs)]
     for note in dict.fromkeys(told):
         say(f"note: {note}")
     return 0
@@ -116,13 +118,17 @@ def _pairs(found: "Prediction", edits: "list[Edit]", options: dict[str, Any], se
 
 
 def _record(pairs: "list[WhatIf]", edits: bool) -> dict[str, Any]:
-    record = pairs[0].summary()
+    from etude.predict.what_if import findings
+
+    record = pairs[0].summary() | {"findings": findings(pairs)}
     if len(pairs) > 1:
         steps = [(pair.baseline.step_time_ns, pair.edited.step_time_ns) for pair in pairs]
         record["seeds"] = [{"baseline_ns": a, "edited_ns": b} for a, b in steps]
         record["mean_step_time_ns"] = {"baseline": _mean([a for a, _ in steps]), "edited": _mean([b for _, b in steps])}
     return (
-        record if edits else {key: value for key, value in record.items() if key not in ("edited", "speedup", "edits")}
+        record
+        if edits
+        else {key: value for key, value in record.items() if key not in ("edited", "speedup", "edits", "findings")}
     )
 
 

@@ -244,6 +244,9 @@ STACK: Final = "stack"
 RECORDED_NS: Final = "recorded_ns"
 """An attribute (int64): from the recorded start of a node to its recorded end. Only on nodes whose own time, which is
 `duration_ns`, is another: those that waited, and those that are made of others."""
+AGREE: Final = "agree"
+"""An attribute (int64) of collectives: the member of the group, by its place in it, whose order of work the others
+take. Lanes that choose among what is ready take what that member's lanes took, one after another."""
 
 DEP_WHY: Final = Column("dep_why", "int64", "text", "why the node waits for each", NO_TEXT, "dep_why", ValueKind.STRING)
 """Not a column either (reasons are a byte an edge, `data_why` and `ctrl_why`), but an attribute that Etude owns: a

@@ -12,7 +12,8 @@ import numpy as np
 
 from etude.machine.topology import Topology
 from etude.model.schema import Collective
-from etude.simulate.costs import jittered
+from etude.simulate.costs import with_noise
+from etude.simulate.draws import call_draws
 from etude.simulate.groups import members_of
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.carrier import Carriage, Carrier, schedulable
@@ -79,7 +80,7 @@ def _noisy(
     spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
     if not spread.any():
         return made, messages
-    factor = jittered(np.full(len(ops), WHOLE), spread, (lowered.options.seed, 1 << 40))[number] / WHOLE
+    factor = with_noise(np.full(len(ops), WHOLE), spread, call_draws(lowered, ops))[number] / WHOLE
     noisy = [
         replace(op, launch_ns=round(op.launch_ns * f), wire_ppm=max(round(op.wire_ppm * f), 1))
         for op, f in zip(made, factor[: len(made)].tolist(), strict=True)

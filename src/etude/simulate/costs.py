@@ -186,7 +186,11 @@ def jittered(time_ns: I64, spread: F64, seed: tuple[int, ...], which: I64 | None
     `which` says whose draw each takes, where that is not its own."""
     draws = len(time_ns) if which is None else int(which.max(initial=-1)) + 1
     draw = np.random.Generator(np.random.PCG64(seed)).standard_normal(draws)
-    draw = draw if which is None else draw[which]
+    return with_noise(time_ns, spread, draw if which is None else draw[which])
+
+
+def with_noise(time_ns: I64, spread: F64, draw: F64) -> I64:
+    """Times with log-normal noise of this spread and mean 1, by draws of the normal distribution."""
     factor = np.exp(draw * spread - spread**2 / 2)
     return np.where(spread > 0, np.rint(time_ns * factor), time_ns).astype(np.int64)
 

@@ -6,7 +6,9 @@ import numpy as np
 
 from etude.kernels.heap import empty_heap
 from etude.model.schema import UNKNOWN
-from etude.simulate.costs import action_factors, draw_of, jitter_classes, jittered, step_factors
+from etude.simulate.agreement import agreements
+from etude.simulate.costs import action_factors, draw_of, jitter_classes, jittered, step_factors, with_noise
+from etude.simulate.draws import member_draws
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.sharing import make_sharing
 from etude.simulate.networks.state import I32, I64, Table
@@ -23,6 +25,10 @@ def initial_state(lowered: Lowered, ops: Operations) -> State:
     instances["node0"], instances["row0"] = lowered.base[:-1], programs.start[program]
     instances["lane0"] = np.cumsum(lane_count) - lane_count
     instances["program_lane0"] = programs.lane_start[program]
+    agreed = agreements(lowered, program)
+    for name in agreed._fields:
+        instances[name] = getattr(agreed, name)
+    does_agree = bool((agreed.leader >= 0).any())
     lanes = np.zeros(int(lane_count.sum()), LANE)
     lanes["busy"], lanes["instance"] = -1, np.repeat(np.arange(len(program)), lane_count)
     overlap = options.overlap
@@ -35,7 +41,8 @@ def initial_state(lowered: Lowered, ops: Operations) -> State:
         lanes=lanes,
         ends=empty_heap(total + 1),
         ready=np.zeros(total, np.int64),
-        touched=np.zeros(len(lanes), np.int32),
+        taken=np.zeros(total if does_agree else 0, np.int32),
+        touched=np.zeros(len(lanes) * (2 if does_agree else 1), np.int32),
         starting=np.zeros(total, np.int32),
         sharing=make_sharing(overlap.compute, overlap.communication, len(program), total),
     )
@@ -62,7 +69,7 @@ def _lags(lowered: Lowered, ops: Operations) -> I64:
     if not spread:
         return ops.lag_ns
     of_message = np.where(ops.is_message[ops.of], spread, 0.0)
-    return jittered(ops.lag_ns, of_message, (lowered.options.seed, 1 << 41))
+    return with_noise(ops.lag_ns, of_message, member_draws(lowered, ops))
 
 
 def _perturbed(lowered: Lowered, instance: int, cost_ns: I64) -> I64:

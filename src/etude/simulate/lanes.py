@@ -35,7 +35,7 @@ def make_ready(state: State, node: int, row: int) -> None:
         return
     number = instance.lane0 + of_program
     lane = state.lanes[number]
-    if not state.rules.strict:
+    if not state.rules.strict and instance.leader < 0:
         first = instance.node0 + programs.lane_first[instance.program_lane0 + of_program]
         key = clock.instant << 32 if state.rules.first_come else 0
         push_key(state.ready[first:], lane.count, key | programs.rows[row].position)
@@ -81,14 +81,37 @@ def take(state: State, number: int) -> int:
         if state.nodes[node].waits != 0:
             return -1
         lane.count += 1
+    elif instance.leader >= 0:
+        leader = state.instances[instance.leader]
+        if lane.taken == state.lanes[leader.lane0 + number - instance.lane0].taken:
+            return -1
+        node = instance.node0 + state.taken[leader.node0 + first + lane.taken]
+        if state.nodes[node].waits != 0:
+            return -1
+        lane.taken += 1
     else:
         if lane.count == 0:
             return -1
         key = pop_key(state.ready[instance.node0 + first :], lane.count)
         lane.count -= 1
-        node = instance.node0 + programs.lane_rows[instance.row0 + first + (key & 0xFFFFFFFF)]
+        row = programs.lane_rows[instance.row0 + first + (key & 0xFFFFFFFF)]
+        node = instance.node0 + row
+        if instance.follower >= 0:
+            state.taken[instance.node0 + first + lane.taken] = row
+            lane.taken += 1
+            call_followers(state, instance.follower, number - instance.lane0)
     lane.busy = node
     return node
+
+
+@kernel(allocates=False)
+def call_followers(state: State, follower: int, of_program: int) -> None:
+    """The same lane of those that take a rank's choices is looked at, in this round."""
+    while follower >= 0:
+        instance = state.instances[follower]
+        if state.lanes[instance.lane0 + of_program].busy < 0:
+            touch(state, instance.lane0 + of_program)
+        follower = instance.next_follower
 
 
 @kernel(allocates=False)
@@ -106,13 +129,15 @@ def choose(state: State) -> int:
     lane."""
     clock, starting = state.clock[0], state.starting
     count = clock.starting
-    for k in range(clock.touched):
+    k = 0
+    while k < clock.touched:  # a choice may call others to look
         lane = state.touched[k]
         state.lanes[lane].is_touched = 0
         node = take(state, lane)
         if node >= 0:
             starting[count] = node
             count += 1
+        k += 1
     clock.touched = 0
     clock.starting = 0
     for k in range(count):

@@ -11,7 +11,8 @@ from etude.machine.fabrics import topology_of_system
 from etude.machine.faults import with_faults
 from etude.machine.topology import Topology
 from etude.simulate.carrying import carried_operations
-from etude.simulate.costs import jittered
+from etude.simulate.costs import with_noise
+from etude.simulate.draws import call_draws
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.operation import Model, NetworkOptions
 from etude.simulate.networks.registry import Registry, grown
@@ -98,4 +99,4 @@ def _operations(lowered: Lowered, ops: Operations) -> Table:
 def _durations(lowered: Lowered, ops: Operations) -> I64:
     jitter = lowered.options.jitter
     spread = np.where(ops.is_message, jitter.get("p2p", 0.0), jitter.get("collective", 0.0))
-    return jittered(ops.time_ns, spread, (lowered.options.seed, 1 << 40)) if spread.any() else ops.time_ns
+    return with_noise(ops.time_ns, spread, call_draws(lowered, ops)) if spread.any() else ops.time_ns

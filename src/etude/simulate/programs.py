@@ -14,7 +14,7 @@ from etude.model.frames import frames
 from etude.model.graph import dependencies, successors
 from etude.model.job import Job
 from etude.model.memory import locations, tensors_of
-from etude.model.schema import UNKNOWN, Kind, LaneKind
+from etude.model.schema import AGREE, UNKNOWN, Kind, LaneKind, ValueKind
 from etude.model.trace import Trace
 from etude.model.use import uses
 from etude.simulate.networks.state import Table
@@ -82,6 +82,11 @@ def _less_tag(trace: Trace, base: int) -> Trace:
     return trace.replace(tag=np.where(trace.tag >= 0, trace.tag - base, trace.tag)) if base else trace
 
 
+def agrees(trace: Trace) -> bool:
+    """Does a node say whose order the rank takes?"""
+    return any(attr.name == AGREE and attr.kind == ValueKind.INT64 for layout in trace.layouts for attr in layout)
+
+
 _LOOKED_AT: Final = (
     "kind", "collective", "group", "src", "dst", "in_bytes", "out_bytes", "tensor_bytes", "priority",
     "data_start", "data", "ctrl_start", "ctrl",
@@ -95,6 +100,8 @@ def _fingerprint(trace: Trace, cost: I64, tag_base: int, options: Options) -> by
     found.add(*(getattr(trace, name) for name in _LOOKED_AT), _less_tag(trace, tag_base).tag)
     named = tensors_of(trace)
     found.add(named.start, named.row, named.out, named.size_bytes, locations(trace))
+    if agrees(trace):
+        found.add(*trace.attr_cells()[AGREE, ValueKind.INT64])
     return found.digest()
 
 

@@ -40,8 +40,12 @@ ROW: Final = np.dtype(
     align=True,
 )
 """Row r is waited for by the `succ_count` rows of `succ` from `succ_start` on, counted from their program's first."""
-INSTANCE: Final = np.dtype([(name, np.int64) for name in ("node0", "row0", "lane0", "program_lane0")], align=True)
-"""Where the tables of a simulated rank begin."""
+INSTANCE: Final = np.dtype(
+    [(name, np.int64) for name in ("node0", "row0", "lane0", "program_lane0", "leader", "follower", "next_follower")],
+    align=True,
+)
+"""Where the tables of a simulated rank begin; the instance whose choices it takes, the first that takes its own, and
+the next that takes those of the same leader; -1 where there is none."""
 NODE: Final = np.dtype(
     [
         ("waits", np.int32),  # nodes that it waits for and that have not ended, or DONE
@@ -60,6 +64,7 @@ LANE: Final = np.dtype(
         ("count", np.int32),  # ready nodes; with a strict order, nodes that it has taken
         ("is_touched", np.int32),
         ("instance", np.int32),
+        ("taken", np.int64),  # nodes that it has taken, where ranks agree on an order
     ],
     align=True,
 )
@@ -88,6 +93,7 @@ class State(NamedTuple):
     lanes: Table
     ends: Heap  # of (time, node)
     ready: I64  # a heap of keys for each lane, one after the other
+    taken: I32  # where ranks agree: rows that each lane has taken, in its order, one lane after the other
     touched: I32  # lanes that may take a node when this round issues
     starting: I32  # nodes that start in this round; those without a lane come first
     sharing: Sharing | None

@@ -6,6 +6,7 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.predict.what_if.pair import WhatIf as WhatIf
+    from etude.predict.what_if.pair import findings as findings
     from etude.predict.what_if.pair import simulated_again as simulated_again
     from etude.predict.what_if.pair import what_if as what_if
 

@@ -21,14 +21,37 @@ class WhatIf:
     edited: Prediction
     edits: Edited
 
+    @property
+    def speedup(self) -> float:
+        return self.baseline.time_ns / self.edited.time_ns
+
     def summary(self) -> dict[str, Any]:
         """Figures of the edited job, as `predict` has them without edits, and both side by side."""
         return self.edited.summary() | {
             "baseline": self.baseline.summary(),
             "edited": self.edited.summary(),
-            "speedup": self.baseline.time_ns / self.edited.time_ns,
+            "speedup": self.speedup,
+            "findings": findings([self]),
             "edits": [step.record() for step in self.edits.steps],
         }
+
+
+def findings(pairs: Sequence[WhatIf]) -> list[str]:
+    """What a reader should not miss: that the edits cost more than they bring, in the mean of all seeds."""
+    before, after = (
+        sum(p.time_ns for p in found) for found in zip(*((w.baseline, w.edited) for w in pairs), strict=True)
+    )
+    if after <= before:
+        return []
+    said = f"the edited step is {after / before - 1:.1%} slower than the baseline"
+    judged = any(
+        step.edit.name == "compress" and step.edit.arguments()["when"] == "pays" for step in pairs[0].edits.steps
+    )
+    return (
+        [f"{said}: `when=pays` judges each call alone, and codecs hold the compute stream unless `lane=own`"]
+        if judged
+        else [said]
+    )
 
 
 def simulated_again(found: Prediction, **options: Any) -> Prediction:

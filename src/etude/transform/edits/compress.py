@@ -34,7 +34,9 @@ REDUCING = (
 )  # fmt: skip
 GATHERING = (Collective.ALL_GATHER, Collective.GATHER)
 WEIGHTS = (*GATHERING, Collective.BROADCAST, Collective.SCATTER)
-CLASSES = ("weights", "gradients", "activations")
+CLASSES = ("weights", "gradients", "activations", "kv")
+_CACHE = "cache"
+"""Module of messages that carry keys and values to where they are read, as `etude generate --disaggregate` writes."""
 _COPIES = ("dp", "edp", "shard", "eshard", "replica", "ereplica", "fsdp", "hsdp")
 """Axes over which copies of a model are, and what is exchanged is weights and gradients."""
 
@@ -111,12 +113,15 @@ def _wire_part(here: Here, rows: I64, ratio: dict[str, float], overhead: float) 
 
 def tensor_classes(here: Here, rows: I64) -> I64:
     """Position in CLASSES of what is sent: over copies of a model, gathers carry weights and reductions gradients;
-    everything else carries activations."""
+    messages of a cache carry keys and values, and everything else activations."""
     trace = here.trace
+    codes, words = trace.coded("module", rows)
+    of_cache = np.array([*(_CACHE in word.split(".") for word in words), False])[codes]
     over_copies = [any(name.partition(".")[0] in _COPIES for name in names) for names in here.groups]
     mine = np.array([*over_copies, False])[trace.group[rows]] & (trace.kind[rows] == Kind.COLL)
     reduces = np.isin(trace.collective[rows], REDUCING)
-    return np.where(mine & reduces, 1, np.where(mine & np.isin(trace.collective[rows], WEIGHTS), 0, 2))
+    found = np.where(mine & reduces, 1, np.where(mine & np.isin(trace.collective[rows], WEIGHTS), 0, 2))
+    return np.where(of_cache & (trace.kind[rows] != Kind.COLL), CLASSES.index("kv"), found)
 
 
 def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], chunk: I64) -> Calls:

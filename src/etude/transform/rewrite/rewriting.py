@@ -24,8 +24,8 @@ from etude.errors import TraceError
 from etude.model import text
 from etude.model.fingerprint import Fingerprint
 from etude.model.job import VALUE_COLUMNS
-from etude.model.schema import COLUMN, NODE, Kind, Why
-from etude.model.trace import Trace, complete_layouts, lanes
+from etude.model.schema import COLUMN, NODE, Kind, ValueKind, Why
+from etude.model.trace import Attr, Trace, complete_layouts, lanes
 from etude.transform.rewrite.edges import Edges, bypassed, csr, edges_of, either, ends, joined, redirected
 
 I32 = NDArray[np.int32]
@@ -54,6 +54,8 @@ class Rewriting:
         self._new: list[tuple[I64, int, bool]] = []
         """(rows beside which they lie, on which side, are they copies) of each batch of new nodes."""
         self._new_columns: list[dict[str, NDArray[Any]]] = []
+        self._marks: dict[int, str] = {}
+        """Batch of new nodes -> an attribute that they have."""
         self._words: list[str] = []
         self._writer = text.HeapWriter()
         self._entry: list[tuple[I64, I64]] = []
@@ -91,6 +93,10 @@ class Rewriting:
         """A copy of each of these rows beside it, with other values in some columns. Edges are not copied."""
         given = {c: np.broadcast_to(np.asarray(v, COLUMN[c].dtype), (len(at),)) for c, v in columns.items()}
         return self._batch(at, place, True, given)
+
+    def mark(self, attribute: str) -> None:
+        """The nodes that were added last have this attribute (int64), with the value 0."""
+        self._marks[len(self._new) - 1] = attribute
 
     def enter(self, rows: NDArray[Any], nodes: NDArray[Any], *, order: bool = False) -> None:
         """These nodes wait for what the rows waited for; with `order`, also where an edge only keeps an order."""
@@ -145,7 +151,7 @@ class Rewriting:
 
     def signature(self) -> bytes:
         """Of everything but values: equal where the same program comes of the same trace."""
-        found = Fingerprint(self._words, len(self._new))
+        found = Fingerprint(self._words, len(self._new), sorted(self._marks.items()))
         for name in sorted(set(self._columns) - set(VALUE_COLUMNS)):
             found.add(name, self._columns[name])
         found.add(self._gone, self._joined, *(self._cut[name] for name in sorted(self._cut)))
@@ -285,30 +291,30 @@ class Rewriting:
         return np.concatenate([self.source.heap[: -text.PAD], self._writer.heap()])
 
     def _attributes(self, origin: I64, handle: I64, layout: I32) -> dict[str, Any]:
-        """Layouts, cells and extra fields: rows and copies have those of their row, new nodes none."""
-        trace = self.source
-        has = np.ones(self.rows + sum(len(at) for at, _, _ in self._new), bool)
+        """Layouts, cells and extra fields: rows and copies have those of their row, new nodes none but marks."""
+        trace, layouts = self.source, list(self.source.layouts)
+        own = np.full(self.rows + sum(len(at) for at, _, _ in self._new), -1, np.int32)  # layout of new nodes
         first = self.rows
-        for at, _, copied in self._new:
-            has[first : first + len(at)] = copied
+        for batch, (at, _, copied) in enumerate(self._new):
+            if not copied:
+                mark = self._marks.get(batch)
+                wanted = (Attr(mark, ValueKind.INT64),) if mark else ()
+                layouts += [] if wanted in layouts else [wanted]
+                own[first : first + len(at)] = layouts.index(wanted)
             first += len(at)
-        here = has[handle]
-        empty = next((i for i, one in enumerate(trace.layouts) if not one), len(trace.layouts))
-        layouts = (*trace.layouts, ()) if empty == len(trace.layouts) and not here.all() else trace.layouts
+        here, marked = own[handle] < 0, np.array([len(one) > 0 for one in layouts])[own[handle]]
         start = trace.cell_start()
-        count = np.where(here, np.diff(start)[origin] if self.rows else 0, 0)
-        cells = trace.cells
-        if len(cells):
-            at = np.repeat(start[origin] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
-            cells = cells[at]
+        count = np.where(here, np.diff(start)[origin] if self.rows else 0, marked)
+        cells = np.append(trace.cells, np.zeros(1, trace.cells.dtype))  # the last: what a mark says
+        begin = np.where(here, start[origin], len(trace.cells))
+        cells = cells[np.repeat(begin - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))]
         extra_at = np.full(self.rows, -1, np.int64)
         extra_at[trace.extra_row] = np.arange(len(trace.extra_row))
         extra = np.where(here, extra_at[origin] if self.rows else -1, -1)
         rows = np.flatnonzero(extra >= 0).astype(np.int32)
-        found = np.where(here, layout, np.int32(empty)).astype(np.int32)
         return {
-            "layout": found,
-            "layouts": layouts,
+            "layout": np.where(here, layout, own[handle]).astype(np.int32),
+            "layouts": tuple(layouts),
             "cells": cells,
             "extra_row": rows,
             "extra": trace.extra[extra[rows]],

@@ -1,0 +1,65 @@
+"""Ranks that take another's choices: who leads, and who follows whom."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from etude.errors import MismatchError
+from etude.model.schema import AGREE, ValueKind
+from etude.simulate.lower import Lowered
+from etude.simulate.networks.state import I32, I64
+from etude.simulate.programs import agrees
+
+
+class Agreements(NamedTuple):
+    """Of each instance: the one whose choices it takes, and a list of those that take its own; -1 is none."""
+
+    leader: I64
+    follower: I64
+    next_follower: I64
+
+
+def agreements(lowered: Lowered, program: I32) -> Agreements:
+    """Who takes whose choices, as nodes of the programs say (`AGREE`). Ranks that agree run the same program."""
+    found = Agreements(*(np.full(len(program), -1, np.int64) for _ in Agreements._fields))
+    job, slots = lowered.job, dict[int, tuple[int, int]]()
+    for t, trace in enumerate(job.traces):
+        if agrees(trace):
+            nodes, place = trace.attr_cells()[AGREE, ValueKind.INT64]
+            slots[t] = (int(trace.group[nodes[0]]), int(place[0])) if len(nodes) else (-1, -1)
+    if not slots:
+        return found
+    position = {rank: at for at, rank in enumerate(job.ranks.tolist())}
+    for instance in reversed(range(len(program))):
+        at = int(lowered.classes.first[instance])
+        leader = _leader(lowered, at, *slots.get(int(job.trace_of[at]), (-1, -1)))
+        leader_at = position.get(leader, at)  # one that is absent leads nobody
+        leads = int(lowered.classes.of[leader_at])
+        if leads == instance:
+            continue
+        _check_alike(lowered, program, instance, leads)
+        found.leader[instance], found.next_follower[instance] = leads, found.follower[leads]
+        found.follower[leads] = instance
+    return found
+
+
+def _leader(lowered: Lowered, at: int, slot: int, place: int) -> int:
+    """The rank whose choices that at this position takes; -1 where it takes none."""
+    if slot < 0:
+        return -1
+    rank = int(lowered.job.ranks[at])
+    members = lowered.job.groups.ranks(int(lowered.job.group_slots(rank)[slot]))
+    return -1 if members is None or not 0 <= place < len(members) else int(members[place])
+
+
+def _check_alike(lowered: Lowered, program: I32, instance: int, leader: int) -> None:
+    start, rows = lowered.programs.start, lowered.programs.tables.rows
+    one, other = (rows["lane"][start[p] : start[p + 1]] for p in (program[instance], program[leader]))
+    if not np.array_equal(one, other):
+        ranks = lowered.job.ranks[lowered.classes.first[[instance, leader]]].tolist()
+        raise MismatchError(
+            f"rank {ranks[0]} is to take the order of rank {ranks[1]}, and runs another program",
+            hint="`relax` without `agree`, or ranks of a group that run the same program",
+        )
