@@ -62,8 +62,8 @@ def _run(task: Mapping[str, Any], execute: Execute, folder: str, said: Said) -> 
             lines = [
                 line for line in err.replace(f"{folder}/", "").splitlines() if line.startswith(("error:", "hint:"))
             ]
-            said = " ".join(lines).removeprefix("error: ") or f"exit code {code}"
-            return {"answers": answers, "error": f"etude {words[0]}: {said}"}
+            why = " ".join(lines).removeprefix("error: ") or f"exit code {code}"
+            return {"answers": answers, "error": f"etude {words[0]}: {why}"}
         answers.append({"code": code, "out": out.replace(f"{folder}/", "").replace(folder, ".")})
         if _state(folder) == before:
             said[key] = answers[-1]
