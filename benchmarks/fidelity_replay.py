@@ -3,6 +3,7 @@
     python benchmarks/fidelity_replay.py fresh                 programs recorded here, one process
     python benchmarks/fidelity_replay.py fresh --ranks 2       the same with DistributedDataParallel over gloo
     python benchmarks/fidelity_replay.py captures ../shared/traces/torch_cpu
+    python benchmarks/fidelity_replay.py generated             4 of the 64 ranks of a job that never ran, 4 processes
     python benchmarks/fidelity_replay.py measured ../shared/measured/replay RESULTS
     python benchmarks/fidelity_replay.py steps ../shared/measured/replay RESULTS
 
@@ -208,6 +209,24 @@ def captures(folder: Path, iterations: int) -> None:
               flush=True)  # fmt: skip
 
 
+def generated(iterations: int) -> None:
+    from etude.cli import main as command
+
+    with tempfile.TemporaryDirectory() as name:
+        model, job = Path(name) / "tiny.yaml", Path(name) / "job"
+        model.write_text("{layers: 4, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq: 32, gated: true, tied: true}\n")
+        command(["generate", str(model), "--gpus", "64", "--tp", "2", "--pp", "2", "--micro-batch", "1",
+                 "--global-batch", "32", "-o", str(job)])  # fmt: skip
+        began = time.perf_counter()
+        made = plan(etude.open(job), [0, 1, 2, 3])
+        found = play_together(made, PlayerOptions(iterations=iterations, warmup=1, device="cpu", threads=1))
+    work, calls = (sum(len(table) for table in tables) for tables in (
+        [p.stand_ins.kind for p in made], [p.comms.kind for p in made]))  # fmt: skip
+    print(f"ranks 0-3 of 64: {work:,} pieces of work, {calls} communications, of which those inside the four are sent; "
+          f"step {max(f['step_ns']['replayed'] for f in found) / 1e6:.1f} ms, "
+          f"{time.perf_counter() - began:.1f} s in all, {sum(len(f['failures']) for f in found)} failures")  # fmt: skip
+
+
 def measured(recordings: Path, results: Path) -> None:
     steps = {row["name"]: row for row in csv.DictReader((recordings / "steps.csv").open())}
     errors, sums = [], []
@@ -251,7 +270,7 @@ def kernels_ns(job: etude.Job) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("fresh", "captures", "measured", "steps", "process"))
+    parser.add_argument("what", choices=("fresh", "captures", "generated", "measured", "steps", "process"))
     parser.add_argument("folders", nargs="*", type=Path)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--iterations", type=int, default=5)
@@ -262,6 +281,8 @@ def main() -> None:
         process(asked.folders[0], asked.ranks)
     elif asked.what == "captures":
         captures(asked.folders[0], asked.iterations)
+    elif asked.what == "generated":
+        generated(asked.iterations)
     elif asked.what == "steps":
         steps_alone(*asked.folders)
     else:

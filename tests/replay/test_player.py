@@ -112,6 +112,22 @@ def test_a_training_step_is_recorded_and_replayed(tmp_path: Path, capsys: pytest
     assert main([*command, "--device", "cpu"]) == 2  # nothing is overwritten
 
 
+def test_a_generated_job_of_two_ranks_plays_its_work_and_its_collectives(tmp_path: Path):
+    model = tmp_path / "tiny.yaml"
+    model.write_text("{layers: 1, hidden: 16, heads: 2, ffn: 32, vocab: 32, seq: 8, gated: true}\n")
+    asked = ["generate", str(model), "--gpus", "8", "--tp", "2", "--micro-batch", "1", "--global-batch", "4"]
+    assert main([*asked, "-o", str(tmp_path / "job")]) == 0
+    job = etude.open(tmp_path / "job")
+    command = ["replay", str(tmp_path / "job"), "-o", str(tmp_path / "again"), "--ranks", "0-1", "--device", "cpu"]
+    assert main([*command, "--iterations", "1", "--warmup", "0", "--threads", "1"]) == 0
+    again = etude.open(tmp_path / "again")
+    trace = job.trace(0)
+    groups = [job.groups.ranks(int(job.group_slots(0)[slot])) for slot in trace.group[trace.kind == 8].tolist()]
+    inside = sum(members is not None and {0, 1} <= set(members.tolist()) for members in groups)
+    assert inside > 0 and again.ranks.tolist() == [0, 1]
+    assert [int((again.trace(rank).kind == 8).sum()) for rank in (0, 1)] == [inside, inside]
+
+
 def test_a_step_without_the_profiler_is_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters())

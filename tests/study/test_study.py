@@ -55,6 +55,25 @@ def test_rows_ratios_and_verdicts() -> None:
     assert found.ok and found.ran == 4
 
 
+def test_what_points_share_is_asked_once_unless_it_writes() -> None:
+    calls: list[str] = []
+
+    def execute(words: list[str]) -> tuple[int, str, str]:
+        calls.append(" ".join(words))
+        if words[0] == "make":
+            Path("job").write_text(words[1])
+        text = Path(words[1]).read_text() if words[0] == "read" else "0"
+        return 0, json.dumps({"time": float(text.split()[-1])}), ""
+
+    run = {"fixed": "read fixed.txt", "made": "make {speed}", "own": "read job", "other": "read of-{speed}.txt"}
+    files = {"fixed.txt": "7", "of-{speed}.txt": "number {speed}"}
+    metrics = {"own": "own.time", "fixed": "fixed.time", "other": "other.time"}
+    given = {k: v for k, v in TOY.items() if k != "workload"} | {"run": run, "files": files, "metrics": metrics}
+    found = Study(spec_of({**given, "sweep": {}}, "toy", "toy.yaml", Path("/nowhere"))).outcome(execute=execute)
+    assert [(r["own"], r["fixed"], r["other"]) for r in found.points] == [(1, 7, 1), (2, 7, 2)]
+    assert calls == ["read fixed.txt", "make 1", "read job", "read of-1.txt", "make 2", "read job", "read of-2.txt"]
+
+
 def test_a_against_a_is_zero_and_runs_once() -> None:
     toy = Toy()
     found = study(variants={"same": {"speed": 1}}, seeds=8).outcome(execute=toy)

@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from typing import IO, Final, TypeAlias
 
 from etude.study.points import Task
-from etude.study.tasks import Answer, Execute, answer
+from etude.study.tasks import Answer, Execute, Said, answer
 
 Run: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Answer]]]
 """Carries out tasks, and gives each with its answer as they come."""
@@ -93,8 +93,9 @@ def here(execute: Execute) -> Run:
     """One task after the other, in this process."""
 
     def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Answer]]:
+        said: Said = {}
         for task in tasks:
-            yield task, answer(asdict(task), execute)
+            yield task, answer(asdict(task), execute, said)
 
     return run
 
