@@ -48,7 +48,7 @@ def _normal(lowered: Lowered, node: I64, purpose: int) -> F64:
 
 def _unit(bits: U64) -> F64:
     """Numbers from 0 up to 1."""
-    return (bits >> np.uint64(11)) * 2.0**-53
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _mixed(x: NDArray[Any]) -> U64:
