@@ -41,7 +41,8 @@ def operator(name: str, device: str) -> Callable[..., Any]:
 
 @cache
 def remapped(name: str, device: str) -> Bound:
-    other = _ON_CPU.get(name.partition(".")[0]) if device == "cpu" else None
+    others = {"cpu": _ON_CPU, "cuda": _ON_CUDA}.get(device, {})
+    other = others.get(name.partition(".")[0])
     if other is not None:
         return Bound(other, single=False, flat=True)
     return _bound(name)
@@ -161,3 +162,33 @@ _ON_CPU: Final[dict[str, Callable[..., Any]]] = {
     "aten::cudnn_convolution": _convolution,
 }
 """Operators of CUDA libraries, as those that a CPU has."""
+
+
+def _of_cpu(q: Any, k: Any, v: Any, p: float = 0.0, causal: bool = False, mask: Any = None, scale: Any = None) -> Any:
+    found = torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, True, p, causal, scale=scale)
+    return found[0], found[1][..., : q.shape[2]].contiguous()
+
+
+def _of_cpu_backward(grad: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, p: float, causal: bool, mask: Any = None,
+                     scale: Any = None) -> Any:  # fmt: skip
+    rows = torch.nn.functional.pad(lse, (0, -lse.shape[-1] % _SUMS_IN_A_PIECE))
+    seed = torch.zeros((), dtype=torch.int64, device=q.device)
+    return torch.ops.aten._scaled_dot_product_efficient_attention_backward(
+        grad, q, k, v, mask, out, rows, seed, seed, p, [True, True, True, False], causal, scale=scale
+    )[:3]
+
+
+_SUMS_IN_A_PIECE: Final = 32
+"""The CUDA kernel wants rows of sums padded to a multiple of this."""
+
+
+def _mkldnn_convolution(x: Any, weight: Any, bias: Any, padding: Any, stride: Any, dilation: Any, groups: int) -> Any:
+    return (torch.ops.aten.convolution(x, weight, bias, stride, padding, dilation, False, [0] * len(stride), groups),)
+
+
+_ON_CUDA: Final[dict[str, Callable[..., Any]]] = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _of_cpu,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _of_cpu_backward,
+    "aten::mkldnn_convolution": _mkldnn_convolution,
+}
+"""Operators that only a CPU has, as those of CUDA."""

@@ -77,6 +77,7 @@ class Player:
         self._graph: Any = None
         self._capturing = False
         self.on_device = self.device.type != "cpu"
+        self._with_host_memory = any(not name.startswith("cpu") for name in program.devices)
         self._values: list[Any] = [None] * len(program.slots.storage)
         self._generator = torch.Generator().manual_seed(seed)
         self._forms: dict[tuple[int, int], list[Any]] = {}
@@ -116,9 +117,8 @@ class Player:
         self._capturing = False
 
     def _place(self, recorded: str) -> torch.device:
-        if recorded.startswith("cpu") and not self.on_device:
-            return self.device
-        return torch.device("cpu") if recorded.startswith("cpu") else self.device
+        """Where something goes: host memory of a recording that has device memory too stays with the host."""
+        return torch.device("cpu") if recorded.startswith("cpu") and self._with_host_memory else self.device
 
     def _fill(self) -> None:
         p = self.program
