@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -181,7 +182,7 @@ def test_the_end_of_the_parent_is_the_end_of_all(tmp_path):
     child = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
     try:
         wait_until(lambda: len(list(tmp_path.glob("etude-replay-*/store"))) == 1)
-        workers = subprocess.run(["pgrep", "-P", str(child.pid)], capture_output=True, text=True).stdout.split()
+        workers = children(child.pid)
         assert len(workers) == 2
         child.send_signal(signal.SIGTERM)
         child.wait(300)
@@ -190,6 +191,15 @@ def test_the_end_of_the_parent_is_the_end_of_all(tmp_path):
     finally:
         child.kill()
         child.wait()
+
+
+def children(parent: int) -> list[str]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                found.append(stat.parent.name)
+    return found
 
 
 def wait_until(true) -> None:
