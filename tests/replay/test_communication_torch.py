@@ -265,7 +265,7 @@ def test_the_command_refuses_before_any_work(tmp_path, capsys, monkeypatch):
     from etude.cli import main
     from etude.replay.communication import processes
 
-    monkeypatch.setattr(processes, "run_processes", None)  # nothing may be started
+    monkeypatch.setattr(processes, "processes_run", None)  # nothing may be started
     monkeypatch.chdir(tmp_path)
     written(every_call(3), tmp_path / "job")
     words = ["replay", "job", "--only", "communication"]

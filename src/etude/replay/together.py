@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -12,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UsageError
-from etude.replay.communication.processes import run_processes, under_torchrun
+from etude.replay.communication.processes import processes_run, under_torchrun
 from etude.replay.communication.rehearsal import rehearse
 from etude.replay.communication.shrinking import shrink
 from etude.replay.playing import PlayerOptions
-from etude.replay.program import Program, save
+from etude.replay.program import Program
 
 
 def play_together(
@@ -42,12 +41,7 @@ def play_together(
     joined = under_torchrun()
     if joined is not None:
         return _joined(fitted, *joined, told)
-    with tempfile.TemporaryDirectory(prefix="etude-replay-") as name:
-        folder = Path(name)
-        for process, program in enumerate(fitted):
-            save(program, folder / f"{process}.program")
-        (folder / "options.json").write_text(json.dumps(told | {"store": str(folder / "store")}))
-        run_processes(folder, len(fitted), tick, "etude.replay.worker")
+    with processes_run(fitted, told, tick, "etude.replay.worker") as folder:
         return [json.loads((folder / f"{process}.json").read_text()) for process in range(len(fitted))]
 
 

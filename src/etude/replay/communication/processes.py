@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,12 +83,7 @@ def play(
     joined = under_torchrun()
     if joined is not None:
         return _play_joined(programs, *joined, told)
-    with tempfile.TemporaryDirectory(prefix="etude-replay-") as name:
-        folder = Path(name)
-        for process, program in enumerate(programs):
-            save(program, folder / f"{process}.program")
-        (folder / "options.json").write_text(json.dumps(told | {"store": str(folder / "store")}))
-        run_processes(folder, len(programs), tick)
+    with processes_run(programs, told, tick, "etude.replay.communication.worker") as folder:
         return [_result(folder, process, rank) for process, rank in enumerate(ranks)]
 
 
@@ -107,9 +102,21 @@ def _play_joined(
     ]
 
 
-def run_processes(
-    folder: Path, count: int, tick: Callable[[], None] | None, module: str = "etude.replay.communication.worker"
-) -> None:
+@contextmanager
+def processes_run(
+    programs: Sequence[Program], told: dict[str, Any], tick: Callable[[], None] | None, module: str
+) -> Iterator[Path]:
+    """The folder in which `module` has played each program in a process of its own; gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="etude-replay-") as name:
+        folder = Path(name)
+        for process, program in enumerate(programs):
+            save(program, folder / f"{process}.program")
+        (folder / "options.json").write_text(json.dumps(told | {"store": str(folder / "store")}))
+        _run_processes(folder, len(programs), tick, module)
+        yield folder
+
+
+def _run_processes(folder: Path, count: int, tick: Callable[[], None] | None, module: str) -> None:
     """Runs `python -m MODULE FOLDER NUMBER` for each number below `count`, until all have ended."""
     environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     source = str(Path(__file__).resolve().parents[3])
