@@ -1,5 +1,6 @@
 """Plans of real recordings, without PyTorch."""
 
+import gzip
 import subprocess
 import sys
 from importlib.resources import files
@@ -10,8 +11,8 @@ import pytest
 
 import etude
 from etude.cli import main
-from etude.errors import UsageError
-from etude.replay import coverage, plan
+from etude.errors import FormatError, UsageError
+from etude.replay import compiled_sources, coverage, plan
 from etude.replay.program import CommKind, Fill, Origin, StepKind
 
 SAMPLE = Path(str(files("etude") / "sample"))
@@ -106,6 +107,27 @@ def test_compiled_code_is_not_counted_as_covered(shared: Path):
     found = coverage(plan(etude.open(shared / "traces" / "torch_cpu" / "train_1p_compiled"))[0])
     assert found["stand_ins"] == [{"name": "compiled region", "count": 2}]
     assert 0.5 < found["time"] < 1
+
+
+def test_compiled_code_that_is_known_is_one_call_in_place_of_all_inside(shared: Path):
+    job = etude.open(shared / "traces" / "torch_cpu" / "train_1p_compiled")
+    graphs = sorted({name.split()[3] for name in job.trace(0).coded("name")[1] if "CompiledFxGraph" in name})
+    program = plan(job, [0], dict.fromkeys(graphs, "code"))[0]
+    assert len(graphs) == 2 and program.about["compiled"] == dict.fromkeys(graphs, "code")
+    found = coverage(program)
+    assert found["time"] == 1.0 and found["stand_ins"] == []
+    assert not any(op.startswith(("aten::mm", "aten::addmm", "aten::_scaled")) for op in program.ops)
+    assert {op for op in program.ops if op.startswith("compiled::")} == {f"compiled::{key}" for key in graphs}
+
+
+def test_code_of_compiled_graphs_is_found_beside_the_recording(tmp_path: Path):
+    (tmp_path / "trace.rank0.compiled.json.gz").write_bytes(gzip.compress(b'{"a": "code of a"}'))
+    (tmp_path / "trace.rank1.compiled.json.gz").write_bytes(gzip.compress(b'{"b": "code of b"}'))
+    assert compiled_sources(tmp_path) == {"a": "code of a", "b": "code of b"}
+    assert compiled_sources(tmp_path / "other") == {}
+    (tmp_path / "trace.rank2.compiled.json.gz").write_bytes(b"no code")
+    with pytest.raises(FormatError, match=r"rank2\.compiled"):
+        compiled_sources(tmp_path)
 
 
 def test_a_generated_job_is_work_of_the_same_flops(tmp_path: Path):

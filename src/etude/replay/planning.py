@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,10 @@ from etude.replay.sized import plan_sized
 I64 = NDArray[np.int64]
 
 
-def plan(job: Job, ranks: Sequence[int] | None = None) -> list[Program]:
+def plan(job: Job, ranks: Sequence[int] | None = None, sources: Mapping[str, str] | None = None) -> list[Program]:
     """A program for each rank, or for these. A rank whose operators were recorded with their arguments calls them
-    again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done."""
+    again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done. `sources`:
+    code of compiled graphs, as `compiled_sources` finds it in a recording."""
     wanted = job.ranks.tolist() if ranks is None else list(ranks)
     missing = [rank for rank in wanted if rank not in set(job.ranks.tolist())]
     if missing:
@@ -32,7 +33,7 @@ def plan(job: Job, ranks: Sequence[int] | None = None) -> list[Program]:
         schema, words = op_schemas(trace)
         with_arguments = (schema >= 0) & (trace.in_types >= 0)
         if with_arguments.any() and job.timing is not None:
-            found[rank] = plan_recorded(job, rank, schema, words)
+            found[rank] = plan_recorded(job, rank, schema, words, sources or {})
         else:
             found[rank] = plan_sized(job, rank)
     return [found[rank] for rank in wanted]

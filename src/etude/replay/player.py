@@ -25,9 +25,10 @@ import numpy as np
 import torch
 
 from etude.errors import EtudeError, UsageError
+from etude.replay.compiled import compiled_call
 from etude.replay.cuda_graph import captured
-from etude.replay.operators import operator, remapped
-from etude.replay.program import NOTHING, Fill, Origin, Program, StepKind
+from etude.replay.operators import UnknownOperatorError, operator, remapped
+from etude.replay.program import COMPILED_SPACE, NOTHING, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork, spin
 
 CHUNK: Final = 400
@@ -90,6 +91,7 @@ class Player:
         self._work = StandInWork(self.device)
         self._dtypes = [getattr(torch, name) for name in program.dtypes]
         self._held: list[Any] = []
+        self._code: dict[str, Callable[[], Any]] = {}
 
     # -- getting ready -------------------------------------------------------------------------------------------------
 
@@ -215,7 +217,7 @@ class Player:
         inputs, outputs = p.calls.inputs[row], p.calls.outputs[row]
         args = _filled_in(self.arguments(form, inputs), values)
         try:
-            call = operator(name, self.device.type)
+            call = self._operator(name)
             got = list(_opened(call(*args)))
         except torch.OutOfMemoryError:
             raise
@@ -230,6 +232,16 @@ class Player:
                 self.pinned.add(slot)
                 made = self._values[slot] = self._fresh(slot)
             values[slot] = made
+
+    def _operator(self, name: str) -> Callable[..., Any]:
+        """What to call: an operator of PyTorch, or code that was compiled from some."""
+        if not name.startswith(COMPILED_SPACE):
+            return operator(name, self.device.type)
+        if name not in self._code:
+            if self.on_device != self._with_host_memory:
+                raise UnknownOperatorError("the code was compiled for another kind of device")
+            self._code[name] = compiled_call(self.program.about["compiled"][name.removeprefix(COMPILED_SPACE)])
+        return self._code[name]
 
     def _viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:
         p = self.program
@@ -326,7 +338,7 @@ class Player:
             return []
         p = self.program
         op, form = int(p.calls.op[row]), int(p.calls.form[row])
-        names[f"f{op}"] = operator(p.ops[op], self.device.type)
+        names[f"f{op}"] = self._operator(p.ops[op])
         text = _text(self.arguments(json.loads(p.forms[form]), p.calls.inputs[row]), names)
         call = f"f{op}({text})"
         outputs = p.calls.outputs[row]
