@@ -116,12 +116,12 @@ def report_uneven(device: Device) -> None:
     for path in filter(Path.is_file, UNEVEN):
         names, measured = read_measured(path)
         families = np.array([name.split()[0] for name in names])
-        for family in np.unique(families[measured.ops.op_class == int(OpClass.RAGGED_GEMM)]).tolist():
+        for family in sorted({name for name in families.tolist() if "uneven" in name or "zipf" in name}):
             rows = measured.take(families == family)
             even = replace(rows.ops, op_class=np.full(len(rows.ops), int(OpClass.GROUPED_GEMM), np.uint8))
             for what, ops in ((family.removesuffix("_bf16"), rows.ops), ("  as equally full", even)):
                 count, mean, median = summary(roofline_ns(device, ops) / rows.time_ns - 1)
-                print(f"  {what:20} {count:4} rows   mean {mean:6.1%}   median {median:6.1%}")
+                print(f"  {what:22} {count:4} rows   mean {mean:6.1%}   median {median:6.1%}")
 
 
 def main(argv: list[str]) -> int:
