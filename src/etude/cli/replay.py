@@ -75,7 +75,7 @@ def replay(
     ] = 120.0,
 ) -> None:
     """Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes"""
-    from etude.replay import compiled_sources, coverage, of_ranks
+    from etude.replay import coverage, of_ranks
     from etude.replay import plan as plan_job
     from etude.units import parse_time
 
@@ -90,7 +90,7 @@ def replay(
         replay_communication(job, asked)
         return
     with progress("planning"):
-        programs = plan_job(job, ranks_of(ranks, job) if ranks else None, compiled_sources(path))
+        programs = plan_job(job, ranks_of(ranks, job) if ranks else None, recording=path)
     if known_ns is not None:
         for program in programs:
             program.about["unprofiled_step_ns"] = known_ns

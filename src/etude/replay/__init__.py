@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
-    from etude.replay.compiled import compiled_sources as compiled_sources
     from etude.replay.covering import coverage as coverage
     from etude.replay.covering import of_ranks as of_ranks
     from etude.replay.planning import plan as plan

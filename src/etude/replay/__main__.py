@@ -49,11 +49,10 @@ def run(options: argparse.Namespace) -> dict[str, Any] | None:
         programs = sorted(map(load, files), key=lambda program: int(program.about["rank"]))
     else:
         from etude import open as open_job
-        from etude.replay.compiled import compiled_sources
         from etude.replay.planning import plan
 
         job = open_job(path)
-        programs = plan(job, job.ranks.tolist()[:world] if options.ranks == "first" else None, compiled_sources(path))
+        programs = plan(job, job.ranks.tolist()[:world] if options.ranks == "first" else None, recording=path)
     chosen = PlayerOptions(
         iterations=options.iterations, warmup=options.warmup, only=options.only, speed=options.speed,
         device=options.device, threads=options.threads, host=options.host, cuda_graph=options.cuda_graph,

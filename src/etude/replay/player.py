@@ -24,19 +24,16 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from etude.errors import EtudeError, UsageError
+from etude.errors import UsageError
 from etude.replay.compiled import compiled_call
 from etude.replay.cuda_graph import captured
+from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
 from etude.replay.program import COMPILED_SPACE, NOTHING, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork, spin
 
 CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
-
-
-class OutOfMemoryError(EtudeError):
-    """The device has less memory than the program needs."""
 
 
 @dataclass(slots=True)
@@ -88,7 +85,7 @@ class Player:
         """Slots whose shape depends on values: prepared as recorded, whatever the call gives."""
         self._chunks: list[Callable[[], None]] = []
         self._marks: list[Any] = []
-        self._work = StandInWork(self.device)
+        self._work = StandInWork(self.device, program)
         self._dtypes = [getattr(torch, name) for name in program.dtypes]
         self._held: list[Any] = []
         self._code: dict[str, Callable[[], Any]] = {}
@@ -393,9 +390,10 @@ class Player:
         iterations: int = 10,
         warmup: int = 3,
         done: Callable[[int], None] = lambda number: None,
-        barrier: Callable[[], None] = lambda: None,
+        barrier: Callable[[bool], object] = lambda some: None,
     ) -> Played:
-        """Times of the steps of each iteration; what was played before an interrupt is kept. On a device one iteration
+        """Times of the steps of each iteration; what was played before an interrupt is kept. `barrier` meets the other
+        processes, is told whether there is anything to keep, and says whether to stop. On a device one iteration
         follows the other without waiting, as steps of a training loop do, and times are those of the device."""
         if iterations < 1:
             raise UsageError(f"{iterations} iterations", hint="at least 1")
@@ -407,7 +405,8 @@ class Player:
                 for number in range(-warmup, iterations):
                     if number == 0:
                         self._synchronise()
-                    barrier()
+                    if barrier(bool(played.moments)):
+                        break
                     self._marks = []
                     begin = self._moment()
                     self.iteration()
@@ -441,14 +440,14 @@ class Player:
     def _between(self, a: Any, b: Any) -> int:
         return round(a.elapsed_time(b) * 1e6) if self.on_device else b - a
 
-    def profile(self, path: Path, barrier: Callable[[], None] = lambda: None) -> None:
+    def profile(self, path: Path, barrier: Callable[[bool], object] = lambda some: None) -> None:
         """Records one iteration with PyTorch's profiler, as `etude` opens it."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.on_device:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._marks = []
         self._synchronise()
-        barrier()
+        barrier(True)
         with torch.no_grad(), torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             with ExitStack() as self._annotated:
                 self.iteration()

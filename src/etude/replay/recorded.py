@@ -15,12 +15,14 @@ from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 from etude.replay.arguments import Arguments, arguments, results
 from etude.replay.builder import ProgramBuilder
+from etude.replay.call_tree import owners
 from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
 from etude.replay.indices import made_of, tell
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.levels import Op, chosen
 from etude.replay.memory import Memory
 from etude.replay.program import COMPILED_SPACE, NOTHING, CommKind, Program, StandInKind, StepKind
+from etude.replay.unprofiled import unprofiled_step_ns
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -48,7 +50,7 @@ class _Plan:
         self.ops = self._ops()
         self.op_at = np.full(len(self.trace), -1, np.int64)
         self.op_at[[op.node for op in self.ops]] = np.arange(len(self.ops))
-        self.owner = _owners(self.trace.parent, self.op_at)
+        self.owner = owners(self.trace.parent, self.op_at)
         self.b = ProgramBuilder(rank=rank, world_size=job.world_size, job=job.name)
         self.memory = Memory(self.b)
         self.row_of: dict[int, int] = {}
@@ -66,7 +68,7 @@ class _Plan:
         rows = rows[np.lexsort((-self.end[rows], self.start[rows]))]
         position = np.full(len(trace), -1, np.int64)
         position[rows] = np.arange(len(rows))
-        above = _owners(trace.parent, position)
+        above = owners(trace.parent, position)
         ops: list[Op] = []
         for node in rows.tolist():
             parent = int(trace.parent[node])
@@ -140,7 +142,7 @@ class _Plan:
         self.b.about |= {
             "steps": steps,
             "recorded_step_ns": span // steps,
-            "unprofiled_step_ns": _number(self.job.provenance.get("unprofiled_step_ns", "")),
+            "unprofiled_step_ns": unprofiled_step_ns(self.job),
             "work_ns": int(total_ns),
             "source": "recorded",
         }
@@ -221,7 +223,7 @@ class _Plan:
         call_at = np.full(len(trace), -1, np.int64)
         call_at[[op.node for op in calls]] = np.arange(len(calls))
         parent = trace.parent[kernels]
-        owner = np.where(parent >= 0, _owners(trace.parent, call_at)[np.maximum(parent, 0)], -1)
+        owner = np.where(parent >= 0, owners(trace.parent, call_at)[np.maximum(parent, 0)], -1)
         mine = owner >= 0
         work = np.bincount(owner[mine], took[kernels[mine]].astype(np.float64), len(calls)).astype(np.int64)
         comms = np.isin(trace.kind[kernels], (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)))
@@ -246,7 +248,7 @@ class _Plan:
         """Of each node the region around it, as a position in the list; -1: none."""
         at = np.full(len(self.trace), -1, np.int64)
         at[regions] = np.arange(len(regions))
-        return _owners(self.trace.parent, at)
+        return owners(self.trace.parent, at)
 
     def _region(self, node: int, when: dict[str, Any], kernels_ns: dict[int, int]) -> int:
         """A call of compiled code: its code, where that is known. Gives its time."""
@@ -392,22 +394,6 @@ def _in_steps(trace: Trace, start: I64, end: I64) -> Bool:
     if not known.any():
         return timed
     return timed & (start >= start[known].min()) & (start <= end[known].max())
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isdecimal() and len(text) < 19 else None
-
-
-def _owners(parent: NDArray[Any], position: I64) -> I64:
-    """Of each node its own position, or that of the nearest node above it that has one."""
-    owner = position.copy()
-    up = np.where(parent >= 0, parent, -1).astype(np.int64)
-    while True:
-        open_ = np.flatnonzero((owner < 0) & (up >= 0))
-        if not len(open_):
-            return owner
-        owner[open_] = position[up[open_]]
-        up[open_] = np.where(owner[open_] < 0, parent[up[open_]], -1)
 
 
 def _overload(name: str, schema: str) -> str:
