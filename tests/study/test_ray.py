@@ -23,7 +23,7 @@ run:
   ran: simulate job --system {machine} --json
   seen: trend times.csv --json
 machine: dgx-h100
-sweep: {size: [1MB, 4MB, 16MB]}
+sweep: {size: [1MB, 4MB]}
 baseline: {}
 variants: {}
 metrics: {ns: ran.makespan_ns, level: seen.level}
