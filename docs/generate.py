@@ -12,6 +12,7 @@ from typing import Any
 
 from etude.config import EXAMPLE, key_of
 from etude.machine import device_names, open_device, open_system, system_names
+from etude.machine.power import PowerCosts
 from etude.machine.system import CollectiveSettings, Device, Level, OpCost, Protocol, System
 from etude.model import schema
 from etude.model.job import VALUE_COLUMNS
@@ -201,7 +202,13 @@ def keys(cls: type[Any]) -> str:
 
 def systems_page() -> str:
     parts = [SYSTEMS_HEAD, "## Devices\n\n", devices(), "\n## Clusters\n\n", clusters(), SYSTEMS_KEYS]
-    titles = {System: "System", Level: "Level", Device: "Device", OpCost: "`ops` of a device"}
+    titles = {
+        System: "System",
+        Level: "Level",
+        Device: "Device",
+        OpCost: "`ops` of a device",
+        PowerCosts: "`energy` of a device",
+    }
     for cls, title in {**titles, CollectiveSettings: "`collectives`", Protocol: "`protocols`"}.items():
         parts += [f"### {title}\n\n", keys(cls), "\n"]
     return "".join([*parts, "## Sources\n\n", sources()])
