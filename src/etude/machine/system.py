@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from etude.config import figure, plain, read
 from etude.errors import ClusterError, UsageError
 from etude.machine.power import PowerCosts
+from etude.machine.sharing import HostLink, KernelSharing
 from etude.machine.topology import Topology
 
 I64 = NDArray[np.int64]
@@ -103,6 +104,10 @@ class Device:
     price: float = figure("number", "of an hour, in dollars; 0 unknown", 0.0, zero=True)
     available: float = figure("fraction", "chance that one is to be had, or is up", 1.0)
     ops: Mapping[str, OpCost] = figure("map of one", "constants by op class, `default` for the others", {}, of=OpCost)
+    sharing: KernelSharing = figure(
+        "one", "how kernels of several streams meet on it", KernelSharing(), of=KernelSharing
+    )
+    host_link: HostLink | None = figure("one", "the way to the host's memory", None, of=HostLink)
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
