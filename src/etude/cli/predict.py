@@ -56,6 +56,7 @@ def predict(
     edit: WhatIfEdits = None,
     seeds: Annotated[int, typer.Option(min=1, help="Simulate with so many seeds of the jitter: means are shown.")] = 1,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
+    energy: Annotated[bool, typer.Option("--energy", help="Power and energy too; `etude energy` has more.")] = False,
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
@@ -65,6 +66,8 @@ def predict(
 ) -> int:
     if ops is not None and (rows is not None or sections is not None):
         raise UsageError("--ops is of one model's step, or of serving", hint="leave away --rows or --sections")
+    if energy and (rows is not None or sections is not None or serve or edit or seeds > 1):
+        raise UsageError("--energy is of one model's training steps", hint="`etude energy` takes the others")
     apart = [f"--{name.replace('_', '-')}" for name in simulation] + ["--seeds"] * (seeds > 1)
     apart += ["--edit"] * (bool(edit) and sections is None)
     if apart and (rows is not None or sections is not None or serve):
@@ -93,7 +96,7 @@ def predict(
     found = _step(model, hf, flags, plan, system, stack, check=memory_check, **options)
     told = [*found.assumed, *found.simulated.notes]
     if not edits and seeds == 1:
-        emit(found.summary() if json else _shown(found), json=json)
+        emit((found.summary() if json else _shown(found)) | (_energy(found) if energy else {}), json=json)
     else:
         from etude.predict.what_if import findings
 
@@ -175,6 +178,20 @@ def _shown(found: "Prediction") -> dict[str, Any]:
         **_of_pipeline(found),
         **_of_lengths(found),
         **mapped_figures(found.generated),
+    }
+
+
+def _energy(found: "Prediction") -> dict[str, Any]:
+    """Power and energy of the steps."""
+    from etude.analyse.energy import energy
+
+    taken = energy(found.simulated, device=found.system.device, end_ns=found.time_ns).curve
+    joules = taken.energy_j
+    return {
+        "mean_w": taken.mean_w,
+        "peak_w": taken.peak_w,
+        "per_step_j": joules / found.generated.plan.steps,
+        "per_token_j": joules / found.generated.tokens if found.generated.tokens else None,
     }
 
 
