@@ -99,6 +99,8 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
     }  # fmt: skip
     if plan["ep"] > 2 and plan["moe_skew"] == 1.0 and random.random() < 0.4:
         plan |= {"ep_node": 2, "moe_nodes": random.choice([0, 1])}
+    if m.experts and plan["moe_skew"] == 1.0 and "ep_node" not in plan and random.random() < 0.5:
+        plan |= {"moe_loads": random.choice(["zipf:1.2", "dirichlet:0.3", "zipf:0"]), "moe_seed": random.randrange(9)}
     if random.random() < 0.15:
         plan |= {"directives": random_directives(random), "zero": 0, "optimizer": "adamw"}
         plan.pop("dp_shard", None)
@@ -140,7 +142,25 @@ def random_sections(random: Random, folder: Path) -> dict[str, Any]:
         if number:
             carries = random.choice(["hidden", "hidden", "logits"])
             borders.append({"from": names[number - 1], "to": name, "carries": carries})
+    if random.random() < 0.3:
+        _join(random, sections, borders)
     return {"batch": batch, "sections": sections, "borders": borders, "seed": random.randrange(9)}
+
+
+def _join(random: Random, sections: dict[str, Any], borders: list[dict[str, Any]]) -> None:
+    """One pipeline through all of them, on ranks of their own or all on the same, with as many micro-batches each."""
+    together, pp = random.random() < 0.5, random.choice([1, 2])
+    names = list(sections)
+    for name, section in sections.items():
+        section.pop("shares", None)
+        section["plan"] |= {"pp": pp if together else random.choice([1, 2]), "tp": 1, "cp": 1}
+        section["gpus"] = 2 * section["plan"]["pp"]
+        if together and name != names[-1]:
+            section["shares"] = names[-1]
+            del section["gpus"]
+        section["mode"] = random.choice(["train", "train", "frozen"]) if name != names[0] else section["mode"]
+    for border in borders:
+        border |= {"carries": "hidden", "joint": True}
 
 
 def _random_rollout(random: Random, folder: Path) -> dict[str, Any]:

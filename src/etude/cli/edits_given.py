@@ -1,13 +1,18 @@
 """Edits as they are given to commands: their text, or `@FILE` with one a line."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.errors import UsageError
+from etude.errors import EtudeError, UsageError
 
 if TYPE_CHECKING:
+    from etude.machine.system import System
+    from etude.model.job import Job
+    from etude.model.timing import Timing
+    from etude.predict.what_if import WhatIf
     from etude.transform.edits import Edit
 
 WhatIfEdits = Annotated[
@@ -44,3 +49,41 @@ def edits_of(given: list[str] | None) -> "list[Edit]":
     if given and not found:
         raise UsageError("no edit is given", hint="compress group=dp ratio=2")
     return found
+
+
+def run_times(machine: "System | None", **options: Any) -> "Callable[[Job], Timing | None] | None":
+    """When the nodes of a job run on a system: what `when=pays` sees of what is hidden. None of a job that does not
+    run there: its calls are judged alone."""
+    if machine is None:
+        return None
+
+    def times(job: "Job") -> "Timing | None":
+        from etude.cli.output import say
+        from etude.simulate import simulate
+
+        try:
+            return simulate(job, machine.for_ranks(job.world_size), **options).timing
+        except EtudeError as problem:
+            say(f"note: `when=pays` judges calls alone, since the job does not run: {problem.problem}")
+            return None
+
+    return times
+
+
+def side_by_side(pairs: "list[WhatIf]", edits: bool) -> list[dict[str, Any]]:
+    """Before and after, and of several seeds the means."""
+    from etude.units import format_time
+
+    rows = []
+    for name, found in (("baseline", [p.baseline for p in pairs]), ("edited", [p.edited for p in pairs])):
+        step = mean([one.step_time_ns for one in found])
+        row: dict[str, Any] = {"": name, "step": format_time(round(step))}
+        row["tokens/s on a GPU"] = round(mean([one.tokens_per_s_per_gpu for one in found]), 1)
+        row["model FLOP/s utilisation"] = f"{mean([one.mfu for one in found]):.1%}"
+        row["of the baseline"] = f"{mean([p.baseline.step_time_ns for p in pairs]) / step:.3f}x as fast"
+        rows.append(row)
+    return rows if edits else rows[:1]
+
+
+def mean(values: list[Any]) -> float:
+    return float(sum(values)) / len(values)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.generate.blocks.ops import Op, Phase, count_of, moved_shapes, types
+from etude.generate.blocks.ops import Op, Phase, count_of, in_types, moved_shapes, types
 from etude.model.build import build_trace
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
@@ -26,6 +26,9 @@ class Book:
         self._number: dict[tuple[int, int], int] = {}
         self._kept: list[Op] = []  # ids are of objects that live
         self.modules: dict[str, int] = {}
+        self._written: dict[int, Op] = {}
+        self.patterns: dict[Any, Any] = {}
+        """Passes of stages that others are like; see train/fragment.py."""
 
     def op(self, op: Op, phase: Phase | None = None) -> int:
         key = id(op), -1 if phase is None else int(phase)
@@ -35,6 +38,14 @@ class Book:
             found = self._number[key] = len(self.ops)
             self.ops.append(op if phase is None else op.replace(phase=phase))
         return found
+
+    def written(self, number: int) -> Op:
+        """The op as its columns say it: communication with what it moves as shapes."""
+        if number not in self._written:
+            one = self.ops[number]
+            moves = one.kind in (Kind.COLL, Kind.SEND, Kind.RECV)
+            self._written[number] = moved_shapes(one) if moves else one
+        return self._written[number]
 
     def module(self, path: str) -> int:
         return self.modules.setdefault(path, len(self.modules))
@@ -149,8 +160,7 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
     """Columns of these ops, and the labels of the group and peer slots that they use."""
     seen = np.bincount(op, minlength=len(book.ops)) > 0
     at = (np.cumsum(seen) - 1)[op]
-    ops = [book.ops[u] for u in np.flatnonzero(seen)]
-    ops = [moved_shapes(o) if o.kind in (Kind.COLL, Kind.SEND, Kind.RECV) else o for o in ops]
+    ops = [book.written(u) for u in np.flatnonzero(seen).tolist()]
     groups = list(dict.fromkeys(o.group for o in ops if o.kind == Kind.COLL))
     peers = list(dict.fromkeys(o.group for o in ops if o.kind in (Kind.SEND, Kind.RECV)))
 
@@ -177,7 +187,7 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
         "dst": number([peers.index(o.group) if o.kind == Kind.SEND else -1 for o in ops], "int32"),
         "phase": words([o.phase.label for o in ops]),
         "in_shapes": words([o.in_shapes for o in ops]),
-        "in_types": words([types(o.dtype, count_of(o.in_shapes)) if o.in_shapes else "" for o in ops]),
+        "in_types": words([in_types(o) for o in ops]),
         "out_shapes": words([o.out_shapes for o in ops]),
         "out_types": words([types(o.dtype, count_of(o.out_shapes)) if o.out_shapes else "" for o in ops]),
     }

@@ -22,7 +22,6 @@ from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action
 from etude.generate.train.allocator import rounding
 from etude.generate.train.optimizer import state_bytes
-from etude.generate.train.routing import fullest
 from etude.generate.train.sharing import copies
 from etude.generate.train.stage import Layout
 
@@ -163,13 +162,14 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
     held = layout.schedule.held[rank]
     blocks = [b for stage in held for b in layout.stages[stage]]
     weights, gradients, buffer = 0, 0, 0
+    alike = _distinct(blocks)
     for expert in (False, True):
         shards = copies(plan, expert=expert).shards
-        params = sum(b.local_params(expert=expert) for b in blocks)
-        largest = max((b.local_params(expert=expert) for b in blocks), default=0)
+        held_by = {key: b.local_params(expert=expert) for key, b in alike.items()}
+        trained_by = {key: b.local_params(expert=expert, trained=True) for key, b in alike.items()}
+        params, trained = (sum(by[id(b.ops)] for b in blocks) for by in (held_by, trained_by))
+        largest, most = (max(by.values(), default=0) for by in (held_by, trained_by))
         part = -(-params // shards)
-        trained = sum(b.local_params(expert=expert, trained=True) for b in blocks)
-        most = max((b.local_params(expert=expert, trained=True) for b in blocks), default=0)
         # Sharded weights come back for the block at work and those ahead of it; without resharding all stay.
         weights += bytes_of(part if plan.zero == 3 else params, plan.dtype)
         whole = (plan.prefetch + 1) * largest if plan.reshard else params
@@ -209,7 +209,7 @@ def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
 def _over_time(plan: Plan, layout: Layout, rank: int, buffer: int) -> tuple[I64, I64, I64]:
     """Activations, what is beside and gradients of each action. `buffer`: gradients of a block before ZeRO shards
     them."""
-    schedule, load = layout.schedule, fullest(plan)
+    schedule, load = layout.schedule, layout.load(rank)
     rows = schedule.rows(rank)
     action, stage = schedule.action[rows], schedule.stage[rows]
     of = {s: moments(plan, layout.stages[s], load) for s in schedule.held[rank]}
