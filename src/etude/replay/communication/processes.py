@@ -31,8 +31,8 @@ I64 = NDArray[np.int64]
 
 _PATIENCE_S: Final = 5.0
 _POLL_S: Final = 0.02
-INTERRUPTED: Final = 130
-"""Exit code of a process that Ctrl-C ended before it had anything to keep."""
+INTERRUPTED: Final = (130, -signal.SIGINT)
+"""Exit codes of a process that Ctrl-C ended before it had anything to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +154,7 @@ def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[
     while True:
         codes = [child.poll() for child in started]
         bad = [process for process, code in enumerate(codes) if code not in (None, 0)]
-        if any(codes[process] == INTERRUPTED for process in bad):
+        if any(codes[process] in INTERRUPTED for process in bad):
             raise KeyboardInterrupt
         if bad:
             raise _failure(folder, started, bad)
