@@ -2,8 +2,8 @@
 
 import pytest
 
+from etude.replay.buffers import Buffers
 from etude.replay.builder import ProgramBuilder
-from etude.replay.communication.buffers import Buffers
 from etude.replay.needs import OutOfMemoryError, check_memory, needed_bytes
 from etude.replay.program import CommKind, Origin, StandInKind
 from etude.replay.stand_in_sizes import multiplied, product_dims

@@ -10,9 +10,9 @@ from typing import Final
 import numpy as np
 
 from etude.errors import EtudeError
-from etude.replay.communication.buffers import Buffers, own_rows
-from etude.replay.communication.sizes import ELEMENT
+from etude.replay.buffers import Buffers, own_rows
 from etude.replay.program import Origin, Program
+from etude.replay.sizes import ELEMENT
 from etude.replay.stand_in_sizes import extents
 
 _CGROUP: Final = Path("/sys/fs/cgroup")

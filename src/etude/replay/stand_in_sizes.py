@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from etude.replay.communication.sizes import ELEMENT
 from etude.replay.program import Program, StandInKind
+from etude.replay.sizes import ELEMENT
 
 LARGEST_BYTES: Final = 1 << 28
 """Of the memory that a stream goes through at once."""

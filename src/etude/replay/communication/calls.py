@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from etude.errors import UsageError
-from etude.replay.communication.buffers import IN_PLACE, Buffers, own_rows
+from etude.replay.buffers import IN_PLACE, Buffers, own_rows
 from etude.replay.program import CommKind, Program
 
 Tensor: TypeAlias = torch.Tensor

@@ -21,8 +21,8 @@ from etude.model.job import Job, ranges
 from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind, ValueKind, Why
 from etude.model.trace import Trace
 from etude.replay.builder import ProgramBuilder
-from etude.replay.communication.sizes import ELEMENT
 from etude.replay.program import NOTHING, CommKind, Program, StepKind
+from etude.replay.sizes import ELEMENT
 from etude.replay.unprofiled import unprofiled_step_ns
 
 I32 = NDArray[np.int32]

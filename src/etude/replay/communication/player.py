@@ -12,7 +12,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
-from etude.replay.communication.buffers import Buffers
+from etude.replay.buffers import Buffers
 from etude.replay.communication.calls import Communicator, Issue, allocated, wait
 from etude.replay.communication.stopping import Stopping
 from etude.replay.program import CommKind, Program, StepKind

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any, Final
 
-from etude.replay.communication.sizes import ELEMENT
 from etude.replay.program import CommKind, Program, StepKind
+from etude.replay.sizes import ELEMENT
 
 IN_PLACE: Final = (CommKind.ALL_REDUCE, CommKind.REDUCE, CommKind.BROADCAST)
 
