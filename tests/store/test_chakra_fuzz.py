@@ -32,8 +32,8 @@ def codec() -> fuzz_et.Codec:
 
 
 def test_damaged_files(codec: fuzz_et.Codec) -> None:
-    report = fuzz_et.run(12_000, seed=1, codec=codec)
-    assert report.outcomes.total() == 12_000
+    report = fuzz_et.run(3_000, seed=1, codec=codec)
+    assert report.outcomes.total() == 3_000
     assert report.peak_growth_bytes < 300 << 20
 
 
@@ -46,8 +46,8 @@ def test_gzip_bombs(codec: fuzz_et.Codec, kind: str) -> None:
 
 
 def test_harness_accepts_protobuf_and_has_cases_of_both_kinds() -> None:
-    outcomes = fuzz_et.run(3_000, seed=2, codec=TWIN).outcomes
-    assert outcomes["equal"] > 500 and outcomes["refused"] > 500
+    outcomes = fuzz_et.run(1_000, seed=2, codec=TWIN).outcomes
+    assert outcomes["equal"] > 150 and outcomes["refused"] > 150
 
 
 def _forget_unknown(decoded: Any) -> bytes:
