@@ -47,6 +47,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
     "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
+    "serve": (
+        RUN,
+        "A stream of requests on replicas of a model: first tokens, tails, goodput, from the costs of passes",
+    ),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "study": (
         RUN,
@@ -57,6 +61,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         RUN,
         "Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes",
     ),
+    "energy": (RUN, "Power over time and energy of a run, or of a model that is predicted: J, kWh, carbon, price"),
     "ops": (RUN, "A database of measured operators: what it lacks for a set of models, measure it, show, add, import"),
     "stacks": (RUN, "The catalogue of software stacks: list, show one"),
     "calibrate": (RUN, "A software stack of your own, from measured steps or a recorded run"),
