@@ -20,6 +20,7 @@ from etude.config import figure, plain, read
 from etude.errors import ClusterError, UsageError
 from etude.machine.power import PowerCosts
 from etude.machine.sharing import HostLink, KernelSharing
+from etude.machine.tier import Tier, check_tiers
 from etude.machine.topology import Topology
 
 I64 = NDArray[np.int64]
@@ -261,6 +262,7 @@ class System:
     levels: tuple[Level, ...] = figure("list", "levels of the network, innermost first", of=Level)
     collectives: CollectiveSettings = figure("one", "how they run", CollectiveSettings(), of=CollectiveSettings)
     placement: tuple[int, ...] = figure("list", "device of each rank; rank order if empty", (), of=int)
+    tiers: tuple[Tier, ...] = figure("list", "memory below the devices': host, peer, nvme, store", (), of=Tier)
     topology: Topology | None = None
     """The graph itself, where it comes from a file: rank r sits on its device r. The levels then only stand for it."""
     irregular: str = ""
@@ -277,6 +279,7 @@ class System:
             raise ClusterError("placement: two ranks sit on one device")
         if seats and not 0 <= min(seats) <= max(seats) < len(self):
             raise ClusterError(f"placement: a device outside the system's {len(self)}")
+        check_tiers(self.tiers)
 
     def __len__(self) -> int:
         """Devices."""
