@@ -137,7 +137,7 @@ def options_of(**given: Any) -> "Options":
 
 def share_option(given: Pairs | None) -> dict[str, Any]:
     """`NAME=CLASS:DEMAND*WEIGHT,CLASS>CLASS`: those before a `>` come first; demand and weight are 1 by default."""
-    from etude.simulate.options import Draw
+    from etude.simulate import Draw
 
     found: dict[str, Any] = {}
     for name, text in pairs("share", given):
