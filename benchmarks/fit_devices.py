@@ -32,6 +32,8 @@ from etude.machine.system import Device, OpCost
 HERE = Path(__file__).resolve().parent
 OURS = ("h200_ops_grid.csv", "h200_ops_again.csv", "h200_ops_more.csv")
 EXPERTS = HERE / "h200_ops_experts.csv"
+UNEVEN = (EXPERTS, HERE / "h200_ops_uneven.csv")
+"""Experts that are not equally full: no constant is fitted to them."""
 OF_VIDUR = ("a100", "h100", "a40")
 ALIKE = ("b200", "gb200", "gb300", "v100", "mi300x")
 """Without a measured op: as the H200. At its limit a GPU works as much as it may draw, so where another GPU of the

@@ -3,20 +3,23 @@
     python benchmarks/measure_ops.py out.csv            # needs PyTorch and a GPU; made h200_ops_grid.csv in 20 s
     python benchmarks/measure_ops.py out.csv --set shapes   # products of other shapes
     python benchmarks/measure_ops.py out.csv --set experts  # products of experts
+    python benchmarks/measure_ops.py out.csv --set uneven   # products of experts that are not equally full
     python benchmarks/measure_ops.py out.csv --set others   # 8 bits, small rows, attention
 
-They made h200_ops_more.csv and h200_ops_experts.csv, in 2 minutes.
+They made h200_ops_more.csv, h200_ops_experts.csv and h200_ops_uneven.csv, in 3 minutes.
 
 Each op is captured into a CUDA graph of several calls and replayed; a time is the median over replays, per call, so the
 host does not count. Columns: op, shape, flops, bytes, microseconds. A linear's shape is M x N x K, attention's is
-batch x heads x sequence x head size, that of a product of experts is experts x rows of each x N x K. An op that this
-PyTorch or GPU does not have is left out, and said so.
+batch x heads x sequence x head size, that of a product of experts is experts x rows of each x N x K. In `zipf1` rows of
+the i-th fullest expert are as 1/i (`zipf05`: 1 over its root), in an order that is shuffled; in `uneven` they go evenly
+from 0.25 to 1.75 of the mean. An op that this PyTorch or GPU does not have is left out, and said so.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator
@@ -170,6 +173,37 @@ def experts(torch: Any) -> Iterator[Case]:
                 yield "grouped_uneven_bf16", shape, flops, size, partial(torch._grouped_mm, x, weight, offs=uneven)
 
 
+def uneven(torch: Any) -> Iterator[Case]:
+    """The same where experts are not equally full."""
+
+    def made(*shape: int) -> Any:
+        return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+    for count, n, k in EXPERTS:
+        weight = made(count, n, k).transpose(1, 2)
+        for rows in EXPERT_ROWS if count > 1 else ():
+            if 2 * count * rows * (n + k) > MEMORY_LIMIT:
+                continue
+            x, g = made(count * rows, k), made(count * rows, n)
+            shape, flops, size = (count, rows, n, k), 2 * count * rows * n * k, count * _moved(rows, n, k)
+            for name, power in (("zipf05", 0.5), ("zipf1", 1.0)):
+                ends = torch.tensor(zipf_ends(count, rows, power), device="cuda", dtype=torch.int32)
+                yield f"grouped_{name}_bf16", shape, flops, size, partial(torch._grouped_mm, x, weight, offs=ends)
+                call = partial(torch._grouped_mm, g.t(), x, offs=ends)
+                yield f"grouped_weight_{name}_bf16", shape, flops, size, call
+
+
+def zipf_ends(count: int, rows: int, power: float) -> list[int]:
+    """Where the rows of each expert end: of the i-th fullest as i ** -power, all together count x rows."""
+    loads = [i**-power for i in range(1, count + 1)]
+    random.Random(0).shuffle(loads)
+    total, ends = 0.0, []
+    for load in loads:
+        total += load
+        ends.append(round(total / sum(loads) * count * rows))
+    return ends
+
+
 def _eight_bit(torch: Any, made: Callable[..., Any]) -> Iterator[Case]:
     one = torch.ones((), device="cuda")
     for n, k in EIGHT_BIT:
@@ -205,7 +239,7 @@ def microseconds(torch: Any, call: Callable[[], Any], *, replays: int = 15) -> f
     return statistics.median(times)
 
 
-SETS = {"grid": cases, "shapes": shapes, "experts": experts, "others": others}
+SETS = {"grid": cases, "shapes": shapes, "experts": experts, "uneven": uneven, "others": others}
 
 
 def main(argv: list[str]) -> int:

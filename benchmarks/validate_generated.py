@@ -71,7 +71,8 @@ def of_a_plan(random: Random) -> Made:
     also = [word for word, is_so in (
         ("several steps", found.plan.steps > 1), ("directives", "directives" in plan), ("map", "cp_map" in plan),
         ("domain", "domain" in plan), ("part trained", "train" in plan), ("host", plan["host"] != "0"),
-        ("skew", plan["moe_skew"] > 1), (plan["precision"], plan["precision"] in ("fp8", "fp4")),
+        ("skew", plan["moe_skew"] > 1), ("loads of experts", bool(plan.get("moe_loads"))),
+        (plan["precision"], plan["precision"] in ("fp8", "fp4")),
         (plan["optimizer"], plan["optimizer"] != "adamw"), ("nodes of experts", "ep_node" in plan),
     ) if is_so]  # fmt: skip
     return found.job, {"models": m.name, "schedules": schedule, "batching": batching, "also": ",".join(also)}

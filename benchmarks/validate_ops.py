@@ -108,6 +108,22 @@ def report_experts(device: Device) -> None:
         print(f"  {what:20} {count:4} rows   mean {mean:6.1%}   median {median:6.1%}")
 
 
+def report_uneven(device: Device) -> None:
+    """Experts that are not equally full, to which no constant was fitted; and as if they were."""
+    from fit_devices import UNEVEN
+
+    print("\nproducts of experts that are not equally full, all held out")
+    for path in filter(Path.is_file, UNEVEN):
+        names, measured = read_measured(path)
+        families = np.array([name.split()[0] for name in names])
+        for family in sorted({name for name in families.tolist() if "uneven" in name or "zipf" in name}):
+            rows = measured.take(families == family)
+            even = replace(rows.ops, op_class=np.full(len(rows.ops), int(OpClass.GROUPED_GEMM), np.uint8))
+            for what, ops in ((family.removesuffix("_bf16"), rows.ops), ("  as equally full", even)):
+                count, mean, median = summary(roofline_ns(device, ops) / rows.time_ns - 1)
+                print(f"  {what:22} {count:4} rows   mean {mean:6.1%}   median {median:6.1%}")
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     shared = Path(os.environ.get("ETUDE_SHARED") or Path(__file__).resolve().parents[2] / "shared")
@@ -122,6 +138,7 @@ def main(argv: list[str]) -> int:
     if args.device == "h200":
         report_table(args.rows, open_device(args.device))
         report_experts(open_device(args.device))
+        report_uneven(open_device(args.device))
     return 0
 
 

@@ -1,4 +1,5 @@
-"""Writes the pages that are made from the code: data-model.md from the schema, systems.md from the catalogue.
+"""Writes the pages that are made from the code: data-model.md from the schema, machines.md from the catalogue,
+gallery.md from the studies, systems.md from the studies and systems.yaml.
 
 `--check` only says whether they are up to date.
 """
@@ -109,7 +110,7 @@ def _values() -> str:
     return ", ".join(f"`{c}`" for c in VALUE_COLUMNS)
 
 
-SYSTEMS_HEAD = """# Systems
+MACHINES_HEAD = """# Machines
 
 <!-- made by docs/generate.py from the catalogue in etude/machine/catalogue: change that, then run `make docs` -->
 
@@ -117,7 +118,7 @@ The machines that Etude knows. `etude.open_system("dgx-h100")` is one of them, `
 
 """
 
-SYSTEMS_KEYS = """
+MACHINES_KEYS = """
 ## A file of your own
 
 ```yaml
@@ -199,8 +200,8 @@ def keys(cls: type[Any]) -> str:
     return table(("key", "for example", "meaning", "needed"), rows)
 
 
-def systems_page() -> str:
-    parts = [SYSTEMS_HEAD, "## Devices\n\n", devices(), "\n## Clusters\n\n", clusters(), SYSTEMS_KEYS]
+def machines_page() -> str:
+    parts = [MACHINES_HEAD, "## Devices\n\n", devices(), "\n## Clusters\n\n", clusters(), MACHINES_KEYS]
     titles = {System: "System", Level: "Level", Device: "Device", OpCost: "`ops` of a device"}
     for cls, title in {**titles, CollectiveSettings: "`collectives`", Protocol: "`protocols`"}.items():
         parts += [f"### {title}\n\n", keys(cls), "\n"]
@@ -232,11 +233,72 @@ def gallery_page() -> str:
     return "".join(parts)
 
 
+SYSTEMS_HEAD = """# Published systems
+
+<!-- made by docs/generate.py from docs/systems.yaml and the gallery: change these, then run `make docs` -->
+
+{all} published systems, from MLCommons Chakra to those that have nothing to do with execution traces, and what Etude does for each. {entries} of them are [studies of the gallery](gallery.md) today: the command runs the study and prints every check. *Planned* says what is to be checked once its mechanism is there. The last column is what no trace can show, whoever simulates it. Descriptions are ours; the machines to simulate on are in [Machines](machines.md).
+
+"""
+
+GROUPS = {
+    "C1": "Evidence and comparison", "C2": "Costs of operators", "C3": "Training", "C4": "Communication rewritten",
+    "C5": "Overlap and simulation", "C6": "Memory and storage", "C7": "Serving", "C8": "Agents and workflows",
+    "C9": "Several jobs on one cluster", "C10": "Faults and recovery", "C11": "Diagnosis", "C12": "Energy",
+    "C13": "Placement and partition",
+}  # fmt: skip
+
+
+def systems_page() -> str:
+    import yaml
+
+    from etude.study import entries
+
+    given = yaml.safe_load((DOCS / "systems.yaml").read_text())
+    known = {row["system"] for row in given["studied"]}
+    if lost := [e["system"] for e in entries() if e["system"] not in known]:
+        raise SystemExit(f"systems.yaml has no row for the gallery's `{lost[0]}`")
+    count = 1 + len(given["studied"]) + len(given["outside"])
+    head = SYSTEMS_HEAD.replace("{all}", str(count))
+    parts = [head.replace("{entries}", str(len({e["system"] for e in entries()})))]
+    chakra = [(row["does"], f"`{row['command']}`") for row in given["chakra"]]
+    parts += ["## MLCommons Chakra\n\nThe core: its format is read and written, and each of its tools has a command.\n\n",
+              table(("Chakra", "command"), chakra)]  # fmt: skip
+    for group, title in GROUPS.items():
+        rows = [_system(row) for row in given["studied"] if row["group"] == group]
+        parts += [f"\n## {title}\n\n", table(("system", "command", "what is checked", "what no trace can show"), rows)]
+    outside = [(row["system"], row["reason"]) for row in given["outside"]]
+    parts += ["\n## Outside the field\n\nNo execution trace of a machine-learning job says anything about these.\n\n"]
+    return "".join([*parts, table(("system", "why"), outside)])
+
+
+def _system(row: dict[str, str]) -> tuple[str, str, str, str]:
+    """A row of the page: from the gallery where there is a study."""
+    from etude.study import entries
+    from etude.study import study as opened
+
+    what = f"**{row.get('title', row['system'])}** {row['does']}"
+    found = [e for e in entries() if e["system"] == row["system"]]
+    if not found:
+        today = "".join(f"<br>today `{command}`" for command in row.get("today", "").split("; ") if command)
+        return what, f"planned{today}", f"planned: {row['check']}", row["hidden"]
+    specs = [opened(e["name"]).spec for e in found]
+    commands = "<br>".join(f"`etude study run {e['name']}`" for e in found)
+    checked = ""
+    for kind in ("exact", "shape"):
+        names = [check.name for spec in specs for check in spec.checks if check.kind == kind]
+        checked += f"*{kind}*: {'; '.join(names)}<br>"
+    checked = checked.removesuffix("<br>") + "".join(f"<br>{e['status']}" for e in found if e["status"] != "whole")
+    hidden = " ".join(" ".join(str(spec.facts["not_shown"]).split()) for spec in specs)
+    return what, commands, checked, hidden
+
+
 def main(argv: list[str]) -> int:
     pages = {
         DOCS / "data-model.md": page(),
-        DOCS / "systems.md": systems_page(),
+        DOCS / "machines.md": machines_page(),
         DOCS / "gallery.md": gallery_page(),
+        DOCS / "systems.md": systems_page(),
     }
     if "--check" in argv:
         return 0 if all(path.read_text() == text for path, text in pages.items()) else 1

@@ -99,6 +99,8 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
     }  # fmt: skip
     if plan["ep"] > 2 and plan["moe_skew"] == 1.0 and random.random() < 0.4:
         plan |= {"ep_node": 2, "moe_nodes": random.choice([0, 1])}
+    if m.experts and plan["moe_skew"] == 1.0 and "ep_node" not in plan and random.random() < 0.5:
+        plan |= {"moe_loads": random.choice(["zipf:1.2", "dirichlet:0.3", "zipf:0"]), "moe_seed": random.randrange(9)}
     if random.random() < 0.15:
         plan |= {"directives": random_directives(random), "zero": 0, "optimizer": "adamw"}
         plan.pop("dp_shard", None)

@@ -1,6 +1,7 @@
 """Pages that are made from the code are up to date."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,13 @@ def test_the_commands_of_the_synthesis_page_run(
 
 
 @pytest.mark.parametrize(
-    ("name", "maker"), [("data-model.md", "page"), ("systems.md", "systems_page"), ("gallery.md", "gallery_page")]
+    ("name", "maker"),
+    [
+        ("data-model.md", "page"),
+        ("machines.md", "machines_page"),
+        ("gallery.md", "gallery_page"),
+        ("systems.md", "systems_page"),
+    ],
 )
 def test_a_page_is_what_the_code_makes(name: str, maker: str) -> None:
     spec = importlib.util.spec_from_file_location("generate", DOCS / "generate.py")
@@ -38,3 +45,18 @@ def test_a_page_is_what_the_code_makes(name: str, maker: str) -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert (DOCS / name).read_text() == getattr(module, maker)(), "run `make docs`"
+
+
+def test_the_page_of_systems_has_all_of_them_and_names_commands_that_exist() -> None:
+    from etude.cli import COMMANDS
+    from etude.study import entries
+
+    text = (DOCS / "systems.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| ---", "| system"))]
+    systems = [row for row in rows if not row.startswith("| Chakra") and not row.split(" | ")[1].startswith("`etude")]
+    studies = [row for row in rows if "`etude study run " in row]
+    assert len(systems) + len(studies) + 1 == 124  # and MLCommons Chakra itself
+    for entry in entries():
+        assert any(f"`etude study run {entry['name']}`" in row for row in studies), entry["name"]
+    for command in re.findall(r"`etude ([^`]+)`", text):
+        assert command.split()[0] in COMMANDS, command

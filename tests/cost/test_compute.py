@@ -1,5 +1,5 @@
 from dataclasses import replace
-from math import ceil
+from math import ceil, floor
 
 import numpy as np
 import pytest
@@ -121,12 +121,13 @@ def test_few_rows_take_as_long_as_one():
     assert time_of(device, few, many, flat) == [1000, 24_576, 25]
 
 
-def naive_tile_ns(m: int, n: int, k: int, batch: int, core: Core) -> float:
+def naive_tile_ns(m: int, n: int, k: int, batch: int, core: Core, ragged: bool) -> float:
     """The definition of `fastest_tile_ns`, one product at a time."""
     times = []
     for rows, columns in zip(TILE_ROWS, TILE_COLUMNS, strict=True):
         for split in SPLITS:
-            tiles = ceil(m / rows) * ceil(n / columns) * batch * split
+            high = floor(max(m / rows + 0.5, 1.0) * batch) if ragged else ceil(m / rows) * batch
+            tiles = high * ceil(n / columns) * split
             deep = ceil(k / split / 64) * 64
             taken_in = (1 / rows + 1 / columns) / (1 / 128 + 1 / 256)
             slower = (1 + core.falloff * taken_in) / (1 + core.falloff)
@@ -141,7 +142,9 @@ def naive_tile_ns(m: int, n: int, k: int, batch: int, core: Core) -> float:
 def test_the_fastest_tile_is_that_of_the_naive_search(m: int, n: int, k: int, batch: int, cores: int, falloff: float):
     core = Core(cores, np.array([1e-4]), falloff, 600.0, 250.0, 3000.0, 1e-4)
     shape = [np.array([x]) for x in (m, n, k, batch)]
-    assert fastest_tile_ns(*shape, core)[0] == pytest.approx(naive_tile_ns(m, n, k, batch, core), rel=1e-9)
+    for ragged in (False, True):
+        naive = naive_tile_ns(m, n, k, batch, core, ragged)
+        assert fastest_tile_ns(*shape, core, ragged)[0] == pytest.approx(naive, rel=1e-9)
 
 
 def test_attention_is_spread_over_the_cores():

@@ -422,7 +422,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert json.loads(capsys.readouterr().out)["nodes"] == 64
     assert main(["generate", "learned", str(model), "--ranks", "8", "-o", str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ranks"] == 8
-    assert main(["likeness", str(tmp_path / "in"), str(out), "--system", "dgx-h100", "--json"]) == 0
+    assert main(["similarity", str(tmp_path / "in"), str(out), "--system", "dgx-h100", "--json"]) == 0
     rows = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["kinds of nodes"]["difference"] == 0
     assert abs(rows["collective bytes, a rank"]["difference"]) < 0.01

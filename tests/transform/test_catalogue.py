@@ -9,6 +9,7 @@ import etude
 from etude.errors import CycleError, UsageError
 from etude.generate import Plan, generate
 from etude.generate.model import Model
+from etude.machine import open_system
 from etude.model.build import TraceBuilder, build_trace, job_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, Why
@@ -197,6 +198,45 @@ def test_rounds_pay_round_trips():
     assert takes(job, "rounds op=layer k=2 message=40B factor=3") == 300 + 2 * (20 + 40) + 7
 
 
+def test_rounds_of_two_parties_are_messages():
+    b = TraceBuilder()
+    b.add(Kind.COMP, "layer", duration_ns=100)
+    found = etude.edit(job_of("parties", [b, b]), "rounds k=2 message=40B")
+    kinds = [found.trace(rank).kind.tolist() for rank in (0, 1)]
+    assert kinds[0] == [Kind.COMP, Kind.SEND, Kind.RECV, Kind.SEND, Kind.RECV]
+    assert kinds[1] == [Kind.COMP, Kind.RECV, Kind.SEND, Kind.RECV, Kind.SEND]
+    assert [found.peer_slots(rank).tolist() for rank in (0, 1)] == [[1], [0]]
+    assert sum(int(t.in_bytes[t.kind == Kind.SEND].sum()) for t in map(found.trace, (0, 1))) == 2 * 40
+    three = etude.edit(job_of("parties", [b, b, b]), "rounds k=1 message=40B")
+    assert three.trace(2).kind.tolist() == [Kind.COMP, Kind.COLL, Kind.COLL]
+
+
+def test_rounds_of_pairs_are_between_the_members_of_each():
+    builders = []
+    for rank in range(4):
+        b = TraceBuilder()
+        b.add(Kind.COMP, "layer", duration_ns=100)
+        b.add(Kind.COLL, "c", data=[0], collective=Collective.ALL_REDUCE, in_bytes=8, group=f"tp.{rank % 2}")
+        builders.append(b)
+    job = job_of("pairs", builders, {"tp.0": [0, 2], "tp.1": [1, 3]})
+    job = job.replace(traces=tuple(t.replace(group_slots=("tp",)) for t in job.traces))
+    text, four = "rounds k=1 message=40B over=tp", one_level("switch", 4)
+    found = etude.edit(job, text)
+    assert [found.peer_slots(rank).tolist() for rank in range(4)] == [[2], [3], [0], [1]]
+    assert takes(job, text, on=four) == 2 * (10 + 20) + takes(job, on=four)
+    assert etude.diff(etude.edit(etude.fold(job), text), found) is None
+
+
+def test_a_message_is_the_first_of_its_rounds():
+    a, b = TraceBuilder(), TraceBuilder()
+    a.add(Kind.SEND, "s", dst=1, tag=3, in_bytes=100)
+    b.add(Kind.RECV, "r", src=0, tag=3, in_bytes=100)
+    job = job_of("one", [a, b])
+    assert etude.diff(etude.edit(job, "rounds kind=message k=1 message=40B"), job) is None
+    # 10 + 100, then twice an answer and a request of 20 bytes
+    assert takes(job, "rounds kind=message k=3 message=40B") == 110 + 2 * (30 + 30)
+
+
 # -- order -------------------------------------------------------------------------------------------------------------
 
 
@@ -294,6 +334,18 @@ def test_a_narrower_type_moves_fewer_bytes_and_has_another_peak():
     assert found.tensor_bytes.tolist() == [2000, 1000]
     assert found.flops.tolist() == [1000, 1000]
     assert found.text("in_types", 0) == "['Tensor(c10::Float8_e4m3fn)']"
+
+
+def test_a_time_that_is_known_changes_with_the_type_as_the_roofline_does():
+    """All bytes, no products: half of them take half the time, whatever it was that was recorded."""
+    columns = elementwise("aten::add", shape="[[1000000000]]") | {
+        "tensor_bytes": [4_000_000_000],
+        "duration_ns": [9_000_000],
+    }
+    job = job_with(build_trace(columns))
+    assert etude.edit(job, "dtype to=fp8").trace(0).duration_ns.tolist() == [UNKNOWN]
+    found = etude.edit(job, "dtype to=fp8", system=open_system("dgx-h100")).trace(0)
+    assert found.duration_ns[0] == pytest.approx(4_500_000, rel=0.02)
 
 
 def test_scale_is_the_larger_generated_job():

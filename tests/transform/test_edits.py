@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import etude
-from etude.errors import CycleError, UsageError
+from etude.errors import CycleError, DeadlockError, UsageError
 from etude.model.check.whole import check
 from etude.model.job import Job
 from etude.model.schema import NODE
@@ -27,7 +27,7 @@ NEUTRAL = {
     "merge": ["merge s=1"],
     "split": ["split into=1"],
     "chunk": ["chunk size=1TB"],
-    "rounds": ["rounds k=0"],
+    "rounds": ["rounds k=0", "rounds k=1 kind=message message=64B"],
     "relax": ["relax"],  # nor its micro-batch
     "recompute": ["recompute"],
     "overlap": ["overlap stream=9 bytes=1TB.."],
@@ -49,7 +49,7 @@ ACTIVE = {
     "merge": ["merge s=2", "merge s=3 collective=all_reduce,all_gather"],
     "split": ["split into=3", "split into=2 kind=compute"],
     "chunk": ["chunk size=30B"],
-    "rounds": ["rounds k=2 message=16B factor=2"],
+    "rounds": ["rounds k=2 message=16B factor=2", "rounds k=3 kind=message message=16B"],
     "relax": ["relax", "relax in_flight=keep"],
     "recompute": ["recompute"],
     "overlap": ["overlap stream=9"],
@@ -170,7 +170,10 @@ def test_what_comes_out_simulates(text: str):
             changed = etude.edit(job, on(job, text), system=machine)
         except (UsageError, CycleError):
             continue
-        assert etude.simulate(changed, machine.for_ranks(changed.world_size)).makespan_ns >= 0
+        try:
+            assert etude.simulate(changed, machine.for_ranks(changed.world_size)).makespan_ns >= 0
+        except DeadlockError:  # threads of a ring that wait for the answer of the next before they answer
+            assert text.startswith("rounds k=3 kind=message")
         assert before.makespan_ns >= 0
 
 

@@ -38,6 +38,7 @@ CASES = [
     (TENSOR, "split into=2", SLOWER),
     (MIXTURE, "chunk size=16kB", SLOWER),
     (MIXTURE, "rounds op=aten::mm k=1 message=16B", SLOWER),
+    (TENSOR, "rounds op=aten::mm k=1 message=16B over=tp", SLOWER),
     (DATA, "relax", RUNS),
     (TENSOR, "relax agree=tp in_flight=keep", SLOWER),
     (TENSOR, "recompute", SLOWER),

@@ -13,6 +13,7 @@ from typing import Any, Final
 import yaml
 
 from etude.astra.abort import AstraAbort
+from etude.config import safe_loader
 from etude.errors import ClusterError
 from etude.model.job import Job
 
@@ -155,7 +156,7 @@ def _list(value: Any, key: str, path: Path_) -> list[Any]:
 
 
 def _yaml(text: str) -> Any:
-    return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return yaml.load(text, safe_loader())
 
 
 def _lists(text: str) -> Any:

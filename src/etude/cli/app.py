@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from etude import __version__
-from etude.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, RUN, file_of
+from etude.cli.commands import ANALYSE, COMMANDS, CONVERT, LOOK, MAKE, OTHER_NAMES, RUN, file_of
 from etude.cli.running import Settings
 
 __all__ = ["ANALYSE", "CONVERT", "LOOK", "MAKE", "RUN", "app"]
@@ -61,6 +61,7 @@ class Root(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """A command may have two words: `etude generate micro`."""
+        args = [OTHER_NAMES.get(word, word) for word in args[:1]] + args[1:]
         for words in (2, 1):
             name = " ".join(args[:words])
             if len(args) >= words and name in COMMANDS:

@@ -15,7 +15,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "info": (LOOK, "What is in a job: ranks, nodes by kind, bytes by collective, groups, span, who wrote it"),
     "check": (LOOK, "Every way in which a job is broken; exit code 1 if there are errors"),
     "diff": (LOOK, "The first rank, node and column in which two jobs differ, or `same`; exit code 1 if they differ"),
-    "likeness": (LOOK, "How much one job behaves like another: distances of distributions, sums, simulated times"),
+    "similarity": (
+        LOOK,
+        "How much one job behaves like another: distances of distributions, sums, simulated times; kernel by kernel",
+    ),
     "query": (LOOK, "SQL over a job: nodes, deps, attrs, groups, ranks. A Parquet job is not loaded for it"),
     "report": (LOOK, "One HTML page about a run: what happened, why, and where the time goes; it opens offline"),
     "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path"),
@@ -93,6 +96,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "memory": (ANALYSE, "Memory in use over time and its peaks; how fast copies go"),
     "demo": (LOOK, "The main path end to end on an embedded recording: no GPU, no server, no download"),
 }
+
+OTHER_NAMES: dict[str, str] = {"likeness": "similarity"}
+"""Names that commands had before, which are still understood."""
 
 
 def file_of(name: str) -> str:

@@ -1,9 +1,10 @@
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from etude.cli.app import MAKE, app
-from etude.cli.edits_given import edits_of
+from etude.cli.edits_given import edits_of, run_times
 from etude.cli.inputs import GroupFile, JobPath, MaxBytes, Workers, open_job
 from etude.cli.job_out import Dialect, Files, Force, Format, In, NoWrite, Out, To, check_place, write_job
 from etude.cli.output import AsJson, emit, say
@@ -26,7 +27,7 @@ def edit(
     to: Format = To.PARQUET,
     dialect: In = Dialect.PLAIN,
     system: Annotated[
-        str, typer.Option("--system", "-s", help="What `when=pays` judges by: a name, or a YAML file.")
+        str, typer.Option("--system", "-s", help="What `when=pays` and `dtype` judge by: a name, or a YAML file.")
     ] = "",
     times_on: TimesOn = "",
     groups: GroupFile = None,
@@ -53,7 +54,10 @@ def edit(
     if out is not None:
         check_place(out, force, source=path)
     job = with_times(open_job(path, groups, workers, max_bytes), times_on)
-    found = apply_edits(job, asked, system=open_system(system).for_ranks(job.world_size) if system else None)
+    asked_of = system or times_on
+    machine = open_system(asked_of).for_ranks(job.world_size) if asked_of else None
+    found = apply_edits(job, asked, system=machine, times=run_times(machine))
+    found = replace(found, job=with_times(found.job, times_on))  # of what is another work now
     files = Files(out=out, to=to, dialect=dialect, force=force, no_write=no_write)
     problems = write_job(found.job, files)
     emit(record(found) | problems if json else shown(found), json=json)

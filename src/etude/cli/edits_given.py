@@ -1,13 +1,17 @@
 """Edits as they are given to commands: their text, or `@FILE` with one a line."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from etude.errors import UsageError
+from etude.errors import EtudeError, UsageError
 
 if TYPE_CHECKING:
+    from etude.machine.system import System
+    from etude.model.job import Job
+    from etude.model.timing import Timing
     from etude.transform.edits import Edit
 
 WhatIfEdits = Annotated[
@@ -44,3 +48,22 @@ def edits_of(given: list[str] | None) -> "list[Edit]":
     if given and not found:
         raise UsageError("no edit is given", hint="compress group=dp ratio=2")
     return found
+
+
+def run_times(machine: "System | None", **options: Any) -> "Callable[[Job], Timing | None] | None":
+    """When the nodes of a job run on a system: what `when=pays` sees of what is hidden. None of a job that does not
+    run there: its calls are judged alone."""
+    if machine is None:
+        return None
+
+    def times(job: "Job") -> "Timing | None":
+        from etude.cli.output import say
+        from etude.simulate import simulate
+
+        try:
+            return simulate(job, machine.for_ranks(job.world_size), **options).timing
+        except EtudeError as problem:
+            say(f"note: `when=pays` judges calls alone, since the job does not run: {problem.problem}")
+            return None
+
+    return times

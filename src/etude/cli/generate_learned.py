@@ -34,7 +34,7 @@ def generate_learned(
 
     etude generate learned model.json --spread 0 --no-write --json
 
-    etude likeness run/ job/ --system dgx-h100
+    etude similarity run/ job/ --system dgx-h100
     """
     from etude.model.totals import totals
     from etude.synth import MakeOptions, make, read

@@ -32,7 +32,7 @@ def learn(
 
     etude generate learned model.json --ranks 512 -o job/
 
-    etude likeness run/ job/ --system dgx-h100
+    etude similarity run/ job/ --system dgx-h100
     """
     from etude.files import writing
     from etude.synth import KEPT, about, hidden, write

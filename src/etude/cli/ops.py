@@ -198,6 +198,38 @@ def import_points(
     _put(db, [(path, table)], json)
 
 
+@ops.command()
+def contend(
+    rows: Annotated[Path, typer.Argument(help="CSV file: one row for each pair, or each number of cores held.")],
+    device: DeviceName = "h200",
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """How much slower an operator is beside another, or on a device of which cores are held: each row of a file
+
+    etude ops contend pairs.csv --device h200
+    etude ops contend sms_held.csv --device h200 --json
+
+    Columns of pairs: op, background, op_alone_ns, background_alone_ns, and op_flops, op_bytes, background_flops,
+    background_bytes; of cores held: op, holder, sms_held, op_alone_ns, holder_bytes_per_s_alone. A time alone that is
+    left empty is predicted too. `slowdown`, where the file has it, is shown as measured.
+    """
+    from etude.cost.contention import predicted_rows
+    from etude.machine import open_device
+
+    found = predicted_rows(open_device(device), rows)
+    if json:
+        emit({"rows": found}, json=True)
+        return
+    emit(
+        [{name: round(v, 3) if isinstance(v, float) else v for name, v in row.items()} for row in found], csv=csv, md=md
+    )
+    errors = sorted(abs(r["predicted"] / r["measured"] - 1) for r in found if r["measured"] and r["covered"])
+    if errors:
+        say(f"{len(errors)} measured rows: median error {errors[len(errors) // 2]:.1%}")
+
+
 def _put(db: Path, tables: list[tuple[Path, Any]], json: bool) -> None:
     import pyarrow as pa
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from etude.cli.app import LOOK, app
-from etude.cli.edits_given import WhatIfEdits, edits_of
+from etude.cli.edits_given import WhatIfEdits, edits_of, run_times
 from etude.cli.inputs import GroupFile, Workers, open_job
 from etude.cli.output import progress, say
 from etude.cli.runs import OnSystem, TimesFile, grown, open_run
@@ -88,7 +88,7 @@ def before_and_after(job: "Job", edits: list[str], system: str, name: str) -> "l
     times = "modelled" if system else "recorded"
     on = grown(open_system(machine), machine, job.world_size)
     timed = with_durations(job, on.device)
-    found = apply_edits(timed, asked, system=on)
+    found = apply_edits(timed, asked, system=on, times=run_times(on, collective_times=times))
     for note in found.notes:
         say(f"note: {note}")
     larger = on if found.job.world_size == job.world_size else on.for_ranks(found.job.world_size)

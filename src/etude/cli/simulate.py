@@ -42,6 +42,8 @@ from etude.cli.simulation import (
 from etude.errors import DeadlockError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from etude.machine.system import System
     from etude.model.job import Job
     from etude.simulate import Options, Simulated
@@ -133,7 +135,7 @@ def simulate(
     found = replace(found, notes=(*said, *found.notes))
     if timing is not None:
         _write(found, timing, force)
-    _show(found, json)
+    _show(found, json, options.jitter)
     return INTERRUPTED if found.timing.partial else 0
 
 
@@ -158,7 +160,7 @@ def _run(job: "Job", on: "System", options: "Options", json: bool) -> "Simulated
             raise
 
 
-def _show(found: "Simulated", json: bool) -> None:
+def _show(found: "Simulated", json: bool, jitter: "Mapping[str, float]") -> None:
     from etude.units import format_time
 
     rows = rank_table(found)
@@ -169,6 +171,7 @@ def _show(found: "Simulated", json: bool) -> None:
             "partial": found.timing.partial,
             "simulated_ranks": found.simulated_ranks,
         }
+        record |= {"jitter": dict(jitter)} if jitter else {}
         emit(record | {"notes": list(found.notes)}, json=True)
     else:
         emit(rows)

@@ -53,13 +53,17 @@ def trend(
     system: OnSystem = "",
     timing: TimesFile = None,
     workers: Workers = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write all of it as JSON, for `--jitter @FILE`.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     json: AsJson = False,
 ) -> None:
     """Step time over a run or many recordings: trend, cycle, changes of ranks against their own past, forecast
 
     etude trend run/
     etude trend windows/*/ --forecast 7d
-    etude trend run/ --json > trend.json; etude simulate job/ --system dgx-h100 --jitter @trend.json
+    etude trend run/ -o trend.json; etude simulate job/ --system dgx-h100 --jitter @trend.json
     etude trend metrics.parquet --value step_time --detect
     etude trend run/ --signals dcgm.csv
     """
@@ -67,6 +71,8 @@ def trend(
     from etude.analyse.trend import trend as analyse
 
     if checkpoints:
+        if out is not None:
+            raise UsageError("--out is for trends", hint="--checkpoints --json > FILE")
         _checkpoints(paths, _Source(system, timing, workers), json=json)
         return
     samples = _samples(paths, value, _Source(system, timing, workers))
@@ -78,7 +84,19 @@ def trend(
         shown["forecast"] = _forecast(found, forecast)
     if signals is not None:
         shown["signals"] = _signals(found, signals)
+    if out is not None:
+        _write(shown, out, force)
     _show(shown, detect=detect, json=json)
+
+
+def _write(shown: dict[str, Any], path: Path, force: bool) -> None:
+    import msgspec
+
+    from etude.files import writing
+
+    with writing(path, force=force) as place:
+        place.write_bytes(msgspec.json.encode(shown, enc_hook=lambda value: value.item()))  # numbers of NumPy
+    say(f"wrote {path}")
 
 
 class _Source(NamedTuple):

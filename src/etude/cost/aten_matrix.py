@@ -33,13 +33,15 @@ def _bmm(first: int) -> Family:
 
 
 def _grouped(i: Inputs) -> Work:
-    """Of experts, whose rows lie one behind the other where a side has two dimensions; `offs` has their ends."""
+    """Of experts, whose rows lie one behind the other where a side has two dimensions; `offs` has their ends, and no
+    shape says that they are as many for each."""
     left, right = i.shape(0), i.shape(1)
     count = next((s[0] for s in (left, right) if len(s) == 3), 0) or i.shape(2)[0]
     rows = left[-2] if len(left) == 3 or len(right) == 2 else -(-left[0] // count)
     deep = left[-1] if len(left) == 3 or len(right) == 3 else -(-left[1] // count)
     columns = right[-1] if len(right) == 3 or len(left) == 2 else -(-right[1] // count)
-    return ops.grouped(rows, columns, deep, experts=count, dtype=i.dtype)
+    work = ops.grouped(rows, columns, deep, experts=count, dtype=i.dtype)
+    return replace(work, op_class=ops.OpClass.RAGGED_GEMM) if len(left) == 2 and len(right) == 3 else work
 
 
 def _linear(i: Inputs) -> Work:

@@ -132,6 +132,11 @@ _FAMILY: Final[dict[str, OpClass]] = {
     "linear": OpClass.GEMM,
     "grouped": OpClass.GROUPED_GEMM,
     "grouped_weight": OpClass.GROUPED_GEMM,
+    "grouped_uneven": OpClass.RAGGED_GEMM,
+    "grouped_weight_zipf05": OpClass.GROUPED_GEMM,
+    "grouped_weight_zipf1": OpClass.GROUPED_GEMM,
+    "grouped_zipf05": OpClass.RAGGED_GEMM,
+    "grouped_zipf1": OpClass.RAGGED_GEMM,
     "sdpa_causal": OpClass.ATTENTION,
     "sdpa_decode": OpClass.ATTENTION_DECODE,
     "add": OpClass.ELEMENTWISE,
@@ -181,9 +186,9 @@ def _work(row: dict[str, Any]) -> Work:
     known = {"op_class": op_class, "flops": flops, "size_bytes": size_bytes, "dtype": dtype}
     if op_class == OpClass.GEMM:
         return Work(m=sizes[0], n=sizes[1], k=sizes[2], **known)
-    if op_class == OpClass.GROUPED_GEMM:
+    if op_class in (OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM):
         count, rows, n, k = sizes
-        m, n, k = (n, k, rows) if family == "grouped_weight" else (rows, n, k)
+        m, n, k = (n, k, rows) if family.startswith("grouped_weight") else (rows, n, k)
         return Work(m=m, n=n, k=k, batch=count, **known)
     if op_class in (OpClass.ATTENTION, OpClass.ATTENTION_DECODE):
         batch, heads, length, head_size = sizes

@@ -25,7 +25,11 @@ F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
 
 MODES: Final = ("measured", "scaled", "roofline", "table")
-_NEAREST: Final = {OpClass.GROUPED_GEMM: "gemm", OpClass.CONVOLUTION: "gemm"}
+_NEAREST: Final = {
+    OpClass.RAGGED_GEMM: ("grouped_gemm", "gemm"),
+    OpClass.GROUPED_GEMM: ("gemm",),
+    OpClass.CONVOLUTION: ("gemm",),
+}
 """Whose constants a class takes that a device has none for, where those of `default` would be further off."""
 BLOCK: Final = 128
 """Queries and keys of one block of attention."""
@@ -91,8 +95,8 @@ def roofline_ns(device: Device, ops: OpTable, *, dtype: str = "bf16") -> F64:
     for number in np.unique(ops.op_class).tolist():
         rows = np.flatnonzero(ops.op_class == number)
         op_class = OpClass(number)
-        cost = device.ops.get(op_class.key) or device.ops.get(_NEAREST.get(op_class, "default"))
-        cost = cost or device.ops.get("default") or OpCost()
+        names = (op_class.key, *_NEAREST.get(op_class, ()), "default")
+        cost = next((device.ops[name] for name in names if name in device.ops), OpCost())
         time[rows] = _class_ns(device, cost, op_class, ops.take(rows), dtype)
     return time
 
@@ -107,8 +111,9 @@ def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dty
         compute = np.where(flops > 0, flops / rate, 0.0)
     memory = memory_ns(device, cost, size)
     time: F64
-    if op_class in (OpClass.GEMM, OpClass.CONVOLUTION, OpClass.GROUPED_GEMM):
-        time = cost.fixed_ns + gemm_ns(device, cost, ops, compute, memory)
+    if op_class in (OpClass.GEMM, OpClass.CONVOLUTION, OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM):
+        ragged = op_class == OpClass.RAGGED_GEMM
+        time = cost.fixed_ns + gemm_ns(device, cost, ops, compute, memory, ragged=ragged)
     elif op_class == OpClass.ATTENTION:
         time = cost.fixed_ns + np.maximum(_attention_ns(device, ops, flops, compute), memory)
     else:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.ops import OpTable
+from etude.cost.ops import OpTable, Work
 from etude.kernels.compile import kernel
 from etude.machine.system import Device, OpCost
 
@@ -29,6 +29,8 @@ STEP: Final = 64
 """Elements of the reduced dimension that a core takes at once."""
 SUM_BYTES: Final = 4
 """Of an element of a partial sum."""
+NEARLY: Final = 1.03
+"""Times of tiles that differ by no more than this factor are alike."""
 SLOTS: Final = 4096
 """Products that are remembered."""
 NORM: Final = 2.5
@@ -49,8 +51,11 @@ class Core(NamedTuple):
     """Of partial sums, which lie in the cache."""
 
 
-def gemm_ns(device: Device, cost: OpCost, ops: OpTable, compute_ns: F64, memory_ns: F64) -> F64:
-    """Time of each product without what is fixed; `compute_ns` and `memory_ns` are its floors."""
+def gemm_ns(
+    device: Device, cost: OpCost, ops: OpTable, compute_ns: F64, memory_ns: F64, *, ragged: bool = False
+) -> F64:
+    """Time of each product without what is fixed; `compute_ns` and `memory_ns` are its floors. `ragged`: `m` is a mean,
+    and the rows of one of a batch end anywhere in a tile."""
     shaped = (ops.m > 0) & (ops.n > 0) & (ops.k > 0)
     work = np.maximum(2.0 * ops.m.astype(np.float64) * ops.n * ops.k * ops.batch, 1.0)
     rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
@@ -64,7 +69,7 @@ def gemm_ns(device: Device, cost: OpCost, ops: OpTable, compute_ns: F64, memory_
         cost.split_ns,
         byte_ns / max(device.cache_speedup, 1.0),
     )
-    waves_ns = np.where(shaped, fastest_tile_ns(ops.m, ops.n, ops.k, ops.batch, core), compute_ns)
+    waves_ns = np.where(shaped, fastest_tile_ns(ops.m, ops.n, ops.k, ops.batch, core, ragged), compute_ns)
     # A long product runs into the power limit. Cores that idle draw little, so what is lost to tiles is not lost again.
     lasting = device.sustained_fraction
     limited = compute_ns / (lasting + (1 - lasting) / (1 + (waves_ns / device.sustained_after_ns) ** 2))
@@ -82,7 +87,7 @@ def _read_bytes(ops: OpTable) -> F64:
 
 
 @kernel
-def fastest_tile_ns(m: I64, n: I64, k: I64, batch: I64, core: Core) -> F64:
+def fastest_tile_ns(m: I64, n: I64, k: I64, batch: I64, core: Core, ragged: bool) -> F64:
     """Of each product. Traces repeat theirs: one that was seen not long ago is not searched again."""
     found = np.full(len(m), np.inf)
     seen = np.full(SLOTS, -1, np.int64)
@@ -93,20 +98,35 @@ def fastest_tile_ns(m: I64, n: I64, k: I64, batch: I64, core: Core) -> F64:
         if same and core.ns_per_flop[i] == core.ns_per_flop[j]:
             found[i] = found[j]
         else:
-            found[i] = _fastest(m[i], n[i], k[i], batch[i], core.ns_per_flop[i], core)
+            found[i] = _fastest(m[i], n[i], k[i], batch[i], core.ns_per_flop[i], core, ragged)[0]
             seen[slot] = i
     return found
 
 
+def blocks_of(device: Device, cost: OpCost, work: Work) -> int:
+    """Blocks of the product: its tiles, times the parts of a split reduction. Of tiles that are nearly as fast as the
+    fastest a library takes the largest, which reads least."""
+    ns_per_flop = device.cores / max(device.peak(work.dtype or "bf16") * cost.flop_efficiency / 1e9, 1e-9)
+    rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
+    core = Core(
+        device.cores, np.array([ns_per_flop]), cost.tile_falloff, cost.depth_ns, cost.wave_ns, cost.split_ns,
+        1 / (rate * max(device.cache_speedup, 1.0)) if rate > 0 else 0.0,
+    )  # fmt: skip
+    return int(_fastest(work.m, work.n, work.k, work.batch, ns_per_flop, core, False)[1])
+
+
 @kernel
-def _fastest(m: int, n: int, k: int, batch: int, ns_per_flop: float, core: Core) -> float:
-    """Over tiles and splits, the least of waves x (the longer of a tile's operations and its steps, + a wave's own)."""
-    best = np.inf
+def _fastest(m: int, n: int, k: int, batch: int, ns_per_flop: float, core: Core, ragged: bool) -> tuple[float, int]:
+    """Over tiles and splits, the least of waves x (the longer of a tile's operations and its steps, + a wave's own),
+    and the blocks that it has."""
+    best, fewest, blocks = np.inf, np.inf, 0
     for t in range(len(TILE_ROWS)):
         area = TILE_ROWS[t] * TILE_COLUMNS[t]
         lost = core.falloff * LARGEST * (TILE_ROWS[t] + TILE_COLUMNS[t]) / area
         flop_ns = ns_per_flop * (1.0 + lost) / (1.0 + core.falloff)
         tiles = -(-m // TILE_ROWS[t]) * -(-n // TILE_COLUMNS[t]) * batch
+        if ragged:  # the last tile of each is half full on average, and none has less than one
+            tiles = int(max(m / TILE_ROWS[t] + 0.5, 1.0) * batch) * -(-n // TILE_COLUMNS[t])
         for split in SPLITS:
             deep = -(-k // (split * STEP)) * STEP
             waves = -(-tiles * split // core.cores)
@@ -115,5 +135,7 @@ def _fastest(m: int, n: int, k: int, batch: int, ns_per_flop: float, core: Core)
             if split > 1:
                 sums = (split + 1.0) * SUM_BYTES * m * n * batch
                 time_ns += core.split_ns + sums * core.ns_per_byte
+            if time_ns <= fewest * NEARLY and (time_ns * NEARLY < fewest or tiles * split < blocks):
+                fewest, blocks = time_ns, tiles * split
             best = min(best, time_ns)
-    return best
+    return best, blocks

@@ -47,7 +47,9 @@ class OpClass(IntEnum):
     OPTIMIZER = 12
     OTHER = 13
     GROUPED_GEMM = 14
-    """A product for each expert, of as many rows as chose it, in one call."""
+    """A product for each expert, of as many rows as chose it, in one call: of equally many."""
+    RAGGED_GEMM = 15
+    """The same where experts are not equally full; `m` are the rows of one on average."""
 
     @property
     def key(self) -> str:
@@ -55,7 +57,14 @@ class OpClass(IntEnum):
         return self.name.lower()
 
 
-MATRIX: Final = (OpClass.GEMM, OpClass.ATTENTION, OpClass.ATTENTION_DECODE, OpClass.CONVOLUTION, OpClass.GROUPED_GEMM)
+MATRIX: Final = (
+    OpClass.GEMM,
+    OpClass.ATTENTION,
+    OpClass.ATTENTION_DECODE,
+    OpClass.CONVOLUTION,
+    OpClass.GROUPED_GEMM,
+    OpClass.RAGGED_GEMM,
+)
 """Classes that run on the matrix units."""
 ACTIVATION_FLOPS: Final = 8
 NORM_FLOPS: Final = 8

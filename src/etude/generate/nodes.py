@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.generate.blocks.ops import Op, Phase, count_of, moved_shapes, types
+from etude.generate.blocks.ops import Op, Phase, count_of, in_types, moved_shapes, types
 from etude.model.build import build_trace
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
@@ -177,7 +177,7 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
         "dst": number([peers.index(o.group) if o.kind == Kind.SEND else -1 for o in ops], "int32"),
         "phase": words([o.phase.label for o in ops]),
         "in_shapes": words([o.in_shapes for o in ops]),
-        "in_types": words([types(o.dtype, count_of(o.in_shapes)) if o.in_shapes else "" for o in ops]),
+        "in_types": words([in_types(o) for o in ops]),
         "out_shapes": words([o.out_shapes for o in ops]),
         "out_types": words([types(o.dtype, count_of(o.out_shapes)) if o.out_shapes else "" for o in ops]),
     }

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.generate.blocks import halo, recompute, trained
+from etude.generate.blocks import halo, loads, recompute, trained
 
 AXES: Final = ("tp", "cp", "dp", "pp")
 
@@ -174,6 +174,12 @@ class Plan:
     attention: Attention = figure("choice", "one kernel, or scores in memory", Attention.FLASH, of=Attention)
     clip: bool = figure("flag", "gradients are clipped by their norm", True)
     moe_skew: float = figure("number", "load of the fullest expert rank over the mean", 1.0)
+    moe_loads: str = figure(
+        "text",
+        "load of each expert: zipf:1.2, dirichlet:0.5, 3,1,1,1 or a .csv file; default: all have the same",
+        "",
+    )
+    moe_seed: int = figure("count", "of the loads that are drawn", 0, zero=True)
     dispatch: Dispatch = figure("choice", "data type of tokens on their way to experts", Dispatch.PRODUCTS, of=Dispatch)
     ep_node: int = figure(
         "count",
@@ -253,6 +259,9 @@ class Plan:
                 f"skew {self.moe_skew}: the fullest of {self.ep} expert ranks has between 1 and {max(2, self.ep)} "
                 "times the mean"
             )
+        loads.check(self.moe_loads)
+        if self.moe_loads and self.moe_skew != 1.0:
+            raise ClusterError("loads of experts say how full ranks are", hint="no --moe-skew, or no --moe-loads")
         self._check_nodes()
         if self.capacity and self.capacity < 1.0:
             raise ClusterError(f"a capacity of {self.capacity} is less than the mean")
@@ -314,9 +323,10 @@ class Plan:
             raise ClusterError(f"{self.ep} expert-parallel ranks are not a multiple of {self.ep_node} in a node")
         if self.moe_nodes > self.ep // self.ep_node:
             raise ClusterError(f"moe_nodes {self.moe_nodes}: there are {self.ep // self.ep_node} nodes")
-        if self.moe_skew != 1.0:
+        if self.moe_skew != 1.0 or self.moe_loads:
             raise ClusterError(
-                "tokens that go to each node once need experts that are equally full", hint="no --moe-skew"
+                "tokens that go to each node once need experts that are equally full",
+                hint="no --moe-skew and no --moe-loads",
             )
 
     @property

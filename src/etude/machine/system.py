@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from etude.config import figure, plain, read
 from etude.errors import ClusterError, UsageError
+from etude.machine.sharing import HostLink, KernelSharing
 from etude.machine.topology import Topology
 
 I64 = NDArray[np.int64]
@@ -99,6 +100,10 @@ class Device:
     power_w: float = figure("power", "board power limit; 0 unknown", 0.0, zero=True)
     idle_power_w: float = figure("power", "power when idle; 0 unknown", 0.0, zero=True)
     ops: Mapping[str, OpCost] = figure("map of one", "constants by op class, `default` for the others", {}, of=OpCost)
+    sharing: KernelSharing = figure(
+        "one", "how kernels of several streams meet on it", KernelSharing(), of=KernelSharing
+    )
+    host_link: HostLink | None = figure("one", "the way to the host's memory", None, of=HostLink)
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from etude.replay.program import StandInKind
 _KINDS: Final = {
     OpClass.GEMM: StandInKind.GEMM,
     OpClass.GROUPED_GEMM: StandInKind.GEMM,
+    OpClass.RAGGED_GEMM: StandInKind.GEMM,
     OpClass.CONVOLUTION: StandInKind.GEMM,
     OpClass.ATTENTION: StandInKind.ATTENTION,
     OpClass.COPY: StandInKind.COPY,

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from etude.config import safe_loader
 from etude.errors import UsageError
 from etude.files import writing
 from etude.model.card import Card
@@ -31,7 +32,7 @@ def read(path: Path) -> Card:
     import yaml
 
     try:
-        found = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        found = yaml.load(path.read_text(encoding="utf-8"), safe_loader())
     except OSError as problem:
         raise UsageError(f"cannot be read: {problem.strerror}", where=str(path)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as problem:

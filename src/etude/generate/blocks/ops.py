@@ -162,9 +162,15 @@ def shapes(*tensors: Sequence[int]) -> str:
     return "[" + ", ".join("[" + ", ".join(map(str, t)) + "]" for t in tensors) + "]"
 
 
-def types(dtype: str, count: int) -> str:
+def types(dtype: str, count: int, *, ends: bool = False) -> str:
+    """`ends`: the last one are numbers of rows."""
     one = f"'Tensor({TYPES.get(dtype, dtype)})'"
-    return "[" + ", ".join([one] * count) + "]"
+    return "[" + ", ".join([one] * (count - ends) + ["'Tensor(int)'"] * ends) + "]"
+
+
+def in_types(op: Op) -> str:
+    count = count_of(op.in_shapes)
+    return types(op.dtype, count, ends=op.name == "aten::_grouped_mm" and count == 3) if op.in_shapes else ""
 
 
 def moved_shapes(op: Op) -> Op:
@@ -209,12 +215,18 @@ GEMMS: Final = ("aten::mm", "aten::bmm", "aten::_grouped_mm")
 """Matrix products by name."""
 
 
-def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, **more: Any) -> Op:
-    """One product (or one for each of `batch` experts), m x k by k x n."""
+def gemm(m: int, n: int, k: int, part: str, *, dtype: str, batch: int = 1, ragged: str = "", **more: Any) -> Op:
+    """One product (or one for each of `batch` experts), m x k by k x n. `ragged`: experts have unequal `rows`, or for
+    gradients of weights `depth`, which lie one behind the other; a third tensor says where they end."""
     w = work.matmul(m, n, k, batch=batch, dtype=dtype)
     if batch == 1:
         return compute("aten::mm", part, w, shapes((m, k), (k, n)), shapes((m, n)), **more)
-    return compute("aten::_grouped_mm", part, w, shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n)), **more)
+    ins, outs = shapes((batch, m, k), (batch, k, n)), shapes((batch, m, n))
+    if ragged == "rows":
+        ins, outs = shapes((batch * m, k), (batch, k, n), (batch,)), shapes((batch * m, n))
+    elif ragged:
+        ins = shapes((m, batch * k), (batch * k, n), (batch,))
+    return compute("aten::_grouped_mm", part, w, ins, outs, **more)
 
 
 def linear(
@@ -229,6 +241,7 @@ def linear(
     batch: int = 1,
     saved_bytes: int | None = None,
     grad_bytes: float = 0.0,
+    ragged: bool = False,
     **more: Any,
 ) -> Op:
     """A layer with weights: its backward is a product for the input and one for the weights.
@@ -236,10 +249,11 @@ def linear(
     `grad_bytes` moved for each weight where its gradient is added to what is there; 0: written in `dtype`.
     """
     both = {"dtype": dtype, "batch": batch, "load": more.get("load", False), "calls": more.get("calls", 1.0)}
-    wgrad = gemm(k, n, m, part, phase=Phase.WEIGHT, side=True, **both)
+    rows, depth = ("rows", "depth") if ragged else ("", "")
+    wgrad = gemm(k, n, m, part, phase=Phase.WEIGHT, side=True, ragged=depth, **both)
     if grad_bytes:
         wgrad = wgrad.replace(size_bytes=wgrad.size_bytes + int(batch * k * n * (grad_bytes - width(dtype))))
-    backward = (gemm(m, k, n, part, phase=Phase.INPUT, **both), wgrad)
+    backward = (gemm(m, k, n, part, phase=Phase.INPUT, ragged=rows, **both), wgrad)
     keep = bytes_of(batch * m * k, dtype) if saved_bytes is None else saved_bytes
     return gemm(
         m,
@@ -252,6 +266,7 @@ def linear(
         local_params=local,
         saved_bytes=keep,
         backward=backward,
+        ragged=rows,
         **more,
     )
 

@@ -42,6 +42,8 @@ class Shard:
     """Pieces that a split layer and its collective are cut into, so that they overlap."""
     capacity: float = 0.0
     """Tokens that an expert takes at most, over the mean; 0: all, and then the host waits to know how many."""
+    uneven: bool = False
+    """Experts of a rank are not equally full."""
     grad_bytes: float = 0.0
     """Moved for each weight by the product that makes its gradient: read and written where it is added to another."""
     training: bool = True
@@ -145,6 +147,7 @@ def plain(
         calls=calls,
         saved_bytes=bytes_of(batch * m * k, local.gemm_dtype),
         grad_bytes=local.grad_bytes,
+        ragged=load and local.uneven,
     )
     one = one.replace(backward=(*uncast(local, batch * m * n, part, load=load), *one.backward))
     return [*cast(local, batch * m * k, part, load=load), one]

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from etude.config import figure, read
+from etude.config import figure, read, safe_loader
 from etude.errors import ClusterError, UsageError
 from etude.generate.directives.step import KINDS, Select, Step
 from etude.units import parse_count
@@ -140,7 +140,7 @@ def read_directives(given: str) -> Sequence[Directive | Rewrite]:
         return [_function(Path(f"{path}.py"), name)]
     file = Path(given)
     try:
-        found = yaml.safe_load(file.read_text())
+        found = yaml.load(file.read_text(), safe_loader())
     except OSError as problem:
         raise UsageError(
             f"cannot be read: {problem.strerror}", where=given, hint="a YAML file, or FILE.py:name"

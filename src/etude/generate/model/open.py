@@ -9,7 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, Final
 
-from etude.config import read_mapping
+from etude.config import read_mapping, safe_loader
 from etude.errors import UsageError
 from etude.generate.model.guess import guess
 from etude.generate.model.hugging_face import from_config
@@ -32,7 +32,7 @@ def _yaml(name: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in sorted(files("etude.generate.model").joinpath(name).iterdir(), key=lambda f: f.name):
         if entry.name.endswith(".yaml"):
-            found |= yaml.safe_load(entry.read_text("utf-8"))
+            found |= yaml.load(entry.read_text("utf-8"), safe_loader())
     return {key: value for key, value in found.items() if not key.startswith("x-")}  # pieces that entries share
 
 

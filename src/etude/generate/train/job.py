@@ -37,7 +37,7 @@ from etude.generate.train.rounds import (
     round_figures,
     rounds_of,
 )
-from etude.generate.train.routing import skewed
+from etude.generate.train.routing import is_uneven, routed, routing_of
 from etude.generate.train.sharing import tied_copies
 from etude.generate.train.stage import Layout, Walk
 from etude.model.graph import cycle_text, find_cycle
@@ -136,6 +136,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         flash=plan.attention == Attention.FLASH,
         chunks=plan.tp_chunks if plan.tp > 1 else 1,
         capacity=plan.capacity,
+        uneven=is_uneven(plan, model.experts),
         grad_bytes=_grad_bytes(plan),
     )
 
@@ -259,7 +260,7 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
         slots.append((groups, peers))
     grid = Grid.of(plan)
     about = {"model": model.name, "schedule": plan.schedule}
-    values = skewed(grid, traces, plan)
+    values = routed(grid, traces, layout.routing)
     job = job_of(name or model.name, traces, grid.at["pp"], bind(grid, slots), about, values)
     return Generated(
         model=model,
@@ -321,20 +322,24 @@ def _room(found: Generated) -> int:
 
 def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[Block], Layout]:
     """The plan with its sequence, the blocks of a rank, and where they go: all but the nodes."""
+    if plan.moe_loads and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="no --moe-loads")
     spread = plan.ep > 1 or plan.etp > 1 or plan.moe_skew > 1.0 or plan.capacity > 0.0
     if spread and not (model.experts or model.tables):
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     if plan.ep_node and not model.experts:
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep-node")
     plan = plan.replace(seq=plan.seq or sequence_of(model))
-    blocks = blocks_of(model, shard_of(model, plan))
+    local = shard_of(model, plan)
+    blocks = blocks_of(model, local)
     while not head and not is_layer(blocks[-1]):
         blocks.pop()
     model = model if head else model.replace(tied=False)
     blocks = only(blocks, parse_trained(plan.train), tied=model.tied)
-    if is_round_robin(plan):
-        return plan, blocks, layout_of_rounds(rounds_of(plan, blocks), blocks)
-    return plan, blocks, layout_of(model, plan, blocks)
+    routing = routing_of(plan, blocks, model.experts, local.rows * model.top_k)
+    rounds = is_round_robin(plan)
+    layout = layout_of_rounds(rounds_of(plan, blocks), blocks) if rounds else layout_of(model, plan, blocks)
+    return plan, blocks, replace(layout, routing=routing)
 
 
 def plan_memory(model: Model, plan: Plan) -> tuple[Memory, ...]:

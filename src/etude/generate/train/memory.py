@@ -22,7 +22,6 @@ from etude.generate.plan import Plan
 from etude.generate.schedules.pipeline import Action
 from etude.generate.train.allocator import rounding
 from etude.generate.train.optimizer import state_bytes
-from etude.generate.train.routing import fullest
 from etude.generate.train.sharing import copies
 from etude.generate.train.stage import Layout
 
@@ -209,7 +208,7 @@ def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
 def _over_time(plan: Plan, layout: Layout, rank: int, buffer: int) -> tuple[I64, I64, I64]:
     """Activations, what is beside and gradients of each action. `buffer`: gradients of a block before ZeRO shards
     them."""
-    schedule, load = layout.schedule, fullest(plan)
+    schedule, load = layout.schedule, layout.load(rank)
     rows = schedule.rows(rank)
     action, stage = schedule.action[rows], schedule.stage[rows]
     of = {s: moments(plan, layout.stages[s], load) for s in schedule.held[rank]}

@@ -18,7 +18,6 @@ from etude.generate.schedules.round_robin import Cut, Options, Rounds, cut
 from etude.generate.train.fragment import BEFORE, Emitter, Fragment, backward
 from etude.generate.train.memory import Memory, saved
 from etude.generate.train.program import Program
-from etude.generate.train.routing import fullest
 from etude.generate.train.sharing import copies, gather, kinds, reduce
 from etude.generate.train.stage import Layout, quantise
 from etude.model.schema import UNKNOWN, Kind
@@ -270,7 +269,7 @@ def _forward(program: Program, blocks: Sequence[Block], phase: Phase | None) -> 
 def memory_of_rounds(plan: Plan, layout: Layout, rounds: Rounds, rank: int) -> Memory:
     """Weights and gradients of two visits, the one at work and the one beside it; activations of one micro-batch."""
     visits = [number for _, number in rounds.visits(rank)]
-    load = fullest(plan)
+    load = layout.routing.fullest([b for n in visits for b in layout.stages[n]]) if layout.routing else 1.0
     weights, gradients = [0], [0]
     held, beside = [], []
     for number in visits:

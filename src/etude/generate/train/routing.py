@@ -6,12 +6,15 @@ These are values of the ranks over one structure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.generate.blocks.loads import loads_of
+from etude.generate.blocks.shard import Block
 from etude.generate.plan import Plan
 from etude.generate.ranks import Grid
 from etude.model.schema import UNKNOWN, Kind
@@ -22,15 +25,59 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 
-def loads(plan: Plan) -> F64:
-    """Tokens of each expert-parallel rank over the mean: evenly from 2 - skew to skew, no more than the capacity."""
-    if plan.ep == 1:
-        load = np.ones(1)
-    elif plan.moe_skew <= 2.0:
+@dataclass(frozen=True, slots=True, eq=False)
+class Routing:
+    """How full expert-parallel ranks are, in each layer with experts."""
+
+    layers: tuple[str, ...]
+    """Names of their blocks; empty: all are alike."""
+    load: F64
+    """Tokens of each rank over the mean, layers x ranks."""
+
+    def fullest(self, blocks: Iterable[Block]) -> float:
+        """Load of the fullest rank in these layers on average: what memory is needed for."""
+        names = {b.name for b in blocks}
+        mine = [i for i, name in enumerate(self.layers) if name in names]
+        load = self.load[mine] if mine else self.load[:1]
+        return float(load.mean(axis=0).max())
+
+    def rows(self, paths: Sequence[str]) -> I64:
+        """Row of `load` of each module path."""
+        number = {name: i for i, name in enumerate(self.layers)}
+        return np.array([number.get(path.partition(".experts.")[0], 0) for path in paths] + [0], np.int64)
+
+
+def routing_of(plan: Plan, blocks: Sequence[Block], experts: int, tokens: int) -> Routing | None:
+    """`tokens`: those that a rank sends to experts in a layer, a copy for each of its choices."""
+    if plan.moe_loads:
+        names = tuple(b.name for b in blocks if any(op.expert for op in b.ops))
+        each = expert_tokens(plan, experts, len(names), tokens)
+        return Routing(names, each.reshape(len(names), plan.ep, -1).sum(axis=2) / tokens)
+    if plan.moe_skew == 1.0 or plan.ep == 1:
+        return None
+    load = _steep(plan.moe_skew, plan.ep)
+    if plan.moe_skew <= 2.0:
         load = np.linspace(2.0 - plan.moe_skew, plan.moe_skew, plan.ep)
-    else:
-        load = _steep(plan.moe_skew, plan.ep)
-    return np.minimum(load, plan.capacity) if plan.capacity else load
+    return Routing((), np.minimum(load, plan.capacity or np.inf)[None])
+
+
+def expert_tokens(plan: Plan, experts: int, layers: int, tokens: int) -> I64:
+    """Tokens of each expert from all ranks, layers x experts. None is lost but for those over the capacity: what a
+    share leaves over goes to the experts with the largest remainders."""
+    loads = loads_of(plan.moe_loads, experts, layers, plan.moe_seed)
+    exact = loads * (tokens * plan.ep / experts)
+    found = np.floor(exact).astype(np.int64)
+    over = tokens * plan.ep - found.sum(axis=1)
+    turn = np.argsort(np.argsort(found - exact, axis=1, kind="stable"), axis=1, kind="stable")
+    found += turn < over[:, None]
+    if plan.capacity:
+        found = np.minimum(found, int(plan.capacity * tokens * plan.ep / experts))
+    return found
+
+
+def is_uneven(plan: Plan, experts: int) -> bool:
+    """Do experts of a rank have unequal work?"""
+    return bool(plan.moe_loads) and not np.allclose(loads_of(plan.moe_loads, experts, 1, plan.moe_seed), 1.0)
 
 
 def _steep(skew: float, ranks: int) -> F64:
@@ -43,29 +90,26 @@ def _steep(skew: float, ranks: int) -> F64:
     return np.asarray(skew * place**low, np.float64)
 
 
-def fullest(plan: Plan) -> float:
-    """Load of the fullest rank: what memory is needed for."""
-    return float(loads(plan).max())
-
-
-def skewed(grid: Grid, traces: list[Trace], plan: Plan) -> Mapping[int, Mapping[str, I64]]:
+def routed(grid: Grid, traces: list[Trace], routing: Routing | None) -> Mapping[int, Mapping[str, I64]]:
     """Values of every rank, shared by the ranks of one stage and one expert coordinate."""
-    if plan.moe_skew == 1.0 or plan.ep == 1:
+    if routing is None or (routing.load == 1.0).all():
         return {}
-    load = loads(plan)
     made: dict[tuple[int, int], dict[str, I64]] = {}
     values: dict[int, dict[str, I64]] = {}
     for rank, key in enumerate(zip(grid.at["pp"].tolist(), grid.at["ep"].tolist(), strict=True)):
         if key not in made:
-            made[key] = _loaded(traces[key[0]], float(load[key[1]]), float(load.mean()))
+            made[key] = _loaded(traces[key[0]], routing, key[1])
         values[rank] = made[key]
     return values
 
 
-def _loaded(trace: Trace, load: float, kept: float) -> dict[str, I64]:
-    """Figures of a rank with this load; `kept`: tokens that are sent at all, over those that there are."""
+def _loaded(trace: Trace, routing: Routing, rank: int) -> dict[str, I64]:
+    """Figures of an expert rank. Of the tokens that there are, the mean of the loads is sent at all."""
     slots = np.array([*trace.group_slots, ""])[trace.group]
     exchange, within = slots == "ep", slots == "etp"
+    codes, paths = trace.coded("module")
+    layer = routing.rows(paths)[codes]
+    load, kept = routing.load[layer, rank], routing.load.mean(axis=1)[layer]
     at_home = _named(trace, "module", lambda w: w.endswith(".experts.dispatch"))
     onward = _named(trace, "phase", lambda w: w in ("forward", "recompute"))
     # A dispatch leaves home and a combine comes back; their gradients go the other way.
@@ -89,8 +133,8 @@ def _named(trace: Trace, column: str, wanted: Any) -> Bool:
     return np.array([wanted(w) for w in words] + [False])[codes]
 
 
-def _times(column: I64, rows: Bool, factor: float) -> I64:
+def _times(column: I64, rows: Bool, factor: F64) -> I64:
     """No less than 1: readers divide by operations."""
     out = column.copy()
-    out[rows] = np.maximum(np.rint(column[rows] * factor), 1).astype(np.int64)
+    out[rows] = np.maximum(np.rint(column[rows] * factor[rows]), 1).astype(np.int64)
     return out

@@ -14,6 +14,7 @@ from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
 from etude.generate.train.optimizer import state_bytes, update
 from etude.generate.train.program import Program
+from etude.generate.train.routing import Routing
 from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
 from etude.model.schema import Collective, Kind
 
@@ -38,6 +39,13 @@ class Layout:
     """The pipeline ranks that have it and train it."""
     goes_back: int = 0
     """The first stage that has anything to do in a backward pass."""
+    routing: Routing | None = None
+    """How full expert-parallel ranks are; None: equally."""
+
+    def load(self, rank: int) -> float:
+        """Of the fullest expert-parallel rank among those of a pipeline rank."""
+        mine = (b for stage in self.schedule.held[rank] for b in self.stages[stage])
+        return self.routing.fullest(mine) if self.routing else 1.0
 
 
 @dataclass(slots=True)

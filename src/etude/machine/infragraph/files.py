@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from etude.config import safe_loader
 from etude.errors import FormatError
 from etude.machine.infragraph.annotations import Cluster, cluster_of
 from etude.machine.infragraph.graph import InfraGraph, expand
@@ -69,7 +70,7 @@ def _yaml(text: str) -> list[Any]:
         edges, end = _plain_edges(text, first)
         if edges:
             text = text[: first - 1] + " []\n" + text[end:]
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = safe_loader()
     documents = [d for d in yaml.load_all(text, loader) if d is not None]
     if edges and documents and isinstance(documents[0], dict):
         documents[0]["edges"] = edges

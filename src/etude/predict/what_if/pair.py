@@ -8,6 +8,8 @@ from typing import Any
 
 from etude.cost.stacks.stack import tuned
 from etude.errors import UsageError
+from etude.model.job import Job
+from etude.model.timing import Timing
 from etude.predict.step import Prediction, efficiency_of, simulated_on, with_host_memory
 from etude.transform import with_durations
 from etude.transform.edits import Edit, Edited, apply_edits
@@ -48,7 +50,7 @@ def findings(pairs: Sequence[WhatIf]) -> list[str]:
         step.edit.name == "compress" and step.edit.arguments()["when"] == "pays" for step in pairs[0].edits.steps
     )
     return (
-        [f"{said}: `when=pays` judges each call alone, and codecs hold the compute stream unless `lane=own`"]
+        [f"{said}: `when=pays` judges each call by itself, and codecs hold the compute stream unless `lane=own`"]
         if judged
         else [said]
     )
@@ -71,7 +73,12 @@ def what_if(found: Prediction, edits: Sequence[str | Edit], **options: Any) -> W
     machine = tuned(found.system, by)
     by_record = options.get("compute", "recorded") in ("recorded", "scaled")
     job = with_durations(generated.job, machine.device) if by_record else generated.job
-    applied = apply_edits(job, edits, system=machine)
+    calm = {name: given for name, given in options.items() if name != "jitter"}  # codecs are chosen before the noise
+
+    def times(edited: Job) -> Timing:
+        return simulated_on(replace(generated, job=edited), found.system, by, with_host_memory(generated, calm)).timing
+
+    applied = apply_edits(job, edits, system=machine, times=times)
     if applied.job.world_size > generated.job.world_size:
         raise UsageError("an edit that makes more ranks changes the plan", hint="give `predict` the larger plan")
     changed = replace(generated, job=applied.job)

@@ -6,7 +6,7 @@ share one. Times that were recorded are of the job as it was, and are left out o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,10 @@ from etude.model.graph import find_cycle
 from etude.model.job import VALUE_COLUMNS, Job
 from etude.model.match import match
 from etude.model.schema import UNKNOWN, Kind
+from etude.model.timing import Timing
 from etude.model.trace import Trace
-from etude.transform.edits.definition import Definition, Here
+from etude.transform.edits.definition import Definition, Here, Parties
+from etude.transform.edits.exposure import Exposure
 from etude.transform.edits.spoken import Edit
 from etude.transform.edits.table import TABLE
 from etude.transform.rewrite import Rewriting, Selector, View
@@ -34,6 +36,8 @@ from etude.transform.rewrite.selector import WORLD
 I64 = NDArray[np.int64]
 Said = str | Edit
 Columns = dict[str, NDArray[Any]]
+Times = Callable[[Job], Timing | None]
+"""When the nodes of a job run: a simulation of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,19 @@ class Edited:
     """What had to be assumed."""
 
 
-def edit(job: Job, *edits: Said | Iterable[Said], system: System | None = None) -> Job:
-    """The job with these edits, in their order; `system` is what `when=pays` judges by."""
-    return apply_edits(job, _flat(edits), system=system).job
+def edit(
+    job: Job, *edits: Said | Iterable[Said], system: System | None = None, times: Times | None = None
+) -> Job:  # fmt: skip
+    """The job with these edits, in their order; `system` is what `when=pays` judges by, and `times`, as
+    `lambda job: etude.simulate(job, system).timing`, how it sees what of a call is hidden."""
+    return apply_edits(job, _flat(edits), system=system, times=times).job
 
 
-def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None) -> Edited:
-    """The edited job, what each edit did, and what had to be assumed."""
+def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None, times: Times | None = None) -> Edited:
+    """The edited job, what each edit did, and what had to be assumed.
+
+    `times`: asked by `when=pays`, which then counts what of a call nothing hides; without, calls are judged alone.
+    """
     steps, notes = [], dict[str, None]()
     for one in [Edit.parse(given) if isinstance(given, str) else given for given in edits]:
         before = communicated_bytes(job)
@@ -80,7 +90,9 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
                 changed, nodes, said = definition.whole(job, one.select, **arguments)
                 notes |= dict.fromkeys(said)
             else:
-                changed, nodes = _rewritten(job, one.select, definition, arguments, system, notes)
+                asked = times(job) if times is not None and arguments.get("when") == "pays" else None
+                exposed = Exposure(job, asked) if asked is not None else None
+                changed, nodes = _Applied(job, one.select, definition, arguments, system, notes, exposed).found()
         except UsageError as problem:
             where = problem.where or f"edit `{one.name}`"
             raise UsageError(problem.problem, where=where, hint=problem.hint) from None
@@ -129,32 +141,54 @@ class _Class:
     own: Columns
 
 
-def _rewritten(
-    job: Job, select: Selector, definition: Definition, arguments: dict[str, Any], system: System | None,
-    notes: dict[str, None],
-) -> tuple[Job, int]:  # fmt: skip
-    assert definition.rewrite is not None
-    made: list[tuple[_Class, Rewriting]] = []
-    nodes = 0
-    for one in _classes(job, select, system if definition.timed else None):
+@dataclass(frozen=True, slots=True, eq=False)
+class _Applied:
+    """One edit of a job, program by program."""
+
+    job: Job
+    select: Selector
+    definition: Definition
+    arguments: dict[str, Any]
+    system: System | None
+    notes: dict[str, None]
+    exposed: Exposure | None
+
+    def found(self) -> tuple[Job, int]:
+        """(the edited job, nodes that were selected)"""
+        job, select = self.job, self.select
+        asked = self.definition.parties
+        parties = asked(job, **self.arguments) if asked is not None else None
+        more = [self.exposed.codes()] if self.exposed is not None else []
+        more += [parties.role, job.tag_base] if parties is not None else []
+        made = []
+        nodes = 0
+        for one in _classes(job, select, self.system if self.definition.timed else None, more):
+            rewriting, selected = self._rewritten(one, parties)
+            nodes += selected * len(one.at)
+            made.append((one, rewriting))
+        if all(rewriting.is_nothing for _, rewriting in made):
+            return job, nodes
+        changed = _assembled(job, made, parties)
+        if select.ranks or any(rewriting.may_break for _, rewriting in made):
+            _refuse_broken(job, changed)
+        return changed, nodes
+
+    def _rewritten(self, one: _Class, parties: Parties | None) -> tuple[Rewriting, int]:
+        job, definition = self.job, self.definition
+        assert definition.rewrite is not None
         trace = job.traces[one.trace].replace(**one.own) if one.own else job.traces[one.trace]
-        ranks = job.ranks[one.at]
+        ranks, first = job.ranks[one.at], int(one.at[0])
         names = _names(job, int(ranks[0]), trace)
-        rows = select.rows(View(trace=trace, group_names=names, ranks=ranks), definition.selects)
+        rows = self.select.rows(View(trace=trace, group_names=names, ranks=ranks), definition.selects)
         rewriting = Rewriting(trace)
         if len(rows):
             here = Here(
-                job=job, trace=trace, ranks=ranks, rows=rows, made=rewriting, system=system, notes=notes, groups=names
-            )
-            definition.rewrite(here, **arguments)
-        nodes += len(rows) * len(one.at)
-        made.append((one, rewriting))
-    if all(rewriting.is_nothing for _, rewriting in made):
-        return job, nodes
-    changed = _assembled(job, made)
-    if select.ranks or any(rewriting.may_break for _, rewriting in made):
-        _refuse_broken(job, changed)
-    return changed, nodes
+                job=job, trace=trace, ranks=ranks, rows=rows, made=rewriting, system=self.system, notes=self.notes,
+                groups=names, role=None if parties is None else int(parties.role[first]),
+                exposed_ns=None if self.exposed is None else self.exposed.of(first),
+            )  # fmt: skip
+            definition.rewrite(here, **self.arguments)
+        return rewriting, len(rows)
 
 
 def _names(job: Job, rank: int, trace: Trace) -> tuple[tuple[str, ...], ...]:
@@ -167,16 +201,18 @@ def _names(job: Job, rank: int, trace: Trace) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
-def _classes(job: Job, select: Selector, system: System | None) -> list[_Class]:
-    """Ranks by trace, values of their own, and what their groups, peers and numbers are to the edit; of each trace
-    those without values first."""
-    key = np.zeros((len(job.ranks), 3), np.int64)
+def _classes(job: Job, select: Selector, system: System | None, more: Sequence[I64]) -> list[_Class]:
+    """Ranks by trace, values of their own, what their groups, peers and numbers are to the edit, and by `more`; of each
+    trace those without values first."""
+    key = np.zeros((len(job.ranks), 3 + len(more)), np.int64)
     key[:, 0] = job.trace_of
     own: dict[tuple[tuple[str, int], ...], int] = {}
     for rank, values in job.values.items():
         said = tuple(sorted((column, id(array)) for column, array in values.items()))
         key[job.index(rank), 1] = own.setdefault(said, len(own) + 1)
     key[:, 2] = _bound(job, select, system)
+    for column, codes in enumerate(more, 3):
+        key[:, column] = codes
     _, first, which = np.unique(key, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(which.reshape(-1), kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(which.reshape(-1), minlength=len(first)))[:-1])
@@ -226,13 +262,16 @@ def _coded_rows(start: I64, values: NDArray[Any]) -> I64:
     return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _assembled(job: Job, made: list[tuple[_Class, Rewriting]]) -> Job:
+def _assembled(job: Job, made: list[tuple[_Class, Rewriting]], parties: Parties | None) -> Job:
     """The job of rewritten programs: those of one trace that are alike but for values share one again."""
     traces: list[Trace] = []
     known: dict[tuple[int, bytes], int] = {}
     trace_of = job.trace_of.copy()
     values: dict[int, Columns] = {}
+    talks = np.zeros(len(job.ranks), bool)
+    """Ranks with a peer more."""
     for one, rewriting in made:
+        talks[one.at] = rewriting.more_peers
         key = one.trace, rewriting.signature()
         number = known.setdefault(key, len(traces))
         trace_of[one.at] = number
@@ -243,7 +282,12 @@ def _assembled(job: Job, made: list[tuple[_Class, Rewriting]]) -> Job:
         differ = {c: own[c] for c in VALUE_COLUMNS if not np.array_equal(own[c], getattr(shared, c))}
         if differ:
             values |= dict.fromkeys(job.ranks[one.at].tolist(), differ)
-    return job.replace(traces=tuple(traces), trace_of=trace_of, values=values)
+    changed: dict[str, Any] = {"traces": tuple(traces), "trace_of": trace_of, "values": values}
+    if parties is not None and talks.any():
+        ends = job.peer_start[1:][talks]
+        changed["peer_of"] = np.insert(job.peer_of, ends, parties.peer[talks])
+        changed["peer_start"] = job.peer_start + np.concatenate([[0], np.cumsum(talks)])
+    return job.replace(**changed)
 
 
 # -- what an edit may not do -------------------------------------------------------------------------------------------

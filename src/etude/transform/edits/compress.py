@@ -23,7 +23,7 @@ from etude.errors import UsageError
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
 from etude.transform.edits.definition import Definition, Here, Parameter, choice, names, number, rate, size, time
-from etude.transform.rewrite.rewriting import AFTER, BEFORE, compute_stream
+from etude.transform.rewrite.rewriting import AFTER, BEFORE, compute_stream, free_stream
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
@@ -59,10 +59,14 @@ def rewrite(
     before_ns, behind_ns = _exposed(here, calls, link)
     if when == "pays":
         raw_ns, wire_ns = _times(here, calls.rows, calls.raw, link), _times(here, calls.rows, calls.wire, link)
-        pays = np.ceil(before_ns - 1e-6) + wire_ns + np.ceil(behind_ns - 1e-6) < raw_ns
+        codec_ns = np.ceil(before_ns - 1e-6) + np.ceil(behind_ns - 1e-6)
+        pays = codec_ns + wire_ns < raw_ns
+        if here.exposed_ns is not None:  # what holds the compute must bring more than it costs there
+            saved = np.minimum(raw_ns - wire_ns, here.exposed_ns[calls.rows])
+            pays &= inside | (lane == "own") | (codec_ns < saved)
         calls, inside, before_ns, behind_ns = calls.take(pays), inside[pays], before_ns[pays], behind_ns[pays]
     _resize(here, calls)
-    kind, own = here.trace.kind[calls.rows], _free_stream(here.trace)
+    kind, own = here.trace.kind[calls.rows], free_stream(here.trace)
     inside = inside | (lane == "own")
     stream = np.where(inside, own, compute_stream(here.trace))
     _before(here, calls.rows, np.where(kind == Kind.RECV, 0, before_ns), stream)
@@ -202,11 +206,6 @@ def _work(here: Here, rows: I64, place: int, name: str, ns: F64, stream: I64) ->
     on = np.where(here.trace.cpu[rows] == 1, UNKNOWN, stream)
     cost = np.ceil(ns - 1e-6).astype(np.int64)
     return here.made.add(rows, place, name, kind=int(Kind.COMP), duration_ns=cost, stream=on)
-
-
-def _free_stream(trace: Trace) -> int:
-    """The first stream that nothing runs on."""
-    return int(trace.stream.max(initial=0)) + 1
 
 
 def _ratio(text: str) -> dict[str, float]:

@@ -49,6 +49,10 @@ class Here:
     """What had to be assumed, once each."""
     groups: tuple[tuple[str, ...], ...] = ()
     """What each group slot is called."""
+    role: int | None = None
+    """Which of two parties these ranks are, where there are two."""
+    exposed_ns: I64 | None = None
+    """Of each node what of it nothing hid in a run of the job, where there was one."""
 
     def note(self, text: str) -> None:
         self.notes[text] = None
@@ -87,6 +91,14 @@ class Here:
         return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Parties:
+    """Ranks in pairs: the i-th rank present talks to peer[i]; role[i] is 0 on the one and 1 on the other."""
+
+    role: I64
+    peer: I64
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """One edit of the catalogue."""
@@ -104,6 +116,8 @@ class Definition:
     """(Job, Selector, parameters) -> (job, nodes, notes): of edits that are not of one program."""
     timed: bool = False
     """It asks what communication takes on the system."""
+    parties: Callable[..., Parties | None] | None = None
+    """(Job, parameters): who talks to whom, of edits that add messages."""
 
 
 # -- readers of parameters ---------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 
 from etude.cost.aten_inputs import dtype_of
 from etude.cost.ops import DTYPE_BYTES
+from etude.cost.traces import trace_time_ns
 from etude.errors import UsageError
 from etude.model.schema import UNKNOWN
 from etude.transform.edits.definition import Definition, Here, Parameter, choice
@@ -21,7 +22,8 @@ _SPELLED: Final = {
 
 
 def rewrite(here: Here, to: str) -> None:
-    """Bytes by the widths of both types; FLOPs stay. What was recorded of its time was of the other type."""
+    """Bytes by the widths of both types; FLOPs stay. A time that is known was of the other type: on a system it changes
+    as the roofline of its device does, without one it is left out."""
     trace, made = here.trace, here.made
     codes, words = trace.coded("in_types", here.rows)
     types = [dtype_of(word) for word in words]
@@ -36,13 +38,20 @@ def rewrite(here: Here, to: str) -> None:
         old = getattr(trace, name)[rows]
         if (old != UNKNOWN).any():
             made.set(name, rows, np.where(old == UNKNOWN, UNKNOWN, np.rint(old * factor).astype(np.int64)))
-    if (trace.duration_ns[rows] != UNKNOWN).any():
-        made.set("duration_ns", rows, UNKNOWN)
-        here.note("times recorded in another data type are left out: the roofline of the system takes their place")
     for column in ("in_types", "out_types"):
         mine, spelled = trace.coded(column, rows)
         if spelled:
             made.words(column, rows, [_respelled(word, to) for word in spelled], mine)
+    timed = rows[trace.duration_ns[rows] != UNKNOWN]
+    if not len(timed):
+        return
+    if here.system is None:
+        made.set("duration_ns", timed, UNKNOWN)
+        here.note("times recorded in another data type are left out: --system scales them by the roofline of a device")
+        return
+    device = here.system.device.busy()
+    before, after = trace_time_ns(device, trace)[timed], trace_time_ns(device, made.trace())[timed]
+    made.set("duration_ns", timed, np.rint(trace.duration_ns[timed] * (after / np.maximum(before, 1))).astype(np.int64))
 
 
 def _respelled(types: str, to: str) -> str:

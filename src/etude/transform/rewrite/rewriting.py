@@ -64,6 +64,8 @@ class Rewriting:
         self._order_exit: list[tuple[I64, I64]] = []
         self._edges: list[tuple[bool, Edges]] = []
         self._cut: dict[str, Bool] = {}
+        self.more_peers = False
+        """Ranks have a peer more than the trace knows."""
 
     # -- what an edit says ---------------------------------------------------------------------------------------------
 
@@ -93,6 +95,11 @@ class Rewriting:
         """A copy of each of these rows beside it, with other values in some columns. Edges are not copied."""
         given = {c: np.broadcast_to(np.asarray(v, COLUMN[c].dtype), (len(at),)) for c, v in columns.items()}
         return self._batch(at, place, True, given)
+
+    def peer(self) -> int:
+        """The slot of a peer that ranks do not have yet."""
+        self.more_peers = True
+        return self.source.peer_slots
 
     def mark(self, attribute: str) -> None:
         """The nodes that were added last have this attribute (int64), with the value 0."""
@@ -151,7 +158,7 @@ class Rewriting:
 
     def signature(self) -> bytes:
         """Of everything but values: equal where the same program comes of the same trace."""
-        found = Fingerprint(self._words, len(self._new), sorted(self._marks.items()))
+        found = Fingerprint(self._words, len(self._new), sorted(self._marks.items()), int(self.more_peers))
         for name in sorted(set(self._columns) - set(VALUE_COLUMNS)):
             found.add(name, self._columns[name])
         found.add(self._gone, self._joined, *(self._cut[name] for name in sorted(self._cut)))
@@ -183,7 +190,7 @@ class Rewriting:
         columns["heap"] = self._heap()
         lane, lane_kind, lane_id = self._lanes(columns, handle)
         columns |= {"lane": lane, "lane_kind": lane_kind, "lane_id": lane_id}
-        found = self.source.replace(**columns)
+        found = self.source.replace(**columns, peer_slots=self.source.peer_slots + self.more_peers)
         layouts, layout = complete_layouts(found)
         return found.replace(layouts=layouts, layout=layout)
 
@@ -336,3 +343,8 @@ def compute_stream(trace: Trace) -> int:
     work = (trace.kind == int(Kind.COMP)) & (trace.cpu != 1)
     streams, count = np.unique(trace.stream[work], return_counts=True)
     return int(streams[count.argmax()]) if len(streams) else COLUMN["stream"].default
+
+
+def free_stream(trace: Trace) -> int:
+    """The first stream that nothing runs on."""
+    return int(trace.stream.max(initial=0)) + 1

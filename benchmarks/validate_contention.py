@@ -1,0 +1,74 @@
+"""Operators beside one another on one H200, and operators on an H200 with cores held, against `etude ops contend`.
+
+python benchmarks/validate_contention.py [FOLDER of pairs.csv and sms_held.csv] [MORE.csv ...]
+
+No constant is fitted by a search: blocks come from tiles, times alone from the file, and the three figures of `sharing`
+in the catalogue (clusters, the rate of one core, the gap between kernels) from the white paper, from one product with
+16 cores held, and from the order of magnitude of a CUDA graph. Both files were read before the model was written, and
+two rules were chosen in their sight (attention has one block on a core; of tiles that are alike the largest is taken),
+so that no row of them is unseen. `contention_split.csv` halves the pairs by the hash of their names, for a figure that
+can be compared. `h200_pairs.csv` was measured afterwards by `measure_contention.py`, with seven operators that the
+files do not have, on another card of the kind.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from etude.cost.contention import predicted_rows
+from etude.machine import open_device
+
+HERE = Path(__file__).parent
+SHARED = HERE.parent.parent / "shared/measured/h200_extra/contention"
+
+
+def key(row: dict[str, Any]) -> str:
+    return "|".join(sorted((row["op"], row["beside"])))
+
+
+def error(row: dict[str, Any]) -> float:
+    return abs(row["predicted"] / row["measured"] - 1)
+
+
+def line(name: str, rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    found = sorted(map(error, rows))
+    slowed = [error(r) for r in rows if r["measured"] > 1.1]
+    more = f", of {len(slowed)} slower by a tenth or more {median(slowed):.1%}" if slowed else ""
+    print(f"  {name:<34}{len(rows):5} rows: median {median(found):6.1%}, mean {mean(found):6.1%}, "
+          f"p90 {found[int(0.9 * (len(found) - 1))]:6.1%}{more}")  # fmt: skip
+
+
+def report(path: Path, held: set[str]) -> None:
+    print(path.name)
+    rows = [r for r in predicted_rows(open_device("h200"), path) if r["covered"] and r["measured"]]
+    line("all", rows)
+    line("pairs held out", [r for r in rows if key(r) in held])
+    line("slower than 3 times: a queue", [r for r in rows if r["measured"] > 3])
+    line("copies to or from the host", [r for r in rows if "h2d" in key(r) or "d2h" in key(r)])
+    worst = sorted(rows, key=error)[-5:]
+    print(
+        "  worst: "
+        + "; ".join(f"{r['op']} beside {r['beside']} {r['measured']:.2f} / {r['predicted']:.2f}" for r in worst)
+    )
+
+
+def main() -> None:
+    given = [Path(a) for a in sys.argv[1:]]
+    folder = given[0] if given and given[0].is_dir() else SHARED
+    files = [folder / "pairs.csv", folder / "sms_held.csv", HERE / "h200_pairs.csv", *(p for p in given if p.is_file())]
+    held = {row["pair"] for row in csv.DictReader((HERE / "contention_split.csv").open()) if row["use"] == "held"}
+    for path in files:
+        if path.is_file():
+            report(path, held)
+        else:
+            print(f"{path}: not there")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+"""Kernels beside one another on one device: what is a queue, what is sharing, what waves cost."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.cost.contention.launches import Launch as Launch
+    from etude.cost.contention.launches import launch_of as launch_of
+    from etude.cost.contention.meeting import beside as beside
+    from etude.cost.contention.meeting import held as held
+    from etude.cost.contention.rows import predicted_rows as predicted_rows
+
+__getattr__ = face(__name__)

@@ -1,0 +1,41 @@
+"""What kernels of one device have in common: cores in clusters, the memory's bandwidth, the link to the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from etude.config import figure
+from etude.errors import ClusterError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSharing:
+    """How kernels of several streams meet on a device; see docs/contention.md."""
+
+    clusters: int = figure("count", "parts of the device that a group of blocks stays inside (GPCs)", 1)
+    core_bandwidth_bytes_per_s: float = figure(
+        "bandwidth", "most that one core draws from memory; 0: no limit", 0.0, zero=True
+    )
+    gap_ns: float = figure(
+        "time", "from the end of a kernel to the first block of the next of its stream", 1000.0, zero=True
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLink:
+    """The way between a device and its host's memory."""
+
+    read_bytes_per_s: float = figure("bandwidth", "host to device, pinned memory")
+    write_bytes_per_s: float = figure("bandwidth", "device to host, pinned memory")
+    both_bytes_per_s: float = figure("bandwidth", "each way while both are used; 0: as alone", 0.0, zero=True)
+    latency_ns: float = figure("time", "fixed time of a copy beside its bytes", 5000.0, zero=True)
+    least_ns: float = figure("time", "what a copy takes at least", 0.0, zero=True)
+    queued_latency_ns: float = figure(
+        "time", "the same of a copy that follows another of its stream", 3000.0, zero=True
+    )
+    queued_least_ns: float = figure("time", "what such a copy takes at least", 0.0, zero=True)
+
+    def __post_init__(self) -> None:
+        least = min(self.read_bytes_per_s, self.write_bytes_per_s)
+        if self.both_bytes_per_s > least:
+            raise ClusterError(f"both: {self.both_bytes_per_s:g} B/s each way is more than {least:g} B/s one way alone")
