@@ -52,9 +52,10 @@ def gpt(row: dict[str, str]) -> Callable[[], None]:
     """A training step as a row of `steps.csv` describes it."""
     torch.manual_seed(0)
     layers, width, words = int(row["layers"]), int(row["hidden"]), int(row["vocab"])
-    body = [Block(width, int(row["heads"]), int(row["ffn"])) for _ in range(layers)]
-    last = [nn.LayerNorm(width), nn.Linear(width, words, bias=False)]
-    model = nn.Sequential(nn.Embedding(words, width), *body, *last).to("cuda", torch.bfloat16)
+    with torch.device("cuda"):
+        body = [Block(width, int(row["heads"]), int(row["ffn"])) for _ in range(layers)]
+        last = [nn.LayerNorm(width), nn.Linear(width, words, bias=False)]
+        model = nn.Sequential(nn.Embedding(words, width), *body, *last).to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **{row["optimizer"].removeprefix("adamw_"): True})
     ids = torch.randint(0, words, (int(row["batch"]), int(row["seq"])), device="cuda")
 

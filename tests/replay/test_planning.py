@@ -1,5 +1,6 @@
 """Plans of real recordings, without PyTorch."""
 
+import json
 import subprocess
 import sys
 from importlib.resources import files
@@ -14,6 +15,7 @@ from etude.errors import UsageError
 from etude.replay import coverage, plan
 from etude.replay.host_time import host_intervals
 from etude.replay.program import CommKind, Fill, Origin, Program, StepKind
+from recorded import device_json, event, host_json, kernel, launch, node, op
 
 SAMPLE = Path(str(files("etude") / "sample"))
 
@@ -58,6 +60,51 @@ def nccl(shared: Path, name: str, folder: Path) -> list[Program]:
     for kind, ending in (("host", "et"), ("device", "kineto")):
         (folder / f"{name}.rank0.{ending}.json.gz").symlink_to(source / f"{kind}.0.json.gz")
     return plan(etude.open(folder), [0])
+
+
+def by_hand(folder: Path, host: dict[str, object], device: dict[str, object]) -> Program:
+    (folder / "hand.rank0.et.json").write_text(json.dumps(host))
+    (folder / "hand.rank0.kineto.json").write_text(json.dumps(device))
+    return plan(etude.open(folder))[0]
+
+
+def test_a_kernel_of_triton_is_work_of_the_bytes_that_it_was_given(tmp_path: Path):
+    floats, ids = [5, 6, 0, 1000, 4, "cuda:0"], [7, 8, 0, 250, 8, "cuda:0"]
+    given = ([floats, ids, 1000, 0], [[1000], [250], [], []], ["Tensor(float)", "Tensor(long int)", "Int", "Int"])
+    schema = "aten::neg_(Tensor(a!) self) -> Tensor(a!)"
+    x = ([floats], [[1000]], ["Tensor(float)"])
+    host = host_json(
+        node(3, "aten::neg_", 2, 1, inputs=x, outputs=x, op_schema=schema),
+        node(4, "triton_poi_fused_add_0", 2, 2, inputs=given, kernel_backend="triton", kernel_file="cabc.py"),
+    )
+    device = device_json(
+        op("aten::neg_", 10, 8, 1), launch(12, 1), kernel("neg", 30, 5, 1, 1),
+        op("triton_poi_fused_add_0", 20, 8, 2), launch(22, 2), kernel("triton_poi_fused_add_0", 36, 5, 2, 2),
+    )  # fmt: skip
+    program = by_hand(tmp_path, host, device)
+    assert coverage(program)["stand_ins"] == [{"name": "triton_poi_fused_add_0", "count": 1}]
+    assert program.stand_ins.size_bytes.tolist() == [4 * 1000 + 8 * 250]
+
+
+def test_two_streams_by_hand(tmp_path: Path):
+    """neg on stream 7, a record there, a wait of stream 9, neg on stream 9."""
+    schema = "aten::neg_(Tensor(a!) self) -> Tensor(a!)"
+    x = ([[5, 6, 0, 1000, 4, "cuda:0"]], [[1000]], ["Tensor(float)"])
+    names = range(1, 5)
+    host = host_json(*(node(2 + k, "aten::neg_", 2, k, inputs=x, outputs=x, op_schema=schema) for k in names))
+    calls = [
+        event("cuda_runtime", "cudaEventRecord", 35, 1, correlation=11),
+        event("cuda_runtime", "cudaStreamWaitEvent", 38, 1, correlation=12),
+    ]
+    device = device_json(
+        *(part for k in names for part in (op("aten::neg_", 10 * k, 8, k), launch(10 * k + 2, k),
+          kernel("neg", 100 * k, 50, k, k, stream=9 if k == 4 else 7))), *calls,
+    )  # fmt: skip
+    program = by_hand(tmp_path, host, device)
+    wanted = (StepKind.CALL, StepKind.EVENT, StepKind.AWAIT)
+    told = [(StepKind(k).name, int(s)) for k, s in zip(program.steps.kind, program.steps.stream, strict=True)
+            if k in wanted]  # fmt: skip
+    assert told == [*[("CALL", -1)] * 3, ("EVENT", -1), ("AWAIT", 9), ("CALL", 9)]
 
 
 def test_streams_and_events_of_a_recording(shared: Path, tmp_path: Path):

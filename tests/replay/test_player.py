@@ -146,6 +146,10 @@ def test_a_step_without_the_profiler_is_known(tmp_path: Path, capsys: pytest.Cap
     assert main([*command, "--unprofiled", "41ms"]) == 0
     assert json.loads(capsys.readouterr().out)["step_ns"]["unprofiled"] == 41_000_000
     assert main([*command, "--unprofiled", "soon"]) == 2
+    torch.set_num_threads(2)  # recorded with one thread: so it is played
+    program = plan(etude.open(tmp_path / "run"))[0]
+    assert play(program, PlayerOptions(iterations=1, warmup=0, device="cpu"))["threads"] == 1
+    assert play(program, PlayerOptions(iterations=1, warmup=0, device="cpu", threads=2))["threads"] == 2
 
 
 def test_calls_are_made_when_the_recorded_host_made_them_less_the_share_of_the_profiler(

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from etude.errors import UsageError
 from etude.replay.program import Program, StepKind
 
 ROUNDS: Final = 4
@@ -53,14 +54,17 @@ class HostPace:
 
 
 def host_pace(
-    program: Program, chunks: Chunks, synchronise: Callable[[], None], opened: Opened = nullcontext,
-    on_device: bool = False,
-) -> HostPace:  # fmt: skip
+    program: Program, chunks: Chunks, synchronise: Callable[[], None], opened: Opened = nullcontext
+) -> HostPace:
     """Makes the calls with and without the profiler. The device is waited for between chunks, so that it never holds up
     the host."""
     before = _host_ns(chunks, synchronise, opened)
-    with _profiler(on_device):
-        under = _host_ns(chunks, synchronise, opened)
+    try:
+        with _profiler():
+            under = _host_ns(chunks, synchronise, opened)
+    except RuntimeError as problem:
+        raise UsageError(f"the profiler cannot be started: {str(problem).splitlines()[0][:160]}", where="--host",
+                         hint="--host fast") from None  # fmt: skip
     after = _host_ns(chunks, synchronise, opened)
     plain, slowed = float(np.minimum(before, after).sum()), float(under.sum())
     return HostPace(plain_ns=plain, slowed_ns=slowed, share=share_of(program, plain, slowed))
@@ -108,18 +112,16 @@ def _host_ns(chunks: Chunks, synchronise: Callable[[], None], opened: Opened) ->
 
 
 @contextmanager
-def _profiler(on_device: bool) -> Iterator[None]:
-    """As `etude collect` records: operators with shapes, and the observer that writes their arguments."""
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if on_device:
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
+def _profiler() -> Iterator[None]:
+    """As `etude collect` records: operators with shapes, and the observer that writes their arguments. But without the
+    device: once its kernels have been recorded, launches of the process stay slower, and to record them adds little."""
     observer = torch.profiler.ExecutionTraceObserver()
     takes = "execution_trace_observer" in signature(torch.profiler.profile.__init__).parameters
     more: dict[str, Any] = {"execution_trace_observer": observer} if takes else {}
     with tempfile.TemporaryDirectory() as folder, _quiet():
         observer.register_callback(str(Path(folder) / "host.json"))
         try:
-            with torch.profiler.profile(activities=activities, record_shapes=True, **more):
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, **more):
                 if not takes:
                     observer.start()
                 yield

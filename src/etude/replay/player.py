@@ -36,6 +36,10 @@ CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
 
 
+PAUSE_S: Final = 2.0
+"""Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
+
+
 class OutOfMemoryError(EtudeError):
     """The device has less memory than the program needs."""
 
@@ -116,7 +120,7 @@ class Player:
         self._chunks = list(self._compiled())
         if self.host == "recorded" and not self.paced and "host_events" in self.program.about:
             with torch.no_grad():
-                self.pace = host_pace(self.program, self._chunks, self._synchronise, self._lanes.open, self.on_device)
+                self.pace = host_pace(self.program, self._chunks, self._synchronise, self._lanes.open)
             self._marks = []
             self._due = due_ns(self.program, self.pace.share)
             self._chunks = list(self._compiled())
@@ -454,6 +458,8 @@ class Player:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._marks = []
         self._synchronise()
+        if self.on_device:
+            time.sleep(PAUSE_S)
         barrier()
         with torch.no_grad(), torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             with ExitStack() as self._annotated:

@@ -192,6 +192,8 @@ class _Plan:
     def _stand_in(self, node: int, label: str, when: dict[str, Any], outputs: list[int] | tuple[int, ...] = ()) -> None:
         table = self._works()
         flops, size = int(table.flops[node]), int(table.size_bytes[node])
+        if flops <= 0 and size <= 0:
+            size = self._given_bytes(int(self.trace.parent[node]))
         self.b.stand_in(
             stand_in_kind(int(table.op_class[node])),
             label,
@@ -201,6 +203,12 @@ class _Plan:
             dims=[int(c[node]) for c in (table.m, table.n, table.k, table.batch)] if table.m[node] > 0 else (),
             **when,
         )
+
+    def _given_bytes(self, node: int) -> int:
+        """What a kernel without a schema (Triton) was given, where its launch tells: each tensor counts once."""
+        if node < 0 or self.trace.in_types[node] < 0:
+            return 0
+        return sum(tensor.numel * tensor.itemsize for tensor in self._arguments("in", node).tensors)
 
     _table: OpTable | None = None
 
