@@ -13,6 +13,7 @@ from typing import Any
 
 from etude.config import EXAMPLE, key_of
 from etude.machine import device_names, open_device, open_system, system_names
+from etude.machine.power import PowerCosts
 from etude.machine.system import CollectiveSettings, Device, Level, OpCost, Protocol, System
 from etude.model import schema
 from etude.model.job import VALUE_COLUMNS
@@ -202,7 +203,13 @@ def keys(cls: type[Any]) -> str:
 
 def machines_page() -> str:
     parts = [MACHINES_HEAD, "## Devices\n\n", devices(), "\n## Clusters\n\n", clusters(), MACHINES_KEYS]
-    titles = {System: "System", Level: "Level", Device: "Device", OpCost: "`ops` of a device"}
+    titles = {
+        System: "System",
+        Level: "Level",
+        Device: "Device",
+        OpCost: "`ops` of a device",
+        PowerCosts: "`energy` of a device",
+    }
     for cls, title in {**titles, CollectiveSettings: "`collectives`", Protocol: "`protocols`"}.items():
         parts += [f"### {title}\n\n", keys(cls), "\n"]
     return "".join([*parts, "## Sources\n\n", sources()])

@@ -77,3 +77,33 @@ def test_gains_of_compression_fall_with_faster_links(capsys, tmp_path):
 def test_edits_are_of_training_steps(more: list[str], capsys):
     assert main([*SMALL, "--system", "dgx-h100", "--edit", "relax", *more]) == 2
     assert "--edit is of one model's training steps" in capsys.readouterr().err
+
+
+SECTIONS = """
+batch: 4
+sections:
+  teacher: {model: tiny.yaml, mode: forward, gpus: 2, plan: {tp: 2}}
+  student: {model: tiny.yaml, gpus: 2, plan: {micro_batch: 1}}
+borders: [{from: teacher, to: student, carries: logits}]
+"""
+
+
+def test_sections_take_edits(capsys, tmp_path):
+    (tmp_path / "distill.yaml").write_text(SECTIONS)
+
+    def told(*more: str) -> dict:
+        capsys.readouterr()
+        assert main(["predict", "--sections", "distill.yaml", "--system", "dgx-h100", "--json", *more]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    plain, same = told(), told("--edit", "compress ratio=1")
+    assert same["baseline"] == plain
+    assert same["edited"]["step_time_ns"] == plain["step_time_ns"]
+    half = told("--edit", "compress kind=message ratio=2", "--edit", "speed by=2")
+    assert half["edits"][0]["bytes_after"] < half["edits"][0]["bytes_before"]
+    assert half["speedup"] > 1
+    assert half["findings"] == []
+    assert (
+        main(["predict", "--sections", "distill.yaml", "--system", "dgx-h100", "--edit", "scale axis=world to=8"]) == 2
+    )
+    assert "changes the plans" in capsys.readouterr().err

@@ -1,8 +1,19 @@
-"""The same study on a Ray cluster of this machine: the same bytes."""
+"""The same study on a Ray cluster of this machine: the same bytes. One cluster for all tests here."""
 
+import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import etude
+from etude.errors import UsageError
+from etude.study import Space, evaluate
+from etude.study.on_ray import Machine, connected, on_ray
+from etude.study.points import points_of
+from etude.study.spec import spec_of
 
 ray = pytest.importorskip("ray")
 
@@ -12,33 +23,78 @@ run:
   ran: simulate job --system {machine} --json
   seen: trend times.csv --json
 machine: dgx-h100
-sweep: {size: [1MB, 4MB, 16MB]}
+sweep: {size: [1MB, 4MB]}
 baseline: {}
 variants: {}
 metrics: {ns: ran.makespan_ns, level: seen.level}
 """
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_DISABLE_IMPORT_WARNING", "1")
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            with connected("local", 2) as found:
+                yield found
+        except UsageError as problem:  # a machine that is too busy, or has no shared memory
+            if "Ray did not start" not in str(problem):
+                raise
+            pytest.skip(str(problem))
+    assert not ray.is_initialized()
+
+
 def whole(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-def test_the_same_bytes_as_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_same_bytes_as_here(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from etude.cli import main
 
-    monkeypatch.setenv("RAY_DISABLE_IMPORT_WARNING", "1")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.yaml").write_text(STUDY)
     times = "step,step_time\n" + "".join(f"{i},{100 + i % 3}\n" for i in range(40))
     (tmp_path / "times.csv").write_text(times)
     assert main(["study", "run", "my.yaml", "-o", "here", "-j", "1"]) == 0
-    code = main(["study", "run", "my.yaml", "-o", "there", "-j", "2", "--ray", "local"])
-    said = capsys.readouterr().err
-    if "Ray did not start" in said:  # a machine that is too busy, or has no shared memory
-        pytest.skip(said)
-    assert code == 0
-    assert not ray.is_initialized()
+    assert main(["study", "run", "my.yaml", "-o", "there", "-j", "2", "--ray", "local"]) == 0
     assert whole(tmp_path / "here") == whole(tmp_path / "there")
+
+
+def test_a_machine_that_is_lost_is_replaced_and_its_task_tried_again(cluster: Any, tmp_path: Path) -> None:
+    marker = str(tmp_path / "died")
+
+    class Fragile(Machine):
+        def carry_out(self, task: dict[str, Any], packed: Any) -> Any:
+            if "dgx-a100" in task["commands"][0] and not os.path.exists(marker):
+                open(marker, "w").close()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().carry_out(task, packed)
+
+    sweep = {"name": ["dgx-h100", "dgx-a100"]}
+    spec = spec_of({"run": ["systems show {name} --json"], "sweep": sweep, "metrics": {"n": "len(levels)"}}, "s", "s",
+                   Path("/nowhere"))  # fmt: skip
+    tasks = [point.task for point in points_of(spec, list(spec.variants))]
+    found = {task.key: answer for task, answer in on_ray("local", 1, Fragile)(tasks)}
+    assert Path(marker).exists()
+    assert [found[task.key]["error"] for task in tasks] == ["", ""]
+    assert [len(found[task.key]["answers"]) for task in tasks] == [1, 1]
+
+
+def test_a_function_and_a_job_go_through_the_object_store(cluster: Any, tmp_path: Path) -> None:
+    """A function that only this test knows; its machine is lost once."""
+    from etude.model.build import job_of
+    from tiny_jobs import GROUPS, ring
+
+    job, marker = job_of("ring", [ring(rank) for rank in range(4)], GROUPS), str(tmp_path / "died")
+
+    def nodes(rank: int, job: etude.Job) -> dict[str, int]:
+        if rank == 2 and not os.path.exists(marker):
+            open(marker, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return {"nodes": len(job.trace(rank))}
+
+    space = Space(axes={"rank": [0, 1, 2, 3]})
+    there = evaluate(space, nodes, shared={"job": job}, ray="local")
+    assert Path(marker).exists()
+    assert there.equals(evaluate(space, nodes, shared={"job": job}))

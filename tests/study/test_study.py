@@ -1,6 +1,10 @@
 """Studies from end to end, with a command whose answer is worked out by hand."""
 
 import json
+import os
+import subprocess
+import sys
+import time
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -8,6 +12,7 @@ from typing import Any
 import pytest
 
 import etude
+from etude.cli.study import executed
 from etude.errors import UsageError
 from etude.study.results import JOURNAL
 from etude.study.run import Study
@@ -174,6 +179,40 @@ def test_cut_off_and_resumed_nothing_runs_twice_and_the_bytes_are_the_same(tmp_p
     assert {"page.html", "points.parquet", "rows.csv", "card.yaml", "study.yaml", "commands.sh"} <= set(
         whole(tmp_path / "a")
     )
+
+
+ONE_BY_ONE = """
+run: ["systems show {system} --json"]
+sweep: {system: [dgx-h100, dgx-a100], i: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19]}
+files: {"point-{i}.txt": "{i}"}
+metrics: {levels: len(levels)}
+"""
+
+
+def test_killed_and_resumed_nothing_that_was_answered_runs_again(tmp_path: Path) -> None:
+    """`kill -9` in the middle, of the command as a user runs it."""
+    file, out = tmp_path / "my.yaml", tmp_path / "out"
+    file.write_text(ONE_BY_ONE)
+    words = [sys.executable, "-m", "etude", "study", "run", str(file), "-o", str(out), "-j", "2"]
+    path = {"PYTHONPATH": str(Path(etude.__file__).parent.parent)}
+    journal, talk = out / "my" / JOURNAL, subprocess.DEVNULL
+    process = subprocess.Popen(words, stdout=talk, stderr=talk, cwd=tmp_path, env={**os.environ, **path})
+    try:
+        for _ in range(3000):
+            if journal.is_file() and journal.read_text().count('"key"') >= 3:
+                break
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        process.kill()
+        process.wait()
+    known = [json.loads(line)["key"] for line in journal.read_text().splitlines() if line.endswith("}")]
+    assert 3 <= len(set(known)) == len(known) < 40
+    found = etude.study(file).outcome(out=out / "my", execute=executed)
+    assert found.ran == 40 - len(known)
+    assert [row["error"] for row in found.points] == [""] * 40
+    assert etude.study(file).outcome(out=tmp_path / "whole", execute=executed).ran == 40
+    assert whole(out / "my") == whole(tmp_path / "whole")
 
 
 def test_what_failed_is_tried_again_only_if_asked(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         RUN,
         "Run a job again on this machine: its operators, or synthetic work of the same size; how close it comes",
     ),
+    "energy": (RUN, "Power over time and energy of a run, or of a model that is predicted: J, kWh, carbon, price"),
     "ops": (RUN, "A database of measured operators: what it lacks for a set of models, measure it, show, add, import"),
     "stacks": (RUN, "The catalogue of software stacks: list, show one"),
     "calibrate": (RUN, "A software stack of your own, from measured steps or a recorded run"),

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from etude.machine.system import System
     from etude.model.job import Job
     from etude.model.timing import Timing
+    from etude.predict.what_if import WhatIf
     from etude.transform.edits import Edit
 
 WhatIfEdits = Annotated[
@@ -67,3 +68,22 @@ def run_times(machine: "System | None", **options: Any) -> "Callable[[Job], Timi
             return None
 
     return times
+
+
+def side_by_side(pairs: "list[WhatIf]", edits: bool) -> list[dict[str, Any]]:
+    """Before and after, and of several seeds the means."""
+    from etude.units import format_time
+
+    rows = []
+    for name, found in (("baseline", [p.baseline for p in pairs]), ("edited", [p.edited for p in pairs])):
+        step = mean([one.step_time_ns for one in found])
+        row: dict[str, Any] = {"": name, "step": format_time(round(step))}
+        row["tokens/s on a GPU"] = round(mean([one.tokens_per_s_per_gpu for one in found]), 1)
+        row["model FLOP/s utilisation"] = f"{mean([one.mfu for one in found]):.1%}"
+        row["of the baseline"] = f"{mean([p.baseline.step_time_ns for p in pairs]) / step:.3f}x as fast"
+        rows.append(row)
+    return rows if edits else rows[:1]
+
+
+def mean(values: list[Any]) -> float:
+    return float(sum(values)) / len(values)

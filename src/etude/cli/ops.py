@@ -230,6 +230,36 @@ def contend(
         say(f"{len(errors)} measured rows: median error {errors[len(errors) // 2]:.1%}")
 
 
+@ops.command()
+def offload(
+    rows: Annotated[Path, typer.Argument(help="CSV file of copies, files, checkpoints or streamed layers.")],
+    system: Annotated[str, typer.Option("--system", "-s", help="System whose tiers and link to the host count.")] = (
+        "h200-server"
+    ),
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """How long bytes take below the device's memory: copies, files, checkpoints, layers streamed from the host
+
+    etude ops offload transfer.csv --system h200-server
+    etude ops offload layer_stream.csv --json
+
+    The kind of a file is known by its columns; docs/tiers.md names them. Times are in ns.
+    """
+    from etude.cost.tiers import offload_rows
+    from etude.machine import open_system
+
+    found = offload_rows(open_system(system), rows)
+    if json:
+        emit({"rows": found}, json=True)
+        return
+    emit([row | {"predicted": round(row["predicted"])} for row in found], csv=csv, md=md)
+    errors = [abs(r["predicted"] / r["measured"] - 1) for r in found if r["measured"]]
+    if errors:
+        say(f"{len(errors)} measured values: mean error {sum(errors) / len(errors):.1%}")
+
+
 def _put(db: Path, tables: list[tuple[Path, Any]], json: bool) -> None:
     import pyarrow as pa
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
-from etude.cli.edits_given import WhatIfEdits, edits_of
+from etude.cli.edits_given import WhatIfEdits, edits_of, mean, side_by_side
 from etude.cli.ops_flags import OpsBackend, OpsFile, ops_options
 from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.plan_flags import ModelName, given_of, mapped_figures, model_of, plan_of, with_plan
@@ -56,6 +56,7 @@ def predict(
     edit: WhatIfEdits = None,
     seeds: Annotated[int, typer.Option(min=1, help="Simulate with so many seeds of the jitter: means are shown.")] = 1,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
+    energy: Annotated[bool, typer.Option("--energy", help="Power and energy too; `etude energy` has more.")] = False,
     serve: Serve = False,
     requests: Requests = None,
     draft: Draft = "",
@@ -65,7 +66,10 @@ def predict(
 ) -> int:
     if ops is not None and (rows is not None or sections is not None):
         raise UsageError("--ops is of one model's step, or of serving", hint="leave away --rows or --sections")
-    apart = [f"--{name.replace('_', '-')}" for name in simulation] + ["--edit"] * bool(edit) + ["--seeds"] * (seeds > 1)
+    if energy and (rows is not None or sections is not None or serve or edit or seeds > 1):
+        raise UsageError("--energy is of one model's training steps", hint="`etude energy` takes the others")
+    apart = [f"--{name.replace('_', '-')}" for name in simulation] + ["--seeds"] * (seeds > 1)
+    apart += ["--edit"] * (bool(edit) and sections is None)
     if apart and (rows is not None or sections is not None or serve):
         raise UsageError(f"{apart[0]} is of one model's training steps", hint="leave it away")
     if rows is not None:
@@ -74,7 +78,7 @@ def predict(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if sections is not None:
         given, gpus = opened(sections, mix, flags, [model, hf, plan, serve])
-        predicted_sections(given, gpus, system, stack, check=memory_check, json=json)
+        predicted_sections(given, gpus, system, stack, edits_of(edit), check=memory_check, json=json)
         return 0
     refuse_mix(mix)
     if not model and hf is None:
@@ -92,12 +96,12 @@ def predict(
     found = _step(model, hf, flags, plan, system, stack, check=memory_check, **options)
     told = [*found.assumed, *found.simulated.notes]
     if not edits and seeds == 1:
-        emit(found.summary() if json else _shown(found), json=json)
+        emit((found.summary() if json else _shown(found)) | (_energy(found) if energy else {}), json=json)
     else:
         from etude.predict.what_if import findings
 
         pairs = _pairs(found, edits, options, seeds)
-        emit(_record(pairs, bool(edits)) if json else _side_by_side(pairs, bool(edits)), json=json)
+        emit(_record(pairs, bool(edits)) if json else side_by_side(pairs, bool(edits)), json=json)
         told += [*pairs[0].edits.notes, *findings(pairs)]
     for note in dict.fromkeys(told):
         say(f"note: {note}")
@@ -124,31 +128,12 @@ def _record(pairs: "list[WhatIf]", edits: bool) -> dict[str, Any]:
     if len(pairs) > 1:
         steps = [(pair.baseline.step_time_ns, pair.edited.step_time_ns) for pair in pairs]
         record["seeds"] = [{"baseline_ns": a, "edited_ns": b} for a, b in steps]
-        record["mean_step_time_ns"] = {"baseline": _mean([a for a, _ in steps]), "edited": _mean([b for _, b in steps])}
+        record["mean_step_time_ns"] = {"baseline": mean([a for a, _ in steps]), "edited": mean([b for _, b in steps])}
     return (
         record
         if edits
         else {key: value for key, value in record.items() if key not in ("edited", "speedup", "edits", "findings")}
     )
-
-
-def _side_by_side(pairs: "list[WhatIf]", edits: bool) -> list[dict[str, Any]]:
-    """Before and after, and of several seeds the means."""
-    from etude.units import format_time
-
-    rows = []
-    for name, found in (("baseline", [p.baseline for p in pairs]), ("edited", [p.edited for p in pairs])):
-        step = _mean([one.step_time_ns for one in found])
-        row: dict[str, Any] = {"": name, "step": format_time(round(step))}
-        row["tokens/s on a GPU"] = round(_mean([one.tokens_per_s_per_gpu for one in found]), 1)
-        row["model FLOP/s utilisation"] = f"{_mean([one.mfu for one in found]):.1%}"
-        row["of the baseline"] = f"{_mean([p.baseline.step_time_ns for p in pairs]) / step:.3f}x as fast"
-        rows.append(row)
-    return rows if edits else rows[:1]
-
-
-def _mean(values: list[Any]) -> float:
-    return float(sum(values)) / len(values)
 
 
 def _step(
@@ -193,6 +178,20 @@ def _shown(found: "Prediction") -> dict[str, Any]:
         **_of_pipeline(found),
         **_of_lengths(found),
         **mapped_figures(found.generated),
+    }
+
+
+def _energy(found: "Prediction") -> dict[str, Any]:
+    """Power and energy of the steps."""
+    from etude.analyse.energy import energy
+
+    taken = energy(found.simulated, device=found.system.device, end_ns=found.time_ns).curve
+    joules = taken.energy_j
+    return {
+        "mean_w": taken.mean_w,
+        "peak_w": taken.peak_w,
+        "per_step_j": joules / found.generated.plan.steps,
+        "per_token_j": joules / found.generated.tokens if found.generated.tokens else None,
     }
 
 

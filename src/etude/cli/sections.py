@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.cli.edits_given import side_by_side
 from etude.cli.job_out import Files, write_job
 from etude.cli.output import emit, say
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
     from etude.generate.sections import Sectioned, Sections
+    from etude.transform.edits import Edit
 
 SectionsFile = Annotated[
     Path | None, typer.Option("--sections", help="YAML with several models as one job: encoder and LLM, teacher and "
@@ -63,10 +65,13 @@ def generated(given: "Sections", gpus: int, name: str, files: Files, limit_bytes
         emit(_rows(found.summary()))
 
 
-def predicted(given: "Sections", gpus: int, system: str, stack: str, *, check: bool, json: bool) -> None:
+def predicted(
+    given: "Sections", gpus: int, system: str, stack: str, edits: "list[Edit]", *, check: bool, json: bool
+) -> None:
     from etude.cost.stacks import open_stack
     from etude.machine import open_system
-    from etude.predict.sections import completed_sections, predict_sections
+    from etude.predict.sections import completed_sections, predict_sections, sections_what_if
+    from etude.predict.what_if import findings
     from etude.units import format_bytes, format_time
 
     made = [name for name, section in given.sections.items() if section.makes_tokens]
@@ -77,7 +82,12 @@ def predicted(given: "Sections", gpus: int, system: str, stack: str, *, check: b
     if stack not in ("", "none"):
         given, assumed = completed_sections(given, machine, software, gpus=gpus)
     found = replace(predict_sections(given, machine, gpus=gpus, stack=software, check=check), assumed=assumed)
-    if json:
+    told = [*found.assumed, *found.simulated.notes]
+    if edits:
+        pair = sections_what_if(found, edits)
+        emit(pair.summary() if json else side_by_side([pair], edits=True), json=json)
+        told += [*pair.edits.notes, *findings([pair])]
+    elif json:
         emit(found.summary(), json=True)
     else:
         emit(
@@ -91,7 +101,7 @@ def predicted(given: "Sections", gpus: int, system: str, stack: str, *, check: b
             }
         )
         emit(_rows(found.summary()))
-    for note in (*found.assumed, *found.simulated.notes):
+    for note in dict.fromkeys(told):
         say(f"note: {note}")
 
 

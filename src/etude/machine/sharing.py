@@ -28,6 +28,17 @@ class HostLink:
     read_bytes_per_s: float = figure("bandwidth", "host to device, pinned memory")
     write_bytes_per_s: float = figure("bandwidth", "device to host, pinned memory")
     both_bytes_per_s: float = figure("bandwidth", "each way while both are used; 0: as alone", 0.0, zero=True)
+    both_latency_ns: float = figure(
+        "time", "fixed time of two copies, one each way, with both waited for", 5000.0, zero=True
+    )
+    staged_bytes_per_s: float = figure(
+        "bandwidth", "memory that is not pinned, copied by one thread; 0: not known", 0.0, zero=True
+    )
+    staged_far_bytes_per_s: float = figure(
+        "bandwidth", "the same to the device, of what the host's cache does not hold", 0.0, zero=True
+    )
+    staged_near_bytes: int = figure("bytes", "what it holds", 0, zero=True)
+    staged_latency_ns: float = figure("time", "fixed time of such a copy", 0.0, zero=True)
     latency_ns: float = figure("time", "fixed time of a copy beside its bytes", 5000.0, zero=True)
     least_ns: float = figure("time", "what a copy takes at least", 0.0, zero=True)
     queued_latency_ns: float = figure(

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from etude.config import figure, plain, read
 from etude.errors import ClusterError, UsageError
+from etude.machine.power import PowerCosts
 from etude.machine.sharing import HostLink, KernelSharing
+from etude.machine.tier import Tier, check_tiers
 from etude.machine.topology import Topology
 
 I64 = NDArray[np.int64]
@@ -99,6 +101,9 @@ class Device:
     launch_ns: float = figure("time", "host time to launch a kernel", 4000.0, zero=True)
     power_w: float = figure("power", "board power limit; 0 unknown", 0.0, zero=True)
     idle_power_w: float = figure("power", "power when idle; 0 unknown", 0.0, zero=True)
+    energy: PowerCosts | None = figure("one", "what work costs beyond idle; default: worked out", None, of=PowerCosts)
+    price: float = figure("number", "of an hour, in dollars; 0 unknown", 0.0, zero=True)
+    available: float = figure("fraction", "chance that one is to be had, or is up", 1.0)
     ops: Mapping[str, OpCost] = figure("map of one", "constants by op class, `default` for the others", {}, of=OpCost)
     sharing: KernelSharing = figure(
         "one", "how kernels of several streams meet on it", KernelSharing(), of=KernelSharing
@@ -112,6 +117,10 @@ class Device:
                 raise ClusterError(f"peak: unknown data type `{dtype}`", hint=f"known: {', '.join(DTYPES)}")
             if not rate > 0:
                 raise ClusterError(f"peak: {dtype}: {rate} is not positive")
+        if self.power_w and self.idle_power_w >= self.power_w:
+            raise ClusterError(f"idle_power: {self.idle_power_w:g} W is not below the limit of {self.power_w:g} W")
+        if min(self.power_w, self.idle_power_w, self.price) < 0:
+            raise ClusterError("power: a negative figure")
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of the matrix units, of the next wider type where this one has no rate; 0 where none has."""
@@ -253,6 +262,7 @@ class System:
     levels: tuple[Level, ...] = figure("list", "levels of the network, innermost first", of=Level)
     collectives: CollectiveSettings = figure("one", "how they run", CollectiveSettings(), of=CollectiveSettings)
     placement: tuple[int, ...] = figure("list", "device of each rank; rank order if empty", (), of=int)
+    tiers: tuple[Tier, ...] = figure("list", "memory below the devices': host, peer, nvme, store", (), of=Tier)
     topology: Topology | None = None
     """The graph itself, where it comes from a file: rank r sits on its device r. The levels then only stand for it."""
     irregular: str = ""
@@ -269,6 +279,7 @@ class System:
             raise ClusterError("placement: two ranks sit on one device")
         if seats and not 0 <= min(seats) <= max(seats) < len(self):
             raise ClusterError(f"placement: a device outside the system's {len(self)}")
+        check_tiers(self.tiers)
 
     def __len__(self) -> int:
         """Devices."""

@@ -15,7 +15,18 @@ from etude.machine.system import Device
 from etude.model.job import Job, Note
 from etude.model.run import Run
 from etude.model.timing import Origin
-from etude.report import breakdown, collectives, critical_path, kernels, memory, roofline, steps, stragglers, words
+from etude.report import (
+    breakdown,
+    collectives,
+    critical_path,
+    energy,
+    kernels,
+    memory,
+    roofline,
+    steps,
+    stragglers,
+    words,
+)
 from etude.report.subject import Subject
 from etude.view.embedded import Packed, Shown, pack
 from etude.view.page import Figure, Page, Section, Told, timeline
@@ -30,7 +41,7 @@ UNWORKED = 0.1
 """Share of a run after its last work from which a report says so."""
 _TELL: Final = (stragglers, critical_path, breakdown, steps, kernels, collectives, roofline)
 """Sections that have findings, in the order in which findings of equal cost are listed."""
-_SHOW: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory)
+_SHOW: Final = (breakdown, steps, critical_path, stragglers, kernels, collectives, roofline, memory, energy)
 """Sections in the order of the page."""
 PARTS: Final = len(_TELL) + len(_SHOW)
 WEIGHT = {"bad": 0, "warn": 1, "info": 2, "good": 3}
@@ -61,6 +72,7 @@ def report(
             *steps.cards(subject),
             *breakdown.cards(subject),
             *roofline.cards(subject),
+            *energy.cards(subject),
         ),
         told=tuple(in_order(told, subject.span_ns) or [NOTHING]),
         sections=tuple(sections),

@@ -8,7 +8,7 @@ import io
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import mkdtemp
@@ -49,23 +49,31 @@ class Machine:
             shutil.rmtree(self._inputs, ignore_errors=True)
 
 
-def on_ray(address: str, workers: int = 0) -> Run:
-    """`auto`: the cluster that is there, or a new one on this machine; `local`: a new one; else an address."""
+def on_ray(address: str, workers: int = 0, machine: type[Machine] = Machine) -> Run:
+    """Tasks on a cluster; `machine` is what carries them out there."""
 
     def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Answer]]:
         if not tasks:
             return
-        ray = _ray()
-        own = not ray.is_initialized()
-        if own:
-            _connect(ray, address, workers)
-        try:
-            yield from _spread(ray, tasks, workers)
-        finally:
-            if own:
-                ray.shutdown()
+        with connected(address, workers) as ray:
+            yield from _spread(ray, tasks, workers, machine)
 
     return run
+
+
+@contextmanager
+def connected(address: str, workers: int) -> Iterator[Any]:
+    """Ray, connected: the cluster that this process is in already, else `auto`: the one that is there, or a new one on
+    this machine; `local`: a new one; or that at an address."""
+    ray = _ray()
+    own = not ray.is_initialized()
+    if own:
+        _connect(ray, address, workers)
+    try:
+        yield ray
+    finally:
+        if own:
+            ray.shutdown()
 
 
 def _ray() -> Any:
@@ -106,9 +114,11 @@ def _start(ray: Any, given: dict[str, Any]) -> None:
             os.environ["PYTHONPATH"] = before
 
 
-def _spread(ray: Any, tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Answer]]:
+def _spread(
+    ray: Any, tasks: Sequence[Task], workers: int, machine_class: type[Machine]
+) -> Iterator[tuple[Task, Answer]]:  # fmt: skip
     """A task at a time on every actor; an actor that is lost is replaced, and its task tried again."""
-    actor = ray.remote(num_cpus=1)(Machine)
+    actor = ray.remote(num_cpus=1)(machine_class)
     cpus = int(ray.cluster_resources().get("CPU", 1))
     count = max(1, min(workers or cpus, cpus, len(tasks)))
     packed = ray.put(_packed(tasks))

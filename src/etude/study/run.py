@@ -8,9 +8,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from etude.errors import EtudeError
+from etude.errors import EtudeError, UsageError
+from etude.study import functions
 from etude.study.checks import checked
 from etude.study.compare import compared
+from etude.study.functions import Function
 from etude.study.library import find
 from etude.study.points import Point, points_of
 from etude.study.results import Results, kept_in, settle
@@ -105,18 +107,68 @@ def study(path: str | PathLike[str], *, quick: bool = False, neutral: bool = Fal
     return Study(read_spec(find(path), quick=quick, neutral=neutral))
 
 
-def evaluate(space: Space, command: str, metrics: Mapping[str, str], **options: Any) -> "pa.Table":
-    """A command over a space of points: a column for each axis and each metric, and `error` where a point failed.
+def evaluate(
+    space: Space, what: str | Function, metrics: Mapping[str, str] | None = None, *,
+    shared: Mapping[str, Any] | None = None, **options: Any,
+) -> "pa.Table":  # fmt: skip
+    """A command or a function over a space of points: a column for each axis and each metric, and `error` where a point
+    failed.
 
     evaluate(Space(axes={"tp": [1, 2, 4]}), "predict llama3-8b --gpus 8 --system dgx-h100 --json {flags}",
              {"step": "step_time_ns"}, workers=8)
 
-    Metrics are expressions over the JSON that the command prints. Takes what `Study.outcome` takes: workers, ray, out.
+    Metrics are expressions over the JSON that the command prints. A function is called with each point as keywords,
+    and with what is `shared`; it returns a number, or columns as a mapping, of which `metrics` are expressions if there
+    are some. Takes what `Study.outcome` takes: workers, ray, out, again, progress.
     """
-    given = {"run": {"command": command}, "metrics": dict(metrics)}
+    if callable(what):
+        return _evaluated(space, what, metrics or {}, shared or {}, **options)
+    if shared:
+        raise UsageError("a command shares nothing", hint="files of commands lie beside them; `shared` is of functions")
+    given = {"run": {"command": what}, "metrics": dict(metrics or {})}
     spec = replace(spec_of(given, "sweep", "sweep", Path.cwd()), space=space)
     rows = Study(spec).outcome(**options).points
     return table_of([{k: v for k, v in row.items() if k not in ("variant", "commands")} for row in rows])
+
+
+def _evaluated(
+    space: Space, function: Function, metrics: Mapping[str, str], shared: Mapping[str, Any], *,
+    out: str | PathLike[str] | None = None, workers: int = 1, ray: str = "", again: bool = False,
+    progress: Progress = lambda what, total: nullcontext(lambda n: None),
+) -> "pa.Table":  # fmt: skip
+    folder = Path(out) if out is not None else None
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    count = workers or os.cpu_count() or 1
+    if ray:
+        run = functions.on_ray(function, shared, ray, workers)
+    elif count == 1:
+        run = functions.here(function, shared)
+    else:
+        run = functions.in_processes(function, shared, count)
+    asked = functions.calls(function, space.points(), shared)
+    with kept_in(folder, again) as results, progress("running", len(asked)) as advance:
+        carry_out(asked, results, run, advance)
+        if folder is not None:
+            settle(folder, results)
+    said = [_columns(results[call.key], metrics) for call in asked]
+    names = dict.fromkeys(name for columns, _ in said for name in columns)
+    return table_of(
+        [
+            {**call.at, **{name: columns.get(name) for name in names}, "error": error}
+            for call, (columns, error) in zip(asked, said, strict=True)
+        ]
+    )
+
+
+def _columns(found: dict[str, Any], metrics: Mapping[str, str]) -> tuple[dict[str, Any], str]:
+    """(columns, error) of a call."""
+    if found["error"] or not metrics:
+        return functions.columns_of(found), found["error"]
+    try:
+        return {name: metric_of(text, ["of"], found, "metrics") for name, text in metrics.items()}, ""
+    except EtudeError as problem:
+        return {}, str(problem).replace("\n", "; ")
 
 
 def _runner(spec: Spec, workers: int, ray: str, execute: Execute | None) -> Run:

@@ -1,13 +1,11 @@
 """Tasks carried out once each, and what is read of their answers."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from etude.study.expressions import evaluated
-from etude.study.points import Task
 from etude.study.results import Results
 from etude.study.tasks import Answer
-from etude.study.workers import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,9 +13,21 @@ if TYPE_CHECKING:
 Advance = Callable[[int], None]
 
 
-def carry_out(tasks: Iterable[Task], results: Results, run: Run, advance: Advance = lambda n: None) -> int:
+class Keyed(Protocol):
+    """Commands of a point, or a call of a function."""
+
+    @property
+    def key(self) -> str: ...
+    def shown(self) -> str: ...
+
+
+Work = TypeVar("Work", bound=Keyed)
+Runs = Callable[[Sequence[Work]], Iterator[tuple[Work, Answer]]]
+
+
+def carry_out(tasks: Iterable[Work], results: Results, run: Runs[Work], advance: Advance = lambda n: None) -> int:
     """Each task whose answer is not known yet, once; how many those were."""
-    missing: dict[str, Task] = {}
+    missing: dict[str, Work] = {}
     known = 0
     for task in tasks:
         if task.key in results:

@@ -8,5 +8,6 @@ if TYPE_CHECKING:
     from etude.predict.sections.step import check_sections as check_sections
     from etude.predict.sections.step import completed_sections as completed_sections
     from etude.predict.sections.step import predict_sections as predict_sections
+    from etude.predict.sections.step import sections_what_if as sections_what_if
 
 __getattr__ = face(__name__)

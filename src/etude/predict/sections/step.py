@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -15,9 +16,13 @@ from etude.generate import Plan
 from etude.generate.model import open_model
 from etude.generate.sections import Sectioned, Sections, generate_sections
 from etude.machine.system import System
+from etude.model.job import Job
 from etude.predict.measured import Said, completed
 from etude.predict.step import efficiency_of, grown
+from etude.predict.what_if import WhatIf
 from etude.simulate import Overlap, Simulated, simulate
+from etude.transform import with_durations
+from etude.transform.edits import Edit, apply_edits
 from etude.units import format_bytes
 
 
@@ -35,6 +40,10 @@ class SectionPrediction:
         """The host's time between steps is that of the section where it is longest."""
         overheads = [int(s.found.plan.step_overhead_ns) for s in self.generated.sections]
         return self.simulated.makespan_ns + max(overheads)
+
+    @property
+    def time_ns(self) -> int:
+        return self.step_time_ns
 
     @property
     def samples_per_s(self) -> float:
@@ -93,9 +102,27 @@ def predict_sections(
     if check:
         check_sections(generated, machine.device.memory_bytes, f"{given.name} on {system.name}")
     by = _efficiency(generated, system, stack)
-    if by.overlap > 1 and "overlap" not in options:
-        options = {**options, "overlap": Overlap(compute=by.overlap)}
-    return SectionPrediction(generated, simulate(generated.job, tuned(machine, by), **options), machine, stack)
+    return SectionPrediction(generated, _simulated(generated.job, machine, by, options), machine, stack)
+
+
+def _simulated(job: Job, machine: System, by: Efficiency, options: Mapping[str, Any]) -> Simulated:
+    slower = {"overlap": Overlap(compute=by.overlap)} if by.overlap > 1 else {}
+    return simulate(job, tuned(machine, by), **{**slower, **options})
+
+
+def sections_what_if(found: SectionPrediction, edits: Sequence[str | Edit], **options: Any) -> WhatIf:
+    """The job of all sections edited, and simulated again on the same system."""
+    by = _efficiency(found.generated, found.system, found.stack)
+    machine = tuned(found.system, by)
+    job = with_durations(found.generated.job, machine.device)
+    applied = apply_edits(
+        job, edits, system=machine, times=lambda edited: _simulated(edited, found.system, by, options).timing
+    )
+    if applied.job.world_size > job.world_size:
+        raise UsageError("an edit that makes more ranks changes the plans", hint="give the sections more ranks")
+    changed = replace(found.generated, job=applied.job)
+    after = replace(found, generated=changed, simulated=_simulated(applied.job, found.system, by, options))
+    return WhatIf(found, after, applied)
 
 
 def _efficiency(found: Sectioned, system: System, stack: Stack | None) -> Efficiency:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from etude.cost.stacks.stack import tuned
 from etude.errors import UsageError
@@ -15,12 +15,26 @@ from etude.transform import with_durations
 from etude.transform.edits import Edit, Edited, apply_edits
 
 
+class Predicted(Protocol):
+    """A prediction of one model's step, or of a job of sections."""
+
+    @property
+    def time_ns(self) -> int: ...
+    @property
+    def step_time_ns(self) -> int: ...
+    @property
+    def tokens_per_s_per_gpu(self) -> float: ...
+    @property
+    def mfu(self) -> float: ...
+    def summary(self) -> dict[str, Any]: ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
     """A prediction, and what edits of its job make of it, with the same draws of all noise."""
 
-    baseline: Prediction
-    edited: Prediction
+    baseline: Predicted
+    edited: Predicted
     edits: Edited
 
     @property

@@ -1,0 +1,78 @@
+"""Tokens per second by the budget of a client GPU's memory, against a published table.
+
+python benchmarks/validate_pipeshard.py [../shared/measured/pipeshard_table4.csv]
+
+Assumed, since the table says neither: an RTX 5090 (1.79 TB/s, PCIe 5 x16 at 55 GB/s) and a desktop with two channels of
+DDR5-5600 (89.6 GB/s, four fifths of it reached); the Nemo models in bf16, the Qwen models at 4.5 bits a weight, keys
+and values in bf16; 0.5 GB of buffers. Rates are not tuned: the order of the budgets and the place of the knee are
+compared. The knee is the least budget with nine tenths of the tokens per second of the largest.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from statistics import median
+
+from etude.cost.tiers.placing import Part, place
+
+SHARED = Path(__file__).resolve().parent.parent.parent / "shared/measured/pipeshard_table4.csv"
+VRAM, FAR = 1.79e12 * 0.8, (89.6e9 * 0.8, 55e9)
+BUFFERS = 0.5e9
+# name: all weights, those of experts, part of the experts that a token reads, bytes a weight, bytes of a token's KV
+MODELS = {
+    "nemo-4b": (4.19e9, 0.0, 0.0, 2.0, 32 * 8 * 128 * 4),
+    "nemo-8b": (8.03e9, 0.0, 0.0, 2.0, 32 * 8 * 128 * 4),
+    "qwen-30b": (30.5e9, 29.0e9, 8 / 128, 4.5 / 8, 48 * 4 * 128 * 4),
+    "qwen-235b": (235e9, 227e9, 8 / 128, 4.5 / 8, 94 * 4 * 128 * 4),
+}
+
+
+def tokens_per_s(model: str, context: int, budget_bytes: float) -> float:
+    weights, experts, use, width, kv = MODELS[model]
+    parts = [
+        Part(name="weights", size_bytes=(weights - experts) * width),
+        Part(name="experts", size_bytes=experts * width, use=use),
+        Part(name="kv", size_bytes=kv * context),
+    ]
+    return 1e9 / place(parts, budget_bytes, BUFFERS).token_ns(VRAM, FAR)
+
+
+def ranks(values: list[float]) -> list[float]:
+    """Mean ranks; values that differ by less than 1% are alike."""
+    return [sum((b < a * 0.99) + (0.5 if abs(b - a) <= 0.01 * a else 0.0) for b in values) for a in values]
+
+
+def correlation(a: list[float], b: list[float]) -> float:
+    x, y = ranks(a), ranks(b)
+    mx, my = sum(x) / len(x), sum(y) / len(y)
+    top = sum((p - mx) * (q - my) for p, q in zip(x, y, strict=True))
+    return top / (sum((p - mx) ** 2 for p in x) * sum((q - my) ** 2 for q in y)) ** 0.5
+
+
+def knee(values: list[float]) -> int:
+    return next(i for i, v in enumerate(values) if v >= 0.9 * values[-1])
+
+
+def main() -> None:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else SHARED
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for row in csv.DictReader(path.open()):
+        groups.setdefault((row["Model"], row["CtxSize"]), []).append(row)
+    least, apart, ratios = 1.0, 0, []
+    for (model, context), rows in groups.items():
+        measured = [float(r["TPS"]) for r in rows]
+        found = [tokens_per_s(model, int(context[:-1]) * 1024, float(r["VramMB"]) * 2**20) for r in rows]
+        r, steps = correlation(measured, found), abs(knee(measured) - knee(found))
+        least, apart = min(least, r), max(apart, steps)
+        ratios += [f / m for f, m in zip(found, measured, strict=True)]
+        print(f"{model:<10}{context:>4}  rank correlation {r:.3f}, knees {rows[knee(measured)]['Vram']:>3} and "
+              f"{rows[knee(found)]['Vram']:>3}  measured {' '.join(f'{m:6.1f}' for m in measured)}  "
+              f"predicted {' '.join(f'{f:6.1f}' for f in found)}")  # fmt: skip
+    print(f"least rank correlation {least:.3f}, knees {apart} steps apart at most; "
+          f"predicted over measured {median(ratios):.2f} in the median")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""Energy of a run, of a model that is predicted, or of measured rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.output import AsJson, emit, say
+from etude.cli.plan_flags import model_of, plan_of, with_plan
+from etude.cli.runs import TimesFile, find_run, grown, no_times
+from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, with_serving
+from etude.errors import UsageError
+
+if TYPE_CHECKING:
+    from etude.analyse.energy import Energy, PowerCurve
+    from etude.machine.system import Device, System
+    from etude.model.run import Run
+
+EXAMPLE = """Power over time and energy of a run, or of a model that is predicted: J, kWh, carbon, price
+
+[bold]Example[/bold]
+
+  etude energy run/ --device h200
+  etude energy llama3-8b --gpus 64 --zero 3 --system dgx-h100 --region sweden
+  etude energy qwen3-8b --serve --prefill 2048 --decode 256 --batch 16 --system dgx-h200 --clock 1200MHz
+  etude energy llama3-70b --gpus 512 --tp 8 --pp 4 --system dgx-h100 --smooth floor:0.8 --timeline p.parquet
+  etude energy --rows measured.csv
+
+`--clock` and `--cap` are not validated: no measurement of them was at hand.
+"""
+
+Target = Annotated[str, typer.Argument(help="A run (any job with times), or a model as `etude predict` takes it.")]
+
+
+@app.command(rich_help_panel=RUN, help=EXAMPLE)
+@with_serving
+@with_plan
+def energy(
+    flags: dict[str, Any],
+    serving: dict[str, Any],
+    target: Target = "",
+    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    device: Annotated[str, typer.Option(help="What a run's ranks were: `h200`; default: the system's.")] = "",
+    clock: Annotated[str, typer.Option(help="Clock of the devices: `1200MHz`, or `0.8` of the nominal one.")] = "",
+    cap: Annotated[str, typer.Option(help="Most power of a device, `500W`: the clock is the highest that fits.")] = "",
+    region: Annotated[str, typer.Option(help="Where it runs, for carbon and price: `sweden`, `usa`, ...")] = "",
+    regions: Annotated[Path | None, typer.Option(help="CSV of regions: region, impact, price, pue.")] = None,
+    smooth: Annotated[str, typer.Option(help="`floor:0.8` of the peak, `battery:2MJ`, `stagger:4` jobs.")] = "",
+    timeline: Annotated[Path | None, typer.Option(help="Parquet to write: time_ns, watts of all devices.")] = None,
+    every: Annotated[str, typer.Option(help="Windows of the timeline, `1ms`; default: each change.")] = "",
+    rows: Annotated[Path | None, typer.Option(help="CSV of measured power: predict each of its rows.")] = None,
+    timing: TimesFile = None,
+    plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
+    stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
+    memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
+    serve: Serve = False,
+    requests: Requests = None,
+    draft: Draft = "",
+    force: Annotated[bool, typer.Option("--force", help="Write over a timeline that is there.")] = False,
+    json: AsJson = False,
+) -> int:
+    if rows is not None:
+        return _rows(rows, system, json=json)
+    if not target:
+        raise UsageError("neither a run nor a model is given", hint="etude energy run/ --device h200")
+    if clock and cap:
+        raise UsageError("a cap chooses the clock", hint="one of --clock and --cap")
+    if Path(target).exists():
+        given = [f"--{name.replace('_', '-')}" for name in (*flags, *serving)]
+        if given or serve or stack or plan:
+            raise UsageError(f"{(given or ['--serve, --stack or --plan'])[0]} is of a model, and {target} is a run")
+        made = _of_run(Path(target), system, device, timing, again=bool(clock or cap))
+    elif serve:
+        asked = Asked(target, None, flags, serving, plan, requests, draft, system, memory="", name="")
+        made = _of_serving(asked, check=memory_check)
+    else:
+        serving.pop("seed", None)
+        refuse(serving, requests, draft)
+        made = _of_step(target, flags, plan, system, stack, check=memory_check)
+    emit(_shown(_figures(made, clock, cap, region, regions, smooth, timeline, every, force=force), json), json=json)
+    return 0
+
+
+class Made:
+    """A run that can be had at any clock, and what it is of."""
+
+    def __init__(self, at: "Callable[[float], Energy]", device: "Device", **about: int) -> None:
+        self.at, self.device, self.about = at, device, about
+
+
+def _system(name: str) -> "System":
+    from etude.machine import open_system
+
+    if not name:
+        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    return open_system(name)
+
+
+def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again: bool) -> Made:
+    """A run as it was; at another clock as it would be on the system, with its recorded compute slowed."""
+    from etude.analyse.energy import energy as analyse
+    from etude.analyse.steps import step_times
+    from etude.machine import open_device
+    from etude.predict.energy import slowed
+    from etude.simulate import simulate
+
+    job, run = find_run(path, None, 0, "", timing)
+    name = system or (run.card.hardware.system if run is not None and run.card is not None else "")
+    on = grown(_system(name), name, job.world_size) if name and (run is None or again or not device) else None
+    if run is None and on is None:
+        raise no_times(path)
+    own = open_device(device) if device else on.device if on is not None else None
+    if own is None:
+        raise UsageError("nothing says what the run's devices are", where=str(path), hint="--device h200")
+    if again and on is None:
+        raise UsageError("another clock needs a system to simulate on", hint="--system dgx-h200")
+    simulated = run is None or again
+    if simulated and on is not None:
+        say(f"note: times are those of a simulation on {on.name}")
+
+    def at(ratio: float) -> "Energy":
+        if not simulated or on is None:
+            return analyse(found, device=own)
+        return analyse(simulate(slowed(job, own, ratio), on), device=own, ratio=ratio)
+
+    found: Run = run if run is not None and not simulated else simulate(job, on)  # type: ignore[arg-type]
+    table = step_times(found)
+    steps = len(set(table["step"].to_pylist())) if "step" in table.schema.names else 0
+    return Made(at, own, steps=steps)
+
+
+def _of_serving(asked: Asked, *, check: bool) -> Made:
+    from etude.analyse.energy import energy as analyse
+    from etude.predict import predict_serving
+    from etude.predict.energy import slowed
+    from etude.simulate import simulate
+
+    job, on = served(asked, check=check), _system(asked.system)
+    first = predict_serving(job, on).simulated
+    machine = first.system or on
+
+    def at(ratio: float) -> "Energy":
+        run = first if ratio == 1.0 else simulate(slowed(job.job, on.device, ratio), machine)
+        return analyse(run, device=on.device, ratio=ratio)
+
+    tokens = sum(r.output for r in job.requests)
+    return Made(at, on.device, tokens=tokens, requests=len(job.requests))
+
+
+def _of_step(name: str, flags: dict[str, Any], path: Path | None, system: str, stack: str, *, check: bool) -> Made:
+    from etude.analyse.energy import energy as analyse
+    from etude.cost.stacks import open_stack
+    from etude.predict import predict
+    from etude.predict.energy import step_at
+
+    on = _system(system)
+    first = predict(model_of(name), plan_of(flags, path, name), on, stack=open_stack(stack or "default"), check=check)
+    between = first.time_ns - first.simulated.makespan_ns
+
+    def at(ratio: float) -> "Energy":
+        run = step_at(first, ratio)
+        return analyse(run, device=on.device, ratio=ratio, end_ns=run.makespan_ns + between)
+
+    return Made(at, on.device, steps=first.generated.plan.steps, tokens=first.generated.tokens)
+
+
+def _figures(
+    made: Made,
+    clock: str,
+    cap: str,
+    region: str,
+    regions: Path | None,
+    smooth: str,
+    timeline: Path | None,
+    every: str,
+    *,
+    force: bool,
+) -> dict[str, Any]:
+    from etude.machine.regions import open_region
+    from etude.predict.energy import energy_figures, ratio_of, under_cap
+
+    extra: dict[str, Any] = {}
+    place = open_region(region, regions) if region else None
+    if cap:
+        capped = under_cap(made.at, _watts(cap), made.device)
+        found, ratio = capped.energy, capped.ratio
+        extra = {"clock": ratio, "cap_met": capped.met, "validated": False}
+        if not capped.met:
+            say(f"note: at the lowest clock a device still draws {found.highest_w:.0f} W, more than the cap")
+    else:
+        ratio = ratio_of(clock, made.device) if clock else 1.0
+        found = made.at(ratio)
+        extra = {"clock": ratio, "validated": False} if clock else {}
+    if extra:
+        say("note: energy at another clock or under a cap is not validated: no measurement of it was at hand")
+    curve = _smoothed(found.curve, smooth)
+    if timeline is not None:
+        _write(curve, timeline, every, force=force)
+    figures = energy_figures(found, curve=curve, region=place, device=made.device, **made.about)
+    for note in figures["assumed"]:
+        say(f"note: {note}")
+    return figures | extra
+
+
+def _watts(text: str) -> float:
+    try:
+        return float(text.strip().lower().removesuffix("w"))
+    except ValueError:
+        raise UsageError(f"--cap: `{text}` is not a power", hint="500W") from None
+
+
+def _smoothed(curve: "PowerCurve", how: str) -> "PowerCurve":
+    from etude.analyse.energy import with_battery, with_floor, with_stagger
+
+    name, _, value = how.partition(":")
+    if name in ("", "none"):
+        return curve
+    scale = {"kj": 1e3, "mj": 1e6, "gj": 1e9, "kwh": 3.6e6, "j": 1.0}
+    unit = next((u for u in scale if value.lower().endswith(u)), "")
+    try:
+        number = float(value.lower().removesuffix(unit)) * scale.get(unit, 1.0)
+    except ValueError:
+        number = -1.0
+    if name == "floor" and 0 <= number <= 1 and not unit:
+        return with_floor(curve, number * curve.peak_w)
+    if name == "battery" and number >= 0:
+        return with_battery(curve, number, efficiency=0.9)
+    if name == "stagger" and number >= 1 and number == int(number) and not unit:
+        return with_stagger(curve, int(number))
+    raise UsageError(f"--smooth: no such way `{how}`", hint="floor:0.8, battery:2MJ, stagger:4")
+
+
+def _write(curve: "PowerCurve", path: Path, every: str, *, force: bool) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from etude.units import parse_time
+
+    if path.exists() and not force:
+        raise UsageError("is there already", where=str(path), hint="--force writes over it")
+    shown = curve.sampled(round(parse_time(every))) if every else curve
+    pq.write_table(pa.table({"time_ns": shown.time_ns[:-1], "watts": shown.watts}), path)
+    say(f"wrote {path}: {len(shown.watts):,} rows")
+
+
+def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:
+    """Everything, or what a reader wants to see first."""
+    if json:
+        return figures
+    from etude.units import format_time
+
+    total = figures["energy_j"] or 1.0
+    rows = {
+        "energy": f"{figures['energy_j']:.4g} J, {figures['kwh']:.4g} kWh of the site",
+        "power": f"{figures['mean_w']:.4g} W on average, {figures['peak_w']:.4g} W at most",
+        "of one device": f"{figures['device_mean_w']:.4g} W on average",
+        "time": format_time(figures["time_ns"]),
+        "goes to": ", ".join(f"{name} {joules / total:.0%}" for name, joules in list(figures["by_class"].items())[:5]),
+        "swing": f"{figures['swing_w']:.4g} W",
+    }
+    names = {"per_step_j": "J a step", "per_token_j": "J a token", "per_request_j": "J a request"}
+    names |= {"carbon_g": "g of CO2", "cost": "dollars of electricity", "device_cost": "dollars of devices"}
+    names |= {"clock": "clock over the nominal one", "cap_met": "keeps to the cap"}
+    return rows | {shown: figures[key] for key, shown in names.items() if figures.get(key) is not None}
+
+
+def _rows(path: Path, system: str, *, json: bool) -> int:
+    """Every row of a file, measured and predicted."""
+    from etude.predict.energy import energy_rows
+
+    found = energy_rows(path, system=system)
+    if json:
+        emit({"rows": found}, json=True)
+        return 0
+    emit([_row(record) for record in found])
+    done = [r for r in found if "predicted" in r and r["measured"].get("mean_w")]
+    errors = sorted(abs(r["predicted"]["mean_w"] / r["measured"]["mean_w"] - 1) for r in done)
+    if errors:
+        say(f"{len(done)} rows predicted, {len(found) - len(done)} refused or without a measurement; "
+            f"error of the power {errors[len(errors) // 2]:.1%} at the median")  # fmt: skip
+    return 0
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    if "refused" in record:
+        return {"row": record["row"], "name": record["name"], "measured W": None, "predicted W": None,
+                "error": record["refused"]}  # fmt: skip
+    measured, power = record["measured"].get("mean_w"), record["predicted"]["mean_w"]
+    error = f"{power / measured - 1:+.1%}" if measured else None
+    return {"row": record["row"], "name": record["name"], "measured W": measured, "predicted W": round(power, 1),
+            "error": error}  # fmt: skip

@@ -1,0 +1,103 @@
+"""Power of ops on a device, from their FLOPs, bytes and time; constants per device, see docs/energy.md.
+
+at_work_w(device, ops, time_ns)        # W beyond idle of each op while it runs, at the nominal clock
+costs_of(device)                       # the constants: the device's own, or worked out from its limit
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
+from etude.errors import UsageError
+from etude.machine.power import PowerCosts
+from etude.machine.system import Device
+from etude.model.schema import UNKNOWN
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+
+IDLE: Final = 0.15
+"""Idle power over the limit, of devices that do not say it: 0.13 to 0.19 of an H100, H200, B200."""
+ACTIVE, COMPUTING, MOVING, TALKING = 0.2, 0.9, 0.7, 0.15
+"""Of the power beyond idle, where a device has no constants of its own: running kernels; matrix units at 80% of their
+peak; memory at its bandwidth; a collective."""
+REACHED: Final = 0.8
+
+
+def idle_w(device: Device) -> float:
+    """Power of the device when nothing runs on it."""
+    if device.idle_power_w:
+        return device.idle_power_w
+    return IDLE * limit_w(device)
+
+
+def limit_w(device: Device) -> float:
+    """The limit of the board's power."""
+    if not device.power_w:
+        raise UsageError(
+            f"device `{device.name}` says nothing of its power", hint="`power: 700` and `idle_power: 75` in its file"
+        )
+    return device.power_w
+
+
+def assumed(device: Device) -> bool:
+    """Whether its constants are worked out from its limit instead of measured."""
+    return device.energy is None or not device.idle_power_w
+
+
+def costs_of(device: Device) -> PowerCosts:
+    """The device's constants, or such that matrix products and copies at their full rate draw most of its limit."""
+    if device.energy is not None:
+        return device.energy
+    room = limit_w(device) - idle_w(device)
+    wide = device.peak("bf16") * REACHED
+    vector = device.peak("fp32") * REACHED
+    products, moving = (COMPUTING - ACTIVE) * room, (MOVING - ACTIVE) * room
+    return PowerCosts(
+        active_w=ACTIVE * room,
+        flop_pj={"bf16": products / wide * 1e12} if wide else {},
+        vector_pj=products / vector * 1e12 if vector else 0.0,
+        byte_pj=moving / device.memory_bandwidth_bytes_per_s * 1e12 if device.memory_bandwidth_bytes_per_s else 0.0,
+        communication_w=TALKING * room,
+    )
+
+
+def flop_pj(device: Device, dtype: str) -> float:
+    """Energy of a FLOP of the matrix units; of a type that has none of its own as bf16, by the rates of both."""
+    costs = costs_of(device)
+    if dtype in costs.flop_pj:
+        return costs.flop_pj[dtype]
+    known = "bf16" if "bf16" in costs.flop_pj else next(iter(costs.flop_pj), "")
+    own, other = device.peak(dtype), device.peak(known)
+    return costs.flop_pj[known] * other / own if known and own and other else 0.0
+
+
+def clocked(device: Device, ratio: float) -> Device:
+    """The device with its clock at `ratio` of the nominal one: its rates of compute follow, its memory does not. What
+    lasts at the limit of its power runs at a lower clock already, and is slower only below that."""
+    if ratio == 1.0:
+        return device
+    peak = {dtype: rate * ratio for dtype, rate in device.peak_flop_per_s.items()}
+    return replace(device, peak_flop_per_s=peak, sustained_fraction=min(device.sustained_fraction / ratio, 1.0))
+
+
+def at_work_w(device: Device, ops: OpTable, time_ns: I64, *, ratio: float = 1.0, dtype: str = "bf16") -> F64:
+    """Watts beyond idle of each op while it runs for `time_ns`, which is that at this clock."""
+    costs = costs_of(device)
+    names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
+    by_type = np.array([flop_pj(device, names[number]) for number in range(len(names))])
+    matrix = np.isin(ops.op_class, [int(c) for c in (*MATRIX, OpClass.OTHER)])
+    energy = np.where(matrix, by_type[ops.dtype], costs.vector_pj) * _known(ops.flops)
+    seconds = np.maximum(time_ns, 1).astype(np.float64) / 1e9
+    # At another clock a FLOP takes ratio^exponent / ratio of its energy: the same work in 1 / ratio of the time.
+    cores = costs.active_w + energy * 1e-12 / seconds / ratio
+    return cores * ratio**costs.exponent + costs.byte_pj * 1e-12 * _known(ops.size_bytes) / seconds
+
+
+def _known(column: I64) -> F64:
+    return np.where(column == UNKNOWN, 0, column).astype(np.float64)

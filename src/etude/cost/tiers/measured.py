@@ -1,0 +1,111 @@
+"""Rows of measured transfers, predicted: copies over the link, files, checkpoints, layers streamed from the host.
+
+The kind of a file is known by its columns. Copies by host threads from one buffer to another (`host_copy`) are not
+predicted: they are a matter of the host's caches.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from etude.cost.tiers.streaming import streamed_ns
+from etude.cost.tiers.transfers import copy_ns, file_ns
+from etude.errors import UsageError
+from etude.machine.system import System
+
+Row = Mapping[str, str]
+WAYS: Final = {"h2d": "h2d", "d2h": "d2h", "both_bytes_each_way": "both", "h2d_queued": "h2d_queued"}
+SAVE_BYTES_PER_S: Final = {"torch_save": 0.75e9, "dcp_save": 1.5e9}
+"""Serialising: of one thread, the copy from the device included."""
+LOAD_BYTES_PER_S: Final = {"torch_load_gpu": 1.3e9, "dcp_load": 1.3e9, "torch_load_mmap_gpu": 10e9}
+
+
+def offload_rows(system: System, path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """One entry for each row of a file that can be predicted: `row`, `what`, `measured` and `predicted` in ns."""
+    where = str(path)
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            columns = set(reader.fieldnames or ())
+            rows = list(reader)
+    except (OSError, UnicodeDecodeError) as problem:
+        raise UsageError(f"cannot be read: {problem}", where=where) from None
+    predict = next((found for needed, found in KINDS if needed <= columns), None)
+    if predict is None:
+        hint = "; or ".join(", ".join(sorted(needed)) for needed, _ in KINDS)
+        raise UsageError("has the columns of no kind that is known", where=where, hint=hint)
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            for what, measured, predicted in predict(system, row):
+                found.append({"row": number, "what": what, "measured": measured, "predicted": predicted})
+        except (ValueError, KeyError) as problem:
+            raise UsageError(f"cannot be read: {problem}", where=f"{where}: row {number}") from None
+    return found
+
+
+Predicted = list[tuple[str, float, float]]
+
+
+def _transfer(system: System, row: Row) -> Predicted:
+    if row["direction"] not in WAYS:
+        return []
+    pinned = row["memory"] == "pinned"
+    took = copy_ns(system.device, WAYS[row["direction"]], float(row["bytes"]), pinned=pinned)
+    return [(f"{row['direction']} {row['memory']}", float(row["ns_median"]), took)]
+
+
+def _file(system: System, row: Row) -> Predicted:
+    tier = row["place"] if row["place"] != "disk" or row["mode"] == "direct" else "page_cache"
+    took = file_ns(
+        system, tier, float(row["total_bytes"]), write=row["op"] == "write", request_bytes=float(row["block_bytes"]),
+        threads=int(row["threads"]), flush=row["fsync"] == "1",
+    )  # fmt: skip
+    return [(f"{row['place']} {row['op']} {row['mode']}", float(row["ns"]), took)]
+
+
+def _checkpoint(system: System, row: Row) -> Predicted:
+    method, size, threads = row["method"], float(row["bytes"]), int(row["threads"])
+    total, stall = float(row["total_ns"]), float(row["stall_ns"])
+    away = copy_ns(system.device, "d2h", size)
+    if method == "async_d2h_overlapped":
+        return [(method, total, away)]
+    kind, cached = method.removesuffix("_nofsync").removesuffix("_cold"), method.endswith("_cached")
+    kind = kind.removesuffix("_cached")
+    tier = "page_cache" if row["place"] == "disk" else row["place"]
+    if method == "async_pinned_background_write":
+        return [(method, total, away + file_ns(system, tier, size, write=True, flush=True)), ("stall", stall, away)]
+    if kind in SAVE_BYTES_PER_S:
+        below = file_ns(system, "disk", size, write=True) / threads if row["place"] == "disk" else 0.0
+        return [(method, total, size * 1e9 / SAVE_BYTES_PER_S[kind] + below)]
+    if kind not in LOAD_BYTES_PER_S:
+        return []
+    took = size * 1e9 / LOAD_BYTES_PER_S[kind]
+    if kind.endswith("mmap_gpu") and not cached:
+        took += file_ns(system, tier, size, write=False, threads=16)
+    return [(method, total, took)]
+
+
+def _layers(system: System, row: Row) -> Predicted:
+    layers, size = int(row["layers"]), float(row["layer_bytes"])
+    load = np.full(layers, copy_ns(system.device, "h2d_queued", size))
+    work = np.full(layers, float(row["compute_ns"]) / layers)
+    return [
+        ("double buffered", float(row["double_buffered_ns"]), streamed_ns(work, load, 2)),
+        ("serial", float(row["serial_ns"]), streamed_ns(work, load, 1)),
+        ("transfer", float(row["transfer_ns"]), float(load.sum())),
+    ]
+
+
+KINDS: Final[tuple[tuple[set[str], Callable[[System, Row], Predicted]], ...]] = (
+    ({"direction", "memory", "bytes", "ns_median"}, _transfer),
+    ({"place", "op", "mode", "block_bytes", "threads", "total_bytes", "ns", "fsync"}, _file),
+    ({"method", "place", "bytes", "threads", "stall_ns", "total_ns"}, _checkpoint),
+    ({"layers", "layer_bytes", "compute_ns", "transfer_ns", "serial_ns", "double_buffered_ns"}, _layers),
+)

@@ -1,0 +1,60 @@
+"""What lies in a device's memory and what below it, for one token after another: fractions by density of use.
+
+Parts are of the weights and of the cache of keys and values. Each token reads `use` of a part; a part of which more is
+read for each byte held goes first into the device. With fractions that is the best there is, so that more room is never
+slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from etude.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    name: str
+    size_bytes: float
+    use: float = 1.0
+    """Part of its bytes that a token reads."""
+
+    def __post_init__(self) -> None:
+        if self.size_bytes < 0 or not 0 <= self.use <= 1:
+            raise UsageError(f"part `{self.name}`: {self.size_bytes:g} bytes, of which {self.use:g} are read")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    resident_bytes: dict[str, float]
+    near_read_bytes: float
+    """Of a token, from the device's memory."""
+    far_read_bytes: float
+
+    def token_ns(self, near_bytes_per_s: float, far_bytes_per_s: Sequence[float]) -> float:
+        """One token: layers follow one another, so that near and far reads add up; far ones are split over the ways
+        there are (the host's own cores, the link to the device) so that all end together."""
+        far = sum(far_bytes_per_s)
+        if not near_bytes_per_s > 0 or (self.far_read_bytes and not far > 0):
+            raise UsageError("a memory without a rate")
+        return self.near_read_bytes * 1e9 / near_bytes_per_s + (self.far_read_bytes * 1e9 / far if far else 0.0)
+
+
+def place(parts: Sequence[Part], room_bytes: float, needed_bytes: float = 0.0) -> Placed:
+    """`needed_bytes` of the room are taken in any case: buffers, the layer that streams."""
+    if needed_bytes > room_bytes:
+        raise UsageError(
+            f"{needed_bytes:,.0f} bytes have to lie in the device, which has room for {room_bytes:,.0f}",
+            hint="more memory, or smaller buffers",
+        )
+    left = room_bytes - needed_bytes
+    resident: dict[str, float] = {}
+    near = 0.0
+    for part in sorted(parts, key=lambda p: -p.use):
+        here = min(part.size_bytes, left)
+        left -= here
+        resident[part.name] = here
+        near += here * part.use
+    far = sum(part.size_bytes * part.use for part in parts) - near
+    return Placed(resident_bytes=resident, near_read_bytes=near, far_read_bytes=max(far, 0.0))

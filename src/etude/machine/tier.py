@@ -1,0 +1,56 @@
+"""Tiers of memory below a device's own: host, peers, disks, object stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from etude.config import figure
+from etude.errors import ClusterError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tier:
+    """One place where bytes lie. Requests of `slots` threads or streams are under way at once (Little's law)."""
+
+    name: str = figure("text", "what it is called: host, peer, nvme, store")
+    capacity_bytes: int = figure("bytes", "room; 0: not limited", 0, zero=True)
+    read_bytes_per_s: float = figure("bandwidth", "out of it, all requests together")
+    write_bytes_per_s: float = figure("bandwidth", "into it, all requests together")
+    thread_bytes_per_s: float = figure("bandwidth", "most that one request reads; 0: no limit", 0.0, zero=True)
+    latency_ns: float = figure("time", "of a read request, beside its bytes", 0.0, zero=True)
+    write_latency_ns: float = figure("time", "of a write request", 0.0, zero=True)
+    call_ns: float = figure("time", "of a request in the caller, one after another", 0.0, zero=True)
+    turn_ns: float = figure("time", "the same where several threads take turns", 0.0, zero=True)
+    read_ahead_bytes: int = figure("bytes", "what it asks the tier below for at once, at least", 0, zero=True)
+    slots: int = figure("count", "requests under way at most; 0: as many as come", 0, zero=True)
+    below: str = figure("text", "the tier that it keeps a copy of, and that holds what was flushed", "")
+    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+
+    def rate(self, request_bytes: float, *, write: bool = False, requests: int = 0) -> float:
+        """Bytes per second of requests of one size: the tier's rate, or what those under way bring in a latency."""
+        whole = self.write_bytes_per_s if write else self.read_bytes_per_s
+        latency_ns = self.write_latency_ns if write else self.latency_ns
+        under_way = min(self.slots or requests, requests or self.slots)
+        if not under_way or not latency_ns or request_bytes <= 0:
+            return whole
+        return min(whole, under_way * request_bytes / latency_ns * 1e9)
+
+
+def check_tiers(tiers: Sequence[Tier]) -> None:
+    """Refuses two of one name, one that lies above nothing, and a circle."""
+    by_name = {tier.name: tier for tier in tiers}
+    if len(by_name) < len(tiers):
+        raise ClusterError(f"tiers: two have one name: {', '.join(tier.name for tier in tiers)}")
+    for tier in tiers:
+        seen = [tier.name]
+        while tier.below:
+            if tier.below not in by_name:
+                raise ClusterError(
+                    f"tiers: `{tier.name}` lies above `{tier.below}`, which is none",
+                    hint=f"known: {', '.join(by_name)}",
+                )
+            tier = by_name[tier.below]
+            if tier.name in seen:
+                raise ClusterError(f"tiers: a circle: {' > '.join([*seen, tier.name])}")
+            seen.append(tier.name)

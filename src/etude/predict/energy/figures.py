@@ -1,0 +1,48 @@
+"""What the energy of a run comes to: kWh, carbon, money, and joules of a step, a token, a request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from etude.analyse.energy import Energy, PowerCurve
+from etude.machine.regions import Region
+from etude.machine.system import Device
+
+
+def energy_figures(
+    found: Energy,
+    *,
+    curve: PowerCurve | None = None,
+    region: Region | None = None,
+    device: Device | None = None,
+    steps: int = 0,
+    tokens: int = 0,
+    requests: int = 0,
+) -> dict[str, Any]:
+    """Figures of the machines, with `curve` in the place of the run's own where it was smoothed; `kwh`, `carbon_g` and
+    `cost` are of the site. What is not known is None."""
+    power = curve or found.curve
+    joules = power.energy_j
+    site = region or Region()
+    hours = power.span_ns / 3.6e12 * found.ranks
+    return {
+        "energy_j": joules,
+        "mean_w": power.mean_w,
+        "peak_w": power.peak_w,
+        "by_class": dict(sorted(found.by_class.items(), key=lambda item: -item[1])),
+        "per_step_j": joules / steps if steps else None,
+        "per_token_j": joules / tokens if tokens else None,
+        "per_request_j": joules / requests if requests else None,
+        "carbon_g": site.carbon_g(joules),
+        "cost": site.cost(joules),
+        "kwh": site.kwh(joules),
+        "device_hours": hours,
+        "device_cost": hours * device.price if device is not None and device.price else None,
+        "time_ns": power.span_ns,
+        "ranks": found.ranks,
+        "device_mean_w": power.mean_w / found.ranks if found.ranks else None,
+        "device_highest_w": found.highest_w,
+        "swing_w": power.swing_w,
+        "ramp_w_per_s": power.ramp_w_per_s(),
+        "assumed": [f"power of {name}: worked out from its limit" for name in found.assumed],
+    }

@@ -1,0 +1,197 @@
+"""A Python function over the points of a space: here, in processes of this machine, or on Ray. Each point once.
+
+The function takes a point as keywords, and what all points share (a job, a table) beside them. It returns a number, or
+columns as a mapping; what it raises is the error of its point.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from etude.errors import EtudeError, UsageError
+from etude.study.points import code_fingerprint
+from etude.study.tasks import Answer
+from etude.study.workers import TRIES
+
+Function: TypeAlias = Callable[..., Any]
+RunCalls: TypeAlias = Callable[[Sequence["Call"]], Iterator[tuple["Call", Answer]]]
+VALUE = "value"
+"""Column of a function that returns a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The function at one point."""
+
+    key: str
+    at: Mapping[str, Any]
+    name: str
+
+    def shown(self) -> str:
+        return f"{self.name}({', '.join(f'{k}={v!r}' for k, v in self.at.items())})"
+
+
+def calls(function: Function, points: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]) -> list[Call]:
+    """Keys are of the function's code, of Etude's, of what points share and of the point."""
+    whole = hashlib.sha256(_code(function) + code_fingerprint().encode() + _pickled(shared, "what points share"))
+    found = []
+    for at in points:
+        own = whole.copy()
+        own.update(repr(sorted(at.items())).encode())
+        found.append(Call(own.hexdigest()[:32], at, getattr(function, "__qualname__", repr(function))))
+    return found
+
+
+def _code(function: Function) -> bytes:
+    """What a function does, as far as its own text tells."""
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        code = getattr(function, "__code__", None)
+        text = f"{code.co_code!r}{code.co_consts!r}{code.co_names!r}" if code else repr(function)
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}\n{text}".encode()
+
+
+def _pickled(value: Any, what: str) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except (pickle.PicklingError, TypeError, AttributeError) as problem:
+        raise UsageError(f"{what} cannot be sent to other processes: {problem}",
+                         hint="a function of a module, or workers=1") from None  # fmt: skip
+
+
+def called(function: Function, at: Mapping[str, Any], shared: Mapping[str, Any]) -> Answer:
+    """What the function says of a point, or why it does not."""
+    try:
+        found = function(**at, **shared)
+        columns = dict(found) if isinstance(found, Mapping) else {VALUE: found}
+        out = json.dumps(columns, default=_plain)
+    except EtudeError as problem:
+        return {"answers": [], "error": str(problem).replace("\n", "; ")}
+    except Exception as problem:
+        return {"answers": [], "error": f"{type(problem).__name__}: {problem}"}
+    return {"answers": [{"code": 0, "out": out}], "error": ""}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers and arrays of NumPy as JSON has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise UsageError(f"the function returns {type(value).__name__}, which is no column",
+                     hint="numbers, texts, lists of them")  # fmt: skip
+
+
+def columns_of(found: Answer) -> dict[str, Any]:
+    return {} if found["error"] else dict(json.loads(found["answers"][0]["out"]))
+
+
+# -- where it runs -----------------------------------------------------------------------------------------------------
+
+
+def here(function: Function, shared: Mapping[str, Any]) -> RunCalls:
+    def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+        for call in some:
+            yield call, called(function, call.at, shared)
+
+    return run
+
+
+_given: tuple[Function, Mapping[str, Any]] | None = None
+"""Of a process: the function and what points share, sent once."""
+
+
+def _begin(packed: bytes) -> None:
+    global _given
+    _given = pickle.loads(packed)
+
+
+def _in_process(at: Mapping[str, Any]) -> Answer:
+    assert _given is not None
+    return called(_given[0], at, _given[1])
+
+
+def in_processes(function: Function, shared: Mapping[str, Any], count: int) -> RunCalls:
+    """A pool of processes; a point whose process dies is tried again in a new pool, alone from the second time on."""
+    packed = _pickled((function, dict(shared)), "the function")
+
+    def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+        left = list(some)
+        for _ in range(TRIES - 1):
+            broken: list[Call] = []
+            yield from _pooled(left, packed, count, broken)
+            left = broken
+        for call in left:
+            lost: list[Call] = []
+            yield from _pooled([call], packed, 1, lost)
+            for one in lost:
+                yield one, {"answers": [], "error": f"its process died {TRIES} times"}
+
+    return run
+
+
+def _pooled(some: Sequence[Call], packed: bytes, count: int, broken: list[Call]) -> Iterator[tuple[Call, Answer]]:
+    if not some:
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(count, len(some)), context, _begin, (packed,))
+    try:
+        waiting: dict[Future[Answer], Call] = {pool.submit(_in_process, dict(call.at)): call for call in some}
+        while waiting:
+            for future in wait(waiting, return_when=FIRST_COMPLETED)[0]:
+                call = waiting.pop(future)
+                try:
+                    yield call, future.result()
+                except BrokenProcessPool:
+                    broken.append(call)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def on_ray(function: Function, shared: Mapping[str, Any], address: str, workers: int) -> RunCalls:
+    """A task of Ray for each point. The function and what points share go through its object store, once; a task whose
+    machine is lost is tried again."""
+    from etude.study.on_ray import connected
+
+    def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
+        if not some:
+            return
+        with connected(address, workers) as ray:
+            task = ray.remote(num_cpus=1, max_retries=TRIES - 1)(_on_ray)
+            given = ray.put((function, dict(shared)))
+            cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+            most, left = 2 * min(workers or cpus, cpus), list(reversed(some))
+            running: dict[Any, Call] = {}
+            try:
+                while left or running:
+                    while left and len(running) < most:
+                        call = left.pop()
+                        running[task.remote(given, dict(call.at))] = call
+                    for reference in ray.wait(list(running), num_returns=1)[0]:
+                        yield running.pop(reference), _answer(ray, reference)
+            finally:
+                for reference in running:
+                    ray.cancel(reference, force=True)
+
+    return run
+
+
+def _on_ray(given: tuple[Function, Mapping[str, Any]], at: Mapping[str, Any]) -> Answer:
+    return called(given[0], at, given[1])
+
+
+def _answer(ray: Any, reference: Any) -> Answer:
+    try:
+        found: Answer = ray.get(reference)
+    except ray.exceptions.RayError as problem:
+        why = str(problem).strip().splitlines()[-1]
+        return {"answers": [], "error": f"its machine was lost {TRIES} times: {why}"}
+    return found

@@ -1,0 +1,187 @@
+"""Power and energy, worked by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from etude.analyse.energy import PowerCurve, energy, with_battery, with_floor, with_stagger
+from etude.cost.energy import at_work_w, clocked, costs_of
+from etude.cost.ops import OpTable, matmul
+from etude.errors import ClusterError, UsageError
+from etude.machine import open_device
+from etude.machine.power import PowerCosts
+from etude.machine.regions import Region, open_region
+from etude.machine.system import Device
+from etude.model.schema import Collective, Kind
+from timed_jobs import timed
+
+COSTS = PowerCosts(active_w=50.0, flop_pj={"bf16": 1.0}, byte_pj=100.0, communication_w=30.0, clock_mhz=1000.0)
+DEVICE = Device(
+    name="toy",
+    peak_flop_per_s={"bf16": 1e15, "fp32": 1e14},
+    memory_bandwidth_bytes_per_s=1e12,
+    power_w=400.0,
+    idle_power_w=100.0,
+    energy=COSTS,
+)
+
+
+def node(**more):
+    return {"kind": Kind.COMP, "cpu": 0, "name": "k", **more}
+
+
+def test_power_of_one_rank_by_hand():
+    # 0-10 us: 1e9 FLOPs at 1 pJ in 10 us are 100 W, and 50 W of a running kernel; 20-30 us: 1e7 bytes at 100 pJ in
+    # 10 us are 100 W, and 50 W. Idle 100 W for 30 us.
+    run = timed([(node(flops=10**9), 0, 10_000), (node(tensor_bytes=10**7), 20_000, 30_000)])
+    found = energy(run, device=DEVICE)
+    assert found.curve.time_ns.tolist() == [0, 10_000, 20_000, 30_000]
+    assert found.curve.watts.tolist() == pytest.approx([250.0, 100.0, 250.0])
+    assert found.curve.energy_j == pytest.approx(0.006)
+    assert found.by_class == pytest.approx({"idle": 0.003, "other": 0.003})
+    assert (found.curve.peak_w, found.curve.swing_w, found.ranks) == (pytest.approx(250), pytest.approx(150), 1)
+
+
+def test_ranks_add_up_and_communication_draws_its_own():
+    sums = {"kind": Kind.COLL, "collective": Collective.ALL_REDUCE, "in_bytes": 8, "group": "g", "cpu": 0}
+    ranks = [[(node(flops=10**9), 0, 10_000), (sums, 10_000, 20_000)], [(sums, 0, 20_000)]]
+    found = energy(timed(*ranks, groups={"g": [0, 1]}), device=DEVICE)
+    assert found.curve.watts.tolist() == pytest.approx([250 + 130, 130 + 130])
+    parts = [energy(timed(rank, groups={"g": [0]}), device=DEVICE).curve.energy_j for rank in ranks]
+    assert found.curve.energy_j == pytest.approx(sum(parts))
+    assert sum(found.by_class.values()) == pytest.approx(found.curve.energy_j)
+
+
+def test_the_limit_holds_and_what_runs_gets_its_part():
+    both = [(node(flops=4 * 10**9), 0, 10_000), (node(flops=10**9, name="other"), 0, 10_000)]
+    found = energy(timed(both), device=DEVICE)
+    assert found.curve.watts.tolist() == [400.0]
+    assert sum(found.by_class.values()) == pytest.approx(0.004)
+
+
+def test_energy_of_many_random_nodes_is_that_of_nodes_and_idle():
+    rng = np.random.default_rng(0)
+    start = rng.integers(0, 1000, 50) * 100
+    length = rng.integers(1, 50, 50) * 100
+    flops = rng.integers(0, 1000, 50) * 1000
+    nodes = [(node(flops=int(f)), int(s), int(s + n)) for s, n, f in zip(start, length, flops, strict=True)]
+    roomy = replace(DEVICE, power_w=1e6)
+    found = energy(timed(nodes), device=roomy)
+    by_hand = sum(50.0 * int(n) / 1e9 + int(f) * 1e-12 for n, f in zip(length, flops, strict=True))
+    span = int((start + length).max() - start.min())
+    assert found.curve.energy_j == pytest.approx(by_hand + 100.0 * span / 1e9)
+    assert found.curve.sampled(777).energy_j == pytest.approx(found.curve.energy_j)
+
+
+def curve(*steps: tuple[int, float]) -> PowerCurve:
+    """Lengths in s and watts."""
+    edges = np.cumsum([0, *(length for length, _ in steps)]) * 1_000_000_000
+    return PowerCurve(edges.astype(np.int64), np.array([watts for _, watts in steps], float))
+
+
+def test_a_floor_removes_what_is_below_it_and_adds_its_energy():
+    given = curve((1, 100.0), (1, 500.0))
+    found = with_floor(given, 300.0)
+    assert (found.swing_w, found.energy_j - given.energy_j) == (200.0, 200.0)
+    assert with_floor(given, 50.0).watts.tolist() == given.watts.tolist()
+
+
+def test_a_battery_holds_the_mean_as_far_as_it_reaches():
+    given = curve((1, 500.0), (1, 100.0))  # mean 300: 200 J out of the battery, then 200 J in
+    whole = with_battery(given, 400.0)
+    assert whole.swing_w == pytest.approx(0.0)
+    assert whole.energy_j == pytest.approx(given.energy_j)
+    small = with_battery(given, 200.0)  # half full: 100 J last half a second; then 200 J of room fill in one
+    assert small.watts.tolist() == pytest.approx([300.0, 500.0, 300.0])
+    assert with_battery(given, 0.0).energy_j == pytest.approx(given.energy_j)
+    lossy = with_battery(curve((1, 100.0), (1, 500.0)), 1e6, efficiency=0.5)
+    assert lossy.watts.tolist() == pytest.approx([300.0, 300.0])  # it has lost 100 J of its charge
+
+
+def test_staggered_jobs_keep_their_energy_and_swing_less():
+    given = curve((1, 500.0), (1, 100.0), (1, 100.0), (1, 100.0))
+    found = with_stagger(given, 4)
+    assert found.energy_j == pytest.approx(given.energy_j)
+    assert found.swing_w == pytest.approx(0.0)
+    assert with_stagger(given, 2).peak_w == pytest.approx(300.0)
+    assert with_stagger(given, 1).watts.tolist() == given.watts.tolist()
+
+
+def test_ramps_are_between_the_middles_of_values():
+    assert curve((1, 100.0), (3, 500.0)).ramp_w_per_s() == pytest.approx(400 / 2)
+
+
+def test_the_clock_changes_cores_and_not_the_memory():
+    ops = OpTable.of([matmul(1024, 1024, 1024)])
+    time_ns = np.array([100_000])
+    size = 3 * 1024 * 1024 * 2
+    flop_w, byte_w = 2 * 1024**3 * 1e-12 / 1e-4, size * 100e-12 / 1e-4
+    assert at_work_w(DEVICE, ops, time_ns)[0] == pytest.approx(50 + flop_w + byte_w)
+    # Half the clock, twice the time: power of the cores falls by 0.5^2.5, that of the memory with the rate.
+    slow = at_work_w(DEVICE, ops, 2 * time_ns, ratio=0.5)[0]
+    assert slow == pytest.approx((50 + flop_w) * 0.5**2.5 + byte_w / 2)
+    assert clocked(DEVICE, 1.0) is DEVICE
+    assert clocked(DEVICE, 0.5).peak("bf16") == 0.5e15
+
+
+def test_constants_of_a_device_that_has_none_fill_its_limit():
+    bare = replace(DEVICE, energy=None, idle_power_w=0.0)
+    costs = costs_of(bare)
+    room = 400 - 60
+    assert costs.active_w + costs.flop_pj["bf16"] * 0.8e15 * 1e-12 == pytest.approx(0.9 * room)
+    with pytest.raises(UsageError, match="says nothing of its power"):
+        costs_of(replace(bare, power_w=0.0))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"power": -700}, "negative|not positive"),
+        ({"power": 100, "idle_power": 200}, "not below the limit"),
+        ({"power": 100, "energy": {"active": -1}}, "negative"),
+        ({"power": 100, "energy": {"watts": 1}}, "unknown key"),
+        ({"power": 100, "energy": {"clock_mhz": 1000, "least_clock_mhz": 2000}}, "above the nominal"),
+        ({"power": 100, "energy": {"exponent": 0.5}}, "less than 1"),
+    ],
+)
+def test_figures_of_power_that_cannot_be(given, said):
+    with pytest.raises(ClusterError, match=said):
+        Device.from_dict({"name": "x", **given})
+
+
+def test_a_region_by_hand():
+    one = Region(name="x", carbon_g_per_kwh=1000.0, price_per_kwh=0.5)
+    assert (one.carbon_g(3.6e6), one.cost(3.6e6), one.kwh(3.6e6)) == (1000.0, 0.5, 1.0)
+    assert Region(name="y", pue=1.5, carbon_g_per_kwh=100.0).carbon_g(7.2e6) == pytest.approx(300.0)
+    assert Region().carbon_g(1.0) is None
+    assert open_region("sweden").carbon_g_per_kwh < open_region("poland").carbon_g_per_kwh
+    with pytest.raises(ClusterError, match="unknown region `mars`"):
+        open_region("mars")
+    with pytest.raises(ClusterError, match="below 1"):
+        Region(pue=0.9)
+
+
+def test_regions_of_a_table(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text("provider,region,impact,price,pue,round_trip\naws,us-1,400,0.1,1.2,30ms\ngcp,eu,,,,\n")
+    found = open_region("us-1", path)
+    assert (found.carbon_g_per_kwh, found.price_per_kwh, found.pue, found.round_trip_ns) == (400, 0.1, 1.2, 30e6)
+    assert open_region("eu", path).carbon_g(1.0) is None
+    path.write_text("place\nx\n")
+    with pytest.raises(ClusterError, match="no column `region`"):
+        open_region("x", path)
+
+
+def test_measured_devices_are_at_their_limit_with_full_products():
+    for name in ("h200", "h100", "b200"):
+        device = open_device(name).busy()
+        ops = OpTable.of([matmul(16384, 16384, 16384)])
+        from etude.cost.compute import compute_time_ns
+
+        watts = at_work_w(device, ops, compute_time_ns(device, ops))[0]
+        assert math.isfinite(watts)
+        assert device.idle_power_w + watts > 0.9 * device.power_w
