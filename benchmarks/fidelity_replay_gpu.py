@@ -104,6 +104,9 @@ def main() -> None:
             found[name]["default"].append(replay_ms(file, ""))
             found[name]["fast"].append(replay_ms(file, "fast"))
             found[name]["program"].append(step_ms(step, count))
+            print(
+                name, *(f"{which} {each[-1]:.2f}" for which, each in found[name].items()), file=sys.stderr, flush=True
+            )
             del step
             gc.collect()
             torch.cuda.empty_cache()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import math
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,12 +23,11 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.replay.program import Program, StepKind
 
-ROUNDS: Final = 4
+ROUNDS: Final = 7
 LONGEST_NS: Final = 1_000_000
 LONGEST_TENSOR_NS: Final = 20_000
 """A profiler holds up a host by less, for a call and for each tensor that it is given: what is above is time of the
@@ -48,7 +48,7 @@ class HostPace:
 
     plain_ns: float
     slowed_ns: float
-    """Under the profiler."""
+    """Under the profiler; the shortest time of each part of the calls."""
     share: float
     """Part of the recorded time of the host that it takes without the profiler."""
 
@@ -57,17 +57,23 @@ def host_pace(
     program: Program, chunks: Chunks, synchronise: Callable[[], None], opened: Opened = nullcontext
 ) -> HostPace:
     """Makes the calls with and without the profiler. The device is waited for between chunks, so that it never holds up
-    the host."""
-    before = _host_ns(chunks, synchronise, opened)
+    the host; iterations with and without take turns, since others on this machine make it slower for a while."""
+    plain: list[list[int]] = []
+    slowed: list[list[int]] = []
     try:
         with _profiler():
-            under = _host_ns(chunks, synchronise, opened)
+            for _ in range(ROUNDS):
+                for records, took in ((False, plain), (True, slowed)):
+                    torch.autograd._enable_record_function(records)
+                    took.append(_host_ns(chunks, synchronise, opened))
     except RuntimeError as problem:
         raise UsageError(f"the profiler cannot be started: {str(problem).splitlines()[0][:160]}", where="--host",
                          hint="--host fast") from None  # fmt: skip
-    after = _host_ns(chunks, synchronise, opened)
-    plain, slowed = float(np.minimum(before, after).sum()), float(under.sum())
-    return HostPace(plain_ns=plain, slowed_ns=slowed, share=share_of(program, plain, slowed))
+    finally:
+        torch.autograd._enable_record_function(True)
+    faster = statistics.median(sum(one) / sum(other) for one, other in zip(plain, slowed, strict=True))
+    least = float(np.array(slowed, np.int64).min(axis=0).sum())
+    return HostPace(plain_ns=faster * least, slowed_ns=least, share=share_of(program, faster * least, least))
 
 
 def share_of(program: Program, plain_ns: float, slowed_ns: float) -> float:
@@ -89,26 +95,23 @@ def due_ns(program: Program, share: float) -> list[int]:
     return due
 
 
-def _host_ns(chunks: Chunks, synchronise: Callable[[], None], opened: Opened) -> NDArray[np.int64]:
-    """The shortest time of each chunk: others on this machine make some of them longer."""
-    rounds: list[list[int]] = []
+def _host_ns(chunks: Chunks, synchronise: Callable[[], None], opened: Opened) -> list[int]:
+    """Of each chunk the time of the host."""
+    took = []
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for _ in range(ROUNDS):
-            took = []
-            with opened():
-                for chunk in chunks:
-                    synchronise()
-                    begin = time.perf_counter_ns()
-                    chunk()
-                    took.append(time.perf_counter_ns() - begin)
-            rounds.append(took)
+        with opened():
+            for chunk in chunks:
+                synchronise()
+                begin = time.perf_counter_ns()
+                chunk()
+                took.append(time.perf_counter_ns() - begin)
+        synchronise()
     finally:
         if collecting:
             gc.enable()
-    synchronise()
-    return np.array(rounds, np.int64).min(axis=0)
+    return took
 
 
 @contextmanager

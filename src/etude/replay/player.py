@@ -25,7 +25,7 @@ import numpy as np
 import torch
 
 from etude.errors import EtudeError, UsageError
-from etude.replay.cuda_graph import captured
+from etude.replay.cuda_graph import captured, captured_parts
 from etude.replay.lanes import Lanes
 from etude.replay.operators import operator, remapped
 from etude.replay.pace import HostPace, due_ns, has_host_time, host_pace
@@ -87,6 +87,10 @@ class Player:
         """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
         self.pace: HostPace | None = None
         self._due: list[int] = []
+        self.parts: list[tuple[Any, int]] = []
+        """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
+        self._ends: list[int] = []
+        """Of each chunk its last step."""
         self._with_host_memory = any(not name.startswith("cpu") for name in program.devices)
         self._values: list[Any] = [None] * len(program.slots.storage)
         self._generator = torch.Generator().manual_seed(seed)
@@ -119,13 +123,23 @@ class Player:
             ) from None
         self._chunks = list(self._compiled())
         if self.host == "recorded" and not self.paced and "host_events" in self.program.about:
-            with torch.no_grad():
-                self.pace = host_pace(self.program, self._chunks, self._synchronise, self._lanes.open)
-            self._marks = []
-            self._due = due_ns(self.program, self.pace.share)
-            self._chunks = list(self._compiled())
+            self._keep_pace()
         if self.with_graph:
             self._capture()
+
+    def _keep_pace(self) -> None:
+        """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
+        how fast this host makes them."""
+        with torch.no_grad():
+            self.pace = host_pace(self.program, self._chunks, self._synchronise, self._lanes.open)
+            self._due = due_ns(self.program, self.pace.share)
+            if not self._lanes:
+                self._capturing = True
+                graphs = captured_parts(self.program, self.device, self._chunks, self.comms is not None)
+                self._capturing = False
+                self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
+        self._marks = []
+        self._chunks = list(self._compiled())
 
     def _capture(self) -> None:
         self._capturing = True
@@ -290,6 +304,7 @@ class Player:
         """The steps as functions of at most CHUNK lines each."""
         p, last = self.program, self._last_uses()
         self._lanes.begin()
+        self._ends = []
         lines: list[str] = []
         names: dict[str, Any] = {"v": self._values}
         for at, (kind, row) in enumerate(zip(p.steps.kind.tolist(), p.steps.row.tolist(), strict=True)):
@@ -299,10 +314,14 @@ class Player:
             if gone and self.compute:
                 lines.append("=".join(f"v[{slot}]" for slot in gone) + "=None")
             if len(lines) >= CHUNK:
+                self._ends.append(at)
                 yield _function(lines, names)
                 lines, names = [], {"v": self._values}
         if lines:
+            self._ends.append(len(p) - 1)
             yield _function(lines, names)
+        elif self._ends:
+            self._ends[-1] = len(p) - 1
 
     def _lines(self, kind: int, row: int, at: int, names: dict[str, Any]) -> list[str]:
         p = self.program
@@ -394,6 +413,11 @@ class Player:
             self._graph.replay()
             return
         self._began = time.perf_counter_ns()
+        if self.parts and self._annotated is None:
+            for graph, due in self.parts:
+                self._until(due)
+                graph.replay()
+            return
         with self._lanes.open():
             for chunk in self._chunks:
                 chunk()
@@ -435,7 +459,7 @@ class Player:
         self._synchronise()
         for row in played.moments:
             played.step_ns.append([self._between(a, b) for a, b in pairwise(row)])
-        if self._graph is not None:  # one launch for all steps of an iteration
+        if self._graph is not None or self.parts:  # steps of an iteration are not told apart
             steps = max(int((self.program.steps.kind == StepKind.MARK).sum()), 1)
             played.step_ns = [[took // steps] * steps for (took,) in played.step_ns]
         return played
