@@ -4,7 +4,8 @@
 
 GPT-3 175B on 1,024 ranks (tp 8, pp 8, dp 16, 8 micro-batches), for which the STG generator took 468 CPU s and wrote
 1.21 GB; Llama-3 405B on 16,384 GPUs (tp 8, pp 16, dp 128), generated and simulated. Start-up and compilation are left
-out: a small job is generated, written and simulated before. CPU seconds of this process, and its peak memory.
+out: a small job is generated, written and simulated before. CPU seconds of this process, and its peak memory; of what
+takes less than a second the least of ten times, since other work on the machine only adds.
 """
 
 from __future__ import annotations
@@ -31,9 +32,12 @@ STG_CPU_S = 467.7
 
 
 def timed(what: str, work):  # type: ignore[no-untyped-def]
-    cpu, wall = time.process_time(), time.perf_counter()
-    result = work()
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+    best: list[tuple[float, float]] = []
+    while not best or (best[0][0] < 1.0 and len(best) < 10):
+        cpu, wall = time.process_time(), time.perf_counter()
+        result = work()
+        best.append((time.process_time() - cpu, time.perf_counter() - wall))
+    cpu, wall = min(best)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     print(f"{what:62s} {cpu:7.2f} CPU s {wall:7.2f} s   peak {peak:6.0f} MB", flush=True)
     return result, cpu

@@ -142,7 +142,25 @@ def random_sections(random: Random, folder: Path) -> dict[str, Any]:
         if number:
             carries = random.choice(["hidden", "hidden", "logits"])
             borders.append({"from": names[number - 1], "to": name, "carries": carries})
+    if random.random() < 0.3:
+        _join(random, sections, borders)
     return {"batch": batch, "sections": sections, "borders": borders, "seed": random.randrange(9)}
+
+
+def _join(random: Random, sections: dict[str, Any], borders: list[dict[str, Any]]) -> None:
+    """One pipeline through all of them, on ranks of their own or all on the same, with as many micro-batches each."""
+    together, pp = random.random() < 0.5, random.choice([1, 2])
+    names = list(sections)
+    for name, section in sections.items():
+        section.pop("shares", None)
+        section["plan"] |= {"pp": pp if together else random.choice([1, 2]), "tp": 1, "cp": 1}
+        section["gpus"] = 2 * section["plan"]["pp"]
+        if together and name != names[-1]:
+            section["shares"] = names[-1]
+            del section["gpus"]
+        section["mode"] = random.choice(["train", "train", "frozen"]) if name != names[0] else section["mode"]
+    for border in borders:
+        border |= {"carries": "hidden", "joint": True}
 
 
 def _random_rollout(random: Random, folder: Path) -> dict[str, Any]:

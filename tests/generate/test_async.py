@@ -13,7 +13,7 @@ from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
 from etude.generate.schedules.by_name import schedule
 from etude.generate.schedules.pipeline import PipelineSchedule, staleness, times, under_way
-from etude.generate.train.job import generate
+from etude.generate.train.job import Generated, generate
 from etude.model.schema import Collective, Kind
 from toy_systems import one_level
 
@@ -136,3 +136,26 @@ def test_jobs_are_sound_and_end(d: int, zero: int):
 def test_what_cannot_be_is_refused(text: str):
     with pytest.raises(UsageError, match="async"):
         schedule(text, ranks=8, micro_batches=8)
+
+
+@pytest.mark.parametrize(("train", "stages"), [("layers:4..", 2), ("layers:6..", 1), ("forward", 0)])
+def test_stages_that_do_not_train_go_forward_alone(train: str, stages: int):
+    """Four stages of two layers, of which the last ones train: as many operations as in 1F1B; a window of 4 of 16
+    micro-batches makes 4 updates in two steps of 8, on the ranks that hold a stage that trains."""
+    model = TINY.replace(layers=8, tied=False)
+    plan = {"gpus": 4, "pp": 4, "seq": 64, "steps": 2, "global_batch": 8, "train": train, "clip": False}
+    one, other = (generate(model, Plan(**plan, schedule=s)) for s in ("async:2", "1f1b"))  # type: ignore[arg-type]
+    assert etude.check(one.job) == []
+    assert etude.simulate(one.job, one_level("switch", 4), compute="roofline").makespan_ns > 0
+
+    def products(found: Generated) -> int:
+        return sum(int(t.flops[t.micro_batch >= 0].clip(0).sum()) for t in map(found.job.trace, range(4)))
+
+    assert products(one) == products(other)
+    held = [{(rank - first) % 4 for first in (0, 2)} for rank in range(4)]
+    for rank, mine in enumerate(held):
+        trace = one.job.trace(rank)
+        codes, words = trace.coded("name")
+        updates = sum(words[c] == "aten::_fused_adamw_" for c in codes.tolist())
+        assert updates == (4 if mine & set(range(4 - stages, 4)) else 0)
+    assert one.pipeline()["in_flight"] >= 1

@@ -290,3 +290,12 @@ def test_experts_split_over_copies_are_refused():
 def test_plans_that_make_no_sense():
     with pytest.raises(EtudeError, match="needs lengths"):
         Plan(batching="packed")  # type: ignore[arg-type]
+
+
+def test_samples_that_are_longer_than_a_picture_are_not_cut_in_silence():
+    """16 patches, and one more for the class: longer samples need a sequence of their own."""
+    picture = Model(name="see", family="vit", layers=1, hidden=32, heads=4, ffn=64, image=16, patch=4, classes=10)
+    with pytest.raises(UsageError, match="samples of 64 tokens, and pictures of `see` have 17"):
+        generate(picture, Plan(gpus=2, lengths="8:1,64:1"))
+    assert generate(picture, Plan(gpus=2, lengths="64", seq=64)).tokens == 2 * 64
+    assert generate(picture, Plan(gpus=2, lengths="8")).tokens == 2 * 8

@@ -226,7 +226,7 @@ def test_an_order_that_stands_still_is_a_deadlock():
         ("dualpipe", 3, 12, "must be even"),
         ("dualpipe", 4, 6, "at least 8 are needed"),
         ("dualpipev", 4, 6, "at least 8 are needed"),
-        ("1f1b:2", 4, 8, "takes no number of chunks"),
+        ("1f1b:x", 4, 8, "takes no number of chunks"),
         ("interleaved:x", 4, 8, "is no number of chunks"),
         ("interleaved:0", 4, 8, "is no number of chunks"),
         ("2f2b", 4, 8, "unknown pipeline schedule `2f2b`"),

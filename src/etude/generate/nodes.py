@@ -26,6 +26,9 @@ class Book:
         self._number: dict[tuple[int, int], int] = {}
         self._kept: list[Op] = []  # ids are of objects that live
         self.modules: dict[str, int] = {}
+        self._written: dict[int, Op] = {}
+        self.patterns: dict[Any, Any] = {}
+        """Passes of stages that others are like; see train/fragment.py."""
 
     def op(self, op: Op, phase: Phase | None = None) -> int:
         key = id(op), -1 if phase is None else int(phase)
@@ -35,6 +38,14 @@ class Book:
             found = self._number[key] = len(self.ops)
             self.ops.append(op if phase is None else op.replace(phase=phase))
         return found
+
+    def written(self, number: int) -> Op:
+        """The op as its columns say it: communication with what it moves as shapes."""
+        if number not in self._written:
+            one = self.ops[number]
+            moves = one.kind in (Kind.COLL, Kind.SEND, Kind.RECV)
+            self._written[number] = moved_shapes(one) if moves else one
+        return self._written[number]
 
     def module(self, path: str) -> int:
         return self.modules.setdefault(path, len(self.modules))
@@ -149,8 +160,7 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
     """Columns of these ops, and the labels of the group and peer slots that they use."""
     seen = np.bincount(op, minlength=len(book.ops)) > 0
     at = (np.cumsum(seen) - 1)[op]
-    ops = [book.ops[u] for u in np.flatnonzero(seen)]
-    ops = [moved_shapes(o) if o.kind in (Kind.COLL, Kind.SEND, Kind.RECV) else o for o in ops]
+    ops = [book.written(u) for u in np.flatnonzero(seen).tolist()]
     groups = list(dict.fromkeys(o.group for o in ops if o.kind == Kind.COLL))
     peers = list(dict.fromkeys(o.group for o in ops if o.kind in (Kind.SEND, Kind.RECV)))
 

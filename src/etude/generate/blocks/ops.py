@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cache
 from typing import Any, Final
 
 from etude.cost import ops as work
@@ -162,6 +163,7 @@ def shapes(*tensors: Sequence[int]) -> str:
     return "[" + ", ".join("[" + ", ".join(map(str, t)) + "]" for t in tensors) + "]"
 
 
+@cache
 def types(dtype: str, count: int, *, ends: bool = False) -> str:
     """`ends`: the last one are numbers of rows."""
     one = f"'Tensor({TYPES.get(dtype, dtype)})'"

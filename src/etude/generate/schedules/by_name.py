@@ -34,13 +34,26 @@ def _backwards(stage: int, micro_batches: int) -> list[Step]:
     return [(B, stage, m, False) for m in range(micro_batches)]
 
 
-def one_f_one_b(ranks: int, micro_batches: int) -> PipelineSchedule:
-    """Forwards until the first backward can come, then one forward and one backward in turn."""
+def one_f_one_b(ranks: int, micro_batches: int, behind: int = 0) -> PipelineSchedule:
+    """Forwards until the first backward can come, then one forward and one backward in turn. `behind`: micro-batches
+    that are on their way through what follows the last rank before the first comes back."""
     orders = [
-        _in_turn(_forwards(rank, micro_batches), _backwards(rank, micro_batches), ranks - rank - 1)
+        _in_turn(_forwards(rank, micro_batches), _backwards(rank, micro_batches), behind + ranks - rank - 1)
         for rank in range(ranks)
     ]
     return build("1f1b", ranks, micro_batches, orders, [(r,) for r in range(ranks)])
+
+
+def part_of(whole: PipelineSchedule, chunk: int) -> PipelineSchedule:
+    """What a schedule of several chunks a rank does with one of them, as a schedule of its own."""
+    ranks, name = whole.ranks, f"{whole.name}#{chunk}"
+    orders: list[list[Step]] = []
+    for rank in range(ranks):
+        rows = whole.rows(rank)
+        mine = whole.stage[rows] // ranks == chunk
+        columns = (whole.action[rows][mine].tolist(), whole.micro_batch[rows][mine].tolist())
+        orders.append([(Action(a), rank, m, False) for a, m in zip(*columns, strict=True)])
+    return build(name, ranks, whole.micro_batches, orders, [(r,) for r in range(ranks)])
 
 
 def _in_turn(forwards: list[Step], backwards: list[Step], ahead: int) -> list[Step]:
@@ -133,7 +146,7 @@ def parse(text: str) -> tuple[str, int]:
     """(name, chunks a rank) of `1f1b`, `interleaved:4`, `V-Half`, ...; chunks of a CSV file are 0, known once read."""
     if text.lower().endswith(".csv"):
         return text, 0
-    word, colon, number = text.partition(":")
+    word, colon, number = text.partition("#")[0].partition(":")
     plain = word.lower().replace("-", "").replace("_", "")
     name = next((k for k in KNOWN if k.replace("_", "") == plain), ALIASES.get(plain, ""))
     if not name and plain == "roundrobin":
@@ -147,6 +160,8 @@ def parse(text: str) -> tuple[str, int]:
         )
     if name == "async":
         return name, Async.parse(number).directions
+    if name == "1f1b" and number.isascii() and number.isdigit() and len(number) < 7:
+        return name, 1
     if KNOWN[name].chunks:
         if colon:
             raise UsageError(f"`{text}`: {name} takes no number of chunks", hint=f"write `{name}`")
@@ -176,5 +191,11 @@ def schedule(text: str, *, ranks: int, micro_batches: int, steps: int = 1) -> Pi
         return read_csv(name, ranks=ranks, micro_batches=micro_batches)
     if name == "async":
         return asynchronous(ranks, micro_batches, steps, Async.parse(text.partition(":")[2]))
-    make = KNOWN[name].make
+    if name == "1f1b":
+        return one_f_one_b(ranks, micro_batches, int(text.partition(":")[2] or 0))
+    make, chunk = KNOWN[name].make, text.partition("#")[2]
+    if chunk:
+        if name != "interleaved" or chunk not in map(str, range(chunks)):
+            raise UsageError(f"`{text}`: a part is one of the chunks of `interleaved`", hint="interleaved:2#0")
+        return part_of(make(ranks, micro_batches, chunks), int(chunk))
     return make(ranks, micro_batches) if KNOWN[name].chunks else make(ranks, micro_batches, chunks)

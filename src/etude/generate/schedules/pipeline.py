@@ -77,11 +77,16 @@ class PipelineSchedule:
         """Does it need the backward in two parts?"""
         return bool((self.action == Action.WEIGHT).any())
 
+    @property
+    def goes_back(self) -> int:
+        """The first stage with a backward pass; their number where none has one."""
+        return int(self.stage[self.works & (self.action != Action.FORWARD)].min(initial=self.stages))
+
     def back_to(self, first: int) -> PipelineSchedule:
         """The same without the backward passes of the stages before `first`, which have nothing to do in them."""
         if not first:
             return self
-        kept = (self.action == Action.FORWARD) | (self.stage >= first)
+        kept = (self.action == Action.FORWARD) | (self.action == Action.UPDATE) | (self.stage >= first)
         start = np.concatenate([[0], np.cumsum(kept)])[self.start].astype(np.int64)
         # A pair of which one is gone is no pair: the next action kept is not the next one that there was.
         paired = self.paired & np.roll(kept, -1)
@@ -267,7 +272,7 @@ def times(
     cost[Action.FORWARD], cost[Action.INPUT], cost[Action.WEIGHT] = forward, input, weight
     cost[Action.BACKWARD] = cost[Action.INPUT] + cost[Action.WEIGHT]
     s = schedule
-    actions = Actions(s.start, s.action, s.stage, s.micro_batch, s.paired, s.window)
+    actions = Actions(s.start, s.action, s.stage, s.micro_batch, s.paired, s.window, s.goes_back)
     costs = Costs(cost, -float(overlap), float(hop))
     begin, end, at = run(actions, costs, s.micro_batches)
     stuck = np.flatnonzero(at < schedule.start[1:])
@@ -298,7 +303,7 @@ def _deadlock(schedule: PipelineSchedule, at: I64, stuck: NDArray[Any]) -> Deadl
 def in_flight(schedule: PipelineSchedule) -> I64:
     """The most activations each rank holds at a time, in chunks: from the forward to the end of the backward."""
     change = np.zeros(len(schedule), np.int64)
-    change[schedule.action == Action.FORWARD] = 1
+    change[(schedule.action == Action.FORWARD) & (schedule.stage >= schedule.goes_back)] = 1
     # Freed with the whole backward or with the weights', so the peak is right behind a forward.
     change[(schedule.action == Action.BACKWARD) | (schedule.action == Action.WEIGHT)] = -1
     return np.array([np.cumsum(change[schedule.rows(r)]).max(initial=0) for r in range(schedule.ranks)], np.int64)
@@ -308,7 +313,9 @@ def under_way(schedule: PipelineSchedule) -> int:
     """The most micro-batches that have begun and not come back, at a time, if each action takes as long."""
     begun = times(schedule)
     first = (schedule.stage == 0) & (schedule.action == Action.FORWARD)
-    back = (schedule.stage == 0) & ((schedule.action == Action.BACKWARD) | (schedule.action == Action.INPUT))
+    back = (schedule.stage == schedule.goes_back) & np.isin(schedule.action, (Action.BACKWARD, Action.INPUT))
+    if not back.any():  # it is gone when it was through
+        back = (schedule.stage == schedule.stages - 1) & (schedule.action == Action.FORWARD)
     moments = np.concatenate([begun.begin[first], begun.end[back]])
     change = np.concatenate([np.ones(first.sum(), np.int64), -np.ones(back.sum(), np.int64)])
     return int(np.cumsum(change[np.lexsort((change, moments))]).max(initial=0))

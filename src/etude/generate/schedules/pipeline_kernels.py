@@ -24,6 +24,7 @@ class Actions(NamedTuple):
     micro_batch: NDArray[np.int32]
     paired: NDArray[np.bool_]  # runs together with the next one
     window: int  # micro-batches of an update
+    back: int  # the first stage that goes backward
 
 
 class Costs(NamedTuple):
@@ -89,7 +90,7 @@ def _ready(actions, i, rank, hop, done):
     if action == REDUCE:
         return 0.0
     if action == UPDATE:
-        return _updated(done, m * actions.window, (m + 1) * actions.window)
+        return _updated(done, actions.back, m * actions.window, (m + 1) * actions.window)
     if action == FORWARD:
         if s == 0:
             return 0.0
@@ -103,13 +104,13 @@ def _ready(actions, i, rank, hop, done):
 
 
 @kernel
-def _updated(done, first, last):
-    """When the first stage was done with these micro-batches, of which the last may not be there."""
+def _updated(done, stage, first, last):
+    """When the last stage on the way back was done with these micro-batches, of which the last may not be there."""
     latest = 0.0
-    for m in range(first, min(last, done.backward.shape[1])):
-        if done.backward[0, m] < 0.0:
+    for m in range(first, min(last, done.backward.shape[1]) if stage < len(done.backward) else first):
+        if done.backward[stage, m] < 0.0:
             return _BLOCKED
-        latest = max(latest, done.backward[0, m])
+        latest = max(latest, done.backward[stage, m])
     return latest
 
 

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.errors import UsageError
 from etude.generate.blocks.ops import Phase
 from etude.generate.ranks import Grid
+from etude.generate.schedules.by_name import schedule
+from etude.generate.schedules.pipeline import Action
 from etude.generate.sections.borders import Both, Travel, ends_of, travels
 from etude.generate.sections.placed import Placed, place
 from etude.generate.sections.rollout import place_rollout
 from etude.generate.sections.spec import Border, Sections
-from etude.generate.sections.weave import Ends, Part, Woven, not_before, weave
+from etude.generate.sections.weave import Ends, Part, Woven, not_before, weave, when_needed
 from etude.model.job import DEFAULT_METADATA, Groups, Job
 from etude.model.totals import totals
 from etude.model.trace import Trace
@@ -80,9 +83,10 @@ def generate_sections(
     gpus = given.world(gpus)
     ranks = given.ranks(gpus)
     placed = tuple(
-        place_rollout(given, n, ranks[n]) if s.makes_tokens else place(given, n, ranks[n], (hosts or {}).get(n, 1.0))
+        place_rollout(given, n, ranks[n]) if s.makes_tokens else place(given, n, ranks, (hosts or {}).get(n, 1.0))
         for n, s in given.sections.items()
     )
+    _check_stages(given, placed)
     done = {b: travels(b, given, placed) for b in given.borders}
     sizes = {f"{b.source}-{b.target}": (_sum(there), _sum(back)) for b, (there, back) in done.items()}
     if len(placed) == 1:
@@ -93,11 +97,19 @@ def generate_sections(
     return Sectioned(job=job, sections=placed, border_bytes=sizes, border_held=held, gpus=gpus, batch=given.batch)
 
 
+def _check_stages(given: Sections, placed: tuple[Placed, ...]) -> None:
+    """Sections of a pipeline on the same ranks have their stages on the same ones."""
+    at = [Grid.of(p.found.plan).at["pp"] for p in placed if p.chunk[1] > 1]
+    if any((one != at[0]).any() for one in at):
+        raise UsageError("stages of a joint pipeline are on different ranks", where=given.name, hint="the same `order`")
+
+
 def _held(placed: tuple[Placed, ...], travels: list[Travel], gpus: int) -> I64:
     total = np.zeros(gpus, np.int64)
     for travel in travels:
         m = travel.messages
-        shared = placed[travel.source].ranks == placed[travel.target].ranks
+        one, other = placed[travel.source], placed[travel.target]
+        shared = one.ranks == other.ranks and one.chunk[1] == 1
         micro = np.zeros_like(m.target_micro) if shared else m.target_micro
         each = np.zeros((gpus, travel.wanted.micro_batches), np.int64)
         np.add.at(each, (m.target, micro), m.size_bytes)
@@ -145,11 +157,32 @@ def _part(placed: Placed, program: int, turn: int, of: int, tag_base: int) -> Pa
     """A program with its turns: forward at its place, and what waits for gradients after all others."""
     trace = placed.found.job.traces[program]
     turns = np.full(len(trace), turn, np.int64)
+    if placed.chunk[1] > 1:
+        return Part(trace, not_before(trace, _joint_turns(placed, program)), tag_base, placed.name, joint=True)
+    if placed.joint:  # on ranks of its own, in its own order
+        return Part(trace, turns, tag_base, placed.name)
     if placed.waits:
         phases, labels = trace.coded("phase")
         turns[~np.array([w == Phase.FORWARD.label for w in labels] + [False])[phases]] = 2 * of - 1 - turn
         turns = not_before(trace, turns)  # weights that come again for the way back are cast again
     return Part(trace, turns, tag_base, placed.name)
+
+
+def _joint_turns(placed: Placed, rank: int) -> I64:
+    """Turns of a program's rows in a pipeline of several sections on one rank: the places of their actions in its
+    order. What belongs to no micro-batch comes when it is needed."""
+    plan, trace, (chunk, chunks) = placed.found.plan, placed.found.job.traces[rank], placed.chunk
+    whole = schedule(f"interleaved:{chunks}", ranks=plan.pp, micro_batches=plan.micro_batches)
+    rows = whole.rows(rank)
+    place = np.zeros((2, plan.micro_batches), np.int64)
+    mine = np.flatnonzero(whole.stage[rows] // plan.pp == chunk)
+    back = (whole.action[rows][mine] != Action.FORWARD).astype(np.int64)
+    place[back, whole.micro_batch[rows][mine]] = mine
+    phases, labels = trace.coded("phase")
+    onward = np.array([w == Phase.FORWARD.label for w in labels] + [False])[phases]
+    free, micro = trace.micro_batch < 0, np.clip(trace.micro_batch, 0, plan.micro_batches - 1)
+    turns = np.where(free, len(whole.action[rows]), place[(~onward).astype(np.int64), micro])
+    return when_needed(trace, turns, free)
 
 
 def _values(woven: Woven, placed: tuple[Placed, ...], on: list[int], rank: int, ends: Ends) -> dict[str, NDArray[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.generate.model.open import open_model
 from etude.generate.plan import Plan
+from etude.generate.schedules.by_name import schedule
+from etude.generate.schedules.pipeline import Action
 from etude.generate.sections.spec import Deal, Section, Sections
 from etude.generate.train.job import Generated, generate
 from etude.generate.train.lengths import Dealt, with_lengths
@@ -31,6 +34,10 @@ class Placed:
     """Of each sample of the step: micro_batch · dp + its data-parallel rank; -1 where there is no work."""
     waits: bool
     """For gradients, before it goes backward."""
+    chunk: tuple[int, int] = (0, 1)
+    """Of a joint pipeline on shared ranks: which of how many sections it is."""
+    joint: bool = False
+    """Its pipeline goes on with another section."""
     last_pass: I64 | None = None
     """Of a rollout: with which pass of each instance each of its micro-batches of samples is done; -1: it has none."""
 
@@ -60,30 +67,78 @@ def _with_activations(memory: Memory, times: float) -> Memory:
     return replace(memory, **columns)
 
 
-def place(given: Sections, name: str, ranks: range, host: float = 1.0) -> Placed:
-    """`host`: factor on the host's time for an op."""
+def place(given: Sections, name: str, ranks: Mapping[str, range], host: float = 1.0) -> Placed:
+    """`ranks`: of each section. `host`: factor on the host's time for an op."""
     section, waits = given.sections[name], given.takes_gradients(name)
-    plan = _plan(given, name, section, len(ranks), waits)
+    plan = _plan(given, name, ranks)
     plan = plan.replace(host_ns=plan.host_ns * host)
     model = open_model(section.model)
     found = generate(model, plan, head=given.has_head(name))
-    slot = _slots(plan, section, _active(given, name), given.batch)
+    chain, joint = given.pipeline(name), any(b.joint and name in (b.source, b.target) for b in given.borders)
+    slot = _slots(plan, section, _active(given, name), given.batch, joint=joint)
     if (slot < 0).any():
         found = _with_samples(found, slot, section.per_sample)
-    return Placed(name, section, found, ranks, slot, waits)
+    chunk = chain.index(name), len(chain)
+    return Placed(name, section, found, ranks[name], slot, waits, chunk, bool(given.next_of(name)))
 
 
-def _plan(given: Sections, name: str, section: Section, gpus: int, waits: bool) -> Plan:
+def _plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
+    if given.ordered(name):
+        return _joint_plan(given, name, ranks)
+    waits = given.takes_gradients(name)
     own: dict[str, Any] = {"schedule": "gpipe"} if waits else {}
-    own |= section.plan
+    own |= given.sections[name].plan
     if waits and own["schedule"] != "gpipe":
         raise UsageError(
             f"`{name}` goes backward when gradients come back: its schedule is gpipe, not {own['schedule']}",
-            where=given.name,
-        )
-    own["micro_batch"] = own.get("micro_batch", 1) * section.per_sample
-    more = {"gpus": gpus, "global_batch": given.batch * section.per_sample, "train": section.train}
-    return Plan.from_dict(own | more, f"{given.name}: {name}: plan")
+            where=given.name, hint="or a border with `joint: true`",
+        )  # fmt: skip
+    return _read_plan(given, name, own, ranks)
+
+
+def _read_plan(given: Sections, name: str, own: Mapping[str, Any], ranks: Mapping[str, range]) -> Plan:
+    section = given.sections[name]
+    more = {"gpus": len(ranks[name]), "global_batch": given.batch * section.per_sample, "train": section.train}
+    more["micro_batch"] = own.get("micro_batch", 1) * section.per_sample
+    return Plan.from_dict({**own, **more}, f"{given.name}: {name}: plan")
+
+
+def _joint_plan(given: Sections, name: str, ranks: Mapping[str, range]) -> Plan:
+    """Of a section whose pipeline goes on with another, or began with one on the same ranks: its order is a part of
+    that of the whole."""
+    chain, own = given.pipeline(name), given.sections[name].plan
+    if "schedule" in own:
+        raise UsageError(f"`{name}` is a part of a joint pipeline, which has one order", where=given.name,
+                         hint="no `schedule`")  # fmt: skip
+    if len(chain) > 1:
+        plan = _read_plan(given, name, own | {"schedule": f"interleaved:{len(chain)}#{chain.index(name)}"}, ranks)
+        others = {n: _read_plan(given, n, given.sections[n].plan, ranks) for n in chain}
+        if len({p.pp for p in others.values()}) > 1:
+            told = ", ".join(f"`{n}` {p.pp}" for n, p in others.items())
+            raise UsageError(f"a joint pipeline on shared ranks has one number of stages, and not {told}",
+                             where=given.name, hint="the same `pp`, or ranks of their own")  # fmt: skip
+    else:
+        then = given.next_of(name)
+        after = _plan(given, then, ranks)
+        plan = _read_plan(given, name, own | {"schedule": f"1f1b:{_under_way(after, given, then)}"}, ranks)
+        others = {name: plan, then: after}
+    if len({p.micro_batches for p in others.values()}) > 1:
+        told = ", ".join(f"`{n}` {p.micro_batches}" for n, p in others.items())
+        raise UsageError(f"a joint pipeline has one number of micro-batches, and not {told}", where=given.name,
+                         hint="another `micro_batch`")  # fmt: skip
+    return plan
+
+
+def _under_way(plan: Plan, given: Sections, name: str) -> int:
+    """Micro-batches that a pipeline takes in before it gives a gradient back, at most, in order."""
+    made = schedule(plan.schedule, ranks=plan.pp, micro_batches=plan.micro_batches)
+    first = made.stage == 0
+    goes, comes = first & (made.action == Action.FORWARD), first & np.isin(made.action, (Action.BACKWARD, Action.INPUT))
+    alone = len(made.holders[0]) == 1 and not made.window
+    if not alone or any((np.diff(made.micro_batch[rows]) < 0).any() for rows in (goes, comes)):
+        raise UsageError(f"`{name}`: schedule `{plan.schedule}` takes micro-batches at several ranks or out of order",
+                         where=given.name, hint="1f1b, interleaved or zb1p")  # fmt: skip
+    return int(np.cumsum(goes.astype(np.int64) - comes).max())
 
 
 def _active(given: Sections, name: str) -> I64:
@@ -92,12 +147,18 @@ def _active(given: Sections, name: str) -> I64:
     return np.sort(order[: round(given.sections[name].active * given.batch)])
 
 
-def _slots(plan: Plan, section: Section, active: I64, batch: int) -> I64:
+def _slots(plan: Plan, section: Section, active: I64, batch: int, *, joint: bool = False) -> I64:
     """Slot of each sample, micro_batch · dp + data-parallel rank, or -1: dealt in turn to the ranks, and on each of
-    them to its micro-batches; or as samples stand in the batch, which is the same where all are active."""
+    them to its micro-batches; or as samples stand in the batch, which is the same where all are active. In a joint
+    pipeline a sample stays in its micro-batch."""
     slot = np.full(batch, -1, np.int64)
     if section.deal == Deal.OWN or len(active) == batch:
         slot[active] = active // (plan.micro_batch // section.per_sample)
+        return slot
+    if joint:
+        micro = active * plan.micro_batches // batch
+        place = np.arange(len(active)) - np.searchsorted(micro, micro)
+        slot[active] = micro * plan.dp + place % plan.dp
         return slot
     turn, rank = np.divmod(np.arange(len(active)), plan.dp)
     slot[active] = turn * plan.micro_batches // max(-(-len(active) // plan.dp), 1) * plan.dp + rank

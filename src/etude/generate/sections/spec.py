@@ -97,6 +97,8 @@ class Border:
     """Of a sample; 0: those of the section that they come from."""
     width: int
     """Values of a token; 0: the hidden size or the vocabulary of the section that they come from."""
+    joint: bool = False
+    """Both sections are one pipeline, through the stages of the one and then of the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,7 @@ class _Border:
     carries: Carries = figure("choice", "hidden or logits", Carries.HIDDEN, of=Carries)
     tokens: int = figure("count", "tokens of a sample; 0: those of the section that they come from", 0, zero=True)
     width: int = figure("count", "values of a token; 0: its hidden size or vocabulary", 0, zero=True)
+    joint: bool = figure("flag", "both are one pipeline: micro-batches go through the stages of both in turn", False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +140,29 @@ class Sections:
 
     def has_head(self, name: str) -> bool:
         return not any(b.source == name and b.carries == Carries.HIDDEN for b in self.borders)
+
+    def next_of(self, name: str) -> str:
+        """The section that its pipeline goes on with; empty: none."""
+        return next((b.target for b in self.borders if b.joint and b.source == name), "")
+
+    def pipeline(self, name: str) -> tuple[str, ...]:
+        """The sections of its pipeline on its own ranks, in order."""
+        then = {b.source: b.target for b in self.borders if b.joint and self.home(b.source) == self.home(b.target)}
+        before = {target: source for source, target in then.items()}
+        found = [name]
+        while found[0] in before:
+            found.insert(0, before[found[0]])
+        while found[-1] in then:
+            found.append(then[found[-1]])
+        return tuple(found)
+
+    def ordered(self, name: str) -> bool:
+        """Does a joint pipeline say in which order it goes forward and backward?"""
+        return bool(self.next_of(name)) or len(self.pipeline(name)) > 1
+
+    def home(self, name: str) -> str:
+        """The section whose ranks it runs on."""
+        return self.sections[name].shares or name
 
     def world(self, gpus: int) -> int:
         """Ranks of the job: as asked for, else as the file says, else those of its sections."""
@@ -213,7 +239,8 @@ def _border(given: Any, where: str) -> Border:
         raise ClusterError("key `from` is missing", where=where, hint="{from: teacher, to: student}")
     rest = read(_Border, {k: v for k, v in given.items() if k != "from"}, where)
     return Border(
-        source=given["from"], target=rest.to, carries=rest.carries, tokens=rest.tokens, width=rest.width
+        source=given["from"], target=rest.to, carries=rest.carries, tokens=rest.tokens, width=rest.width,
+        joint=rest.joint,
     )  # fmt: skip
 
 
@@ -230,6 +257,7 @@ def _check(found: Sections, where: str) -> None:
             if name not in order:
                 raise ClusterError(f"a border names `{name}`", where=where, hint=f"sections: {', '.join(order)}")
         _check_rollouts(found, border, where)
+        _check_joint(found, border, where)
         if order[border.source] >= order[border.target] and border.carries != Carries.WEIGHTS:
             raise ClusterError(f"a border goes back from `{border.source}` to `{border.target}`", where=where,
                                hint="write sections in the order in which samples go through them")  # fmt: skip
@@ -243,6 +271,27 @@ def _check(found: Sections, where: str) -> None:
         ):
             raise ClusterError(f"`{border.source}` gets no gradients from `{border.target}`, which stops before",
                                where=where, hint=f"mode: forward for `{border.source}`")  # fmt: skip
+
+
+def _check_joint(found: Sections, border: Border, where: str) -> None:
+    """A pipeline goes on with one section, and its sections share ranks with no other."""
+    if not border.joint:
+        return
+    if border.carries != Carries.HIDDEN:
+        raise ClusterError(f"a joint pipeline carries `hidden`, not `{border.carries}`", where=where)
+    if sum(b.source == border.source for b in found.borders if b.joint) > 1:
+        raise ClusterError(f"the pipeline of `{border.source}` goes on with several sections", where=where,
+                           hint="one border with `joint: true`")  # fmt: skip
+    joined = {name for b in found.borders if b.joint for name in (b.source, b.target)}
+    homes = {name: [n for n in found.sections if found.home(n) == found.home(name)] for name in joined}
+    shared = any(len(here) > 1 for here in homes.values())
+    others = any(set(here) - joined for here in homes.values())
+    if shared and (others or len({found.home(name) for name in joined}) > 1):
+        raise ClusterError("sections of a joint pipeline have ranks of their own, or all of them the same ranks",
+                           where=where, hint="`gpus` for each, or `shares` of one")  # fmt: skip
+    if shared and sum(b.target == border.target for b in found.borders if b.joint) > 1:
+        raise ClusterError(f"several sections go on with `{border.target}` on the same ranks", where=where,
+                           hint="one behind the other, or ranks of their own")  # fmt: skip
 
 
 def _check_rollouts(found: Sections, border: Border, where: str) -> None:

@@ -37,6 +37,8 @@ class Part:
     """Of each row."""
     tag_base: int
     label: str
+    joint: bool = False
+    """Turns are those of actions, between which compute alone goes in order."""
     words: dict[str, tuple[I32, list[str]]] = field(default_factory=dict)
     """Text columns that were asked for: a part is woven many times."""
 
@@ -90,6 +92,22 @@ def not_before(trace: Trace, turn: I64) -> I64:
     return np.asarray(_latest(dep.start, dep.rows, topological_order(trace), turn), np.int64)
 
 
+def when_needed(trace: Trace, turn: I64, free: Bool) -> I64:
+    """The turns of rows, where `free` ones come with the first row that waits for them, if that is before their own."""
+    dep = dependencies(trace)
+    return np.asarray(_earliest(dep.start, dep.rows, topological_order(trace), turn, free), np.int64)
+
+
+@kernel
+def _earliest(start, rows, order, turn, free):  # type: ignore[no-untyped-def]
+    found = turn.copy()
+    for i in order[::-1]:
+        for k in range(start[i], start[i + 1]):
+            if rows[k] >= 0 and free[rows[k]]:
+                found[rows[k]] = min(found[rows[k]], found[i])
+    return found
+
+
 @kernel
 def _latest(start, rows, order, turn):  # type: ignore[no-untyped-def]
     found = turn.copy()
@@ -118,7 +136,9 @@ def weave(parts: Sequence[Part], ends: Ends, borders: Sequence[str]) -> Woven:
     tied = ~(ends.sends & ends.early)
     pairs = np.where(ends.sends, own, anchor)[tied], np.where(ends.sends, anchor, own)[tied]
     data, data_why = _edges(parts, starts, "data", pairs)
-    ctrl, ctrl_why = _edges(parts, starts, "ctrl", _between(parts, turn, starts))
+    held_up = [_between(parts, turn, starts), _queued(parts, turn)]
+    more = np.concatenate([e[0] for e in held_up]), np.concatenate([e[1] for e in held_up])
+    ctrl, ctrl_why = _edges(parts, starts, "ctrl", more)
     slots = [f"{p.label}.{label}" for p in parts for label in p.trace.group_slots]
     trace = build_trace(
         columns,
@@ -206,6 +226,20 @@ def _csr(rows: I64, waited: I64, n: int) -> tuple[I64, I32]:
     return start, waited[order].astype(np.int32)
 
 
+def _queued(parts: Sequence[Part], turn: I64) -> Edges:
+    """In a joint pipeline collectives of a stream go one after another, whichever section they are of: members that
+    took them in another order would wait for one another."""
+    if not any(p.joint for p in parts):
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    kind, stream = (np.concatenate([getattr(p.trace, name) for p in parts]) for name in ("kind", "stream"))
+    part = np.repeat(np.arange(len(parts)), [len(p.trace) for p in parts])
+    rows = np.flatnonzero(kind == int(Kind.COLL))
+    rows = rows[np.lexsort((rows, turn[rows], stream[rows]))]
+    before, after = rows[:-1], rows[1:]
+    others = (stream[before] == stream[after]) & (part[before] != part[after])  # a section's own are in order
+    return after[others], before[others]
+
+
 def _between(parts: Sequence[Part], turn: I64, starts: I64) -> Edges:
     """Edges from one turn to the next: what begins a turn waits for what ended the one before. Messages hold nobody
     up, and wait for their own data alone."""
@@ -214,6 +248,8 @@ def _between(parts: Sequence[Part], turn: I64, starts: I64) -> Edges:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     kind = np.concatenate([p.trace.kind for p in parts])
     works = (kind != int(Kind.SEND)) & (kind != int(Kind.RECV))
+    if any(p.joint for p in parts):
+        works = (kind == int(Kind.COMP)) & (np.concatenate([p.trace.cpu for p in parts]) != 1)
     pairs = [_edges(parts, starts, which, (np.zeros(0, np.int64),) * 2)[0] for which in ("data", "ctrl")]
     row, waits_for = np.concatenate([p[0] for p in pairs]), np.concatenate([p[1] for p in pairs])
     inside = works[row] & works[waits_for] & (turn[row] == turn[waits_for])

@@ -14,8 +14,9 @@ Before the first row stand the value and the tip of whatever comes before: rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +65,8 @@ class Emitter:
     book: Book
     op: list[int] = field(default_factory=list)
     module: list[int] = field(default_factory=list)
+    """Number of each row's path among these."""
+    paths: dict[tuple[str, str], int] = field(default_factory=dict)
     data: list[tuple[int, int]] = field(default_factory=list)
     ctrl: list[tuple[int, int]] = field(default_factory=list)
     on_value: list[int] = field(default_factory=list)
@@ -75,7 +78,7 @@ class Emitter:
     def add(self, op: Op, prefix: str, phase: Phase | None = None) -> None:
         row = len(self.op)
         self.op.append(self.book.op(op, phase))
-        self.module.append(self.book.module(f"{prefix}.{op.part}" if op.part else prefix))
+        self.module.append(self.paths.setdefault((prefix, op.part), len(self.paths)))
         for key in op.waits:
             if key in self.pending:
                 self.data.append((row, self.pending[key]))
@@ -116,7 +119,7 @@ class Emitter:
 
         return Fragment(
             op=rows(self.op),
-            module=rows(self.module),
+            module=_numbers(self.book, self.paths)[rows(self.module)],
             data=pairs(self.data),
             ctrl=pairs(self.ctrl),
             on_value=self.on_value,
@@ -129,8 +132,44 @@ class Emitter:
         )
 
 
+def _numbers(book: Book, paths: Iterable[tuple[str, str]]) -> I32:
+    return np.array([book.module(f"{prefix}.{part}" if part else prefix) for prefix, part in paths], np.int32)
+
+
+class Pattern(NamedTuple):
+    """A fragment that stages of the same blocks share but for the names of these."""
+
+    blocks: Sequence[Block]
+    """Kept, since the key has the ids of their ops."""
+    fragment: Fragment
+    paths: list[tuple[int, str]]
+    """Number of the block and path in it, of each module."""
+    module: I32
+    """Row of `paths` of each row."""
+
+
+def _alike(
+    book: Book, kind: Hashable, blocks: Sequence[Block], emit: Callable[[], tuple[Emitter, Fragment]]
+) -> Fragment:
+    """The fragment that `emit` makes; that of blocks with the same ops with their own names, if there is one."""
+    key = kind, tuple(id(b.ops) for b in blocks)
+    made = book.patterns.get(key)
+    if made is None:
+        emitter, fragment = emit()
+        number = {b.name: i for i, b in enumerate(blocks)}
+        paths = [(number[prefix], part) for prefix, part in emitter.paths]
+        book.patterns[key] = Pattern(blocks, fragment, paths, np.array(emitter.module, np.int32))
+        return fragment
+    named = _numbers(book, [(blocks[number].name, part) for number, part in made.paths])
+    return replace(made.fragment, module=named[made.module])
+
+
 def forward(book: Book, blocks: Sequence[Block]) -> Fragment:
     """A stage's forward pass."""
+    return _alike(book, "forward", blocks, lambda: _forward(book, blocks))
+
+
+def _forward(book: Book, blocks: Sequence[Block]) -> tuple[Emitter, Fragment]:
     emitter = Emitter(book)
     first, last = [], []
     for block in blocks:
@@ -138,7 +177,7 @@ def forward(book: Book, blocks: Sequence[Block]) -> Fragment:
         for op in block.ops:
             emitter.add(op, block.name)
         last.append(emitter.tip)
-    return emitter.done(first, last, range(len(blocks)))
+    return emitter, emitter.done(first, last, range(len(blocks)))
 
 
 BOTH = (Phase.INPUT, Phase.WEIGHT)
@@ -146,6 +185,12 @@ BOTH = (Phase.INPUT, Phase.WEIGHT)
 
 def backward(book: Book, blocks: Sequence[Block], twice: frozenset[str], phases: Sequence[Phase] = BOTH) -> Fragment:
     """A stage's backward pass, or the part of it that `phases` names; blocks and their ops from last to first."""
+    return _alike(book, (twice, *phases), blocks, lambda: _backward(book, blocks, twice, phases))
+
+
+def _backward(
+    book: Book, blocks: Sequence[Block], twice: frozenset[str], phases: Sequence[Phase]
+) -> tuple[Emitter, Fragment]:
     emitter = Emitter(book)
     first, last = [], []
     order = [number for number in reversed(range(len(blocks))) if blocks[number].goes_back]
@@ -160,4 +205,4 @@ def backward(book: Book, blocks: Sequence[Block], twice: frozenset[str], phases:
                 if op.phase in phases:
                     emitter.add(op, block.name)
         last.append(emitter.tip)
-    return emitter.done(first, last, order)
+    return emitter, emitter.done(first, last, order)

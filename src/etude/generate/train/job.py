@@ -194,9 +194,10 @@ def layout_of(model: Model, plan: Plan, blocks: list[Block]) -> Layout:
             home[s, m] = rank
     back = next((n for n, stage in enumerate(stages) if any(b.goes_back for b in stage)), len(stages))
     if plan.directives and made.window:
-        raise UsageError(f"directives rewrite steps, and schedule `{made.name}` has none", hint="--schedule 1f1b")
-    if back and made.window:
-        raise UsageError(f"schedule `{made.name}` updates all stages, and {back} do not train", hint="--schedule 1f1b")
+        raise UsageError(
+            f"directives rewrite a step and its update, and in `{made.name}` passes of several windows overlap",
+            hint="--schedule 1f1b, or async with `flush`",
+        )
     return Layout(made.back_to(back), home, *tied_copies(stages, made.held), goes_back=back)
 
 
@@ -329,6 +330,13 @@ def lay_out(model: Model, plan: Plan, *, head: bool = True) -> tuple[Plan, list[
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep, --etp, --moe-skew or --capacity")
     if plan.ep_node and not model.experts:
         raise UsageError(f"`{model.name}` has no experts", hint="no --ep-node")
+    if plan.lengths and not plan.seq and model.image:
+        longest = int(Lengths.parse(plan.lengths).tokens.max())
+        if longest > sequence_of(model):
+            raise UsageError(
+                f"samples of {longest:,} tokens, and pictures of `{model.name}` have {sequence_of(model):,}",
+                hint=f"--seq {longest}",
+            )
     plan = plan.replace(seq=plan.seq or sequence_of(model))
     local = shard_of(model, plan)
     blocks = blocks_of(model, local)

@@ -162,13 +162,14 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
     held = layout.schedule.held[rank]
     blocks = [b for stage in held for b in layout.stages[stage]]
     weights, gradients, buffer = 0, 0, 0
+    alike = _distinct(blocks)
     for expert in (False, True):
         shards = copies(plan, expert=expert).shards
-        params = sum(b.local_params(expert=expert) for b in blocks)
-        largest = max((b.local_params(expert=expert) for b in blocks), default=0)
+        held_by = {key: b.local_params(expert=expert) for key, b in alike.items()}
+        trained_by = {key: b.local_params(expert=expert, trained=True) for key, b in alike.items()}
+        params, trained = (sum(by[id(b.ops)] for b in blocks) for by in (held_by, trained_by))
+        largest, most = (max(by.values(), default=0) for by in (held_by, trained_by))
         part = -(-params // shards)
-        trained = sum(b.local_params(expert=expert, trained=True) for b in blocks)
-        most = max((b.local_params(expert=expert, trained=True) for b in blocks), default=0)
         # Sharded weights come back for the block at work and those ahead of it; without resharding all stay.
         weights += bytes_of(part if plan.zero == 3 else params, plan.dtype)
         whole = (plan.prefetch + 1) * largest if plan.reshard else params

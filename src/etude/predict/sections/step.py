@@ -147,7 +147,8 @@ def completed_sections(
     ranks, told, done = given.ranks(given.world(gpus)), [], {}
     keys = {f.name: key_of(f) for f in fields(Plan)}
     for name, section in given.sections.items():
-        own: dict[str, Any] = {"schedule": "gpipe"} if given.takes_gradients(name) else {}
+        waits = given.takes_gradients(name) and not given.ordered(name)
+        own: dict[str, Any] = {"schedule": "gpipe"} if waits else {}
         own |= {"micro_batch": 1, **section.plan}
         whole = {**own, "gpus": len(ranks[name]), "global_batch": given.batch, "train": section.train}
         plan, said = completed(Said(model=open_model(section.model), given=whole, system=system), stack)
@@ -155,6 +156,8 @@ def completed_sections(
         more = {
             keys[f.name]: getattr(plan, f.name) for f in fields(Plan) if getattr(plan, f.name) != getattr(usual, f.name)
         }
+        if given.ordered(name):
+            more.pop("schedule", None)
         done[name] = replace(section, plan={**own, **{key: _written(v) for key, v in more.items()}})
         told += [f"{name}: {text}" for text in said]
     return replace(given, sections=done), tuple(told)
