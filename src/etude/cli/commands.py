@@ -47,6 +47,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "anonymise": (MAKE, "A copy of a job that simulates alike and carries no names, shapes or code"),
     "predict": (RUN, "How long a training step takes, or serving: generate and simulate in one"),
+    "serve": (
+        RUN,
+        "A stream of requests on replicas of a model: first tokens, tails, goodput, from the costs of passes",
+    ),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "study": (
         RUN,

@@ -1,0 +1,216 @@
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.output import AsJson, emit, say
+from etude.cli.plan_flags import ModelName, model_of, with_fields
+from etude.config import key_of
+from etude.errors import UsageError
+from etude.serve import Engine
+
+if TYPE_CHECKING:
+    from etude.serve import Served
+
+EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, goodput, from the costs of passes
+
+[bold]Example[/bold]
+
+  etude serve llama3-8b --replicas 4 --system dgx-h100 --requests azure_2023_conv.csv
+  etude serve llama3-70b --tp 4 --system dgx-h100 --rate 2 --slo ttft=1s,tpot=50ms
+  etude serve qwen3-8b --system dgx-h100 --rate 1..40 --slo ttft=1s,tpot=50ms
+  etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
+  etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
+
+Passes are generated and simulated once for a model, a plan and a system, node by node, and kept; the loop over
+requests takes their times. The engine's rules are those of vLLM 0.19; flags have vLLM's names.
+"""
+ENGINE = "The engine"
+MEASURED = "Measured runs"
+TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
+
+
+@app.command(rich_help_panel=RUN, help=EXAMPLE)
+@with_fields(Engine, "engine", ENGINE)
+def serve(
+    engine: dict[str, Any],
+    model: ModelName = "",
+    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks of a replica.")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="Ranks of a replica that experts are spread over.")] = 1,
+    precision: Annotated[str, typer.Option(help="Of weights and products: bf16, fp8.")] = "bf16",
+    kv_dtype: Annotated[str, typer.Option(help="Of keys and values: bf16, fp8; default: as the model computes.")] = "",
+    replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with an engine of its own.")] = 1,
+    router: Annotated[str, typer.Option(help="turn, least, tokens, two, session, or FILE.py:name.")] = "least",
+    requests: Annotated[Path | None, typer.Option(help="CSV, JSON or JSON Lines of requests; `.gz` too.")] = None,
+    first: Annotated[int, typer.Option(min=0, help="Only the first so many requests; 0: all.")] = 0,
+    rate: Annotated[str, typer.Option(help="Requests a second: `4`, or `1..20` for a curve.")] = "",
+    count: Annotated[int, typer.Option(min=1, help="Requests drawn where no file is given.")] = 500,
+    prompt: Annotated[int, typer.Option(min=1, help="Tokens in of these.")] = 1024,
+    output: Annotated[int, typer.Option(min=1, help="Tokens out of these.")] = 128,
+    burst: Annotated[float, typer.Option(min=0.0, help="Variation of their gaps: 1 is Poisson, 0 is even.")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
+    slo: Annotated[str, typer.Option(help="Limits that goodput counts by: `ttft=1s,tpot=50ms`.")] = "",
+    token_budget: Annotated[int, typer.Option(min=0, help="Another name for --max-num-batched-tokens.")] = 0,
+    stack: Annotated[str, typer.Option(help="Software of the engine: vllm, torch-flash2, none.")] = "vllm",
+    ops: Annotated[Path | None, typer.Option(help="Profile folder of the engine's operators on the device.")] = None,
+    requests_out: Annotated[Path | None, typer.Option(help="Parquet with a row for each request.")] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of a measured run: served again.", rich_help_panel=MEASURED)
+    ] = None,
+    config: Annotated[str, typer.Option(help="Which run of the folder.", rich_help_panel=MEASURED)] = "",
+    steps: Annotated[
+        str, typer.Option(help="Times of its steps: recorded, grid, catalogue.", rich_help_panel=MEASURED)
+    ] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    json: AsJson = False,
+) -> int:
+    if run is not None:
+        return _run(run, ops, config, steps, json=json)
+    if config or steps:
+        raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
+    if not model:
+        raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
+    if not system:
+        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    if requests is None and not rate:
+        raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
+    if token_budget:
+        engine["max_num_batched_tokens"] = token_budget
+    rules = _engine(engine)
+    from etude.generate import Plan
+    from etude.machine import open_system
+    from etude.serve import deployed, request_stream
+    from etude.serve import serve as served_by
+
+    placed = deployed(
+        model_of(model), Plan.from_dict({"gpus": tp, "tp": tp, "ep": ep, "precision": precision}), open_system(system),
+        rules, stack=stack, ops=ops, kv_dtype=kv_dtype,
+    )  # fmt: skip
+    limits, chosen = _limits(slo), _router(router)
+    rates = _rates(rate)
+    rows = []
+    for one in rates or [0.0]:
+        stream = request_stream(
+            requests, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst, seed=seed
+        )
+        found = served_by(stream, rules, placed.cost, replicas=replicas, router=chosen, blocks=placed.blocks, seed=seed)
+        rows.append((one, found))
+    if requests_out is not None:
+        _write(rows[-1][1], requests_out, force=force)
+    _emit(rows, limits, json=json)
+    return 0
+
+
+def _engine(given: dict[str, Any]) -> Engine:
+    keys = {f.name: key_of(f) for f in fields(Engine)}
+    return Engine.from_dict({keys[name]: value for name, value in given.items()})
+
+
+def _run(folder: Path, ops: Path | None, config: str, steps: str, *, json: bool) -> int:
+    from etude.serve.measured import replayed
+
+    found = replayed(folder, ops=ops, config=config, steps=steps)
+    if json:
+        emit(found, json=True)
+        return 0
+    emit([
+        {"": name, "measured s": round(found["measured"][name], 5), "predicted s": round(found["predicted"][name], 5),
+         "error": f"{found['error'][name]:+.2%}"}
+        for name in found["measured"]
+    ])  # fmt: skip
+    for note in found["assumed"]:
+        say(f"note: {note}")
+    return 0
+
+
+def _rates(text: str) -> list[float]:
+    """`4`, or `1..20`: eight rates between the two, evenly by their ratio."""
+    low, dots, high = text.partition("..")
+    try:
+        values = [float(low), float(high)] if dots else [float(low)] if low else []
+    except ValueError:
+        raise UsageError(f"--rate: `{text}` is not a rate", hint="4, or 1..20") from None
+    if any(not 0 < value < 1e9 for value in values) or (dots and values[0] >= values[1]):
+        raise UsageError(f"--rate: `{text}` is not a rate", hint="4, or 1..20")
+    if not dots:
+        return values
+    return [values[0] * (values[1] / values[0]) ** (k / 7) for k in range(8)]
+
+
+def _limits(text: str) -> dict[str, float]:
+    from etude.units import parse_time
+
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals or name not in TIMES:
+            raise UsageError(f"--slo: `{part}`", hint=f"ttft=1s,tpot=50ms; known: {', '.join(TIMES)}")
+        found[TIMES[name]] = parse_time(value) / 1e9
+    return found
+
+
+def _router(text: str) -> Any:
+    """A built-in's name, or the function that FILE.py:name says."""
+    path, colon, name = text.rpartition(":")
+    if not colon:
+        return text
+    import runpy
+
+    if not Path(path).is_file():
+        raise UsageError("there is no such file", where=path)
+    try:
+        found = runpy.run_path(path).get(name)
+    except Exception as problem:
+        raise UsageError(f"cannot be loaded: {type(problem).__name__}: {problem}", where=path) from problem
+    if not callable(found):
+        raise UsageError(f"has no function `{name}`", where=path)
+    return found
+
+
+def _write(served: "Served", path: Path, *, force: bool) -> None:
+    import pyarrow.parquet as pq
+
+    from etude.files import writing
+    from etude.serve import request_table
+
+    with writing(path, force=force) as temporary:
+        pq.write_table(request_table(served), temporary, compression="zstd")
+    say(f"wrote {path}")
+
+
+def _emit(rows: list[tuple[float, "Served"]], limits: dict[str, float], *, json: bool) -> None:
+    from etude.serve import summary
+
+    found = [({"rate_rps": rate} if len(rows) > 1 else {}) | summary(served, limits=limits) for rate, served in rows]
+    if json:
+        emit({"rates": found} if len(rows) > 1 else found[0], json=True)
+        return
+    if len(rows) > 1:
+        emit([_line(one) for one in found])
+        return
+    one = found[0]
+    shown = {"requests": f"{one['requests']:,} in {one['duration_s']:,.1f} s"}
+    for key, what in (("ttft_s", "first token"), ("tpot_s", "each further token"), ("latency_s", "whole answer")):
+        if one[key]:
+            shown[what] = ", ".join(f"{name} {value:.4g} s" for name, value in one[key].items())
+    shown["within the limits"] = f"{one['within_limits']:.1%}, {one['goodput_rps']:.2f} requests/s"
+    shown["tokens out/s"] = f"{one['output_tokens_per_s']:,.0f}"
+    shown["keys and values"] = f"{one['kv_peak']:.1%} of the blocks at most, {one['preemptions']:,} preemptions"
+    shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
+    emit(shown)
+
+
+def _line(one: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "requests/s": round(one["rate_rps"], 2),
+        "ttft p50 s": round(one["ttft_s"]["p50"], 3),
+        "ttft p99 s": round(one["ttft_s"]["p99"], 3),
+        "tpot p50 ms": round(one["tpot_s"]["p50"] * 1e3, 2) if one["tpot_s"] else None,
+        "tpot p99 ms": round(one["tpot_s"]["p99"] * 1e3, 2) if one["tpot_s"] else None,
+        "goodput/s": round(one["goodput_rps"], 2),
+        "within": f"{one['within_limits']:.1%}",
+        "busy": f"{one['busy']:.0%}",
+    }

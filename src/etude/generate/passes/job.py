@@ -1,0 +1,69 @@
+"""pass_job(model, plan, shapes): a job that runs passes of these shapes, and what a replica of the model holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from etude.generate.model.shape import Model
+from etude.generate.plan import Plan
+from etude.generate.ranks import Grid, bind, job_of
+from etude.generate.serving.batching import Batched, Pass, Span
+from etude.generate.serving.job import ServedJob, serve
+from etude.generate.serving.options import Serving
+from etude.generate.serving.program import Instance, Writer
+from etude.generate.serving.requests import Request
+from etude.model.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class PassShape:
+    """A prompt's piece of `chunk` tokens after `past` others, beside `decode` sequences that attend to `keys` tokens
+    each, their new one included."""
+
+    chunk: int = 0
+    past: int = 0
+    decode: int = 0
+    keys: int = 0
+
+    def spans(self) -> tuple[Span, ...]:
+        prompt = (Span(0, self.chunk, self.past + self.chunk, prompt=True, last=True),) if self.chunk else ()
+        return prompt + tuple(Span(1 + k, 1, self.keys) for k in range(self.decode))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a rank of a replica holds, in bytes."""
+
+    weights_bytes: int
+    token_bytes: int
+    """Keys and values of a token."""
+    working_bytes: int
+
+
+def pass_job(model: Model, plan: Plan, shapes: Sequence[PassShape], *, kv_dtype: str = "") -> Job:
+    """The job of one replica; pass k of it is step k. Its ranks are those of the plan, with one stage."""
+    made = _one(model, plan, kv_dtype)
+    most = max((1 + s.decode for s in shapes), default=1)
+    passes = [Pass(spans, len(spans)) for spans in (s.spans() for s in shapes)]
+    requests = [Request(1)] * most
+    instance = Instance([Batched(passes)], [list(range(most))])
+    writer = Writer([made.served], made.plan, (0, 0), requests, instance, 0, arrivals=False)
+    trace, groups, peers = writer.trace()
+    grid = Grid.of(made.plan)
+    program = np.zeros(made.plan.gpus, np.int64)
+    about = {"model": model.name, "serving": "yes"}
+    return job_of(f"{model.name}-passes", [trace], program, bind(grid, [(groups, peers)], program), about)
+
+
+def held_by(model: Model, plan: Plan, tokens: int, *, kv_dtype: str = "") -> Held:
+    """Of a rank, with passes of so many tokens."""
+    made = _one(model, plan, kv_dtype)
+    return Held(made.weights_bytes, made.token_bytes, made.working_of(tokens))
+
+
+def _one(model: Model, plan: Plan, kv_dtype: str) -> ServedJob:
+    """A smallest served job of this model and plan, for what it knows of both."""
+    return serve(model, plan, Serving(prefill=1, decode=0, batch=1, kv_dtype=kv_dtype))

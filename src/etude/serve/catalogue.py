@@ -1,0 +1,183 @@
+"""Step costs of a model on a system of the catalogue: passes of many shapes generated and simulated once, node by node,
+communication included; added up by kind of work, kept on disk, and interpolated.
+
+    tables = pass_tables(model, plan, system)       # seconds the first time, milliseconds afterwards
+    cost = tables.step_cost(stack)                  # with the factors of an engine's software
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.ops import DTYPE_NUMBER, OpClass
+from etude.cost.traces import ops_of
+from etude.files import writing
+from etude.generate import Plan
+from etude.generate.model import Model
+from etude.generate.passes import PassShape, held_by, pass_job
+from etude.machine.system import System
+from etude.model.schema import Kind
+from etude.model.trace import Trace
+from etude.predict import grown
+from etude.serve.stacks import ServingStack
+from etude.serve.steps import StepCost, step_cost
+from etude.simulate import simulate
+
+F64 = NDArray[np.float64]
+ATTENTION: Final = "flash_attn::varlen_fwd"
+PARTS: Final = ("products", "narrow", "experts", "rest", "network")
+"""Kinds of work: products in 16 bits or more, in 8 or fewer, those of experts, everything else, communication."""
+NARROW: Final = tuple(DTYPE_NUMBER[name] for name in ("fp8", "int8", "fp6", "fp4"))
+TOKENS: Final = (
+    1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
+)  # fmt: skip
+SEQUENCES: Final = (1, 4, 16, 64, 128, 256, 512, 1024)
+DECODE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+KEYS: Final = (1, 128, 512, 1024, 2048, 4096, 16384, 65536)
+CHUNKS: Final = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+PAST: Final = (0, 1024, 4096, 16384, 65536)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassTables:
+    """Times in ns by kind of work (a row each, as PARTS) and shape; bytes of a rank."""
+
+    layers_ns: F64
+    """(part, TOKENS)."""
+    head_ns: F64
+    """(part, SEQUENCES): what logits of more than one token add."""
+    prompt_ns: F64
+    """Attention of prompts: (CHUNKS, PAST)."""
+    decode_ns: F64
+    """(DECODE, KEYS)."""
+    kernels: F64
+    """Of a pass."""
+    layers: F64
+    slots: F64
+    """Sequences that fill a device if each has a core for each head of keys."""
+    weights_bytes: F64
+    token_bytes: F64
+    working_bytes: F64
+    """Of each token of a pass."""
+
+    def step_cost(self, stack: ServingStack, **options: Any) -> StepCost:
+        """With the factors of a stack; `options` are those of `steps.step_cost` that an engine sets."""
+        factor = np.array([getattr(stack, name) for name in PARTS])
+        prompt = np.vstack([np.zeros((1, len(PAST))), stack.attention * self.prompt_ns])
+        decode = np.vstack([np.zeros((1, len(KEYS))), stack.decode_attention * self.decode_ns])
+        grid = prompt[:, :, None, None] + decode[None, None, :, :]
+        gaps = stack.kernel_ns * float(self.kernels[0])
+        layers = float(self.layers[0])
+        return step_cost(
+            tokens=TOKENS,
+            layers_ns=factor @ self.layers_ns,
+            head=(SEQUENCES, factor @ self.head_ns),
+            attention=((0, *CHUNKS), PAST, (0, *DECODE), KEYS, grid),
+            floor_ns=(0.0, stack.layer_floor_ns * layers, stack.mixed_floor_ns * layers),
+            chain_ns=(stack.chain_ns * layers, float(self.slots[0])),
+            pass_ns=(stack.pass_ns + gaps, stack.pass_ns + gaps),
+            sequence_ns=(stack.sequence_ns, stack.sequence_ns),
+            **options,
+        )
+
+
+def pass_tables(model: Model, plan: Plan, system: System, *, kv_dtype: str = "", keep: bool = True) -> PassTables:
+    """From disk where they were made before by this very code, else made now. `keep=False` leaves the disk alone."""
+    if not keep:
+        return _made(model, plan, system, kv_dtype)
+    path = _folder() / f"{_digest(model, plan, system, kv_dtype)}.npz"
+    found = _read(path)
+    if found is None:
+        found = _made(model, plan, system, kv_dtype)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing(path, force=True) as temporary, temporary.open("wb") as file:
+            np.savez(file, **{f.name: getattr(found, f.name) for f in fields(PassTables)})
+    return found
+
+
+def _read(path: Path) -> PassTables | None:
+    try:
+        with np.load(path) as stored:
+            return PassTables(**{f.name: stored[f.name] for f in fields(PassTables)})
+    except (OSError, KeyError, ValueError):
+        return None
+
+
+def _folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "etude" / "steps"
+
+
+def _digest(*given: Any) -> str:
+    """Of what is asked, and of the code and catalogues that answer it."""
+    digest = hashlib.sha256(repr(given).encode())
+    root = Path(__file__).parent.parent
+    for room in ("cost", "generate", "machine", "simulate", "serve"):
+        for path in sorted((root / room).rglob("*")):
+            if path.suffix in (".py", ".yaml"):
+                stat = path.stat()
+                digest.update(f"{path.relative_to(root)}{stat.st_size}{stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def _made(model: Model, plan: Plan, system: System, kv_dtype: str) -> PassTables:
+    shapes = [PassShape(chunk=t) for t in TOKENS]
+    shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
+    shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
+    shapes += [PassShape(decode=n, keys=k) for n in DECODE for k in KEYS]
+    job = pass_job(model, plan, shapes, kv_dtype=kv_dtype)
+    run = simulate(job, grown(system, len(job)), compute="roofline")
+    part = run.part(0)
+    trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
+    kind = _kinds(trace)
+    sums = np.zeros((len(PARTS) + 1, len(shapes)))
+    np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
+    others, attention = sums[:-1], sums[-1]
+    chosen = [s.chunk + s.decode for s in shapes]
+    others[PARTS.index("experts")] *= _with_work(model, chosen)
+    a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
+    c = b + len(CHUNKS) * len(PAST)
+    at_sequences = np.array([np.interp(SEQUENCES, TOKENS, row) for row in others[:, :a]])
+    held, working = held_by(model, plan, 1, kv_dtype=kv_dtype), held_by(model, plan, 4096, kv_dtype=kv_dtype)
+    return PassTables(
+        layers_ns=others[:, :a],
+        head_ns=np.maximum(others[:, a:b] - at_sequences, 0.0),
+        prompt_ns=attention[b:c].reshape(len(CHUNKS), len(PAST)),
+        decode_ns=attention[c:].reshape(len(DECODE), len(KEYS)),
+        kernels=np.array([float((trace.step == 0).sum())]),
+        layers=np.array([float(model.layers)]),
+        slots=np.array([system.device.cores / max(model.kv // plan.tp, 1) if model.heads else 1.0]),
+        weights_bytes=np.array([float(held.weights_bytes)]),
+        token_bytes=np.array([float(held.token_bytes)]),
+        working_bytes=np.array([working.working_bytes / 4096]),
+    )
+
+
+def _kinds(trace: Trace) -> NDArray[np.int64]:
+    """Row of each node in the sums: one of PARTS, or the last for attention."""
+    ops = ops_of(trace)
+    product = np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
+    codes, words = trace.coded("name")
+    attention = np.array([word == ATTENTION for word in words] + [False])[codes]
+    found = np.full(len(trace), PARTS.index("rest"), np.int64)
+    found[product] = PARTS.index("products")
+    found[product & np.isin(ops.dtype, NARROW)] = PARTS.index("narrow")
+    found[ops.op_class == OpClass.GROUPED_GEMM] = PARTS.index("experts")
+    found[attention] = len(PARTS)
+    found[trace.kind != int(Kind.COMP)] = PARTS.index("network")
+    return found
+
+
+def _with_work(model: Model, tokens: Sequence[int]) -> F64:
+    """The part of the experts that so many tokens choose, each evenly: a generated pass reads the weights of all."""
+    if not model.experts:
+        return np.ones(len(tokens))
+    return 1.0 - (1.0 - model.top_k / model.experts) ** np.array(tokens, np.float64)

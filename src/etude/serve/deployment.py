@@ -1,0 +1,66 @@
+"""A model on a system as an engine runs it: the costs of its passes, and the blocks of keys and values that fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from etude.errors import UsageError
+from etude.generate import Plan
+from etude.generate.model import Model
+from etude.machine import System, device_names, open_device
+from etude.serve.catalogue import pass_tables
+from etude.serve.engine import Engine
+from etude.serve.profiles import GRAPHS, profile_cost
+from etude.serve.stacks import serving_stack
+from etude.serve.steps import StepCost
+from etude.units import format_bytes
+
+UTILISATION: Final = 0.9
+"""Part of the memory that an engine takes, as vLLM does unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deployment:
+    cost: StepCost
+    blocks: int
+    """Of keys and values on a replica."""
+    token_bytes: int
+    """Keys and values of a token on a rank."""
+
+
+def deployed(
+    model: Model,
+    plan: Plan,
+    system: System,
+    engine: Engine,
+    *,
+    stack: str = "vllm",
+    ops: Path | None = None,
+    kv_dtype: str = "",
+    memory_bytes: int = 0,
+) -> Deployment:
+    """One replica: the ranks of the plan."""
+    tables = pass_tables(model, plan, system, kv_dtype=kv_dtype)
+    software = serving_stack(stack, device_name(system))
+    if ops is None:
+        cost = tables.step_cost(software, graphs=GRAPHS)
+    else:
+        cost = profile_cost(ops, model, system, software, tp=plan.tp)
+    memory = memory_bytes or system.device.memory_bytes
+    weights, token = float(tables.weights_bytes[0]), float(tables.token_bytes[0])
+    left = memory * UTILISATION - weights - float(tables.working_bytes[0]) * engine.max_num_batched_tokens
+    if left < token * engine.block_size:
+        raise UsageError(
+            f"weights of {format_bytes(round(weights))} leave no room for keys and values in {format_bytes(memory)}",
+            where=model.name,
+            hint="more --tp, --precision fp8, or a device with more memory",
+        )
+    blocks = int(left // (token * engine.block_size)) if token else 0
+    return Deployment(cost, blocks, round(token))
+
+
+def device_name(system: System) -> str:
+    """Name in the catalogue of the device of a system; empty where it is not from there."""
+    return next((name for name in device_names() if open_device(name).name == system.device.name), "")

@@ -1,0 +1,10 @@
+"""Measured runs of engines, served again: what was measured beside what is predicted."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.serve.measured.again import replayed as replayed
+
+__getattr__ = face(__name__)

@@ -1,0 +1,86 @@
+"""What a served stream comes to: times of tokens by request, and their means and percentiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.errors import UsageError
+from etude.serve.serving import Served
+from etude.serve.state import NEVER
+
+F64 = NDArray[np.float64]
+
+
+def request_times(served: Served, *, since: str = "arrival") -> dict[str, F64]:
+    """`ttft_s`, `tpot_s` and `latency_s` of each request, in seconds. `since="queued"`: since the engine took it in. An
+    answer of one token has no time per further token: NaN."""
+    requests, first, finish = served.requests, served.column("FIRST"), served.column("FINISH")
+    begin = requests.arrival_ns if since == "arrival" else served.column("QUEUED")
+    more = np.maximum(requests.output - 1, 1)
+    tpot = np.where(requests.output > 1, (finish - first) / more, np.nan)
+    return {
+        "ttft_s": (first - begin) / 1e9,
+        "tpot_s": tpot / 1e9,
+        "latency_s": (finish - begin) / 1e9,
+    }
+
+
+def request_table(served: Served) -> pa.Table:
+    """A row for each request, in order of arrival."""
+    requests = served.requests
+    return pa.table(
+        {
+            "request": np.arange(len(requests)),
+            "arrival_s": requests.arrival_ns / 1e9,
+            "prompt": requests.prompt,
+            "output": requests.output,
+            "first_token_s": served.column("FIRST") / 1e9,
+            "finish_s": served.column("FINISH") / 1e9,
+            "replica": served.column("REPLICA"),
+            "queued_s": served.column("QUEUED") / 1e9,
+            "scheduled_s": served.column("SCHEDULED") / 1e9,
+            "preempted": served.column("PREEMPTED"),
+        }
+    )
+
+
+def spread(values: F64) -> dict[str, float] | None:
+    """Mean and percentiles; None where there is no value."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    p50, p90, p99, most = np.quantile(known, [0.5, 0.9, 0.99, 0.999]).tolist()
+    return {"mean": float(known.mean()), "p50": p50, "p90": p90, "p99": p99, "p999": most}
+
+
+def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[str, Any]:
+    """The record of `etude serve --json`. `limits` are those of the service: `{"ttft_s": 1.0, "tpot_s": 0.05}`;
+    goodput counts requests that keep all of them."""
+    times = request_times(served)
+    duration_s = float(served.column("FINISH").max()) / 1e9
+    kept = np.ones(len(served.requests), bool)
+    for name, limit in (limits or {}).items():
+        if name not in times:
+            raise UsageError(f"unknown limit `{name}`", hint=f"known: {', '.join(times)}")
+        kept &= ~(times[name] > limit)
+    busy = served.count("BUSY")
+    return {
+        "requests": len(served.requests),
+        "finished": int((served.column("FINISH") != NEVER).sum()),
+        "duration_s": duration_s,
+        **{name: spread(values) for name, values in times.items()},
+        "goodput_rps": float(kept.sum()) / duration_s,
+        "within_limits": float(kept.mean()),
+        "output_tokens_per_s": float(served.requests.output.sum()) / duration_s,
+        "energy_j": None,
+        "kv_peak": float(served.count("PEAK").max() / served.blocks),
+        "preemptions": int(served.count("PREEMPTED").sum()),
+        "cache_hit_tokens": int(served.count("FOUND").sum()),
+        "passes": int(served.count("PASSES").sum()),
+        "busy": float(busy.mean() / 1e9 / duration_s),
+        "imbalance": float(busy.max() / busy.mean() - 1.0),
+    }

@@ -1,0 +1,53 @@
+"""ServingStack: what an engine's software makes of a device, as factors on the times of the catalogue and its own time
+on the host. `stacks.yaml` has them by engine and device; nothing in it is of one model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from etude.config import figure, read, read_mapping
+from etude.errors import UsageError
+
+ANY: Final = "any"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingStack:
+    """Factors are times over what the catalogue says."""
+
+    products: float = figure("number", "matrix products in 16 bits or more", 1.0)
+    narrow: float = figure("number", "matrix products in 8 bits or fewer", 1.0)
+    experts: float = figure("number", "products of experts", 1.0)
+    attention: float = figure("number", "attention of prompts", 1.0)
+    decode_attention: float = figure("number", "attention of tokens out", 1.0)
+    rest: float = figure("number", "everything else on the device", 1.0)
+    network: float = figure("number", "collectives", 1.0)
+    kernel_ns: float = figure("number", "between two kernels, ns", 0.0, zero=True)
+    pass_ns: float = figure("number", "the engine's own for a pass, ns", 0.0, zero=True)
+    sequence_ns: float = figure("number", "... for each sequence in it, ns", 0.0, zero=True)
+    layer_floor_ns: float = figure("number", "host's time for a layer of a pass without a graph, ns", 0.0, zero=True)
+    mixed_floor_ns: float = figure("number", "... where prompts and tokens out share the pass, ns", 0.0, zero=True)
+    chain_ns: float = figure("number", "attention of the longest sequence, for a key in a layer, ns", 0.0, zero=True)
+    source: str = figure("text", "where the figures come from", "")
+
+
+@cache
+def _stacks() -> dict[str, dict[str, ServingStack]]:
+    given = read_mapping(Path(__file__).parent / "stacks.yaml")
+    return {
+        engine: {
+            device: read(ServingStack, figures, f"stacks.yaml: {engine}: {device}") for device, figures in of.items()
+        }
+        for engine, of in given.items()
+    }
+
+
+def serving_stack(engine: str, device: str) -> ServingStack:
+    """Of an engine on a device of the catalogue; a device without figures of its own takes those of `any`."""
+    known = _stacks()
+    if engine not in known:
+        raise UsageError(f"unknown engine `{engine}`", hint=f"known: {', '.join(known)}")
+    return known[engine].get(device) or known[engine].get(ANY) or ServingStack()

@@ -1,0 +1,128 @@
+"""Costs of passes: interpolation, padding, floors; tables of the catalogue against the node level."""
+
+import numpy as np
+import pytest
+
+from etude.errors import UsageError
+from etude.generate import Plan
+from etude.generate.model import open_model
+from etude.generate.passes import PassShape, pass_job
+from etude.machine import open_system
+from etude.predict import grown
+from etude.serve.catalogue import pass_tables
+from etude.serve.fit import descend, times_ns
+from etude.serve.profiles import profile_tables
+from etude.serve.stacks import ServingStack, serving_stack
+from etude.serve.steps import Shape, step_cost
+from etude.simulate import simulate
+
+AXES = ((0, 10), (0, 100), (0, 4), (0, 50))
+
+
+def one(cost, **given) -> float:
+    shape = {"prompt_tokens": 0, "pairs": 0.0, "decode": 0, "decode_keys": 0, "outputs": 0, "most_keys": 0} | given
+    return float(times_ns(cost, [Shape(**shape)])[0])
+
+
+def test_layers_and_logits_are_linear_between_points_and_beyond():
+    cost = step_cost(tokens=[1, 11, 21], layers_ns=[100, 200, 400], head=([1, 3], [10, 30]))
+    assert one(cost, prompt_tokens=6) == 150
+    assert one(cost, prompt_tokens=31) == 600
+    assert one(cost, decode=1, outputs=2) == 100 + 20
+
+
+def test_attention_is_linear_in_all_four_axes():
+    a, b, c, d = (np.array(axis, float) for axis in AXES)
+    grid = a[:, None, None, None] * (1 + b[None, :, None, None]) + c[None, None, :, None] * d[None, None, None, :]
+    cost = step_cost(tokens=[1], layers_ns=[0], attention=(*AXES, grid))
+    chunk, past = 4, 25
+    pairs = chunk * past + chunk * (chunk + 1) / 2
+    assert one(cost, prompt_tokens=chunk, pairs=pairs, decode=2, decode_keys=2 * 30) == 4 * 26 + 2 * 30
+
+
+def test_several_short_prompts_take_no_longer_than_one_long_one():
+    a, b, c, d = (np.array(axis, float) for axis in ((0, 64, 1024), (0, 100), (0, 4), (0, 50)))
+    grid = np.broadcast_to((a**1.5)[:, None, None, None], (3, 2, 2, 2))
+    cost = step_cost(tokens=[1], layers_ns=[0], attention=(a, b, c, d, grid))
+    whole = one(cost, prompt_tokens=1024, pairs=1024 * 1025 / 2)
+    parts = one(cost, prompt_tokens=1024, pairs=16 * 64 * 65 / 2)
+    assert parts == pytest.approx(16 * 64**1.5, abs=2) and parts < whole
+
+
+def test_passes_are_padded_to_graphs_and_the_host_is_a_floor_without_one():
+    cost = step_cost(
+        tokens=[0, 100], layers_ns=[0, 100], decode_graphs=[1, 8, 16], floor_ns=(0, 70, 90), pass_ns=(1, 2)
+    )
+    assert one(cost, decode=9, decode_keys=9) == 16 + 1
+    assert one(cost, decode=17, decode_keys=17) == 70 + 2
+    assert one(cost, prompt_tokens=80) == 80 + 2
+    assert one(cost, prompt_tokens=3, decode=3, decode_keys=3) == 90 + 2
+
+
+def test_the_longest_sequence_is_a_chain_unless_few_share_the_device():
+    cost = step_cost(tokens=[1], layers_ns=[0], chain_ns=(2.0, 4.0))
+    assert one(cost, decode=8, decode_keys=800, most_keys=500) == 1000
+    assert one(cost, decode=1, decode_keys=500, most_keys=500) == 250
+
+
+def test_bad_tables_are_refused():
+    with pytest.raises(UsageError, match="do not rise"):
+        step_cost(tokens=[2, 1], layers_ns=[1, 1])
+    with pytest.raises(UsageError, match="negative or not a number"):
+        step_cost(tokens=[1, 2], layers_ns=[1, float("nan")])
+    with pytest.raises(UsageError, match="unknown engine `x`"):
+        serving_stack("x", "h100")
+
+
+def test_passes_cost_what_the_node_level_says():
+    """Shapes that are not among those of the table, simulated node by node and interpolated."""
+    model, plan, system = open_model("qwen3-0.6b"), Plan(gpus=2, tp=2), open_system("dgx-h100")
+    shapes = [
+        PassShape(chunk=700),
+        PassShape(decode=24, keys=700),
+        PassShape(chunk=300, past=2000, decode=40, keys=900),
+    ]
+    run = simulate(pass_job(model, plan, shapes), grown(system, 2), compute="roofline")
+    part = run.part(0)
+    node_level = [
+        part.end_ns[part.trace.step == k].max() - part.start_ns[part.trace.step == k].min() for k in range(len(shapes))
+    ]
+    cost = pass_tables(model, plan, system, keep=False).step_cost(ServingStack())
+    asked = [
+        Shape(s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
+              s.decode + bool(s.chunk), s.keys)
+        for s in shapes
+    ]  # fmt: skip
+    assert times_ns(cost, asked) == pytest.approx(np.array(node_level, float), rel=0.04)
+
+
+def test_few_tokens_read_few_experts():
+    model = open_model("qwen3-30b-a3b").replace(layers=2)
+    tables = pass_tables(model, Plan(gpus=1), open_system("dgx-h100"), keep=False)
+    experts = tables.layers_ns[2]
+    assert experts[0] < 0.1 * experts[10]  # 8 of 128 against all
+
+
+def test_descend_finds_a_minimum():
+    found = descend({"a": 1.0, "b": 5.0}, lambda x: (x["a"] - 3) ** 2 + (x["b"] - 2) ** 2)
+    assert found["a"] == pytest.approx(3, rel=0.02) and found["b"] == pytest.approx(2, rel=0.02)
+
+
+def test_a_profile_whose_chunks_have_places_of_their_own(tmp_path):
+    """Attention 2 chunk + past + 3 n keys, measured at other places for one chunk than for another."""
+    part = tmp_path / "tp1"
+    part.mkdir()
+    (part / "dense.csv").write_text("layer,tokens,time_us\nqkv_proj,1,2\nqkv_proj,9,10\nembedding,1,1\nembedding,9,1\n")
+    (part / "per_sequence.csv").write_text("layer,sequences,time_us\nlm_head,1,5\nlm_head,3,7\n")
+    lines = ["prefill_chunk,kv_prefill,n_decode,kv_decode,time_us"]
+    for chunk, pasts in ((0, (0,)), (8, (0, 16, 64)), (16, (0, 32, 64))):
+        for past in pasts:
+            for n, keys in ((0, 0), (1, 16), (1, 64), (4, 16), (4, 64)):
+                if chunk or n:
+                    lines.append(f"{chunk},{past},{n},{keys},{2 * chunk + past + 3 * n * keys}")
+    (part / "attention.csv").write_text("\n".join(lines))
+    model = open_model("qwen3-0.6b").replace(layers=2)
+    cost = step_cost(**profile_tables(tmp_path, model, 1))
+    assert one(cost, prompt_tokens=5) == pytest.approx(1000 * (2 * 6 + 1) + 2000 * (10 + 0), rel=0.01)
+    shape = {"prompt_tokens": 16, "pairs": 16 * 16 + 16 * 17 / 2, "decode": 2, "decode_keys": 64}
+    assert one(cost, **shape) - 1000 * (2 * 19 + 1) == pytest.approx(2000 * (32 + 16 + 3 * 64), rel=0.01)

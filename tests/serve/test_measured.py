@@ -1,0 +1,108 @@
+"""Measured runs served again, and the command."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from etude.cli import main
+from etude.errors import EtudeError
+from etude.serve.measured import replayed
+
+
+@pytest.mark.parametrize("config", ["llama8b-chat-light-prefill_first", "llama8b-chat-medium-chunked"])
+def test_recorded_steps_in_our_loop_give_the_measured_times(shared: Path, config: str):
+    found = replayed(shared / "measured" / "h200_serving", config=config, steps="recorded")
+    assert abs(found["error"]["ttft_s"]) < 0.01 and abs(found["error"]["tpot_s"]) < 0.01
+
+
+def test_a_run_of_vllm_with_its_profile(shared: Path):
+    profile = shared / "measured/vllm_profiles/RTX4090/meta-llama/Llama-3.1-8B/bf16"
+    found = replayed(shared / "measured/vllm_runs/RTX4090/Llama-3.1-8B", ops=profile)
+    assert abs(found["error"]["tpot_s"]) < 0.02
+    assert abs(found["error"]["ttft_s"]) < 0.06 and abs(found["error"]["latency_s"]) < 0.06
+
+
+def reference(folder: Path) -> Path:
+    """Two requests of an engine whose steps take 10 ms, in 3 iterations; it idles before the second."""
+    about = {
+        "config": "a", "model": "llama8b", "policy": "chunked", "max_batch": 4, "kv_budget_tokens": 100,
+        "max_prefill_tokens": 64, "chunk_tokens": 16,
+    }  # fmt: skip
+    (folder / "configs_llama8b.json").write_text(json.dumps({"info": {}, "configs": [about]}))
+    (folder / "requests_llama8b.csv").write_text(
+        "config,request,arrival_ns,prompt_tokens,output_tokens,first_token_ns,finish_ns\n"
+        "a,0,0,8,2,10000000,20000000\na,1,90000000,8,1,100000000,100000000\n"
+    )
+    (folder / "iterations_llama8b.csv").write_text(
+        "config,start_ns,duration_ns,graph_bucket\na,0,10000000,0\na,10000000,10000000,1\na,90000000,10000000,0\n"
+    )
+    return folder
+
+
+def test_a_small_run_by_hand(tmp_path: Path):
+    found = replayed(reference(tmp_path), config="a", steps="recorded")
+    by_hand = pytest.approx({"ttft_s": 0.01, "tpot_s": 0.01, "latency_s": 0.015})
+    assert found["measured"] == by_hand and found["predicted"] == by_hand
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"config": "b"}, "unknown configuration `b`"),
+        ({"config": ""}, "no configuration is named"),
+        ({"config": "a", "steps": "mine"}, "unknown steps `mine`"),
+        ({"config": "a", "ops": Path()}, "--ops is of a run with meta.json"),
+    ],
+)
+def test_what_a_folder_does_not_have_is_refused(tmp_path: Path, given: dict, problem: str):
+    with pytest.raises(EtudeError, match=problem):
+        replayed(reference(tmp_path), **given)
+
+
+def test_a_folder_of_nothing_is_refused(tmp_path: Path):
+    with pytest.raises(EtudeError, match="neither meta.json nor configs"):
+        replayed(tmp_path, config="a")
+
+
+SMALL = ["serve", "qwen3-0.6b", "--system", "dgx-h100", "--rate", "50", "--count", "60", "--prompt", "200", "--output"]
+
+
+def test_the_command_gives_the_keys_that_scripts_read(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    out = tmp_path / "r.parquet"
+    assert main([*SMALL, "20", "--slo", "ttft=1s", "--requests-out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    keys = (
+        "requests finished duration_s ttft_s tpot_s latency_s goodput_rps output_tokens_per_s energy_j kv_peak "
+        "preemptions cache_hit_tokens"
+    )
+    assert set(keys.split()) <= set(found)
+    assert {"mean", "p50", "p90", "p99"} <= set(found["ttft_s"])
+    assert found["requests"] == found["finished"] == 60
+    table = pq.read_table(out)
+    wanted = ["request", "arrival_s", "prompt", "output", "first_token_s", "finish_s", "replica"]
+    assert table.schema.names[: len(wanted)] == wanted and table.num_rows == 60
+    # what was made once is kept
+    assert list((tmp_path / "cache").rglob("*.npz"))
+    assert main([*SMALL, "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tpot_s"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["serve"], "no model is given"),
+        (["serve", "qwen3-0.6b"], "no system is given"),
+        (["serve", "qwen3-0.6b", "--system", "dgx-h100"], "no requests are given"),
+        ([*SMALL, "5", "--slo", "speed=1s"], "--slo: `speed=1s`"),
+        ([*SMALL, "5", "--rate", "9..1"], "--rate: `9..1`"),
+        ([*SMALL, "5", "--router", "no.py:f"], "no.py: there is no such file"),
+        (["serve", "--config", "x"], "--config and --steps are of a measured run"),
+    ],
+)
+def test_bad_arguments_are_refused(tmp_path: Path, monkeypatch, capsys, arguments: list[str], problem: str):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert main(arguments) == 2
+    assert problem in capsys.readouterr().err

@@ -1,0 +1,84 @@
+"""Request files as people publish them, and drawn streams."""
+
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.errors import EtudeError
+from etude.serve.requests import at_rate, poisson, read_requests, requests_of
+
+FILES = {
+    "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
+    "2023-11-16 18:15:48.6805900,396,109\n",
+    "burst.csv": "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,374,44,418,API\n"
+    "6,ChatGPT,9,0,9,API\n7,GPT-4,396,109,505,API\n",
+    "vidur.csv": "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,374,44\n3.5,396,109\n",
+    "splitwise.csv": "request_id,arrival_timestamp,prompt_size,token_size\n0,0,374,44\n1,2.0,396,109\n",
+    "ours.csv": "arrival_ns,prompt,output\n0,374,44\n2000000000,396,109\n",
+    "run.jsonl": '{"input_toks": 374, "output_toks": 44, "arrival_time": 1787267980.25}\n'
+    '{"input_toks": 396, "output_toks": 109, "arrival_time": 1787267982.25}\n',
+    "mooncake.jsonl": '{"timestamp": 0, "input_length": 374, "output_length": 44, "hash_ids": [46, 47]}\n'
+    '{"timestamp": 2000, "input_length": 396, "output_length": 109, "hash_ids": [46, 99]}\n',
+    "list.json": '{"requests": [{"arrival": 0, "prompt": 374, "output": 44}, {"arrival": 2, "prompt": 396, '
+    '"output": 109}]}',
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("packed", [True, False])
+def test_files_of_all_kinds_say_the_same(tmp_path: Path, name: str, packed: bool):
+    path = tmp_path / (name + ".gz" if packed else name)
+    path.write_bytes(gzip.compress(FILES[name].encode()) if packed else FILES[name].encode())
+    found = read_requests(path)
+    assert found.arrival_ns.tolist() == [0, 2_000_000_000]
+    assert found.prompt.tolist() == [374, 396] and found.output.tolist() == [44, 109]
+
+
+def test_blocks_of_mooncake_are_numbered_from_zero(tmp_path: Path):
+    path = tmp_path / "m.jsonl"
+    path.write_text(FILES["mooncake.jsonl"])
+    found = read_requests(path)
+    assert found.block_start.tolist() == [0, 2, 4]
+    assert found.block.tolist() == [0, 1, 0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("arrival,prompt,output\n0,0,5\n", "request 0: 0 tokens in, 5 out"),
+        ("arrival,prompt,output\n0,5,0\n", "request 0: no token out"),
+        ("arrival,prompt,output\n0,5,-1\n", "request 0: 5 tokens in, -1 out"),
+        ("arrival,prompt,output\n0,5,1\n1,x,1\n", "request 1: not the numbers of a request"),
+        ("arrival,prompt,output\nnan,5,1\n", "request 0: not the numbers of a request"),
+        ("arrival,tokens\n0,5\n", "no column for `prompt`"),
+        ("arrival,prompt,output\n", "no request in it"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path: Path, text: str, problem: str):
+    path = tmp_path / "r.csv"
+    path.write_text(text)
+    with pytest.raises(EtudeError, match=problem):
+        read_requests(path)
+
+
+def test_rows_out_of_order_are_put_in_order(tmp_path: Path):
+    path = tmp_path / "r.json"
+    path.write_text(json.dumps([{"arrival": 5, "prompt": 1, "output": 1}, {"arrival": 3, "prompt": 2, "output": 2}]))
+    found = read_requests(path)
+    assert found.arrival_ns.tolist() == [0, 2_000_000_000] and found.prompt.tolist() == [2, 1]
+
+
+def test_drawn_gaps_have_the_rate_and_the_variation():
+    for variation in (0.5, 1.0, 3.0):
+        gap = np.diff(poisson(10.0, 40_000, 5, 5, seed=1, cv=variation).arrival_ns) / 1e9
+        assert gap.mean() == pytest.approx(0.1, rel=0.05)
+        assert gap.std() / gap.mean() == pytest.approx(variation, rel=0.08)
+    assert set(np.diff(poisson(10.0, 5, 5, 5, cv=0).arrival_ns).tolist()) == {100_000_000}
+
+
+def test_a_stream_at_another_rate_has_the_same_requests():
+    stream = requests_of([0, 10, 40], [1, 2, 3], [4, 5, 6])
+    assert at_rate(stream, 2 / 20e-9).arrival_ns.tolist() == [0, 5, 20]
