@@ -413,7 +413,7 @@ class Player:
             self._graph.replay()
             return
         self._began = time.perf_counter_ns()
-        if self.parts and self._annotated is None:
+        if self.parts:
             for graph, due in self.parts:
                 self._until(due)
                 graph.replay()
@@ -483,6 +483,8 @@ class Player:
         self._marks = []
         self._synchronise()
         if self.on_device:
+            self.parts = []  # the operators are to be seen; graphs hold memory of their own
+            torch.cuda.empty_cache()
             time.sleep(PAUSE_S)
         barrier()
         with torch.no_grad(), torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
