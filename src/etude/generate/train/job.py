@@ -130,6 +130,7 @@ def shard_of(model: Model, plan: Plan) -> Shard:
         moe_nodes=plan.moe_nodes,
         dtype=plan.dtype,
         gemm_dtype=gemm,
+        scaling=str(plan.scaling),
         dispatch_dtype=gemm if plan.dispatch == Dispatch.PRODUCTS else plan.dtype,
         loss_dtype=plan.loss_dtype,
         unfused=frozenset(filter(None, plan.unfused.split(","))),

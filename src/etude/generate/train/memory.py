@@ -176,7 +176,8 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
         weights += bytes_of(min(whole, params), plan.dtype) if plan.zero == 3 and shards > 1 else 0
         gradients += bytes_of(-(-trained // shards) if plan.zero >= 2 else trained, plan.grad_dtype)
         buffer += bytes_of(most, plan.grad_dtype) if plan.zero >= 2 and shards > 1 else 0
-    weights += 2 * bytes_of(_cast(plan, blocks), plan.product_dtype)  # both layouts
+    cast = _cast(plan, blocks)
+    weights += 2 * (bytes_of(cast, plan.product_dtype) + ceil(cast * plan.weight_scale_bytes))  # both layouts
     state = state_bytes(plan, [layout.stages[s] for s in held])
     rounded = _rounding(plan, blocks)
     return Memory(weights, gradients + buffer, state, *_over_time(plan, layout, rank, buffer), rounding=rounded)
