@@ -21,7 +21,7 @@ DOCS_STAMP  := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test browser check format bench docs clean
+.PHONY: help demo install test browser check format bench docs clean
 
 help:
 	@sed -n '2,4s/^#   //p' Makefile
@@ -66,6 +66,9 @@ browser:
 	  { timeout 120 apt-get update && timeout 300 apt-get install -y --no-install-recommends chromium; } >/dev/null 2>&1 \
 	  || echo "chromium could not be installed: tests of pages will be skipped" >&2; \
 	else echo "no Chromium here: tests of pages will be skipped" >&2; fi
+
+# What tests and checks need, so that it can come beside something else.
+install: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
 
 # -rs: what was skipped, and why; -n: up to four processes, a folder of tests stays in one
 test: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))

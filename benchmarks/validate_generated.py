@@ -73,6 +73,7 @@ def of_a_plan(random: Random) -> Made:
         ("domain", "domain" in plan), ("part trained", "train" in plan), ("host", plan["host"] != "0"),
         ("skew", plan["moe_skew"] > 1), ("loads of experts", bool(plan.get("moe_loads"))),
         (plan["precision"], plan["precision"] in ("fp8", "fp4")),
+        ("scales", plan.get("scaling", "delayed") != "delayed"),
         (plan["optimizer"], plan["optimizer"] != "adamw"), ("nodes of experts", "ep_node" in plan),
     ) if is_so]  # fmt: skip
     return found.job, {"models": m.name, "schedules": schedule, "batching": batching, "also": ",".join(also)}
@@ -88,7 +89,8 @@ def of_sections(random: Random) -> Made:
         given = random_sections(random, Path(folder))
         found = generate_sections(sections_of(given))
     rollout = found.sections[0].section.makes_tokens
-    return found.job, {"models": "rollout and trainer" if rollout else f"{len(found.sections)} sections"}
+    joint = ", joint" if any(border.get("joint") for border in given["borders"]) else ""
+    return found.job, {"models": "rollout and trainer" if rollout else f"{len(found.sections)} sections{joint}"}
 
 
 KINDS: dict[str, Callable[[Random], Made]] = {

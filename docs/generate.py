@@ -132,6 +132,17 @@ levels:                 # innermost first
 
 Levels say what a topology is: several `ring` levels make a torus (or one of `kind: torus` with a `shape`), `mesh` levels one without wraps, a fat tree is `switch` upon `switch` with its `oversubscription`, a rail-optimised fabric has `rails`, a dragonfly is a `switch` level for the group under a `full` level for the groups. A device has a port to scale up and one to scale out: the second belongs to the level at which the bandwidth changes most, and the other tiers are reached through the switches below them (a fat tree of equal bandwidths has one port a device). `port: own` or `port: shared` on a level says otherwise. Figures carry their units. Unknown keys, zeros and negative figures are refused: `my.yaml: levels[0]: bandwidth: `0GB/s` is not positive`.
 
+**A mix.** `devices` in the place of `device` says which devices are of which kind, by number or by units of a level; every device must have one. Kinds are those of the catalogue, or of your own under `kinds`. A rank takes the time, memory and power of its own device; `etude.open_system("rtx5090")` is one device of the catalogue by itself.
+
+```yaml
+name: prefill-and-decode
+devices: {h100: nvlink 0, a100: 8-13, small: 14-15}
+kinds: {small: {name: Small, peak: {bf16: 50T}, memory: 16GB, memory_bandwidth: 400GB/s, power: 150}}
+levels:
+  - {name: nvlink, kind: switch, size: 8, bandwidth: 300GB/s}
+  - {name: fabric, kind: switch, size: 2, bandwidth: 200Gb/s}
+```
+
 **A graph.** An InfraGraph file is a system too, known by its content: `etude simulate job/ --system cluster.infragraph.yaml`. [Networks](network.md#infragraph) says what is read and what is refused. Its links are simulated (`--network flow` unless told); closed forms take its *levels*, which are worked out where the graph is regular: devices within so many hops of one another make a unit, and a level is where units of one size divide all devices. `etude systems check FILE` prints them. A graph without levels (a ring of devices, nodes of different size) is simulated with `flow` or `links` only. What an InfraGraph has no place for stands beside it:
 
 ```yaml

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 from collections.abc import Callable
@@ -31,16 +32,23 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Runs of every kind of parallelism by so many gloo processes, recorded once: a folder with one for each kind."""
+    """Runs of every kind of parallelism by so many gloo processes: a folder with one for each kind. Recorded once for
+    all processes of a test run."""
     from collected import PROGRAMS, SCENARIOS, ranks
 
-    done: dict[int, Path] = {}
+    base = tmp_path_factory.getbasetemp()
+    common = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
     def captured(size: int) -> Path:
-        if size not in done:
-            done[size] = tmp_path_factory.mktemp(f"ranks{size}")
-            ranks(size, PROGRAMS / "parallel.py", done[size], *SCENARIOS)
-        return done[size]
+        folder = common / f"ranks{size}"
+        with (common / f"ranks{size}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                recording = common / f"ranks{size}.recording"
+                recording.mkdir()
+                ranks(size, PROGRAMS / "parallel.py", recording, *SCENARIOS)
+                recording.rename(folder)
+        return folder
 
     return captured
 

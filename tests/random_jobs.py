@@ -84,6 +84,8 @@ def random_plan(random: Random, m: Model) -> dict[str, Any]:
         "unfused": random.choice(["", "", "activation", "activation,norm"]), "keep_grads": random.random() < 0.3,
         "etp": random.choice([1, 1, 2]) if m.experts and stage % (2 * plan["ep"]) == 0 else 1,
     }  # fmt: skip
+    if plan["precision"] == "fp8":
+        plan["scaling"] = random.choice(["delayed", "current", "block", "mx"])
     if tp > 1 and random.random() < 0.3:
         plan["sp"] = False
     if zero and random.random() < 0.3:

@@ -12,7 +12,9 @@ from etude.machine import device_names, open_device, open_system, system_names
 from etude.machine.system import Device, Level, System
 
 WANTED = {"v100", "a40", "a100", "h100", "h200", "b200", "gb200", "gb300", "mi300x", "tpu-v5p", "tpu-v6e"}
-WANTED |= {"rtx4090", "rtxpro6000"}
+WANTED |= {"rtx3090", "rtx4090", "rtx5090", "rtxpro6000", "l40s", "a10", "t4", "mi250x", "mi355x", "gaudi3", "max1550"}
+WANTED |= {"tpu-v4", "tpu-v5e", "tpu-v7", "grace", "xeon-8480", "arm-node", "desktop", "raspberry-pi5", "jetson-orin"}
+WANTED |= {"xdna2", "versal-aie16", "mcu", "phone-sme"}
 SMALL = """
 name: mine
 device: h100
@@ -45,6 +47,16 @@ def unsourced(part: object) -> list[str]:
         if f.name not in skip and is_set and key_of(f) not in source and "*" not in source:
             found.append(f"{part.__class__.__name__}.{f.name}")
     return found
+
+
+@pytest.mark.parametrize("name", device_names())
+def test_a_device_stands_alone_and_says_where_its_figures_come_from(name: str):
+    device, system = open_device(name), open_system(name)
+    assert (len(system), system.device) == (1, device)
+    assert unsourced(device) == []
+    assert device.peak("bf16") > 0 < device.memory_bandwidth_bytes_per_s
+    assert all(device.peak_flop_per_s[a] <= device.peak_flop_per_s[b]
+               for a, b in (("fp32", "bf16"), ("bf16", "fp8")) if {a, b} <= set(device.peak_flop_per_s))  # fmt: skip
 
 
 @pytest.mark.parametrize("name", system_names())
@@ -88,7 +100,7 @@ def test_a_file_of_ones_own(tmp_path: Path):
         (("kind: switch", "kind: cloud"), r"levels\[0\]: kind: unknown value `cloud`\nhint: known: ring, full, switch"),
         (("size: 8", "size: 0"), r"levels\[0\]: size: 0 is not positive"),
         (("size: 8", "size: many"), r"levels\[0\]: size: `many` is not a count"),
-        (("device: h100", "device: h1000"), r"mine.yaml: device: unknown device `h1000`\nhint: known: a100"),
+        (("device: h100", "device: h1000"), r"mine.yaml: device: unknown device `h1000`\nhint: known: a10, a100"),
         (("device: h100", "device: 3"), r"mine.yaml: device: expected keys and values, not 3"),
         (("name: mine", "name: mine\nname: yours"), r"mine.yaml: line 3: key `name` stands twice"),
         (("name: mine", "name: [mine"), r"mine.yaml: line \d+: "),

@@ -22,6 +22,7 @@ from etude.analyse.grouping import table
 from etude.analyse.launches import launched
 from etude.analyse.operations import messages
 from etude.errors import UsageError
+from etude.kernels.arrays import as_read
 from etude.model.frames import SEGMENT, frames
 from etude.model.graph import dependencies, topological_order
 from etude.model.match import match
@@ -256,11 +257,8 @@ def columns_of(part: RunPart, timed: NDArray[np.bool_], role: U8, *, copies: boo
 
 
 def _read_only(columns: Any) -> Any:
-    """A NamedTuple of columns as those of traces are: Numba compiles a kernel anew for arrays that may be written."""
-    views = [np.ascontiguousarray(column).view() for column in columns]
-    for view in views:
-        view.flags.writeable = False
-    return type(columns)(*views)
+    """A NamedTuple of columns as those of traces are."""
+    return type(columns)(*map(as_read, columns))
 
 
 _TO_OTHERS: Final = {Kind.SEND: k.SEND, Kind.RECV: k.RECV, Kind.COLL: k.COLL}

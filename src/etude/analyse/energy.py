@@ -7,7 +7,7 @@ device. Energy is the integral of that, exactly: power changes only where a node
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -97,7 +97,7 @@ def energy(run: Run, *, device: Device | None = None, ratio: float = 1.0, end_ns
     `device` is what the ranks run on, where the run's system does not say it; `ratio` the clock over the nominal one,
     at which the run's times were made.
     """
-    parts = [(part, _device_of(run, part, device)) for part in run.parts()]
+    parts = [one for part in run.parts() for one in _by_device(run, part, device)]
     first, last = _span(run)
     last = max(last, end_ns, first)
     curves, by_class, highest = [], dict[str, float](), 0.0
@@ -116,12 +116,17 @@ def _regulated_w(curve: PowerCurve) -> float:
     return float(curve.sampled(REGULATED_NS).watts[:whole].max()) if whole else curve.mean_w
 
 
-def _device_of(run: Run, part: RunPart, device: Device | None) -> Device:
+def _by_device(run: Run, part: RunPart, device: Device | None) -> list[tuple[RunPart, Device]]:
+    """The part, or as many as its ranks sit on kinds of devices."""
     if device is not None:
-        return device
+        return [(part, device)]
     if run.system is None:
         raise UsageError("nothing says what the run's devices are", hint="--device h200, or --system dgx-h200")
-    return run.system.device
+    kinds = run.system.kind_of(run.job.ranks[part.at])
+    return [
+        (replace(part, at=part.at[kinds == number]), run.system.all_kinds[number])
+        for number in np.unique(kinds).tolist()
+    ]
 
 
 def _span(run: Run) -> tuple[int, int]:

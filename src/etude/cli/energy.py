@@ -86,8 +86,8 @@ def energy(
 class Made:
     """A run that can be had at any clock, and what it is of."""
 
-    def __init__(self, at: "Callable[[float], Energy]", device: "Device", **about: int) -> None:
-        self.at, self.device, self.about = at, device, about
+    def __init__(self, at: "Callable[[float], Energy]", device: "Device", *, mixed: bool = False, **about: int) -> None:
+        self.at, self.device, self.mixed, self.about = at, device, mixed, about
 
 
 def _system(name: str) -> "System":
@@ -116,19 +116,20 @@ def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again:
         raise UsageError("nothing says what the run's devices are", where=str(path), hint="--device h200")
     if again and on is None:
         raise UsageError("another clock needs a system to simulate on", hint="--system dgx-h200")
-    simulated = run is None or again
+    simulated, mixed = run is None or again, not device and on is not None and bool(on.devices)
     if simulated and on is not None:
         say(f"note: times are those of a simulation on {on.name}")
 
     def at(ratio: float) -> "Energy":
         if not simulated or on is None:
             return analyse(found, device=own)
-        return analyse(simulate(slowed(job, own, ratio), on), device=own, ratio=ratio)
+        run = found if ratio == 1.0 else simulate(slowed(job, own, ratio), on)
+        return analyse(run, device=None if mixed else own, ratio=ratio)
 
     found: Run = run if run is not None and not simulated else simulate(job, on)  # type: ignore[arg-type]
     table = step_times(found)
     steps = len(set(table["step"].to_pylist())) if "step" in table.schema.names else 0
-    return Made(at, own, steps=steps)
+    return Made(at, own, mixed=mixed, steps=steps)
 
 
 def _of_serving(asked: Asked, *, check: bool) -> Made:
@@ -143,10 +144,10 @@ def _of_serving(asked: Asked, *, check: bool) -> Made:
 
     def at(ratio: float) -> "Energy":
         run = first if ratio == 1.0 else simulate(slowed(job.job, on.device, ratio), machine)
-        return analyse(run, device=on.device, ratio=ratio)
+        return analyse(run, device=None if on.devices else on.device, ratio=ratio)
 
     tokens = sum(r.output for r in job.requests)
-    return Made(at, on.device, tokens=tokens, requests=len(job.requests))
+    return Made(at, on.device, mixed=bool(on.devices), tokens=tokens, requests=len(job.requests))
 
 
 def _of_step(name: str, flags: dict[str, Any], path: Path | None, system: str, stack: str, *, check: bool) -> Made:
@@ -161,9 +162,10 @@ def _of_step(name: str, flags: dict[str, Any], path: Path | None, system: str, s
 
     def at(ratio: float) -> "Energy":
         run = step_at(first, ratio)
-        return analyse(run, device=on.device, ratio=ratio, end_ns=run.makespan_ns + between)
+        return analyse(run, device=None if on.devices else on.device, ratio=ratio, end_ns=run.makespan_ns + between)
 
-    return Made(at, on.device, steps=first.generated.plan.steps, tokens=first.generated.tokens)
+    about = {"steps": first.generated.plan.steps, "tokens": first.generated.tokens}
+    return Made(at, on.device, mixed=bool(on.devices), **about)
 
 
 def _figures(
@@ -181,6 +183,8 @@ def _figures(
     from etude.machine.regions import open_region
     from etude.predict.energy import energy_figures, ratio_of, under_cap
 
+    if (clock or cap) and made.mixed:
+        raise UsageError("--clock and --cap are of one kind of device, and the system has several")
     extra: dict[str, Any] = {}
     place = open_region(region, regions) if region else None
     if cap:

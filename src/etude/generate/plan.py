@@ -51,6 +51,19 @@ class Dispatch(StrEnum):
     """As activations, cast where they arrive."""
 
 
+class Scaling(StrEnum):
+    """Where the scales of 8-bit products come from; see blocks/shard.py."""
+
+    DELAYED = "delayed"
+    """One of a tensor, from the steps before."""
+    CURRENT = "current"
+    """One of a tensor, from its own largest value, which is looked for before it is cast."""
+    BLOCK = "block"
+    """4 bytes for 128 elements in a row, of weights for 128 x 128 (DeepSeek-V3)."""
+    MX = "mx"
+    """A byte for 32 elements in a row (MXFP8)."""
+
+
 class Optimizer(StrEnum):
     """What updates the weights; see train/optimizer.py."""
 
@@ -165,6 +178,7 @@ class Plan:
         "all",
     )
     precision: Precision = figure("choice", "of activations and products", Precision.BF16, of=Precision)
+    scaling: Scaling = figure("choice", "of 8-bit products: delayed, current, block, mx", Scaling.DELAYED, of=Scaling)
     grad_dtype: str = figure("text", "in which gradients are summed", "fp32")
     optimizer: Optimizer = figure("choice", "what updates the weights", Optimizer.ADAMW, of=Optimizer)
     keep_grads: bool = figure("flag", "gradients keep their memory between steps (Megatron's buffers)", False)
@@ -259,6 +273,8 @@ class Plan:
                 f"skew {self.moe_skew}: the fullest of {self.ep} expert ranks has between 1 and {max(2, self.ep)} "
                 "times the mean"
             )
+        if self.scaling != Scaling.DELAYED and self.precision != Precision.FP8:
+            raise ClusterError(f"scaling `{self.scaling}` is of 8-bit products", hint="--precision fp8")
         loads.check(self.moe_loads)
         if self.moe_loads and self.moe_skew != 1.0:
             raise ClusterError("loads of experts say how full ranks are", hint="no --moe-skew, or no --moe-loads")
@@ -392,6 +408,11 @@ class Plan:
     @property
     def dtype(self) -> str:
         return "bf16" if self.precision in (Precision.FP8, Precision.FP4) else str(self.precision)
+
+    @property
+    def weight_scale_bytes(self) -> float:
+        """Of the scales of a weight in 8 bits."""
+        return {Scaling.MX: 1 / 32, Scaling.BLOCK: 4 / 128**2}.get(self.scaling, 0.0)
 
     @property
     def product_dtype(self) -> str:

@@ -1,6 +1,7 @@
 """The one door to a System: a name of the catalogue, or a file of any kind that describes a machine.
 
 open_system("dgx-h100")                  the catalogue; `.resized(512)` is 64 nodes of it
+open_system("rtx5090")                   a device of the catalogue by itself
 open_system("my_cluster.yaml")           levels, and a device of the catalogue or of its own
 open_system("my_graph.yaml")             `topology: cluster.yaml`, an InfraGraph beside it
 open_system("cluster.infragraph.yaml")   an InfraGraph by itself, known by its content
@@ -22,6 +23,7 @@ import numpy as np
 
 from etude.config import parse, read_file
 from etude.errors import ClusterError, in_file
+from etude.machine.mix import as_text
 from etude.machine.system import Device, System
 
 if TYPE_CHECKING:
@@ -74,6 +76,15 @@ def _from_catalogue(name: str) -> System:
     return system_of(parse(_folder(f"{name}.yaml").read_text("utf-8"), f"{name}.yaml"), f"{name}.yaml")
 
 
+@cache
+def _alone(name: str) -> System:
+    """A device of the catalogue by itself. Where several are taken they meet on a switch of 25 GB/s each, which nobody
+    measured."""
+    level = {"name": "host", "kind": "switch", "size": 1, "bandwidth": "25GB/s", "latency": "5us",
+             "source": "assumption: a link of 200 Gb/s"}  # fmt: skip
+    return system_of({"name": name, "doc": "one device", "device": name, "levels": [level]}, name)
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
@@ -82,6 +93,8 @@ def open_system(name_or_path: str | PathLike[str]) -> System:
     text = fspath(name_or_path)
     if text in system_names():
         return _from_catalogue(text)
+    if text in device_names():
+        return _alone(text)
     if not Path(text).is_file() and not text.endswith(_SUFFIXES):
         known = ", ".join(system_names())
         raise ClusterError(f"unknown system `{text}`", hint=f"known: {known}; or the path of a .yaml file")
@@ -98,15 +111,44 @@ def open_system(name_or_path: str | PathLike[str]) -> System:
 
 def system_of(given: Any, where: str) -> System:
     """A system from plain mappings; `where` names the file in messages."""
+    if isinstance(given, Mapping) and isinstance(given.get("devices"), Mapping):
+        return _mixed(given, where)
     if isinstance(given, Mapping) and isinstance(given.get("device"), str):
-        try:
-            known = open_device(given["device"])
-        except ClusterError as problem:
-            raise ClusterError(problem.problem, where=f"{where}: device", hint=problem.hint) from None
+        known = _open_at(given["device"], f"{where}: device")
         # Read as a system whose device is looked up already: the rest is checked as ever.
         bare = System.from_dict({**given, "device": {"name": known.name}}, where)
         return bare.replace(device=known)
     return System.from_dict(given, where)
+
+
+def _mixed(given: Mapping[str, Any], where: str) -> System:
+    """A system of several kinds of devices, each of its own or of the catalogue."""
+    parts = {str(name): part if isinstance(part, str) else _numbers(part) for name, part in given["devices"].items()}
+    if not parts:
+        raise ClusterError("there is no kind of device", where=f"{where}: devices", hint="h100: 0-15")
+    own = given.get("kinds") or {}
+    known = {name: _open_at(name, f"{where}: devices") for name in parts if name not in own}
+    first = next(iter(parts))
+    rest = {key: value for key, value in given.items() if key not in ("devices", "kinds")}
+    base = {**rest, "kinds": own, "device": rest.get("device", own.get(first, first))}
+    bare = system_of(base, where)
+    kinds = {name: known.get(name) or bare.kinds[name] for name in parts}
+    try:
+        return bare.replace(devices=parts, kinds=kinds)
+    except ClusterError as problem:
+        raise ClusterError(problem.problem, where=where, hint=problem.hint) from None
+
+
+def _numbers(part: Any) -> str:
+    """`3`, or `[0, 1, 5]`, as text."""
+    return ", ".join(str(number) for number in part) if isinstance(part, list) else str(part)
+
+
+def _open_at(name: str, where: str) -> Device:
+    try:
+        return open_device(name)
+    except ClusterError as problem:
+        raise ClusterError(problem.problem, where=where, hint=problem.hint) from None
 
 
 def _beside(given: Mapping[str, Any], key: str, where: str) -> Path:
@@ -144,8 +186,13 @@ def _of_cluster(cluster: Cluster, given: Mapping[str, Any], where: str) -> Syste
         raise ClusterError(problem, where=f"{where}: levels", hint="leave them away: they are worked out")
     if system.placement:
         topology = replace(topology, device=topology.device[list(system.placement)])
-    if "device" not in given:
-        system = system.replace(device=_device(cluster, where))
+    if "device" not in given and "devices" not in given:
+        kinds = _devices(cluster, where)
+        names = [f"xpu{number}" for number in range(len(kinds))]
+        system = system.replace(device=kinds[0])
+        if len(kinds) > 1:
+            parts = as_text(names, np.unique(cluster.figure_of, return_inverse=True)[1].reshape(-1))
+            system = system.replace(devices=parts, kinds=dict(zip(names, kinds, strict=True)))
     if "levels" in given:
         return system.replace(topology=topology)
     with in_file(where):
@@ -154,17 +201,21 @@ def _of_cluster(cluster: Cluster, given: Mapping[str, Any], where: str) -> Syste
     return system.replace(levels=found.levels, placement=place, topology=topology, irregular=found.irregular)
 
 
-def _device(cluster: Cluster, where: str) -> Device:
-    """The device that the annotations describe: one kind, since a system has one."""
+def _devices(cluster: Cluster, where: str) -> list[Device]:
+    """The devices that the annotations describe, each kind once."""
     kinds = sorted({int(f) for f in cluster.figure_of})
-    if len(kinds) > 1:
-        first = [int((cluster.figure_of == k).argmax()) for k in kinds]
+    empty = [kind for kind in kinds if not cluster.figures[kind]]
+    if empty and len(kinds) > 1:
+        rank = int((cluster.figure_of == empty[0]).argmax())
         raise ClusterError(
-            f"ranks {first[0]} and {first[1]} sit on devices of different figures",
+            f"nothing is said of the device of rank {rank}, and others have figures",
             where=where,
-            hint="a system has one kind of device; slow ranks are for `--slow-rank`",
+            hint="annotate all of them: 'host[:]xpu[:]'",
         )
-    figures = dict(cluster.figures[kinds[0]])
+    return [_device(dict(cluster.figures[kind])) for kind in kinds]
+
+
+def _device(figures: dict[str, Any]) -> Device:
     peak = {key.removeprefix("flops."): figures.pop(key) for key in list(figures) if key.startswith("flops.")}
     known: dict[str, Any] = {_FIGURES[key]: value for key, value in figures.items()}
     return Device(name="xpu", peak_flop_per_s={k: float(v) for k, v in peak.items()}, **known)

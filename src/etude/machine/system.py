@@ -7,7 +7,7 @@ eight. A rate is in bytes per second of payload, one direction, one device; a la
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from etude.config import figure, plain, read
 from etude.errors import ClusterError, UsageError
+from etude.machine.mix import as_text, kind_numbers
 from etude.machine.power import PowerCosts
 from etude.machine.sharing import HostLink, KernelSharing
 from etude.machine.tier import Tier, check_tiers
@@ -254,11 +255,18 @@ class CollectiveSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """Devices of one kind on a network of levels, innermost first. Rank r sits on device placement[r], or r."""
+    """Devices, of one kind or several, on a network of levels, innermost first. Rank r sits on device placement[r], or
+    r."""
 
     name: str = figure("text", "what it is called")
     doc: str = figure("text", "what it is", "")
     device: Device = figure("one", "the accelerator, or the name of one in the catalogue", of=Device)
+    devices: Mapping[str, str] = figure(
+        "map of text", "a mix instead: which devices are of which kind, `h100: 0-15` or `a100: nvlink 2-3`", {}
+    )
+    kinds: Mapping[str, Device] = figure(
+        "map of one", "kinds of `devices` that are not in the catalogue", {}, of=Device
+    )
     levels: tuple[Level, ...] = figure("list", "levels of the network, innermost first", of=Level)
     collectives: CollectiveSettings = figure("one", "how they run", CollectiveSettings(), of=CollectiveSettings)
     placement: tuple[int, ...] = figure("list", "device of each rank; rank order if empty", (), of=int)
@@ -274,6 +282,11 @@ class System:
         names = [level.name for level in self.levels]
         if len(set(names)) < len(names):
             raise ClusterError(f"levels: two have one name: {', '.join(names)}")
+        unknown = [name for name in self.devices if name not in self.kinds]
+        if unknown:
+            raise ClusterError(f"devices: unknown kind `{unknown[0]}`", hint=f"known: {', '.join(self.kinds)}")
+        if self.devices:
+            kind_numbers(self.devices, self._sizes)
         seats = self.placement
         if len(set(seats)) < len(seats):
             raise ClusterError("placement: two ranks sit on one device")
@@ -284,6 +297,37 @@ class System:
     def __len__(self) -> int:
         """Devices."""
         return math.prod(level.size for level in self.levels)
+
+    @property
+    def _sizes(self) -> tuple[tuple[str, int], ...]:
+        return tuple((level.name, level.size) for level in self.levels)
+
+    @property
+    def all_kinds(self) -> tuple[Device, ...]:
+        """The devices there are, each kind once."""
+        return tuple(self.kinds[name] for name in self.devices) or (self.device,)
+
+    def kind_of(self, ranks: Any) -> I64:
+        """Position in `all_kinds` of the device of each rank."""
+        seats = self.device_of(ranks)
+        return kind_numbers(self.devices, self._sizes)[seats] if self.devices else np.zeros(len(seats), np.int64)
+
+    def with_devices(self, change: Callable[[Device], Device]) -> System:
+        """The same with each kind of device changed."""
+        kinds = {name: change(device) for name, device in self.kinds.items()}
+        return replace(self, device=change(self.device), kinds=kinds)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of the device that has least, of those that say it; 0 where none does."""
+        return min((kind.memory_bytes for kind in self.all_kinds if kind.memory_bytes), default=0)
+
+    def peak(self, dtype: str, ranks: int) -> float:
+        """FLOP/s of so many ranks, the first ones."""
+        if not self.devices:
+            return self.device.peak(dtype) * ranks
+        count = np.bincount(self.kind_of(np.arange(ranks)), minlength=len(self.all_kinds))
+        return float(sum(n * kind.peak(dtype) for n, kind in zip(count.tolist(), self.all_kinds, strict=True)))
 
     @property
     def num_ranks(self) -> int:
@@ -312,6 +356,8 @@ class System:
         if self.topology is not None:
             raise UsageError(f"system `{self.name}` is a graph, which has the devices that it has")
         if self._is_slice(devices):
+            if self.devices:
+                raise UsageError(f"system `{self.name}`: of a torus with several kinds of devices no slice is taken")
             return replace(self, levels=slice_of(self._torus, devices, self.name), placement=())
         levels = list(self.levels)
         below = math.prod(level.size for level in levels[:-1])
@@ -321,7 +367,12 @@ class System:
         if devices < 1 or devices % below:
             raise UsageError(f"system `{self.name}`: {devices} devices are not a whole number of units of {below}")
         levels[-1] = replace(levels[-1], size=devices // below)
-        return replace(self, levels=tuple(levels), placement=())
+        if not self.devices:
+            return replace(self, levels=tuple(levels), placement=())
+        if devices > len(self):
+            raise UsageError(f"system `{self.name}` does not say of which kind more than {len(self)} devices are")
+        kept = kind_numbers(self.devices, self._sizes)[:devices]
+        return replace(self, levels=tuple(levels), placement=(), devices=as_text(list(self.devices), kept))
 
     @property
     def _torus(self) -> tuple[Level, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.arrays import as_read
 from etude.kernels.compile import kernel
 from etude.model import reasons, text
 from etude.model.schema import (
@@ -393,6 +394,7 @@ def lanes(kind: U8, cpu: NDArray[np.int8], thread: I64, stream: I64) -> tuple[I3
     or, for collectives, sends and memory, its network. A receive without a stream holds no lane.
     """
     lane = np.empty(len(kind), np.int32)
+    kind, cpu, thread, stream = as_read(kind), as_read(cpu), as_read(thread), as_read(stream)
     size = 256
     while True:
         table_kind, table_id = np.empty(size, np.uint8), np.empty(size, np.int64)

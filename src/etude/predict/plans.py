@@ -76,7 +76,7 @@ def candidates(model: Model, gpus: int, system: System, base: dict[str, Any]) ->
 
 def feasible(model: Model, gpus: int, system: System, base: dict[str, Any]) -> list[tuple[int, Plan]]:
     """(memory, plan) of those that fit. Of plans that differ in recomputation alone the one that recomputes least."""
-    limit, found, seen = system.device.memory_bytes, [], set()
+    limit, found, seen = system.memory_bytes, [], set()
     for plan in candidates(model, gpus, system, base):
         key = (plan.tp, plan.pp, plan.ep, plan.zero, plan.micro_batch, plan.schedule)
         if key in seen:
@@ -110,7 +110,7 @@ def search(
     base.setdefault("global_batch", usual_batch(gpus, int(base.get("seq") or sequence_of(model))))
     fitting = feasible(model, gpus, system, base)
     if not fitting:
-        raise UsageError(f"no plan of `{model.name}` on {gpus:,} GPUs fits {system.device.memory_bytes:,} B of memory",
+        raise UsageError(f"no plan of `{model.name}` on {gpus:,} GPUs fits {system.memory_bytes:,} B of memory",
                          hint="more GPUs, a smaller --micro-batch or --seq, --recompute full")  # fmt: skip
     ranked = []
     for peak, plan in sorted(fitting, key=lambda f: promise(model, f[1]))[:tries]:

@@ -30,7 +30,7 @@ class ServingPrediction:
 
     def _mfu(self) -> float | None:
         """Products over what the devices could have done, dense 16-bit; None where nobody says what they could."""
-        could = self.system.device.peak(self.served.plan.dtype) * len(self.served.job)
+        could = self.system.peak(self.served.plan.dtype, len(self.served.job))
         if not could:
             return None
         return product_flops(self.served) / (self.simulated.makespan_ns / 1e9) / could

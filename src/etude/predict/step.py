@@ -49,8 +49,8 @@ class Prediction:
     @property
     def mfu(self) -> float:
         """Products of the model (nothing twice) over what the devices could have done, dense 16-bit (or 32-bit)."""
-        peak = self.system.device.peak(self.generated.plan.dtype)
-        return self.generated.model_flops / (self.time_ns / 1e9) / (peak * self.generated.plan.gpus)
+        peak = self.system.peak(self.generated.plan.dtype, self.generated.plan.gpus)
+        return self.generated.model_flops / (self.time_ns / 1e9) / peak
 
     def summary(self) -> dict[str, Any]:
         figures: dict[str, Any] = {
@@ -152,7 +152,7 @@ def predict(
     generated = generate(model, plan.replace(host_ns=plan.host_ns * by.host))
     options = with_host_memory(generated, options)
     if check:
-        check_memory(generated, machine.device.memory_bytes, f"{model.name} on {system.name}")
+        check_memory(generated, machine.memory_bytes, f"{model.name} on {system.name}")
     found = simulated_on(generated, machine, by, options)
     return Prediction(generated, found, machine, stack, tuple(taken), database is not None)
 

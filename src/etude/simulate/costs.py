@@ -13,7 +13,7 @@ from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
 from etude.errors import ClusterError, TraceError
-from etude.machine.system import System
+from etude.machine.system import Device, System
 from etude.model.frames import frames
 from etude.model.job import Job
 from etude.model.memory import LOCAL, REMOTE, locations
@@ -59,9 +59,12 @@ class NodeCosts:
 
 def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
     costs = NodeCosts()
-    times = _Times(system, options)
+    devices = system.all_kinds
+    by_kind = [_Times(device, options) for device in devices]
+    kind_of = _trace_kinds(job, system)
     ranks = np.bincount(job.trace_of, minlength=len(job.traces))
     for number, trace in enumerate(job.traces):
+        device, times = devices[kind_of[number]], by_kind[kind_of[number]]
         known = trace.duration_ns != UNKNOWN
         wrong = np.flatnonzero(known & ((trace.duration_ns < 0) | (trace.duration_ns > LONGEST_NS)))
         if len(wrong):
@@ -75,7 +78,7 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         comp &= ~fixed
         modelled, kept = _compute(trace, comp, cost, options, times)
         costs.origins += times.taken_origins() * int(ranks[number])
-        cost[memory] = _memory(trace, memory, cost, system, options)
+        cost[memory] = _memory(trace, memory, cost, device, options)
         unknown = (comp | memory) & (cost == UNKNOWN)
         cost[unknown] = 0
         costs.modelled += modelled * int(ranks[number])
@@ -83,6 +86,23 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         costs.unknown += int(unknown.sum()) * int(ranks[number])
         costs.by_trace.append(cost)
     return costs
+
+
+def by_kind_of_device(job: Job, system: System) -> Job:
+    """The same job, in which ranks on different kinds of devices share no trace; of one kind as it is."""
+    if len(system.all_kinds) == 1:
+        return job
+    kinds = system.kind_of(job.ranks)
+    pairs, trace_of = np.unique(np.stack([job.trace_of.astype(np.int64), kinds], 1), axis=0, return_inverse=True)
+    traces = tuple(job.traces[number] for number in pairs[:, 0].tolist())
+    return job.replace(traces=traces, trace_of=trace_of.reshape(-1).astype(np.int32))
+
+
+def _trace_kinds(job: Job, system: System) -> list[int]:
+    """Kind of the device of each trace, which all of its ranks have."""
+    found = np.zeros(len(job.traces), np.int64)
+    found[job.trace_of] = system.kind_of(job.ranks)
+    return found.tolist()
 
 
 def _compute(trace: Trace, comp: Bool, cost: I64, options: Options, times: _Times) -> tuple[int, int]:
@@ -106,8 +126,8 @@ class _Times:
     """Modelled times of compute nodes: by the database or the table of measured operators, where one is given, else by
     the roofline of each node's class of operator where its name and shapes say it, else by FLOPs and bytes."""
 
-    def __init__(self, system: System, options: Options) -> None:
-        self.device = system.device.busy()  # one op follows another
+    def __init__(self, device: Device, options: Options) -> None:
+        self.device = device.busy()  # one op follows another
         self.table: MeasuredOps | None = None
         self.curves: Curves | None = None
         self._origins = np.zeros(6, np.int64)
@@ -145,7 +165,7 @@ def _told(origins: I64) -> str:
     return f"of {origins[1:].sum():,} compute nodes {', '.join(parts)}"
 
 
-def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Options) -> I64:
+def _memory(trace: Trace, memory: Bool, cost: I64, device: Device, options: Options) -> I64:
     """Latency and bytes over bandwidth of the memory that a node names (`tensor_loc`); where it names none, of the
     remote memory if one is given, else of the device's own."""
     size, recorded = trace.tensor_bytes[memory], cost[memory]
@@ -160,10 +180,10 @@ def _memory(trace: Trace, memory: Bool, cost: I64, system: System, options: Opti
             where=f"node {node}",
             hint="--remote-memory bandwidth=50GB/s",
         )
-    own = system.device.memory_bandwidth_bytes_per_s
+    own = device.memory_bandwidth_bytes_per_s
     if not own and not far.all():
         raise ClusterError(
-            f"system `{system.name}` says nothing of its memory's bandwidth, and the job has memory nodes",
+            f"device `{device.name}` says nothing of its memory's bandwidth, and the job has memory nodes",
             hint="`memory_bandwidth` of the device, or a remote memory",
         )
     rate = np.where(far, remote.bytes_per_s if remote else np.inf, own or np.inf)

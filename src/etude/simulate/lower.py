@@ -17,7 +17,7 @@ from etude.model.job import Job
 from etude.model.match import Matching, match
 from etude.model.values import with_values
 from etude.simulate.classes import RankClasses, alone, stable_classes
-from etude.simulate.costs import node_costs
+from etude.simulate.costs import by_kind_of_device, node_costs
 from etude.simulate.groups import UsedGroups, link_distance, link_factors, used_groups
 from etude.simulate.networks.state import I32, I64
 from etude.simulate.options import Options, Policy
@@ -64,7 +64,8 @@ class Lowered:
 def lower(job: Job, system: System, options: Options) -> tuple[Lowered, list[str]]:
     """The job checked, matched, priced and, where it may be, folded."""
     _check_places(job, system, options)
-    plain = source = with_values(job)
+    source = with_values(job)
+    plain = by_kind_of_device(source, system)
     costs = node_costs(plain, system, options)
     by_trace = costs.by_trace
     if options.fold is not False:

@@ -55,7 +55,7 @@ def simulated(
 
 
 def _memory_notes(run: Run, remote_capacity_bytes: int) -> list[str]:
-    room = run.system.device.memory_bytes if run.system is not None else 0
+    room = run.system.memory_bytes if run.system is not None else 0
     if not room and not remote_capacity_bytes:
         return []
     peaks, notes = memory_peaks(run), []

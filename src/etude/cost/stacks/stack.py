@@ -132,7 +132,7 @@ def tuned(system: System, by: Efficiency) -> System:
     levels = tuple(
         replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / by.network) for level in system.levels
     )
-    return system.replace(device=_tuned_device(system.device, by), levels=levels)
+    return system.with_devices(lambda device: _tuned_device(device, by)).replace(levels=levels)
 
 
 def _tuned_device(device: Device, by: Efficiency) -> Device:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from etude.cost import ops as work
+from etude.cost.ops import OpClass, Work
 from etude.errors import UsageError
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, gemm, linear, shapes
 from etude.model.schema import Collective
@@ -32,6 +33,8 @@ class Shard:
     """Nodes that the experts of a token lie on at most; 0: any."""
     dtype: str = "bf16"
     gemm_dtype: str = "bf16"
+    scaling: str = "delayed"
+    """Where the scales of 8-bit products come from."""
     dispatch_dtype: str = ""
     """In which tokens go to their experts, and gradients to where experts are; empty: as activations."""
     loss_dtype: str = "fp32"
@@ -57,6 +60,11 @@ class Shard:
     def rows(self) -> int:
         """Tokens that a rank has between split layers."""
         return self.tokens // self.tp if self.sp else self.tokens
+
+    def cast_bytes(self, elements: int) -> int:
+        """Of what is cast, with its scales."""
+        scales = {"mx": -(-elements // 32), "block": 4 * -(-elements // 128)}.get(self.scaling, 0)
+        return bytes_of(elements, self.gemm_dtype) + (scales if self.gemm_dtype != self.dtype else 0)
 
     @property
     def sent_dtype(self) -> str:
@@ -104,12 +112,19 @@ class Block:
 
 
 def cast(local: Shard, elements: int, part: str, *, load: bool = False) -> list[Op]:
-    """To 8 bits, both layouts."""
+    """To 8 bits, both layouts, each with its scales. With `current` scaling the largest value is looked for before."""
     if local.gemm_dtype == local.dtype:
         return []
     w = work.elementwise(elements, dtype=local.dtype)
+    scales = 2 * (local.cast_bytes(elements) - bytes_of(elements, local.gemm_dtype))
+    w = replace(w, size_bytes=w.size_bytes + scales)
     one = compute("aten::_to_copy", part, w, shapes((elements,)), shapes((elements,)), load=load, calls=0.0)
-    return [one]
+    if local.scaling != "current":
+        return [one]
+    read = Work(
+        op_class=OpClass.REDUCTION, flops=elements, size_bytes=bytes_of(elements, local.dtype), dtype=local.dtype
+    )
+    return [compute("aten::amax", part, read, shapes((elements,)), shapes((1,)), load=load, calls=0.0), one]
 
 
 def uncast(local: Shard, elements: int, part: str, *, load: bool = False) -> tuple[Op, ...]:
@@ -145,7 +160,7 @@ def plain(
         expert=expert,
         load=load,
         calls=calls,
-        saved_bytes=bytes_of(batch * m * k, local.gemm_dtype),
+        saved_bytes=local.cast_bytes(batch * m * k),
         grad_bytes=local.grad_bytes,
         ragged=load and local.uneven,
     )
@@ -166,7 +181,7 @@ def column(local: Shard, k: int, n: int, part: str, *, params: int, held: int = 
     if local.tp == 1:
         return made
     one = made[-1].replace(split="out", ways=local.tp)
-    gathered = bytes_of(tokens * k, local.gemm_dtype)  # what is cast is gathered as such
+    gathered = local.cast_bytes(tokens * k)  # what is cast is gathered as such
     *casts, _, wgrad = one.backward
     if not local.sp:
         return [*made[:-1], one.replace(backward=(*casts, *_reduced(local, tokens, n, k, part, Phase.INPUT), wgrad))]
@@ -178,7 +193,7 @@ def column(local: Shard, k: int, n: int, part: str, *, params: int, held: int = 
     for i, m in enumerate(sizes):
         key = f"gather{i}" if last else ""
         some = bytes_of(m * k, local.dtype)
-        cut = bytes_of(m * k, local.gemm_dtype)
+        cut = local.cast_bytes(m * k)
         gathers.append(_gather(local, cut, part, key, Phase.FORWARD))
         products.append(_piece(gemm(m, n, k, part, dtype=one.dtype, waits=(key,) if key else ()), one, i == last))
         back.append(gemm(m, k, n, part, dtype=one.dtype, phase=Phase.INPUT, calls=float(i == last)))
@@ -242,7 +257,7 @@ def row(local: Shard, k: int, n: int, part: str, *, params: int, bias: bool = Fa
     forward, gathers, back = [], [], []
     last = len(sizes) - 1
     for i, m in enumerate(sizes):
-        some, cut = bytes_of(m * n, local.dtype), bytes_of(m * n, local.gemm_dtype)
+        some, cut = bytes_of(m * n, local.dtype), local.cast_bytes(m * n)
         forward.append(_piece(gemm(m, n, k, part, dtype=one.dtype), one, i == last).replace(backward=()))
         forward.append(_scatter(local, some, part, i, last, Phase.FORWARD))
         key = f"gather{i}" if last else ""

@@ -296,7 +296,8 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     ops += cast(local, local.rows * h, "experts.dispatch") if early else []
     ops.append(_permuted(sent * h, "experts.dispatch", there, back))
     ops += _sent(local, model.top_k, h, "experts.dispatch", (there, back))
-    ops += _exchanged(Collective.ALL_GATHER, "etp", local.etp, sent * local.etp * h, "experts.dispatch", (there, back))
+    gathered = sent * local.etp * h
+    ops += _exchanged(local, Collective.ALL_GATHER, "etp", local.etp, gathered, "experts.dispatch", (there, back))
     # What comes in is ordered by the rank that sent it, and the experts want their own together.
     sorts = local.ep > 1 and mine > 1
     ops += [_permuted(sent * local.etp * h, "experts.sort", there, back)] if sorts else []
@@ -335,9 +336,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     out[-1] = out[-1].replace(backward=out[-1].backward[-2:]) if early else out[-1]
     ops += out
     ops += [_permuted(sent * local.etp * h, "experts.sort", back, there)] if sorts else []
-    ops += _exchanged(
-        Collective.REDUCE_SCATTER, "etp", local.etp, sent * local.etp * h, "experts.combine", (back, there)
-    )
+    ops += _exchanged(local, Collective.REDUCE_SCATTER, "etp", local.etp, gathered, "experts.combine", (back, there))
     ops += _sent(local, model.top_k, h, "experts.combine", (back, there))[::-1]
     last = _permuted(sent * h, "experts.combine", back, back)
     casts = uncast(local, sent * h, "experts.combine") if early else ()
@@ -359,11 +358,11 @@ def _sent(local: Shard, top_k: int, hidden: int, part: str, dtypes: tuple[str, s
     """Tokens to the ranks of their experts: each copy by itself, or once to each node and from there to its ranks."""
     every = local.rows * top_k * hidden
     if not local.ep_node:
-        return _exchanged(Collective.ALL_TO_ALL, "ep", local.ep, every, part, dtypes)
+        return _exchanged(local, Collective.ALL_TO_ALL, "ep", local.ep, every, part, dtypes)
     nodes = local.ep // local.ep_node
     once = round(local.rows * distinct_nodes(nodes, local.moe_nodes, top_k) * hidden)
-    across = _exchanged(Collective.ALL_TO_ALL, "ep_out", nodes, once, part, dtypes)
-    return [*across, *_exchanged(Collective.ALL_TO_ALL, "ep_in", local.ep_node, every, part, dtypes)]
+    across = _exchanged(local, Collective.ALL_TO_ALL, "ep_out", nodes, once, part, dtypes)
+    return [*across, *_exchanged(local, Collective.ALL_TO_ALL, "ep_in", local.ep_node, every, part, dtypes)]
 
 
 def distinct_nodes(nodes: int, most: int, top_k: int) -> float:
@@ -372,9 +371,15 @@ def distinct_nodes(nodes: int, most: int, top_k: int) -> float:
     return some * (1 - (1 - 1 / some) ** top_k)
 
 
-def _exchanged(kind: Collective, group: str, size: int, elements: int, part: str, dtypes: tuple[str, str]) -> list[Op]:
-    """The same of an exchange: tokens go out in 8 bits and come back, as sums, in 16; so do gradients."""
-    one, other = (exchanged(kind, group, size, bytes_of(elements, d), part, Stream.EXPERT, dtype=d) for d in dtypes)
+def _exchanged(
+    local: Shard, kind: Collective, group: str, size: int, elements: int, part: str, dtypes: tuple[str, str]
+) -> list[Op]:
+    """The same of an exchange: tokens go out in 8 bits, with their scales, and come back, as sums, in 16; so do
+    gradients."""
+    sizes = [local.cast_bytes(elements) if d == local.gemm_dtype else bytes_of(elements, d) for d in dtypes]
+    one, other = (
+        exchanged(kind, group, size, full, part, Stream.EXPERT, dtype=d) for full, d in zip(sizes, dtypes, strict=True)
+    )
     return [op.replace(backward=twin.backward) for op, twin in zip(one, other, strict=True)]
 
 

@@ -9,7 +9,7 @@ from etude.cost.ops import OpClass, Work
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, message, shapes
 from etude.generate.blocks.shard import Block
 from etude.generate.nodes import End, FurtherSum
-from etude.generate.plan import Plan
+from etude.generate.plan import Plan, Scaling
 from etude.generate.schedules.pipeline import Action, PipelineSchedule
 from etude.generate.train.fragment import BEFORE, Fragment, backward, forward
 from etude.generate.train.optimizer import state_bytes, update
@@ -486,8 +486,10 @@ class Walk:
 
 
 def quantise(plan: Plan, params: int) -> Op:
-    """Weights to 8 or 4 bits: read once, written in both layouts, for the product forward and those backward. The call
-    of the product issues it."""
-    size = bytes_of(params, plan.dtype) + 2 * bytes_of(params, plan.product_dtype)
+    """Weights to 8 or 4 bits: read once (twice if their largest value is looked for), written in both layouts, for the
+    product forward and those backward. The call of the product issues it."""
+    reads = 2 if plan.scaling == Scaling.CURRENT else 1
+    size = reads * bytes_of(params, plan.dtype) + 2 * bytes_of(params, plan.product_dtype)
+    size += 2 * round(params * plan.weight_scale_bytes)
     w = Work(op_class=OpClass.ELEMENTWISE, flops=params, size_bytes=size, dtype=plan.dtype)
     return compute("aten::_to_copy", "quantise", w, shapes((params,)), shapes((params,)), calls=0.0)
