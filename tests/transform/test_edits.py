@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 import etude
 from etude.errors import CycleError, DeadlockError, UsageError
+from etude.model.build import TraceBuilder, job_of
 from etude.model.check.whole import check
 from etude.model.job import Job
-from etude.model.schema import NODE
+from etude.model.schema import NODE, Collective, Kind
 from etude.model.trace import Trace
 from etude.store import chakra
 from etude.transform.edits import Edit, apply_edits, edit_table
@@ -218,6 +219,8 @@ def test_edits_are_applied_in_order_and_said():
         ("speed by=fast", "by: `fast` is not a number", ""),
         ("compress ratio=2 encode=3GBs", "encode: unknown unit `GBs`", "50GB/s"),
         ("compress ratio=qk:2", "ratio: no such class of tensors `qk`", "weights"),
+        ("compress ratio=kv:2,kv:3", "ratio: `kv` is given twice", ""),
+        ("rounds k=5000", "k: a node would have 5,000 rounds", "at most 1,024"),
         ("compress ratio=2 where=beside", "where: no such choice `beside`", "auto, around, inside"),
         ("compress ratio=2 kind=dance", "kind: no such kind `dance`", "collective"),
         ("compress ratio=2 collective=dance", "collective: unknown collective `dance`", "all_reduce"),
@@ -231,6 +234,25 @@ def test_what_is_not_known_is_refused_with_a_way_out(text: str, problem: str, hi
         Edit.parse(text)
     assert problem in str(caught.value)
     assert hint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("compress ratio=1e-12 overhead=1e12", "larger than any trace can hold"),
+        ("speed by=1e-12", "larger than any trace can hold"),
+        ("merge s=2 kind=message", "messages are of none"),
+    ],
+)
+def test_what_no_trace_can_hold_is_refused(text: str, problem: str):
+    builders = [TraceBuilder(), TraceBuilder()]
+    for b in builders:
+        b.add(Kind.COMP, "work", duration_ns=10**12)
+        b.add(Kind.COLL, "call", data=[0], collective=Collective.ALL_GATHER, in_bytes=10**9, group="dp")
+    builders[0].add(Kind.SEND, "s", dst=1, tag=0, in_bytes=8)
+    builders[1].add(Kind.RECV, "r", src=0, tag=0, in_bytes=8)
+    with pytest.raises(UsageError, match=problem):
+        etude.edit(job_of("pair", builders, {"dp": [0, 1]}), text)
 
 
 def test_ranks_alone_are_a_class_of_their_own(tmp_path: Path):

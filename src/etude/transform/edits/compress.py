@@ -22,7 +22,18 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.model.schema import UNKNOWN, Collective, Kind
 from etude.model.trace import Trace
-from etude.transform.edits.definition import Definition, Here, Parameter, choice, names, number, rate, size, time
+from etude.transform.edits.definition import (
+    Definition,
+    Here,
+    Parameter,
+    choice,
+    names,
+    number,
+    rate,
+    rounded,
+    size,
+    time,
+)
 from etude.transform.rewrite.rewriting import AFTER, BEFORE, compute_stream, free_stream
 
 I64 = NDArray[np.int64]
@@ -145,7 +156,7 @@ def _calls(here: Here, rows: I64, part: F64, codec: tuple[float, float, int], ch
     sent, got = np.where(whole, raw, sent), np.where(whole, 2 * raw * others, got)
     encode_ns, decode_ns = fixed + sent / encode, fixed + got / decode
     chunks = np.where(chunk > 0, -(-raw // np.maximum(chunk, 1)), 1)
-    return Calls(rows, raw, np.rint(raw * part).astype(np.int64), encode_ns, decode_ns, np.maximum(chunks, 1))
+    return Calls(rows, raw, rounded(raw * part), encode_ns, decode_ns, np.maximum(chunks, 1))
 
 
 def _exposed(here: Here, calls: Calls, link: float) -> tuple[F64, F64]:
@@ -178,7 +189,7 @@ def _resize(here: Here, calls: Calls) -> None:
     for name in ("in_bytes", "out_bytes"):
         old = getattr(trace, name)[rows]
         part = calls.wire / calls.raw
-        made.set(name, rows, np.where(old == UNKNOWN, UNKNOWN, np.rint(old * part).astype(np.int64)))
+        made.set(name, rows, np.where(old == UNKNOWN, UNKNOWN, rounded(np.where(old == UNKNOWN, 0, old) * part)))
     changed = rows[calls.wire != calls.raw]
     if (trace.duration_ns[changed] != UNKNOWN).any():
         made.set("duration_ns", changed, UNKNOWN)
@@ -204,7 +215,7 @@ def _behind(here: Here, rows: I64, ns: F64, stream: I64) -> None:
 def _work(here: Here, rows: I64, place: int, name: str, ns: F64, stream: I64) -> I64:
     """Compute nodes of a codec: of the host where the communication is the host's, else on a stream."""
     on = np.where(here.trace.cpu[rows] == 1, UNKNOWN, stream)
-    cost = np.ceil(ns - 1e-6).astype(np.int64)
+    cost = rounded(ns, up=True)
     return here.made.add(rows, place, name, kind=int(Kind.COMP), duration_ns=cost, stream=on)
 
 
@@ -215,6 +226,8 @@ def _ratio(text: str) -> dict[str, float]:
         name, colon, value = part.rpartition(":")
         if colon and name not in CLASSES:
             raise UsageError(f"no such class of tensors `{name}`", hint=f"known: {', '.join(CLASSES)}")
+        if name in found:
+            raise UsageError(f"`{name}` is given twice" if name else "two ratios are given")
         found[name] = read(value)
     if "" in found and len(found) > 1:
         raise UsageError("one ratio for all, or one for each class of tensors")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from etude.units import parse_bandwidth, parse_bytes, parse_time
 
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
+
+_MOST: Final = 2.0**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,13 @@ class Definition:
     """It asks what communication takes on the system."""
     parties: Callable[..., Parties | None] | None = None
     """(Job, parameters): who talks to whom, of edits that add messages."""
+
+
+def rounded(values: NDArray[np.floating], *, up: bool = False) -> I64:
+    """Whole bytes or ns, rounded, or the next above; refuses what no column can hold."""
+    if len(values) and not float(np.max(values)) < _MOST:
+        raise UsageError("bytes or times would be larger than any trace can hold", hint="smaller factors")
+    return (np.ceil(values - 1e-6) if up else np.rint(values)).astype(np.int64)
 
 
 # -- readers of parameters ---------------------------------------------------------------------------------------------

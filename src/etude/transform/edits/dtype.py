@@ -12,7 +12,7 @@ from etude.cost.ops import DTYPE_BYTES
 from etude.cost.traces import trace_time_ns
 from etude.errors import UsageError
 from etude.model.schema import UNKNOWN
-from etude.transform.edits.definition import Definition, Here, Parameter, choice
+from etude.transform.edits.definition import Definition, Here, Parameter, choice, rounded
 
 _SPELLED: Final = {
     "fp64": "double", "fp32": "c10::Float", "bf16": "c10::BFloat16", "fp16": "c10::Half",
@@ -37,7 +37,7 @@ def rewrite(here: Here, to: str) -> None:
     for name in ("in_bytes", "out_bytes", "tensor_bytes"):
         old = getattr(trace, name)[rows]
         if (old != UNKNOWN).any():
-            made.set(name, rows, np.where(old == UNKNOWN, UNKNOWN, np.rint(old * factor).astype(np.int64)))
+            made.set(name, rows, np.where(old == UNKNOWN, UNKNOWN, rounded(np.where(old == UNKNOWN, 0, old) * factor)))
     for column in ("in_types", "out_types"):
         mine, spelled = trace.coded(column, rows)
         if spelled:
@@ -51,7 +51,7 @@ def rewrite(here: Here, to: str) -> None:
         return
     device = here.system.device.busy()
     before, after = trace_time_ns(device, trace)[timed], trace_time_ns(device, made.trace())[timed]
-    made.set("duration_ns", timed, np.rint(trace.duration_ns[timed] * (after / np.maximum(before, 1))).astype(np.int64))
+    made.set("duration_ns", timed, rounded(trace.duration_ns[timed] * (after / np.maximum(before, 1))))
 
 
 def _respelled(types: str, to: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.model.schema import UNKNOWN
+from etude.errors import UsageError
+from etude.model.schema import UNKNOWN, Kind
 from etude.transform.edits.definition import Definition, Here, Parameter, size, whole
 
 I64 = NDArray[np.int64]
@@ -16,6 +17,8 @@ def rewrite(here: Here, s: int, bytes_each: int) -> None:
     trace, rows = here.trace, here.rows
     if s == 1 or not len(rows):
         return
+    if (trace.kind[rows] != Kind.COLL).any():
+        raise UsageError("calls of a group are merged, and messages are of none", hint="kind=collective")
     key = (trace.group[rows].astype(np.int64) << 8) + trace.collective[rows]
     order = np.argsort(key, kind="stable")
     first = np.concatenate([[0], np.flatnonzero(np.diff(key[order])) + 1])

@@ -45,6 +45,7 @@ def rewrite(here: Here) -> None:
     inner = np.setdiff1d(np.arange(len(rows)), fresh)
     made.wait(again[inner], again[inner - 1], Why.PROGRAM)
     made.enter(target[fresh], again[fresh], order=True)
+    here.note("memory is that of the job as it was: `--recompute` of `generate` and `predict` counts what it saves")
     last = np.append(fresh[1:], len(rows)) - 1
     made.wait(target[fresh], again[last])
 

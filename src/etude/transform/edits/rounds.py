@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, Why
-from etude.transform.edits.definition import Definition, Here, Parameter, Parties, number, size, whole
+from etude.transform.edits.definition import Definition, Here, Parameter, Parties, number, rounded, size, whole
 from etude.transform.rewrite.rewriting import AFTER, free_stream
 from etude.transform.rewrite.selector import WORLD
 
 I64 = NDArray[np.int64]
 _NAMES: Final = ("request", "response")
 """Of even and of odd turns."""
+MOST: Final = 1024
+"""Rounds of one node."""
 
 
 def rewrite(here: Here, k: int, message: int, factor: float, over: str) -> None:
@@ -31,7 +33,7 @@ def rewrite(here: Here, k: int, message: int, factor: float, over: str) -> None:
         if (trace.duration_ns[rows] == UNKNOWN).any():
             raise UsageError("selected nodes have no time that a factor could change",
                              hint="--times-on dgx-h100 gives compute the times of a system first")  # fmt: skip
-        made.set("duration_ns", rows, np.rint(trace.duration_ns[rows] * factor).astype(np.int64))
+        made.set("duration_ns", rows, rounded(trace.duration_ns[rows] * factor))
     talks = np.isin(trace.kind[rows], (Kind.SEND, Kind.RECV))
     _more_rounds(here, rows[talks], k - 1, message)
     rows = rows[~talks]
@@ -137,12 +139,19 @@ def _slot(here: Here, over: str) -> int:
     return found[0]
 
 
+def _some(text: str) -> int:
+    found = whole(0)(text)
+    if found > MOST:
+        raise UsageError(f"a node would have {found:,} rounds", hint=f"at most {MOST:,}")
+    return found
+
+
 EDIT = Definition(
     doc="`k` requests and responses of `message` bytes both ways behind each node, whose own time is times `factor`; "
     "between two parties as messages; a message is the first of its own rounds",
     cannot="what is computed between the rounds, and that it stays private; host threads that all ask first never end",
     parameters={
-        "k": Parameter(read=whole(0), doc="rounds: 2"),
+        "k": Parameter(read=_some, doc="rounds: 2"),
         "message": Parameter(read=size, default="0", doc="bytes of a request and its response together"),
         "factor": Parameter(read=number(), default="1", doc="on the node's own time: 1000 for homomorphic encryption"),
         "over": Parameter(read=str, default="world", doc="group of the parties"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from etude.errors import UsageError
 from etude.model.schema import UNKNOWN
-from etude.transform.edits.definition import Definition, Here, Parameter, number
+from etude.transform.edits.definition import Definition, Here, Parameter, number, rounded
 
 
 def rewrite(here: Here, by: float) -> None:
@@ -21,7 +19,7 @@ def rewrite(here: Here, by: float) -> None:
             where="edit `speed`",
             hint="--times-on dgx-h100 gives compute the times of a system first",
         )
-    here.made.set("duration_ns", rows, np.rint(trace.duration_ns[rows] / by).astype(np.int64))
+    here.made.set("duration_ns", rows, rounded(trace.duration_ns[rows] / by))
 
 
 EDIT = Definition(
