@@ -3,7 +3,7 @@
     python benchmarks/bench_study.py [--points N] [--workers N]
 
 Prints milliseconds a point of this process with the command line, of the command alone, of workers, and what a second
-run of the same study takes, of which every answer is known.
+run of the same study takes, of which every answer is known. CPU time, but with workers the time that passed.
 """
 
 import argparse
@@ -16,12 +16,20 @@ from pathlib import Path
 from etude.cli.study import executed
 from etude.study import study
 
+SYSTEM = "name: one\ndevice: h100\nlevels:\n  - {name: net, kind: switch, size: 8, bandwidth: 100GB/s, latency: %sns}\n"
 STUDY = """
-run: ["systems show {name} --json"]
-sweep: {name: [dgx-h100, dgx-a100], i: [INDICES]}
-files: {"point-{i}.txt": "{i}"}
+run: ["systems show net-{i}.yaml --json"]
+sweep: {i: [INDICES]}
+files:
+  net-{i}.yaml:
+    name: one
+    device: h100
+    levels: [{name: net, kind: switch, size: 8, bandwidth: 100GB/s, latency: "{500 + i}ns"}]
 metrics: {levels: len(levels)}
 """
+"""Every point has a system of its own, so that no answer is that of another point."""
+ALONE = 100
+"""Times that the command is run by itself."""
 
 
 def main() -> None:
@@ -31,24 +39,30 @@ def main() -> None:
     given = parser.parse_args()
     folder = Path(tempfile.mkdtemp())
     try:
-        indices = ", ".join(map(str, range(given.points // 2)))
+        indices = ", ".join(map(str, range(given.points)))
         (folder / "points.yaml").write_text(STUDY.replace("INDICES", indices))
-        executed(["systems", "show", "dgx-h100", "--json"])
-        begin = time.perf_counter()
-        for _ in range(100):
-            executed(["systems", "show", "dgx-h100", "--json"])
-        alone = (time.perf_counter() - begin) / 100
         os.chdir(folder)
+        for i in range(ALONE + 1):
+            (folder / f"net-{i}.yaml").write_text(SYSTEM % (500 + i))
+        executed(["systems", "show", f"net-{ALONE}.yaml", "--json"])
+        begin = time.process_time()
+        for i in range(ALONE):
+            executed(["systems", "show", f"net-{i}.yaml", "--json"])
+        alone = (time.process_time() - begin) / ALONE
+        for i in range(ALONE + 1):
+            (folder / f"net-{i}.yaml").unlink()
         rows = {"the command alone": alone}
         for name, options in (
             ("in this process", {"out": folder / "a", "execute": executed}),
             ("again, all known", {"out": folder / "a", "execute": executed}),
             (f"{given.workers} workers", {"out": folder / "b", "workers": given.workers}),
         ):
-            begin = time.perf_counter()
+            clock = time.perf_counter if "workers" in options else time.process_time
+            begin = clock()
             found = study(folder / "points.yaml").outcome(**options)
-            rows[name] = (time.perf_counter() - begin) / len(found.points)
+            rows[name] = (clock() - begin) / len(found.points)
             assert not any(row["error"] for row in found.points)
+            assert found.ran == (0 if name.startswith("again") else given.points)
         for name, seconds in rows.items():
             print(f"{name:22} {1e3 * seconds:7.2f} ms a point")
         print(f"{'overhead':22} {1e3 * (rows['in this process'] - alone):7.2f} ms a point")

@@ -41,16 +41,13 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
 
 
 def ranks(size: int, *args: str | Path) -> None:
-    """Runs a program as `size` ranks, as torchrun would, less its own start-up."""
+    """Runs a program as `size` ranks, as torchrun would, less its own start-up and all imports of PyTorch but one."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    started = [
-        start(*args, RANK=str(r), WORLD_SIZE=str(size), LOCAL_RANK=str(r), MASTER_ADDR="localhost", MASTER_PORT=port)
-        for r in range(size)
-    ]
-    ended = [finished(process) for process in started]
-    assert [p.returncode for p in started] == [0] * size, ended
+    process = start(PROGRAMS / "forked.py", str(size), *args, MASTER_ADDR="localhost", MASTER_PORT=port)
+    ended = finished(process)
+    assert process.returncode == 0, ended
 
 
 class Files:

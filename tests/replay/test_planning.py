@@ -1,5 +1,6 @@
 """Plans of real recordings, without PyTorch."""
 
+import json
 import subprocess
 import sys
 from importlib.resources import files
@@ -12,7 +13,9 @@ import etude
 from etude.cli import main
 from etude.errors import UsageError
 from etude.replay import coverage, plan
-from etude.replay.program import CommKind, Fill, Origin, StepKind
+from etude.replay.host_time import host_intervals
+from etude.replay.program import CommKind, Fill, Origin, Program, StepKind
+from recorded import device_json, event, host_json, kernel, launch, node, op
 
 SAMPLE = Path(str(files("etude") / "sample"))
 
@@ -30,23 +33,106 @@ def test_the_sample_is_covered_by_its_own_operators():
     assert "aten::native_layer_norm" in names and "aten::layer_norm" not in names
 
 
-def test_time_of_the_host_is_what_no_call_covers():
-    job = etude.open(SAMPLE)
-    program = plan(job)[0]
-    assert job.timing is not None
-    start, end = job.timing.block(0)
-    calls = program.steps.node[program.steps.kind == StepKind.CALL]
-    spans = sorted((int(start[node]), int(end[node])) for node in calls)
-    last = max(b for _, b in spans)
-    covered = [False] * ((last - spans[0][0]) // 1000 + 1)  # by microseconds
-    for a, b in spans:
-        for at in range((a - spans[0][0]) // 1000, (b - spans[0][0]) // 1000):
-            covered[at] = True
-    host = program.steps.row[program.steps.kind == StepKind.HOST]
-    assert (host > 0).all()
-    before = int(host[0])  # from the beginning of the step to its first call
-    assert abs(int(host.sum()) - before - 1000 * covered.count(False)) <= 1000 * 2 * len(spans)
-    assert int(host.sum()) < 2 * program.about["recorded_step_ns"]
+def test_time_of_the_host_is_that_between_calls_without_waits_for_the_device():
+    program = plan(etude.open(SAMPLE))[0]
+    ends = np.flatnonzero(program.steps.kind == StepKind.END)
+    assert len(ends) == 2 and ends[-1] == len(program) - 1
+    first, second = program.steps.host_ns[: ends[0] + 1], program.steps.host_ns[ends[0] + 1 :]
+    assert first.sum() == second.sum() > 0  # one time for the same calls of both steps
+    assert int(first.sum()) <= program.about["recorded_step_ns"]
+    events = program.about["host_events"]
+    assert events["recorded"] > events["called"] > len(program.calls.op)
+
+
+def test_intervals_of_the_host_by_hand():
+    mark, call, end = int(StepKind.MARK), int(StepKind.CALL), int(StepKind.END)
+    kind = np.array([mark, call, int(StepKind.VIEW), call, end, mark, call, call, end])
+    what = np.array([-1, 7, -1, 8, -1, -1, 7, 8, -1])
+    moment = np.array([0, 30, -1, 50, 90, 90, 100, 190, 200])
+    # 30, 20, 40 and 10, 90, 10: the lower ones
+    assert host_intervals(kind, what, moment).tolist() == [0, 10, 0, 20, 10, 0, 10, 20, 10]
+    what[7] = 9  # other calls: each as it was
+    assert host_intervals(kind, what, moment).tolist() == [0, 30, 0, 20, 40, 0, 10, 90, 10]
+
+
+def nccl(shared: Path, name: str, folder: Path) -> list[Program]:
+    source = shared / "oracle" / "chakra_official" / "h200_nccl" / name
+    for kind, ending in (("host", "et"), ("device", "kineto")):
+        (folder / f"{name}.rank0.{ending}.json.gz").symlink_to(source / f"{kind}.0.json.gz")
+    return plan(etude.open(folder), [0])
+
+
+def by_hand(folder: Path, host: dict[str, object], device: dict[str, object]) -> Program:
+    (folder / "hand.rank0.et.json").write_text(json.dumps(host))
+    (folder / "hand.rank0.kineto.json").write_text(json.dumps(device))
+    return plan(etude.open(folder))[0]
+
+
+def test_a_kernel_of_triton_is_work_of_the_bytes_that_it_was_given(tmp_path: Path):
+    floats, ids = [5, 6, 0, 1000, 4, "cuda:0"], [7, 8, 0, 250, 8, "cuda:0"]
+    given = ([floats, ids, 1000, 0], [[1000], [250], [], []], ["Tensor(float)", "Tensor(long int)", "Int", "Int"])
+    schema = "aten::neg_(Tensor(a!) self) -> Tensor(a!)"
+    x = ([floats], [[1000]], ["Tensor(float)"])
+    host = host_json(
+        node(3, "aten::neg_", 2, 1, inputs=x, outputs=x, op_schema=schema),
+        node(4, "triton_poi_fused_add_0", 2, 2, inputs=given, kernel_backend="triton", kernel_file="cabc.py"),
+    )
+    device = device_json(
+        op("aten::neg_", 10, 8, 1), launch(12, 1), kernel("neg", 30, 5, 1, 1),
+        op("triton_poi_fused_add_0", 20, 8, 2), launch(22, 2), kernel("triton_poi_fused_add_0", 36, 5, 2, 2),
+    )  # fmt: skip
+    program = by_hand(tmp_path, host, device)
+    assert coverage(program)["stand_ins"] == [{"name": "triton_poi_fused_add_0", "count": 1}]
+    assert program.stand_ins.size_bytes.tolist() == [4 * 1000 + 8 * 250]
+
+
+def test_two_streams_by_hand(tmp_path: Path):
+    """neg on stream 7, a record there, a wait of stream 9, neg on stream 9."""
+    schema = "aten::neg_(Tensor(a!) self) -> Tensor(a!)"
+    x = ([[5, 6, 0, 1000, 4, "cuda:0"]], [[1000]], ["Tensor(float)"])
+    names = range(1, 5)
+    host = host_json(*(node(2 + k, "aten::neg_", 2, k, inputs=x, outputs=x, op_schema=schema) for k in names))
+    calls = [
+        event("cuda_runtime", "cudaEventRecord", 35, 1, correlation=11),
+        event("cuda_runtime", "cudaStreamWaitEvent", 38, 1, correlation=12),
+    ]
+    device = device_json(
+        *(part for k in names for part in (op("aten::neg_", 10 * k, 8, k), launch(10 * k + 2, k),
+          kernel("neg", 100 * k, 50, k, k, stream=9 if k == 4 else 7))), *calls,
+    )  # fmt: skip
+    program = by_hand(tmp_path, host, device)
+    wanted = (StepKind.CALL, StepKind.EVENT, StepKind.AWAIT)
+    told = [(StepKind(k).name, int(s)) for k, s in zip(program.steps.kind, program.steps.stream, strict=True)
+            if k in wanted]  # fmt: skip
+    assert told == [*[("CALL", -1)] * 3, ("EVENT", -1), ("AWAIT", 9), ("CALL", 9)]
+
+
+def test_streams_and_events_of_a_recording(shared: Path, tmp_path: Path):
+    """A product on a stream of its own, in each of two steps: it waits for the main stream, and that for it."""
+    program = nccl(shared, "sync", tmp_path)[0]
+    names = [program.ops[int(op)] for op in program.calls.op]
+    wanted = (StepKind.EVENT, StepKind.AWAIT)
+    told = [
+        (StepKind(kind).name, names[row] if kind == StepKind.CALL else row, stream)
+        for kind, row, stream in zip(program.steps.kind, program.steps.row, program.steps.stream, strict=True)
+        if kind in wanted or (kind == StepKind.CALL and stream != -1)
+    ]
+    assert told == [
+        ("EVENT", 0, -1), ("AWAIT", 0, 13), ("CALL", "aten::matmul", 13), ("EVENT", 1, 13), ("AWAIT", 1, -1),
+        ("EVENT", 2, -1), ("AWAIT", 2, 13), ("CALL", "aten::matmul", 13), ("EVENT", 3, 13), ("AWAIT", 3, -1),
+    ]  # fmt: skip
+
+
+def test_communication_is_issued_from_the_stream_that_it_waited_for(shared: Path, tmp_path: Path):
+    """FSDP copies parameters on a stream of its own and gathers from there; gradients come from the main stream."""
+    program = nccl(shared, "fsdp", tmp_path)[0]
+    issued = [(CommKind(program.comms.kind[row]).name, stream) for kind, row, stream in zip(
+        program.steps.kind, program.steps.row, program.steps.stream, strict=True) if kind == StepKind.COMM]  # fmt: skip
+    assert set(issued) == {("ALL_GATHER", 17), ("REDUCE_SCATTER", -1)} and len(issued) == 16
+    copies = [program.ops[int(program.calls.op[row])] for kind, row, stream in zip(
+        program.steps.kind, program.steps.row, program.steps.stream, strict=True)
+        if kind == StepKind.CALL and stream == 17]  # fmt: skip
+    assert copies == ["aten::_foreach_copy_"] * 10
 
 
 def test_indices_are_below_the_rows_of_their_table():

@@ -10,7 +10,8 @@ from etude.cli import main
 from etude.errors import UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Kind
-from etude.simulate import LinkChange, simulate
+from etude.simulate import simulate
+from etude.simulate.options import LinkChange
 from etude.store import chakra
 from toy_systems import one_level
 

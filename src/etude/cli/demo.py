@@ -106,8 +106,8 @@ def _replayed(out: Path) -> None:
     (out / "train.py").write_text(PROGRAM)
     _do("collect", "-o", f"{out}/trained", "--warmup", "32", "--steps", "2", "--", sys.executable, f"{out}/train.py",
         say="A program of our own: 32 steps without the profiler, then two that are recorded.")  # fmt: skip
-    _do("replay", f"{out}/trained", "-o", f"{out}/replayed", "--device", "cpu", "--threads", "1",
-        "--iterations", "15", say="Its operators again, against a step without the profiler:")  # fmt: skip
+    _do("replay", f"{out}/trained", "-o", f"{out}/replayed", "--device", "cpu", "--iterations", "15",
+        say="Its operators again, against a step without the profiler:")  # fmt: skip
 
 
 def _generated(out: Path) -> None:

@@ -37,14 +37,18 @@ def replay(
         Speed, typer.Option(help="As fast as it goes, or no call before its recorded moment.")
     ] = Speed.FLAT_OUT,
     host: Annotated[
-        Host, typer.Option(help="Between calls the host takes no time, or as long as recorded, under the profiler.")
-    ] = Host.FAST,
+        Host | None,
+        typer.Option(
+            help="Calls follow at once, or when the recorded host made them, less the profiler's share; by default "
+            "`recorded` for a recording of a GPU on a GPU."
+        ),
+    ] = None,
     cuda_graph: Annotated[
         bool, typer.Option("--cuda-graph", help="Launch all steps of an iteration as one CUDA graph.")
     ] = False,
     device: Annotated[str, typer.Option(help="`cpu`, `cuda`, `cuda:1`; by default CUDA where it is.")] = "",
     backend: Annotated[str, typer.Option(help="Of communication: `gloo` or `nccl`.")] = "gloo",
-    threads: Annotated[int, typer.Option(min=0, help="Threads of an operator on a CPU; 0: PyTorch's choice.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of an operator on a CPU; 0: as recorded.")] = 0,
     unprofiled: Annotated[
         str, typer.Option(help="Time of a step without the profiler, such as 41ms; `etude collect` measures it.")
     ] = "",
@@ -102,7 +106,7 @@ def replay(
         return
     result = _play(programs, out, force, backend, {
         "iterations": iterations, "warmup": warmup, "only": only.value if only else "", "speed": speed.value,
-        "device": device, "threads": threads, "host": host.value, "cuda_graph": cuda_graph,
+        "device": device, "threads": threads, "host": host.value if host else "", "cuda_graph": cuda_graph,
     })  # fmt: skip
     _tell(result, json)
     if out is not None:

@@ -28,6 +28,7 @@ from etude.cli.simulation import (
     Policy,
     Routing,
     Seed,
+    Shares,
     SlowLinks,
     SlowRanks,
     Times,
@@ -40,6 +41,7 @@ from etude.cli.simulation import (
     options_of,
     pairs,
     rank_option,
+    share_option,
 )
 from etude.errors import DeadlockError, UsageError
 
@@ -75,6 +77,7 @@ def simulate(
     eager: Eager = "",
     concurrent_network: Annotated[bool, typer.Option(help="Communication without a stream does not queue.")] = False,
     overlap: Overlaps = None,
+    share: Shares = None,
     jitter: Jitter = None,
     slow_rank: SlowRanks = None,
     slow_link: SlowLinks = None,
@@ -125,7 +128,8 @@ def simulate(
     options = options_of(
         policy=policy, **compute_option(compute, ops, backend_of_ops), collective=collectives_option(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
-        concurrent_network=concurrent_network, overlap=numbers("overlap", overlap), jitter=jitter_option(jitter),
+        concurrent_network=concurrent_network, overlap=numbers("overlap", overlap), share=share_option(share),
+        jitter=jitter_option(jitter),
         slow_ranks={rank_option("slow-rank", k): v for k, v in numbers("slow-rank", slow_rank).items()},
         slow_links=slow_links, link_changes=changes_option(link_change), seed=seed,
         remote_memory=dict(pairs("remote-memory", remote_memory)),

@@ -12,7 +12,7 @@ from etude.cli.ops_flags import ops_options
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
-    from etude.simulate import LinkChange, Options
+    from etude.simulate import Options
 
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
 Policy = StrEnum("Policy", {"READY": "ready", "PRIORITY": "priority", "RECORDED": "recorded", "HINT": "hint"})
@@ -32,6 +32,10 @@ Algorithms = Annotated[Pairs | None, typer.Option(help="Algorithm: `all_reduce=t
 ByPolicy = Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")]
 Eager = Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")]
 Overlaps = Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")]
+Shares = Annotated[
+    Pairs | None,
+    typer.Option(help="A capacity and who draws what of it: `hbm=compute:0.8,communication:0.4`; `a>b`: a first."),
+]
 Jitter = Annotated[
     Pairs | None,
     typer.Option(help="`compute=0.05`; host, collective, p2p, memory, step, action; `@trend.json`."),
@@ -54,6 +58,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "policy": (ByPolicy, Policy.READY),
     "eager": (Eager, ""),
     "overlap": (Overlaps, None),
+    "share": (Shares, None),
     "jitter": (Jitter, None),
     "slow_rank": (SlowRanks, None),
     "slow_link": (SlowLinks, None),
@@ -103,6 +108,8 @@ def options_given(given: dict[str, Any]) -> dict[str, Any]:
         found["eager_bytes"] = parse_bytes(given["eager"])
     if "overlap" in given:
         found["overlap"] = overlap_option(numbers("overlap", given["overlap"]))
+    if "share" in given:
+        found["share"] = share_option(given["share"])
     if "jitter" in given:
         found["jitter"] = jitter_option(given["jitter"])
     if "slow_rank" in given:
@@ -133,6 +140,28 @@ def options_of(**given: Any) -> "Options":
             bytes_per_s=parse_bandwidth(memory["bandwidth"]), latency_ns=latency, capacity_bytes=capacity
         )
     return Options(overlap=overlap_option(factors), remote_memory=remote, **given)
+
+
+def share_option(given: Pairs | None) -> dict[str, Any]:
+    """`NAME=CLASS:DEMAND*WEIGHT,CLASS>CLASS`: those before a `>` come first; demand and weight are 1 by default."""
+    from etude.simulate import Draw
+
+    found: dict[str, Any] = {}
+    for name, text in pairs("share", given):
+        draws: dict[str, Any] = {}
+        for priority, level in enumerate(text.split(">")):
+            for part in level.split(","):
+                klass, _, figures = part.strip().partition(":")
+                demand, _, weight = (figures or "1").partition("*")
+                try:
+                    draw = Draw(demand=float(demand or 1), weight=float(weight or 1), priority=priority)
+                except ValueError:
+                    raise UsageError(f"--share: {name}: `{part}` is not CLASS:DEMAND*WEIGHT") from None
+                if klass in draws:
+                    raise UsageError(f"--share: {name}: `{klass}` is given twice")
+                draws[klass] = draw
+        found[name] = draws
+    return found
 
 
 def overlap_option(factors: dict[str, float]) -> Any:
@@ -240,9 +269,8 @@ def links_option(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int | s
     return found
 
 
-def changes_option(given: Pairs | None) -> "tuple[LinkChange, ...]":
+def changes_option(given: Pairs | None) -> tuple[tuple[int, tuple[int | str, int | str], float], ...]:
     """`TIME:END/END=FACTOR`, each from its time on."""
-    from etude.simulate import LinkChange
     from etude.units import parse_time
 
     found = []
@@ -250,7 +278,7 @@ def changes_option(given: Pairs | None) -> "tuple[LinkChange, ...]":
         time, colon, ends = text.partition(":")
         if not colon:
             raise UsageError(f"--link-change: `{text}` has no time", hint="10ms:0-1=4")
-        found.append(LinkChange(round(parse_time(time)), _ends("link-change", ends), factor))
+        found.append((round(parse_time(time)), _ends("link-change", ends), factor))
     return tuple(found)
 
 

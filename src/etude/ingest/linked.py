@@ -33,6 +33,8 @@ class Linked:
     """What it ran on, as the profiler names it."""
     unprofiled_step_ns: int = 0
     """A step without the profiler, where it was measured."""
+    threads: int = 0
+    """Of an operator on the CPU, where that is known."""
 
 
 def cut(one: Linked, keep: NDArray[np.bool_], what: str) -> Linked:
@@ -114,4 +116,6 @@ def _provenance(ranks: Sequence[Linked]) -> dict[str, str]:
     unprofiled = max((one.unprofiled_step_ns for one in ranks), default=0)
     if unprofiled:  # a step takes as long as on its slowest rank
         found["unprofiled_step_ns"] = str(unprofiled)
+    if threads := max((one.threads for one in ranks), default=0):
+        found["threads"] = str(threads)
     return found | ({"device": ", ".join(devices[:4])} if devices else {})

@@ -142,7 +142,7 @@ def link_rank(files: RankFiles, max_bytes: int | None = None) -> Linked:
     del device, host
     release_memory()
     world = manifest.get("world_size")
-    linked = replace(linked, unprofiled_step_ns=_unprofiled(manifest))
+    linked = replace(linked, unprofiled_step_ns=_unprofiled(manifest), threads=_threads(manifest))
     return replace(linked, world_size=max(linked.world_size, world)) if isinstance(world, int) else linked
 
 
@@ -152,6 +152,15 @@ def _unprofiled(manifest: Mapping[str, Any]) -> int:
     found = steps.get("unprofiled") if isinstance(steps, Mapping) else None
     took = found.get("step_ns") if isinstance(found, Mapping) else None
     return took if isinstance(took, int) and took > 0 else 0
+
+
+def _threads(manifest: Mapping[str, Any]) -> int:
+    """Threads of an operator on the CPU, as `etude collect` saw them; 0 where it did not."""
+    devices = manifest.get("devices")
+    for one in devices if isinstance(devices, list) else ():
+        if isinstance(one, Mapping) and isinstance(threads := one.get("threads"), int):
+            return max(threads, 0)
+    return 0
 
 
 def manifest_of(files: RankFiles) -> Mapping[str, Any]:

@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo")
     parser.add_argument("--only", choices=("compute",), default="")
     parser.add_argument("--speed", choices=("flat-out", "recorded"), default="flat-out")
-    parser.add_argument("--host", choices=("fast", "recorded"), default="fast", help="time of the host between calls")
+    parser.add_argument("--host", choices=("fast", "recorded"), default="", help="time of the host between calls")
     parser.add_argument("--cuda-graph", action="store_true", help="all steps of an iteration as one CUDA graph")
     parser.add_argument("--device", default="", help="cpu, cuda, cuda:1")
     parser.add_argument("--threads", type=int, default=0, help="threads of an operator on a CPU")

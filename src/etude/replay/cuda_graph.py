@@ -5,7 +5,7 @@ Needs the standard library, NumPy and PyTorch alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -59,6 +59,30 @@ def captured(program: Program, device: torch.device, iteration: Callable[[], Non
         except RuntimeError as problem:
             why = str(problem).splitlines()[0][:160]
     raise UsageError(f"an iteration cannot be one CUDA graph: {why}", where="--cuda-graph", hint="leave it out")
+
+
+def captured_parts(
+    program: Program, device: torch.device, parts: Sequence[Callable[[], None]], communicates: bool
+) -> list[Any]:
+    """A graph of each part of an iteration, to be launched in their order; none where they cannot be graphs."""
+    if device.type != "cuda" or next(refusals(program, communicates), ""):
+        return []
+    torch.cuda.synchronize(device)
+    aside, pool, graphs = torch.cuda.Stream(device), torch.cuda.graph_pool_handle(), []
+    try:
+        with torch.cuda.stream(aside):
+            for part in parts:
+                part()
+        torch.cuda.synchronize(device)
+        for part in parts:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=aside):
+                part()
+            graphs.append(graph)
+    except RuntimeError:  # of memory, too: calls are made one by one then
+        torch.cuda.synchronize(device)
+        return []
+    return graphs
 
 
 def _capture(device: torch.device, iteration: Callable[[], None]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from etude.replay.arguments import Arguments, Tensor
 from etude.replay.memory import Memory
+from etude.replay.program import Fill
 
 Told = Callable[[Memory, Arguments], None]
 
@@ -91,8 +92,32 @@ def _above_zero(*at: int) -> Told:
     return tell
 
 
+def _all(*several: Told) -> Told:
+    def tell(memory: Memory, given: Arguments) -> None:
+        for one in several:
+            one(memory, given)
+
+    return tell
+
+
+def _filled(fill: Fill, *at: int) -> Told:
+    def tell(memory: Memory, given: Arguments) -> None:
+        for argument in at:
+            if (tensor := _tensor(given, argument)) is not None:
+                memory.told(tensor, fill)
+
+    return tell
+
+
 RANGES: Final[dict[str, Told]] = {
-    "aten::embedding": _rows_of(0, 1),
+    "aten::embedding": _all(_rows_of(0, 1), _filled(Fill.UNIT, 0)),
+    "aten::layer_norm": _filled(Fill.NONE, 3),
+    "aten::native_layer_norm": _filled(Fill.NONE, 3),
+    "aten::native_group_norm": _filled(Fill.NONE, 2),
+    "aten::linear": _filled(Fill.NONE, 2),
+    "aten::addmm": _filled(Fill.NONE, 0),
+    "aten::convolution": _filled(Fill.NONE, 2),
+    "aten::conv2d": _filled(Fill.NONE, 2),
     "aten::embedding_dense_backward": _counted(1, 2),
     "aten::embedding_backward": _counted(1, 2),
     "aten::_embedding_bag": _rows_of(0, 1),
@@ -122,8 +147,8 @@ RANGES: Final[dict[str, Told]] = {
     "aten::_foreach_sqrt": _above_zero(0),
     "aten::_fused_adamw_": _above_zero(3, 4, 5),
     "aten::_fused_adam_": _above_zero(3, 4, 5),
-    "aten::native_batch_norm": _above_zero(4),
-    "aten::cudnn_batch_norm": _above_zero(4),
+    "aten::native_batch_norm": _all(_above_zero(4), _filled(Fill.NONE, 2, 3)),
+    "aten::cudnn_batch_norm": _all(_above_zero(4), _filled(Fill.NONE, 2, 3)),
     "aten::cudnn_batch_norm_backward": _above_zero(6),
 }
 COPIES: Final = frozenset({

@@ -33,6 +33,8 @@ class Held:
     bound: int = 0
     """Whole numbers in here are below this; 0: nothing is known."""
     positive: bool = False
+    told: Fill | None = None
+    """What a call said of it."""
 
 
 class Memory:
@@ -132,6 +134,12 @@ class Memory:
     def positive(self, tensor: Tensor) -> None:
         self.held(tensor).positive = True
 
+    def told(self, tensor: Tensor, fill: Fill) -> None:
+        """What this memory holds if it comes from outside, as the first call that tells says."""
+        held = self.held(tensor)
+        if held.told is None:
+            held.told = fill
+
     def fill(self) -> None:
         """Says what each storage from outside holds; at the end, when all uses were seen."""
         for held in self._outside.values():
@@ -139,8 +147,10 @@ class Memory:
             dtype = first.dtype
             if dtype in _WHOLE:
                 self._b.fill(held.storage, Fill.INTEGERS, 0, max(held.bound, 1))
-            elif dtype == "bool":
+            elif dtype == "bool" or held.told == Fill.NONE:
                 self._b.fill(held.storage, Fill.NONE)
+            elif held.told is not None:
+                self._b.fill(held.storage, held.told)
             elif len(first.shape) < 2 and first.numel <= SCALES:  # scales of norms: gradients would vanish otherwise
                 self._b.fill(held.storage, Fill.ONES)
             else:

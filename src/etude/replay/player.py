@@ -25,13 +25,19 @@ import numpy as np
 import torch
 
 from etude.errors import EtudeError, UsageError
-from etude.replay.cuda_graph import captured
+from etude.replay.cuda_graph import captured, captured_parts
+from etude.replay.lanes import Lanes
 from etude.replay.operators import operator, remapped
+from etude.replay.pace import HostPace, due_ns, has_host_time, host_pace
 from etude.replay.program import NOTHING, Fill, Origin, Program, StepKind
-from etude.replay.stand_ins import StandInWork, spin
+from etude.replay.stand_ins import StandInWork
 
 CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
+
+
+PAUSE_S: Final = 2.0
+"""Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
 
 
 class OutOfMemoryError(EtudeError):
@@ -67,16 +73,24 @@ class Player:
         compute: bool = True,
         seed: int = 0,
         paced: bool = False,
-        host: str = "fast",
+        host: str = "",
         cuda_graph: bool = False,
     ) -> None:
         self.program = program
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.comms, self.compute, self.paced = comms, compute, paced
-        self.with_host, self.with_graph = host == "recorded", cuda_graph
+        self.with_graph = cuda_graph
         self._graph: Any = None
         self._capturing = False
         self.on_device = self.device.type != "cpu"
+        self.host = host or ("recorded" if self.on_device and has_host_time(program) and not cuda_graph else "fast")
+        """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
+        self.pace: HostPace | None = None
+        self._due: list[int] = []
+        self.parts: list[tuple[Any, int]] = []
+        """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
+        self._ends: list[int] = []
+        """Of each chunk its last step."""
         self._with_host_memory = any(not name.startswith("cpu") for name in program.devices)
         self._values: list[Any] = [None] * len(program.slots.storage)
         self._generator = torch.Generator().manual_seed(seed)
@@ -90,6 +104,7 @@ class Player:
         self._work = StandInWork(self.device)
         self._dtypes = [getattr(torch, name) for name in program.dtypes]
         self._held: list[Any] = []
+        self._lanes = Lanes(program, self.device)
 
     # -- getting ready -------------------------------------------------------------------------------------------------
 
@@ -107,8 +122,24 @@ class Player:
                 hint=f"inputs and states alone take {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
             ) from None
         self._chunks = list(self._compiled())
+        if self.host == "recorded" and not self.paced and "host_events" in self.program.about:
+            self._keep_pace()
         if self.with_graph:
             self._capture()
+
+    def _keep_pace(self) -> None:
+        """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
+        how fast this host makes them."""
+        with torch.no_grad():
+            self.pace = host_pace(self.program, self._chunks, self._synchronise, self._lanes.open)
+            self._due = due_ns(self.program, self.pace.share)
+            if not self._lanes:
+                self._capturing = True
+                graphs = captured_parts(self.program, self.device, self._chunks, self.comms is not None)
+                self._capturing = False
+                self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
+        self._marks = []
+        self._chunks = list(self._compiled())
 
     def _capture(self) -> None:
         self._capturing = True
@@ -142,12 +173,13 @@ class Player:
             made = torch.randint(low, max(high, low + 1), (count,), generator=self._generator, dtype=dtype)
             return made.to(place).view(torch.uint8)
         made = torch.zeros(count, dtype=dtype, device=place)
-        if fill in (Fill.NORMAL, Fill.POSITIVE) and (dtype.is_floating_point or dtype.is_complex):
+        if fill in (Fill.NORMAL, Fill.POSITIVE, Fill.UNIT) and (dtype.is_floating_point or dtype.is_complex):
+            spread = 1.0 if fill == Fill.UNIT else 0.02
             if dtype.itemsize == 1:
-                made.copy_(torch.randn(count, generator=self._generator).mul_(0.02))
+                made.copy_(torch.randn(count, generator=self._generator).mul_(spread))
             else:
                 seeded = torch.Generator(place).manual_seed(row)
-                made.normal_(0.0, 0.02, generator=seeded)
+                made.normal_(0.0, spread, generator=seeded)
             if fill == Fill.POSITIVE:
                 made.abs_()
         elif fill == Fill.ONES:
@@ -271,26 +303,33 @@ class Player:
     def _compiled(self) -> Iterator[Callable[[], None]]:
         """The steps as functions of at most CHUNK lines each."""
         p, last = self.program, self._last_uses()
+        self._lanes.begin()
+        self._ends = []
         lines: list[str] = []
         names: dict[str, Any] = {"v": self._values}
         for at, (kind, row) in enumerate(zip(p.steps.kind.tolist(), p.steps.row.tolist(), strict=True)):
-            lines += self._lines(kind, row, at, names)
+            made = self._lines(kind, row, at, names)
+            lines += self._lanes.around(at, made, names) if self._lanes else made
             gone = [s for s in last.get(at, ()) if s not in self.pinned]
             if gone and self.compute:
                 lines.append("=".join(f"v[{slot}]" for slot in gone) + "=None")
             if len(lines) >= CHUNK:
+                self._ends.append(at)
                 yield _function(lines, names)
                 lines, names = [], {"v": self._values}
         if lines:
+            self._ends.append(len(p) - 1)
             yield _function(lines, names)
+        elif self._ends:
+            self._ends[-1] = len(p) - 1
 
     def _lines(self, kind: int, row: int, at: int, names: dict[str, Any]) -> list[str]:
         p = self.program
-        paced = self.paced and int(p.steps.start_ns[at]) >= 0
         before = []
-        if paced:
-            names["until"] = self._until
-            before = [f"until({int(p.steps.start_ns[at])})"]
+        if self.paced and int(p.steps.start_ns[at]) >= 0:
+            names["until"], before = self._until, [f"until({int(p.steps.start_ns[at])})"]
+        elif self._due and (kind in (StepKind.COMM, StepKind.END) or (kind == StepKind.CALL and p.steps.work_ns[at])):
+            names["until"], before = self._until, [f"until({self._due[at]})"]
         if kind == StepKind.CALL and self.compute:
             return before + self._call_lines(row, names)
         if kind == StepKind.VIEW and self.compute:
@@ -305,9 +344,10 @@ class Player:
         if kind == StepKind.STAND_IN and self.compute:
             names[f"w{at}"] = self._work.of(p, row, int(p.steps.work_ns[at]))
             return [*before, f"w{at}()"]
-        if kind == StepKind.HOST and self.with_host:
-            names["spin"] = spin
-            return [f"spin({row})"]
+        if kind in (StepKind.EVENT, StepKind.AWAIT) and self.compute:
+            return self._lanes.event(kind, row, at, names)
+        if kind == StepKind.END:
+            return before
         if kind == StepKind.MARK:
             names["mark"] = self._mark
             return [*before, "mark()"]
@@ -373,8 +413,14 @@ class Player:
             self._graph.replay()
             return
         self._began = time.perf_counter_ns()
-        for chunk in self._chunks:
-            chunk()
+        if self.parts:
+            for graph, due in self.parts:
+                self._until(due)
+                graph.replay()
+            return
+        with self._lanes.open():
+            for chunk in self._chunks:
+                chunk()
 
     def run(
         self,
@@ -413,7 +459,7 @@ class Player:
         self._synchronise()
         for row in played.moments:
             played.step_ns.append([self._between(a, b) for a, b in pairwise(row)])
-        if self._graph is not None:  # one launch for all steps of an iteration
+        if self._graph is not None or self.parts:  # steps of an iteration are not told apart
             steps = max(int((self.program.steps.kind == StepKind.MARK).sum()), 1)
             played.step_ns = [[took // steps] * steps for (took,) in played.step_ns]
         return played
@@ -436,6 +482,10 @@ class Player:
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         self._marks = []
         self._synchronise()
+        if self.on_device:
+            self.parts = []  # the operators are to be seen; graphs hold memory of their own
+            torch.cuda.empty_cache()
+            time.sleep(PAUSE_S)
         barrier()
         with torch.no_grad(), torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             with ExitStack() as self._annotated:

@@ -30,9 +30,11 @@ class PlayerOptions:
     device: str = ""
     """`cpu`, `cuda`, `cuda:1`; empty: CUDA where it is."""
     threads: int = 0
-    """Threads of an operator on a CPU; 0: as PyTorch chooses."""
-    host: str = "fast"
-    """`recorded`: the host takes the recorded time between calls."""
+    """Threads of an operator on a CPU; 0: as recorded, where that is known and there are as many cores, else as PyTorch
+    chooses."""
+    host: str = ""
+    """`recorded`: the host takes the time that it took, less the share of the profiler; `fast`: what it needs. Empty:
+    `recorded` where a recording of a device is played on a device."""
     cuda_graph: bool = False
     """All steps of an iteration are one launch."""
     profile: bool = True
@@ -52,8 +54,8 @@ def play(
     chosen = options or PlayerOptions()
     began = time.perf_counter()
     torch = _torch()
-    if chosen.threads:
-        torch.set_num_threads(chosen.threads)
+    if threads := chosen.threads or min(program.about.get("threads") or 0, os.cpu_count() or 1):
+        torch.set_num_threads(threads)
     _check_device(torch, chosen.device)
     from etude.replay.player import Player
 
@@ -83,6 +85,8 @@ def play(
         "steps_ns": steps,
         "failures": sorted({f"{f.op}: {f.why}" for f in player.failures.values()}),
         "device": str(player.device),
+        "threads": torch.get_num_threads(),
+        "host": {"time": player.host} | (asdict(player.pace) | {"graphs": len(player.parts)} if player.pace else {}),
         "ready_s": ready_s,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "options": asdict(chosen),

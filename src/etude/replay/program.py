@@ -29,7 +29,7 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
-VERSION: Final = 1
+VERSION: Final = 2
 ENDING: Final = ".program"
 NOTHING: Final = -1
 """A slot, group, peer or root that is not there."""
@@ -52,7 +52,13 @@ class StepKind(IntEnum):
     MARK = 6
     """A step of the program (a training step) begins here; `row` is its number from 0."""
     HOST = 7
-    """Time of the host between calls, in recorded ns: `row`. Played only where the host is to be as recorded."""
+    """Time of the host between communications, where nothing else is played: `row` is its recorded ns."""
+    EVENT = 8
+    """An event is recorded in the step's stream; `row` is its number."""
+    AWAIT = 9
+    """The step's stream waits for an event: `row`. The host goes on."""
+    END = 10
+    """The host has done a step of the program; `row` is its number."""
 
 
 class Origin(IntEnum):
@@ -77,6 +83,8 @@ class Fill(IntEnum):
     INTEGERS = 3
     """Whole numbers from `low` up to and without `high`: ids, targets, indices."""
     ONES = 4
+    UNIT = 5
+    """Numbers around 0 of size 1: tables of embeddings, as PyTorch makes them."""
 
 
 class CommKind(IntEnum):
@@ -144,6 +152,8 @@ class Steps:
     """Recorded time of the work that the step stands for: of kernels on a device, else of the host."""
     node: I32
     """Row of the step's node in the trace; NOTHING where there is none."""
+    host_ns: I64
+    """Time of the host since the step before, as recorded under the profiler; waits for the device are left out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,7 +266,8 @@ class Program:
     """One rank's program."""
 
     about: dict[str, Any]
-    """rank, world_size, job, steps (how many training steps), recorded_step_ns, unprofiled_step_ns, sync ..."""
+    """rank, world_size, job, steps (how many training steps), recorded_step_ns, unprofiled_step_ns, threads (of an
+    operator on the CPU), host_events (of the profiler: `recorded`, and `called` again) ..."""
     ops: tuple[str, ...]
     """Operators: `aten::mm`, `aten::add.Tensor`."""
     schemas: tuple[str, ...]

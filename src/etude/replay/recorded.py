@@ -16,18 +16,20 @@ from etude.model.trace import Trace
 from etude.replay.arguments import Arguments, arguments, results
 from etude.replay.builder import ProgramBuilder
 from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
+from etude.replay.host_time import HostClock, host_intervals
 from etude.replay.indices import made_of, tell
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.levels import Op, chosen
 from etude.replay.memory import Memory
 from etude.replay.program import NOTHING, CommKind, Program, StandInKind, StepKind
+from etude.replay.streams import StreamOrder, stream_order
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 COMPILED: Final = "## Call CompiledFxGraph"
 """Regions of the compiler: their kernels for CPUs are in no recording."""
-_CALL, _WAIT, _KERNEL, _REGION, _MARK, _BLOCKED = 1, 0, 2, 3, -1, 4
+_CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
 
 
 def plan_recorded(job: Job, rank: int, schema: I64, schemas: list[str]) -> Program:
@@ -53,6 +55,9 @@ class _Plan:
         """Node of a communication -> its row of `comms`."""
         self.pending: dict[int, set[int]] = {}
         """Communications that nothing waited for yet, and the storages that they write."""
+        self.on_device = bool((self.inside & (self.trace.cpu == 0)).any())
+        self.recorded: set[int] = set()
+        """Work whose event has been recorded."""
         self.begin = int(self.start[self.inside].min()) if self.inside.any() else 0
 
     # -- what there is -------------------------------------------------------------------------------------------------
@@ -97,42 +102,43 @@ class _Plan:
         calls = chosen(self.ops, lambda op: op.name in WAITS, lambda op: op.name in COMM_OPS, launches)
         comm_of = self._comm_nodes()
         work_ns, total_ns, orphans = self._work(calls)
+        streams = stream_order(self.trace, self.inside, self.work_of, self.start)
         order: list[tuple[int, int, int]] = [(op.start_ns, _CALL, at) for at, op in enumerate(calls)]
         order += [(int(self.start[node]), _KERNEL, node) for node in orphans]
         order += [(int(self.start[node]), _REGION, node) for node in self._regions()]
         waits = ((node, self._waited_at(node)) for node in comm_of.values())
         order += [(moment, _WAIT, node) for node, moment in waits if moment is not None]
         order += list(self._marks(calls))
-        order += [(op.start_ns, _BLOCKED, at) for at, op in enumerate(self.ops) if op.name in WAITS]
         row_of = self.row_of
-        busy_until = self.begin
         for moment, what, at in sorted(order):
             when: dict[str, Any] = {"start_ns": moment - self.begin, "node": at}
-            if what in (_CALL, _REGION, _BLOCKED):
-                if moment > busy_until:
-                    self.b.step(StepKind.HOST, moment - busy_until, start_ns=busy_until - self.begin)
-                ends = int(self.end[at]) if what == _REGION else (calls if what == _CALL else self.ops)[at].end_ns
-                busy_until = max(busy_until, ends)
             if what == _CALL:
                 op = calls[at]
-                when |= {"node": op.node, "work_ns": int(work_ns[at]), "stream": self._stream(op)}
+                when |= {"node": op.node, "work_ns": int(work_ns[at]), "stream": streams.of(op.node)}
                 if op.name in COMM_OPS:
                     node = comm_of.get(op.node, -1)
-                    row_of[node] = self._comm(op, node, when)
+                    row_of[node] = self._comm(op, node, when | {"stream": streams.issues.get(node, NOTHING)})
                 else:
+                    self._await(op.node, streams)
                     self._call(op, when)
+                    self._record(op.node, streams)
             elif what == _WAIT and at in row_of:
-                self._wait(row_of[at], when)
+                self._wait(row_of[at], when | {"stream": streams.waits.get(at, NOTHING)})
             elif what == _KERNEL:
-                self._orphan(at, when)
+                self._await(at, streams)
+                self._orphan(at, when | {"stream": streams.of(at)})
+                self._record(at, streams)
             elif what == _REGION:
                 own = self._own_ns(at)
                 total_ns += own
                 self.b.stand_in(StandInKind.HOST, "compiled region", **when | {"work_ns": own})
             elif what == _MARK:
+                if at:
+                    self.b.step(StepKind.END, at - 1, start_ns=moment - self.begin)
                 self.b.mark(at, start_ns=moment - self.begin)
         for row in list(self.pending):
             self._wait(row, {})
+        self._host_time(calls)
         self.memory.fill()
         steps = len(np.unique(self.trace.step[self.inside & (self.trace.step != UNKNOWN)])) or 1
         span = int(self.end[self.inside].max() - self.begin) if self.inside.any() else 0
@@ -140,6 +146,7 @@ class _Plan:
             "steps": steps,
             "recorded_step_ns": span // steps,
             "unprofiled_step_ns": _number(self.job.provenance.get("unprofiled_step_ns", "")),
+            "threads": _number(self.job.provenance.get("threads", "")),
             "work_ns": int(total_ns),
             "source": "recorded",
         }
@@ -164,7 +171,8 @@ class _Plan:
 
     def _call(self, op: Op, when: dict[str, Any]) -> None:
         given, gave = op.given, op.gave
-        self._wait_for({t.storage for t in given.tensors}, when)
+        if when["work_ns"] or not self.on_device:  # what launches no kernel only looks at memory of a device
+            self._wait_for({t.storage for t in given.tensors}, when)
         tell(self.memory, op.name, given)
         storages = {t.storage for t in given.tensors}
         if not given.whole:
@@ -184,6 +192,8 @@ class _Plan:
     def _stand_in(self, node: int, label: str, when: dict[str, Any], outputs: list[int] | tuple[int, ...] = ()) -> None:
         table = self._works()
         flops, size = int(table.flops[node]), int(table.size_bytes[node])
+        if flops <= 0 and size <= 0:
+            size = self._given_bytes(int(self.trace.parent[node]))
         self.b.stand_in(
             stand_in_kind(int(table.op_class[node])),
             label,
@@ -193,6 +203,12 @@ class _Plan:
             dims=[int(c[node]) for c in (table.m, table.n, table.k, table.batch)] if table.m[node] > 0 else (),
             **when,
         )
+
+    def _given_bytes(self, node: int) -> int:
+        """What a kernel without a schema (Triton) was given, where its launch tells: each tensor counts once."""
+        if node < 0 or self.trace.in_types[node] < 0:
+            return 0
+        return sum(tensor.numel * tensor.itemsize for tensor in self._arguments("in", node).tensors)
 
     _table: OpTable | None = None
 
@@ -209,8 +225,10 @@ class _Plan:
     # -- time ----------------------------------------------------------------------------------------------------------
 
     def _work(self, calls: list[Op]) -> tuple[I64, int, list[int]]:
-        """Recorded time of the work of each call and of all; kernels that belong to none."""
+        """Recorded time of the work of each call and of all; kernels that belong to none. `work_of`: of a kernel the
+        node of its call, or the kernel itself."""
         trace = self.trace
+        self.work_of = np.full(len(trace), -1, np.int64)
         kernels = np.flatnonzero(self.inside & (trace.cpu == 0))
         took = np.maximum(self.end - self.start, 0)
         if not len(kernels):
@@ -224,7 +242,35 @@ class _Plan:
         work = np.bincount(owner[mine], took[kernels[mine]].astype(np.float64), len(calls)).astype(np.int64)
         comms = np.isin(trace.kind[kernels], (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)))
         lost = kernels[~mine & ~comms]
+        self.work_of[lost] = lost
+        self.work_of[kernels[mine]] = np.array([op.node for op in calls], np.int64)[owner[mine]]
         return work, int(took[kernels].sum()), lost.tolist()
+
+    def _host_time(self, calls: list[Op]) -> None:
+        """The time of the host from step to step, up to the end of the last one; how many events the profiler wrote in
+        it, and how many of them are of what is called again."""
+        trace = self.trace
+        events = self.inside & (trace.cpu == 1) & (trace.in_types >= 0)
+        if not events.any():
+            return
+        self.b.step(StepKind.END, sum(step[0] == StepKind.END for step in self.b.steps), start_ns=self._host_end())
+        steps = np.array(self.b.steps, np.int64)
+        clock = HostClock(trace, self.inside, self.start, self.end)
+        moment = np.where(steps[:, 3] == NOTHING, NOTHING, clock(steps[:, 3] + self.begin) - self.begin)
+        op, is_call = np.array([row[0] for row in self.b.calls] or [0], np.int64), steps[:, 0] == StepKind.CALL
+        what = np.where(is_call, op[np.where(is_call, steps[:, 1], 0)], NOTHING)
+        self.b.host_ns = host_intervals(steps[:, 0], what, moment).tolist()
+        called = np.full(len(trace), -1, np.int64)
+        called[[one.node for one in calls]] = 1
+        self.b.about["host_events"] = {
+            "recorded": int(events.sum()),
+            "called": int((events & (_owners(trace.parent, called) >= 0)).sum()) + len(self.b.views),
+        }
+
+    def _host_end(self) -> int:
+        """When the host was done, from the program's begin."""
+        ends = int(self.end[self.inside & (self.trace.cpu == 1)].max()) - self.begin
+        return max(ends, *(step[3] for step in self.b.steps)) if self.b.steps else ends
 
     def _regions(self) -> list[int]:
         """Calls of compiled code on a CPU."""
@@ -237,8 +283,17 @@ class _Plan:
         inner = [op for op in self.ops if op.outer < 0 and self.start[node] <= op.start_ns < self.end[node]]
         return int(self.end[node] - self.start[node]) - sum(op.end_ns - op.start_ns for op in inner)
 
-    def _stream(self, op: Op) -> int:
-        return NOTHING
+    # -- streams -------------------------------------------------------------------------------------------------------
+
+    def _await(self, node: int, streams: StreamOrder) -> None:
+        for source in streams.awaits.get(node, ()):
+            if source in self.recorded:
+                self.b.step(StepKind.AWAIT, streams.records[source], stream=streams.of(node))
+
+    def _record(self, node: int, streams: StreamOrder) -> None:
+        if node in streams.records:
+            self.recorded.add(node)
+            self.b.step(StepKind.EVENT, streams.records[node], stream=streams.of(node))
 
     # -- communication -------------------------------------------------------------------------------------------------
 

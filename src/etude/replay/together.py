@@ -39,6 +39,10 @@ def play_together(
         "out": str(out.resolve()) if out is not None else "",
     }  # fmt: skip
     joined = under_torchrun()
+    if joined is None and backend == "nccl":  # before any process is started
+        from etude.replay.communication.calls import check_backend
+
+        check_backend(backend, len(programs))
     if joined is not None:
         return _joined(fitted, *joined, told)
     with processes_run(fitted, told, tick, "etude.replay.worker") as folder:

@@ -17,7 +17,7 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.simulate.options import JITTER as JITTER
-    from etude.simulate.options import LinkChange as LinkChange
+    from etude.simulate.options import Draw as Draw
     from etude.simulate.options import Options as Options
     from etude.simulate.options import Overlap as Overlap
     from etude.simulate.options import RemoteMemory as RemoteMemory

@@ -20,8 +20,9 @@ from etude.model.use import Use
 from etude.simulate.lanes import choose, complete, row_of, starts_with_operation, wake
 from etude.simulate.network import RunningNetwork
 from etude.simulate.networks.analytic import retime_operations
+from etude.simulate.networks.resources import Resources, retime_members, retime_work, set_rates
 from etude.simulate.networks.seam import NO_ROOM, advance, next_time, post
-from etude.simulate.networks.sharing import Sharing, begin_compute, end_compute, retime_nodes
+from etude.simulate.networks.sharing import Sharing, begin, end, retime_nodes
 from etude.simulate.networks.state import NEVER, NetworkState, OperationState
 from etude.simulate.state import DONE, State, with_room
 
@@ -131,7 +132,7 @@ def _end_nodes(sharing: Sharing | None, state: State) -> None:
         if state.nodes[node].waits == DONE or state.nodes[node].end_ns != now_ns:
             continue  # it was given another end since
         if sharing is not None:
-            end_compute(sharing, state.nodes, node)
+            end(sharing.resources, sharing, state.nodes, node)
         complete(state, node)
 
 
@@ -159,8 +160,10 @@ def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -
         if it.op >= 0:
             if not post(network, sharing, state.nodes, node, now_ns):
                 continue
-        elif sharing is not None and cost_ns > 0 and state.programs.rows[row_of(state, node)].use == COMPUTE:
-            cost_ns = begin_compute(sharing, state.nodes, node, now_ns)
+        elif sharing is not None and cost_ns > 0:
+            use = state.programs.rows[row_of(state, node)].use
+            if use == COMPUTE or use == sharing.also:
+                cost_ns = begin(sharing.resources, sharing, state.nodes, node, use, now_ns)
         it.end_ns = now_ns + cost_ns
         push(state.ends, it.end_ns, node)
 
@@ -169,9 +172,25 @@ def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -
 def _share(sharing: Sharing | None, state: State, operations: OperationState) -> None:
     """Rates of what runs, where a rank began or ended to compute or to communicate in this round."""
     if sharing is not None:
+        _retime(sharing.resources, sharing, state, operations)
+        sharing.changed_count[0] = 0
+
+
+@kernel(allocates=False)
+def _retime(resources: Resources | None, sharing: Sharing, state: State, operations: OperationState) -> None:
+    now_ns = state.clock[0].now_ns
+    if resources is None:
         for k in range(sharing.changed_count[0]):
             i = sharing.changed[k]
             sharing.instances[i].is_changed = 0
-            retime_operations(operations, sharing, state.nodes, i, state.clock[0].now_ns)
-            retime_nodes(sharing, state.nodes, state.ends, i, state.clock[0].now_ns)
-        sharing.changed_count[0] = 0
+            retime_operations(operations, sharing, state.nodes, i, now_ns)
+            retime_nodes(sharing, state.nodes, state.ends, i, now_ns)
+        return
+    for k in range(sharing.changed_count[0]):
+        sharing.instances[sharing.changed[k]].is_changed = 0
+        set_rates(resources, sharing.instances, sharing.changed[k])
+    for k in range(sharing.changed_count[0]):
+        i = sharing.changed[k]
+        here = sharing.instances[i]
+        retime_members(sharing.nodes, resources.rate, here.first_communicating, operations, state.nodes, now_ns)
+        retime_work(sharing.nodes, resources.rate[i], here.first_computing, state.nodes, state.ends, now_ns)

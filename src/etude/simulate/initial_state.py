@@ -10,10 +10,11 @@ from etude.simulate.agreement import agreements
 from etude.simulate.costs import action_factors, draw_of, jitter_classes, jittered, step_factors, with_noise
 from etude.simulate.draws import member_draws
 from etude.simulate.lower import Lowered
+from etude.simulate.networks.resources import CLASSES, Resources, make_resources
 from etude.simulate.networks.sharing import make_sharing
 from etude.simulate.networks.state import I32, I64, Table
 from etude.simulate.operations import Operations
-from etude.simulate.options import ACTION_JITTER, JITTER, STEP_JITTER, Policy
+from etude.simulate.options import ACTION_JITTER, JITTER, STEP_JITTER, Draw, Policy
 from etude.simulate.state import CLOCK, INSTANCE, LANE, NODE, Rules, State
 
 
@@ -44,8 +45,19 @@ def initial_state(lowered: Lowered, ops: Operations) -> State:
         taken=np.zeros(total if does_agree else 0, np.int32),
         touched=np.zeros(len(lanes) * (2 if does_agree else 1), np.int32),
         starting=np.zeros(total, np.int32),
-        sharing=make_sharing(overlap.compute, overlap.communication, len(program), total),
+        sharing=make_sharing(overlap.compute, overlap.communication, len(program), total, _resources(lowered)),
     )
+
+
+def _resources(lowered: Lowered) -> Resources | None:
+    """The capacities that are shared; None where nobody draws anything."""
+    draws = [[given.get(name, Draw(demand=0.0)) for name in CLASSES] for given in lowered.options.share.values()]
+    demand = np.array([[draw.demand for draw in row] for row in draws])
+    if not demand.any():
+        return None
+    weight = np.array([[draw.weight for draw in row] for row in draws])
+    priority = np.array([[draw.priority for draw in row] for row in draws], np.int64)
+    return make_resources(demand, weight, priority, len(lowered.classes))
 
 
 def _nodes(lowered: Lowered, ops: Operations, program: I32) -> Table:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from etude.cost.collectives import AUTO
 from etude.cost.collectives.table import BY_COLLECTIVE
@@ -14,6 +14,7 @@ from etude.cost.schedule import Schedule
 from etude.errors import UsageError
 from etude.machine.system import System
 from etude.model.schema import Collective
+from etude.simulate.networks.resources import CLASSES
 
 if TYPE_CHECKING:
     from etude.cost.opdb import OpDatabase
@@ -117,6 +118,25 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """What one node of a class draws of a capacity."""
+
+    demand: float = 1.0
+    """Part of the capacity at full rate; 0: nothing."""
+    weight: float = 1.0
+    """In the share of it, beside those of the same priority."""
+    priority: int = 0
+    """The least comes first."""
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.demand <= 1e6 and 0 < self.weight <= 1e6 and 0 <= self.priority <= 1000):
+            raise UsageError(
+                f"a demand of {self.demand:g}, a weight of {self.weight:g} and a priority of {self.priority}",
+                hint="demands from 0 on, weights above 0",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteMemory:
     """Where memory nodes load from and store to, if not in the device's own memory."""
 
@@ -130,8 +150,7 @@ class RemoteMemory:
             raise UsageError("remote memory: a bandwidth that is not positive, or a negative latency or capacity")
 
 
-@dataclass(frozen=True, slots=True)
-class LinkChange:
+class LinkChange(NamedTuple):
     """From a time on, the links between two ends take `factor` times as long for a byte as at first: 1 restores them,
     math.inf lets nothing through. What is on its way goes on at the new rate, over the links that it is on."""
 
@@ -142,7 +161,7 @@ class LinkChange:
 
 def _check_changes(changes: Sequence[LinkChange]) -> None:
     last: dict[tuple[int | str, int | str], float] = {}
-    for change in sorted(changes, key=lambda c: c.time_ns):
+    for change in sorted(map(LinkChange._make, changes), key=lambda c: c.time_ns):
         named = f"link {change.ends[0]}-{change.ends[1]}"
         if change.time_ns < 0:
             raise UsageError(f"{named}: a change at {change.time_ns} ns is before the run")
@@ -178,6 +197,9 @@ class Options:
     concurrent_network: bool = False
     """Communication without a stream does not queue: any number may be in flight on a rank."""
     overlap: Overlap = Overlap()
+    share: Mapping[str, Mapping[str, Draw]] = field(default_factory=dict)
+    """Capacities of a rank by name, and what each class of node draws of them: {"sm": {"communication":
+    Draw(demand=0.15), "compute": Draw(priority=1)}}. In the place of `overlap`."""
     remote_memory: RemoteMemory | None = None
     jitter: Mapping[str, float] = field(default_factory=dict)
     """Spread of the times by class of node: {"compute": 0.05} is 5 %. The mean stays. `step` is one factor for all
@@ -189,7 +211,7 @@ class Options:
     """Two ends -> factor on the time of what goes between them; math.inf is a link that failed. With closed forms two
     ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
     link_changes: tuple[LinkChange, ...] = ()
-    """Links whose rate changes during the run; with `flow`."""
+    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow`."""
     network: Network | None = None
     """None: closed forms where the system has levels, `flow` where it is a graph."""
     routing: Routing = Routing.STATIC
@@ -231,11 +253,25 @@ class Options:
             raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
         if (self.compute == Compute.OPS) != (self.ops is not None):
             raise UsageError("compute times `ops` and a database of operators go together", hint="--ops FILE")
+        self._check_shares()
         if self._has_links:
             self._check_links()
 
+    def _check_shares(self) -> None:
+        for name, draws in self.share.items():
+            for klass in draws:
+                if klass not in CLASSES:
+                    raise UsageError(f"share: {name}: no such class `{klass}`", hint=f"known: {', '.join(CLASSES)}")
+        if self.share and self.overlap != Overlap():
+            raise UsageError("shares of capacities stand in the place of overlap factors", hint="one of both")
+
     def on(self, system: System) -> Options:
         """The same, with the network that the system is simulated on."""
+        if self.share and (self.network.has_links if self.network else system.topology is not None):
+            raise UsageError(
+                "shares of capacities are for closed forms: transfers over links share the links",
+                hint="--network analytic",
+            )
         if self.network is None:
             return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
         if self.link_changes and self.network != Network.FLOW:

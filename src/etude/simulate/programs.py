@@ -33,7 +33,7 @@ IS_COMM[[Kind.SEND, Kind.RECV, Kind.COLL]] = IS_MEMORY[[Kind.MEM_LOAD, Kind.MEM_
 
 def _uses(trace: Trace, options: Options) -> U8:
     """What nodes are to their device, where compute and communication slow each other down; else nothing asks."""
-    return uses(trace) if options.overlap != Overlap() else np.zeros(len(trace), np.uint8)
+    return uses(trace) if options.overlap != Overlap() or options.share else np.zeros(len(trace), np.uint8)
 
 
 def lanes_held(trace: Trace, options: Options) -> I32:

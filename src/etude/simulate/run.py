@@ -68,7 +68,7 @@ def _options(given: dict[str, Any]) -> Options:
 def _go(engine: Engine, changes: Sequence[LinkChange], progress: Progress | None) -> bool:
     """Runs to the end, with the links changing meanwhile; True if Ctrl-C came first."""
     try:
-        for change in sorted(changes, key=lambda c: c.time_ns):
+        for change in sorted(map(LinkChange._make, changes), key=lambda c: c.time_ns):
             engine.advance(change.time_ns)
             engine.network.change(change)
         while engine.step():

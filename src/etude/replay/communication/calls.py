@@ -44,9 +44,9 @@ def check_backend(backend: str, processes: int) -> None:
     if backend == "nccl":
         if not dist.is_nccl_available() or not torch.cuda.is_available():
             raise UsageError("there is no NCCL or no GPU here", where="--backend", hint="--backend gloo")
-        if torch.cuda.device_count() < processes:
-            raise UsageError(f"{processes} processes for {torch.cuda.device_count()} GPUs; NCCL needs one each",
-                             where="--processes", hint="fewer ranks with --ranks, or --backend gloo")  # fmt: skip
+        if (here := torch.cuda.device_count()) < processes:
+            raise UsageError(f"NCCL needs {processes} GPUs, one for each process; there are {here}",
+                             where="--backend", hint="fewer ranks with --ranks, or --backend gloo")  # fmt: skip
 
 
 def join(backend: str, process: int, processes: int, store: str = "", timeout_s: float = 120.0) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, pop, push
+from etude.simulate.networks.resources import FULL
 from etude.simulate.networks.sharing import Sharing, communicate, delist, enlist, rest_ns
 from etude.simulate.networks.state import MILLI, NEVER, OVER, RUNNING, OperationState, Table
 
@@ -43,9 +44,13 @@ def _share_devices(operations: OperationState, sharing: Sharing | None, nodes: T
             while node >= 0:
                 it.slow += _attend(sharing, nodes, node)
                 node = nodes[node].comer_before
-            it.left = it.duration_ns * sharing.communication_milli
             it.since_ns = now_ns
-            it.end_ns = now_ns + rest_ns(it.left, MILLI if it.slow > 0 else sharing.communication_milli)
+            if sharing.also >= 0:  # at the full rate until the capacities are looked at, when the round is over
+                it.slow = FULL
+                it.left = it.duration_ns * FULL
+            else:
+                it.left = it.duration_ns * sharing.communication_milli
+                it.end_ns = now_ns + rest_ns(it.left, MILLI if it.slow > 0 else sharing.communication_milli)
 
 
 @kernel(allocates=False)

@@ -8,6 +8,8 @@ import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import Heap, push
+from etude.model.use import Use
+from etude.simulate.networks.resources import COMPUTE, FULL, MEMORY, Resources
 from etude.simulate.networks.state import I32, I64, MILLI, SHARED_INSTANCE, Table
 
 SHARED_NODE: Final = np.dtype(
@@ -16,6 +18,8 @@ SHARED_NODE: Final = np.dtype(
         ("before", np.int32),
         ("left", np.int64),  # work that is left
         ("since_ns", np.int64),  # when that was so; -1: it shares nothing
+        ("klass", np.int32),  # with capacities: of the node
+        ("rate", np.int32),  # ... as things stand
     ],
     align=True,
 )
@@ -31,11 +35,15 @@ class Sharing(NamedTuple):
     nodes: Table
     changed: I32  # a list of instances
     changed_count: I64  # one number
+    also: int  # a use beside compute that shares; -1: none does
+    resources: Resources | None  # in the place of the factors
 
 
-def make_sharing(compute: float, communication: float, instances: int, nodes: int) -> Sharing | None:
-    """None where the factors are 1."""
-    if compute == communication == 1.0:
+def make_sharing(
+    compute: float, communication: float, instances: int, nodes: int, resources: Resources | None = None
+) -> Sharing | None:
+    """None where the factors are 1 and there are no capacities to share."""
+    if compute == communication == 1.0 and resources is None:
         return None
     of_instances, of_nodes = np.zeros(instances, SHARED_INSTANCE), np.zeros(nodes, SHARED_NODE)
     of_instances["first_computing"] = of_instances["first_communicating"] = -1
@@ -47,6 +55,8 @@ def make_sharing(compute: float, communication: float, instances: int, nodes: in
         of_nodes,
         np.zeros(instances, np.int32),
         np.zeros(1, np.int64),
+        -1 if resources is None else int(Use.MEMORY),
+        resources,
     )
 
 
@@ -93,7 +103,28 @@ def communicate(sharing: Sharing, instance: int, amount: int) -> None:
 
 
 @kernel(allocates=False)
-def begin_compute(sharing: Sharing, nodes: Table, node: int, now_ns: int) -> int:
+def begin(resources: Resources | None, sharing: Sharing, nodes: Table, node: int, use: int, now_ns: int) -> int:
+    """Time of a node that starts now and shares its device, as things stand."""
+    if resources is None:
+        return _begin_compute(sharing, nodes, node, now_ns)
+    i, work = nodes[node].instance, sharing.nodes[node]
+    work.klass = MEMORY if use == sharing.also else COMPUTE
+    work.rate = resources.rate[i, work.klass]
+    work.left = nodes[node].cost_ns * FULL
+    work.since_ns = now_ns
+    instance = sharing.instances[i]
+    enlist(sharing, node, instance.first_computing)
+    instance.first_computing = node
+    if work.klass == MEMORY:
+        resources.memory[i] += 1
+    else:
+        instance.computing += 1
+    note_change(sharing, i)
+    return rest_ns(work.left, work.rate)
+
+
+@kernel(allocates=False)
+def _begin_compute(sharing: Sharing, nodes: Table, node: int, now_ns: int) -> int:
     """Time of a compute node that starts now, as things stand."""
     i, work = nodes[node].instance, sharing.nodes[node]
     instance = sharing.instances[i]
@@ -107,14 +138,25 @@ def begin_compute(sharing: Sharing, nodes: Table, node: int, now_ns: int) -> int
 
 
 @kernel(allocates=False)
-def end_compute(sharing: Sharing, nodes: Table, node: int) -> None:
+def end(resources: Resources | None, sharing: Sharing, nodes: Table, node: int) -> None:
     """The node, if it is one that shares its device, does so no longer."""
     if nodes[node].op < 0 and sharing.nodes[node].since_ns >= 0:
         i = nodes[node].instance
         instance = sharing.instances[i]
         instance.first_computing = delist(sharing, node, instance.first_computing)
-        instance.computing -= 1
+        if not _ends_memory(resources, sharing.nodes[node].klass, i):
+            instance.computing -= 1
         note_change(sharing, i)
+
+
+@kernel(allocates=False)
+def _ends_memory(resources: Resources | None, klass: int, instance: int) -> bool:
+    if resources is None:
+        return False
+    if klass != MEMORY:
+        return False
+    resources.memory[instance] -= 1
+    return True
 
 
 @kernel(allocates=False)
