@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.generate.blocks.ops import Op, Phase, count_of, in_types, moved_shapes, types
+from etude.generate.blocks.ops import Op, Phase, count_of, in_types, shapes_of, types
 from etude.model.build import build_trace
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
@@ -26,7 +26,7 @@ class Book:
         self._number: dict[tuple[int, int], int] = {}
         self._kept: list[Op] = []  # ids are of objects that live
         self.modules: dict[str, int] = {}
-        self._written: dict[int, Op] = {}
+        self._shapes: dict[int, tuple[str, str]] = {}
         self.patterns: dict[Any, Any] = {}
         """Passes of stages that others are like; see train/fragment.py."""
 
@@ -39,13 +39,11 @@ class Book:
             self.ops.append(op if phase is None else op.replace(phase=phase))
         return found
 
-    def written(self, number: int) -> Op:
-        """The op as its columns say it: communication with what it moves as shapes."""
-        if number not in self._written:
-            one = self.ops[number]
-            moves = one.kind in (Kind.COLL, Kind.SEND, Kind.RECV)
-            self._written[number] = moved_shapes(one) if moves else one
-        return self._written[number]
+    def shapes(self, number: int) -> tuple[str, str]:
+        """Of an op, in and out."""
+        if number not in self._shapes:
+            self._shapes[number] = shapes_of(self.ops[number])
+        return self._shapes[number]
 
     def module(self, path: str) -> int:
         return self.modules.setdefault(path, len(self.modules))
@@ -160,7 +158,8 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
     """Columns of these ops, and the labels of the group and peer slots that they use."""
     seen = np.bincount(op, minlength=len(book.ops)) > 0
     at = (np.cumsum(seen) - 1)[op]
-    ops = [book.written(u) for u in np.flatnonzero(seen).tolist()]
+    used = np.flatnonzero(seen).tolist()
+    ops, formed = [book.ops[u] for u in used], [book.shapes(u) for u in used]
     groups = list(dict.fromkeys(o.group for o in ops if o.kind == Kind.COLL))
     peers = list(dict.fromkeys(o.group for o in ops if o.kind in (Kind.SEND, Kind.RECV)))
 
@@ -186,17 +185,20 @@ def columns_of(book: Book, op: I32) -> tuple[dict[str, Any], list[str], list[str
         "src": number([peers.index(o.group) if o.kind == Kind.RECV else -1 for o in ops], "int32"),
         "dst": number([peers.index(o.group) if o.kind == Kind.SEND else -1 for o in ops], "int32"),
         "phase": words([o.phase.label for o in ops]),
-        "in_shapes": words([o.in_shapes for o in ops]),
-        "in_types": words([in_types(o) for o in ops]),
-        "out_shapes": words([o.out_shapes for o in ops]),
-        "out_types": words([types(o.dtype, count_of(o.out_shapes)) if o.out_shapes else "" for o in ops]),
+        "in_shapes": words([ins for ins, _ in formed]),
+        "in_types": words([in_types(o, ins) for o, (ins, _) in zip(ops, formed, strict=True)]),
+        "out_shapes": words([outs for _, outs in formed]),
+        "out_types": words(
+            [types(o.dtype, count_of(outs)) if outs else "" for o, (_, outs) in zip(ops, formed, strict=True)]
+        ),
     }
     return columns, groups, peers
 
 
 def _csr(edges: list[I32], rows: int) -> tuple[I64, I32]:
     pairs = np.concatenate(edges, axis=1).astype(np.int64)
-    key = np.unique(pairs[0] * rows + pairs[1]) if rows else np.zeros(0, np.int64)
+    key = np.sort(pairs[0] * rows + pairs[1])
+    key = key[np.diff(key, prepend=-1) != 0]
     row, waited = key // max(rows, 1), (key % max(rows, 1)).astype(np.int32)
     start = np.zeros(rows + 1, np.int64)
     np.cumsum(np.bincount(row, minlength=rows), out=start[1:])

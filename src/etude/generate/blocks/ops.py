@@ -170,19 +170,21 @@ def types(dtype: str, count: int, *, ends: bool = False) -> str:
     return "[" + ", ".join([one] * (count - ends) + ["'Tensor(int)'"] * ends) + "]"
 
 
-def in_types(op: Op) -> str:
-    count = count_of(op.in_shapes)
-    return types(op.dtype, count, ends=op.name == "aten::_grouped_mm" and count == 3) if op.in_shapes else ""
+def in_types(op: Op, in_shapes: str) -> str:
+    count = count_of(in_shapes)
+    return types(op.dtype, count, ends=op.name == "aten::_grouped_mm" and count == 3) if in_shapes else ""
 
 
-def moved_shapes(op: Op) -> Op:
-    """What communication moves as tensors of one dimension."""
+def shapes_of(op: Op) -> tuple[str, str]:
+    """Shapes in and out; what communication moves as tensors of one dimension."""
+    if op.kind not in (Kind.COLL, Kind.SEND, Kind.RECV):
+        return op.in_shapes, op.out_shapes
     size = WIDTH.get(op.dtype) or width(op.dtype)
 
     def flat(moved: int) -> str:
         return shapes((int(moved / size),)) if moved != UNKNOWN and moved % size == 0 else ""
 
-    return op.replace(in_shapes=flat(op.in_bytes), out_shapes=flat(op.out_bytes))
+    return flat(op.in_bytes), flat(op.out_bytes)
 
 
 WIDTH: Final = {"int64": 8}

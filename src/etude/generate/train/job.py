@@ -27,7 +27,7 @@ from etude.generate.schedules.pipeline import in_flight, staleness, times, under
 from etude.generate.schedules.round_robin import Rounds
 from etude.generate.train.lengths import LONGEST, Dealt, Lengths, deal, with_lengths, work_of
 from etude.generate.train.mapped import Mapped, map_of, with_domain, with_map
-from etude.generate.train.memory import Memory, memory_of
+from etude.generate.train.memory import Memory, Moments, memory_of
 from etude.generate.train.program import Program
 from etude.generate.train.rounds import (
     RoundWalk,
@@ -279,7 +279,8 @@ def _usual(model: Model, plan: Plan, name: str, *, head: bool = True) -> Generat
 def _memory(plan: Plan, layout: Layout, rounds: Rounds | None) -> tuple[Memory, ...]:
     if rounds:
         return tuple(memory_of_rounds(plan, layout, rounds, r) for r in range(plan.pp))
-    return tuple(memory_of(plan, layout, r) for r in range(plan.pp))
+    alike: dict[Any, Moments] = {}
+    return tuple(memory_of(plan, layout, r, alike) for r in range(plan.pp))
 
 
 def _with_lengths(found: Generated) -> Generated:

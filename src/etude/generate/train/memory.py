@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,15 +158,16 @@ def _fullest(held: I64, beside: I64, gradients: I64) -> tuple[int, int, int]:
     return int(held[at]), int(beside[at]), int(gradients[at])
 
 
-def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
+def memory_of(plan: Plan, layout: Layout, rank: int, alike: dict[Any, Moments] | None = None) -> Memory:
+    """`alike`: what is known of stages so far."""
     held = layout.schedule.held[rank]
     blocks = [b for stage in held for b in layout.stages[stage]]
     weights, gradients, buffer = 0, 0, 0
-    alike = _distinct(blocks)
+    distinct = _distinct(blocks)
     for expert in (False, True):
         shards = copies(plan, expert=expert).shards
-        held_by = {key: b.local_params(expert=expert) for key, b in alike.items()}
-        trained_by = {key: b.local_params(expert=expert, trained=True) for key, b in alike.items()}
+        held_by = {key: b.local_params(expert=expert) for key, b in distinct.items()}
+        trained_by = {key: b.local_params(expert=expert, trained=True) for key, b in distinct.items()}
         params, trained = (sum(by[id(b.ops)] for b in blocks) for by in (held_by, trained_by))
         largest, most = (max(by.values(), default=0) for by in (held_by, trained_by))
         part = -(-params // shards)
@@ -180,7 +181,7 @@ def memory_of(plan: Plan, layout: Layout, rank: int) -> Memory:
     weights += 2 * (bytes_of(cast, plan.product_dtype) + ceil(cast * plan.weight_scale_bytes))  # both layouts
     state = state_bytes(plan, [layout.stages[s] for s in held])
     rounded = _rounding(plan, blocks)
-    return Memory(weights, gradients + buffer, state, *_over_time(plan, layout, rank, buffer), rounding=rounded)
+    return Memory(weights, gradients + buffer, state, *_over_time(plan, layout, rank, buffer, alike), rounding=rounded)
 
 
 def _rounding(plan: Plan, blocks: Sequence[Block]) -> tuple[float, float]:
@@ -207,13 +208,21 @@ def _cast(plan: Plan, blocks: Sequence[Block]) -> int:
     return min((plan.prefetch + 1) * max(sizes, default=0), sum(sizes))
 
 
-def _over_time(plan: Plan, layout: Layout, rank: int, buffer: int) -> tuple[I64, I64, I64]:
+def _over_time(
+    plan: Plan, layout: Layout, rank: int, buffer: int, alike: dict[Any, Moments] | None
+) -> tuple[I64, I64, I64]:
     """Activations, what is beside and gradients of each action. `buffer`: gradients of a block before ZeRO shards
     them."""
     schedule, load = layout.schedule, layout.load(rank)
     rows = schedule.rows(rank)
     action, stage = schedule.action[rows], schedule.stage[rows]
-    of = {s: moments(plan, layout.stages[s], load) for s in schedule.held[rank]}
+    known: dict[Any, Moments] = {} if alike is None else alike
+    of = {}
+    for s in schedule.held[rank]:
+        key = load, *(id(b.ops) for b in layout.stages[s])
+        if key not in known:
+            known[key] = moments(plan, layout.stages[s], load)
+        of[s] = known[key]
     table = np.zeros((3, len(Action), schedule.stages, 3), np.int64)  # no, first or later gradients; action; stage
     for s, m in of.items():
         table[:, Action.FORWARD, s] = m.forward
