@@ -12,7 +12,7 @@ import pytest
 
 from collected import ENVIRONMENT
 from etude.cli import main
-from etude.collect import layout
+from etude.collect import compiled, layout
 from etude.collect import torch as collect
 from etude.collect.manifest import started_as_rank
 from etude.collect.options import CollectOptions
@@ -203,3 +203,18 @@ def test_who_is_a_rank(first: str, rank: str, is_rank: bool, monkeypatch: pytest
     monkeypatch.setenv("ETUDE_COLLECT_FIRST", first.replace("PID", str(os.getpid())))
     monkeypatch.setenv("RANK", rank)
     assert started_as_rank() is is_rank
+
+
+def test_code_of_compiled_graphs_goes_without_what_names_the_program(monkeypatch: pytest.MonkeyPatch):
+    class CompiledFxGraph:
+        _fx_graph_cache_key = "fkey"
+        source_code = "# File: /home/me/model.py:3 in forward, code: secret(x)\nimport torch\n    #pragma omp simd\n"
+
+    made = ModuleType("torch._inductor.output_code")
+    made.CompiledFxGraph = CompiledFxGraph
+    monkeypatch.setitem(sys.modules, "torch._inductor.output_code", made)
+    graph = CompiledFxGraph()
+    assert compiled.sources() == {"fkey": "import torch\n    #pragma omp simd\n"}
+    del graph
+    monkeypatch.delitem(sys.modules, "torch._inductor.output_code")
+    assert compiled.sources() == {}

@@ -94,7 +94,7 @@ def replay(
         replay_communication(job, asked)
         return
     with progress("planning"):
-        programs = plan_job(job, ranks_of(ranks, job) if ranks else None)
+        programs = plan_job(job, ranks_of(ranks, job) if ranks else None, recording=path)
     if known_ns is not None:
         for program in programs:
             program.about["unprofiled_step_ns"] = known_ns

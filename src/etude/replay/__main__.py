@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> dict[str, Any] | None:
         from etude.replay.planning import plan
 
         job = open_job(path)
-        programs = plan(job, job.ranks.tolist()[:world] if options.ranks == "first" else None)
+        programs = plan(job, job.ranks.tolist()[:world] if options.ranks == "first" else None, recording=path)
     chosen = PlayerOptions(
         iterations=options.iterations, warmup=options.warmup, only=options.only, speed=options.speed,
         device=options.device, threads=options.threads, host=options.host, cuda_graph=options.cuda_graph,

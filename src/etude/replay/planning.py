@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from etude.model.job import Job, ranges
 from etude.model.schema import UNKNOWN, ValueKind
 from etude.model.text import intern, strings
 from etude.model.trace import Trace
+from etude.replay.compiled import compiled_sources
 from etude.replay.program import Program
 from etude.replay.recorded import plan_recorded
 from etude.replay.sized import plan_sized
@@ -19,20 +21,22 @@ from etude.replay.sized import plan_sized
 I64 = NDArray[np.int64]
 
 
-def plan(job: Job, ranks: Sequence[int] | None = None) -> list[Program]:
+def plan(job: Job, ranks: Sequence[int] | None = None, *, recording: Path | None = None) -> list[Program]:
     """A program for each rank, or for these. A rank whose operators were recorded with their arguments calls them
-    again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done."""
+    again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done. `recording`:
+    the files that the job was read from, beside which the code of its compiled graphs may lie."""
     wanted = job.ranks.tolist() if ranks is None else list(ranks)
     missing = [rank for rank in wanted if rank not in set(job.ranks.tolist())]
     if missing:
         raise UsageError(f"rank {missing[0]} is not in the job", hint=f"present: {ranges(job.ranks)}")
+    sources = compiled_sources(recording) if recording is not None else {}
     found: dict[int, Program] = {}
     for rank in wanted:
         trace = job.trace(rank)
         schema, words = op_schemas(trace)
         with_arguments = (schema >= 0) & (trace.in_types >= 0)
         if with_arguments.any() and job.timing is not None:
-            found[rank] = plan_recorded(job, rank, schema, words)
+            found[rank] = plan_recorded(job, rank, schema, words, sources)
         else:
             found[rank] = plan_sized(job, rank)
     return [found[rank] for rank in wanted]

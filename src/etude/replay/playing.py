@@ -14,6 +14,7 @@ from typing import Any
 
 from etude.errors import UsageError
 from etude.replay.covering import coverage
+from etude.replay.needs import check_memory
 from etude.replay.program import Program
 
 
@@ -48,7 +49,7 @@ def play(
     comms: Any = None,
     out: Path | None = None,
     done: Callable[[int], None] = lambda number: None,
-    barrier: Callable[[], None] = lambda: None,
+    barrier: Callable[[bool], object] = lambda some: None,
 ) -> dict[str, Any]:
     """Plays a program in this process. Into `out` go a trace of one iteration and `replay.json`."""
     chosen = options or PlayerOptions()
@@ -57,6 +58,8 @@ def play(
     if threads := chosen.threads or min(program.about.get("threads") or 0, os.cpu_count() or 1):
         torch.set_num_threads(threads)
     _check_device(torch, chosen.device)
+    if comms is None and not (chosen.device or ("cuda" if torch.cuda.is_available() else "")).startswith("cuda"):
+        check_memory([program], communication=False)
     from etude.replay.player import Player
 
     _check_host(chosen)
@@ -70,7 +73,6 @@ def play(
     )
     player.prepare()
     ready_s = time.perf_counter() - began
-    barrier()
     played = player.run(chosen.iterations, chosen.warmup, done, barrier)
     steps = [sum(iteration) // len(iteration) for iteration in played.step_ns]
     found = {
