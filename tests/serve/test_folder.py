@@ -8,9 +8,10 @@ import pytest
 from etude.cli import main
 from etude.errors import FormatError
 from etude.report import served_page
-from etude.serve import Engine, read_served, serve, summary, write_served
+from etude.serve import Engine, serve, summary
 from etude.serve.requests import requests_of
 from etude.serve.steps import step_cost
+from etude.serve.stored import read_served, write_served
 from etude.view.page import render
 
 MILLISECOND = step_cost(tokens=[1], layers_ns=[1e6])

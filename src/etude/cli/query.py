@@ -32,7 +32,7 @@ def query(
     from etude.units import parse_bytes
 
     if (path / "served.json").is_file():
-        from etude.serve import read_served
+        from etude.serve.stored import read_served
 
         emit(store_sql.query_tables(read_served(path).tables, sql), json=json, csv=csv, md=md)
         return

@@ -85,7 +85,7 @@ def _served(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
     from etude.errors import UsageError
     from etude.files import writing
     from etude.report import served_page
-    from etude.serve import read_served
+    from etude.serve.stored import read_served
     from etude.view.page import render
 
     if len(paths) > 1:

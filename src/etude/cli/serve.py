@@ -91,8 +91,9 @@ def serve(
         engine["max_num_batched_tokens"] = token_budget
     rules = _engine(engine)
     from etude.machine import open_system
-    from etude.serve import deployed, replica_plan, request_stream, summary, write_served
+    from etude.serve import deployed, replica_plan, request_stream, summary
     from etude.serve import serve as served_by
+    from etude.serve.stored import write_served
 
     network = model_of(model)
     plan = replica_plan(network, tp, ep=ep, precision=precision)

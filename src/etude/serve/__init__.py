@@ -8,9 +8,6 @@ if TYPE_CHECKING:
     from etude.serve.deployment import deployed as deployed
     from etude.serve.deployment import replica_plan as replica_plan
     from etude.serve.engine import Engine as Engine
-    from etude.serve.folder import is_served as is_served
-    from etude.serve.folder import read_served as read_served
-    from etude.serve.folder import write_served as write_served
     from etude.serve.requests import request_stream as request_stream
     from etude.serve.results import request_table as request_table
     from etude.serve.results import summary as summary

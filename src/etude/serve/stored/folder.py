@@ -65,10 +65,6 @@ def write_served(served: Served, record: dict[str, Any], path: str | PathLike[st
         (place / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode({"format": FORMAT, **record})) + b"\n")
 
 
-def is_served(path: str | PathLike[str]) -> bool:
-    return (Path(path) / RECORD).is_file()
-
-
 def read_served(path: str | PathLike[str]) -> ServedFolder:
     import msgspec
     import pyarrow.parquet as pq
