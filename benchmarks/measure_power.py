@@ -3,7 +3,8 @@
     python benchmarks/measure_power.py -o mine.csv          # needs PyTorch, CUDA and the driver's NVML; about a minute
     python benchmarks/fit_power.py --cases mine.csv --system my.yaml
 
-Each case runs again and again for some seconds; power is the difference of the counter over that time.
+It has not been run on a device yet: its cases are those of the rows that the H200 was fitted to. Each case runs again
+and again for some seconds; power is the difference of the counter over that time.
 """
 
 from __future__ import annotations

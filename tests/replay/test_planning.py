@@ -201,10 +201,12 @@ def test_compiled_code_that_is_known_is_one_call_in_place_of_all_inside(shared: 
     job = etude.open(shared / "traces" / "torch_cpu" / "train_1p_compiled")
     graphs = sorted({name.split()[3] for name in job.trace(0).coded("name")[1] if "CompiledFxGraph" in name})
     (tmp_path / "t.rank0.compiled.json.gz").write_bytes(
-        gzip.compress(json.dumps(dict.fromkeys(graphs, "code")).encode())
+        gzip.compress(json.dumps({key: {"code": "code", "seal": "of another"} for key in graphs}).encode())
     )
-    program = plan(job, [0], recording=tmp_path)[0]
-    assert len(graphs) == 2 and program.about["compiled"] == dict.fromkeys(graphs, "code")
+    stranger = plan(job, [0], recording=tmp_path)[0]
+    assert stranger.about["code_left_out"] and "compiled" not in stranger.about and coverage(stranger)["time"] < 1
+    program = plan(job, [0], recording=tmp_path, trust_code=True)[0]
+    assert len(graphs) == 2 and set(program.about["compiled"]) == set(graphs)
     found = coverage(program)
     assert found["time"] == 1.0 and found["stand_ins"] == []
     assert not any(op.startswith(("aten::mm", "aten::addmm", "aten::_scaled")) for op in program.ops)
@@ -212,9 +214,9 @@ def test_compiled_code_that_is_known_is_one_call_in_place_of_all_inside(shared: 
 
 
 def test_code_of_compiled_graphs_is_found_beside_the_recording(tmp_path: Path):
-    (tmp_path / "trace.rank0.compiled.json.gz").write_bytes(gzip.compress(b'{"a": "code of a"}'))
-    (tmp_path / "trace.rank1.compiled.json.gz").write_bytes(gzip.compress(b'{"b": "code of b"}'))
-    assert compiled_sources(tmp_path) == {"a": "code of a", "b": "code of b"}
+    (tmp_path / "trace.rank0.compiled.json.gz").write_bytes(gzip.compress(b'{"a": {"code": "1", "seal": "s"}}'))
+    (tmp_path / "trace.rank1.compiled.json.gz").write_bytes(gzip.compress(b'{"b": {"code": "2", "seal": "s"}}'))
+    assert compiled_sources(tmp_path) == {"a": {"code": "1", "seal": "s"}, "b": {"code": "2", "seal": "s"}}
     assert compiled_sources(tmp_path / "other") == {}
     (tmp_path / "trace.rank2.compiled.json.gz").write_bytes(b"no code")
     with pytest.raises(FormatError, match=r"rank2\.compiled"):

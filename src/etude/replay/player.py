@@ -269,7 +269,7 @@ class Player:
         if name not in self._code:
             if self.on_device != self._with_host_memory:
                 raise UnknownOperatorError("the code was compiled for another kind of device")
-            self._code[name] = compiled_call(self.program.about["compiled"][name.removeprefix(COMPILED_SPACE)])
+            self._code[name] = compiled_call(self.program.about["compiled"][name.removeprefix(COMPILED_SPACE)]["code"])
         return self._code[name]
 
     def _viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:

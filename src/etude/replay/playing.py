@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UsageError
+from etude.replay.compiled import check_code
 from etude.replay.covering import coverage
 from etude.replay.needs import check_memory
 from etude.replay.program import Program
@@ -38,6 +39,8 @@ class PlayerOptions:
     `recorded` where a recording of a device is played on a device."""
     cuda_graph: bool = False
     """All steps of an iteration are one launch."""
+    trust_code: bool = False
+    """Compiled code that comes with a program runs although somebody else recorded it."""
     profile: bool = True
     """One more iteration is recorded by the profiler, where the result is written to a folder."""
 
@@ -53,6 +56,7 @@ def play(
 ) -> dict[str, Any]:
     """Plays a program in this process. Into `out` go a trace of one iteration and `replay.json`."""
     chosen = options or PlayerOptions()
+    check_code(program.about, trusted=chosen.trust_code)
     began = time.perf_counter()
     torch = _torch()
     if threads := chosen.threads or min(program.about.get("threads") or 0, os.cpu_count() or 1):

@@ -34,13 +34,17 @@ COMPILED: Final = "## Call CompiledFxGraph"
 _CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
 
 
-def plan_recorded(job: Job, rank: int, schema: I64, schemas: list[str], sources: Mapping[str, str]) -> Program:
+def plan_recorded(
+    job: Job, rank: int, schema: I64, schemas: list[str], sources: Mapping[str, Mapping[str, str]]
+) -> Program:
     """See `etude.replay.planning.plan`."""
     return _Plan(job, rank, schema, schemas, sources).program()
 
 
 class _Plan:
-    def __init__(self, job: Job, rank: int, schema: I64, schemas: list[str], sources: Mapping[str, str]) -> None:
+    def __init__(
+        self, job: Job, rank: int, schema: I64, schemas: list[str], sources: Mapping[str, Mapping[str, str]]
+    ) -> None:
         self.job, self.rank, self.trace = job, rank, job.trace(rank)
         assert job.timing is not None
         self.start, self.end = job.timing.block(job.index(rank))
@@ -304,7 +308,7 @@ class _Plan:
             self.b.stand_in(StandInKind.HOST, "compiled region", **when | {"work_ns": own})
             return own
         own = kernels_ns.get(node, int(self.end[node] - self.start[node]))
-        self.b.about.setdefault("compiled", {})[key] = self.sources[key]
+        self.b.about.setdefault("compiled", {})[key] = dict(self.sources[key])
         self.b.call(f"{COMPILED_SPACE}{key}", [], [], [], **when | {"work_ns": own})
         return own
 

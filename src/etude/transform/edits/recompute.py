@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.model.schema import UNKNOWN, Why
+from etude.model.trace import Trace
 from etude.transform.edits.definition import Definition, Here
 from etude.transform.rewrite.rewriting import BEFORE
 
@@ -22,7 +23,25 @@ _TOLD: Final = (
 def rewrite(here: Here) -> None:
     """Copies of a module's forward nodes, one behind another, before the first backward node of the module and the
     micro-batch: they wait for what that waited for, and it waits for them."""
-    trace, made = here.trace, here.made
+    made = here.made
+    rows, target = backward_of(here.trace, here.rows)
+    if not len(rows):
+        here.note("no forward work was found that a backward pass of the same module follows")
+        return
+    order = np.lexsort((rows, target))
+    rows, target = rows[order], target[order]
+    again = made.copy(target, BEFORE, **_columns(here, rows))
+    fresh = np.flatnonzero(np.diff(target, prepend=-1))
+    inner = np.setdiff1d(np.arange(len(rows)), fresh)
+    made.wait(again[inner], again[inner - 1], Why.PROGRAM)
+    made.enter(target[fresh], again[fresh], order=True)
+    here.note("recompute: a job does not say its memory; `etude predict --edit` counts what is saved")
+    last = np.append(fresh[1:], len(rows)) - 1
+    made.wait(target[fresh], again[last])
+
+
+def backward_of(trace: Trace, rows: I64) -> tuple[I64, I64]:
+    """Those of these rows that are forward work, and of each the first backward node of its module and micro-batch."""
     phases, words = trace.coded("phase")
     is_forward = np.array([*(word.startswith("forward") for word in words), False])[phases]
     is_backward = np.array([*(word.startswith("backward") for word in words), False])[phases]
@@ -32,22 +51,9 @@ def rewrite(here: Here) -> None:
     backward = np.flatnonzero(is_backward & placed & (trace.lane >= 0))
     first = np.full(int(part.max(initial=-1)) + 1, len(trace), np.int64)
     np.minimum.at(first, part[backward], backward)
-    rows = here.rows[is_forward[here.rows] & placed[here.rows]]
+    rows = rows[is_forward[rows] & placed[rows]]
     rows = rows[first[part[rows]] < len(trace)]
-    if not len(rows):
-        here.note("no forward work was found that a backward pass of the same module follows")
-        return
-    target = first[part[rows]]
-    order = np.lexsort((rows, target))
-    rows, target = rows[order], target[order]
-    again = made.copy(target, BEFORE, **_columns(here, rows))
-    fresh = np.flatnonzero(np.diff(target, prepend=-1))
-    inner = np.setdiff1d(np.arange(len(rows)), fresh)
-    made.wait(again[inner], again[inner - 1], Why.PROGRAM)
-    made.enter(target[fresh], again[fresh], order=True)
-    here.note("memory is that of the job as it was: `--recompute` of `generate` and `predict` counts what it saves")
-    last = np.append(fresh[1:], len(rows)) - 1
-    made.wait(target[fresh], again[last])
+    return rows, first[part[rows]]
 
 
 def _columns(here: Here, rows: I64) -> dict[str, NDArray[np.generic]]:
@@ -61,7 +67,7 @@ def _numbered(table: NDArray[np.int64]) -> I64:
 
 EDIT = Definition(
     doc="selected forward work (`module=*.ffn*`) once more before the backward pass of its module and micro-batch",
-    cannot="the memory that it saves: `etude generate --recompute` counts that",
+    cannot="the memory that it saves, but in `etude predict`, where some `--recompute` does the same work again",
     selects="compute",
     rewrite=rewrite,
 )
