@@ -1,6 +1,7 @@
 """Fits the power constants of devices, and what an engine adds to its passes: prints what the catalogue holds.
 
     python benchmarks/fit_power.py            # ../shared/measured: h200_extra/energy, ml_energy_llm.csv
+    python benchmarks/fit_power.py --cases mine.csv --system my.yaml      # what measure_power.py wrote
 
 H200: cases of `h200_energy_split.csv` marked `fit`. H100 and B200: models of `ml_energy_split.csv` marked `fit`; a FLOP
 of the H100 costs what one of the H200 does (the same chip), one of the B200 as much less as its peak per watt is
@@ -10,6 +11,7 @@ few models cannot tell stays where physics puts it.
 
 from __future__ import annotations
 
+import argparse
 import csv
 from dataclasses import replace
 from pathlib import Path
@@ -39,9 +41,15 @@ def chosen(name: str, key: str) -> set[str]:
 def h200() -> dict[str, float]:
     fit = chosen("h200_energy_split.csv", "name")
     rows = [row for row in table(MEASURED / "h200_extra/energy/energy.csv") if row["name"] in fit]
+    return device_costs(rows, "dgx-h200")
+
+
+def device_costs(rows: list[dict[str, str]], name: str) -> dict[str, float]:
+    """Constants of the device of a system, from cases of its energy counter."""
     idle = np.mean([float(row["mean_w"]) for row in rows if row["kind"] == "idle"])
-    rows = [row for row in rows if row["kind"] != "idle"]
-    system, most = open_system("dgx-h200"), open_device("h200").power_w
+    rows = [row for row in rows if row["kind"] != "idle" and "zeros" not in row["name"]]
+    system = open_system(name)
+    most = system.device.power_w
     # Power is linear in the constants up to the limit: one run with each constant alone.
     basis, time_s = np.zeros((len(rows), 4)), np.zeros(len(rows))
     for number in range(4):
@@ -117,6 +125,13 @@ def shown(found: dict[str, float]) -> str:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=Path)
+    parser.add_argument("--system", default="dgx-h200")
+    given = parser.parse_args()
+    if given.cases is not None:
+        print(shown(device_costs(table(given.cases), given.system)))
+        return
     own = h200()
     print(f"h200: {shown(own)}")
     peaks = {name: open_device(name).peak("bf16") / open_device(name).power_w for name in ("h200", "b200")}

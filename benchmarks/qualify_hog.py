@@ -21,6 +21,7 @@ def etude(*words: str) -> tuple[int, str, str]:
 
 
 def main() -> None:
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs before anything runs")
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         for name in ("first", "second", "third"):
@@ -45,7 +46,9 @@ def report(what: str, code: int, out: str) -> None:
     mine = [f for f in found["findings"] if f["node"] == found["node"]]
     print(f"{what}: exit code {code}, {len(mine)} findings")
     for finding in mine:
-        print(f"  {finding['part']} {finding['device']} slower by {finding['slow_down']:.1%}: {finding['figures']}")
+        print(f"  {finding['part']} {finding['device']} slower by {finding['slow_down']:.1%} against "
+              f"{finding['against']}: {finding['figures']}")  # fmt: skip
+    print(f"  uncertain: {', '.join(found['uncertain']) or '-'}")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from etude.model.schema import Collective
 
 if TYPE_CHECKING:
     from etude.cost.schedule import Schedule
+    from etude.ingest import runs
     from etude.model.check.findings import Finding
     from etude.model.job import Job
     from etude.model.run import Run
@@ -37,12 +38,14 @@ def open(
     ranks: int | None = None,
     passes: int | None = None,
     advance: Callable[[int], None] = lambda amount: None,
+    spread: runs.Spread | None = None,
 ) -> Job:
     """The job at `path`: a folder of `name.{rank}.et`, one such file, the prefix `folder/name`, JSON, a Parquet
     folder written by Etude, what PyTorch's profiler wrote (`.json`, `.json.gz`), or dumps of its Flight Recorder.
     `groups` names a communicator-group file, `max_bytes` bounds what a file may unpack to, `advance` is told of ranks
     as they are read, `workers` at a time (0: of large recordings as many as there are cores, else one). `ranks` and
-    `passes` are for an ASTRA-sim text workload, which does not say how many there are.
+    `passes` are for an ASTRA-sim text workload, which does not say how many there are. `spread` links the ranks of a
+    recorded run elsewhere: `etude.study.on_ray.spread("auto")` on a Ray cluster whose machines see the same files.
 
     Recorded times, where there are any, are kept as `job.timing`; `open_run` opens a job together with them, as
     analyses take it. Of a profiler's trace they are those of every operator, call and device activity.
@@ -53,7 +56,14 @@ def open(
     if ranks is not None or passes is not None:
         raise UsageError("says itself how many ranks it has", where=str(path), hint="--ranks is for text workloads")
     options: dict[str, Any] = {"groups": groups, "workers": workers, "max_bytes": max_bytes, "advance": advance}
-    return sniff(place).read(place, options)
+    kind = sniff(place)
+    if spread is not None:
+        if kind.read is not _read_run:
+            raise UsageError(
+                "ranks are read on a cluster where each has a file of a profiler", where=str(path), hint="no --ray"
+            )
+        options["spread"] = spread
+    return kind.read(place, options)
 
 
 def open_run(path: str | os.PathLike[str], **options: Any) -> Run:
@@ -229,7 +239,7 @@ def _read_run(path: Path, options: dict[str, Any]) -> Job:
     if options["groups"] is not None:
         raise UsageError("a recorded run has its groups with it", where=str(path), hint="leave out --groups")
     name, ranks = runs.find_run(path)
-    chosen = {key: options[key] for key in ("max_bytes", "advance")}
+    chosen: dict[str, Any] = {key: options[key] for key in ("max_bytes", "advance", "spread") if key in options}
     chosen["workers"] = options["workers"] or runs.workers_for(ranks)
     return causal.to_job(name, runs.link_run(ranks, **chosen))
 

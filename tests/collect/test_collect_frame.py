@@ -11,8 +11,9 @@ from types import ModuleType
 import pytest
 
 from collected import ENVIRONMENT
+from etude import seals
 from etude.cli import main
-from etude.collect import layout
+from etude.collect import compiled, layout
 from etude.collect import torch as collect
 from etude.collect.manifest import started_as_rank
 from etude.collect.options import CollectOptions
@@ -203,3 +204,25 @@ def test_who_is_a_rank(first: str, rank: str, is_rank: bool, monkeypatch: pytest
     monkeypatch.setenv("ETUDE_COLLECT_FIRST", first.replace("PID", str(os.getpid())))
     monkeypatch.setenv("RANK", rank)
     assert started_as_rank() is is_rank
+
+
+def test_code_of_compiled_graphs_goes_without_what_names_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    class CompiledFxGraph:
+        _fx_graph_cache_key = "fkey"
+        source_code = "# File: /home/me/model.py:3 in forward, code: secret(x)\nimport torch\n    #pragma omp simd\n"
+
+    made = ModuleType("torch._inductor.output_code")
+    made.CompiledFxGraph = CompiledFxGraph
+    monkeypatch.setitem(sys.modules, "torch._inductor.output_code", made)
+    graph = CompiledFxGraph()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    code = "import torch\n    #pragma omp simd\n"
+    kept = compiled.sources()
+    assert set(kept) == {"fkey"} and kept["fkey"]["code"] == code
+    assert seals.made_here(code, kept["fkey"]["seal"]) and not seals.made_here(code + " ", kept["fkey"]["seal"])
+    assert (tmp_path / "etude" / "seal.key").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another"))
+    assert not seals.made_here(code, kept["fkey"]["seal"])
+    del graph
+    monkeypatch.delitem(sys.modules, "torch._inductor.output_code")
+    assert compiled.sources() == {}

@@ -47,6 +47,31 @@ def test_edits_that_cost_more_than_they_bring_are_told(capsys):
     assert found["findings"] == [f"the edited step is {1 / found['speedup'] - 1:.1%} slower than the baseline"]
 
 
+@pytest.mark.parametrize(
+    ("edit", "plan", "more"),
+    [
+        ("recompute module=*_norm", "selective:norm", ()),
+        ("recompute module=*.ffn.*", "selective:ffn", ("--pp", "2")),
+        ("recompute module=layers.*", "full", ("--lengths", "256:0.5,512:0.5")),
+    ],
+)
+def test_recompute_has_the_memory_of_the_plan_that_does_the_same(capsys, edit: str, plan: str, more: tuple[str, ...]):
+    found, wanted = said(capsys, *more, "--edit", edit), said(capsys, *more, "--recompute", plan)
+    assert found["memory_peak_bytes"] == wanted["memory_peak_bytes"] < found["baseline"]["memory_peak_bytes"]
+    assert found["flops"] == wanted["flops"] > found["baseline"]["flops"]
+
+
+@pytest.mark.parametrize("more", [("module=*.qkv",), ("module=layers.1.*",), ("micro_batch=1", "module=layers.*")])
+def test_recompute_of_what_no_plan_does_leaves_the_memory_and_says_so(capsys, more: tuple[str, ...]):
+    two = ("--gpus", "2", "--micro-batch", "2")  # on each rank two micro-batches
+    assert main([*SMALL, "--system", "dgx-h100", *two, "--edit", " ".join(["recompute", *more])]) == 0
+    answer = capsys.readouterr()
+    assert "memory is that of the job as it was" in answer.err
+    found = json.loads(answer.out)
+    assert found["memory_peak_bytes"] == found["baseline"]["memory_peak_bytes"]
+    assert found["flops"] > found["baseline"]["flops"]
+
+
 def test_options_of_the_simulation_are_taken(capsys):
     plain = said(capsys)
     slow = said(capsys, "--slow-rank", "3=2", "--collective", "all_gather=ring")

@@ -14,10 +14,10 @@ def test_a_cpu_has_figures_of_host_and_device():
         pytest.skip("this machine has GPUs")
     figures, about = measure_node(QUICK)
     assert [(f.name, f.part, f.device) for f in figures] == [
-        ("python loop", "host", ""), ("dispatch", "host", ""), ("gemm float32 64", "device", "cpu"),
-        ("memory 1 MiB", "device", "cpu"),
+        ("interpreter", "host", ""), ("operator dispatch", "host", ""), ("share of a CPU", "host", ""),
+        ("gemm float32 64", "device", "cpu"), ("memory 1 MiB", "device", "cpu"),
     ]  # fmt: skip
-    assert all(f.value > 0 and f.spread >= 0 for f in figures)
+    assert all(f.value > 0 and f.spread >= 0 for f in figures) and figures[2].value <= 1
     assert about["devices"] == ["cpu"] and about["torch"] == torch.__version__
 
 

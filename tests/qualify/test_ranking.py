@@ -102,6 +102,25 @@ def test_on_a_cpu_node_a_busy_host_is_the_one_cause():
     assert [(f["part"], round(f["slow_down"], 2)) for f in found] == [("host", 0.5)]
 
 
+def busy_node(name: str, share: float, factor: float = 1.0) -> Node:
+    """A CPU node whose threads get a CPU for a part of the time; its repetitions vary wildly."""
+    figures = [Figure("interpreter", "host", "iterations/s of CPU time", 1e7, 0.02),
+               Figure("share of a CPU", "host", "", share, 0.3),
+               Figure("gemm float32", "device", "FLOP/s", 5e10 / factor, 0.01, "cpu")]  # fmt: skip
+    return Node(name, tuple(figures))
+
+
+def test_other_work_on_the_cpus_is_a_slow_host_however_much_figures_vary():
+    found = qualify(busy_node("x", 0.25, 4.0), [busy_node("y", 0.5), busy_node("z", 0.99)])
+    assert [(f["node"], f["part"], f["against"], f["slow_down"]) for f in found.findings] == [
+        ("x", "host", "idle", 3.0),
+        ("y", "host", "idle", 1.0),
+    ]
+    assert found.uncertain == ["share of a CPU"]  # a third of the others', but it varies as much
+    assert [f["part"] for f in qualify(busy_node("x", 0.25)).findings] == ["host"]  # nothing to be held against
+    assert qualify(busy_node("x", 0.97), [busy_node("y", 0.99)]).findings == []
+
+
 def test_a_replay_is_named_only_where_no_part_explains_it():
     assert [f["part"] for f in qualify(cpu_node("x", 1.5), [cpu_node("y"), cpu_node("z")]).findings] == [
         "device",

@@ -26,7 +26,9 @@ from etude.replay.communication import (
     shrink,
 )
 
-pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
+
+from etude.replay.communication.stopping import Stopping  # noqa: E402 - needs PyTorch
 
 C = Collective
 FLOATS = "['Tensor(float)']"
@@ -282,3 +284,17 @@ def test_the_command_refuses_before_any_work(tmp_path, capsys, monkeypatch):
     written(job_of("crossed", crossed, {"g": [0, 1], "h": [0, 1]}), tmp_path / "crossed")
     assert main(["replay", "crossed", "--only", "communication"]) == 1
     assert "nothing was started" in capsys.readouterr().err
+
+
+def test_a_wish_to_stop_is_agreed_on_and_keeps_what_is_done(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        stopping = Stopping(torch.device("cpu"))
+        assert not stopping.agreed(True)
+        stopping.wanted = True
+        assert stopping.agreed(True)
+        with pytest.raises(KeyboardInterrupt):
+            stopping.agreed(False)
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,5 +1,6 @@
 """Plans of real recordings, without PyTorch."""
 
+import gzip
 import json
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import pytest
 
 import etude
 from etude.cli import main
-from etude.errors import UsageError
+from etude.cost.traces import ops_of
+from etude.errors import FormatError, UsageError
 from etude.replay import coverage, plan
+from etude.replay.compiled import compiled_sources
 from etude.replay.host_time import host_intervals
 from etude.replay.program import CommKind, Fill, Origin, Program, StepKind
 from recorded import device_json, event, host_json, kernel, launch, node, op
@@ -194,6 +197,32 @@ def test_compiled_code_is_not_counted_as_covered(shared: Path):
     assert 0.5 < found["time"] < 1
 
 
+def test_compiled_code_that_is_known_is_one_call_in_place_of_all_inside(shared: Path, tmp_path: Path):
+    job = etude.open(shared / "traces" / "torch_cpu" / "train_1p_compiled")
+    graphs = sorted({name.split()[3] for name in job.trace(0).coded("name")[1] if "CompiledFxGraph" in name})
+    (tmp_path / "t.rank0.compiled.json.gz").write_bytes(
+        gzip.compress(json.dumps({key: {"code": "code", "seal": "of another"} for key in graphs}).encode())
+    )
+    stranger = plan(job, [0], recording=tmp_path)[0]
+    assert stranger.about["code_left_out"] and "compiled" not in stranger.about and coverage(stranger)["time"] < 1
+    program = plan(job, [0], recording=tmp_path, trust_code=True)[0]
+    assert len(graphs) == 2 and set(program.about["compiled"]) == set(graphs)
+    found = coverage(program)
+    assert found["time"] == 1.0 and found["stand_ins"] == []
+    assert not any(op.startswith(("aten::mm", "aten::addmm", "aten::_scaled")) for op in program.ops)
+    assert {op for op in program.ops if op.startswith("compiled::")} == {f"compiled::{key}" for key in graphs}
+
+
+def test_code_of_compiled_graphs_is_found_beside_the_recording(tmp_path: Path):
+    (tmp_path / "trace.rank0.compiled.json.gz").write_bytes(gzip.compress(b'{"a": {"code": "1", "seal": "s"}}'))
+    (tmp_path / "trace.rank1.compiled.json.gz").write_bytes(gzip.compress(b'{"b": {"code": "2", "seal": "s"}}'))
+    assert compiled_sources(tmp_path) == {"a": {"code": "1", "seal": "s"}, "b": {"code": "2", "seal": "s"}}
+    assert compiled_sources(tmp_path / "other") == {}
+    (tmp_path / "trace.rank2.compiled.json.gz").write_bytes(b"no code")
+    with pytest.raises(FormatError, match=r"rank2\.compiled"):
+        compiled_sources(tmp_path)
+
+
 def test_a_generated_job_is_work_of_the_same_flops(tmp_path: Path):
     job = tmp_path / "job"
     asked = ["llama3-8b", "--gpus", "8", "--tp", "2", "--pp", "2", "--micro-batch", "1", "--global-batch", "4"]
@@ -229,3 +258,14 @@ def test_a_plan_needs_no_torch():
     code = "import sys, etude, etude.replay as r\nr.plan(etude.open(sys.argv[1]))\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code, str(SAMPLE)], capture_output=True, text=True)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_an_anonymised_recording_of_a_cpu_does_the_work_of_the_original(tmp_path: Path):
+    assert main(["anonymise", str(SAMPLE), "-o", str(tmp_path / "hidden")]) == 0
+    hidden = plan(etude.open(tmp_path / "hidden"))[0]
+    shown, table = plan(etude.open(SAMPLE))[0], ops_of(etude.open(SAMPLE).trace(0))
+    calls = shown.steps.node[shown.steps.kind == StepKind.CALL]
+    assert not hidden.calls.op.size and hidden.about["steps"] == shown.about["steps"]
+    flops, size = (int(np.maximum(column[calls], 0).sum()) for column in (table.flops, table.size_bytes))
+    assert int(hidden.stand_ins.flops.sum()) == pytest.approx(flops, rel=0.001)
+    assert int(hidden.stand_ins.size_bytes.sum()) == pytest.approx(size, rel=0.1)  # operators, or those inside them

@@ -54,6 +54,21 @@ def test_numbers_flow_from_call_to_call_and_memory_is_let_go():
     assert player._values[slots["y"]] is None and player._values[slots["z"]] is None
 
 
+def test_compiled_code_runs_on_arguments_of_its_own():
+    code = "import torch\nran = []\ndef get_args():\n return [torch.ones(3)]\n"
+    code += "def call(args):\n ran.append(args.pop().sum().item())\n torch.ran_compiled = ran\n"
+    b = ProgramBuilder(source="recorded", compiled={"k": {"code": code, "seal": "of another"}})
+    b.mark(0)
+    b.call("compiled::k", [], [], [], work_ns=7)
+    with pytest.raises(UsageError, match="not recorded on this machine"):
+        play(b.build(), PlayerOptions(iterations=2, warmup=0, device="cpu"))
+    assert not hasattr(torch, "ran_compiled")
+    found = play(b.build(), PlayerOptions(iterations=2, warmup=0, device="cpu", trust_code=True))
+    ran = torch.ran_compiled
+    del torch.ran_compiled
+    assert ran == [3.0, 3.0, 3.0] and found["coverage"]["time"] == 1.0  # once to see that it works
+
+
 def test_an_unknown_operator_is_a_counted_stand_in():
     b = ProgramBuilder(source="recorded")
     x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])

@@ -8,7 +8,7 @@ import pytest
 
 from etude.cli import main
 from etude.errors import EtudeError
-from etude.serve.measured import replayed
+from etude.serve.measured import predict_rows, replayed
 
 
 @pytest.mark.parametrize("config", ["llama8b-chat-light-prefill_first", "llama8b-chat-medium-chunked"])
@@ -106,3 +106,35 @@ def test_bad_arguments_are_refused(tmp_path: Path, monkeypatch, capsys, argument
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     assert main(arguments) == 2
     assert problem in capsys.readouterr().err
+
+
+ROW = "model,task,weight_precision,gpu,num_gpus,tp,dp,ep,avg_power_watts,avg_batch_size,avg_output_len,"
+
+
+def test_rows_of_measured_serving_are_predicted_or_refused(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        ROW + "energy_per_token_joules,max_num_seqs,median_itl_ms,output_throughput_tokens_per_sec\n"
+        "Qwen/Qwen3-0.6B,lm-arena-chat,bfloat16,H100,1,1,1,1,300,8,400,0.1,8,2,4000\n"
+        "Qwen/Qwen3-0.6B,lm-arena-chat,bfloat16,H100,1,1,1,1,400,64,400,0.02,64,3,20000\n"
+        "Qwen/Qwen3-0.6B,lm-arena-chat,bfloat16,TPU,1,1,1,1,400,64,400,0.02,64,3,20000\n"
+        "Qwen/Qwen3-0.6B,lm-arena-chat,bfloat16,H100,1,1,1,1,400,x,400,0.02,64,3,20000\n"
+    )
+    assert main(["serve", "--rows", str(path), "--json"]) == 0
+    few, many, *refused = json.loads(capsys.readouterr().out)["rows"]
+    assert [one["row"] for one in (few, many, *refused)] == [0, 1, 2, 3]
+    assert few["measured"]["median_itl_ms"] == 2
+    assert few["predicted"]["median_itl_ms"] < many["predicted"]["median_itl_ms"]
+    assert few["predicted"]["energy_per_token_joules"] > many["predicted"]["energy_per_token_joules"]
+    assert many["predicted"]["energy_per_token_joules"] == pytest.approx(
+        many["predicted"]["avg_power_watts"] / many["predicted"]["output_throughput_tokens_per_sec"]
+    )
+    assert "unknown GPU `TPU`" in refused[0]["refused"] and "not a number" in refused[1]["refused"]
+
+
+def test_rows_without_their_columns_are_refused(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text("model,task\na,b\n")
+    with pytest.raises(EtudeError, match="no column `gpu`"):
+        predict_rows(path)

@@ -98,3 +98,28 @@ def test_a_function_and_a_job_go_through_the_object_store(cluster: Any, tmp_path
     there = evaluate(space, nodes, shared={"job": job}, ray="local")
     assert Path(marker).exists()
     assert there.equals(evaluate(space, nodes, shared={"job": job}))
+
+
+def test_ranks_of_a_recording_are_read_there(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from etude.cli import main
+
+    sample = Path(etude.__file__).parent / "sample"
+    (tmp_path / "run").mkdir()
+    for rank in range(2):
+        for kind in ("et", "kineto"):
+            content = (sample / f"gpt.rank0.{kind}.json.gz").read_bytes()
+            (tmp_path / "run" / f"gpt.rank{rank}.{kind}.json.gz").write_bytes(content)
+    monkeypatch.chdir(tmp_path)  # a path that machines would not find
+    assert main(["breakdown", "run", "--csv"]) == 0
+    here = capsys.readouterr()
+    assert main(["breakdown", "run", "--csv", "--ray", "local"]) == 0
+    assert capsys.readouterr() == here
+    assert len(here.out.splitlines()) == 3
+    (tmp_path / "run" / "gpt.rank1.kineto.json").write_text('{"schemaVersion": 1, "traceEvents": [}')
+    (tmp_path / "run" / "gpt.rank1.kineto.json.gz").unlink()
+    assert main(["breakdown", "run", "--ray", "local"]) == 2
+    assert "gpt.rank1.kineto.json" in capsys.readouterr().err
+    assert main(["breakdown", str(sample / "gpt.rank0.kineto.json.gz"), "--ray", "local"]) == 2
+    assert "hint: no --ray" in capsys.readouterr().err

@@ -13,6 +13,7 @@ from etude.machine import open_system
 from etude.model.build import TraceBuilder, build_trace, job_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Collective, Kind, Why
+from etude.transform.edits import apply_edits
 from jobs import job_with
 from toy_systems import one_level
 
@@ -117,6 +118,17 @@ def test_fuse_stops_where_a_result_has_two_readers():
     columns = elementwise("aten::silu", "aten::mul", "aten::add")
     fork = build_trace(columns, data=(np.array([0, 0, 1, 2]), np.array([0, 0])))
     assert len(etude.edit(job_with(fork), "fuse").trace(0)) == 3
+
+
+def test_fuse_that_finds_no_chain_lists_those_that_there_are():
+    job = generate(Model.from_dict(SMALL), Plan.from_dict({"gpus": 1, "global_batch": 1})).job
+    (note,) = apply_edits(job, ["fuse chain=norm,activation"]).notes  # a product is between them
+    assert "no chain of norm, activation was found" in note
+    assert "chain=elementwise,norm" in note
+    assert len(etude.edit(job, "fuse chain=elementwise,norm").trace(0)) < len(job.trace(0))
+    alone = job_with(build_trace(elementwise("aten::mm", "aten::silu"), data=(np.array([0, 0, 1]), np.array([0]))))
+    (note,) = apply_edits(alone, ["fuse"]).notes
+    assert "nor is there one of other operators" in note
 
 
 def test_fused_operators_are_launched_once():

@@ -3,7 +3,7 @@ from typing import Annotated
 import typer
 
 from etude.cli.app import ANALYSE, app
-from etude.cli.inputs import GroupFile, JobPath, Workers
+from etude.cli.inputs import GroupFile, JobPath, OnRay, Workers
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, say
 from etude.cli.runs import CountedAs, OnSystem, TimesFile, open_run, show
 
@@ -27,6 +27,7 @@ def breakdown(
     timing: TimesFile = None,
     groups: GroupFile = None,
     workers: Workers = 0,
+    ray: OnRay = "",
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,
@@ -37,6 +38,7 @@ def breakdown(
     etude breakdown trace.json.gz --json
     etude breakdown run/ --overlap compute --overlap all_to_all
     etude breakdown run/ --steps
+    etude breakdown run/ --ray auto            ranks are read on a Ray cluster: the same table
     etude breakdown trace.json.gz --as hta     the numbers that HolisticTraceAnalysis gives
     """
     from etude.analyse import breakdown as analyse
@@ -50,7 +52,7 @@ def breakdown(
     if steps + variation + types + (overlap is not None) > 1:
         raise UsageError("only one of --steps, --variation, --types and --overlap can be had at a time")
     counting = counting_of(counted)
-    run = open_run(path, groups, workers, system, timing)
+    run = open_run(path, groups, workers, system, timing, ray=ray)
     if steps or variation:
         from etude.analyse import steps as by_step
 

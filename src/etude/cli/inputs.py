@@ -27,6 +27,12 @@ Workers = Annotated[
     int,
     typer.Option("--workers", "-j", min=0, help="Ranks read at a time; 0: of large recordings as many as cores."),
 ]
+OnRay = Annotated[
+    str,
+    typer.Option(
+        "--ray", help="Read the ranks of a recording on Ray: `auto`, or the address of a cluster that sees its files."
+    ),
+]
 MaxBytes = Annotated[
     str | None, typer.Option("--max-bytes", help="Largest size a file may have or unpack to, e.g. `4GiB`.")
 ]
@@ -40,11 +46,16 @@ def open_job(
     *,
     ranks: int | None = None,
     passes: int | None = None,
+    ray: str = "",
 ) -> "Job":
     """The job at `path`, with a bar while it is read."""
     from etude import opening
 
     with read_options(path, groups, workers, max_bytes) as options:
+        if ray:
+            from etude.study import on_ray
+
+            options["spread"] = on_ray.spread(ray, workers)
         return opening.open(path, ranks=ranks, passes=passes, **options)
 
 

@@ -260,6 +260,34 @@ def offload(
         say(f"{len(errors)} measured values: mean error {sum(errors) / len(errors):.1%}")
 
 
+@ops.command()
+def kernels(
+    shape: Annotated[str, typer.Argument(help="The product: `M,N,K`.", show_default=False)],
+    kernel: Annotated[list[str] | None, typer.Option(help="`product:w4a16:g128`, `product:lcma:2,2,2,7`, ...")] = None,
+    device: DeviceName = "h200",
+    json: AsJson = False,
+    csv: AsCsv = False,
+    md: AsMarkdown = False,
+) -> None:
+    """What other kernels would make of a product, by their closed forms at the device's peaks; the fastest first
+
+    etude ops kernels 1,4096,4096 --kernel product:w4a16:g128 --kernel product:lcma:2,2,2,7 --device h200
+    """
+    from etude.cost.menu import PLAIN, kernel_ns
+    from etude.machine import open_device
+
+    sizes = _counts("shape", shape)
+    if len(sizes) != 3:
+        raise UsageError(f"`{shape}` is not M,N,K", hint="1,4096,4096")
+    found = open_device(device)
+    times = {name: kernel_ns(found, *sizes, name) for name in dict.fromkeys((PLAIN, *(kernel or ())))}
+    lines = [
+        {"kernel": name, "time us": round(ns / 1e3, 3), "speed-up": round(times[PLAIN] / ns, 3)}
+        for name, ns in sorted(times.items(), key=lambda item: item[1])
+    ]
+    emit(lines, json=json, csv=csv, md=md)
+
+
 def _put(db: Path, tables: list[tuple[Path, Any]], json: bool) -> None:
     import pyarrow as pa
 

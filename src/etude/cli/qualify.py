@@ -62,17 +62,23 @@ def qualify(
     figures = [{"figure": f.name, "part": f.part, "device": f.device, "value": f.value, "unit": f.unit,
                 "spread": round(f.spread, 4)} for f in node.figures]  # fmt: skip
     if json:
-        emit({"node": node.name, "figures": figures, "ranking": found.ranking, "findings": found.findings}, json=True)
+        emit({"node": node.name, "figures": figures, "ranking": found.ranking, "findings": found.findings,
+              "uncertain": found.uncertain}, json=True)  # fmt: skip
     else:
         emit(found.ranking if others else figures)
         if found.findings:
             emit(found.findings)
+    if found.uncertain:
+        say(f"uncertain, lower by no more than it varies: {', '.join(found.uncertain)}")
     mine = [finding for finding in found.findings if finding["node"] == node.name]
     if mine:
         first = mine[0]
         what = f"{first['part']} {first['device']}".strip()
         more = f" and {len(mine) - 1} more" if len(mine) > 1 else ""
-        raise AnswerNo(f"{first['node']}: {what} is {first['slow_down']:.1%} slower than its {first['against']}{more}")
+        than = f"than its {first['against']}"
+        if first["against"] == "idle":
+            than = f"than without the other work on its CPUs ({first['figures']})"
+        raise AnswerNo(f"{first['node']}: {what} is {first['slow_down']:.1%} slower {than}{more}")
     if others or past is not None:
         say(f"no slow part found in {found.compared} figures of this node")
 

@@ -52,6 +52,10 @@ def replay(
     unprofiled: Annotated[
         str, typer.Option(help="Time of a step without the profiler, such as 41ms; `etude collect` measures it.")
     ] = "",
+    trust_code: Annotated[
+        bool,
+        typer.Option("--trust-code", help="Run compiled code in a recording that somebody else made."),
+    ] = False,
     plan: Annotated[
         Path | None,
         typer.Option(
@@ -94,7 +98,9 @@ def replay(
         replay_communication(job, asked)
         return
     with progress("planning"):
-        programs = plan_job(job, ranks_of(ranks, job) if ranks else None)
+        programs = plan_job(job, ranks_of(ranks, job) if ranks else None, recording=path, trust_code=trust_code)
+    if any(program.about.get("code_left_out") for program in programs):
+        say("compiled code of this recording was not made here and does not run: --trust-code runs it")
     if known_ns is not None:
         for program in programs:
             program.about["unprofiled_step_ns"] = known_ns
@@ -107,6 +113,7 @@ def replay(
     result = _play(programs, out, force, backend, {
         "iterations": iterations, "warmup": warmup, "only": only.value if only else "", "speed": speed.value,
         "device": device, "threads": threads, "host": host.value if host else "", "cuda_graph": cuda_graph,
+        "trust_code": trust_code,
     })  # fmt: skip
     _tell(result, json)
     if out is not None:

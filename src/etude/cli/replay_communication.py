@@ -100,7 +100,8 @@ def _tell(job: "Job", options: CommunicationOptions, planned: Any, programs: Any
         say(f"{checked['calls']} calls an iteration held against the trace: {seen}")
     step = figures["step_ns"]
     recorded = f", recorded step {format_time(step['recorded'])}" if step["recorded"] else ""
-    say(f"{len(results)} processes, {options.iterations} iterations, median {format_time(step['replayed'])}{recorded}")
+    played = f"{len(results)} processes, {len(step['iterations'])} iterations"
+    say(f"{played}, median {format_time(step['replayed'])}{recorded}")
     if checked and checked["differences"]:
         raise AnswerNo("calls differ from the trace: " + "; ".join(checked["differences"][:3]))
 

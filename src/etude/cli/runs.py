@@ -49,9 +49,11 @@ def show(table: "pa.Table", *, json: bool = False, csv: bool = False, md: bool =
     emit(table, json=json, csv=csv, md=md)
 
 
-def open_run(path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None) -> "Run":
+def open_run(
+    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None, *, ray: str = ""
+) -> "Run":
     """The run at `path`, with times of a file, of a simulation, or as recorded."""
-    run = find_run(path, groups, workers, system, times)[1]
+    run = find_run(path, groups, workers, system, times, ray=ray)[1]
     if run is None:
         raise no_times(path)
     return run
@@ -66,7 +68,7 @@ def no_times(path: Path) -> UsageError:
 
 
 def find_run(
-    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None
+    path: Path, groups: Path | None, workers: int, system: str = "", times: Path | None = None, *, ray: str = ""
 ) -> "tuple[Job, Run | None]":
     """As `open_run`, for what can also be told of a job that has no times."""
     from etude.model.run import Run
@@ -75,7 +77,7 @@ def find_run(
 
     if system and times is not None:
         raise UsageError("times are wanted from a file and from a simulation", hint="one of --timing and --system")
-    job, card = open_job(path, groups, workers), cards.find(path)
+    job, card = open_job(path, groups, workers, ray=ray), cards.find(path)
     if times is not None:
         return job, Run(job, read_timing(job, times), card=card)
     if system:

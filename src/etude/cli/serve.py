@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from etude.cli.app import RUN, app
-from etude.cli.output import AsJson, emit, say
+from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.plan_flags import ModelName, model_of, with_fields
 from etude.config import key_of
 from etude.errors import UsageError
@@ -23,6 +23,7 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve qwen3-8b --system dgx-h100 --rate 1..40 --slo ttft=1s,tpot=50ms
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
+  etude serve --rows measured/ml_energy_llm.csv --json
 
 Passes are generated and simulated once for a model, a plan and a system, node by node, and kept; the loop over
 requests takes their times. The engine's rules are those of vLLM 0.19; flags have vLLM's names.
@@ -64,11 +65,16 @@ def serve(
     steps: Annotated[
         str, typer.Option(help="Times of its steps: recorded, grid, catalogue.", rich_help_panel=MEASURED)
     ] = "",
+    rows: Annotated[
+        Path | None, typer.Option(help="CSV of measured rows of serving: each predicted.", rich_help_panel=MEASURED)
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
     if run is not None:
         return _run(run, ops, config, steps, json=json)
+    if rows is not None:
+        return _rows(rows, json=json)
     if config or steps:
         raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
     if not model:
@@ -80,27 +86,25 @@ def serve(
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
     rules = _engine(engine)
-    from etude.generate import Plan
     from etude.machine import open_system
-    from etude.serve import deployed, request_stream
+    from etude.serve import deployed, replica_plan, request_stream
     from etude.serve import serve as served_by
 
-    placed = deployed(
-        model_of(model), Plan.from_dict({"gpus": tp, "tp": tp, "ep": ep, "precision": precision}), open_system(system),
-        rules, stack=stack, ops=ops, kv_dtype=kv_dtype,
-    )  # fmt: skip
+    network = model_of(model)
+    plan = replica_plan(network, tp, ep=ep, precision=precision)
+    placed = deployed(network, plan, open_system(system), rules, stack=stack, ops=ops, kv_dtype=kv_dtype)
     limits, chosen = _limits(slo), _router(router)
     rates = _rates(rate)
-    rows = []
+    points = []
     for one in rates or [0.0]:
         stream = request_stream(
             requests, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst, seed=seed
         )
         found = served_by(stream, rules, placed.cost, replicas=replicas, router=chosen, blocks=placed.blocks, seed=seed)
-        rows.append((one, found))
+        points.append((one, found))
     if requests_out is not None:
-        _write(rows[-1][1], requests_out, force=force)
-    _emit(rows, limits, json=json)
+        _write(points[-1][1], requests_out, force=force)
+    _emit(points, limits, json=json)
     return 0
 
 
@@ -124,6 +128,33 @@ def _run(folder: Path, ops: Path | None, config: str, steps: str, *, json: bool)
     for note in found["assumed"]:
         say(f"note: {note}")
     return 0
+
+
+def _rows(path: Path, *, json: bool) -> int:
+    from etude.serve.measured import predict_rows
+
+    with progress("predicting rows") as advance:
+        found = predict_rows(path, advance=advance)
+    if json:
+        emit({"rows": found}, json=True)
+        return 0
+    emit([_row(record) for record in found])
+    return 0
+
+
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    """The first figure of a row, and its error."""
+    if "refused" in record:
+        return {"row": record["row"], "figure": None, "measured": None, "predicted": None, "error": record["refused"]}
+    name = next(iter(record["predicted"]))
+    measured, predicted = record["measured"][name], record["predicted"][name]
+    return {
+        "row": record["row"],
+        "figure": name,
+        "measured": round(measured, 3),
+        "predicted": round(predicted, 3),
+        "error": f"{predicted / measured - 1:+.1%}",
+    }
 
 
 def _rates(text: str) -> list[float]:

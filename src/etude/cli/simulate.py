@@ -20,6 +20,7 @@ from etude.cli.simulation import (
     Eager,
     FailedLinks,
     Jitter,
+    LinkChanges,
     OnNetwork,
     OnRoutes,
     Overlaps,
@@ -31,6 +32,7 @@ from etude.cli.simulation import (
     SlowLinks,
     SlowRanks,
     Times,
+    changes_option,
     collectives_option,
     compute_option,
     jitter_option,
@@ -80,6 +82,7 @@ def simulate(
     slow_rank: SlowRanks = None,
     slow_link: SlowLinks = None,
     failed_link: FailedLinks = None,
+    link_change: LinkChanges = None,
     remote_memory: Annotated[Pairs | None, typer.Option(help="`bandwidth=50GB/s`, `latency=1us`.")] = None,
     seed: Seed = 0,
     fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate ranks that are alike once.")] = None,
@@ -128,7 +131,8 @@ def simulate(
         concurrent_network=concurrent_network, overlap=numbers("overlap", overlap), share=share_option(share),
         jitter=jitter_option(jitter),
         slow_ranks={rank_option("slow-rank", k): v for k, v in numbers("slow-rank", slow_rank).items()},
-        slow_links=slow_links, remote_memory=dict(pairs("remote-memory", remote_memory)), seed=seed,
+        slow_links=slow_links, link_changes=changes_option(link_change), seed=seed,
+        remote_memory=dict(pairs("remote-memory", remote_memory)),
         fold=fold, network=network, routing=routing.value,
     )  # fmt: skip
     machine = open_system(system)

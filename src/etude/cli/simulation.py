@@ -43,6 +43,10 @@ Jitter = Annotated[
 SlowRanks = Annotated[Pairs | None, typer.Option(help="`3=1.2`: rank 3 takes 1.2 times as long.")]
 SlowLinks = Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `nic.0/leaf.0=2`: a link.")]
 FailedLinks = Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")]
+LinkChanges = Annotated[
+    Pairs | None,
+    typer.Option(help="During the run, with `flow`: `10ms:0/switch0.0=4` is four times slower, `=inf` stands still."),
+]
 Seed = Annotated[int, typer.Option(help="Seed of the jitter.")]
 
 PANEL = "The simulation"
@@ -59,6 +63,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "slow_rank": (SlowRanks, None),
     "slow_link": (SlowLinks, None),
     "failed_link": (FailedLinks, None),
+    "link_change": (LinkChanges, None),
 }
 
 
@@ -112,6 +117,8 @@ def options_given(given: dict[str, Any]) -> dict[str, Any]:
         found["slow_ranks"] = {rank_option("slow-rank", rank): factor for rank, factor in slow.items()}
     if "slow_link" in given or "failed_link" in given:
         found["slow_links"] = links_option(given.get("slow_link"), given.get("failed_link"))
+    if "link_change" in given:
+        found["link_changes"] = changes_option(given["link_change"])
     return found
 
 
@@ -260,6 +267,19 @@ def links_option(slow: Pairs | None, failed: Pairs | None) -> dict[tuple[int | s
         for text, factor in pairs.items():
             found[_ends(option, text)] = factor
     return found
+
+
+def changes_option(given: Pairs | None) -> tuple[tuple[int, tuple[int | str, int | str], float], ...]:
+    """`TIME:END/END=FACTOR`, each from its time on."""
+    from etude.units import parse_time
+
+    found = []
+    for text, factor in numbers("link-change", given).items():
+        time, colon, ends = text.partition(":")
+        if not colon:
+            raise UsageError(f"--link-change: `{text}` has no time", hint="10ms:0-1=4")
+        found.append((round(parse_time(time)), _ends("link-change", ends), factor))
+    return tuple(found)
 
 
 def _ends(option: str, text: str) -> tuple[int | str, int | str]:

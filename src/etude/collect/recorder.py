@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from etude.collect import flight, layout
+from etude.collect import compiled, flight, layout
 from etude.collect.capture import Capture, settle
 from etude.collect.groups import GroupWatch
 from etude.collect.manifest import World, manifest, process_name, world
@@ -282,6 +282,11 @@ class Recorder:
         layout.compress(capture.host, host, force=force)
         layout.compress(capture.device, device, force=force)
         self.files = {"host": host.name, "device": device.name}
+        code = compiled.sources()
+        if code:
+            path = self._path(layout.COMPILED)
+            layout.write_json(path, code, force=force)
+            self.files["compiled"] = path.name
         if not self.options.flight_recorder:
             return
         found = flight.entries(self.world.rank, self.world.groups, capture.start_ns, capture.end_ns)

@@ -8,6 +8,7 @@ without a rank in its name has that of its content.
 from __future__ import annotations
 
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -26,6 +27,9 @@ from etude.ingest.spill import Spilled, release_memory, spill
 from etude.ingest.windows import agreed
 from etude.model.job import Job
 from etude.store import compressed
+
+Spread: TypeAlias = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]
+"""Calls a function with each of these arguments, wherever that may be, and gives the results as they are done."""
 
 LARGE: Final = 200_000_000
 """Bytes of JSON from which processes of their own are worth starting."""
@@ -196,22 +200,25 @@ def link_run(
     max_bytes: int | None = None,
     any_window: bool = False,
     advance: Callable[[int], None] = lambda amount: None,
+    spread: Spread | None = None,
 ) -> list[Linked]:
-    """All ranks, in processes of their own where `workers` says so; `advance` is told of each that is done. Columns of
-    large ranks lie in files without a name, in the folder for temporary ones. Ranks that recorded different parts of
-    the run are cut to what all recorded, or refused where that is nothing, unless `any_window`."""
-    if len(ranks) == 1:
+    """All ranks, in processes of their own where `workers` says so, or where `spread` calls functions: on other
+    machines that see the same files. `advance` is told of each that is done. Columns of large ranks lie in files
+    without a name, in the folder for temporary ones. Ranks that recorded different parts of the run are cut to what all
+    recorded, or refused where that is nothing, unless `any_window`."""
+    if len(ranks) == 1 and spread is None:
         done = [link_rank(ranks[0], max_bytes)]
         advance(1)
         return done
     with TemporaryDirectory(prefix="etude-") as folder:
         done = []
         places = [Path(folder) / str(number) for number in range(len(ranks))]
-        for one in _each(ranks, places, workers, max_bytes):
+        each = _each(ranks, places, workers, max_bytes) if spread is None else _there(ranks, places, spread, max_bytes)
+        for one in each:
             done.append(one.take() if isinstance(one, Spilled) else _sealed(one))
             advance(1)
     found = _distinct(done)
-    if any_window:
+    if any_window or len(ranks) == 1:
         return found
     said = {files.rank: manifest_of(files) for files in ranks if files.rank is not None and files.manifest is not None}
     return agreed(found, said, str(ranks[0].device.parent))
@@ -233,6 +240,28 @@ def _each(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _there(
+    ranks: Sequence[RankFiles], places: list[Path], spread: Spread, max_bytes: int | None
+) -> Iterator[Linked | Spilled[Linked]]:
+    """As `_each`, of ranks that come from other machines."""
+    for place, packed in zip(
+        places, spread(_packed, [(_whole_paths(files), max_bytes) for files in ranks]), strict=True
+    ):
+        yield spill(pickle.loads(packed), place)
+        release_memory()
+
+
+def _packed(files: RankFiles, max_bytes: int | None) -> bytes:
+    """A rank as bytes: arrays of a store of objects would go with it."""
+    return pickle.dumps(link_rank(files, max_bytes), protocol=5)
+
+
+def _whole_paths(files: RankFiles) -> RankFiles:
+    """Machines have other working folders."""
+    paths = {name: getattr(files, name) for name in ("device", "host", "flight", "manifest")}
+    return replace(files, **{name: path and path.resolve() for name, path in paths.items()})
 
 
 def _spilled(files: RankFiles, place: Path, max_bytes: int | None) -> Linked | Spilled[Linked]:

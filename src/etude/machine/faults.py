@@ -28,7 +28,7 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
     rate = topology.bytes_per_s.copy()
     failed = np.zeros(len(rate), np.bool_)
     for pair, factor in slow.items():
-        links = _links(topology, pair)
+        links = links_between(topology, pair)
         if math.isinf(factor):
             failed[links] = True
         else:
@@ -51,7 +51,8 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
     return made, [f"{int(failed.sum()):,} directed links have failed, and ways are searched around them"]
 
 
-def _links(topology: Topology, pair: tuple[End, End]) -> I64:
+def links_between(topology: Topology, pair: tuple[End, End]) -> I64:
+    """The links that join two ends, both directions."""
     a, b = (_vertex(topology, end) for end in pair)
     ends = ((topology.src == a) & (topology.dst == b)) | ((topology.src == b) & (topology.dst == a))
     found = np.flatnonzero(ends)

@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Final
 
 from etude.errors import UsageError
-from etude.qualify.node import Figure
+from etude.qualify.node import CPU_SHARE, Figure
 
 MIB: Final = 1 << 20
 
@@ -60,7 +60,8 @@ def measure_node(options: MeasureOptions | None = None) -> tuple[list[Figure], d
 
 
 def _host(asked: MeasureOptions, torch: Any) -> list[Figure]:
-    """What launches kernels: the interpreter, and PyTorch's dispatch of a small operator."""
+    """What launches kernels: the interpreter, and PyTorch's dispatch of a small operator, by the CPU time that they
+    take, so that other work of the node does not make them look slow; and the part of the time that they get a CPU."""
     one = torch.ones(1)
 
     def python() -> None:
@@ -72,10 +73,9 @@ def _host(asked: MeasureOptions, torch: Any) -> list[Figure]:
         for _ in range(1_000):
             one.add_(1.0)
 
-    return [
-        _figure(asked, "python loop", "host", "iterations/s", 10_000, python),
-        _figure(asked, "dispatch", "host", "operators/s", 1_000, dispatch),
-    ]
+    loop, shares = _worked(asked, "interpreter", "iterations/s of CPU time", 10_000, python)
+    small, more = _worked(asked, "operator dispatch", "operators/s of CPU time", 1_000, dispatch)
+    return [loop, small, _of_rates(CPU_SHARE, "host", "", shares + more)]
 
 
 def _device(asked: MeasureOptions, torch: Any, device: Any) -> list[Figure]:
@@ -134,21 +134,41 @@ def _figure(
     wait: Callable[[], None] = lambda: None,
 ) -> Figure:
     """Work a second. `work`: what one call of `run` does."""
+    calls = _calls(asked, run, wait)
+    rates = [work * calls / _timed(run, wait, calls)[0] for _ in range(asked.repetitions)]
+    return _of_rates(name, part, unit, rates, "" if device is None else str(device))
+
+
+def _worked(
+    asked: MeasureOptions, name: str, unit: str, work: float, run: Callable[[], Any]
+) -> tuple[Figure, list[float]]:
+    """Work a second of this thread's CPU time, and in each repetition the part of the time that it had a CPU."""
+    calls = _calls(asked, run, lambda: None)
+    times = [_timed(run, lambda: None, calls) for _ in range(asked.repetitions)]
+    rates = [work * calls / max(worked, 1e-9) for _, worked in times]
+    return _of_rates(name, "host", unit, rates), [min(max(worked, 1e-9) / took, 1.0) for took, worked in times]
+
+
+def _calls(asked: MeasureOptions, run: Callable[[], Any], wait: Callable[[], None]) -> int:
+    """As many calls as a repetition needs."""
     run()
     wait()
-    times, calls = [_timed(run, wait, 1)], 1
-    while times[-1] < asked.seconds:  # as many calls as a repetition needs
-        calls = max(calls + 1, min(calls * 10, int(calls * asked.seconds / max(times[-1], 1e-9)) + 1))
-        times.append(_timed(run, wait, calls))
-    rates = [work * calls / _timed(run, wait, calls) for _ in range(asked.repetitions)]
+    calls, took = 1, _timed(run, wait, 1)[0]
+    while took < asked.seconds:
+        calls = max(calls + 1, min(calls * 10, int(calls * asked.seconds / max(took, 1e-9)) + 1))
+        took = _timed(run, wait, calls)[0]
+    return calls
+
+
+def _of_rates(name: str, part: str, unit: str, rates: list[float], device: str = "") -> Figure:
     value = median(rates)
-    spread = median(abs(rate - value) for rate in rates) / value
-    return Figure(name, part, unit, value, spread, "" if device is None else str(device))
+    return Figure(name, part, unit, value, median(abs(rate - value) for rate in rates) / value, device)
 
 
-def _timed(run: Callable[[], Any], wait: Callable[[], None], calls: int) -> float:
-    before = time.perf_counter()
+def _timed(run: Callable[[], Any], wait: Callable[[], None], calls: int) -> tuple[float, float]:
+    """Seconds on the clock, and of this thread's work."""
+    before, worked = time.perf_counter(), time.thread_time()
     for _ in range(calls):
         run()
     wait()
-    return time.perf_counter() - before
+    return time.perf_counter() - before, time.thread_time() - worked

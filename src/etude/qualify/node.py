@@ -17,6 +17,10 @@ PARTS: Final = ("device", "link", "host", "replay")
 """What a figure is about: a GPU, or the CPU as a device; what moves data; the host; a whole job."""
 
 
+CPU_SHARE: Final = "share of a CPU"
+"""The figure that says what part of the time a busy thread was given a CPU: below 1 other work of the node has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured figure. Larger is better, always: a time is given as its inverse."""

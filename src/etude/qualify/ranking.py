@@ -5,7 +5,8 @@ asked for and what the repetitions of the two vary by. Which part is to blame fo
 
     a device    its products or its memory are slow; other devices of the node may be well
     a link      transfers are slow, the devices and the host are well
-    the host    Python and dispatch are slow; figures that a slow host drags along are not counted again
+    the host    Python and dispatch are slow, or other work has the CPUs; figures that a slow host drags along are not
+                counted again
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from statistics import median
 from typing import Any, Final
 
 from etude.errors import UsageError
-from etude.qualify.node import Figure, Node
+from etude.qualify.node import CPU_SHARE, Figure, Node
 
 LEAST: Final = 0.05
 """Slow-down that is named by default."""
 SURE: Final = 4.0
 """A difference counts from so many spreads on."""
+BUSY: Final = 0.9
+"""A host is busy where a thread of its own gets a CPU for less than this part of the time. It needs nothing to be held
+against, and no spread: nothing but other work takes a CPU away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +36,10 @@ class Qualified:
     ranking: list[dict[str, Any]]
     """A row a node, the slowest first: speed against the median node by part, and of the worst part."""
     findings: list[dict[str, Any]]
-    """A row for each part of a node that is slow: node, part, device, against, slow_down, figures."""
+    """A row for each part of a node that is slow: node, part, device, against, slow_down, figures. `against` is
+    `peers`, `past`, or `idle`: itself without other work on its CPUs."""
+    uncertain: list[str]
+    """Figures of this node that are lower, but not by more than they vary."""
     compared: int
     """Figures that had something to be held against."""
 
@@ -50,23 +57,28 @@ def qualify(
         raise UsageError(f"two nodes are called `{min(twice)}`", where="--against", hint=hint)
     nodes = [node, *others]
     findings: list[dict[str, Any]] = []
+    uncertain: set[str] = set()
     compared = 0
     ranking = []
     for one in nodes:
         rest = [other for other in nodes if other is not one]
         held = _against_peers(one, rest)
-        compared += len(held) if one is node else 0
-        findings += _findings(one.name, held, "peers", least)
+        if one is node:
+            compared += len(held)
+            uncertain |= _uncertain(held, least)
+        findings += _busy(one)
+        findings += _findings(one, held, "peers", least)
         ranking.append(_row(one, held))
     if baseline is not None:
         past = _against(node, [baseline])
         compared += len(past)
-        findings += _findings(node.name, past, "past", least)
+        uncertain |= _uncertain(past, least)
+        findings += _findings(node, past, "past", least)
     if not compared and (others or baseline is not None):
         raise UsageError("no figure of this node is among those of the others", where="--against",
                          hint="were they measured with the same options and kind of devices?")  # fmt: skip
     ranking.sort(key=lambda row: (row["worst"] if row["worst"] is not None else math.inf, row["node"]))
-    return Qualified(ranking, findings, compared)
+    return Qualified(ranking, findings, sorted(uncertain), compared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +120,27 @@ def _one(figure: Figure, peers: Sequence[Figure]) -> _Held:
     return _Held(figure, figure.value / reference, SURE * max(figure.spread, within, between))
 
 
-def _findings(name: str, held: Sequence[_Held], against: str, least: float) -> list[dict[str, Any]]:
-    slow = [one for one in held if one.ratio < 1 - max(least, min(one.doubt, 0.9))]
-    slow = [one for one in slow if not _dragged_along(one.figure, slow, held)]
+def _busy(node: Node) -> list[dict[str, Any]]:
+    """Other work has the CPUs of the host."""
+    share = next((f.value for f in node.figures if f.name == CPU_SHARE), 1.0)
+    if share >= BUSY:
+        return []
+    return [{"node": node.name, "part": "host", "device": "", "against": "idle", "slow_down": round(1 / share - 1, 4),
+             "figures": f"{CPU_SHARE} {share:.0%}"}]  # fmt: skip
+
+
+def _slow(held: Sequence[_Held], least: float) -> list[_Held]:
+    return [one for one in held if one.ratio < 1 - max(least, min(one.doubt, 0.9))]
+
+
+def _uncertain(held: Sequence[_Held], least: float) -> set[str]:
+    sure = _slow(held, least)
+    return {one.figure.name for one in held if one.ratio < 1 - least and one not in sure}
+
+
+def _findings(node: Node, held: Sequence[_Held], against: str, least: float) -> list[dict[str, Any]]:
+    slow, busy, name = _slow(held, least), bool(_busy(node)), node.name
+    slow = [one for one in slow if not _dragged_along(one.figure, slow, held, busy)]
     found = []
     for part, device in sorted({(one.figure.part, one.figure.device) for one in slow}):
         mine = [one for one in slow if (one.figure.part, one.figure.device) == (part, device)]
@@ -122,10 +152,10 @@ def _findings(name: str, held: Sequence[_Held], against: str, least: float) -> l
     return found
 
 
-def _dragged_along(figure: Figure, slow: Sequence[_Held], held: Sequence[_Held]) -> bool:
+def _dragged_along(figure: Figure, slow: Sequence[_Held], held: Sequence[_Held], busy: bool) -> bool:
     """Is a figure slow because of another part that is? A job is slow with any part of it. A slow host makes small
     messages slow; and where the CPU is the device, what it computes and carries too."""
-    parts = {one.figure.part for one in slow}
+    parts = {one.figure.part for one in slow} | ({"host"} if busy else set())
     if figure.part == "replay":
         return parts != {"replay"}
     if figure.part == "host" or "host" not in parts:

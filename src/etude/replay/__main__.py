@@ -52,10 +52,12 @@ def run(options: argparse.Namespace) -> dict[str, Any] | None:
         from etude.replay.planning import plan
 
         job = open_job(path)
-        programs = plan(job, job.ranks.tolist()[:world] if options.ranks == "first" else None)
+        first = job.ranks.tolist()[:world] if options.ranks == "first" else None
+        programs = plan(job, first, recording=path, trust_code=options.trust_code)
     chosen = PlayerOptions(
         iterations=options.iterations, warmup=options.warmup, only=options.only, speed=options.speed,
         device=options.device, threads=options.threads, host=options.host, cuda_graph=options.cuda_graph,
+        trust_code=options.trust_code,
     )  # fmt: skip
     out = Path(options.out) if options.out else None
     if out is not None:
@@ -83,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cuda-graph", action="store_true", help="all steps of an iteration as one CUDA graph")
     parser.add_argument("--device", default="", help="cpu, cuda, cuda:1")
     parser.add_argument("--threads", type=int, default=0, help="threads of an operator on a CPU")
+    parser.add_argument("--trust-code", action="store_true", help="run compiled code that others recorded")
     return parser
 
 

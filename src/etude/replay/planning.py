@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from etude.model.job import Job, ranges
 from etude.model.schema import UNKNOWN, ValueKind
 from etude.model.text import intern, strings
 from etude.model.trace import Trace
+from etude.replay.compiled import compiled_sources, may_run
 from etude.replay.program import Program
 from etude.replay.recorded import plan_recorded
 from etude.replay.sized import plan_sized
@@ -19,22 +21,30 @@ from etude.replay.sized import plan_sized
 I64 = NDArray[np.int64]
 
 
-def plan(job: Job, ranks: Sequence[int] | None = None) -> list[Program]:
+def plan(
+    job: Job, ranks: Sequence[int] | None = None, *, recording: Path | None = None, trust_code: bool = False
+) -> list[Program]:
     """A program for each rank, or for these. A rank whose operators were recorded with their arguments calls them
-    again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done."""
+    again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done. `recording`:
+    the files that the job was read from, beside which the code of its compiled graphs may lie; it becomes part of a
+    program where this user recorded it on this machine, or where it is trusted."""
     wanted = job.ranks.tolist() if ranks is None else list(ranks)
     missing = [rank for rank in wanted if rank not in set(job.ranks.tolist())]
     if missing:
         raise UsageError(f"rank {missing[0]} is not in the job", hint=f"present: {ranges(job.ranks)}")
+    sources = compiled_sources(recording) if recording is not None else {}
+    left_out = not may_run(sources, trusted=trust_code)
     found: dict[int, Program] = {}
     for rank in wanted:
         trace = job.trace(rank)
         schema, words = op_schemas(trace)
         with_arguments = (schema >= 0) & (trace.in_types >= 0)
         if with_arguments.any() and job.timing is not None:
-            found[rank] = plan_recorded(job, rank, schema, words)
+            found[rank] = plan_recorded(job, rank, schema, words, {} if left_out else sources)
         else:
             found[rank] = plan_sized(job, rank)
+    for program in found.values():
+        program.about.update({"code_left_out": True} if left_out else {})
     return [found[rank] for rank in wanted]
 
 

@@ -24,12 +24,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from etude.errors import EtudeError, UsageError
+from etude.errors import UsageError
+from etude.replay.compiled import compiled_call
 from etude.replay.cuda_graph import captured, captured_parts
 from etude.replay.lanes import Lanes
-from etude.replay.operators import operator, remapped
+from etude.replay.needs import OutOfMemoryError
+from etude.replay.operators import UnknownOperatorError, operator, remapped
 from etude.replay.pace import HostPace, due_ns, has_host_time, host_pace
-from etude.replay.program import NOTHING, Fill, Origin, Program, StepKind
+from etude.replay.program import COMPILED_SPACE, NOTHING, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork
 
 CHUNK: Final = 400
@@ -38,10 +40,6 @@ CHUNK: Final = 400
 
 PAUSE_S: Final = 2.0
 """Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
-
-
-class OutOfMemoryError(EtudeError):
-    """The device has less memory than the program needs."""
 
 
 @dataclass(slots=True)
@@ -101,9 +99,10 @@ class Player:
         """Slots whose shape depends on values: prepared as recorded, whatever the call gives."""
         self._chunks: list[Callable[[], None]] = []
         self._marks: list[Any] = []
-        self._work = StandInWork(self.device)
+        self._work = StandInWork(self.device, program)
         self._dtypes = [getattr(torch, name) for name in program.dtypes]
         self._held: list[Any] = []
+        self._code: dict[str, Callable[[], Any]] = {}
         self._lanes = Lanes(program, self.device)
 
     # -- getting ready -------------------------------------------------------------------------------------------------
@@ -247,7 +246,7 @@ class Player:
         inputs, outputs = p.calls.inputs[row], p.calls.outputs[row]
         args = _filled_in(self.arguments(form, inputs), values)
         try:
-            call = operator(name, self.device.type)
+            call = self._operator(name)
             got = list(_opened(call(*args)))
         except torch.OutOfMemoryError:
             raise
@@ -262,6 +261,16 @@ class Player:
                 self.pinned.add(slot)
                 made = self._values[slot] = self._fresh(slot)
             values[slot] = made
+
+    def _operator(self, name: str) -> Callable[..., Any]:
+        """What to call: an operator of PyTorch, or code that was compiled from some."""
+        if not name.startswith(COMPILED_SPACE):
+            return operator(name, self.device.type)
+        if name not in self._code:
+            if self.on_device != self._with_host_memory:
+                raise UnknownOperatorError("the code was compiled for another kind of device")
+            self._code[name] = compiled_call(self.program.about["compiled"][name.removeprefix(COMPILED_SPACE)]["code"])
+        return self._code[name]
 
     def _viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:
         p = self.program
@@ -366,7 +375,7 @@ class Player:
             return []
         p = self.program
         op, form = int(p.calls.op[row]), int(p.calls.form[row])
-        names[f"f{op}"] = operator(p.ops[op], self.device.type)
+        names[f"f{op}"] = self._operator(p.ops[op])
         text = _text(self.arguments(json.loads(p.forms[form]), p.calls.inputs[row]), names)
         call = f"f{op}({text})"
         outputs = p.calls.outputs[row]
@@ -427,9 +436,10 @@ class Player:
         iterations: int = 10,
         warmup: int = 3,
         done: Callable[[int], None] = lambda number: None,
-        barrier: Callable[[], None] = lambda: None,
+        barrier: Callable[[bool], object] = lambda some: None,
     ) -> Played:
-        """Times of the steps of each iteration; what was played before an interrupt is kept. On a device one iteration
+        """Times of the steps of each iteration; what was played before an interrupt is kept. `barrier` meets the other
+        processes, is told whether there is anything to keep, and says whether to stop. On a device one iteration
         follows the other without waiting, as steps of a training loop do, and times are those of the device."""
         if iterations < 1:
             raise UsageError(f"{iterations} iterations", hint="at least 1")
@@ -441,7 +451,8 @@ class Player:
                 for number in range(-warmup, iterations):
                     if number == 0:
                         self._synchronise()
-                    barrier()
+                    if barrier(bool(played.moments)):
+                        break
                     self._marks = []
                     begin = self._moment()
                     self.iteration()
@@ -475,7 +486,7 @@ class Player:
     def _between(self, a: Any, b: Any) -> int:
         return round(a.elapsed_time(b) * 1e6) if self.on_device else b - a
 
-    def profile(self, path: Path, barrier: Callable[[], None] = lambda: None) -> None:
+    def profile(self, path: Path, barrier: Callable[[bool], object] = lambda some: None) -> None:
         """Records one iteration with PyTorch's profiler, as `etude` opens it."""
         activities = [torch.profiler.ProfilerActivity.CPU]
         if self.on_device:
@@ -486,7 +497,7 @@ class Player:
             self.parts = []  # the operators are to be seen; graphs hold memory of their own
             torch.cuda.empty_cache()
             time.sleep(PAUSE_S)
-        barrier()
+        barrier(True)
         with torch.no_grad(), torch.profiler.profile(activities=activities, record_shapes=True) as profiler:
             with ExitStack() as self._annotated:
                 self.iteration()

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UsageError
+from etude.replay.compiled import check_code
 from etude.replay.covering import coverage
+from etude.replay.needs import check_memory
 from etude.replay.program import Program
 
 
@@ -37,6 +39,8 @@ class PlayerOptions:
     `recorded` where a recording of a device is played on a device."""
     cuda_graph: bool = False
     """All steps of an iteration are one launch."""
+    trust_code: bool = False
+    """Compiled code that comes with a program runs although somebody else recorded it."""
     profile: bool = True
     """One more iteration is recorded by the profiler, where the result is written to a folder."""
 
@@ -48,15 +52,18 @@ def play(
     comms: Any = None,
     out: Path | None = None,
     done: Callable[[int], None] = lambda number: None,
-    barrier: Callable[[], None] = lambda: None,
+    barrier: Callable[[bool], object] = lambda some: None,
 ) -> dict[str, Any]:
     """Plays a program in this process. Into `out` go a trace of one iteration and `replay.json`."""
     chosen = options or PlayerOptions()
+    check_code(program.about, trusted=chosen.trust_code)
     began = time.perf_counter()
     torch = _torch()
     if threads := chosen.threads or min(program.about.get("threads") or 0, os.cpu_count() or 1):
         torch.set_num_threads(threads)
     _check_device(torch, chosen.device)
+    if comms is None and not (chosen.device or ("cuda" if torch.cuda.is_available() else "")).startswith("cuda"):
+        check_memory([program], communication=False)
     from etude.replay.player import Player
 
     _check_host(chosen)
@@ -70,7 +77,6 @@ def play(
     )
     player.prepare()
     ready_s = time.perf_counter() - began
-    barrier()
     played = player.run(chosen.iterations, chosen.warmup, done, barrier)
     steps = [sum(iteration) // len(iteration) for iteration in played.step_ns]
     found = {

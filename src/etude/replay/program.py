@@ -33,6 +33,8 @@ VERSION: Final = 2
 ENDING: Final = ".program"
 NOTHING: Final = -1
 """A slot, group, peer or root that is not there."""
+COMPILED_SPACE: Final = "compiled::"
+"""Before the name of a compiled graph: a call of its code, which `about["compiled"]` has."""
 
 
 class StepKind(IntEnum):

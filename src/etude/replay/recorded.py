@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -15,14 +15,16 @@ from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 from etude.replay.arguments import Arguments, arguments, results
 from etude.replay.builder import ProgramBuilder
+from etude.replay.call_tree import owners
 from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
 from etude.replay.host_time import HostClock, host_intervals
 from etude.replay.indices import made_of, tell
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.levels import Op, chosen
 from etude.replay.memory import Memory
-from etude.replay.program import NOTHING, CommKind, Program, StandInKind, StepKind
+from etude.replay.program import COMPILED_SPACE, NOTHING, CommKind, Program, StandInKind, StepKind
 from etude.replay.streams import StreamOrder, stream_order
+from etude.replay.unprofiled import unprofiled_step_ns
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
@@ -32,23 +34,29 @@ COMPILED: Final = "## Call CompiledFxGraph"
 _CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
 
 
-def plan_recorded(job: Job, rank: int, schema: I64, schemas: list[str]) -> Program:
+def plan_recorded(
+    job: Job, rank: int, schema: I64, schemas: list[str], sources: Mapping[str, Mapping[str, str]]
+) -> Program:
     """See `etude.replay.planning.plan`."""
-    return _Plan(job, rank, schema, schemas).program()
+    return _Plan(job, rank, schema, schemas, sources).program()
 
 
 class _Plan:
-    def __init__(self, job: Job, rank: int, schema: I64, schemas: list[str]) -> None:
+    def __init__(
+        self, job: Job, rank: int, schema: I64, schemas: list[str], sources: Mapping[str, Mapping[str, str]]
+    ) -> None:
         self.job, self.rank, self.trace = job, rank, job.trace(rank)
         assert job.timing is not None
         self.start, self.end = job.timing.block(job.index(rank))
         self.schema, self.schemas = schema, schemas
         self.inside = _in_steps(self.trace, self.start, self.end)
         self.codes, self.names = self.trace.coded("name")
+        self.sources = sources
+        self.regions, self.whole = self._regions()
         self.ops = self._ops()
         self.op_at = np.full(len(self.trace), -1, np.int64)
         self.op_at[[op.node for op in self.ops]] = np.arange(len(self.ops))
-        self.owner = _owners(self.trace.parent, self.op_at)
+        self.owner = owners(self.trace.parent, self.op_at)
         self.b = ProgramBuilder(rank=rank, world_size=job.world_size, job=job.name)
         self.memory = Memory(self.b)
         self.row_of: dict[int, int] = {}
@@ -65,11 +73,11 @@ class _Plan:
     def _ops(self) -> list[Op]:
         """Operators of the host with their arguments, in order of time, callers before what they call."""
         trace = self.trace
-        rows = np.flatnonzero(self.inside & (self.schema >= 0) & (trace.cpu == 1))
+        rows = np.flatnonzero(self.inside & (self.schema >= 0) & (trace.cpu == 1) & (self._within(self.whole) < 0))
         rows = rows[np.lexsort((-self.end[rows], self.start[rows]))]
         position = np.full(len(trace), -1, np.int64)
         position[rows] = np.arange(len(rows))
-        above = _owners(trace.parent, position)
+        above = owners(trace.parent, position)
         ops: list[Op] = []
         for node in rows.tolist():
             parent = int(trace.parent[node])
@@ -101,11 +109,11 @@ class _Plan:
         launches = set(self.trace.parent[self.inside & (self.trace.cpu == 0)].tolist())
         calls = chosen(self.ops, lambda op: op.name in WAITS, lambda op: op.name in COMM_OPS, launches)
         comm_of = self._comm_nodes()
-        work_ns, total_ns, orphans = self._work(calls)
+        work_ns, total_ns, orphans, region_ns = self._work(calls)
         streams = stream_order(self.trace, self.inside, self.work_of, self.start)
         order: list[tuple[int, int, int]] = [(op.start_ns, _CALL, at) for at, op in enumerate(calls)]
         order += [(int(self.start[node]), _KERNEL, node) for node in orphans]
-        order += [(int(self.start[node]), _REGION, node) for node in self._regions()]
+        order += [(int(self.start[node]), _REGION, node) for node in self.regions]
         waits = ((node, self._waited_at(node)) for node in comm_of.values())
         order += [(moment, _WAIT, node) for node, moment in waits if moment is not None]
         order += list(self._marks(calls))
@@ -129,9 +137,8 @@ class _Plan:
                 self._orphan(at, when | {"stream": streams.of(at)})
                 self._record(at, streams)
             elif what == _REGION:
-                own = self._own_ns(at)
+                own = self._region(at, when, region_ns)
                 total_ns += own
-                self.b.stand_in(StandInKind.HOST, "compiled region", **when | {"work_ns": own})
             elif what == _MARK:
                 if at:
                     self.b.step(StepKind.END, at - 1, start_ns=moment - self.begin)
@@ -145,7 +152,7 @@ class _Plan:
         self.b.about |= {
             "steps": steps,
             "recorded_step_ns": span // steps,
-            "unprofiled_step_ns": _number(self.job.provenance.get("unprofiled_step_ns", "")),
+            "unprofiled_step_ns": unprofiled_step_ns(self.job),
             "threads": _number(self.job.provenance.get("threads", "")),
             "work_ns": int(total_ns),
             "source": "recorded",
@@ -224,27 +231,30 @@ class _Plan:
 
     # -- time ----------------------------------------------------------------------------------------------------------
 
-    def _work(self, calls: list[Op]) -> tuple[I64, int, list[int]]:
-        """Recorded time of the work of each call and of all; kernels that belong to none. `work_of`: of a kernel the
-        node of its call, or the kernel itself."""
+    def _work(self, calls: list[Op]) -> tuple[I64, int, list[int], dict[int, int]]:
+        """Recorded time of the work of each call and of all; kernels that belong to none; time of the kernels of each
+        region that is played whole. `work_of`: of a kernel the node of its call or region, or the kernel itself."""
         trace = self.trace
         self.work_of = np.full(len(trace), -1, np.int64)
         kernels = np.flatnonzero(self.inside & (trace.cpu == 0))
         took = np.maximum(self.end - self.start, 0)
         if not len(kernels):
             work = np.array([op.end_ns - op.start_ns for op in calls], np.int64)
-            return work, int(work.sum()), []
+            return work, int(work.sum()), [], {}
         call_at = np.full(len(trace), -1, np.int64)
         call_at[[op.node for op in calls]] = np.arange(len(calls))
         parent = trace.parent[kernels]
-        owner = np.where(parent >= 0, _owners(trace.parent, call_at)[np.maximum(parent, 0)], -1)
+        owner = np.where(parent >= 0, owners(trace.parent, call_at)[np.maximum(parent, 0)], -1)
         mine = owner >= 0
         work = np.bincount(owner[mine], took[kernels[mine]].astype(np.float64), len(calls)).astype(np.int64)
         comms = np.isin(trace.kind[kernels], (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)))
-        lost = kernels[~mine & ~comms]
+        region = self._within(self.whole)[kernels]
+        lost = kernels[~mine & ~comms & (region < 0)]
+        region_ns = {node: int(took[kernels[region == at]].sum()) for at, node in enumerate(self.whole)}
         self.work_of[lost] = lost
         self.work_of[kernels[mine]] = np.array([op.node for op in calls], np.int64)[owner[mine]]
-        return work, int(took[kernels].sum()), lost.tolist()
+        self.work_of[kernels[region >= 0]] = np.array(self.whole, np.int64)[region[region >= 0]]
+        return work, int(took[kernels].sum()) - sum(region_ns.values()), lost.tolist(), region_ns
 
     def _host_time(self, calls: list[Op]) -> None:
         """The time of the host from step to step, up to the end of the last one; how many events the profiler wrote in
@@ -264,7 +274,7 @@ class _Plan:
         called[[one.node for one in calls]] = 1
         self.b.about["host_events"] = {
             "recorded": int(events.sum()),
-            "called": int((events & (_owners(trace.parent, called) >= 0)).sum()) + len(self.b.views),
+            "called": int((events & (owners(trace.parent, called) >= 0)).sum()) + len(self.b.views),
         }
 
     def _host_end(self) -> int:
@@ -272,16 +282,44 @@ class _Plan:
         ends = int(self.end[self.inside & (self.trace.cpu == 1)].max()) - self.begin
         return max(ends, *(step[3] for step in self.b.steps)) if self.b.steps else ends
 
-    def _regions(self) -> list[int]:
-        """Calls of compiled code on a CPU."""
-        if (self.trace.cpu == 0).any():
-            return []
+    def _regions(self) -> tuple[list[int], list[int]]:
+        """Calls of compiled code that are played by themselves: on a CPU all, since its kernels are in no recording;
+        elsewhere those of which the code is known. And which of all these are played whole, by their code."""
         wanted = np.array([name.startswith(COMPILED) for name in self.names] + [False])
-        return np.flatnonzero(wanted[self.codes] & self.inside).tolist()
+        found = np.flatnonzero(wanted[self.codes] & self.inside)
+        whole = [node for node in found.tolist() if self._key(node) in self.sources]
+        return (whole if (self.trace.cpu == 0).any() else found.tolist()), whole
+
+    def _key(self, node: int) -> str:
+        """The name of a compiled graph."""
+        return self.names[int(self.codes[node])].removeprefix(COMPILED).strip(" #")
+
+    def _within(self, regions: list[int]) -> I64:
+        """Of each node the region around it, as a position in the list; -1: none."""
+        at = np.full(len(self.trace), -1, np.int64)
+        at[regions] = np.arange(len(regions))
+        return owners(self.trace.parent, at)
+
+    def _region(self, node: int, when: dict[str, Any], kernels_ns: dict[int, int]) -> int:
+        """A call of compiled code: its code, where that is known. Gives its time."""
+        key = self._key(node)
+        if key not in self.sources:
+            own = self._own_ns(node)
+            self.b.stand_in(StandInKind.HOST, "compiled region", **when | {"work_ns": own})
+            return own
+        own = kernels_ns.get(node, int(self.end[node] - self.start[node]))
+        self.b.about.setdefault("compiled", {})[key] = dict(self.sources[key])
+        self.b.call(f"{COMPILED_SPACE}{key}", [], [], [], **when | {"work_ns": own})
+        return own
 
     def _own_ns(self, node: int) -> int:
+        """Time of a region's own kernels: between its calls, less what the host takes from one call to the next where
+        no kernel is between them, as in an eager program."""
         inner = [op for op in self.ops if op.outer < 0 and self.start[node] <= op.start_ns < self.end[node]]
-        return int(self.end[node] - self.start[node]) - sum(op.end_ns - op.start_ns for op in inner)
+        begins = np.array([op.start_ns for op in inner] + [int(self.end[node])])
+        ends = np.array([int(self.start[node])] + [op.end_ns for op in inner])
+        gaps = np.maximum(begins - ends, 0)
+        return int(np.maximum(gaps - gaps.min(), 0).sum()) if len(inner) > 1 else int(gaps.sum())
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
@@ -419,18 +457,6 @@ def _in_steps(trace: Trace, start: I64, end: I64) -> Bool:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) < 19 else None
-
-
-def _owners(parent: NDArray[Any], position: I64) -> I64:
-    """Of each node its own position, or that of the nearest node above it that has one."""
-    owner = position.copy()
-    up = np.where(parent >= 0, parent, -1).astype(np.int64)
-    while True:
-        open_ = np.flatnonzero((owner < 0) & (up >= 0))
-        if not len(open_):
-            return owner
-        owner[open_] = position[up[open_]]
-        up[open_] = np.where(owner[open_] < 0, parent[up[open_]], -1)
 
 
 def _overload(name: str, schema: str) -> str:

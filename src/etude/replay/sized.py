@@ -6,13 +6,16 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
+from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
 from etude.model.feeder.feed import feeder
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 from etude.replay.builder import ProgramBuilder
+from etude.replay.call_tree import owners
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.program import NOTHING, CommKind, Program, StandInKind
 
@@ -33,6 +36,7 @@ def plan_sized(job: Job, rank: int) -> Program:
     begun: set[int] = set()
     if not (trace.step != UNKNOWN).any():
         b.mark(0)
+    works = _works(trace, table)
     for node in order:
         step = int(trace.step[node])
         if step != UNKNOWN and step not in begun:
@@ -44,7 +48,7 @@ def plan_sized(job: Job, rank: int) -> Program:
         if trace.kind[node] in _COMMS:
             waiting[node] = _comm(b, job, rank, trace, node, names[int(codes[node])] if codes[node] >= 0 else "")
             continue
-        if trace.kind[node] not in (int(Kind.COMP), *_MOVES) or trace.cpu[node] == 1:
+        if not works[node]:
             continue
         flops, size = int(table.flops[node]), int(table.size_bytes[node])
         if trace.kind[node] in _MOVES and size < 0:
@@ -56,7 +60,7 @@ def plan_sized(job: Job, rank: int) -> Program:
             names[int(codes[node])] if codes[node] >= 0 else "",
             flops=max(flops, 0),
             size_bytes=max(size, 0),
-            dtype=dtype_of_class(int(table.dtype[node]), "bfloat16"),
+            dtype=dtype_of_class(int(table.dtype[node]), "float32" if trace.cpu[node] == 1 else "bfloat16"),
             dims=dims if dims[0] > 0 else (),
             node=node,
             work_ns=max(int(trace.duration_ns[node]), 0),
@@ -65,6 +69,19 @@ def plan_sized(job: Job, rank: int) -> Program:
         b.wait(comm)
     b.about |= {"steps": max(len(begun), 1), "source": "sized"}
     return b.build()
+
+
+def _works(trace: Trace, table: OpTable) -> NDArray[np.bool_]:
+    """Nodes that do work: those of devices. Where no device was recorded, operators of the host of which the work is
+    known, but not those inside them."""
+    worker = np.isin(trace.kind, (int(Kind.COMP), *_MOVES))
+    on_device = worker & (trace.cpu != 1)
+    if on_device.any():
+        return on_device
+    known = worker & ((table.flops > 0) | (table.size_bytes > 0))
+    around = owners(trace.parent, np.where(known, np.arange(len(trace)), -1))
+    inside = np.where(trace.parent >= 0, around[np.maximum(trace.parent, 0)], -1) >= 0
+    return known & ~inside
 
 
 def _needed(trace: Trace) -> Callable[[int], list[int]]:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from etude.replay.program import Program, StandInKind
-
-LARGEST_BYTES: Final = 1 << 30
-"""Of the memory that stand-ins of one data type share."""
-SIDE: Final = 4096
+from etude.replay.stand_in_sizes import (
+    LARGEST_BYTES,
+    Dims,
+    extents,
+    multiplied,
+    product_dims,
+    product_dtype,
+    stream_count,
+)
 
 
 class StandInWork:
     """Makes the functions; memory is shared by all of one data type, since nothing reads what they write."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, program: Program) -> None:
         self._device = device
-        self._memory: dict[torch.dtype, torch.Tensor] = {}
+        self._extents = extents(program)
+        self._sources: dict[torch.dtype, torch.Tensor] = {}
+        self._targets: dict[torch.dtype, torch.Tensor] = {}
         self._made: dict[tuple[Any, ...], Callable[[], Any]] = {}
 
     def of(self, program: Program, row: int, work_ns: int) -> Callable[[], Any]:
@@ -39,36 +46,23 @@ class StandInWork:
     ) -> Callable[[], Any]:
         if kind == StandInKind.HOST:
             return lambda: spin(work_ns)
-        if kind in (StandInKind.GEMM, StandInKind.ATTENTION) and flops > 0:
-            return self._product(flops, size, dtype, dims if kind == StandInKind.GEMM else ())
-        if size > 0:
-            return self._stream(size, dtype)
-        if flops > 0:
-            return self._product(flops, 0, dtype, ())
-        return lambda: None
+        if multiplied(kind, flops, size):
+            dtype = getattr(torch, product_dtype(_name(dtype)))
+            return self._product(dtype, product_dims(kind, flops, size, dtype.itemsize, dims))
+        return self._stream(size, dtype) if size > 0 else lambda: None
 
-    def _product(self, flops: int, size: int, dtype: torch.dtype, dims: tuple[int, ...]) -> Callable[[], Any]:
-        if not dtype.is_floating_point:
-            dtype = torch.float32
-        m, n, k, batch = dims if len(dims) == 4 and min(dims) > 0 else self._square(flops)
-        a, b = self._take(dtype, batch * m * k).view(batch, m, k), self._take(dtype, batch * k * n).view(batch, k, n)
-        out = torch.empty(batch, m, n, dtype=dtype, device=self._device)
+    def _product(self, dtype: torch.dtype, dims: Dims) -> Callable[[], Any]:
+        (m, n, k, batch), source = dims, self._source(dtype)
+        a, b = source[: batch * m * k].view(batch, m, k), source[: batch * k * n].view(batch, k, n)
+        out = self._target(dtype)[: batch * m * n].view(batch, m, n)
         return lambda: torch.bmm(a, b, out=out)
-
-    def _square(self, flops: int) -> tuple[int, int, int, int]:
-        """A product of these FLOPs: 2 m n k, in several of SIDE where it is large."""
-        side = max(round((flops / 2) ** (1 / 3)), 1)
-        if side <= SIDE:
-            return side, side, max(round(flops / (2 * side * side)), 1), 1
-        return SIDE, SIDE, max(round(flops / (2 * SIDE * SIDE)), 1), 1
 
     def _stream(self, size: int, dtype: torch.dtype) -> Callable[[], Any]:
         """Half is read, half is written."""
-        count = max(size // 2 // dtype.itemsize, 1)
-        limit = LARGEST_BYTES // dtype.itemsize
+        count, limit = stream_count(size, dtype.itemsize), LARGEST_BYTES // dtype.itemsize
         whole, rest = divmod(count, limit)
-        source = self._take(dtype, min(count, limit))
-        out = torch.empty_like(source)
+        source = self._source(dtype)[: min(count, limit)]
+        out = self._target(dtype)[: min(count, limit)]
 
         def stream() -> None:
             for _ in range(whole):
@@ -78,13 +72,24 @@ class StandInWork:
 
         return stream if dtype != torch.bool else lambda: out.copy_(source)
 
-    def _take(self, dtype: torch.dtype, count: int) -> torch.Tensor:
-        held = self._memory.get(dtype)
-        if held is None or len(held) < count:
-            made = torch.randn(count, device=self._device).mul_(0.02).to(dtype) if dtype.is_floating_point else None
-            held = made if made is not None else torch.ones(count, dtype=dtype, device=self._device)
-            self._memory[dtype] = held
-        return held[:count]
+    def _source(self, dtype: torch.dtype) -> torch.Tensor:
+        """What all stand-ins of a data type read: as much as the largest of them."""
+        if dtype not in self._sources:
+            made = torch.ones(self._extents[_name(dtype)].source, dtype=dtype, device=self._device)
+            if dtype.is_floating_point and dtype.itemsize > 1:
+                made.normal_(0.0, 0.02)
+            self._sources[dtype] = made
+        return self._sources[dtype]
+
+    def _target(self, dtype: torch.dtype) -> torch.Tensor:
+        if dtype not in self._targets:
+            count = self._extents[_name(dtype)].target
+            self._targets[dtype] = torch.empty(count, dtype=dtype, device=self._device)
+        return self._targets[dtype]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def spin(work_ns: int) -> None:

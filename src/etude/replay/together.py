@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from etude.errors import UsageError
-from etude.replay.communication.processes import processes_run, under_torchrun
+from etude.replay.communication.processes import processes_run, spread_out, under_torchrun
 from etude.replay.communication.rehearsal import rehearse
 from etude.replay.communication.shrinking import shrink
+from etude.replay.needs import check_memory
 from etude.replay.playing import PlayerOptions
 from etude.replay.program import Program
 
@@ -34,6 +35,8 @@ def play_together(
     ranks = [int(program.about["rank"]) for program in programs]
     fitted = [shrink(program, ranks) for program in programs]
     rehearse(fitted)
+    if not (options or PlayerOptions()).device.startswith("cuda") and backend == "gloo" and not spread_out():
+        check_memory(fitted)
     told: dict[str, Any] = {
         "player": asdict(options or PlayerOptions()), "ranks": ranks, "backend": backend, "timeout_s": timeout_s,
         "out": str(out.resolve()) if out is not None else "",

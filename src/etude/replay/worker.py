@@ -20,6 +20,7 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
     import torch.distributed as dist
 
     from etude.replay.communication.calls import Communicator, join
+    from etude.replay.communication.stopping import Stopping
 
     ranks, backend = options["ranks"], options["backend"]
     local = int(os.environ.get("LOCAL_RANK", process))
@@ -32,8 +33,10 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
         elif not asked["device"].startswith("cuda"):
             asked["device"] = "cpu"
         communicator = Communicator(program, ranks, torch.device(asked["device"]))
+        stopping = Stopping(torch.device(asked["device"]) if backend == "nccl" else torch.device("cpu"))
+        stopping.watch()
         out = Path(options["out"]) if options["out"] else None
-        found = play(program, PlayerOptions(**asked), comms=communicator, out=out, barrier=dist.barrier)
+        found = play(program, PlayerOptions(**asked), comms=communicator, out=out, barrier=stopping.agreed)
         found["notes"] = dict(communicator.notes)
         if options.get("gather"):
             everyone: list[Any] = [None] * len(ranks)

@@ -6,6 +6,7 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.serve.deployment import deployed as deployed
+    from etude.serve.deployment import replica_plan as replica_plan
     from etude.serve.engine import Engine as Engine
     from etude.serve.requests import request_stream as request_stream
     from etude.serve.results import request_table as request_table

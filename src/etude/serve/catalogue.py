@@ -17,13 +17,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.ops import DTYPE_NUMBER, OpClass
+from etude.cost.energy import at_work_w, costs_of
+from etude.cost.ops import DTYPE_NUMBER, OpClass, OpTable
 from etude.cost.traces import ops_of
 from etude.files import writing
 from etude.generate import Plan
 from etude.generate.model import Model
 from etude.generate.passes import PassShape, held_by, pass_job
-from etude.machine.system import System
+from etude.machine.system import Device, System
 from etude.model.schema import Kind
 from etude.model.trace import Trace
 from etude.predict import grown
@@ -58,6 +59,11 @@ class PassTables:
     """Attention of prompts: (CHUNKS, PAST)."""
     decode_ns: F64
     """(DECODE, KEYS)."""
+    layers_nj: F64
+    """Energy of the work in all layers, beyond that of a device that is merely busy: (TOKENS); nanojoules."""
+    head_nj: F64
+    prompt_nj: F64
+    decode_nj: F64
     kernels: F64
     """Of a pass."""
     layers: F64
@@ -67,6 +73,16 @@ class PassTables:
     token_bytes: F64
     working_bytes: F64
     """Of each token of a pass."""
+
+    def energy(self) -> StepCost:
+        """Of the work of a pass, asked as its time is; in nanojoules of one rank."""
+        prompt = np.vstack([np.zeros((1, len(PAST))), self.prompt_nj])
+        decode = np.vstack([np.zeros((1, len(KEYS))), self.decode_nj])
+        grid = prompt[:, :, None, None] + decode[None, None, :, :]
+        axes = ((0, *CHUNKS), PAST, (0, *DECODE), KEYS)
+        return step_cost(
+            tokens=TOKENS, layers_ns=self.layers_nj, head=(SEQUENCES, self.head_nj), attention=(*axes, grid)
+        )
 
     def step_cost(self, stack: ServingStack, **options: Any) -> StepCost:
         """With the factors of a stack; `options` are those of `steps.step_cost` that an engine sets."""
@@ -120,11 +136,12 @@ def _digest(*given: Any) -> str:
     """Of what is asked, and of the code and catalogues that answer it."""
     digest = hashlib.sha256(repr(given).encode())
     root = Path(__file__).parent.parent
-    for room in ("cost", "generate", "machine", "simulate", "serve"):
-        for path in sorted((root / room).rglob("*")):
-            if path.suffix in (".py", ".yaml"):
-                stat = path.stat()
-                digest.update(f"{path.relative_to(root)}{stat.st_size}{stat.st_mtime_ns}".encode())
+    files = [Path(__file__)]
+    for room in ("cost", "generate", "machine", "simulate"):
+        files += [path for path in sorted((root / room).rglob("*")) if path.suffix in (".py", ".yaml")]
+    for path in files:
+        stat = path.stat()
+        digest.update(f"{path.relative_to(root)}{stat.st_size}{stat.st_mtime_ns}".encode())
     return digest.hexdigest()[:32]
 
 
@@ -137,12 +154,17 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str) -> PassTables
     run = simulate(job, grown(system, len(job)), compute="roofline")
     part = run.part(0)
     trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
-    kind = _kinds(trace)
+    ops = ops_of(trace)
+    kind = _kinds(trace, ops)
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
     np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
+    work = np.zeros_like(sums)
+    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, _work_nj(system.device, ops), 0.0))
     others, attention = sums[:-1], sums[-1]
     chosen = [s.chunk + s.decode for s in shapes]
     others[PARTS.index("experts")] *= _with_work(model, chosen)
+    work[PARTS.index("experts")] *= _with_work(model, chosen)
+    energy = work[:-1].sum(axis=0)
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
     c = b + len(CHUNKS) * len(PAST)
     at_sequences = np.array([np.interp(SEQUENCES, TOKENS, row) for row in others[:, :a]])
@@ -152,6 +174,10 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str) -> PassTables
         head_ns=np.maximum(others[:, a:b] - at_sequences, 0.0),
         prompt_ns=attention[b:c].reshape(len(CHUNKS), len(PAST)),
         decode_ns=attention[c:].reshape(len(DECODE), len(KEYS)),
+        layers_nj=energy[:a],
+        head_nj=np.maximum(energy[a:b] - np.interp(SEQUENCES, TOKENS, energy[:a]), 0.0),
+        prompt_nj=work[-1, b:c].reshape(len(CHUNKS), len(PAST)),
+        decode_nj=work[-1, c:].reshape(len(DECODE), len(KEYS)),
         kernels=np.array([float((trace.step == 0).sum())]),
         layers=np.array([float(model.layers)]),
         slots=np.array([system.device.cores / max(model.kv // plan.tp, 1) if model.heads else 1.0]),
@@ -161,9 +187,16 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str) -> PassTables
     )
 
 
-def _kinds(trace: Trace) -> NDArray[np.int64]:
+def _work_nj(device: Device, ops: OpTable) -> F64:
+    """Energy of the FLOPs and bytes of each op, in nanojoules: its power over a second that it would last."""
+    if not device.power_w:
+        return np.zeros(len(ops))
+    second = np.full(len(ops), 10**9, np.int64)
+    return (at_work_w(device, ops, second) - costs_of(device).active_w) * 1e9
+
+
+def _kinds(trace: Trace, ops: OpTable) -> NDArray[np.int64]:
     """Row of each node in the sums: one of PARTS, or the last for attention."""
-    ops = ops_of(trace)
     product = np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     codes, words = trace.coded("name")
     attention = np.array([word == ATTENTION for word in words] + [False])[codes]

@@ -30,6 +30,17 @@ class Deployment:
     """Keys and values of a token on a rank."""
 
 
+def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
+    """Tensor parallelism over all ranks of a replica; experts are spread over `ep` of them, or each is split like the
+    other layers."""
+    if ep > 1 and not model.experts:
+        raise UsageError(f"`{model.name}` has no experts", hint="leave --ep away")
+    if ep > 1 and tp % ep:
+        raise UsageError(f"experts over {ep} of {tp} ranks", hint="an --ep that divides --tp")
+    split = tp // ep if model.experts else 1
+    return Plan.from_dict({"gpus": tp, "tp": tp, "ep": ep, "etp": split, "precision": precision}, model.name)
+
+
 def deployed(
     model: Model,
     plan: Plan,

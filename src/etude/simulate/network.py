@@ -8,7 +8,7 @@ import numpy as np
 
 from etude.kernels.heap import empty_heap
 from etude.machine.fabrics import topology_of_system
-from etude.machine.faults import with_faults
+from etude.machine.faults import links_between, with_faults
 from etude.machine.topology import Topology
 from etude.simulate.carrying import carried_operations
 from etude.simulate.costs import with_noise
@@ -19,7 +19,7 @@ from etude.simulate.networks.registry import Registry, grown
 from etude.simulate.networks.sharing import Sharing
 from etude.simulate.networks.state import I64, OPERATION, NetworkState, OperationState, Table
 from etude.simulate.operations import Operations
-from etude.simulate.options import Network
+from etude.simulate.options import LinkChange, Network
 from etude.simulate.result import LINKS_SHOWN, LinkUse
 from etude.simulate.state import with_room
 
@@ -68,6 +68,18 @@ class RunningNetwork:
         place_of = np.full(int(lowered.base[-1]), -1, np.int64)
         place_of[ops.node[on]] = place
         self.state = self.state._replace(links=links._replace(place_of=place_of), flows=flows)
+
+    def change(self, change: LinkChange) -> None:
+        """Links have another rate from now on, and all that flows works out its own again."""
+        links, flows = self.state.links, self.state.flows
+        if links is None or flows is None or self.topology is None:
+            return
+        rows = links_between(self.topology, change.ends)
+        links.links["bytes_per_ns"][rows] = self.topology.bytes_per_s[rows] / 1e9 / change.factor
+        links.clock["now_ns"][0] = max(int(links.clock["now_ns"][0]), change.time_ns)
+        live = int(flows.clock["live"][0])
+        flows.fresh[:live] = flows.live[:live]
+        flows.clock["fresh"][0] = live
 
     def grow(self, room: int) -> None:
         """Room for so many more ends of operations, and for more transfers where there was too little."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from etude.cost.collectives import AUTO
 from etude.cost.collectives.table import BY_COLLECTIVE
@@ -150,6 +150,32 @@ class RemoteMemory:
             raise UsageError("remote memory: a bandwidth that is not positive, or a negative latency or capacity")
 
 
+class LinkChange(NamedTuple):
+    """From a time on, the links between two ends take `factor` times as long for a byte as at first: 1 restores them,
+    math.inf lets nothing through. What is on its way goes on at the new rate, over the links that it is on."""
+
+    time_ns: int
+    ends: tuple[int | str, int | str]
+    factor: float
+
+
+def _check_changes(changes: Sequence[LinkChange]) -> None:
+    last: dict[tuple[int | str, int | str], float] = {}
+    for change in sorted(map(LinkChange._make, changes), key=lambda c: c.time_ns):
+        named = f"link {change.ends[0]}-{change.ends[1]}"
+        if change.time_ns < 0:
+            raise UsageError(f"{named}: a change at {change.time_ns} ns is before the run")
+        if not change.factor > 0:
+            raise UsageError(f"{named}: {change.factor} is not a positive factor")
+        last[change.ends] = change.factor
+    gone = [ends for ends, factor in last.items() if math.isinf(factor)]
+    if gone:
+        raise UsageError(
+            f"link {gone[0][0]}-{gone[0][1]} fails during the run and never comes back: ways are not searched again",
+            hint="a later change that restores it, or --failed-link from the start",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     policy: Policy = Policy.READY
@@ -184,6 +210,8 @@ class Options:
     slow_links: Mapping[tuple[int | str, int | str], float] = field(default_factory=dict)
     """Two ends -> factor on the time of what goes between them; math.inf is a link that failed. With closed forms two
     ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
+    link_changes: tuple[LinkChange, ...] = ()
+    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow`."""
     network: Network | None = None
     """None: closed forms where the system has levels, `flow` where it is a graph."""
     routing: Routing = Routing.STATIC
@@ -218,6 +246,7 @@ class Options:
         for pair, factor in self.slow_links.items():
             if not factor > 0:
                 raise UsageError(f"slow link {pair[0]}-{pair[1]}: {factor} is not a positive factor")
+        _check_changes(self.link_changes)
         if self.eager_bytes is not None and self.eager_bytes < 0:
             raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
         if self.compute == Compute.TABLE and not self.table:
@@ -245,6 +274,8 @@ class Options:
             )
         if self.network is None:
             return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
+        if self.link_changes and self.network != Network.FLOW:
+            raise UsageError("links that change during the run need flows that share them", hint="--network flow")
         if self.network.has_links:
             return self
         if self.routing != Routing.STATIC:

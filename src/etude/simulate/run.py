@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from etude.simulate.initial_state import initial_state
 from etude.simulate.lower import Lowered, lower
 from etude.simulate.network import RunningNetwork
 from etude.simulate.operations import operations
-from etude.simulate.options import Options
+from etude.simulate.options import LinkChange, Options
 from etude.simulate.result import Simulated, simulated
 from etude.simulate.state import DONE
 
@@ -42,7 +42,7 @@ def simulate(
     options = (options or _options(more)).on(system)
     lowered, notes = lower(job, system, options)
     engine, said = start(lowered)
-    stopped = _go(engine, progress)
+    stopped = _go(engine, options.link_changes, progress)
     if not stopped and engine.done_nodes < engine.nodes:
         if len(lowered.classes) < len(job.ranks) and job.nodes <= EXPLAINED:
             simulate(job, system, replace(options, fold=False))  # ranks by name, not by class
@@ -65,9 +65,12 @@ def _options(given: dict[str, Any]) -> Options:
     return Options(**given)
 
 
-def _go(engine: Engine, progress: Progress | None) -> bool:
-    """Runs to the end; True if Ctrl-C came first."""
+def _go(engine: Engine, changes: Sequence[LinkChange], progress: Progress | None) -> bool:
+    """Runs to the end, with the links changing meanwhile; True if Ctrl-C came first."""
     try:
+        for change in sorted(map(LinkChange._make, changes), key=lambda c: c.time_ns):
+            engine.advance(change.time_ns)
+            engine.network.change(change)
         while engine.step():
             if progress is not None:
                 progress(engine.done_nodes, engine.now_ns)

@@ -159,27 +159,15 @@ def _pooled(some: Sequence[Call], packed: bytes, count: int, broken: list[Call])
 def on_ray(function: Function, shared: Mapping[str, Any], address: str, workers: int) -> RunCalls:
     """A task of Ray for each point. The function and what points share go through its object store, once; a task whose
     machine is lost is tried again."""
-    from etude.study.on_ray import connected
+    from etude.study.on_ray import as_done, connected
 
     def run(some: Sequence[Call]) -> Iterator[tuple[Call, Answer]]:
         if not some:
             return
         with connected(address, workers) as ray:
-            task = ray.remote(num_cpus=1, max_retries=TRIES - 1)(_on_ray)
             given = ray.put((function, dict(shared)))
-            cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
-            most, left = 2 * min(workers or cpus, cpus), list(reversed(some))
-            running: dict[Any, Call] = {}
-            try:
-                while left or running:
-                    while left and len(running) < most:
-                        call = left.pop()
-                        running[task.remote(given, dict(call.at))] = call
-                    for reference in ray.wait(list(running), num_returns=1)[0]:
-                        yield running.pop(reference), _answer(ray, reference)
-            finally:
-                for reference in running:
-                    ray.cancel(reference, force=True)
+            for number, reference in as_done(ray, _on_ray, [(given, dict(call.at)) for call in some], workers):
+                yield some[number], _answer(ray, reference)
 
     return run
 

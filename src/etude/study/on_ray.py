@@ -7,7 +7,7 @@ same code.
 import io
 import os
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -59,6 +59,44 @@ def on_ray(address: str, workers: int = 0, machine: type[Machine] = Machine) -> 
             yield from _spread(ray, tasks, workers, machine)
 
     return run
+
+
+def spread(address: str, workers: int = 0) -> Callable[..., Iterator[Any]]:
+    """What calls a function with each of these arguments on a cluster, and gives the results as they are done."""
+
+    def each(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        with connected(address, workers) as ray:
+            for number, reference in as_done(ray, function, arguments, workers):
+                try:
+                    yield ray.get(reference)
+                except ray.exceptions.RayTaskError as problem:
+                    raise problem.cause from None
+                except ray.exceptions.RayError as problem:
+                    why = str(problem).strip().splitlines()[-1]
+                    raise UsageError(f"part {number} was lost {TRIES} times: {why}", where=f"--ray {address}") from None
+
+    return each
+
+
+def as_done(
+    ray: Any, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], workers: int
+) -> Iterator[tuple[int, Any]]:
+    """(number of the arguments, reference to what came of them), two for each CPU under way at a time. A task whose
+    machine is lost is tried again."""
+    task = ray.remote(num_cpus=1, max_retries=TRIES - 1)(function)
+    cpus = max(1, int(ray.cluster_resources().get("CPU", 1)))
+    most, left = 2 * min(workers or cpus, cpus), list(range(len(arguments)))[::-1]
+    running: dict[Any, int] = {}
+    try:
+        while left or running:
+            while left and len(running) < most:
+                number = left.pop()
+                running[task.remote(*arguments[number])] = number
+            for reference in ray.wait(list(running), num_returns=1)[0]:
+                yield running.pop(reference), reference
+    finally:
+        for reference in running:
+            ray.cancel(reference, force=True)
 
 
 @contextmanager

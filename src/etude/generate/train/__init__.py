@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.generate.train.done_again import with_memory as with_memory
     from etude.generate.train.job import plan_memory as plan_memory
     from etude.generate.train.job import sequence_of as sequence_of
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from etude.cost.stacks.stack import tuned
 from etude.errors import UsageError
+from etude.generate.train import with_memory
 from etude.model.job import Job
 from etude.model.timing import Timing
 from etude.predict.step import Prediction, efficiency_of, simulated_on, with_host_memory
@@ -96,5 +97,8 @@ def what_if(found: Prediction, edits: Sequence[str | Edit], **options: Any) -> W
     if applied.job.world_size > generated.job.world_size:
         raise UsageError("an edit that makes more ranks changes the plan", hint="give `predict` the larger plan")
     changed = replace(generated, job=applied.job)
+    if any(step.edit.name == "recompute" for step in applied.steps):
+        changed, told = with_memory(generated, applied.job)
+        applied = replace(applied, notes=(*applied.notes, told))
     simulated = simulated_on(changed, found.system, by, with_host_memory(generated, options))
     return WhatIf(found, replace(found, generated=changed, simulated=simulated), applied)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 
 from etude.errors import UsageError
+from etude.replay.buffers import IN_PLACE, Buffers, own_rows
 from etude.replay.program import CommKind, Program
 
 Tensor: TypeAlias = torch.Tensor
@@ -25,7 +26,6 @@ Issue = Callable[[], list[Any]]
 _GLOO: Final = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool")
 _NCCL: Final = (*_GLOO, "float8_e4m3fn", "float8_e5m2")
 """Data types that the backends take."""
-IN_PLACE: Final = (CommKind.ALL_REDUCE, CommKind.REDUCE, CommKind.BROADCAST)
 _OPS: Final = {"sum": "SUM", "avg": "AVG", "max": "MAX", "min": "MIN", "product": "PRODUCT"}
 
 # Names that newer versions of PyTorch prefer.
@@ -76,11 +76,10 @@ class Communicator:
         self.groups: dict[int, Any] = {-1: None}
         self.members: dict[int, list[int]] = {-1: list(range(len(ranks)))}
         self._make_groups()
-        recorded = program.about.get("shrunk", {}).get("groups", [])
-        names = {entry["name"] for entry in recorded}
-        self.shrunk = {number for number, name in enumerate(program.group_names) if name in names}
         self.works: dict[int, list[Any]] = {}
+        self.own_rows = own_rows(program)
         self.own: dict[int, Issue] = {}
+        self._memory: tuple[Buffers, list[Tensor]] | None = None
 
     def _make_groups(self) -> None:
         """`new_group` must be called by all processes for each group, in one order, members or not."""
@@ -178,7 +177,7 @@ class Communicator:
         inputs = [values[slot] for slot in comms.inputs[row] if slot >= 0]
         outputs = [values[slot] for slot in comms.outputs[row] if slot >= 0]
         own = self.own.get(row)
-        if own is None and (not (inputs or outputs) or int(comms.group[row]) in self.shrunk):
+        if own is None and row in self.own_rows:
             own = self.own[row] = self._own_buffers(row)
         self.works[row] = own() if own is not None else self._on_tensors(row, inputs, outputs)
         if not comms.is_async[row]:
@@ -189,13 +188,13 @@ class Communicator:
         wait(self.works.pop(row, ()))
 
     def _own_buffers(self, row: int) -> Issue:
-        comms, kind = self.program.comms, CommKind(int(self.program.comms.kind[row]))
-        dtype = getattr(torch, self.carried_as(row))
-        size = [int(side[row]) // dtype.itemsize for side in (comms.in_bytes, comms.out_bytes)]
-        if kind in IN_PLACE:
-            size = [max(size)] * 2
-        give, take = (torch.zeros(count, dtype=dtype, device=self.device) for count in size)
-        return self.bound(row, give, give if kind in IN_PLACE else take)
+        """The call on memory that it shares with calls that are over before it begins."""
+        if self._memory is None:
+            made = Buffers(self.program, self.carried_as, self.own_rows)
+            self._memory = made, allocated(made, self.device)
+        plan, memory = self._memory
+        (first, second), (into, out) = plan.used[row], plan.sizes[row]
+        return self.bound(row, memory[first][:into], memory[second][:out])
 
     def _on_tensors(self, row: int, inputs: list[Tensor], outputs: list[Tensor]) -> list[Any]:
         """As recorded; tensors that were coalesced go one by one."""
@@ -211,6 +210,14 @@ class Communicator:
         for give, take in _pairs(kind, inputs, outputs):
             works += self.bound(row, give, take)()
         return works
+
+
+def allocated(plan: Buffers, device: torch.device) -> list[Tensor]:
+    """The memory of buffers."""
+    return [
+        torch.zeros(count, dtype=getattr(torch, kind), device=device)
+        for count, kind in zip(plan.elements, plan.kind, strict=True)
+    ]
 
 
 def wait(works: Sequence[Any]) -> None:

@@ -65,7 +65,9 @@ def communication_figures(
     programs: Sequence[Program], results: Sequence[ProcessResult], planned: Sequence[Program]
 ) -> dict[str, Any]:
     """What `etude replay --only communication --json` prints. `planned`: the programs before ranks were left out."""
-    slowest = np.max([r.wall_ns for r in results], axis=0)
+    steps = max((int(p.about.get("steps", 1)) for p in programs), default=1)
+    slowest = np.max([r.wall_ns for r in results], axis=0) // steps
+    unprofiled = [p.about["unprofiled_step_ns"] for p in programs if p.about.get("unprofiled_step_ns")]
     recorded = max((int(p.about.get("recorded_step_ns", -1)) for p in programs), default=-1)
     calls = sum(len(p.comms.kind) for p in planned)
     played = sum(len(_played(p)[0]) for p in programs)
@@ -80,7 +82,7 @@ def communication_figures(
         "step_ns": {
             "recorded": recorded if recorded > 0 else None,
             "replayed": int(np.median(slowest)),
-            "unprofiled": None,
+            "unprofiled": max(unprofiled, default=None),
             "iterations": slowest.tolist(),
         },
         "coverage": {

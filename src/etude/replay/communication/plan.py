@@ -21,8 +21,9 @@ from etude.model.job import Job, ranges
 from etude.model.schema import UNKNOWN, Collective, Kind, LaneKind, ValueKind, Why
 from etude.model.trace import Trace
 from etude.replay.builder import ProgramBuilder
-from etude.replay.communication.sizes import ELEMENT
 from etude.replay.program import NOTHING, CommKind, Program, StepKind
+from etude.replay.sizes import ELEMENT
+from etude.replay.unprofiled import unprofiled_step_ns
 
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
@@ -195,8 +196,9 @@ def _program(job: Job, rank: int, orders: dict[int, CallOrder]) -> Program:
         order = orders[number] = call_order(trace)
     told = _told(trace)
     build = ProgramBuilder(
-        rank=rank, world_size=job.world_size, job=job.name, only="communication", recorded_step_ns=_span(job, rank)
-    )
+        rank=rank, world_size=job.world_size, job=job.name, only="communication", steps=_steps(trace),
+        recorded_step_ns=_span(job, rank), unprofiled_step_ns=unprofiled_step_ns(job),
+    )  # fmt: skip
     groups = job.group_slots(rank)
     waits: dict[int, list[int]] = {}
     for call, at in enumerate(order.wait_at.tolist()):
@@ -230,11 +232,17 @@ def _host(build: ProgramBuilder, ns: int) -> None:
         build.step(StepKind.HOST, ns)
 
 
+def _steps(trace: Trace) -> int:
+    """Training steps in a trace, at least one."""
+    return len(np.unique(trace.step[trace.step != UNKNOWN])) or 1
+
+
 def _span(job: Job, rank: int) -> int:
+    """Recorded time of a step."""
     if job.timing is None:
         return NOTHING
     span = job.timing.of_rank(job.index(rank)).span()
-    return span[1] - span[0] if span else NOTHING
+    return (span[1] - span[0]) // _steps(job.trace(rank)) if span else NOTHING
 
 
 def _starts(job: Job, rank: int) -> I64:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +12,9 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
-from etude.replay.communication.calls import IN_PLACE, Communicator, Issue, wait
-from etude.replay.communication.sizes import ELEMENT
+from etude.replay.buffers import Buffers
+from etude.replay.communication.calls import Communicator, Issue, allocated, wait
+from etude.replay.communication.stopping import Stopping
 from etude.replay.program import CommKind, Program, StepKind
 
 I64 = NDArray[np.int64]
@@ -37,6 +37,8 @@ class Played:
     in_bytes: I64
     """Of each call: bytes of the tensors that were handed to the backend."""
     out_bytes: I64
+    stopped: bool
+    """Ctrl-C came: fewer iterations than asked for."""
 
 
 class Player:
@@ -52,9 +54,8 @@ class Player:
         self.steps = self._steps()
 
     def _bind(self) -> None:
-        comms, pools = self.program.comms, _Buffers(self.program, self.communicator.carried_as)
-        pools.allocate(self.communicator.device)
-        for row in pools.used:
+        comms, pools = self.program.comms, _Memory(self.program, self.communicator)
+        for row in pools.plan.used:
             kind = CommKind(int(comms.kind[row]))
             give, take = pools.tensors(row)
             self.issues[row] = self.communicator.bound(row, give, take)
@@ -75,17 +76,18 @@ class Player:
                 found.append((_HOST, row))
         return found
 
-    def play(
-        self, iterations: int, warmup: int = 1, *, host: bool = False, done: Callable[[int], None] | None = None
-    ) -> Played:
-        """`host`: the time between calls is as recorded. Ctrl-C ends after what is done."""
+    def play(self, iterations: int, warmup: int = 1, *, host: bool = False, stopping: Stopping | None = None) -> Played:
+        """`host`: the time between calls is as recorded. Where one process is asked to stop, all end with the
+        iterations that are done."""
         calls = len(self.issues)
         wall: list[int] = []
         starts: list[list[int]] = []
         ends: list[list[int]] = []
         order: list[int] = []
+        stop = stopping or Stopping(self.communicator.device)
         for iteration in range(-warmup, iterations):
-            dist.barrier()
+            if stop.agreed(bool(wall)):
+                break
             start, end, order = [0] * calls, [0] * calls, []
             before = time.perf_counter_ns()
             self._once(start, end, order, host)
@@ -94,8 +96,6 @@ class Player:
                 wall.append(now - before)
                 starts.append(start)
                 ends.append(end)
-                if done is not None:
-                    done(iteration + 1)
         table = np.array(starts, np.int64).reshape(len(wall), calls)
         return Played(
             np.array(wall, np.int64),
@@ -104,6 +104,7 @@ class Player:
             np.array(order, np.int64),
             self.in_bytes,
             self.out_bytes,
+            len(wall) < iterations,
         )
 
     def _once(self, start: list[int], end: list[int], order: list[int], host: bool) -> None:
@@ -163,59 +164,20 @@ def _stamp(works: list[Any], end: list[int], row: int) -> None:
         future.add_done_callback(lambda _: end.__setitem__(row, time.perf_counter_ns()))
 
 
-class _Buffers:
-    """Memory of the calls. Two calls share it where the first is waited for before the second is issued."""
+class _Memory:
+    """The buffers of all calls."""
 
-    def __init__(self, program: Program, carried_as: Callable[[int], str]) -> None:
-        self.used: dict[int, tuple[int, int]] = {}
-        """Call -> its buffers: what it gives and what it takes."""
-        self.kind: list[str] = []
-        self.elements: list[int] = []
-        self.sizes: dict[int, tuple[int, int]] = {}
-        self.memory: list[torch.Tensor] = []
-        free: list[int] = []
-        steps, comms = program.steps, program.comms
-        for what, row in zip(steps.kind.tolist(), steps.row.tolist(), strict=True):
-            if what == StepKind.COMM:
-                self._give(row, comms, carried_as(row), free)
-            if what == StepKind.WAIT or (what == StepKind.COMM and not comms.is_async[row]):
-                free += sorted(set(self.used[row]))
-
-    def _give(self, row: int, comms: Any, dtype: str, free: list[int]) -> None:
-        width, kind = ELEMENT[dtype], CommKind(int(comms.kind[row]))
-        into, out = int(comms.in_bytes[row]) // width, int(comms.out_bytes[row]) // width
-        if kind in IN_PLACE:
-            into = out = max(into, out)
-        first = self._take(dtype, into, free)
-        second = first if kind in IN_PLACE else self._take(dtype, out, free)
-        self.used[row], self.sizes[row] = (first, second), (into, out)
-
-    def _take(self, dtype: str, elements: int, free: list[int]) -> int:
-        fit = [at for at in free if self.kind[at] == dtype]
-        if fit:
-            enough = [at for at in fit if self.elements[at] >= elements]
-            at = min(enough, key=self.elements.__getitem__) if enough else max(fit, key=self.elements.__getitem__)
-            free.remove(at)
-            self.elements[at] = max(self.elements[at], elements)
-            return at
-        self.kind.append(dtype)
-        self.elements.append(elements)
-        return len(self.kind) - 1
-
-    def allocate(self, device: torch.device) -> None:
-        need = sum(count * ELEMENT[kind] for count, kind in zip(self.elements, self.kind, strict=True))
+    def __init__(self, program: Program, communicator: Communicator) -> None:
+        self.plan = Buffers(program, communicator.carried_as)
         try:
-            self.memory = [
-                torch.zeros(count, dtype=getattr(torch, kind), device=device)
-                for count, kind in zip(self.elements, self.kind, strict=True)
-            ]
+            self.memory = allocated(self.plan, communicator.device)
         except RuntimeError as problem:
             raise UsageError(
-                f"the buffers of its calls need {need:,} B, and there is no room for them",
-                where=str(device),
+                f"the buffers of its calls need {self.plan.size_bytes:,} B, and there is no room for them",
+                where=str(communicator.device),
                 hint="--sizes scaled with fewer ranks makes them smaller",
             ) from problem
 
     def tensors(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
-        (first, second), (into, out) = self.used[row], self.sizes[row]
+        (first, second), (into, out) = self.plan.used[row], self.plan.sizes[row]
         return self.memory[first][:into], self.memory[second][:out]

@@ -24,12 +24,15 @@ from numpy.typing import NDArray
 
 from etude import errors
 from etude.errors import EtudeError, UsageError
+from etude.replay.needs import check_memory
 from etude.replay.program import Program, save
 
 I64 = NDArray[np.int64]
 
 _PATIENCE_S: Final = 5.0
 _POLL_S: Final = 0.02
+INTERRUPTED: Final = (130, -signal.SIGINT)
+"""Exit codes of a process that Ctrl-C ended before it had anything to keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,11 @@ def under_torchrun() -> tuple[int, int] | None:
     return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
+def spread_out() -> bool:
+    """Do processes of other machines take part?"""
+    return os.environ.get("LOCAL_WORLD_SIZE", "") != os.environ.get("WORLD_SIZE", "")
+
+
 def play(
     programs: Sequence[Program], options: PlayOptions | None = None, *, tick: Callable[[], None] | None = None
 ) -> list[ProcessResult]:
@@ -83,6 +91,8 @@ def play(
     joined = under_torchrun()
     if joined is not None:
         return _play_joined(programs, *joined, told)
+    if chosen.backend == "gloo":
+        check_memory(programs, compute=False)
     with processes_run(programs, told, tick, "etude.replay.communication.worker") as folder:
         return [_result(folder, process, rank) for process, rank in enumerate(ranks)]
 
@@ -130,7 +140,11 @@ def _run_processes(folder: Path, count: int, tick: Callable[[], None] | None, mo
                 started.append(
                     subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
                 )
-            _watch(folder, started, tick)
+            try:
+                _watch(folder, started, tick)
+            except KeyboardInterrupt:  # they end with what is done; a second one ends them at once
+                _ask_to_stop(started)
+                _watch(folder, started, tick)
     finally:
         _end(started)
 
@@ -140,6 +154,8 @@ def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[
     while True:
         codes = [child.poll() for child in started]
         bad = [process for process, code in enumerate(codes) if code not in (None, 0)]
+        if any(codes[process] in INTERRUPTED for process in bad):
+            raise KeyboardInterrupt
         if bad:
             raise _failure(folder, started, bad)
         if None not in codes:
@@ -147,6 +163,14 @@ def _watch(folder: Path, started: list[subprocess.Popen[bytes]], tick: Callable[
         if tick is not None:
             tick()
         time.sleep(_POLL_S)
+
+
+def _ask_to_stop(started: list[subprocess.Popen[bytes]]) -> None:
+    """A terminal tells them itself; whoever ends this process alone does not."""
+    for child in started:
+        if child.poll() is None:
+            with suppress(ProcessLookupError):
+                child.send_signal(signal.SIGINT)
 
 
 def _failure(folder: Path, started: list[subprocess.Popen[bytes]], bad: list[int]) -> EtudeError:

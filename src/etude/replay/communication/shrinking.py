@@ -15,8 +15,8 @@ from typing import Final, Literal
 import numpy as np
 
 from etude.errors import UsageError
-from etude.replay.communication.sizes import ELEMENT
 from etude.replay.program import NOTHING, CommKind, Comms, Lists, Program, StandInKind, StandIns, StepKind, Steps
+from etude.replay.sizes import ELEMENT
 
 Sizes = Literal["kept", "scaled"]
 SIZES: Final = ("kept", "scaled")

@@ -57,6 +57,7 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
 
     from etude.replay.communication.calls import Communicator, join
     from etude.replay.communication.player import Player
+    from etude.replay.communication.stopping import Stopping
 
     ranks, backend = options["ranks"], options["backend"]
     cuda = backend == "nccl"
@@ -67,9 +68,11 @@ def run(program: Any, process: int, options: dict[str, Any], began: float) -> tu
             torch.cuda.set_device(local)
         communicator = Communicator(program, ranks, torch.device("cuda", local) if cuda else torch.device("cpu"))
         player = Player(program, communicator)
+        stopping = Stopping(communicator.device)
+        stopping.watch()
         dist.barrier()
         ready_s = time.perf_counter() - began
-        played = player.play(options["iterations"], options["warmup"], host=options["host"])
+        played = player.play(options["iterations"], options["warmup"], host=options["host"], stopping=stopping)
         checked = _verified(program, communicator, played) if options["verify"] else None
         arrays = {"wall_ns": played.wall_ns, "start_ns": played.start_ns, "end_ns": played.end_ns}
         about = {
@@ -99,9 +102,10 @@ def _verified(program: Any, communicator: Any, played: Any) -> dict[str, Any]:
     collectives = [row for row in order if kinds[row] not in (CommKind.SEND, CommKind.RECV)]
     parts = [communicator.expressed.get(row, 1) for row in collectives]
     entries = flight.recorded()
+    entries = entries[: len(entries) - played.stopped]  # behind the last iteration they agreed to stop
     seen: list[int] = []
     if len(entries) >= sum(parts):
-        # Behind the last iteration nothing was issued yet. What other calls stand for is held at the call.
+        # Behind the last iteration nothing else was issued yet. What other calls stand for is held at the call.
         last = iter(entries[len(entries) - sum(parts) :])
         pieces = [[next(last) for _ in range(count)] for count in parts]
         seen = [row for row in collectives if row not in communicator.expressed]

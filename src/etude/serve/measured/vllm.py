@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from etude.errors import FormatError, UsageError
-from etude.generate import Plan
 from etude.generate.model import Model, open_model
 from etude.generate.passes import held_by
 from etude.machine import Device, System, device_names, open_device
 from etude.machine.system import Level, LevelKind
 from etude.serve.catalogue import pass_tables
+from etude.serve.deployment import replica_plan
 from etude.serve.engine import Engine
 from etude.serve.measured.run import MeasuredRun, means
 from etude.serve.profiles import GRAPHS, profile_cost
@@ -143,7 +143,7 @@ def _blocks(
     memory = _instance(config).get("npu_mem") or {}
     room = float(memory.get("mem_size") or 0) * 1e9 or float(device.memory_bytes)
     part = float(memory.get("mem_util") or cache.get("gpu_memory_utilization") or UTILISATION)
-    held = held_by(model, Plan(gpus=tp, tp=tp), budget)
+    held = held_by(model, replica_plan(model, tp), budget)
     left = room * part - held.weights_bytes - held.working_bytes
     blocks = int(left // (held.token_bytes * size))
     if blocks < 1:
@@ -158,6 +158,6 @@ def _cost(
     name = next(n for n in device_names() if open_device(n).name == device.name)
     stack = serving_stack("vllm", name)
     if ops is None:
-        plan = Plan(gpus=tp, tp=tp, ep=tp if ep > 1 else 1)
+        plan = replica_plan(model, tp, ep=tp if ep > 1 else 1)
         return pass_tables(model, plan, system).step_cost(stack, graphs=graphs)
     return profile_cost(ops, model, system, stack, tp=tp, spread=ep, groups=groups, graphs=graphs)

@@ -20,6 +20,8 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 CLASSES: Final = {"norm": OpClass.NORMALISATION} | {one.key: one for one in OpClass if one}
+LIGHT: Final = ("elementwise", "activation", "norm", "softmax", "copy")
+"""Classes that take as long as their bytes do."""
 _TEXT: Final = (
     "in_shapes",
     "out_shapes",
@@ -42,7 +44,7 @@ def rewrite(here: Here, chain: tuple[str, ...]) -> None:
     last = _last(before)
     gone = np.flatnonzero(last != np.arange(len(trace)))
     if not len(gone):
-        here.note("no chain of such operators was found")
+        here.note(f"no chain of {', '.join(chain)} was found: {_chains(trace, between)}")
         return
     kept = np.unique(last[gone])
     part = np.concatenate([kept, gone])
@@ -63,6 +65,19 @@ def rewrite(here: Here, chain: tuple[str, ...]) -> None:
     made.words("name", kept, *_names(trace, kept, before))
     made.replace(gone, last[gone])
     made.remove(_launches(trace, gone))
+
+
+def _chains(trace: Trace, between: I64) -> str:
+    """The chains that there are of operators that only move bytes, the most frequent first, as `chain` takes them."""
+    class_of, light = ops_of(trace).op_class, [int(CLASSES[name]) for name in LIGHT]
+    before = _before(trace, np.isin(class_of, light) & (trace.lane >= 0), between)
+    second = np.flatnonzero(before >= 0)
+    pairs, count = np.unique(np.stack([class_of[before[second]], class_of[second]], 1), axis=0, return_counts=True)
+    if not len(pairs):
+        return "nor is there one of other operators whose results have one reader on their lane"
+    name_of = {int(CLASSES[name]): name for name in LIGHT}
+    told = [",".join(sorted({name_of[int(c)] for c in pairs[i]}, key=LIGHT.index)) for i in np.argsort(-count)]
+    return f"there are {' and '.join(f'chain={one}' for one in dict.fromkeys(told))}"
 
 
 def _launches(trace: Trace, gone: I64) -> I64:
@@ -161,7 +176,7 @@ EDIT = Definition(
     cannot="whether a kernel like that exists; a result that is read again without an edge",
     parameters={
         "chain": Parameter(
-            read=names, default="elementwise,activation,norm,softmax,copy",
+            read=names, default=",".join(LIGHT),
             doc="classes of operators, or names: elementwise,norm or aten::add,aten::rms_norm",
         )
     },

@@ -45,7 +45,7 @@ def rewrite(here: Here) -> None:
     inner = np.setdiff1d(np.arange(len(rows)), fresh)
     made.wait(again[inner], again[inner - 1], Why.PROGRAM)
     made.enter(target[fresh], again[fresh], order=True)
-    here.note("memory is that of the job as it was: `--recompute` of `generate` and `predict` counts what it saves")
+    here.note("recompute: a job does not say its memory; `etude predict --edit` counts what is saved")
     last = np.append(fresh[1:], len(rows)) - 1
     made.wait(target[fresh], again[last])
 
@@ -61,7 +61,7 @@ def _numbered(table: NDArray[np.int64]) -> I64:
 
 EDIT = Definition(
     doc="selected forward work (`module=*.ffn*`) once more before the backward pass of its module and micro-batch",
-    cannot="the memory that it saves: `etude generate --recompute` counts that",
+    cannot="the memory that it saves, but in `etude predict`, where some `--recompute` does the same work again",
     selects="compute",
     rewrite=rewrite,
 )

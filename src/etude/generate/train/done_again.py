@@ -1,0 +1,94 @@
+"""Memory of a job some of whose forward work was put in once more: that of the plan which does the same work again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain, combinations
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from etude.generate.blocks.recompute import KEPT, NEEDED, PARTS, parse, redone
+from etude.generate.blocks.shard import Block
+from etude.generate.train.job import Generated, generate
+from etude.model.job import Job
+from etude.model.schema import Kind
+from etude.model.trace import Trace
+from etude.units import format_bytes
+
+Work: TypeAlias = tuple[str, str]
+"""Module and name of an operator."""
+
+_UNCHANGED: Final = "memory is that of the job as it was: no `--recompute` does just these operators again"
+
+
+def with_memory(found: Generated, job: Job) -> tuple[Generated, str]:
+    """The generated job in another form, with the memory of the plan that does the same operators again, and a word on
+    which that is. Where no plan does, the memory is as it was."""
+    changed = replace(found, job=job)
+    again = None if found.plan.twice or found.rounds else _done_again(found.job, job)
+    if again is None:
+        return changed, _UNCHANGED
+    blocks = [block for stage in found.layout.stages for block in stage]
+    name = next((name for name in _plans() if _work(blocks, parse(name)) == again), "")
+    if not name:
+        return changed, _UNCHANGED
+    saved = replace(changed, memory=generate(found.model, found.plan.replace(recompute=name)).memory)
+    at_most, was = (format_bytes(one.memory_peak_bytes) for one in (saved, found))
+    return saved, f"memory is that of `--recompute {name}`, which does the same again: {at_most} at most, {was} before"
+
+
+def _plans() -> Iterator[str]:
+    """What `--recompute` takes, the least first."""
+    for parts in chain.from_iterable(combinations(PARTS, n) for n in range(1, len(PARTS) + 1)):
+        yield f"selective:{','.join(parts)}"
+    yield "full"
+    for kept in chain.from_iterable(combinations(KEPT, n) for n in range(len(KEPT) + 1)):
+        yield f"full:{','.join([NEEDED, *kept])}"
+
+
+def _work(blocks: list[Block], twice: frozenset[str]) -> set[Work] | None:
+    """What a plan does again; None where communication is part of that, which an edit leaves away."""
+    found: set[Work] = set()
+    made: dict[int, set[Work] | None] = {}
+    for block in blocks:
+        if id(block.ops) not in made:
+            ops = [op for some in redone(block, twice).values() for op in some]
+            here = None if any(op.kind != Kind.COMP for op in ops) else {(op.part, op.name) for op in ops}
+            made[id(block.ops)] = here if block.goes_back else set()
+        own = made[id(block.ops)]
+        if own is None:
+            return None
+        found |= {(f"{block.name}.{part}" if part else block.name, name) for part, name in own}
+    return found
+
+
+def _done_again(before: Job, after: Job) -> set[Work] | None:
+    """What the backward passes of every rank do beside what they did, if that is all of the forward passes' work of
+    these operators and nothing else."""
+    pairs = set(zip(before.trace_of.tolist(), after.trace_of.tolist(), strict=True))
+    found: set[Work] = set()
+    told = []
+    for old, new in pairs:
+        first, forward = _counted(before.traces[old], "backward"), _counted(before.traces[old], "forward")
+        then = _counted(after.traces[new], "backward")
+        more = {work: then[work] - first[work] for work in then.keys() | first.keys() if then[work] != first[work]}
+        found |= more.keys()
+        told.append((more, forward))
+    alike = all({work: forward[work] for work in found if forward[work]} == more for more, forward in told)
+    return found if alike and found else None
+
+
+def _counted(trace: Trace, phase: str) -> Counter[Work]:
+    phases, words = trace.coded("phase")
+    here = np.array([*(word.startswith(phase) for word in words), False])[phases] & (trace.kind == Kind.COMP)
+    (modules, paths), (names, told) = trace.coded("module"), trace.coded("name")
+    both, count = np.unique(np.stack([modules, names], 1)[here], axis=0, return_counts=True)
+    return Counter(
+        {
+            (paths[m] if m >= 0 else "", told[n] if n >= 0 else ""): c
+            for (m, n), c in zip(both.tolist(), count.tolist(), strict=True)
+        }
+    )

@@ -1,0 +1,20 @@
+"""Nodes and what is around them in the call tree."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+
+
+def owners(parent: NDArray[Any], position: I64) -> I64:
+    """Of each node its own position, or that of the nearest node above it that has one."""
+    owner = position.copy()
+    up = np.where(parent >= 0, parent, -1).astype(np.int64)
+    while True:
+        open_ = np.flatnonzero((owner < 0) & (up >= 0))
+        if not len(open_):
+            return owner
+        owner[open_] = position[up[open_]]
+        up[open_] = np.where(owner[open_] < 0, parent[up[open_]], -1)

@@ -1,0 +1,70 @@
+"""How much memory a program needs, and whether it is there: said before any work. Without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from etude.errors import EtudeError
+from etude.replay.buffers import Buffers, own_rows
+from etude.replay.program import Origin, Program
+from etude.replay.sizes import ELEMENT
+from etude.replay.stand_in_sizes import extents
+
+_CGROUP: Final = Path("/sys/fs/cgroup")
+
+
+class OutOfMemoryError(EtudeError):
+    """There is less memory than a program needs."""
+
+
+def needed_bytes(program: Program, *, compute: bool = True, communication: bool = True) -> int:
+    """The least that a program needs at one time: inputs and states, buffers of calls, what stand-ins work on. Results
+    of operators come on top."""
+    found = 0
+    if compute:
+        outside = program.storages.origin == Origin.OUTSIDE
+        found += int(program.storages.size_bytes[outside].sum(dtype=np.int64))
+        found += sum(ELEMENT[dtype] * (e.source + e.target) for dtype, e in extents(program).items())
+    if communication:
+        rows = own_rows(program) if compute else None
+        found += Buffers(program, lambda row: program.dtypes[int(program.comms.dtype[row])], rows).size_bytes
+    return found
+
+
+def free_bytes() -> int | None:
+    """Memory of this machine, or of the container, that is free; None where nobody says."""
+    found: list[int] = []
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):
+        most = int((_CGROUP / "memory.max").read_text())
+        found.append(max(most - int((_CGROUP / "memory.current").read_text()), 0))
+    return min(found, default=None)
+
+
+def check_memory(
+    programs: Sequence[Program], *, compute: bool = True, communication: bool = True, free: int | None = None
+) -> None:
+    """An error where the processes of these programs, together on this machine, need more than is free."""
+    here = free_bytes() if free is None else free
+    needs = [needed_bytes(program, compute=compute, communication=communication) for program in programs]
+    if here is None or sum(needs) <= here:
+        return
+    most = max(needs)
+    fit = int(here // most)
+    way_out = f"--ranks with {fit} of them" if fit else "a machine with more memory, or a smaller job"
+    if not compute:
+        way_out += "; --sizes scaled makes buffers of fewer ranks smaller"
+    who = f"{len(programs)} processes need" if len(programs) > 1 else "1 process needs"
+    raise OutOfMemoryError(
+        f"{who} at least {sum(needs) / 1e9:.1f} GB of memory, {most / 1e9:.1f} GB the largest, and "
+        f"{here / 1e9:.1f} GB are free",
+        where="replay",
+        hint=way_out,
+    )

@@ -1,0 +1,164 @@
+"""Rows of measured serving (the columns of ML.ENERGY's leaderboard), predicted: all requests are there at the start,
+`max_num_seqs` run at a time, and figures are of the steady state, which needs no loop: passes of `avg_batch_size`
+sequences that decode, some of them with the prompt of a request that takes the place of one that ended."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from os import PathLike
+from typing import Any, Final
+
+import numpy as np
+
+from etude.cost.energy import costs_of, idle_w, limit_w
+from etude.errors import EtudeError, FormatError, UsageError
+from etude.generate.model import open_model
+from etude.machine import System, open_system
+from etude.serve.catalogue import PARTS, PassTables, pass_tables
+from etude.serve.deployment import replica_plan
+from etude.serve.pass_time import passes_ns
+from etude.serve.profiles import GRAPHS
+from etude.serve.stacks import ServingStack, serving_stack
+from etude.serve.steps import StepCost
+
+SYSTEMS: Final = {"H100": "dgx-h100", "B200": "dgx-b200", "H200": "dgx-h200", "A100": "dgx-a100"}
+STACK: Final = "vllm-0.11"
+PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "mxfp4": "bf16"}
+MXFP4: Final = 4.25 / 16
+"""Bits of an expert's weight in mxfp4, with its scales, over those in bf16."""
+PROMPTS: Final = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 3000, "image-chat": 1000, "video-chat": 4000}
+"""Tokens of a prompt by task, which the rows do not say; of pictures and videos with those of their tokens."""
+NUMBERS: Final = ("median_itl_ms", "output_throughput_tokens_per_sec", "avg_power_watts", "energy_per_token_joules")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steady:
+    """A row as the costs of passes see it."""
+
+    tables: PassTables
+    system: System
+    gpus: int
+    batch: int
+    output: float
+    prompt: int
+    """Tokens in."""
+
+    def shapes(self) -> Any:
+        """A pass without a prompt, and one with those that come in it."""
+        keys = self.prompt + self.output / 2
+        fresh = self.prompt * max(self.batch / self.output, 1.0)
+        decode = [0.0, 0.0, self.batch, self.batch * keys, self.batch, keys]
+        pairs = fresh * (self.prompt + 1) / 2
+        mixed = [fresh, pairs, self.batch, self.batch * keys, self.batch + max(self.batch / self.output, 1.0), keys]
+        return np.array([decode, mixed])
+
+    @property
+    def mixed(self) -> float:
+        """Part of the passes that have a prompt."""
+        return 1.0 - math.exp(-self.batch / self.output)
+
+
+def steady_figures(row: Steady, stack: ServingStack) -> dict[str, float]:
+    """Time between tokens, tokens a second, watts of all GPUs, joules of a token."""
+    plain, mixed = _asked(row.tables.step_cost(stack, graphs=GRAPHS), row)
+    part = row.mixed
+    mean_ns = (1.0 - part) * plain + part * mixed
+    tokens_per_s = row.batch / (mean_ns / 1e9)
+    watts = row.gpus * _watts(row, stack, mean_ns)
+    return {
+        "median_itl_ms": (plain if part < 0.5 else mixed) / 1e6,
+        "output_throughput_tokens_per_sec": tokens_per_s,
+        "avg_power_watts": watts,
+        "energy_per_token_joules": watts / tokens_per_s,
+    }
+
+
+def _asked(cost: StepCost, row: Steady) -> tuple[float, float]:
+    plain, mixed = passes_ns(cost, row.shapes()).tolist()
+    return plain, mixed
+
+
+def _watts(row: Steady, stack: ServingStack, mean_ns: float) -> float:
+    """Of one GPU: idle, busy, and its work; no more than its limit."""
+    device = row.system.device
+    plain, mixed = _asked(row.tables.energy(), row)
+    work_j = ((1.0 - row.mixed) * plain + row.mixed * mixed) / 1e9
+    power = costs_of(device).active_w + work_j / (mean_ns / 1e9)
+    return min(idle_w(device) + stack.power * power, limit_w(device))
+
+
+def predict_rows(
+    path: str | PathLike[str], *, stack: str = STACK, advance: Callable[[int], None] | None = None
+) -> list[dict[str, Any]]:
+    """`row`, `measured` and `predicted`, or why it is `refused`."""
+    found = []
+    for number, given in enumerate(read_rows(path)):
+        record: dict[str, Any] = {"row": number}
+        try:
+            row = steady(given)
+            predicted = steady_figures(row, serving_stack(stack, given["gpu"].lower()))
+            record |= {"measured": {name: _number(given, name) for name in NUMBERS}, "predicted": predicted}
+        except EtudeError as problem:
+            record["refused"] = str(problem).splitlines()[0]
+        found.append(record)
+        if advance is not None:
+            advance(1)
+    return found
+
+
+def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
+    try:
+        with open(path, newline="", encoding="utf-8") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise FormatError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", path=path) from None
+    needed = ("model", "task", "gpu", "num_gpus", "weight_precision", "avg_batch_size", "avg_output_len")
+    lacking = [name for name in needed if not rows or name not in rows[0]]
+    if lacking:
+        raise FormatError(f"no column `{lacking[0]}`", path=path, hint=f"columns: {', '.join(needed)}")
+    return rows
+
+
+def steady(row: dict[str, str]) -> Steady:
+    """What a row asks for."""
+    if row["task"] not in PROMPTS:
+        raise UsageError(f"unknown task `{row['task']}`", hint=f"known: {', '.join(PROMPTS)}")
+    if row["gpu"] not in SYSTEMS:
+        raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(SYSTEMS)}")
+    if row["weight_precision"] not in PRECISIONS:
+        raise UsageError(f"unknown precision `{row['weight_precision']}`", hint=f"known: {', '.join(PRECISIONS)}")
+    gpus = int(_number(row, "num_gpus"))
+    copies = max(int(_number(row, "dp", 1)), 1)
+    spread = _number(row, "ep", 1) > 1
+    tables, system = _tables(row["model"], row["gpu"], gpus // copies, spread, row["weight_precision"])
+    batch = max(round(_number(row, "avg_batch_size") / copies), 1)
+    return Steady(tables, system, gpus // copies, batch, max(_number(row, "avg_output_len"), 2.0), PROMPTS[row["task"]])
+
+
+@cache
+def _tables(model: str, gpu: str, ranks: int, spread: bool, stored: str) -> tuple[PassTables, System]:
+    system = open_system(SYSTEMS[gpu])
+    network = open_model(model)
+    plan = replica_plan(network, ranks, ep=ranks if spread else 1, precision=PRECISIONS[stored])
+    tables = pass_tables(network, plan, system)
+    if stored == "mxfp4":
+        packed = np.where(np.arange(len(PARTS)) == PARTS.index("experts"), MXFP4, 1.0)
+        tables = replace(tables, layers_ns=tables.layers_ns * packed[:, None])
+    return tables, system
+
+
+def _number(row: dict[str, str], name: str, default: float | None = None) -> float:
+    text = row.get(name) or ""
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"`{name}` is `{text}`, which is not a number") from None
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"`{name}` is {value}")
+    return value
