@@ -33,6 +33,7 @@ NEUTRAL = {
     "recompute": ["recompute"],
     "overlap": ["overlap stream=9 bytes=1TB.."],
     "one_sided": ["one_sided control=0B"],
+    "offload": ["offload what=weights part=0", "offload what=activations"],
     "scale": ["scale axis=world to={world}"],
 }
 ACTIVE = {
@@ -55,6 +56,10 @@ ACTIVE = {
     "recompute": ["recompute"],
     "overlap": ["overlap stream=9"],
     "one_sided": ["one_sided control=8B", "one_sided control=8B collective=all_to_all"],
+    "offload": [
+        "offload what=weights size=64B rate=1GB/s",
+        "offload what=experts size=8B rate=1GB/s prefetch=0 ranks=0",
+    ],
     "scale": ["scale axis=world to={twice}"],
 }
 NAMES = [row["edit"] for row in edit_table()]

@@ -9,6 +9,7 @@ import pytest
 import etude
 from astra_build import network, system
 from etude.astra import run
+from etude.astra.config import AstraOptions, RemoteMemoryConfig
 from etude.errors import CycleError, EtudeError, UsageError
 from etude.generate import Plan, generate
 from etude.generate.model import Model
@@ -25,6 +26,8 @@ DATA = {"gpus": 4, "pp": 2, "zero": 1, "global_batch": 4}
 TENSOR = {"gpus": 4, "pp": 2, "tp": 2, "global_batch": 2}
 MIXTURE = {"gpus": 4, "ep": 4, "global_batch": 4}
 
+FAR = RemoteMemoryConfig(kind="PER_NPU_MEMORY_EXPANSION", bytes_per_ns=1)
+"""What nodes of memory load from and store to: without it ASTRA-sim refuses them."""
 FASTER, SLOWER, RUNS = -1, 1, 0
 CASES = [
     (DATA, "speed by=2", FASTER),
@@ -44,6 +47,7 @@ CASES = [
     (TENSOR, "recompute", SLOWER),
     (MIXTURE, "overlap stream=30", RUNS),
     (MIXTURE, "one_sided control=8B", SLOWER),
+    (TENSOR, "offload what=weights rate=1GB/s", SLOWER),
     (DATA, "scale axis=dp to=4", SLOWER),
 ]
 REFUSED = [
@@ -68,7 +72,8 @@ def timed(job: Job) -> Job:
 def finish_ns(job: Job, folder: Path) -> int:
     folder.mkdir()
     chakra.write_job(for_astra(timed(job)), folder)
-    return int(run(etude.open(folder), network(("Ring", job.world_size, 50, 500)), system("ring")).finish_ns.max())
+    wires = network(("Ring", job.world_size, 50, 500))
+    return int(run(etude.open(folder), wires, system("ring"), AstraOptions(remote_memory=FAR)).finish_ns.max())
 
 
 def test_every_edit_of_the_catalogue_is_run_here():

@@ -37,6 +37,9 @@ EDITS = (
     "relax in_flight=keep",
     "recompute module=*ffn*",
     "overlap stream=30",
+    "offload what=weights rate=55GB/s",
+    "offload what=activations module=*ffn* rate=55GB/s latency=5us",
+    "offload what=optimizer size=1MB rate=55GB/s",
     "one_sided control=8B",
     "scale axis=world to={twice}",
 )

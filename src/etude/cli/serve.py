@@ -44,7 +44,7 @@ def serve(
     precision: Annotated[str, typer.Option(help="Of weights and products: bf16, fp8.")] = "bf16",
     kv_dtype: Annotated[str, typer.Option(help="Of keys and values: bf16, fp8; default: as the model computes.")] = "",
     replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with an engine of its own.")] = 1,
-    router: Annotated[str, typer.Option(help="turn, least, tokens, two, session, or FILE.py:name.")] = "least",
+    router: Annotated[str, typer.Option(help="turn, least, tokens, two, session, prefix, or FILE.py:name.")] = "least",
     requests: Annotated[Path | None, typer.Option(help="CSV, JSON or JSON Lines of requests; `.gz` too.")] = None,
     first: Annotated[int, typer.Option(min=0, help="Only the first so many requests; 0: all.")] = 0,
     rate: Annotated[str, typer.Option(help="Requests a second: `4`, or `1..20` for a curve.")] = "",
@@ -100,7 +100,10 @@ def serve(
         stream = request_stream(
             requests, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst, seed=seed
         )
-        found = served_by(stream, rules, placed.cost, replicas=replicas, router=chosen, blocks=placed.blocks, seed=seed)
+        found = served_by(
+            stream, rules, placed.cost, replicas=replicas, router=chosen, blocks=placed.blocks, energy=placed.energy,
+            seed=seed,
+        )  # fmt: skip
         points.append((one, found))
     if requests_out is not None:
         _write(points[-1][1], requests_out, force=force)
@@ -230,6 +233,10 @@ def _emit(rows: list[tuple[float, "Served"]], limits: dict[str, float], *, json:
     shown["within the limits"] = f"{one['within_limits']:.1%}, {one['goodput_rps']:.2f} requests/s"
     shown["tokens out/s"] = f"{one['output_tokens_per_s']:,.0f}"
     shown["keys and values"] = f"{one['kv_peak']:.1%} of the blocks at most, {one['preemptions']:,} preemptions"
+    if found_tokens := one["cache_hit_tokens"]:
+        shown["found in blocks"] = f"{found_tokens:,} tokens, {found_tokens / one['prompt_tokens']:.1%} of the prompts"
+    if one["energy_j"] is not None:
+        shown["energy"] = f"{one['energy_j']:,.0f} J, {one['idle_energy_j']:,.0f} J of it idle"
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     emit(shown)
 

@@ -11,6 +11,7 @@ from etude.generate import Plan
 from etude.generate.model import Model
 from etude.machine import System, device_names, open_device
 from etude.serve.catalogue import pass_tables
+from etude.serve.energy import Energy, energy_of
 from etude.serve.engine import Engine
 from etude.serve.profiles import GRAPHS, profile_cost
 from etude.serve.stacks import serving_stack
@@ -28,6 +29,7 @@ class Deployment:
     """Of keys and values on a replica."""
     token_bytes: int
     """Keys and values of a token on a rank."""
+    energy: Energy
 
 
 def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
@@ -69,7 +71,8 @@ def deployed(
             hint="more --tp, --precision fp8, or a device with more memory",
         )
     blocks = int(left // (token * engine.block_size)) if token else 0
-    return Deployment(cost, blocks, round(token))
+    energy = energy_of(system.device, tables.energy(), plan.tp, software.power)
+    return Deployment(cost, blocks, round(token), energy)
 
 
 def device_name(system: System) -> str:

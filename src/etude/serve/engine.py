@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Final
 
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.serve.state import ASK, LEAST, SESSION, TOKENS, TURN, TWO, Rules
+from etude.serve.state import ASK, BY_PREFIX, LEAST, SESSION, TOKENS, TURN, TWO, Rules
 
-ROUTERS: Final = {"turn": TURN, "least": LEAST, "tokens": TOKENS, "two": TWO, "session": SESSION}
+ROUTERS: Final = {"turn": TURN, "least": LEAST, "tokens": TOKENS, "two": TWO, "session": SESSION, "prefix": BY_PREFIX}
 FOREVER: Final = 1 << 40
+
+
+class Cache(StrEnum):
+    """What a prompt finds of those before it."""
+
+    NONE = "none"
+    PREFIX = "prefix"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +35,7 @@ class Engine:
     reserve: bool = figure("flag", "a request holds room for its whole answer from the start", False)
     whole_prompt: bool = figure("flag", "a request enters only if its whole prompt fits", True)
     enable_prefix_caching: bool = figure("flag", "who gave way finds the blocks that nobody took since", True)
+    cache: Cache = figure("choice", "`prefix`: prompts that begin alike share blocks, by ids", Cache.NONE, of=Cache)
     async_scheduling: bool = figure("flag", "the next pass is chosen while one runs", True)
     barrier: bool = figure("flag", "replicas start passes together, and wait for the longest", False)
 
@@ -40,6 +49,7 @@ class Engine:
             int(self.chunked), self.max_num_batched_tokens, self.max_num_seqs, self.block_size,
             self.num_gpu_blocks or blocks or FOREVER, int(self.reserve), int(self.whole_prompt),
             int(self.enable_prefix_caching), int(self.async_scheduling), int(self.barrier), ROUTERS.get(router, ASK),
+            int(self.cache is Cache.PREFIX),
         )  # fmt: skip
 
     @classmethod

@@ -11,7 +11,9 @@ from __future__ import annotations
 import numpy as np
 
 from etude.kernels.compile import kernel
+from etude.serve.energy import pass_nj
 from etude.serve.pass_time import pass_ns
+from etude.serve.prefix import evict, keep, leading, release, share
 from etude.serve.state import (
     AHEAD,
     ARRIVAL,
@@ -19,6 +21,8 @@ from etude.serve.state import (
     ASKED,
     BATCH,
     BUSY,
+    BY_PREFIX,
+    CACHED,
     CHOSEN,
     COMPUTED,
     DEALT,
@@ -32,6 +36,7 @@ from etude.serve.state import (
     FULL,
     GAVE_WAY,
     HELD,
+    HIT,
     INBOX,
     LEAST,
     LEFT,
@@ -129,6 +134,14 @@ def _route(state, rules, r):
         load_a = state.replica[a, RUNNING] + state.replica[a, WAITING + 2] + state.replica[a, INBOX + 2]
         load_b = state.replica[b, RUNNING] + state.replica[b, WAITING + 2] + state.replica[b, INBOX + 2]
         return a if load_a <= load_b else b
+    if rules.router == BY_PREFIX:
+        best, least = 0, NEVER
+        for i in range(replicas):
+            _, blocks, _ = leading(state.prefix, i, r)
+            load = state.replica[i, PENDING] - blocks * rules.block
+            if load < least:
+                best, least = i, load
+        return best
     if rules.router == SESSION:
         return q[r, SESSION_OF] % replicas
     chosen = state.clock[DEALT] % replicas
@@ -151,8 +164,7 @@ def _finish(state, i, now):
             q[r, FIRST] = now
         if q[r, OUT] == q[r, OUTPUT]:
             q[r, FINISH] = now
-            state.replica[i, USED] -= q[r, HELD]
-            q[r, HELD] = 0
+            release(state, i, r)
             state.clock[FINISHED] += 1
             ended += 1
     if ended:
@@ -185,8 +197,7 @@ def _preempt(state, rules, i):
     # Free blocks are a queue: its own come after those that are free now.
     q[r, LEFT] = q[r, COMPUTED] // rules.block
     q[r, LEFT_AT] = state.replica[i, TAKEN] + rules.blocks - state.replica[i, USED]
-    state.replica[i, USED] -= q[r, HELD]
-    q[r, HELD] = 0
+    release(state, i, r)
     state.replica[i, PENDING] += q[r, COMPUTED]
     q[r, COMPUTED] = 0
     q[r, PREEMPTED] += 1
@@ -199,7 +210,7 @@ def _preempt(state, rules, i):
 
 
 @kernel(allocates=False)
-def _add(state, i, r, tokens):
+def _add(state, rules, i, r, tokens):
     """So many tokens of a request go into the pass that is being put together."""
     q = state.request
     shape = state.shape[i]
@@ -216,6 +227,8 @@ def _add(state, i, r, tokens):
         state.replica[i, READ] += tokens
         # A token that was out is its own next input, and is counted when the token after it comes.
         state.replica[i, PENDING] -= tokens - (1 if q[r, PLANNED] and past + tokens == known else 0)
+    if rules.prefix:
+        keep(state, i, r)
     if past + tokens == known:
         q[r, PLANNED] += 1
         shape[4] += 1
@@ -233,6 +246,8 @@ def _hold(state, i, r, blocks, rules):
         q[r, HELD] = blocks
         state.replica[i, USED] += more
         state.replica[i, TAKEN] += more
+        if rules.prefix:
+            evict(state, i, rules.blocks)
         if state.replica[i, USED] > state.replica[i, PEAK]:
             state.replica[i, PEAK] = state.replica[i, USED]
     return True
@@ -261,7 +276,7 @@ def _continue(state, rules, i):
                 break
         if not placed:
             break
-        _add(state, i, r, tokens)
+        _add(state, rules, i, r, tokens)
         budget -= tokens
         k += 1
     return NOBODY if gave_way else budget
@@ -286,16 +301,25 @@ def _enter(state, rules, i, budget, now):
     while state.replica[i, WAITING] != NOBODY and budget > 0 and state.replica[i, RUNNING] < rules.max_seqs:
         r = state.replica[i, WAITING]
         whole = q[r, PROMPT] + q[r, PLANNED]
-        there = _find(state, rules, i, r)
+        ids, shared, idle = 0, 0, 0
+        if rules.prefix:
+            ids, shared, idle = leading(state.prefix, i, r)
+            there = min(shared, (whole - 1) // rules.block) * rules.block
+        else:
+            there = _find(state, rules, i, r)
         tokens = whole - there
         if rules.chunked:
             tokens = min(tokens, budget)
         elif tokens > budget and state.shape[i, 0] > 0:
             break
         need = _blocks(q[r, PROMPT] + q[r, OUTPUT] if rules.reserve else there + tokens, rules.block)
-        room = rules.blocks - state.replica[i, USED]
+        room = rules.blocks - state.replica[i, USED] - idle + shared
         if not rules.reserve and rules.whole_prompt and _blocks(whole, rules.block) > room:
             break
+        if rules.prefix:
+            if need > room:
+                break
+            share(state, i, r, ids)
         if not _hold(state, i, r, need, rules):
             break
         if there:  # not from the front of the queue
@@ -310,7 +334,8 @@ def _enter(state, rules, i, budget, now):
             state.replica[i, MOST] = state.replica[i, RUNNING]
         if q[r, SCHEDULED] == NEVER:
             q[r, SCHEDULED] = now
-        _add(state, i, r, tokens)
+            q[r, HIT] = there
+        _add(state, rules, i, r, tokens)
         budget -= tokens
 
 
@@ -348,7 +373,7 @@ def _shape(state, i):
 
 
 @kernel(allocates=False)
-def _begin(state, log, i, now, time_ns):
+def _begin(state, log, energy, i, now, time_ns):
     """Replica i starts the pass that was put together."""
     mine = state.replica[i]
     mine[BATCH] = mine[AHEAD]
@@ -358,16 +383,19 @@ def _begin(state, log, i, now, time_ns):
     mine[END] = now + time_ns
     mine[PASSES] += 1
     mine[BUSY] += time_ns
+    shape = _shape(state, i)
+    work_nj = pass_nj(energy, shape, time_ns)
+    state.energy_nj[i] += work_nj
     if len(log):
-        row, shape = log[state.clock[LOGGED]], _shape(state, i)
+        row = log[state.clock[LOGGED]]
         row[0], row[1], row[2] = i, now, now + time_ns
         row[3], row[4], row[5] = shape.prompt_tokens, shape.decode, shape.decode_keys
-        row[6], row[7] = mine[USED], mine[WAITING + 2]
+        row[6], row[7], row[8], row[9] = mine[USED], mine[WAITING + 2], mine[CACHED], np.int64(work_nj)
         state.clock[LOGGED] += 1
 
 
 @kernel(allocates=False)
-def _start(state, rules, cost, log, now):
+def _start(state, rules, cost, energy, log, now):
     """Every free replica starts its next pass; with a barrier all at a time, as long as the longest. False if a request
     never gets room."""
     longest = np.int64(0)
@@ -386,18 +414,18 @@ def _start(state, rules, cost, log, now):
         time_ns = pass_ns(cost, _shape(state, i), mine[PASSES])
         longest = max(longest, time_ns)
         if not rules.barrier:
-            _begin(state, log, i, now, time_ns)
+            _begin(state, log, energy, i, now, time_ns)
             if rules.ahead:
                 _choose(state, rules, i, now)
     if rules.barrier and longest:
         for i in range(len(state.replica)):
             if state.replica[i, AHEAD] != NOBODY:
-                _begin(state, log, i, now, longest)
+                _begin(state, log, energy, i, now, longest)
     return True
 
 
 @kernel(allocates=False)
-def advance(state, rules, cost, log):
+def advance(state, rules, cost, energy, log):
     """Runs until something stops it: DONE, FULL, ASKED or STUCK."""
     q, clock, replicas = state.request, state.clock, len(state.replica)
     while True:
@@ -428,5 +456,5 @@ def advance(state, rules, cost, log):
             q[r, REPLICA] = i
             state.replica[i, PENDING] += q[r, PROMPT] + q[r, OUTPUT]
             _put_last(state, i, INBOX, r)
-        if not (rules.barrier and busy) and not _start(state, rules, cost, log, now):
+        if not (rules.barrier and busy) and not _start(state, rules, cost, energy, log, now):
             return STUCK

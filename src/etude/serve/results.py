@@ -44,6 +44,7 @@ def request_table(served: Served) -> pa.Table:
             "queued_s": served.column("QUEUED") / 1e9,
             "scheduled_s": served.column("SCHEDULED") / 1e9,
             "preempted": served.column("PREEMPTED"),
+            "cache_hit_tokens": served.column("HIT"),
         }
     )
 
@@ -57,6 +58,15 @@ def spread(values: F64) -> dict[str, float] | None:
     return {"mean": float(known.mean()), "p50": p50, "p90": p90, "p99": p99, "p999": most}
 
 
+def energies(served: Served, duration_s: float) -> tuple[float | None, float | None]:
+    """Joules of all devices until the last answer, and those of them that idle devices would take; None where nothing
+    is known of their power."""
+    if not served.energy.ranks:
+        return None, None
+    idle_j = served.energy.idle_w * served.energy.ranks * len(served.state.replica) * duration_s
+    return idle_j + float(served.state.energy_nj.sum()) / 1e9, idle_j
+
+
 def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[str, Any]:
     """The record of `etude serve --json`. `limits` are those of the service: `{"ttft_s": 1.0, "tpot_s": 0.05}`;
     goodput counts requests that keep all of them."""
@@ -67,7 +77,7 @@ def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[s
         if name not in times:
             raise UsageError(f"unknown limit `{name}`", hint=f"known: {', '.join(times)}")
         kept &= ~(times[name] > limit)
-    busy = served.count("BUSY")
+    busy, energy_j, idle_j = served.count("BUSY"), *energies(served, duration_s)
     return {
         "requests": len(served.requests),
         "finished": int((served.column("FINISH") != NEVER).sum()),
@@ -76,10 +86,12 @@ def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[s
         "goodput_rps": float(kept.sum()) / duration_s,
         "within_limits": float(kept.mean()),
         "output_tokens_per_s": float(served.requests.output.sum()) / duration_s,
-        "energy_j": None,
+        "energy_j": energy_j,
+        "idle_energy_j": idle_j,
         "kv_peak": float(served.count("PEAK").max() / served.blocks),
         "preemptions": int(served.count("PREEMPTED").sum()),
         "cache_hit_tokens": int(served.count("FOUND").sum()),
+        "prompt_tokens": int(served.requests.prompt.sum()),
         "passes": int(served.count("PASSES").sum()),
         "busy": float(busy.mean() / 1e9 / duration_s),
         "imbalance": float(busy.max() / busy.mean() - 1.0),

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.serve import state as of
-from etude.serve.engine import ROUTERS, Engine
+from etude.serve.energy import UNKNOWN, Energy
+from etude.serve.engine import ROUTERS, Cache, Engine
 from etude.serve.loop import advance
+from etude.serve.prefix import leading, no_prefix, prefix_of
 from etude.serve.requests import Requests
 from etude.serve.steps import StepCost
 
@@ -30,6 +32,8 @@ class Replica:
     queued_tokens: int
     """Tokens in and out that its requests still need."""
     blocks_used: int
+    found_tokens: int = 0
+    """Of this request's prompt, with a cache of prefixes."""
 
 
 Route = Callable[[dict[str, int], list[Replica], float], Any]
@@ -46,6 +50,7 @@ class Served:
     blocks: int
     """Of keys and values, on a replica."""
     passes: pa.Table | None = None
+    energy: Energy = UNKNOWN
 
     def column(self, name: str) -> I64:
         """Of the requests: one of `state.Column`."""
@@ -64,6 +69,7 @@ def serve(
     replicas: int = 1,
     router: str | Route = "turn",
     blocks: int = 0,
+    energy: Energy = UNKNOWN,
     keep_passes: bool = False,
     seed: int = 0,
 ) -> Served:
@@ -73,22 +79,25 @@ def serve(
         raise UsageError(f"{replicas} replicas")
     if isinstance(router, str) and router not in ROUTERS:
         raise UsageError(f"unknown router `{router}`", hint=f"known: {', '.join(ROUTERS)}, or FILE.py:name")
+    if router == "prefix" and engine.cache is not Cache.PREFIX:
+        raise UsageError("the router `prefix` looks for prompts that begin alike", hint="--cache prefix")
     rules = engine.rules(router if isinstance(router, str) else "", blocks)
     _check_fits(requests, rules)
     columns = np.stack([requests.arrival_ns, requests.prompt, requests.output, requests.session], axis=1)
-    state = of.start(columns, replicas, engine.max_num_seqs, seed)
+    prefix = prefix_of(requests, replicas, rules.block) if rules.prefix else no_prefix()
+    state = of.start(columns, replicas, engine.max_num_seqs, prefix, seed)
     log = np.zeros((max(LOG_ROWS, 2 * replicas) if keep_passes else 0, len(of.Logged)), np.int64)
     kept: list[pa.Table] = []
-    while (why := advance(state, rules, cost, log)) != of.DONE:
+    while (why := advance(state, rules, cost, energy, log)) != of.DONE:
         if why == of.FULL:
             kept.append(_logged(log, state))
         elif why == of.ASKED:
-            _ask(router, state, replicas)  # type: ignore[arg-type]
+            _ask(router, state, rules, replicas)  # type: ignore[arg-type]
         else:
             raise UsageError("never gets room", where=f"request {state.clock[of.MISFIT]}")
     if keep_passes:
         kept.append(_logged(log, state))
-    return Served(requests, state, engine, rules.blocks, pa.concat_tables(kept) if keep_passes else None)
+    return Served(requests, state, engine, rules.blocks, pa.concat_tables(kept) if keep_passes else None, energy)
 
 
 def _check_fits(requests: Requests, rules: of.Rules) -> None:
@@ -105,14 +114,20 @@ def _check_fits(requests: Requests, rules: of.Rules) -> None:
         )
 
 
-def _ask(router: Route, state: of.State, replicas: int) -> None:
+def _ask(router: Route, state: of.State, rules: of.Rules, replicas: int) -> None:
     """The user's router says where the next request goes."""
     number = int(state.clock[of.NEXT])
     arrival_ns, prompt, output, session = state.request[number, :4].tolist()
     request = {"request": number, "prompt": prompt, "output": output, "session": session}
     seen = [
-        Replica(row[of.RUNNING], row[of.WAITING + 2] + row[of.INBOX + 2], row[of.PENDING], row[of.USED])
-        for row in state.replica.tolist()
+        Replica(
+            row[of.RUNNING],
+            row[of.WAITING + 2] + row[of.INBOX + 2],
+            row[of.PENDING],
+            row[of.USED],
+            leading(state.prefix, i, number)[1] * rules.block if rules.prefix else 0,
+        )
+        for i, row in enumerate(state.replica.tolist())
     ]
     now_s = arrival_ns / 1e9
     name = getattr(router, "__name__", "route")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ NEVER: Final = np.int64(2**62)
 NOBODY: Final = -1
 DONE, FULL, ASKED, STUCK = 0, 1, 2, 3
 """Why the loop stopped: all is done; the log of passes is full; a router is to be asked; a request can never run."""
-TURN, LEAST, TOKENS, TWO, SESSION, ASK = 0, 1, 2, 3, 4, 5
+TURN, LEAST, TOKENS, TWO, SESSION, ASK, BY_PREFIX = 0, 1, 2, 3, 4, 5, 6
 """Routers."""
 
 
@@ -36,6 +36,8 @@ class Rules(NamedTuple):
     barrier: int
     """Replicas start their passes together, and wait for the longest."""
     router: int
+    prefix: int
+    """Prompts that begin alike share blocks, by the ids of these."""
 
 
 class Column(IntEnum):
@@ -59,6 +61,8 @@ class Column(IntEnum):
     FIRST = 14
     FINISH = 15
     PREEMPTED = 16
+    REFS = 17  # ids of its prompt that it shares
+    HIT = 18  # tokens that were there when it entered first
 
 
 class Count(IntEnum):
@@ -81,6 +85,8 @@ class Count(IntEnum):
     MOST = 18  # requests at a time
     TAKEN = 19  # blocks, in all
     FOUND = 20  # tokens whose blocks were still there
+    CACHED = 21  # blocks of ids that nobody uses
+    EVICTED = 22  # ids
 
 
 class Clock(IntEnum):
@@ -105,6 +111,8 @@ class Logged(IntEnum):
     DECODE_KEYS = 5
     BLOCKS = 6
     WAITING = 7
+    CACHED = 8
+    ENERGY_NJ = 9  # beyond idle
 
 
 class State(NamedTuple):
@@ -119,25 +127,29 @@ class State(NamedTuple):
     shape: NDArray[np.float64]
     """Of the pass that is put together: prompt tokens, pairs, decode, keys, outputs, most keys: (replica, 6)."""
     clock: I64
+    energy_nj: NDArray[np.float64]
+    """Of the passes of each replica, beyond idle."""
+    prefix: Any
+    """Ids of blocks, and which are there: `prefix.Prefix`."""
 
 
 (ARRIVAL, PROMPT, OUTPUT, SESSION_OF, COMPUTED, PLANNED, OUT, HELD, LEFT, LEFT_AT, FOLLOWING, REPLICA, QUEUED,
- SCHEDULED, FIRST, FINISH, PREEMPTED) = (int(c) for c in Column)  # fmt: skip
+ SCHEDULED, FIRST, FINISH, PREEMPTED, REFS, HIT) = (int(c) for c in Column)  # fmt: skip
 (INBOX, WAITING, RUNNING, BATCH, AHEAD, END, USED, PENDING, PASSES, BUSY, PEAK, GAVE_WAY, READ, MADE, MOST, TAKEN,
- FOUND) = (int(c) for c in Count)  # fmt: skip
+ FOUND, CACHED, EVICTED) = (int(c) for c in Count)  # fmt: skip
 NOW, NEXT, FINISHED, LOGGED, DEALT, RANDOM, CHOSEN, MISFIT = (int(c) for c in Clock)
 
 
-def start(columns: I64, replicas: int, max_seqs: int, seed: int = 0) -> State:
+def start(columns: I64, replicas: int, max_seqs: int, prefix: Any, seed: int = 0) -> State:
     """`columns`: arrival, prompt, output and session of each request, in order of arrival."""
     request = np.zeros((len(columns), len(Column)), np.int64)
     request[:, :4] = columns
     request[:, [FOLLOWING, REPLICA]] = NOBODY
     request[:, QUEUED : FINISH + 1] = NEVER
-    replica = np.zeros((replicas, FOUND + 1), np.int64)
+    replica = np.zeros((replicas, EVICTED + 1), np.int64)
     replica[:, [INBOX, INBOX + 1, WAITING, WAITING + 1, BATCH, AHEAD]] = NOBODY
     replica[:, END] = NEVER
     clock = np.zeros(len(Clock), np.int64)
     clock[RANDOM], clock[CHOSEN], clock[MISFIT] = 2 * seed + 1, NOBODY, NOBODY
     running, batch = np.zeros((replicas, max_seqs), np.int64), np.zeros((replicas, 2, max_seqs), np.int64)
-    return State(request, replica, running, batch, np.zeros((replicas, 6)), clock)
+    return State(request, replica, running, batch, np.zeros((replicas, 6)), clock, np.zeros(replicas), prefix)

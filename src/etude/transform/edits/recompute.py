@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.model.schema import UNKNOWN, Why
+from etude.model.trace import Trace
 from etude.transform.edits.definition import Definition, Here
 from etude.transform.rewrite.rewriting import BEFORE
 
@@ -22,22 +23,11 @@ _TOLD: Final = (
 def rewrite(here: Here) -> None:
     """Copies of a module's forward nodes, one behind another, before the first backward node of the module and the
     micro-batch: they wait for what that waited for, and it waits for them."""
-    trace, made = here.trace, here.made
-    phases, words = trace.coded("phase")
-    is_forward = np.array([*(word.startswith("forward") for word in words), False])[phases]
-    is_backward = np.array([*(word.startswith("backward") for word in words), False])[phases]
-    modules, _ = trace.coded("module")
-    part = _numbered(np.stack([trace.step, trace.micro_batch, modules], 1))
-    placed = (trace.micro_batch != UNKNOWN) & (modules >= 0)
-    backward = np.flatnonzero(is_backward & placed & (trace.lane >= 0))
-    first = np.full(int(part.max(initial=-1)) + 1, len(trace), np.int64)
-    np.minimum.at(first, part[backward], backward)
-    rows = here.rows[is_forward[here.rows] & placed[here.rows]]
-    rows = rows[first[part[rows]] < len(trace)]
+    made = here.made
+    rows, target = backward_of(here.trace, here.rows)
     if not len(rows):
         here.note("no forward work was found that a backward pass of the same module follows")
         return
-    target = first[part[rows]]
     order = np.lexsort((rows, target))
     rows, target = rows[order], target[order]
     again = made.copy(target, BEFORE, **_columns(here, rows))
@@ -48,6 +38,22 @@ def rewrite(here: Here) -> None:
     here.note("recompute: a job does not say its memory; `etude predict --edit` counts what is saved")
     last = np.append(fresh[1:], len(rows)) - 1
     made.wait(target[fresh], again[last])
+
+
+def backward_of(trace: Trace, rows: I64) -> tuple[I64, I64]:
+    """Those of these rows that are forward work, and of each the first backward node of its module and micro-batch."""
+    phases, words = trace.coded("phase")
+    is_forward = np.array([*(word.startswith("forward") for word in words), False])[phases]
+    is_backward = np.array([*(word.startswith("backward") for word in words), False])[phases]
+    modules, _ = trace.coded("module")
+    part = _numbered(np.stack([trace.step, trace.micro_batch, modules], 1))
+    placed = (trace.micro_batch != UNKNOWN) & (modules >= 0)
+    backward = np.flatnonzero(is_backward & placed & (trace.lane >= 0))
+    first = np.full(int(part.max(initial=-1)) + 1, len(trace), np.int64)
+    np.minimum.at(first, part[backward], backward)
+    rows = rows[is_forward[rows] & placed[rows]]
+    rows = rows[first[part[rows]] < len(trace)]
+    return rows, first[part[rows]]
 
 
 def _columns(here: Here, rows: I64) -> dict[str, NDArray[np.generic]]:

@@ -8,6 +8,7 @@ from etude.transform.edits import (
     dtype,
     fuse,
     merge,
+    offload,
     one_sided,
     overlap,
     recompute,
@@ -33,5 +34,6 @@ TABLE: Final[dict[str, Definition]] = {
     "recompute": recompute.EDIT,
     "overlap": overlap.EDIT,
     "one_sided": one_sided.EDIT,
+    "offload": offload.EDIT,
     "scale": scale.EDIT,
 }
