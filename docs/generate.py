@@ -203,8 +203,8 @@ def sources() -> str:
 def keys(cls: type[Any]) -> str:
     rows = []
     for f in filter(lambda f: f.metadata, fields(cls)):
-        kind = f.metadata["kind"].removeprefix("map of ")
-        by_key = "by key: " if f.metadata["kind"].startswith("map of ") else ""
+        kind = f.metadata["kind"].replace("map of ", "")
+        by_key = "by key: " * f.metadata["kind"].count("map of ")
         needed = f.default is MISSING and f.default_factory is MISSING
         rows.append(
             (f"`{key_of(f)}`", by_key + EXAMPLE.get(kind, "see below"), f.metadata["doc"], "yes" if needed else "")

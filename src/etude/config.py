@@ -131,8 +131,14 @@ def _written(f: Field[Any], value: Any) -> Any:
         return value["*"] if set(value) == {"*"} else dict(value)
     if kind.startswith("map of "):
         inner = kind.removeprefix("map of ")
-        return {k: plain(v) if inner == "one" else _with_unit(inner, v) for k, v in value.items()}
+        return _written_map(inner, value)
     return _with_unit(kind, value)
+
+
+def _written_map(kind: str, value: Mapping[str, Any]) -> dict[str, Any]:
+    if kind.startswith("map of "):
+        return {k: _written_map(kind.removeprefix("map of "), v) for k, v in value.items()}
+    return {k: plain(v) if kind == "one" else _with_unit(kind, v) for k, v in value.items()}
 
 
 def _with_unit(kind: str, value: Any) -> Any:
@@ -195,6 +201,8 @@ def _mapping(kind: str, f: Field[Any], given: Any, where: str) -> dict[str, Any]
         at = f"{where}: {key}"
         if kind == "one":
             out[str(key)] = read(of, value, at)
+        elif kind.startswith("map of "):
+            out[str(key)] = _mapping(kind.removeprefix("map of "), f, value, at)
         else:
             out[str(key)] = _scalar(kind, value, at, zero=f.metadata["zero"])
     return out

@@ -68,7 +68,8 @@ def predict(
         raise UsageError("--ops is of one model's step, or of serving", hint="leave away --rows or --sections")
     if energy and (rows is not None or sections is not None or serve or edit or seeds > 1):
         raise UsageError("--energy is of one model's training steps", hint="`etude energy` takes the others")
-    apart = [f"--{name.replace('_', '-')}" for name in simulation] + ["--seeds"] * (seeds > 1)
+    served = simulation.keys() & {"kernel", "units"} if serve else set[str]()
+    apart = [f"--{name.replace('_', '-')}" for name in simulation if name not in served] + ["--seeds"] * (seeds > 1)
     apart += ["--edit"] * (bool(edit) and sections is None)
     if apart and (rows is not None or sections is not None or serve):
         raise UsageError(f"{apart[0]} is of one model's training steps", hint="leave it away")
@@ -87,7 +88,8 @@ def predict(
         if stack:
             raise UsageError("--stack is of training steps", hint="leave it away with --serve")
         asked = Asked(model, hf, flags, serving, plan, requests, draft, system, memory="", name="")
-        emit(predicted(asked, check=memory_check, json=json, **ops_options(ops, backend)), json=json)
+        options = options_given(simulation) | ops_options(ops, backend)
+        emit(predicted(asked, check=memory_check, json=json, **options), json=json)
         return 0
     seed = serving.pop("seed", 0)  # of the jitter; of the requests with --serve
     refuse(serving, requests, draft)

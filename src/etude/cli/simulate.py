@@ -20,6 +20,7 @@ from etude.cli.simulation import (
     Eager,
     FailedLinks,
     Jitter,
+    Kernels,
     LinkChanges,
     OnNetwork,
     OnRoutes,
@@ -32,6 +33,7 @@ from etude.cli.simulation import (
     SlowLinks,
     SlowRanks,
     Times,
+    Units,
     changes_option,
     collectives_option,
     compute_option,
@@ -71,6 +73,8 @@ def simulate(
     backend_of_ops: OpsBackend = "",
     device_times_of: DeviceTimesOf = None,
     host_speed: HostSpeed = "auto",
+    kernel: Kernels = None,
+    units: Units = "",
     collective: Algorithms = None,
     collective_times: Annotated[Times, typer.Option(help="Times of collectives and messages.")] = Times.MODELLED,
     policy: ByPolicy = Policy.READY,
@@ -126,7 +130,8 @@ def simulate(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     slow_links = links_option(slow_link, failed_link)
     options = options_of(
-        policy=policy, **compute_option(compute, ops, backend_of_ops), collective=collectives_option(collective),
+        policy=policy, **compute_option(compute, ops, backend_of_ops), kernels=tuple(kernel or ()), units=units,
+        collective=collectives_option(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
         concurrent_network=concurrent_network, overlap=numbers("overlap", overlap), share=share_option(share),
         jitter=jitter_option(jitter),

@@ -28,6 +28,13 @@ OnNetwork = Annotated[
 ]
 OnRoutes = Annotated[Routing, typer.Option(help="Which of equally short routes: by hash, least loaded, or all.")]
 ComputeTimes = Annotated[str, typer.Option(help="Compute times: `recorded`, `roofline`, `table=ops.csv`, `scale=0.5`.")]
+Kernels = Annotated[
+    Pairs | None,
+    typer.Option(
+        help="Another kernel: `product:w4a16:g128`, `product:lcma:2,2,2,7`; with `auto` the fastest for each op."
+    ),
+]
+Units = Annotated[str, typer.Option(help="Units of the device: `auto`, a name, or a split: `cpu+sme`.")]
 Algorithms = Annotated[Pairs | None, typer.Option(help="Algorithm: `all_reduce=tree`, `=mine.xml`, `=trace/`.")]
 ByPolicy = Annotated[Policy, typer.Option(help="Which ready node a free lane takes.")]
 Eager = Annotated[str, typer.Option(help="Largest message sent without waiting, `64KiB`; default: all.")]
@@ -54,6 +61,8 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "network": (OnNetwork, None),
     "routing": (OnRoutes, Routing.STATIC),
     "compute": (ComputeTimes, "recorded"),
+    "kernel": (Kernels, None),
+    "units": (Units, ""),
     "collective": (Algorithms, None),
     "policy": (ByPolicy, Policy.READY),
     "eager": (Eager, ""),
@@ -102,6 +111,10 @@ def options_given(given: dict[str, Any]) -> dict[str, Any]:
         found["seed"] = given["seed"]
     if "compute" in given:
         found |= compute_option(given["compute"])
+    if "kernel" in given:
+        found["kernels"] = tuple(given["kernel"])
+    if "units" in given:
+        found["units"] = given["units"]
     if "collective" in given:
         found["collective"] = collectives_option(given["collective"])
     if "eager" in given:

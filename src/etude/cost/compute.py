@@ -95,10 +95,14 @@ def roofline_ns(device: Device, ops: OpTable, *, dtype: str = "bf16") -> F64:
     for number in np.unique(ops.op_class).tolist():
         rows = np.flatnonzero(ops.op_class == number)
         op_class = OpClass(number)
-        names = (op_class.key, *_NEAREST.get(op_class, ()), "default")
-        cost = next((device.ops[name] for name in names if name in device.ops), OpCost())
-        time[rows] = _class_ns(device, cost, op_class, ops.take(rows), dtype)
+        time[rows] = _class_ns(device, cost_of(device, op_class), op_class, ops.take(rows), dtype)
     return time
+
+
+def cost_of(device: Device, op_class: OpClass) -> OpCost:
+    """The constants of a class on a device."""
+    names = (op_class.key, *_NEAREST.get(op_class, ()), "default")
+    return next((device.ops[name] for name in names if name in device.ops), OpCost())
 
 
 def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dtype: str) -> F64:
@@ -106,7 +110,7 @@ def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dty
     nothing = np.isnan(flops) & np.isnan(size)
     flops = np.where(np.isnan(flops), np.float64(0), flops)
     size = np.where(np.isnan(size), np.float64(0), size)
-    rate = _peak(device, op_class, ops, dtype) * cost.flop_efficiency / 1e9
+    rate = peaks_of(device, op_class, ops, dtype) * cost.flop_efficiency / 1e9
     with np.errstate(divide="ignore", invalid="ignore"):
         compute = np.where(flops > 0, flops / rate, 0.0)
     memory = memory_ns(device, cost, size)
@@ -130,7 +134,7 @@ def _known(column: I64) -> F64:
     return np.where(column == UNKNOWN, np.nan, column.astype(np.float64))
 
 
-def _peak(device: Device, op_class: OpClass, ops: OpTable, dtype: str) -> F64:
+def peaks_of(device: Device, op_class: OpClass, ops: OpTable, dtype: str = "bf16") -> F64:
     """FLOP/s for each op: the matrix units' for its data type, or the vector units'."""
     names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
     if op_class not in MATRIX and op_class != OpClass.OTHER:

@@ -70,6 +70,9 @@ def gemm_ns(
         byte_ns / max(device.cache_speedup, 1.0),
     )
     waves_ns = np.where(shaped, fastest_tile_ns(ops.m, ops.n, ops.k, ops.batch, core, ragged), compute_ns)
+    if cost.tile_rows < TILE_ROWS[0]:
+        filled = np.ceil(ops.m / cost.tile_rows) * cost.tile_rows
+        waves_ns = np.where(shaped, waves_ns * np.minimum(filled / TILE_ROWS[0], 1.0), waves_ns)
     # A long product runs into the power limit. Cores that idle draw little, so what is lost to tiles is not lost again.
     lasting = device.sustained_fraction
     limited = compute_ns / (lasting + (1 - lasting) / (1 + (waves_ns / device.sustained_after_ns) ** 2))

@@ -78,6 +78,7 @@ class OpCost:
     tile_falloff: float = figure(
         "number", "part of a core's time with the largest tile that grows as tiles shrink", 0.2, zero=True
     )
+    tile_rows: int = figure("count", "rows that a product of fewer than 64 is filled up to, or a multiple", 64)
     split_ns: float = figure("time", "adding up a reduction that is split over cores", 3000.0, zero=True)
     epilogue: float = figure(
         "number", "part of the time to write a product's result that nothing hides", 0.0, zero=True
@@ -86,12 +87,26 @@ class OpCost:
     width_exponent: float = figure("number", "growth of the traffic with the row's width / 1024", 0.0, zero=True)
 
 
+_NOT_A_UNIT: Final = ("", "auto")
+
+
+def _check_peaks(where: str, peaks: Mapping[str, float]) -> None:
+    for dtype, rate in peaks.items():
+        if dtype not in DTYPES:
+            raise ClusterError(f"{where}: unknown data type `{dtype}`", hint=f"known: {', '.join(DTYPES)}")
+        if not rate > 0:
+            raise ClusterError(f"{where}: {dtype}: {rate} is not positive")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """One accelerator. Rates are dense peaks of the data sheet."""
 
     name: str = figure("text", "what it is called")
     peak_flop_per_s: Mapping[str, float] = figure("map of rate", "peak by data type, dense", {})
+    units: Mapping[str, Mapping[str, float]] = figure(
+        "map of map of rate", "units on its one memory: peak by data type of each, for `--units`", {}
+    )
     memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
     memory_bandwidth_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0, zero=True)
     cache_bytes: int = figure("bytes", "last-level cache", 0, zero=True)
@@ -113,11 +128,14 @@ class Device:
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
 
     def __post_init__(self) -> None:
-        for dtype, rate in self.peak_flop_per_s.items():
-            if dtype not in DTYPES:
-                raise ClusterError(f"peak: unknown data type `{dtype}`", hint=f"known: {', '.join(DTYPES)}")
-            if not rate > 0:
-                raise ClusterError(f"peak: {dtype}: {rate} is not positive")
+        _check_peaks("peak", self.peak_flop_per_s)
+        for name, peaks in self.units.items():
+            if name in _NOT_A_UNIT or "+" in name or not peaks:
+                raise ClusterError(f"units: `{name}` has no rates, or a name that `--units` has another use for")
+            _check_peaks(f"units: {name}", peaks)
+        if self.units and not self.peak_flop_per_s:
+            raise ClusterError("units stand without `peak`, the rates where no unit is asked for",
+                               hint="peak: those of the fastest unit")  # fmt: skip
         if self.power_w and self.idle_power_w >= self.power_w:
             raise ClusterError(f"idle_power: {self.idle_power_w:g} W is not below the limit of {self.power_w:g} W")
         if min(self.power_w, self.idle_power_w, self.price) < 0:
@@ -132,6 +150,18 @@ class Device:
                 return self.peak_flop_per_s[dtype]
             dtype = wider.get(dtype, "")
         return 0.0
+
+    def on_units(self, names: Sequence[str]) -> Device:
+        """The device of which an op uses these units alone, each a part of the op in proportion to its rate."""
+        unknown = [name for name in names if name not in self.units]
+        if unknown:
+            known = ", ".join(self.units) or "none"
+            raise ClusterError(f"device `{self.name}` has no unit `{unknown[0]}`", hint=f"known: {known}")
+        alone = [replace(self, peak_flop_per_s=self.units[name]) for name in names]
+        if len(alone) == 1:
+            return alone[0]
+        sums = {dtype: sum(unit.peak(dtype) for unit in alone) for dtype in DTYPES}
+        return replace(self, peak_flop_per_s={dtype: rate for dtype, rate in sums.items() if rate})
 
     def busy(self) -> Device:
         """The device in the middle of long work, when it is at its power limit from the first product on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.calibrate import read_measured
+from etude.cost.choice import Menu, chosen
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
@@ -43,9 +45,14 @@ class NodeCosts:
     unknown: int = 0
     origins: I64 = field(default_factory=lambda: np.zeros(6, np.int64))
     """Nodes by where the database of operators has their time from."""
+    taken: Counter[str] = field(default_factory=Counter)
+    """Nodes by the kernel and the units that were chosen for them."""
 
     def notes(self) -> list[str]:
         said = []
+        if self.taken:
+            told = ", ".join(f"{count:,} {name}" for name, count in self.taken.most_common())
+            said.append(f"of {self.taken.total():,} compute nodes {told}")
         if self.origins.any():
             said.append(_told(self.origins))
         if self.modelled:
@@ -78,6 +85,8 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         comp &= ~fixed
         modelled, kept = _compute(trace, comp, cost, options, times)
         costs.origins += times.taken_origins() * int(ranks[number])
+        for name, count in times.choose(trace, comp, cost).items():
+            costs.taken[name] += count * int(ranks[number])
         cost[memory] = _memory(trace, memory, cost, device, options)
         unknown = (comp | memory) & (cost == UNKNOWN)
         cost[unknown] = 0
@@ -131,14 +140,26 @@ class _Times:
         self.table: MeasuredOps | None = None
         self.curves: Curves | None = None
         self._origins = np.zeros(6, np.int64)
+        self.menu = Menu.of(options.kernels, options.units)
         if options.compute == Compute.TABLE:
             self.table = read_measured(options.table)[1]
         if options.ops is not None:
             self.curves = options.ops.on(self.device, backend=options.backend)
 
+    def choose(self, trace: Trace, comp: Bool, cost: I64) -> dict[str, int]:
+        """Sets the cost of compute nodes of the device to that of the kernels and units of the menu: so much more or
+        less than what they have. How many take which."""
+        if not self.menu:
+            return {}
+        rows = np.flatnonzero(comp & (trace.cpu != 1) & (cost != UNKNOWN))
+        choice = chosen(self.device, _ops(trace, rows), self.menu)
+        other = choice.factor != 1
+        cost[rows[other]] = np.rint(cost[rows[other]] * choice.factor[other]).astype(np.int64)
+        counts = np.bincount(choice.number[choice.number >= 0], minlength=len(choice.names)).tolist()
+        return {name: count for name, count in zip(choice.names, counts, strict=True) if count}
+
     def of(self, trace: Trace, rows: I64) -> I64:
-        shaped = trace.in_shapes.strides != (0,)
-        ops = ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
+        ops = _ops(trace, rows)
         if self.table is not None:
             return compute_time_ns(self.device, ops, mode="table", table=self.table)
         found = compute_time_ns(self.device, ops)
@@ -156,6 +177,11 @@ class _Times:
         """Nodes by origin since the last time."""
         found, self._origins = self._origins, np.zeros(6, np.int64)
         return found
+
+
+def _ops(trace: Trace, rows: I64) -> OpTable:
+    shaped = trace.in_shapes.strides != (0,)
+    return ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
 
 
 def _told(origins: I64) -> str:

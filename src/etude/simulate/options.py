@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from etude.cost.choice import Menu
 from etude.cost.collectives import AUTO
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.schedule import Schedule
@@ -188,6 +189,11 @@ class Options:
     """For Compute.OPS: the database of measured operators, of the system's device."""
     backend: str = ""
     """For Compute.OPS: whose kernels, where the database holds several."""
+    kernels: Sequence[str] = ()
+    """Other kernels, one for each class of op: ("product:w4a16:g128",); with "auto" among them the fastest for each
+    op. See etude.cost.menu."""
+    units: str = ""
+    """Units of the device that ops run on: "auto", a name, or names that split each op: "cpu+sme"."""
     collective: Mapping[str, str | Schedule | Sequence[Schedule]] = field(default_factory=dict)
     """Algorithm by collective, over those of the system: {"all_reduce": "tree"}; or one of your own, or several for
     groups of different size."""
@@ -235,6 +241,7 @@ class Options:
                 _check_name(name, what, given)
             else:
                 _check_own(name, what, [given] if isinstance(given, Schedule) else list(given))
+        Menu.of(self.kernels, self.units)
         _factor("scale", self.scale)
         for name, spread in self.jitter.items():
             if name not in _ALL_JITTER:
