@@ -10,7 +10,12 @@ from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit
 @app.command(rich_help_panel=LOOK)
 def query(
     path: JobPath,
-    sql: Annotated[str, typer.Argument(help="Tables: nodes, deps, attrs, groups, ranks.", show_default=False)],
+    sql: Annotated[
+        str,
+        typer.Argument(
+            help="Tables: nodes, deps, attrs, groups, ranks; or requests, passes, replicas.", show_default=False
+        ),
+    ],
     groups: GroupFile = None,
     workers: Workers = 0,
     max_bytes: MaxBytes = None,
@@ -18,11 +23,19 @@ def query(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """SQL over a job: nodes, deps, attrs, groups, ranks. A Parquet job is not loaded for it"""
+    """SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes, replicas)
+
+    A Parquet job is not loaded for it.
+    """
     from etude.opening import is_columns, refuse_for_columns
     from etude.store import sql as store_sql
     from etude.units import parse_bytes
 
+    if (path / "served.json").is_file():
+        from etude.serve.stored import read_served
+
+        emit(store_sql.query_tables(read_served(path).tables, sql), json=json, csv=csv, md=md)
+        return
     if is_columns(path):
         refuse_for_columns(path, groups, parse_bytes(max_bytes) if max_bytes else None)
     source = path if is_columns(path) else open_job(path, groups, workers, max_bytes)

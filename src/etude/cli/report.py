@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=LOOK)
 def report(
     paths: Annotated[
-        list[Path], typer.Argument(help="A job or a profiler trace; two are compared.", show_default=False)
+        list[Path],
+        typer.Argument(help="A job, a profiler trace or a served stream; two runs are compared.", show_default=False),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Its heading; by default the name of the input.")] = "",
@@ -39,6 +40,7 @@ def report(
     etude report run/ --system dgx-h100 -o simulated.html
     etude report measured/ simulated/ -o compare.html
     etude report run/ run/ --system dgx-h200 -o compare.html
+    etude report served/ -o serve.html
     etude report run/ --edit "speed op=aten::mm by=1.3" -o whatif.html
     """
     from etude import __version__
@@ -48,6 +50,9 @@ def report(
     from etude.report import report as compose
     from etude.view.page import MARKS, render
 
+    if any((path / "served.json").is_file() for path in paths):
+        _served(paths, out, title, force=force)
+        return
     if len(paths) > 2:
         raise UsageError("a page is about one run or two", hint="etude report measured/ simulated/ -o compare.html")
     if edit and (len(paths) > 1 or timing is not None):
@@ -71,6 +76,25 @@ def report(
     say(page.verdict)
     for told in page.told:
         say(f"{MARKS[told.tone]} {told.what}{f' [{told.cost}]' if told.cost else ''}")
+    say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
+
+
+def _served(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
+    """The page of a served stream."""
+    from etude import __version__
+    from etude.errors import UsageError
+    from etude.files import writing
+    from etude.report import served_page
+    from etude.serve.stored import read_served
+    from etude.view.page import render
+
+    if len(paths) > 1:
+        raise UsageError("a page is about one served stream", hint="etude report served/ -o serve.html")
+    found = read_served(paths[0])
+    with writing(out, force=force) as place:
+        page = served_page(found.record, found.tables, title=title or plain(paths[0]), made_by=f"Etude {__version__}")
+        place.write_text(render(page), encoding="utf-8")
+    say(page.verdict)
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
 
 

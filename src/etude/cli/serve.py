@@ -24,6 +24,7 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
   etude serve --rows measured/ml_energy_llm.csv --json
+  etude serve ... -o served/; etude report served/ -o serve.html; etude query served/ "select ..."
 
 Passes are generated and simulated once for a model, a plan and a system, node by node, and kept; the loop over
 requests takes their times. The engine's rules are those of vLLM 0.19; flags have vLLM's names.
@@ -58,6 +59,9 @@ def serve(
     stack: Annotated[str, typer.Option(help="Software of the engine: vllm, torch-flash2, none.")] = "vllm",
     ops: Annotated[Path | None, typer.Option(help="Profile folder of the engine's operators on the device.")] = None,
     requests_out: Annotated[Path | None, typer.Option(help="Parquet with a row for each request.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for `etude query` and `etude report`.")
+    ] = None,
     run: Annotated[
         Path | None, typer.Option(help="Folder of a measured run: served again.", rich_help_panel=MEASURED)
     ] = None,
@@ -87,14 +91,17 @@ def serve(
         engine["max_num_batched_tokens"] = token_budget
     rules = _engine(engine)
     from etude.machine import open_system
-    from etude.serve import deployed, replica_plan, request_stream
+    from etude.serve import deployed, replica_plan, request_stream, summary
     from etude.serve import serve as served_by
+    from etude.serve.stored import write_served
 
     network = model_of(model)
     plan = replica_plan(network, tp, ep=ep, precision=precision)
     placed = deployed(network, plan, open_system(system), rules, stack=stack, ops=ops, kv_dtype=kv_dtype)
     limits, chosen = _limits(slo), _router(router)
     rates = _rates(rate)
+    if out is not None and len(rates) > 1:
+        raise UsageError("-o keeps one stream", hint="one --rate")
     points = []
     for one in rates or [0.0]:
         stream = request_stream(
@@ -102,11 +109,21 @@ def serve(
         )
         found = served_by(
             stream, rules, placed.cost, replicas=replicas, router=chosen, blocks=placed.blocks, energy=placed.energy,
-            seed=seed,
+            keep_passes=out is not None, seed=seed,
         )  # fmt: skip
         points.append((one, found))
     if requests_out is not None:
         _write(points[-1][1], requests_out, force=force)
+    if out is not None:
+        asked = {
+            "model": model, "system": system, "tp": tp, "ep": ep, "precision": precision, "replicas": replicas,
+            "router": router, "requests": str(requests or ""), "rate": rate, "slo": slo, "stack": stack, "seed": seed,
+        }  # fmt: skip
+        engine_said = {name: str(value) for name, value in engine.items()}
+        write_served(
+            points[-1][1], summary(points[-1][1], limits=limits) | {"asked": asked | engine_said}, out, force=force
+        )
+        say(f"wrote {out}")
     _emit(points, limits, json=json)
     return 0
 

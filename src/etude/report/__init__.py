@@ -11,5 +11,6 @@ if TYPE_CHECKING:
     from etude.report.compose import report as report
     from etude.report.device import device_of as device_of
     from etude.report.device import recognised as recognised
+    from etude.report.served import served_page as served_page
 
 __getattr__ = face(__name__)

@@ -49,6 +49,17 @@ def query(source: Job | str | Path, sql: str) -> pa.Table:
         return select(connection, sql)
 
 
+def query_tables(tables: dict[str, pa.Table], sql: str) -> pa.Table:
+    """The same over tables in memory, by their names."""
+    import duckdb
+
+    with duckdb.connect(":memory:") as connection:
+        for name, table in tables.items():
+            connection.register(name, table)
+        hint = f"tables: {', '.join(tables)}; `DESCRIBE {next(iter(tables))}` lists the columns of one"
+        return select(connection, sql, hint=hint)
+
+
 def select(connection: Any, sql: str, *, hint: str = _HINT) -> Any:
     """The result of one SELECT over what a connection holds; from here on it opens nothing else."""
     import duckdb

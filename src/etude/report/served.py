@@ -1,0 +1,152 @@
+"""The page of a served stream: how long requests waited and for what, and what the replicas did meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from etude.report import words
+from etude.view.charts import Bar, Heading, Piece, bars, legend, table
+from etude.view.page import Figure, Page, Section
+from etude.view.plots import Axis, fitted, plot
+
+F64 = NDArray[np.float64]
+POINTS: Final = 200
+TIMES: Final = (("ttft_s", "First token"), ("tpot_s", "Each further token"), ("latency_s", "Whole answer"))
+PARTS: Final = (("idle", "in the queue"), ("memory", "reading the prompt"), ("compute", "writing the answer"))
+
+
+def served_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: str, made_by: str = "Etude") -> Page:
+    """`record` and tables of `etude serve -o FOLDER`."""
+    requests, passes, replicas = (tables[name] for name in ("requests", "passes", "replicas"))
+    asked = record.get("asked", {})
+    return Page(
+        title=title,
+        subtitle=f"{asked.get('model', 'a model')} on {words.plural(len(replicas), 'replica')}, simulated",
+        verdict=_verdict(record),
+        cards=_cards(record),
+        sections=(_spread(requests), _waits(requests), _over_time(passes, replicas), _replicas(replicas)),
+        facts=tuple((str(name), str(value)) for name, value in asked.items()),
+        made_by=made_by,
+    )
+
+
+def _seconds(value: float) -> str:
+    return words.time(value * 1e9)
+
+
+def _count(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _verdict(record: dict[str, Any]) -> str:
+    first = record["ttft_s"]
+    return (
+        f"{words.plural(record['finished'], 'request')} answered in {_seconds(record['duration_s'])}: first tokens "
+        f"after {_seconds(first['p50'])} in the median and {_seconds(first['p99'])} at the 99th percentile."
+    )
+
+
+def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
+    found = [
+        Figure("Within the limits", words.percent(record["within_limits"]), f"{record['goodput_rps']:.2f} a second")
+    ]
+    for key, label in TIMES:
+        if record[key]:
+            found.append(Figure(f"{label}, p50", _seconds(record[key]["p50"]), f"p99 {_seconds(record[key]['p99'])}"))
+    found.append(Figure("Tokens out", f"{words.number(record['output_tokens_per_s'])} /s"))
+    if record["cache_hit_tokens"]:
+        share = record["cache_hit_tokens"] / record["prompt_tokens"]
+        found.append(Figure("Found in blocks", words.percent(share), "of the tokens in"))
+    if record["energy_j"] is not None:
+        idle = words.percent(record["idle_energy_j"] / record["energy_j"])
+        found.append(Figure("Energy", f"{record['energy_j'] / 3.6e6:.3g} kWh", f"{idle} of it idle"))
+    return tuple(found)
+
+
+def _times(requests: pa.Table) -> dict[str, F64]:
+    arrival, first, finish, output = (
+        requests[name].to_numpy().astype(np.float64) for name in ("arrival_s", "first_token_s", "finish_s", "output")
+    )
+    tpot = (finish - first)[output > 1] / (output[output > 1] - 1)
+    return {"ttft_s": first - arrival, "tpot_s": tpot, "latency_s": finish - arrival}
+
+
+def _spread(requests: pa.Table) -> Section:
+    part = np.linspace(0.0, 1.0, POINTS + 1)
+    body = ""
+    for key, label in TIMES:
+        values = _times(requests)[key]
+        values = values[values > 0]
+        if not len(values):
+            continue
+        at = np.quantile(values, part)
+        x = fitted(label.lower(), _seconds, [float(at[0]), float(at[-1])], log=True)
+        y = Axis("part of the requests", words.percent, False, 0.0, 1.0)
+        points = [(float(a), float(b)) for a, b in zip(at, part, strict=True)]
+        drawn = plot(f"{label}: part of the requests", x, y, (), [("trend l-compute", "", points)], size=(1080, 260))
+        body += f"<h3>{label}</h3>{drawn}"
+    return Section("times", "Times", "The part of the requests that waited no longer, from arrival.", body)
+
+
+def _waits(requests: pa.Table) -> Section:
+    arrival, scheduled, first, finish = (
+        requests[name].to_numpy() for name in ("arrival_s", "scheduled_s", "first_token_s", "finish_s")
+    )
+    parts = np.stack([scheduled - arrival, first - scheduled, finish - first])
+    latency = finish - arrival
+    slow = latency >= np.quantile(latency, 0.99)
+    rows = []
+    for name, chosen in (("all requests", np.ones(len(latency), bool)), ("the slowest 1%", slow)):
+        means = parts[:, chosen].mean(axis=1)
+        pieces = tuple(Piece(s, t, float(m)) for (s, t), m in zip(PARTS, means, strict=True))
+        rows.append(Bar(name, pieces))
+    lead = "Means: until it was first in a pass, until its first token, until its last."
+    return Section("waits", "What requests waited for", lead, legend(PARTS) + bars(rows, _seconds))
+
+
+def _over_time(passes: pa.Table, replicas: pa.Table) -> Section:
+    start, end = (passes[name].to_numpy() for name in ("start_ns", "end_ns"))
+    edges = np.linspace(0, float(end.max()), POINTS + 1)
+    bin_of = np.clip(np.searchsorted(edges, start, side="right") - 1, 0, POINTS - 1)
+    room = max(float(replicas["blocks"].to_numpy()[0]), 1.0)
+    shown = (
+        ("Sequences that decode in a pass", passes["decode"].to_numpy(), _count, "compute"),
+        ("Prompt tokens in a pass", passes["prompt_tokens"].to_numpy(), _count, "memory"),
+        ("Blocks in use", passes["blocks"].to_numpy() / room, words.percent, "communication"),
+        ("Requests that wait at a replica", passes["waiting"].to_numpy(), _count, "idle"),
+    )
+    weight = (end - start).astype(np.float64)
+    total = np.bincount(bin_of, weight, POINTS)
+    body = ""
+    for label, values, show, sort in shown:
+        mean = np.bincount(bin_of, weight * values, POINTS) / np.maximum(total, 1.0)
+        if not mean.max():
+            body += f"<h3>{label}</h3><p>None at any time.</p>"
+            continue
+        points = _steps(edges, mean)
+        y = fitted("mean", show, [float(mean.max())], log=False)
+        x = Axis("time", words.time, False, 0.0, float(edges[-1]))
+        body += f"<h3>{label}</h3>" + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 200))
+    return Section(
+        "time", "Over time", "Means over the passes that start in each part of the run, by their time.", body
+    )
+
+
+def _steps(edges: F64, mean: F64) -> Sequence[tuple[float, float]]:
+    return [(float(e), float(m)) for a, b, m in zip(edges[:-1], edges[1:], mean, strict=True) for e in (a, b)]
+
+
+def _replicas(replicas: pa.Table) -> Section:
+    columns = [
+        Heading("replica", "replica"), Heading("requests", "requests", words.number),
+        Heading("passes", "passes", words.number), Heading("busy_s", "busy", _seconds),
+        Heading("tokens_out", "tokens out", words.number), Heading("peak_blocks", "blocks at most", words.number),
+        Heading("preemptions", "preemptions", words.number),
+        Heading("cache_hit_tokens", "tokens found", words.number),
+    ]  # fmt: skip
+    return Section("replicas", "Replicas", "", table("replica-table", replicas.to_pylist(), columns, first=16))

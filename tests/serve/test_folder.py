@@ -1,0 +1,56 @@
+"""The folder of a served stream: written, asked, shown."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.cli import main
+from etude.errors import FormatError
+from etude.report import served_page
+from etude.serve import Engine, serve, summary
+from etude.serve.requests import requests_of
+from etude.serve.steps import step_cost
+from etude.serve.stored import read_served, write_served
+from etude.view.page import render
+
+MILLISECOND = step_cost(tokens=[1], layers_ns=[1e6])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    requests = requests_of(np.arange(20) * 10**6, np.full(20, 100), np.arange(1, 21))
+    found = serve(requests, Engine(num_gpu_blocks=1000), MILLISECOND, replicas=2, keep_passes=True)
+    write_served(found, summary(found) | {"asked": {"model": "<m>"}}, tmp_path / "served")
+    return tmp_path / "served"
+
+
+def test_what_is_written_is_read(folder: Path):
+    found = read_served(folder)
+    tables = found.tables
+    assert found.record["requests"] == len(tables["requests"]) == 20
+    assert sum(tables["replicas"]["tokens_out"].to_pylist()) == 210
+    assert len(tables["passes"]) == sum(tables["replicas"]["passes"].to_pylist()) == found.record["passes"]
+    assert sum(tables["replicas"]["requests"].to_pylist()) == 20
+
+
+def test_it_is_asked_in_sql(folder: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["query", str(folder), "select sum(output) as tokens from requests", "--csv"]) == 0
+    assert capsys.readouterr().out.split() == ["tokens", "210"]
+    assert main(["query", str(folder), "select * from nodes"]) == 2
+    assert "tables: requests, passes, replicas" in capsys.readouterr().err
+
+
+def test_its_page_says_what_it_shows(folder: Path, tmp_path: Path):
+    assert main(["report", str(folder), "-o", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "20 requests answered" in text and "the slowest 1%" in text and "&lt;m&gt;" in text
+    found = read_served(folder)
+    assert text.startswith(render(served_page(found.record, found.tables, title="served"))[:200])
+
+
+@pytest.mark.parametrize(("name", "text"), [("served.json", b"{"), ("served.json", b"{}"), ("passes.parquet", b"x")])
+def test_a_broken_folder_is_refused(folder: Path, name: str, text: bytes):
+    (folder / name).write_bytes(text)
+    with pytest.raises(FormatError, match="not a served stream"):
+        read_served(folder)
