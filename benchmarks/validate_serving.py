@@ -104,6 +104,23 @@ def rows(path: Path) -> None:
             print(f"{kind:20} {len(chosen):4} rows  {name:34} median {half:6.1%}  p90 {most:7.1%}")
 
 
+def images(path: Path) -> None:
+    """Rows on one GPU; attention's factors are of HunyuanVideo, and all other models are held out."""
+    with path.open(newline="") as file:
+        given = list(csv.DictReader(file))
+    found = predict_rows(path)
+    off: dict[str, list[float]] = {}
+    for row, one in zip(given, found, strict=True):
+        if "predicted" in one:
+            error = one["predicted"]["batch_latency_s"] / one["measured"]["batch_latency_s"] - 1
+            off.setdefault(f"{row['model']} on {row['gpu']}", []).append(error)
+    print(f"{len(found)} rows, {sum('refused' in one for one in found)} refused")
+    for name, errors in sorted(off.items()):
+        print(f"{name:50} {len(errors):3} rows  mean {np.mean(errors):+.1%}")
+    held = np.abs([error for name, errors in off.items() if "HunyuanVideo" not in name for error in errors])
+    print(f"held out: {len(held)} rows, median {np.median(held):.1%}, p90 {np.quantile(held, 0.9):.1%}")
+
+
 def fit_rows(path: Path) -> None:
     fit = fit_models()
     given = [row for row in read_rows(path) if row["task"] in TEXT and row["model"] in fit]
@@ -166,6 +183,7 @@ def main() -> int:
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--rows", action="store_true")
+    parser.add_argument("--images", action="store_true")
     parser.add_argument("--fit-rows", action="store_true")
     given = parser.parse_args()
     measured = shared() / "measured"
@@ -176,6 +194,8 @@ def main() -> int:
         print(fitted(measured / "h200_serving", "llama8b"))
     elif given.rows:
         rows(measured / "ml_energy_llm.csv")
+    elif given.images:
+        images(measured / "ml_energy_diffusion.csv")
     elif given.fit_rows:
         fit_rows(measured / "ml_energy_llm.csv")
     elif given.speed:

@@ -138,3 +138,18 @@ def test_rows_without_their_columns_are_refused(tmp_path: Path):
     path.write_text("model,task\na,b\n")
     with pytest.raises(EtudeError, match="no column `gpu`"):
         predict_rows(path)
+
+
+def test_rows_of_images_are_predicted_on_one_gpu(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    columns = "model,gpu,num_gpus,batch_latency_s,batch_size,inference_steps,image_height,image_width,num_frames\n"
+    model = "stabilityai/stable-diffusion-3.5-large"
+    path.write_text(
+        f"{columns}{model},H100,1,6.6,1,28,1024,1024,\n{model},H100,1,13,2,28,1024,1024,\n"
+        f"{model},H100,1,2,1,28,512,512,\n{model},H100,4,2,1,28,1024,1024,\nQwen/Qwen3-0.6B,H100,1,2,1,28,512,512,\n"
+    )
+    one, two, small, spread, text = predict_rows(path)
+    latency = [row["predicted"]["batch_latency_s"] for row in (one, two, small)]
+    assert latency[1] == pytest.approx(2 * latency[0]) and latency[2] < latency[0] / 3
+    assert one["measured"] == {"batch_latency_s": 6.6}
+    assert "over 4 GPUs is not stated" in spread["refused"] and "passes of a step" in text["refused"]

@@ -20,18 +20,22 @@ from etude.generate.model import open_model
 from etude.machine import System, open_system
 from etude.serve.catalogue import PARTS, PassTables, pass_tables
 from etude.serve.deployment import replica_plan
+from etude.serve.measured.diffusion import image_latency_s
+from etude.serve.measured.systems import SYSTEMS, number
 from etude.serve.pass_time import passes_ns
 from etude.serve.profiles import GRAPHS
 from etude.serve.stacks import ServingStack, serving_stack
 from etude.serve.steps import StepCost
 
-SYSTEMS: Final = {"H100": "dgx-h100", "B200": "dgx-b200", "H200": "dgx-h200", "A100": "dgx-a100"}
 STACK: Final = "vllm-0.11"
 PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "mxfp4": "bf16"}
 MXFP4: Final = 4.25 / 16
 """Bits of an expert's weight in mxfp4, with its scales, over those in bf16."""
 PROMPTS: Final = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 3000, "image-chat": 1000, "video-chat": 4000}
 """Tokens of a prompt by task, which the rows do not say; of pictures and videos with those of their tokens."""
+LENGTHS: Final = ("avg_batch_size", "avg_output_len")
+LATENCY: Final = "batch_latency_s"
+"""The column that rows of images and videos have."""
 NUMBERS: Final = ("median_itl_ms", "output_throughput_tokens_per_sec", "avg_power_watts", "energy_per_token_joules")
 
 
@@ -96,17 +100,22 @@ def predict_rows(
 ) -> list[dict[str, Any]]:
     """`row`, `measured` and `predicted`, or why it is `refused`."""
     found = []
-    for number, given in enumerate(read_rows(path)):
-        record: dict[str, Any] = {"row": number}
+    for place, given in enumerate(read_rows(path)):
+        record: dict[str, Any] = {"row": place}
         try:
+            if LATENCY in given:
+                latency_s = image_latency_s(given)
+                record |= {"measured": {LATENCY: number(given, LATENCY)}, "predicted": {LATENCY: latency_s}}
+                continue
             row = steady(given)
             predicted = steady_figures(row, serving_stack(stack, given["gpu"].lower()))
-            record |= {"measured": {name: _number(given, name) for name in NUMBERS}, "predicted": predicted}
+            record |= {"measured": {name: number(given, name) for name in NUMBERS}, "predicted": predicted}
         except EtudeError as problem:
             record["refused"] = str(problem).splitlines()[0]
-        found.append(record)
-        if advance is not None:
-            advance(1)
+        finally:
+            found.append(record)
+            if advance is not None:
+                advance(1)
     return found
 
 
@@ -116,7 +125,17 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise FormatError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", path=path) from None
-    needed = ("model", "task", "gpu", "num_gpus", "weight_precision", "avg_batch_size", "avg_output_len")
+    needed: tuple[str, ...] = (
+        "model",
+        "task",
+        "gpu",
+        "num_gpus",
+        "weight_precision",
+        "avg_batch_size",
+        "avg_output_len",
+    )
+    if rows and LATENCY in rows[0]:
+        needed = ("model", "gpu", "num_gpus", LATENCY, "batch_size", "inference_steps")
     lacking = [name for name in needed if not rows or name not in rows[0]]
     if lacking:
         raise FormatError(f"no column `{lacking[0]}`", path=path, hint=f"columns: {', '.join(needed)}")
@@ -131,12 +150,12 @@ def steady(row: dict[str, str]) -> Steady:
         raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(SYSTEMS)}")
     if row["weight_precision"] not in PRECISIONS:
         raise UsageError(f"unknown precision `{row['weight_precision']}`", hint=f"known: {', '.join(PRECISIONS)}")
-    gpus = int(_number(row, "num_gpus"))
-    copies = max(int(_number(row, "dp", 1)), 1)
-    spread = _number(row, "ep", 1) > 1
+    gpus = int(number(row, "num_gpus"))
+    copies = max(int(number(row, "dp", 1)), 1)
+    spread = number(row, "ep", 1) > 1
     tables, system = _tables(row["model"], row["gpu"], gpus // copies, spread, row["weight_precision"])
-    batch = max(round(_number(row, "avg_batch_size") / copies), 1)
-    return Steady(tables, system, gpus // copies, batch, max(_number(row, "avg_output_len"), 2.0), PROMPTS[row["task"]])
+    batch = max(round(number(row, "avg_batch_size") / copies), 1)
+    return Steady(tables, system, gpus // copies, batch, max(number(row, "avg_output_len"), 2.0), PROMPTS[row["task"]])
 
 
 @cache
@@ -149,16 +168,3 @@ def _tables(model: str, gpu: str, ranks: int, spread: bool, stored: str) -> tupl
         packed = np.where(np.arange(len(PARTS)) == PARTS.index("experts"), MXFP4, 1.0)
         tables = replace(tables, layers_ns=tables.layers_ns * packed[:, None])
     return tables, system
-
-
-def _number(row: dict[str, str], name: str, default: float | None = None) -> float:
-    text = row.get(name) or ""
-    if not text and default is not None:
-        return default
-    try:
-        value = float(text)
-    except ValueError:
-        raise UsageError(f"`{name}` is `{text}`, which is not a number") from None
-    if not math.isfinite(value) or value < 0:
-        raise UsageError(f"`{name}` is {value}")
-    return value

@@ -1,0 +1,23 @@
+"""What rows of all kinds share: the systems of their GPUs, and their numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from etude.errors import UsageError
+
+SYSTEMS: Final = {"H100": "dgx-h100", "B200": "dgx-b200", "H200": "dgx-h200", "A100": "dgx-a100"}
+
+
+def number(row: dict[str, str], name: str, default: float | None = None) -> float:
+    text = row.get(name) or ""
+    if not text and default is not None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"`{name}` is `{text}`, which is not a number") from None
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(f"`{name}` is {value}")
+    return value
