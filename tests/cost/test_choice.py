@@ -133,3 +133,19 @@ def test_bad_units_are_refused(units: object, problem: str):
 def test_units_need_a_peak_beside_them():
     with pytest.raises(ClusterError, match="without `peak`"):
         Device.from_dict({"name": "d", "units": {"cpu": {"fp32": "1T"}}})
+
+
+def test_an_array_takes_its_tiles_in_turn():
+    # 64 x 64 x 64: 524,288 FLOPs at 300 a ns are 1,748 ns, 16,384 bytes at 1 a ns are 16,384 ns; 3 x 2 x 1 times
+    product = OpTable.of([matmul(129, 128, 64)])
+    array = chosen(TWO, product, Menu.of(["product:array:64,64,64"])).factor * roofline_ns(TWO, product)
+    assert array[0] == pytest.approx(6 * 16_384)
+
+
+def test_products_of_few_rows_are_filled_up_to_the_rows_of_a_tile():
+    # 1 row of 64 columns and 64 deep: 64 x 64 x 64 products filled up, or 1, 16 and 32 rows of it
+    wide = replace(TWO, units={}, memory_bandwidth_bytes_per_s=1e18)
+    for rows, tile_rows, filled in ((1, 64, 64), (1, 1, 1), (1, 16, 16), (17, 16, 32), (200, 16, 256)):
+        device = replace(wide, ops={"default": replace(IDEAL, tile_rows=tile_rows)})
+        time = roofline_ns(device, OpTable.of([matmul(rows, 64, 64)]))[0]
+        assert time == pytest.approx(2 * filled * 64 * 64 / 300, rel=1e-6)
