@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -65,13 +67,10 @@ def test_what_pytorch_recorded():
     assert aten_work("aten::mm", "[[2, 4], [4, 3]]", types) == ops.matmul(2, 3, 4)
     assert aten_work("aten::addmm", "[[3], [2, 4], [4, 3]]", types) == ops.matmul(2, 3, 4)
     assert aten_work("aten::linear", "[[5, 2, 4], [3, 4], [3]]", types) == ops.matmul(10, 3, 4)
-    for given in (
-        "[[2, 6, 4], [2, 4, 3]]",
-        "[[12, 4], [2, 4, 3], [2]]",
-        "[[6, 8], [8, 3], [2]]",
-        "[[2, 6, 4], [4, 6], [2]]",
-    ):
+    for given in ("[[2, 6, 4], [2, 4, 3]]", "[[6, 8], [8, 3], [2]]", "[[2, 6, 4], [4, 6], [2]]"):
         assert aten_work("aten::_grouped_mm", given, types) == ops.grouped(6, 3, 4, experts=2)
+    ragged = aten_work("aten::_grouped_mm", "[[12, 4], [2, 4, 3], [2]]", types)  # no shape says how full experts are
+    assert ragged == replace(ops.grouped(6, 3, 4, experts=2), op_class=OpClass.RAGGED_GEMM)
     assert ops.grouped(6, 3, 4, experts=2).flops == 2 * 2 * 6 * 3 * 4
     assert aten_work("aten::add", "[[8], [8], []]", types) == ops.elementwise(8, inputs=2)
     assert aten_work("aten::gelu", "[[8, 2]]", types) == ops.activation(16)

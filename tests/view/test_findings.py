@@ -16,7 +16,7 @@ from etude.model.run import Run, recorded
 from etude.model.schema import Collective, Kind
 from etude.report import collectives
 from etude.report.compose import report
-from etude.report.device import device_of
+from etude.report.device import device_of, recognised
 from etude.report.subject import Subject
 from etude.simulate.options import Options
 from etude.simulate.run import simulate
@@ -183,3 +183,10 @@ def test_a_slow_rank_costs_what_the_run_is_longer_by() -> None:
     fast, slow = (simulate(training_step(), system(8), Options(slow_ranks=ranks)) for ranks in ({}, {3: 1.5}))
     (found,) = [t for t in report(slow).told if t.what.startswith("Rank 3 takes")]
     assert found.cost_ns == pytest.approx(slow.makespan_ns - fast.makespan_ns, rel=0.02)
+
+
+def test_a_device_is_recognised_by_its_kind_alone() -> None:
+    for said, name in (("NVIDIA H200", "h200"), ("NVIDIA H100 80GB HBM3", "h100"), ("AMD Instinct MI300X", "mi300x")):
+        found = recognised(said)
+        assert found is not None and name in found.name.lower()
+    assert recognised("") is None and recognised("some other device") is None

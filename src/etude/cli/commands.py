@@ -19,7 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         LOOK,
         "How much one job behaves like another: distances of distributions, sums, simulated times; kernel by kernel",
     ),
-    "query": (LOOK, "SQL over a job: nodes, deps, attrs, groups, ranks. A Parquet job is not loaded for it"),
+    "query": (
+        LOOK,
+        "SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes, replicas)",
+    ),
     "report": (LOOK, "One HTML page about a run: what happened, why, and where the time goes; it opens offline"),
     "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path"),
     "graph": (

@@ -20,7 +20,11 @@ def device_of(job: Job, named: str = "", system: str = "") -> Device | None:
 
 def recognised(text: str) -> Device | None:
     """`NVIDIA H100 80GB HBM3` is the catalogue's h100: the longest name all of whose words are there."""
-    said = set(re.findall(r"[a-z]+[0-9]+[a-z]*", text.lower()))
-    fitting = [n for n in device_names() if set(re.findall(r"[a-z]+[0-9]+[a-z]*", n.lower())) <= said]
-    fitting = [n for n in fitting if re.search(r"[0-9]", n)]
+    said = _kinds(text)
+    fitting = [name for name in device_names() if _kinds(name) and _kinds(name) <= said]
     return open_device(max(fitting, key=len)) if fitting else None
+
+
+def _kinds(text: str) -> set[str]:
+    """Words such as `h100` or `mi300x`, by which devices are told apart."""
+    return set(re.findall(r"[a-z]+[0-9]+[a-z]*", text.lower()))
