@@ -5,6 +5,7 @@ with writing("run.et") as path:     # a name beside run.et; nothing is there yet
                                     # leaving renames it to run.et; an exception removes it
 """
 
+import csv
 import errno
 import hashlib
 import mmap
@@ -152,6 +153,20 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
         for number in came:
             signal.raise_signal(number)
+
+
+# -- tables in text ----------------------------------------------------------------------------------------------------
+
+
+def csv_rows(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and rows of a CSV file."""
+    try:
+        with Path(path).open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(reader)
+            return list(reader.fieldnames or ()), rows
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise UsageError(f"cannot be read: {problem}", where=str(path)) from None
 
 
 # -- files that are read as memory -------------------------------------------------------------------------------------

@@ -7,17 +7,16 @@ is known by its name where that has a shape (`gemm_4096`, `gemm_m64_n8192_k8192`
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
 from etude.cost.contention.launches import COPY_ENGINE, Launch, launch_of
 from etude.cost.contention.meeting import beside, held
 from etude.cost.ops import OpClass, Work
 from etude.errors import UsageError
+from etude.files import csv_rows
 from etude.machine.system import Device
 from etude.model.schema import UNKNOWN
 
@@ -32,13 +31,7 @@ def predicted_rows(device: Device, path: str | PathLike[str]) -> list[dict[str, 
     """One entry for each row of a file: its number, `measured` and `predicted` slow-down (None where not measured), the
     predicted time in ns, and `kind`: `pair` or `held`."""
     where = str(path)
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            columns = tuple(reader.fieldnames or ())
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"cannot be read: {problem}", where=where) from None
+    columns, rows = csv_rows(path)
     for known in (PAIR, HELD):
         if set(known) <= set(columns):
             break

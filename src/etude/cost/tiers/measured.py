@@ -6,10 +6,8 @@ predicted: they are a matter of the host's caches.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping
 from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +15,7 @@ import numpy as np
 from etude.cost.tiers.streaming import streamed_ns
 from etude.cost.tiers.transfers import copy_ns, file_ns
 from etude.errors import UsageError
+from etude.files import csv_rows
 from etude.machine.system import System
 
 Row = Mapping[str, str]
@@ -29,14 +28,8 @@ LOAD_BYTES_PER_S: Final = {"torch_load_gpu": 1.3e9, "dcp_load": 1.3e9, "torch_lo
 def offload_rows(system: System, path: str | PathLike[str]) -> list[dict[str, Any]]:
     """One entry for each row of a file that can be predicted: `row`, `what`, `measured` and `predicted` in ns."""
     where = str(path)
-    try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            columns = set(reader.fieldnames or ())
-            rows = list(reader)
-    except (OSError, UnicodeDecodeError) as problem:
-        raise UsageError(f"cannot be read: {problem}", where=where) from None
-    predict = next((found for needed, found in KINDS if needed <= columns), None)
+    columns, rows = csv_rows(path)
+    predict = next((found for needed, found in KINDS if needed <= set(columns)), None)
     if predict is None:
         hint = "; or ".join(", ".join(sorted(needed)) for needed, _ in KINDS)
         raise UsageError("has the columns of no kind that is known", where=where, hint=hint)
