@@ -36,7 +36,7 @@ def test_narrow_weights_take_less_room(machine: str, capsys: pytest.CaptureFixtu
     narrow = told(capsys, "predict", *ONE_TOKEN, "--system", machine, "--kernel", "product:w4a16:g128")
     # a head of its own in 4 bits, since the embedding stays in 16
     assert narrow["weights_bytes"] == 2 * (EMBEDDING + NORMS) + (LAYERS + EMBEDDING) * 4.125 / 8
-    assert narrow["kernels"]["product:w4a16:g128"] == 2 * (16 * 4 + 1)  # qkv, o, gate and up, down
+    assert narrow["kernels"]["product:w4a16:g128"]["nodes"] == 2 * (16 * 4 + 1)  # qkv, o, gate and up, down
     chosen = told(capsys, "predict", *ONE_TOKEN, "--system", machine, "--kernel", "auto")
     assert chosen["weights_bytes"] == plain["weights_bytes"]
 

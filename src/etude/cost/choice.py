@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +67,17 @@ class Menu:
         return next((one.weights for one in self.kernels if one.weights and one.weights.weight < 16), None)
 
 
+class Taken(NamedTuple):
+    """Ops that take a kernel on some units, and what they do."""
+
+    nodes: int = 0
+    flops: int = 0
+    size_bytes: int = 0
+
+    def plus(self, other: Taken, times: int) -> Taken:
+        return Taken(*(mine + more * times for mine, more in zip(self, other, strict=True)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Choice:
     factor: F64
@@ -82,10 +94,17 @@ class Choice:
     repacked: int = 0
     """Ops before which operands are brought into another layout."""
 
-    def counts(self) -> dict[str, int]:
-        """Ops by what they take."""
-        counts = np.bincount(self.number[self.number >= 0], minlength=len(self.names)).tolist()
-        return {name: count for name, count in zip(self.names, counts, strict=True) if count}
+    def taken(self) -> dict[str, Taken]:
+        """What is taken, by how many ops, and their work."""
+        rows, most = self.number >= 0, len(self.names)
+
+        def sums(column: I64) -> list[float]:
+            weights = np.maximum(column[rows], 0)
+            return np.bincount(self.number[rows], weights=weights, minlength=most).tolist()
+
+        figures = zip(sums(np.ones(len(rows), np.int64)), sums(self.ops.flops), sums(self.ops.size_bytes), strict=True)
+        pairs = zip(self.names, figures, strict=True)
+        return {name: Taken(*map(round, found)) for name, found in pairs if found[0]}
 
 
 @dataclass(slots=True, eq=False)

@@ -177,7 +177,7 @@ def unit_choices(device: Device, units: str) -> list[tuple[tuple[str, ...], Devi
         names = tuple(units.split("+"))
         return [(names, device.on_units(names))]
     every = sorted(device.units, key=lambda name: -max(device.units[name].values()))
-    found = [((name,), device.on_units([name])) for name in every]
+    found: list[tuple[tuple[str, ...], Device]] = [((name,), device.on_units([name])) for name in every]
     return [*found, (tuple(every), device.on_units(every))] if len(every) > 1 else found
 
 

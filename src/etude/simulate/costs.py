@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.calibrate import read_measured
-from etude.cost.choice import Choice, Menu, chosen
+from etude.cost.choice import Choice, Menu, Taken, chosen
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
@@ -45,8 +45,8 @@ class NodeCosts:
     unknown: int = 0
     origins: I64 = field(default_factory=lambda: np.zeros(6, np.int64))
     """Nodes by where the database of operators has their time from."""
-    taken: Counter[str] = field(default_factory=Counter)
-    """Nodes by the kernel and the units that were chosen for them."""
+    taken: dict[str, Taken] = field(default_factory=dict)
+    """Nodes and their work by the kernel and the units that were chosen for them."""
     unit_flops: Counter[str] = field(default_factory=Counter)
     """Operations by the unit that does them."""
     repacked: int = 0
@@ -55,8 +55,9 @@ class NodeCosts:
     def notes(self) -> list[str]:
         said = []
         if self.taken:
-            told = ", ".join(f"{count:,} {name}" for name, count in self.taken.most_common())
-            said.append(f"of {self.taken.total():,} compute nodes {told}")
+            most = sorted(self.taken.items(), key=lambda item: -item[1].nodes)
+            told = ", ".join(f"{taken.nodes:,} {name}" for name, taken in most)
+            said.append(f"of {sum(taken.nodes for _, taken in most):,} compute nodes {told}")
         if self.repacked:
             said.append(f"before {self.repacked:,} compute nodes operands are brought into the layout of other units")
         if self.origins.any():
@@ -105,8 +106,8 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
 
 
 def _count(costs: NodeCosts, choice: Choice, ranks: int) -> None:
-    for name, count in choice.counts().items():
-        costs.taken[name] += count * ranks
+    for name, taken in choice.taken().items():
+        costs.taken[name] = costs.taken.get(name, Taken()).plus(taken, ranks)
     for unit, flops in choice.flops_of.items():
         costs.unit_flops[unit] += round(flops) * ranks
     costs.repacked += choice.repacked * ranks

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.choice import Taken
 from etude.errors import EtudeError, MismatchError, TraceError, UsageError
 from etude.machine.system import System
 from etude.model.check.findings import ProgramClasses as SamePrograms
@@ -39,8 +40,8 @@ class Lowered:
     classes: RankClasses
     programs: BuiltPrograms
     base: I64
-    kernels: dict[str, int]
-    """Compute nodes by the kernel and the units that were chosen for them, where a choice was asked for."""
+    kernels: dict[str, Taken]
+    """Compute nodes and their work by the kernel and the units that were chosen for them, where some were asked for."""
     unit_flops: dict[str, int]
     """Operations by the unit that does them."""
 
@@ -89,8 +90,8 @@ def lower(job: Job, system: System, options: Options) -> tuple[Lowered, list[str
     notes = costs.notes()
     if programs.missing:
         notes.append(f"{programs.missing:,} dependencies are on nodes that are not in the files, and hold nothing up")
-    taken, done = dict(costs.taken), dict(costs.unit_flops)
-    return Lowered(source, plain, system, options, matching, groups, classes, programs, base, taken, done), notes
+    done = dict(costs.unit_flops)
+    return Lowered(source, plain, system, options, matching, groups, classes, programs, base, costs.taken, done), notes
 
 
 def _check_places(job: Job, system: System, options: Options) -> None:
