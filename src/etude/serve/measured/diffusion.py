@@ -18,7 +18,6 @@ from etude.cost.traces import ops_of
 from etude.errors import EtudeError, UsageError
 from etude.generate import Plan
 from etude.generate.model import Family, Model, open_model
-from etude.generate.plan import ContextKind
 from etude.machine import open_system
 from etude.model.schema import Kind
 from etude.predict import predict
@@ -40,6 +39,7 @@ FRAMES: Final = 4
 """Of a frame of the encoder, the first of which stands alone."""
 PAIRED: Final = "cogvideox1.5"
 """Whose tokens are of two such frames."""
+RING: Final = "ring"
 MOST: Final = 4
 """Samples of a pass that is generated; more of them take as many times longer."""
 ROTARY: Final = 2 * 48
@@ -143,10 +143,10 @@ def _layouts(model: str, tokens: int, gpu: str, gpus: int, batch: int) -> tuple[
     streams = [replace(s, tokens=_even(s.tokens, gpus)) if s.tokens > 1 else s for s in network.streams]
     network = replace(network, streams=tuple(streams))
     found, problem = [], None
-    for kind in (ContextKind.ULYSSES, ContextKind.RING):
+    asked = {"gpus": gpus, "cp": gpus, "seq": _even(tokens, gpus), "micro_batch": batch, "train": "forward"}
+    for kind in ("ulysses", RING):
         try:
-            plan = Plan(gpus=gpus, cp=gpus, cp_kind=kind, seq=_even(tokens, gpus), micro_batch=batch, train="forward")
-            found.append(_work(network, gpu, plan))
+            found.append(_work(network, gpu, Plan.from_dict({**asked, "cp_kind": kind}, model)))
         except EtudeError as why:
             problem = why
     if not found and problem is not None:
@@ -166,7 +166,7 @@ def _work(model: Model, gpu: str, plan: Plan) -> Work:
     ops, computes = ops_of(part.trace), part.trace.kind == int(Kind.COMP)
     product = computes & np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     attention = computes & (ops.op_class == OpClass.ATTENTION)
-    ring = plan.cp_kind is ContextKind.RING and plan.cp > 1
+    ring = plan.cp_kind == RING and plan.cp > 1
     moved = 0.0
     if any(one.rotary for block in model.blocks for one in block.parts):
         turned = attention & (ops.m == ops.n)  # not those whose keys are of the text
