@@ -6,7 +6,7 @@
 |---|---|
 | `none`, `prefix`, `blocks`, `content` | nothing; the leading run; pieces at any place; pieces cut by their content |
 | `lru`, `ttl=60s`, `belady`, `pinned=2048` | what goes first; `pinned`: not the first so many tokens of prompts |
-| `host=64GB`, `nvme=1TB@7GB/s` | tiers below the device, from the nearest: room of a replica, at the system's rates or these |
+| `host=64GB`, `nvme=1TB@7GB/s` | tiers below, nearest first: room of a replica, at the system's rate or this |
 | `fix=0.1`, `fix=2ns` | of each token that is found at another place: the part read again, or a time |
 | `chunk=128` | mean tokens of a piece that is cut by content |
 | `sharded`, `link=50GB/s` | a piece lies on one replica; the others fetch it over this link |
@@ -50,7 +50,7 @@ class CacheRules:
     fix_ns: float = 0.0
     chunk: int = 128
     tiers: tuple[Room, ...] = ()
-    """Below the blocks of the device; without one, pieces of `blocks` and `content` are kept for nothing, all of them."""
+    """Below the blocks of the device. Without one, `blocks` and `content` keep all pieces, and loads take no time."""
     sharded: bool = False
     link_bytes_per_s: float = 0.0
 
@@ -116,8 +116,10 @@ def _figure(key: str, value: str, word: str) -> dict[str, Any]:
             return {"fix_share": float(_between(float(value), 0, 1))}
         room, at, rate = value.partition("@")
         return {"tier": Room(name=key, bytes=int(parse_bytes(room)), bytes_per_s=parse_bandwidth(rate) if at else -1.0)}
-    except (ValueError, UsageError) as problem:
-        raise UsageError(f"--cache: `{word}`: {problem}", hint=HINT) from None
+    except UsageError as problem:
+        raise UsageError(f"--cache: `{word}`: {problem.problem}", hint=problem.hint or HINT) from None
+    except ValueError:
+        raise UsageError(f"--cache: `{word}` is not a figure", hint=HINT) from None
 
 
 def _between(value: Any, low: float, high: float) -> Any:

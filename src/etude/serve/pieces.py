@@ -6,8 +6,8 @@ texts of one name are alike: token k of a segment is a number drawn from its nam
 - `prefix` takes blocks as they are named where a name stands for all before it (Mooncake), else cuts prompts every so
   many tokens and names a piece after all tokens up to its end;
 - `blocks` takes blocks and segments as they are;
-- `content` cuts where the sum over the last WINDOW tokens says so, and names a piece after its own tokens: the same text
-  elsewhere is cut at the same places, once the window lies in it.
+- `content` cuts where the sum over the last WINDOW tokens says so, and names a piece after its own tokens: the same
+  text elsewhere is cut at the same places, once the window lies in it.
 """
 
 from __future__ import annotations
