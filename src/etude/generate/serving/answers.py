@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.aten_matrix import VARLEN
 from etude.generate.ranks import Grid
 from etude.generate.serving.batching import TARGET
 from etude.generate.serving.job import ServedJob
-from etude.cost.aten_matrix import VARLEN
 from etude.generate.serving.program import in_turn
 from etude.generate.train.job import is_product
 from etude.model.schema import UNKNOWN
