@@ -82,3 +82,36 @@ def test_drawn_gaps_have_the_rate_and_the_variation():
 def test_a_stream_at_another_rate_has_the_same_requests():
     stream = requests_of([0, 10, 40], [1, 2, 3], [4, 5, 6])
     assert at_rate(stream, 2 / 20e-9).arrival_ns.tolist() == [0, 5, 20]
+
+
+def test_what_else_a_request_carries(tmp_path: Path):
+    path = tmp_path / "r.csv"
+    path.write_text(
+        "arrival,prompt,output,tenant,tier,deadline,branches,parents\n"
+        "0,10,4,b,chat,1.5,2,\n0.5,11,5,a,batch,,1,0\n2,12,6,b,chat,2,3,0;1\n"
+    )
+    found = read_requests(path)
+    assert found.tenant.tolist() == [1, 0, 1]
+    assert [found.tier_names[t] for t in found.tier] == ["chat", "batch", "chat"]
+    assert found.deadline_ns.tolist() == [1_500_000_000, 2**62, 2_000_000_000]
+    assert found.branches.tolist() == [2, 1, 3]
+    assert found.parent.tolist() == [0, 0, 1] and found.parent_start.tolist() == [0, 0, 1, 3]
+    assert found.arrival_ns.tolist() == [0, 500_000_000, 2_000_000_000]  # those of children count from their parents
+    assert found.first(2).parent.tolist() == [0] and found.first(2).tier.tolist() == found.tier[:2].tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("0,1,1,,1,0\n", "request 0: waits for request 0"),
+        ("0,1,1,,2,\n", "request 0: 2 branches of 1 tokens out"),
+        ("0,1,1,soon,1,\n", "request 0: `deadline` is not readable"),
+        ("0,1,1,-1,1,\n", "request 0: deadline_ns"),
+        ("0,1,1,,0,\n", "request 0: branches 0"),
+    ],
+)
+def test_what_else_is_wrong_with_a_request(tmp_path: Path, rows: str, said: str):
+    path = tmp_path / "r.csv"
+    path.write_text("arrival,prompt,output,deadline,branches,parents\n" + rows)
+    with pytest.raises(EtudeError, match=said):
+        read_requests(path)

@@ -7,6 +7,8 @@
 | Mooncake | `timestamp`, milliseconds | `input_length`, `output_length` | `hash_ids`: blocks of 512 tokens |
 | Vidur, Splitwise | `arrived_at` or `arrival_timestamp`, seconds | `num_prefill_tokens`, `num_decode_tokens` | |
 | LLMServingSim, vLLM runs | `arrival_time` or `queued_ts`, seconds | `input_toks`, `output_toks` | |
+
+Any of them may have `session`, `tenant`, `tier`, `deadline` (seconds after the arrival), `branches` and `parents`.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import csv
 import gzip
 import io
 import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -46,33 +48,85 @@ OUTPUT: Final = (
     "output_length", "output_len",
 )  # fmt: skip
 SESSION: Final = ("session", "session_id", "conversation_id")
+TENANT: Final = ("tenant", "user", "user_id")
+TIER: Final = ("tier", "slo_class", "priority")
+DEADLINE: Final = ("deadline", "deadline_s")
+BRANCHES: Final = ("branches",)
+PARENTS: Final = ("parents", "parent")
+NONE: Final = np.zeros(0, np.int64)
+NO_DEADLINE: Final = 2**62
+
+
+def _none() -> I64:
+    return NONE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requests:
     """In order of arrival; the first arrives at 0 or later. Blocks of request i are block[block_start[i] :
-    block_start[i + 1]], where the file names them."""
+    block_start[i + 1]], where the file names them; requests that must be answered before it, its parents, are
+    parent[parent_start[i] : parent_start[i + 1]], and it arrives `arrival_ns` after the last of them. Columns that are
+    not given say nothing: one tenant, one tier, no deadline, one branch, no parents."""
 
     arrival_ns: I64
     prompt: I64
     output: I64
+    """Tokens out, of all branches together."""
     session: I64
     block_start: I64
     block: I64
+    tenant: I64 = field(default_factory=_none)
+    tier: I64 = field(default_factory=_none)
+    """Numbers; 0 goes first where tiers have an order. `tier_names` has the names of a file."""
+    deadline_ns: I64 = field(default_factory=_none)
+    """Of the whole answer, after the arrival."""
+    branches: I64 = field(default_factory=_none)
+    """Parts of the answer that may be decoded side by side, each after the prompt."""
+    parent_start: I64 = field(default_factory=_none)
+    parent: I64 = field(default_factory=_none)
+    tier_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in ("arrival_ns", "prompt", "output", "session")}
         if len(lengths) != 1 or not len(self):
             raise UsageError("requests: columns of different lengths" if len(self) else "there is no request")
-        wrong = np.flatnonzero(np.diff(self.arrival_ns) < 0)
+        usual = {"tenant": 0, "tier": 0, "deadline_ns": NO_DEADLINE, "branches": 1}
+        for name, value in usual.items():
+            if not len(getattr(self, name)):
+                object.__setattr__(self, name, np.full(len(self), value, np.int64))
+            elif len(getattr(self, name)) != len(self):
+                raise UsageError("requests: columns of different lengths")
+        if not len(self.parent_start):
+            object.__setattr__(self, "parent_start", np.zeros(len(self) + 1, np.int64))
+        self._check()
+
+    def _check(self) -> None:
+        child = np.repeat(np.arange(len(self)), np.diff(self.parent_start))
+        wrong = np.flatnonzero((self.parent >= child) | (self.parent < 0))
         if len(wrong):
-            raise UsageError("arrives before the one ahead of it", where=f"request {wrong[0] + 1}")
+            raise UsageError(
+                f"waits for request {self.parent[wrong[0]]}",
+                where=f"request {child[wrong[0]]}",
+                hint="a parent is a row above its child",
+            )
+        alone = np.flatnonzero(np.diff(self.parent_start) == 0)
+        wrong = np.flatnonzero(np.diff(self.arrival_ns[alone]) < 0)
+        if len(wrong):
+            raise UsageError("arrives before the one ahead of it", where=f"request {alone[wrong[0] + 1]}")
         for name in ("prompt", "output"):
             bad = np.flatnonzero((getattr(self, name) < 1) | (getattr(self, name) > MAX_TOKENS))
             if len(bad):
                 raise UsageError(f"{name} of {getattr(self, name)[bad[0]]} tokens", where=f"request {bad[0]}")
-        if self.arrival_ns[0] < 0:
-            raise UsageError("arrives before the start", where="request 0")
+        for name, least in (("arrival_ns", 0), ("deadline_ns", 1), ("branches", 1), ("tenant", 0), ("tier", 0)):
+            bad = np.flatnonzero(getattr(self, name) < least)
+            if len(bad):
+                what = "arrives before the start" if name == "arrival_ns" else f"{name} {getattr(self, name)[bad[0]]}"
+                raise UsageError(what, where=f"request {bad[0]}")
+        bad = np.flatnonzero(self.branches > self.output)
+        if len(bad):
+            raise UsageError(
+                f"{self.branches[bad[0]]} branches of {self.output[bad[0]]} tokens out", where=f"request {bad[0]}"
+            )
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -80,27 +134,47 @@ class Requests:
     def first(self, count: int) -> Requests:
         """The first so many of them."""
         n = min(count, len(self))
-        starts = self.block_start[: n + 1]
-        return Requests(
-            self.arrival_ns[:n], self.prompt[:n], self.output[:n], self.session[:n], starts, self.block[: starts[-1]]
-        )
+        ends = {"block": self.block_start[n], "parent": self.parent_start[n]}
+        lengths = dict.fromkeys(("block_start", "parent_start"), n + 1) | ends
+        cut = {f.name: getattr(self, f.name)[: lengths.get(f.name, n)] for f in fields(self) if f.name != "tier_names"}
+        return replace(self, **cut)
 
 
 def requests_of(
-    arrival_ns: Any, prompt: Any, output: Any, *, session: Any = None, blocks: list[list[int]] | None = None
+    arrival_ns: Any,
+    prompt: Any,
+    output: Any,
+    *,
+    session: Any = None,
+    blocks: list[list[int]] | None = None,
+    parents: list[list[int]] | None = None,
+    **more: Any,
 ) -> Requests:
-    """From columns in any order of arrival; the earliest is put at 0."""
+    """From columns in any order of arrival; the earliest is put at 0. `parents` are rows as they are given, which then
+    keep their order. `more` are other columns of `Requests`."""
     arrival = np.asarray(arrival_ns, np.int64)
-    order = np.argsort(arrival, kind="stable")
+    order = np.arange(len(arrival)) if parents else np.argsort(arrival, kind="stable")
+    alone = np.array([not one for one in parents], bool) if parents else np.ones(len(arrival), bool)
     given = np.arange(len(arrival)) if session is None else np.asarray(session, np.int64)
-    lists = [blocks[i] for i in order.tolist()] if blocks is not None else []
-    start = np.concatenate([[0], np.cumsum([len(one) for one in lists])]) if lists else np.zeros(len(arrival) + 1)
-    flat = np.array([b for one in lists for b in one], np.int64)
+    block_start, flat = _lists([blocks[i] for i in order.tolist()] if blocks is not None else [], len(arrival))
+    parent_start, parent = _lists(parents or [], len(arrival))
+    early = arrival[alone].min() if alone.any() else 0
+    names = more.pop("tier_names", ())
     return Requests(
-        arrival[order] - (arrival.min() if len(arrival) else 0),
+        arrival[order] - np.where(alone, early, 0),
         np.asarray(prompt, np.int64)[order], np.asarray(output, np.int64)[order], given[order],
-        start.astype(np.int64), np.unique(flat, return_inverse=True)[1].astype(np.int64) if len(flat) else flat,
+        block_start, np.unique(flat, return_inverse=True)[1].astype(np.int64) if len(flat) else flat,
+        parent_start=parent_start, parent=parent, tier_names=names,
+        **{name: np.asarray(column, np.int64)[order] for name, column in more.items() if column is not None},
     )  # fmt: skip
+
+
+def _lists(lists: list[list[int]], rows: int) -> tuple[I64, I64]:
+    """Starts and values of lists behind one another; none are empty ones."""
+    if not lists:
+        return np.zeros(rows + 1, np.int64), NONE
+    start = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
+    return start, np.array([b for one in lists for b in one], np.int64)
 
 
 def poisson(rate_per_s: float, count: int, prompt: int, output: int, *, seed: int = 0, cv: float = 1.0) -> Requests:
@@ -121,7 +195,7 @@ def at_rate(requests: Requests, rate_per_s: float) -> Requests:
         raise UsageError(f"a rate of {rate_per_s} for requests over {span} ns")
     factor = (len(requests) - 1) / rate_per_s / (span / 1e9)
     arrival = np.round(requests.arrival_ns * factor).astype(np.int64)
-    return Requests(arrival, requests.prompt, requests.output, requests.session, requests.block_start, requests.block)
+    return replace(requests, arrival_ns=arrival)
 
 
 def request_stream(
@@ -222,7 +296,55 @@ def _from_rows(rows: list[dict[str, Any]], path: Path) -> Requests:
     session = _sessions(rows, _column(plain, SESSION), [row[3] for row in found])
     blocks = [list(rows[row[3]].get(plain["hash_ids"]) or []) for row in found] if "hash_ids" in plain else None
     columns = np.array(found, np.int64)
-    return requests_of(columns[:, 0], columns[:, 1], columns[:, 2], session=session, blocks=blocks)
+    more = _further(plain, [(rows[row[3]], f"request {row[3]}") for row in found], path)
+    if more["parents"] is not None and len(found) != len(rows):
+        raise FormatError("parents are rows, and rows are left out", path=path)
+    return requests_of(columns[:, 0], columns[:, 1], columns[:, 2], session=session, blocks=blocks, **more)
+
+
+def _further(plain: Mapping[str, str], rows: list[tuple[dict[str, Any], str]], path: Path) -> dict[str, Any]:
+    """What a file may say of requests beside tokens and times; None where it does not."""
+    found: dict[str, Any] = {}
+    known: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
+        "tenant": (TENANT, str), "tier": (TIER, str), "deadline_ns": (DEADLINE, _deadline), "branches": (BRANCHES, int),
+        "parents": (PARENTS, _parents),
+    }  # fmt: skip
+    for name, (names, read) in known.items():
+        column = _column(plain, names)
+        found[name] = None
+        if column is None:
+            continue
+        try:
+            found[name] = [read(row.get(column)) for row, where in rows]
+        except (TypeError, ValueError, OverflowError):
+            where = next(where for row, where in rows if not _readable(read, row.get(column)))
+            raise FormatError(f"`{column}` is not readable", path=path, where=where) from None
+    for name in ("tenant", "tier"):
+        if found[name] is not None:
+            words, found[name] = np.unique(found[name], return_inverse=True)
+            if name == "tier":
+                found["tier_names"] = tuple(words.tolist())
+    return found
+
+
+def _readable(read: Any, value: Any) -> bool:
+    try:
+        read(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _deadline(value: Any) -> int:
+    """Seconds after the arrival; nothing: no deadline."""
+    return NO_DEADLINE if value in (None, "") else _time_ns(value, 1e9)
+
+
+def _parents(value: Any) -> list[int]:
+    """Rows, from 0: a list, or `3;5`."""
+    if isinstance(value, list):
+        return [int(one) for one in value]
+    return [int(one) for one in str("" if value is None else value).split(";") if one.strip()]
 
 
 def _failed(plain: Mapping[str, str], tokens: tuple[int, int]) -> bool:
