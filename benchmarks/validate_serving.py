@@ -35,8 +35,8 @@ from etude.serve.measured import predict_rows, replayed
 from etude.serve.measured.diffusion import images as images_of
 from etude.serve.measured.reference import fitted
 from etude.serve.measured.rows import NUMBERS, read_rows, steady, steady_figures
-from etude.serve.requests import poisson
 from etude.serve.stacks import ServingStack
+from etude.serve.workloads import poisson
 
 STEPS = ("recorded", "grid", "catalogue")
 
