@@ -62,14 +62,16 @@ def rewrite(
     way = min(way, store / max(loaders, 1))
     if visible == "all" and loaders < here.job.world_size:
         raise UsageError(f"visible=all: {loaders:,} of {here.job.world_size:,} ranks read samples", hint="visible=rank")
-    stages = [latency_ns + total / ratio / way, total / decode, total / rate, total / copy]
-    if not any(stages) and not pause and visible == "rank":
+    making = Making(
+        total, math.ceil(total / ratio), latency_ns + total / ratio / way, total / decode, total / rate, total / copy,
+        lanes == "one", workers,
+    )  # fmt: skip
+    if not any(making[2:6]) and not pause and visible == "rank":
         return
     first = _begins(here.trace, here.rows)
     if not len(first):
         here.note("data: no selected node begins a micro-batch of its own on some ranks; these get no batches")
         return
-    making = Making(total, math.ceil(total / ratio), *stages, lanes == "one", workers)
     taken = _taken(here, first, making)
     ready = _made(here, first, taken, making, queue, (pause, at))
     if visible == "all" and here.job.world_size > 1:
