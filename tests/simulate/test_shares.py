@@ -12,8 +12,9 @@ from etude.machine import open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
-from etude.simulate.options import Draw, Overlap
+from etude.simulate.options import Overlap
 from etude.simulate.run import simulate
+from etude.simulate.shares import Draw
 from simulated_jobs import random_job, system
 
 ONE = system(8, bandwidth=1e9, latency_ns=100, inner=1)
@@ -130,7 +131,7 @@ def test_sharing_never_ends_a_single_chain_sooner(rng: random.Random):
     [
         ({"share": {"sm": {"gpu": Draw()}}}, "no such class `gpu`"),
         ({"share": {"sm": {"compute": Draw()}}, "overlap": Overlap(compute=1.1)}, "in the place of overlap"),
-        ({"share": {"sm": {"compute": Draw()}}, "network": "flow"}, "for closed forms"),
+        ({"share": {"sm": {"compute": Draw(), "communication": Draw(priority=1)}}, "network": "flow"}, "do not stop"),
     ],
 )
 def test_bad_shares_are_refused(options: dict[str, Any], message: str):

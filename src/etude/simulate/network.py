@@ -56,6 +56,7 @@ class RunningNetwork:
             ),
             instances=None if sharing is None else sharing.instances,
             instance_of=instance_of,
+            work=sharing.nodes if sharing is not None and sharing.by_rate else None,
         )
         registry.register(made)
         registry.register_messages(messages)

@@ -17,6 +17,7 @@ from etude.simulate.deadlock import explain
 from etude.simulate.engine import Engine
 from etude.simulate.initial_state import initial_state
 from etude.simulate.lower import Lowered, lower
+from etude.simulate.meetings import meetings
 from etude.simulate.network import RunningNetwork
 from etude.simulate.operations import operations
 from etude.simulate.options import LinkChange, Options
@@ -53,9 +54,12 @@ def simulate(
 def start(lowered: Lowered) -> tuple[Engine, list[str]]:
     """The engine at time 0, and what had to be assumed."""
     ops = operations(lowered)
-    state = initial_state(lowered, ops)
+    met = meetings(lowered, ops)
+    state = initial_state(lowered, ops, met.kinds if met else None)
     network = RunningNetwork(lowered, ops, state.sharing)
-    return Engine(state, network), [*ops.notes, *network.notes]
+    if met is None:
+        return Engine(state, network), [*ops.notes, *network.notes]
+    return Engine(state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
 
 
 def _options(given: dict[str, Any]) -> Options:
