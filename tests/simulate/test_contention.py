@@ -83,9 +83,7 @@ def test_a_collective_holds_cores_and_draws_memory_as_ops_contend_says(
             drawn = 5 * size / 2 / taken_ns * 1e9
             out.writerow(("op", "nccl", 16, alone_ns, drawn, kernel["flops"], kernel["tensor_bytes"]))
     assert main(["ops", "contend", str(tmp_path / "held.csv"), "--device", "h200", "--json"]) == 0
-    for row, (kernel, alone_ns) in zip(
-        json.loads(capsys.readouterr().out)["rows"], KERNELS.values(), strict=True
-    ):
+    for row, (kernel, alone_ns) in zip(json.loads(capsys.readouterr().out)["rows"], KERNELS.values(), strict=True):
         run = simulate(collective_and_kernel(kernel, alone_ns, size), machine(), contention=True)
         start, end = run.timing.block(0)
         assert (end - start)[1] / alone_ns == pytest.approx(row["predicted"], rel=1e-3)

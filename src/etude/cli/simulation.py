@@ -48,6 +48,10 @@ Shares = Annotated[
 Contention = Annotated[
     bool, typer.Option("--contention", help="Kernels, collectives and copies meet on cores, memory, host link.")
 ]
+Grains = Annotated[
+    Pairs | None,
+    typer.Option(help="Lines in flight: `line=128B`, `outstanding=4096`, `ctas=16`, `rate=20GB/s`, `access=load`."),
+]
 Jitter = Annotated[
     Pairs | None,
     typer.Option(help="`compute=0.05`; host, collective, p2p, memory, step, action; `@trend.json`."),
@@ -74,6 +78,7 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "overlap": (Overlaps, None),
     "share": (Shares, None),
     "contention": (Contention, False),
+    "grain": (Grains, None),
     "jitter": (Jitter, None),
     "slow_rank": (SlowRanks, None),
     "slow_link": (SlowLinks, None),
@@ -128,6 +133,8 @@ def options_given(given: dict[str, Any]) -> dict[str, Any]:
         found["overlap"] = overlap_option(numbers("overlap", given["overlap"]))
     if "share" in given:
         found["share"] = share_option(given["share"])
+    if "grain" in given:
+        found["grain"] = grain_option(given["grain"])
     if "jitter" in given:
         found["jitter"] = jitter_option(given["jitter"])
     if "slow_rank" in given:
@@ -174,6 +181,29 @@ def share_option(given: Pairs | None) -> dict[str, Any]:
                 draws[klass] = draw
         found[name] = draws
     return found
+
+
+def grain_option(given: Pairs | None) -> Any:
+    """Loads and stores of lines; None where nothing is given."""
+    from etude.machine.grain import Access, Grain
+    from etude.units import parse_bandwidth, parse_bytes
+
+    if not given:
+        return None
+    found = dict(pairs("grain", given))
+    known_names("grain", found, ("line", "outstanding", "ctas", "rate", "access"))
+    counts = {name: found.get(name, "0") for name in ("outstanding", "ctas")}
+    for name, text in counts.items():
+        if not text.isdecimal():
+            raise UsageError(f"--grain: {name}: `{text}` is not a number")
+    if found.get("access", "store") not in list(Access):
+        raise UsageError(f"--grain: no such access `{found['access']}`", hint=f"known: {', '.join(Access)}")
+    return Grain(
+        line_bytes=parse_bytes(found.get("line", "128B")),
+        cta_bytes_per_s=parse_bandwidth(found["rate"]) if "rate" in found else 0.0,
+        access=Access(found.get("access", "store")),
+        **{name: int(text) for name, text in counts.items()},
+    )
 
 
 def _draw(name: str, part: str, priority: int) -> tuple[str, Any]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from etude.model.schema import UNKNOWN
+from etude.model.use import Use
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.resources import CLASSES, Resources, make_resources
 from etude.simulate.networks.state import I32, I64
 from etude.simulate.shares import Draw, level_of
+
+USE = {"compute": Use.COMPUTE, "memory": Use.MEMORY, "host": Use.HOST}
+"""Of the classes that can have chunks."""
 
 
 def resources_of(lowered: Lowered) -> Resources | None:
@@ -38,24 +42,22 @@ def _pools(lowered: Lowered) -> I32:
 
 
 def _chunks(lowered: Lowered) -> I64:
-    """Time of a chunk of each row of programs at full rate; empty where nobody has chunks."""
+    """Time of a chunk of each row of programs at full rate, of pieces of equal size; empty where nobody has chunks."""
     each = {name: draw for draws in lowered.options.share.values() for name, draw in draws.items()}
     each = {name: draw for name, draw in each.items() if draw.chunk_bytes or draw.chunk_ns}
     programs = lowered.programs
     if not each:
         return np.zeros(0, np.int64)
     found = np.zeros(len(programs.cost_ns), np.int64)
-    klass = make_resources(*[np.zeros((0, len(CLASSES)))] * 2, np.zeros((0, len(CLASSES)), np.int64),
-                           np.zeros((0, 1), np.int32)).class_of[programs.tables.rows["use"]]  # fmt: skip
     for program, first in zip(*np.unique(programs.of, return_index=True), strict=True):
         here = slice(int(programs.start[program]), int(programs.start[program + 1]))
         trace = lowered.job.traces[int(lowered.job.trace_of[first])]
         cost, size = programs.cost_ns[here], trace.tensor_bytes
         for name, draw in each.items():
-            mine = (klass[here] == CLASSES.index(name)) & (cost > 0)
-            part = np.full(len(cost), draw.chunk_ns, np.float64)
+            mine = (programs.tables.rows["use"][here] == USE[name]) & (cost > 0)
+            pieces = np.ceil(cost / draw.chunk_ns) if draw.chunk_ns else np.ones(len(cost))
             if draw.chunk_bytes:
                 mine &= (size != UNKNOWN) & (size > 0)
-                part = np.where(mine, cost * (draw.chunk_bytes / np.where(mine, size, 1)), 0.0)
-            found[here][mine] = np.maximum(np.rint(part[mine]), 1)
+                pieces = np.ceil(np.where(mine, size, 1) / draw.chunk_bytes)
+            found[here][mine] = np.ceil(cost[mine] / pieces[mine])
     return found

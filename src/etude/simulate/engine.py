@@ -152,9 +152,8 @@ def _end_nodes(sharing: Sharing | None, state: State) -> None:
         node = pop(ends)
         if state.nodes[node].waits == DONE or state.nodes[node].end_ns != now_ns:
             continue  # it was given another end since
-        if sharing is not None:
-            if not end(sharing, state.nodes, ends, node, now_ns):
-                continue
+        if sharing is not None and not end(sharing, state.nodes, ends, node, now_ns):
+            continue
         complete(state, node)
 
 

@@ -54,6 +54,8 @@ class Meetings:
     kinds: Kinds
     near: float
     unknown: int
+    cores: int
+    """That a collective holds; 0: as its device says."""
     launches: dict[int, Launch] = field(default_factory=dict)
 
     def price(self, a: int, b: int) -> float:
@@ -63,7 +65,7 @@ class Meetings:
     def _launch(self, kind: int) -> Launch:
         if kind not in self.launches:
             row = dict(zip(COLUMNS, self.rows[kind].tolist(), strict=True))
-            self.launches[kind] = _launch(self.devices[row["device"]], row)
+            self.launches[kind] = _launch(self.devices[row["device"]], row, self.cores)
         return self.launches[kind]
 
     def notes(self) -> list[str]:
@@ -105,7 +107,8 @@ def meetings(lowered: Lowered, ops: Operations) -> Meetings | None:
         np.zeros(2, np.int64),
     )
     silent = (unique[:, 0] == KERNEL) & (unique[:, 3] <= 0) & (unique[:, 4] <= 0)
-    return Meetings(devices, unique, kinds, near, int(silent[which[:count]].sum()))
+    grain = lowered.options.grain
+    return Meetings(devices, unique, kinds, near, int(silent[which[:count]].sum()), grain.ctas if grain else 0)
 
 
 def node_rows(trace: Trace, cost_ns: I64, device: int, options: Options) -> tuple[I64, I64]:
@@ -147,7 +150,9 @@ def _transfers(lowered: Lowered, ops: Operations, number: int, device: Device) -
     found[:, 0], found[:, 1] = TRANSFER, number
     found[:, 2] = np.maximum(ops.time_ns, 1)
     collectives = ops.messages_from
-    calls = np.stack([groups.shape[ops.place[:collectives]], ops.collective[:collectives], ops.size_bytes[:collectives]], 1)
+    calls = np.stack(
+        [groups.shape[ops.place[:collectives]], ops.collective[:collectives], ops.size_bytes[:collectives]], 1
+    )
     unique, which = np.unique(calls, axis=0, return_inverse=True)
     drawn = np.zeros((len(unique), 2), np.int64)
     for row, (number_of_shape, kind, size) in enumerate(unique.tolist()):
@@ -205,10 +210,10 @@ def _distinct(rows: I64) -> tuple[I64, I64, float]:
         rows[:, 2] = np.rint(near ** np.rint(np.log(rows[:, 2]) / np.log(near)))
 
 
-def _launch(device: Device, row: dict[str, int]) -> Launch:
+def _launch(device: Device, row: dict[str, int], cores: int) -> Launch:
     what, alone_ns, size = row["what"], float(row["alone_ns"]), row["size_bytes"]
     if what == TRANSFER:
-        return transfer_of(device, alone_ns, size, row["m"])
+        return transfer_of(device, alone_ns, size, row["m"], cores)
     if what in (TO_DEVICE, TO_HOST):
         return launch_of(device, Work(size_bytes=size), alone_ns, "h2d" if what == TO_DEVICE else "d2h")
     if what == STREAM:

@@ -13,6 +13,7 @@ from etude.cost.collectives import AUTO
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.schedule import Schedule
 from etude.errors import UsageError
+from etude.machine.grain import Grain
 from etude.machine.system import System
 from etude.model.schema import Collective
 from etude.simulate.shares import Draw, check_on_links, check_shares, scope_of
@@ -191,6 +192,8 @@ class Options:
     contention: bool = False
     """Kernels, collectives and copies of a rank meet on its device: cores, memory, the link to the host. In the place
     of `overlap`; see docs/contention.md."""
+    grain: Grain | None = None
+    """Transfers are loads or stores of lines, with so many in flight."""
     remote_memory: RemoteMemory | None = None
     jitter: Mapping[str, float] = field(default_factory=dict)
     """Spread of the times by class of node: {"compute": 0.05} is 5 %. The mean stays. `step` is one factor for all
@@ -206,6 +209,8 @@ class Options:
     network: Network | None = None
     """None: closed forms where the system has levels, `flow` where it is a graph."""
     routing: Routing = Routing.STATIC
+    link_stats: bool = False
+    """Keep what every link did over time; with `links` or `flow`."""
     fold: bool | None = None
     """Simulate ranks that must behave alike once: None where that is possible, True insists, False never."""
 
@@ -260,6 +265,8 @@ class Options:
         if self.network.has_links:
             check_on_links(self.share)
             return self
+        if self.link_stats:
+            raise UsageError("statistics of links: closed forms know none", hint="--network flow or links")
         if self.routing != Routing.STATIC:
             raise UsageError(f"routing: closed forms know no ways, and `{self.routing}` is one", hint="--network flow")
         named = [pair for pair in self.slow_links if not all(isinstance(end, int) for end in pair)]

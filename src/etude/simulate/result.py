@@ -9,6 +9,7 @@ from etude.model.job import Job
 from etude.model.memory import memory_peaks
 from etude.model.run import Run
 from etude.model.timing import Timing
+from etude.simulate.link_stats import LinkStats
 
 LINKS_SHOWN = 1000
 """Links that a result names."""
@@ -36,11 +37,13 @@ class Simulated(Run):
     """Links that carried something, those that were in use longest first, at most `LINKS_SHOWN`; none if analytic."""
     notes: tuple[str, ...] = field(default=())
     """What was assumed where the job does not say."""
+    link_stats: LinkStats | None = None
+    """What links did over time, where that was asked for."""
 
 
 def simulated(
     job: Job, timing: Timing, system: System, *, simulated_ranks: int, links: tuple[LinkUse, ...] = (),
-    notes: tuple[str, ...] = (), remote_capacity_bytes: int = 0,
+    notes: tuple[str, ...] = (), remote_capacity_bytes: int = 0, link_stats: LinkStats | None = None,
 ) -> Simulated:  # fmt: skip
     """The result of these times, with notes on memory that is too small."""
     return Simulated(
@@ -50,6 +53,7 @@ def simulated(
         makespan_ns=max(int(timing.last_ends().max(initial=0)), 0),
         simulated_ranks=simulated_ranks,
         links=links,
+        link_stats=link_stats,
         notes=(*notes, *_memory_notes(Run(job, timing, system), remote_capacity_bytes)),
     )
 

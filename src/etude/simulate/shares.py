@@ -1,7 +1,7 @@
 """Capacities that nodes share, as they are asked for: who draws what of which, and who has it in common.
 
-    {"hbm": {"compute": Draw(demand=0.8), "memory": Draw(demand=0.4)}}      each rank has one
-    {"nic@node": {"communication": Draw(demand=0.25)}}                      the ranks of a node have one in common
+{"hbm": {"compute": Draw(demand=0.8), "memory": Draw(demand=0.4)}}      each rank has one
+{"nic@node": {"communication": Draw(demand=0.25)}}                      the ranks of a node have one in common
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Draw:
     priority: int = 0
     """The least comes first."""
     chunk_bytes: int = 0
-    """It yields to those of higher priority at the borders of pieces of so many bytes alone; 0: at once."""
+    """It yields to those of higher priority at the borders of equal pieces of at most so many bytes; 0: at once."""
     chunk_ns: int = 0
     """The same in pieces that take so long at full rate."""
 
@@ -86,7 +86,9 @@ def level_of(system: System, name: str) -> int:
         return -1
     names = [level.name for level in system.levels]
     if not names:
-        raise UsageError(f"share: {name}: system `{system.name}` has no levels", hint="capacities of a rank have no `@`")
+        raise UsageError(
+            f"share: {name}: system `{system.name}` has no levels", hint="capacities of a rank have no `@`"
+        )
     if scope == NODE and NODE not in names:
         return 0
     if scope not in names:

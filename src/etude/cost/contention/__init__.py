@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from etude.cost.contention.launches import transfer_of as transfer_of
     from etude.cost.contention.meeting import beside as beside
     from etude.cost.contention.meeting import excess as excess
-    from etude.cost.contention.meeting import held as held
     from etude.cost.contention.rows import predicted_rows as predicted_rows
     from etude.cost.contention.rows import work_of as work_of
 

@@ -96,9 +96,12 @@ def launch_of(device: Device, work: Work, alone_ns: float = 0.0, copies: str = "
     return _fitted(device, _shaped(device, work, size, alone_ns, gap_ns))
 
 
-def transfer_of(device: Device, alone_ns: float, memory_bytes: float = 0.0, link_bytes: float = 0.0) -> Launch:
-    """A collective or a message: cores that it holds, bytes that it draws from memory and over the host's link."""
-    blocks = min(device.sharing.communication_cores, device.cores - 1)
+def transfer_of(
+    device: Device, alone_ns: float, memory_bytes: float = 0.0, link_bytes: float = 0.0, cores: int = 0
+) -> Launch:
+    """A collective or a message: cores that it holds (0: as the device says), bytes that it draws from memory and over
+    the host's link."""
+    blocks = min(cores or device.sharing.communication_cores, device.cores - 1)
     if blocks < 1:
         return Launch(alone_ns=alone_ns, blocks=0, link_bytes=link_bytes, holds=True)
     return Launch(

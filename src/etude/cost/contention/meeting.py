@@ -31,7 +31,9 @@ def excess(device: Device, op: Launch, background: Launch) -> float:
     if not op.blocks or not background.blocks:
         return 0.0
     if background.holds and not op.holds:
-        return held(device, op, background.blocks, 1e9 * background.memory_bytes / background.alone_ns) / op.alone_ns - 1
+        return (
+            held(device, op, background.blocks, 1e9 * background.memory_bytes / background.alone_ns) / op.alone_ns - 1
+        )
     if not op.holds:
         return beside(device, op, background) / op.alone_ns - 1
     waits_ns = 0.0 if background.holds else _wait_ns(device, op, background)

@@ -16,6 +16,7 @@ from etude.simulate.networks.meeting import NOT_KNOWN, Kinds, kind_of_member, ki
 from etude.simulate.networks.resources import COMMUNICATION, FULL, HELD, Resources, count, make_resources, set_rates
 from etude.simulate.networks.state import I32, I64, MILLI, SHARED_INSTANCE, SHARED_NODE, OperationState, Table
 
+
 class Sharing(NamedTuple):
     by_rate: bool  # capacities or kinds, in the place of the factors
     compute_milli: int
