@@ -112,4 +112,6 @@ def _result(
         link_stats=engine.network.link_stats(lowered, ops, nodes),
         notes=notes,
         remote_capacity_bytes=remote.capacity_bytes if remote else 0,
+        kernels=lowered.kernels,
+        unit_flops=lowered.unit_flops,
     )
