@@ -161,9 +161,11 @@ def inside_of_rooms(src: Path) -> Iterator[str]:
             if parts[0] == room or parts[0] not in shown_rooms:
                 continue
             file = src.joinpath(*parts).with_suffix(".py")
-            shown = source(file).shown if parts[0] in SHELVES and file.is_file() else None if not file.is_file() else set()
+            if not file.is_file():
+                continue
+            shown = source(file).shown if parts[0] in SHELVES else frozenset()
             for alias in node.names:
-                if shown is not None and alias.name not in shown:
+                if alias.name not in shown:
                     yield f"{path.relative_to(src)}:{node.lineno}: {node.module}.{alias.name}"
 
 
