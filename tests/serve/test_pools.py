@@ -94,7 +94,11 @@ def test_hooks_say_where_an_answer_goes_on_and_how():
     hooks = Hooks(place=place, choose=lambda request, codecs, now_s: 1)
     codecs = [Codec("none"), Codec("four", 4.0)]
     found = serve(
-        requests_of([0, 0], [10, 10], [2, 2]), PLAIN, apart(1, 2), hooks=hooks, wire=wire_of(100, 1e9, 0, codecs, "best")
+        requests_of([0, 0], [10, 10], [2, 2]),
+        PLAIN,
+        apart(1, 2),
+        hooks=hooks,
+        wire=wire_of(100, 1e9, 0, codecs, "best"),
     )
     assert [row[0] for row in asked] == [0, 1] and asked[0][1:] == (["prefill", "decode", "decode"], 1e-6)
     assert found.column("DECODER").tolist() == [2, 2] and found.column("CODED").tolist() == [1, 1]

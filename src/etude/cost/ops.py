@@ -66,6 +66,8 @@ MATRIX: Final = (
     OpClass.RAGGED_GEMM,
 )
 """Classes that run on the matrix units."""
+FEW: Final = 128
+"""Queries of one block of attention: more of them are bound by the matrix units, however many keys there are."""
 ACTIVATION_FLOPS: Final = 8
 NORM_FLOPS: Final = 8
 SOFTMAX_FLOPS: Final = 5
@@ -191,7 +193,7 @@ def attention(
     products = 5 if backward else 2
     flops = products * 2 * batch * heads * pairs * head_size
     tensors = (2 * queries * heads + 2 * keys * kv_heads) * (2 if backward else 1)
-    decode = queries * 16 <= keys and not backward
+    decode = queries * 16 <= keys and queries <= FEW and not backward
     return Work(
         op_class=OpClass.ATTENTION_DECODE if decode else OpClass.ATTENTION,
         flops=flops,

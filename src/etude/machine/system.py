@@ -21,7 +21,7 @@ from etude.errors import ClusterError, UsageError
 from etude.machine.mix import as_text, kind_numbers
 from etude.machine.power import PowerCosts
 from etude.machine.sharing import HostLink, KernelSharing
-from etude.machine.tier import Tier, check_tiers
+from etude.machine.tier import Checkpointing, Tier, check_tiers
 from etude.machine.topology import Topology
 
 I64 = NDArray[np.int64]
@@ -301,6 +301,9 @@ class System:
     collectives: CollectiveSettings = figure("one", "how they run", CollectiveSettings(), of=CollectiveSettings)
     placement: tuple[int, ...] = figure("list", "device of each rank; rank order if empty", (), of=int)
     tiers: tuple[Tier, ...] = figure("list", "memory below the devices': host, peer, nvme, store", (), of=Tier)
+    checkpoints: tuple[Checkpointing, ...] = figure(
+        "list", "ways in which the host writes and reads checkpoints", (), of=Checkpointing
+    )
     topology: Topology | None = None
     """The graph itself, where it comes from a file: rank r sits on its device r. The levels then only stand for it."""
     irregular: str = ""

@@ -11,43 +11,44 @@ from etude.serve.machines import machine_ns
 from etude.serve.prefix import evict, keep, leading, release, share
 from etude.serve.queues import draw, put_by_key, put_first, put_last, take
 from etude.serve.steps import Shape
+from etude.serve.store import find
 
 
 @kernel(allocates=False)
-def shape_of(state, i):
-    s = state.shape[i]
+def shape_of(s):
     return Shape(
         np.int64(s[0]), s[1], np.int64(s[2]), np.int64(s[3]), np.int64(s[4]), np.int64(s[5]), np.int64(s[6]), s[7]
     )
 
 
 @kernel(allocates=False)
-def time_of(state, rules, machines, i):
-    """Of the pass that was put together, with the draft's passes and what goes to the host or comes back."""
-    mine, shape = state.replica[i], shape_of(state, i)
+def time_of(mine, put_together, rules, machines):
+    """Of the pass that was put together, with the draft's passes, what goes to the host or comes back, and loads from
+    a store."""
+    shape = shape_of(put_together)
     time_ns = machine_ns(machines, mine[at.KIND], shape, mine[at.PASSES])
     if rules.speculate and rules.draft != at.NOBODY and shape.decode:
         none, half = at.NONE, shape.pairs * 0.0
         one = Shape(none, half, shape.decode, shape.decode_keys, shape.decode, shape.most_keys, none, half + 1.0)
         time_ns += rules.speculate * machine_ns(machines, rules.draft, one, none)
-    return time_ns + np.int64(np.ceil(mine[at.MOVED] * rules.swap_ns))
+    return time_ns + np.int64(np.ceil(mine[at.MOVED] * rules.swap_ns)) + mine[at.LOADING]
 
 
 # -- what a hook may stand in for --------------------------------------------------------------------------------------
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline=True)
 def admits(state, rules, i, r, now):
     """May request r enter?"""
     return True
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline=True)
 def arrange(state, rules, i, now):
     """Those that wait are in order already."""
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline=True)
 def victim(state, rules, i, least, now):
     """Who gives way, as a place in the list of those running: the one that entered last. NOBODY: none can. Those before
     the place `least` are in the pass already."""
@@ -58,7 +59,7 @@ def victim(state, rules, i, least, now):
     return k
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline=True)
 def depth_of(state, rules, i, r, now):
     """Part of the layers that the next token of request r goes through."""
     return rules.depth
@@ -109,14 +110,14 @@ def _preempt(state, rules, i, least, now):
         q[r, at.LEFT_AT] = mine[at.TAKEN] + mine[at.ROOM] - mine[at.USED]
         release(state, i, r)
         mine[at.PENDING] += q[r, at.COMPUTED]
-        q[r, at.COMPUTED] = 0
+        q[r, at.COMPUTED], q[r, at.REUSED], q[r, at.LESS] = 0, 0, 0
         q[r, at.THERE] = 0
     q[r, at.PREEMPTED] += 1
     mine[at.GAVE_WAY] += 1
     for j in range(k, mine[at.RUNNING] - 1):
         state.running[i, j] = state.running[i, j + 1]
     mine[at.RUNNING] -= 1
-    put_first(state, i, at.WAITING, r)
+    put_first(q, mine, at.WAITING, r)
     return k
 
 
@@ -124,34 +125,32 @@ def _preempt(state, rules, i, least, now):
 
 
 @kernel(allocates=False)
-def _length(state, r, branch):
+def _length(q, r, branch):
     """Tokens of a branch: an even share of the answer."""
-    q = state.request
     return q[r, at.OUTPUT] // q[r, at.BRANCHES] + (1 if branch < q[r, at.OUTPUT] % q[r, at.BRANCHES] else 0)
 
 
 @kernel(allocates=False)
-def _advance_branch(state, r):
+def _advance_branch(q, branches, r):
     """The first branch that lacks tokens gets one; which one, or NOBODY."""
-    q, branch = state.request, at.NONE
+    branch = at.NONE
     start = q[r, at.BRANCH_AT]
-    while branch < q[r, at.BRANCHES] and state.branch[start + branch] >= _length(state, r, branch):
+    while branch < q[r, at.BRANCHES] and branches[start + branch] >= _length(q, r, branch):
         branch += 1
     if branch == q[r, at.BRANCHES]:
         return at.NOBODY
-    state.branch[start + branch] += 1
+    branches[start + branch] += 1
     return branch
 
 
 @kernel(allocates=False)
-def _slack_ns(state, rules, i, begin, time_ns):
+def _slack_ns(q, batch, count, tpot_ns, begin, time_ns):
     """What the pass may take longer before a token of it is late."""
-    q = state.request
     least = at.NEVER
-    for k in range(state.replica[i, at.AHEAD]):
-        r = state.batch[i, 1, k]
+    for k in range(count):
+        r = batch[1, k]
         if q[r, at.FIRST] != at.NEVER:
-            due = q[r, at.FIRST] + np.int64((q[r, at.PLANNED] - state.batch[i, 3, k]) * rules.tpot_ns)
+            due = q[r, at.FIRST] + np.int64((q[r, at.PLANNED] - batch[3, k]) * tpot_ns)
             least = min(least, due - begin - time_ns)
     return max(least, 0)
 
@@ -161,10 +160,11 @@ def _widen(state, rules, machines, i, now):
     """More branches of answers under way, while the rule allows it and there is room."""
     q, mine, shape = state.request, state.replica[i], state.shape[i]
     begin = now if mine[at.END] == at.NEVER else mine[at.END]
-    alone = time_of(state, rules, machines, i)
+    alone = time_of(mine, shape, rules, machines)
     slack = at.NEVER
     if rules.admit == at.SLACK and rules.admit_value < np.inf:
-        slack = np.int64(min(_slack_ns(state, rules, i, begin, alone) * rules.admit_value, float(at.NEVER)))
+        slack = _slack_ns(q, state.batch[i], mine[at.AHEAD], rules.tpot_ns, begin, alone)
+        slack = np.int64(min(slack * rules.admit_value, float(at.NEVER)))
         mine[at.SLACK_NS] = slack
     for k in range(mine[at.AHEAD]):
         r = state.batch[i, 1, k]
@@ -176,7 +176,7 @@ def _widen(state, rules, machines, i, now):
                 break
             before = state.shape[i, 5]
             made = state.branch[q[r, at.BRANCH_AT] + branch]
-            if made >= _length(state, r, branch):
+            if made >= _length(q, r, branch):
                 branch += 1
                 continue
             keys = q[r, at.PROMPT] + max(made, 1)
@@ -186,7 +186,7 @@ def _widen(state, rules, machines, i, now):
             shape[5] = max(shape[5], float(keys))
             longer = 0
             if rules.admit == at.SLACK:
-                longer = time_of(state, rules, machines, i) - alone
+                longer = time_of(mine, shape, rules, machines) - alone
             if longer > slack or not hold(state, i, r, blocks_of(q[r, at.COMPUTED] + 1, rules.block), rules):
                 shape[2] -= 1
                 shape[3] -= keys
@@ -216,7 +216,7 @@ def _add(state, rules, i, r, tokens, now):
     made = 1
     branch = 0
     if past + tokens == known and q[r, at.BRANCHES] > 1:
-        branch = _advance_branch(state, r)
+        branch = _advance_branch(q, state.branch, r)
         q[r, at.BRANCH] = branch
     if tokens == 1 and past >= q[r, at.PROMPT]:
         keys = past + 1
@@ -235,7 +235,9 @@ def _add(state, rules, i, r, tokens, now):
             shape[6] += rules.speculate
     else:
         shape[0] += tokens
-        shape[1] += tokens * past + tokens * (tokens + 1) / 2
+        less = q[r, at.LESS] * tokens // (known - past)
+        q[r, at.LESS] -= less
+        shape[1] += tokens * past + tokens * (tokens + 1) / 2 - less
         shape[7] = 1.0
         mine[at.READ] += tokens
         # A token that was out is its own next input, and is counted when the token after it comes.
@@ -280,28 +282,26 @@ def _continue(state, rules, i, now):
 
 
 @kernel(allocates=False)
-def _find(state, rules, i, r):
+def _find(q, mine, rules, r):
     """Tokens of a request that gave way whose blocks nobody has taken since; the last token is always read."""
-    q = state.request
     blocks = q[r, at.LEFT]
     if not rules.caching or blocks == 0:
         return 0
-    blocks -= min(max(state.replica[i, at.TAKEN] - q[r, at.LEFT_AT], 0), blocks)
+    blocks -= min(max(mine[at.TAKEN] - q[r, at.LEFT_AT], 0), blocks)
     most = (q[r, at.PROMPT] + q[r, at.PLANNED] - 1) // rules.block
     return min(blocks, most) * rules.block
 
 
 @kernel(allocates=False)
-def _join(state, i, r, there, now):
+def _join(q, mine, running, r, found, now):
     """A request is one of those running."""
-    q, mine = state.request, state.replica[i]
-    take(state, i, at.WAITING)
-    state.running[i, mine[at.RUNNING]] = r
+    take(q, mine, at.WAITING)
+    running[mine[at.RUNNING]] = r
     mine[at.RUNNING] += 1
     mine[at.MOST] = max(mine[at.MOST], mine[at.RUNNING])
     if q[r, at.SCHEDULED] == at.NEVER:
         q[r, at.SCHEDULED] = now
-        q[r, at.HIT] = there
+        q[r, at.HIT] = found
     mine[at.VIRTUAL] = max(mine[at.VIRTUAL], q[r, at.KEY])
 
 
@@ -334,17 +334,21 @@ def _enter(state, rules, i, budget, now):
             tokens = min(whole - q[r, at.COMPUTED], budget)
             if not _come_back(state, rules, i, r, tokens):
                 break
-            _join(state, i, r, at.NONE, now)
+            _join(q, mine, state.running[i], r, at.NONE, now)
             if rules.chunked:
                 _add(state, rules, i, r, tokens, now)
                 budget -= tokens
             continue
         ids, shared, idle = 0, 0, 0
         if rules.prefix:
-            ids, shared, idle = leading(state.prefix, i, r)
+            ids, shared, idle = leading(state.prefix, i, r, now)
             there = min(shared, (whole - 1) // rules.block) * rules.block
         else:
-            there = _find(state, rules, i, r)
+            there = _find(q, mine, rules, r)
+        front, found, again, load_ns, less = there, 0, 0, at.NONE, at.NONE
+        if state.store.tiers:
+            found, _, again, load_ns, less = find(state.store, i, r, front, q[r, at.PROMPT], now, at.NONE)
+            there += found - again
         tokens = whole - there
         if rules.chunked:
             tokens = min(tokens, budget)
@@ -360,12 +364,17 @@ def _enter(state, rules, i, budget, now):
             share(state, i, r, ids)
         if not hold(state, i, r, need, rules):
             break
-        if there:  # not from the front of the queue
-            mine[at.TAKEN] -= there // rules.block
-            mine[at.FOUND] += there
-            mine[at.PENDING] -= there
-            q[r, at.COMPUTED] = there
-        _join(state, i, r, there, now)
+        if front:  # not from the front of the queue
+            mine[at.TAKEN] -= front // rules.block
+        if found:
+            find(state.store, i, r, front, q[r, at.PROMPT], now, at.NOTED)
+            mine[at.LOADING] += load_ns
+            mine[at.STORED] += found
+            q[r, at.REUSED], q[r, at.LESS] = 0 if state.store.leading else found, less
+        mine[at.FOUND] += front + found
+        mine[at.PENDING] -= there
+        q[r, at.COMPUTED] = there
+        _join(q, mine, state.running[i], r, front + found, now)
         if not rules.chunked and tokens == 1 and there >= q[r, at.PROMPT]:
             continue  # it goes on with the others
         _add(state, rules, i, r, tokens, now)
@@ -373,33 +382,32 @@ def _enter(state, rules, i, budget, now):
 
 
 @kernel(allocates=False)
-def _take_in(state, rules, i, now):
+def _take_in(q, mine, tags, order, now):
     """What came since the last pass waits now, in its order."""
-    q, mine = state.request, state.replica[i]
     while mine[at.INBOX] != at.NOBODY:
-        r = take(state, i, at.INBOX)
+        r = take(q, mine, at.INBOX)
         q[r, at.QUEUED] = now
-        if rules.order == at.FCFS:
-            put_last(state, i, at.WAITING, r)
+        if order == at.FCFS:
+            put_last(q, mine, at.WAITING, r)
             continue
-        if rules.order == at.DEADLINE_FIRST:
+        if order == at.DEADLINE_FIRST:
             q[r, at.KEY] = q[r, at.ARRIVAL] + q[r, at.DEADLINE]
-        elif rules.order == at.TIER_FIRST:
+        elif order == at.TIER_FIRST:
             q[r, at.KEY] = q[r, at.TIER]
-        elif rules.order == at.SHORTEST:
+        elif order == at.SHORTEST:
             q[r, at.KEY] = q[r, at.PROMPT]
         else:  # start-time fair queueing: a tenant's requests behind one another, on a clock of tokens
-            tags, tenant = state.tags[i], q[r, at.TENANT]
+            tenant = q[r, at.TENANT]
             q[r, at.KEY] = max(mine[at.VIRTUAL], tags[tenant])
             tags[tenant] = q[r, at.KEY] + q[r, at.PROMPT] + q[r, at.OUTPUT]
-        put_by_key(state, i, at.WAITING, r)
+        put_by_key(q, mine, at.WAITING, r)
 
 
 @kernel(allocates=False)
 def choose(state, rules, machines, i, now):
     """Puts the next pass together; False if there is nothing to do."""
     q, mine = state.request, state.replica[i]
-    _take_in(state, rules, i, now)
+    _take_in(q, mine, state.tags[i], rules.order, now)
     arrange(state, rules, i, now)
     mine[at.AHEAD] = 0
     mine[at.EXTRA] = 0

@@ -10,22 +10,16 @@ from typing import Any, Final
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
 from etude.serve import state as at
+from etude.serve.cache import CacheRules, cache_rules
 from etude.serve.state import Rules
 from etude.serve.wire import NO_WIRE
 
 ROUTERS: Final = {
     "turn": at.TURN, "least": at.LEAST, "tokens": at.TOKENS, "two": at.TWO, "session": at.SESSION,
-    "affinity": at.SESSION, "prefix": at.BY_PREFIX, "br0": at.BALANCE,
+    "prefix": at.BY_PREFIX, "affinity": at.AFFINITY, "br0": at.BALANCE,
 }  # fmt: skip
 FOLLOWS: Final = "vLLM 0.19 (V1 scheduler)"
 FOREVER: Final = 1 << 40
-
-
-class Cache(StrEnum):
-    """What a prompt finds of those before it."""
-
-    NONE = "none"
-    PREFIX = "prefix"
 
 
 class Policy(StrEnum):
@@ -64,7 +58,10 @@ class Engine:
     reserve: bool = figure("flag", "a request holds room for its whole answer from the start", False)
     whole_prompt: bool = figure("flag", "a request enters only if its whole prompt fits", True)
     enable_prefix_caching: bool = figure("flag", "who gave way finds the blocks that nobody took since", True)
-    cache: Cache = figure("choice", "`prefix`: prompts that begin alike share blocks, by ids", Cache.NONE, of=Cache)
+    cache: str = figure(
+        "text", "what prompts find of those before: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
+        "none",
+    )  # fmt: skip
     async_scheduling: bool = figure("flag", "the next pass is chosen while one runs", True)
     barrier: bool = figure("flag", "replicas start passes together, and wait for the longest", False)
     scheduling_policy: Policy = figure(
@@ -81,8 +78,13 @@ class Engine:
     exit_depth: float = figure("fraction", "part of the layers that tokens out go through", 1.0)
 
     def __post_init__(self) -> None:
+        cache_rules(self.cache)
         if self.barrier and self.async_scheduling:
             raise ClusterError("replicas that start together choose their passes then", hint="no --async-scheduling")
+
+    @property
+    def caching(self) -> CacheRules:
+        return cache_rules(self.cache)
 
     def rules(self, router: str = "turn", **more: Any) -> Rules:
         """For the loop. `more` are fields of `Rules` that the engine does not say."""
@@ -95,7 +97,7 @@ class Engine:
             chunked=int(self.chunked), token_budget=self.max_num_batched_tokens, max_seqs=self.max_num_seqs,
             block=self.block_size, reserve=int(self.reserve), whole_prompt=int(self.whole_prompt),
             caching=int(self.enable_prefix_caching), ahead=int(self.async_scheduling), barrier=int(self.barrier),
-            router=code, prefix=int(self.cache is Cache.PREFIX), order=ORDERS[self.scheduling_policy],
+            router=code, prefix=int(self.caching.mode != "none"), order=ORDERS[self.scheduling_policy],
             speculate=self.num_speculative_tokens, accept=float(self.acceptance), depth=float(self.exit_depth),
             horizon=horizon, **(given | more),
         )  # fmt: skip

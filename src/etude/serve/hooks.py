@@ -3,7 +3,7 @@
 | hook | is given | returns |
 |---|---|---|
 | route(request, replicas, now_s) | a request that arrives | the number of a replica |
-| place(request, replicas, now_s) | one whose prompt was read, if answers go on elsewhere | the number of a replica that decodes |
+| place(request, replicas, now_s) | one whose prompt was read on another replica | the number of one that decodes |
 | choose(request, codecs, now_s) | keys and values to be sent | the number of a codec |
 | admit(request, replica, now_s) | the first that waits | whether it may enter |
 | batch(waiting, replica, now_s) | all that wait | their order: numbers of requests |
@@ -27,7 +27,6 @@ from numba.core.dispatcher import Dispatcher
 from etude.errors import UsageError
 from etude.serve import batching, loop, queues, routing, transfers
 from etude.serve import state as of
-from etude.serve.prefix import leading
 from etude.serve.queues import put_last
 
 Route = Callable[[dict[str, int], "list[Replica]", float], Any]
@@ -117,7 +116,8 @@ class Asked:
             given: Any = self._codecs()
         else:
             hook = self.route if what == of.ROUTE else self.place
-            allowed = [i for i in range(len(state.replica)) if routing.serves(state, i, of.ANSWERS if what == of.PLACE else of.PROMPTS)]
+            phase = of.ANSWERS if what == of.PLACE else of.PROMPTS
+            allowed = [i for i in range(len(state.replica)) if routing.serves(state.replica[i], phase)]
             given = [seen_replica(state, i, self._found(state, i, number)) for i in range(len(state.replica))]
         if hook is None:
             raise UsageError("nobody says where it goes", where=where)
@@ -125,7 +125,7 @@ class Asked:
         state.clock[of.CHOSEN] = number_of(found, allowed, hook, where)
 
     def _found(self, state: of.State, i: int, number: int) -> int:
-        return int(leading(state.prefix, i, number)[1]) * self.rules.block if self.rules.prefix else 0
+        return int(routing.there_on(state, self.rules, i, number))
 
     def _codecs(self) -> list[dict[str, float]]:
         names = ("bytes_sent", "encode_ns", "decode_ns", "fixed_ns")
@@ -145,7 +145,7 @@ def loop_with(hooks: Hooks, asked: Asked) -> Callable[..., int]:
     }
     given = {old: new for old, new in inside.items() if new is not None}
     if not given:
-        return loop.advance  # type: ignore[no-any-return]
+        return loop.advance
     plain = plain_form((queues, routing, batching, transfers, loop), given)[loop.advance]
 
     def advance(*arguments: Any) -> int:
@@ -200,12 +200,14 @@ def _arrange(hook: Callable[..., Any]) -> Callable[..., None]:
             order = []
         if sorted(order) != sorted(waiting):
             raise UsageError(
-                f"`{hook.__name__}` returned {found!r}", where=where, hint="the numbers of all requests that it was given"
+                f"`{hook.__name__}` returned {found!r}",
+                where=where,
+                hint="the numbers of all that wait",
             )
         state.replica[i, [of.WAITING, of.WAITING + 1]] = of.NOBODY
         state.replica[i, of.WAITING + 2] = 0
         for one in order:
-            put_last.py_func(state, i, of.WAITING, one)
+            put_last.py_func(state.request, state.replica[i], of.WAITING, one)
 
     return arrange
 

@@ -18,6 +18,7 @@ from etude.serve.machines import machine_nj
 from etude.serve.prefix import release
 from etude.serve.queues import pop_later, push_later, put_last
 from etude.serve.routing import route
+from etude.serve.store import put
 from etude.serve.transfers import hand_over, land, placed, pull
 
 
@@ -35,7 +36,7 @@ def _answered(state, i, r, now):
             decides = q[child, at.AT] - q[child, at.ARRIVAL]
             q[child, at.ARRIVAL] += now
             q[child, at.AT] = q[child, at.ARRIVAL] + decides
-            push_later(state, child)
+            push_later(q, state.heap, state.clock, child)
 
 
 @kernel(allocates=False)
@@ -50,11 +51,13 @@ def _finish(state, i, now):
         mine[at.PENDING] -= made
         if q[r, at.FIRST] == at.NEVER:
             q[r, at.FIRST] = now
+            if state.store.tiers:
+                put(state.store, i, r, now)
         if q[r, at.OUT] == q[r, at.OUTPUT]:
             _answered(state, i, r, now)
             gone += 1
         elif mine[at.ROLE] == at.PREFILL:
-            hand_over(state, r)
+            hand_over(q, state.clock, r)
             gone += 1
     if gone:
         kept = 0
@@ -69,81 +72,80 @@ def _finish(state, i, now):
 
 
 @kernel(allocates=False)
-def _begin(state, machines, log, i, now, time_ns):
+def _begin(mine, batch, put_together, clock, energy_nj, machines, log, i, now, time_ns):
     """Replica i starts the pass that was put together."""
-    mine = state.replica[i]
     mine[at.BATCH] = mine[at.AHEAD]
     mine[at.AHEAD] = at.NOBODY
     for k in range(mine[at.BATCH]):
-        state.batch[i, 0, k] = state.batch[i, 1, k]
-        state.batch[i, 2, k] = state.batch[i, 3, k]
+        batch[0, k] = batch[1, k]
+        batch[2, k] = batch[3, k]
     mine[at.END] = now + time_ns
     mine[at.PASSES] += 1
     mine[at.BUSY] += time_ns
     mine[at.MOVED] = 0
-    shape = shape_of(state, i)
+    mine[at.LOADING] = 0
+    shape = shape_of(put_together)
     work_nj = machine_nj(machines, mine[at.KIND], shape, time_ns)
-    state.energy_nj[i] += work_nj
+    energy_nj[i] += work_nj
     if len(log):
-        row = log[state.clock[at.LOGGED]]
+        row = log[clock[at.LOGGED]]
         row[0], row[1], row[2] = i, now, now + time_ns
         row[3], row[4], row[5] = shape.prompt_tokens, shape.decode, shape.decode_keys
         row[6], row[7], row[8], row[9] = mine[at.USED], mine[at.WAITING + 2], mine[at.CACHED], np.int64(work_nj)
         row[10], row[11], row[12] = mine[at.EXTRA], mine[at.EXTRA_NS], mine[at.SLACK_NS]
-        state.clock[at.LOGGED] += 1
+        clock[at.LOGGED] += 1
 
 
 @kernel(allocates=False)
 def _start(state, rules, machines, log, now):
     """Every free replica starts its next pass; with a barrier all at a time, as long as the longest. False if a request
     never gets room."""
-    longest = np.int64(0)
+    longest, clock = np.int64(0), state.clock
     for i in range(len(state.replica)):
         mine = state.replica[i]
         if mine[at.END] != at.NEVER or mine[at.READY] > now:
             continue
         if mine[at.AHEAD] == at.NOBODY:
             waits = mine[at.INBOX + 2] + mine[at.WAITING + 2] + mine[at.RUNNING]
-            if not waits or state.clock[at.HALT]:
+            if not waits or clock[at.HALT]:
                 continue
             if not choose(state, rules, machines, i, now):
-                if state.clock[at.MISFIT] != at.NOBODY:
+                if clock[at.MISFIT] != at.NOBODY:
                     return False
                 continue
-        time_ns = time_of(state, rules, machines, i)
+        time_ns = time_of(mine, state.shape[i], rules, machines)
         mine[at.OWN] += time_ns
         longest = max(longest, time_ns)
         if not rules.barrier:
-            _begin(state, machines, log, i, now, time_ns)
-            if rules.ahead and not state.clock[at.HALT]:
+            _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, time_ns)
+            if rules.ahead and not clock[at.HALT]:
                 choose(state, rules, machines, i, now)
     if rules.barrier and longest:
-        state.clock[at.BARRIERS] += longest
+        clock[at.BARRIERS] += longest
         for i in range(len(state.replica)):
             if state.replica[i, at.AHEAD] != at.NOBODY:
-                _begin(state, machines, log, i, now, longest)
+                mine = state.replica[i]
+                _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, longest)
     return True
 
 
 @kernel(allocates=False)
-def _next_arrival(state):
+def _next_arrival(q, heap, clock):
     """The request that arrives next, or NOBODY."""
-    q, clock = state.request, state.clock
     while clock[at.NEXT] < len(q) and q[clock[at.NEXT], at.PARENTS]:
         clock[at.NEXT] += 1
     r = clock[at.NEXT] if clock[at.NEXT] < len(q) else at.NOBODY
-    if clock[at.HEAP] and (r == at.NOBODY or q[state.heap[0], at.AT] < q[r, at.AT]):
-        return state.heap[0]
+    if clock[at.HEAP] and (r == at.NOBODY or q[heap[0], at.AT] < q[r, at.AT]):
+        return heap[0]
     return r
 
 
 @kernel(allocates=False)
-def _next_time(state, now):
-    q = state.request
-    r = _next_arrival(state)
+def _next_time(q, replicas, heap, clock):
+    now, r = clock[at.NOW], _next_arrival(q, heap, clock)
     found = at.NEVER if r == at.NOBODY else q[r, at.AT]
-    for i in range(len(state.replica)):
-        mine = state.replica[i]
+    for i in range(len(replicas)):
+        mine = replicas[i]
         found = min(found, mine[at.END])
         if mine[at.LANDING] != at.NOBODY:
             found = min(found, q[mine[at.LANDING], at.LANDS])
@@ -153,19 +155,19 @@ def _next_time(state, now):
 
 
 @kernel(allocates=False)
-def _asks(state, what, r):
+def _asks(clock, what, r):
     """True while a hook has not answered."""
-    if state.clock[at.CHOSEN] != at.NOBODY:
+    if clock[at.CHOSEN] != at.NOBODY:
         return False
-    state.clock[at.ASKING] = what
-    state.clock[at.ABOUT] = r
+    clock[at.ASKING] = what
+    clock[at.ABOUT] = r
     return True
 
 
 @kernel(allocates=False)
-def _chosen(state):
-    found = state.clock[at.CHOSEN]
-    state.clock[at.CHOSEN] = at.NOBODY
+def _chosen(clock):
+    found = clock[at.CHOSEN]
+    clock[at.CHOSEN] = at.NOBODY
     return found
 
 
@@ -173,23 +175,23 @@ def _chosen(state):
 def _arrive(state, rules, now):
     """Requests that arrive by now go to their replicas; False if a hook is to be asked."""
     q, clock = state.request, state.clock
-    r = _next_arrival(state)
+    r = _next_arrival(q, state.heap, clock)
     while r != at.NOBODY and q[r, at.AT] <= now:
         if rules.router == at.ASK:
-            if _asks(state, at.ROUTE, r):
+            if _asks(clock, at.ROUTE, r):
                 return False
-            i = _chosen(state)
+            i = _chosen(clock)
         else:
             i = route(state, rules, rules.router, r, at.PROMPTS)
         if q[r, at.PARENTS]:
-            pop_later(state)
+            pop_later(q, state.heap, clock)
         else:
             clock[at.NEXT] += 1
         q[r, at.REPLICA] = i
         q[r, at.DECODER] = i
         state.replica[i, at.PENDING] += q[r, at.PROMPT] + q[r, at.OUTPUT]
-        put_last(state, i, at.INBOX, r)
-        r = _next_arrival(state)
+        put_last(q, state.replica[i], at.INBOX, r)
+        r = _next_arrival(q, state.heap, clock)
     return True
 
 
@@ -199,37 +201,36 @@ def _go_on(state, rules, now):
     clock = state.clock
     while clock[at.HAND] != at.NOBODY:
         if rules.place == at.ASK:
-            if _asks(state, at.PLACE, clock[at.HAND]):
+            if _asks(clock, at.PLACE, clock[at.HAND]):
                 return False
-            i = _chosen(state)
+            i = _chosen(clock)
         else:
             i = route(state, rules, rules.place, clock[at.HAND], at.ANSWERS)
-        placed(state, i)
+        placed(state.request, state.replica, clock, i)
     for i in range(len(state.replica)):
         if state.replica[i, at.COMING] != at.NOBODY and not clock[at.HALT]:
-            r = pull(state, rules, i, now)
+            r = pull(state.request, state.replica, clock, rules, i, now)
             if r != at.NOBODY:
-                _asks(state, at.CODEC, r)
+                _asks(clock, at.CODEC, r)
                 return False
     return True
 
 
 @kernel(allocates=False)
 def advance(state, rules, machines, log):
-    """Runs until something stops it: DONE, FULL, ASKED, STUCK, EPOCH or HALTED."""
+    """Runs until something stops it: DONE, FULL, ASKED, STUCK, PAUSED or HALTED."""
     q, clock, replicas = state.request, state.clock, len(state.replica)
     while True:
         if len(log) and clock[at.LOGGED] + replicas > len(log):
             return at.FULL
         answered = clock[at.CHOSEN] != at.NOBODY
-        now = clock[at.NOW] if answered else _next_time(state, clock[at.NOW])
+        now = clock[at.NOW] if answered else _next_time(q, state.replica, state.heap, clock)
         if now == at.NEVER:
             return at.DONE if clock[at.FINISHED] == len(q) else at.STUCK
-        if clock[at.NEXT_EPOCH] <= now and not answered:
-            clock[at.NOW] = max(clock[at.NOW], clock[at.NEXT_EPOCH])
-            return at.EPOCH
+        if now > clock[at.UNTIL] and not answered:
+            return at.PAUSED
         clock[at.NOW] = now
-        busy, flying = 0, 0
+        finished, busy, flying = clock[at.FINISHED], 0, 0
         for i in range(replicas):
             mine = state.replica[i]
             if mine[at.END] == now:
@@ -248,3 +249,5 @@ def advance(state, rules, machines, log):
                 running = running or state.replica[i, at.END] != at.NEVER
             if not running:
                 return at.HALTED
+        if clock[at.STOPS] and clock[at.FINISHED] > finished:
+            return at.PAUSED

@@ -8,8 +8,7 @@ from etude.serve import state as at
 
 
 @kernel(allocates=False)
-def put_last(state, i, queue, r):
-    q, mine = state.request, state.replica[i]
+def put_last(q, mine, queue, r):
     q[r, at.FOLLOWING] = at.NOBODY
     if mine[queue] == at.NOBODY:
         mine[queue] = r
@@ -20,8 +19,7 @@ def put_last(state, i, queue, r):
 
 
 @kernel(allocates=False)
-def put_first(state, i, queue, r):
-    q, mine = state.request, state.replica[i]
+def put_first(q, mine, queue, r):
     q[r, at.FOLLOWING] = mine[queue]
     if mine[queue] == at.NOBODY:
         mine[queue + 1] = r
@@ -30,14 +28,13 @@ def put_first(state, i, queue, r):
 
 
 @kernel(allocates=False)
-def put_by_key(state, i, queue, r):
+def put_by_key(q, mine, queue, r):
     """Behind all whose key is not larger."""
-    q, mine = state.request, state.replica[i]
     key = q[r, at.KEY]
     if mine[queue] == at.NOBODY or q[mine[queue + 1], at.KEY] <= key:
-        put_last(state, i, queue, r)
+        put_last(q, mine, queue, r)
     elif q[mine[queue], at.KEY] > key:
-        put_first(state, i, queue, r)
+        put_first(q, mine, queue, r)
     else:
         before = mine[queue]
         while q[q[before, at.FOLLOWING], at.KEY] <= key:
@@ -48,10 +45,9 @@ def put_by_key(state, i, queue, r):
 
 
 @kernel(allocates=False)
-def take(state, i, queue):
-    mine = state.replica[i]
+def take(q, mine, queue):
     r = mine[queue]
-    mine[queue] = state.request[r, at.FOLLOWING]
+    mine[queue] = q[r, at.FOLLOWING]
     if mine[queue] == at.NOBODY:
         mine[queue + 1] = at.NOBODY
     mine[queue + 2] -= 1
@@ -67,11 +63,10 @@ def draw(clock, n):
 
 
 @kernel(allocates=False)
-def push_later(state, r):
+def push_later(q, heap, clock, r):
     """Request r arrives at its `AT`; of two at a time the lower number first."""
-    heap, q = state.heap, state.request
-    k = state.clock[at.HEAP]
-    state.clock[at.HEAP] += 1
+    k = clock[at.HEAP]
+    clock[at.HEAP] += 1
     while k > 0:
         up = (k - 1) // 2
         if q[heap[up], at.AT] < q[r, at.AT] or (q[heap[up], at.AT] == q[r, at.AT] and heap[up] < r):
@@ -82,11 +77,10 @@ def push_later(state, r):
 
 
 @kernel(allocates=False)
-def pop_later(state):
-    heap, q = state.heap, state.request
+def pop_later(q, heap, clock):
     top = heap[0]
-    state.clock[at.HEAP] -= 1
-    n = state.clock[at.HEAP]
+    clock[at.HEAP] -= 1
+    n = clock[at.HEAP]
     r = heap[n]
     k = 0
     while 2 * k + 1 < n:

@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.serve import state as of
+from etude.serve.cache import CacheRules
 from etude.serve.energy import UNKNOWN, Energy
-from etude.serve.engine import FOREVER, Cache, Engine, admit_code
+from etude.serve.engine import FOREVER, Engine, admit_code
 from etude.serve.hooks import NO_HOOKS, Asked, Hooks, Route, loop_with
 from etude.serve.machines import Machines, machines_of
 from etude.serve.prefix import no_prefix, prefix_of
 from etude.serve.requests import Requests
 from etude.serve.steps import StepCost
+from etude.serve.store import no_store, store_of
 from etude.serve.wire import NO_WIRE
 
 I64 = NDArray[np.int64]
@@ -51,6 +53,10 @@ class Options:
     decide_ns: int = 0
     """That the router takes for each request, one after another."""
     wire: of.Wire = NO_WIRE
+    caching: CacheRules | None = None
+    """The engine's own rules with the rates of a system."""
+    token_bytes: float = 0.0
+    """Keys and values of a token on all ranks of a replica."""
     draft: StepCost | None = None
     """Of the model that proposes tokens; None: they cost nothing."""
     hooks: Hooks = NO_HOOKS
@@ -110,8 +116,8 @@ def serve(
 
 def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Rules:
     router, hooks = options.router if isinstance(options.router, str) else "", options.hooks
-    if router == "prefix" and engine.cache is not Cache.PREFIX:
-        raise UsageError("the router `prefix` looks for prompts that begin alike", hint="--cache prefix")
+    if router in ("prefix", "affinity") and engine.caching.mode == "none":
+        raise UsageError(f"the router `{router}` looks for what a cache has", hint="--cache prefix")
     admit, value = admit_code(options.admit)
     if admit == of.SLACK and not options.tpot_ns:
         raise UsageError("slack counts from a limit for each token", hint="--slo tpot=50ms")
@@ -137,10 +143,12 @@ def start_of(
     requests: Requests, engine: Engine, groups: Sequence[Group], rules: of.Rules, options: Options
 ) -> of.State:
     total = sum(group.count for group in groups)
-    prefix = prefix_of(requests, total, rules.block) if rules.prefix else no_prefix()
+    caching = options.caching or engine.caching
+    prefix = prefix_of(requests, caching, total, rules.block) if rules.prefix else no_prefix()
+    store = store_of(requests, caching, total, rules.block, options.token_bytes) if caching.stores else no_store()
     state = of.start(
-        requests, total, engine.max_num_seqs, prefix, seed=options.seed, decide_ns=options.decide_ns
-    )  # fmt: skip
+        requests, total, engine.max_num_seqs, prefix, store, seed=options.seed, decide_ns=options.decide_ns
+    )
     first = 0
     for kind, group in enumerate(groups):
         mine = state.replica[first : first + group.count]
@@ -150,9 +158,7 @@ def start_of(
     return state
 
 
-def run(
-    state: of.State, rules: of.Rules, machines: Machines, options: Options, asked: Asked
-) -> pa.Table | None:
+def run(state: of.State, rules: of.Rules, machines: Machines, options: Options, asked: Asked) -> pa.Table | None:
     """The loop, with its hooks; the passes if they are kept."""
     keep = options.keep_passes
     log = np.zeros((max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, len(of.Logged)), np.int64)

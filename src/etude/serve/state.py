@@ -14,10 +14,10 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 NEVER: Final = np.int64(2**62)
 NOBODY: Final = -1
-DONE, FULL, ASKED, STUCK, EPOCH, HALTED = 0, 1, 2, 3, 4, 5
+DONE, FULL, ASKED, STUCK, PAUSED, HALTED = 0, 1, 2, 3, 4, 5
 """Why the loop stopped: all is done; the log of passes is full; a hook is to be asked; a request can never run; the
-time has come that somebody wanted to look; no pass runs, as somebody wanted."""
-TURN, LEAST, TOKENS, TWO, SESSION, ASK, BY_PREFIX, BALANCE = 0, 1, 2, 3, 4, 5, 6, 7
+clock came to UNTIL, or with STOPS a request was answered; no pass runs, as HALT wanted."""
+TURN, LEAST, TOKENS, TWO, SESSION, ASK, BY_PREFIX, AFFINITY, BALANCE = 0, 1, 2, 3, 4, 5, 6, 7, 8
 """Routers."""
 ROUTE, PLACE, CODEC = 0, 1, 2
 """What is asked."""
@@ -35,7 +35,7 @@ MEANT, SENT_NOW = 0, 1
 """Keys and values would be sent, or are."""
 DRAWS: Final = 1 << 30
 PRIME: Final = (1 << 31) - 1
-NONE: Final = np.int64(0)
+NONE, NOTED = np.int64(0), np.int64(1)
 """A literal would compile what it is given to a second time."""
 
 
@@ -131,6 +131,8 @@ class Column(IntEnum):
     COMING = 32  # blocks that wait for it
     CODED = 33  # codec that it was sent with
     SENT = 34  # bytes
+    REUSED = 35  # tokens of a store, at any place
+    LESS = 36  # pairs of queries and keys that these save, beyond those of as many tokens at the front
 
 
 class Count(IntEnum):
@@ -174,6 +176,8 @@ class Count(IntEnum):
     PORT_OUT = 43
     PORT_IN = 44
     DECODER = 45
+    LOADING = 46  # ns that the next pass waits for a store
+    STORED = 47  # tokens found in a store
 
 
 class Clock(IntEnum):
@@ -187,11 +191,12 @@ class Clock(IntEnum):
     MISFIT = 7  # request that never gets room
     ASKING = 8  # what is asked
     ABOUT = 9  # ... of which request
-    EPOCH = 10  # when somebody wants to look
+    UNTIL = 10  # ns; nothing after it happens
     HALT = 11  # 1: no pass is put together
     HAND = 12  # queue: prompts that were read, to be decoded elsewhere
     HEAP = 15  # requests whose parents are done, and that have not arrived
     BARRIERS = 16  # ns of all steps between barriers
+    STOPS = 17  # 1: the loop stops whenever a request is answered
 
 
 class Logged(IntEnum):
@@ -237,19 +242,23 @@ class State(NamedTuple):
     """Requests that arrive later, in order of `AT`: a binary heap."""
     prefix: Any
     """Ids of blocks, and which are there: `prefix.Prefix`."""
+    store: Any
+    """What a cache keeps beside the blocks: `store.Store`."""
 
 
 (ARRIVAL, PROMPT, OUTPUT, SESSION_OF, TENANT, TIER, DEADLINE, BRANCHES, PARENTS, COMPUTED, PLANNED, OUT, HELD, LEFT,
  LEFT_AT, FOLLOWING, REPLICA, QUEUED, SCHEDULED, FIRST, FINISH, PREEMPTED, REFS, HIT, AT, MISSING, KEY, THERE, DECODER,
- LANDS, BRANCH_AT, BRANCH, HOLDS, CODED, SENT) = (int(c) for c in Column)  # fmt: skip
+ LANDS, BRANCH_AT, BRANCH, HOLDS, CODED, SENT, REUSED, LESS) = (int(c) for c in Column)  # fmt: skip
 (INBOX, WAITING, RUNNING, BATCH, AHEAD, END, USED, PENDING, PASSES, BUSY, PEAK, GAVE_WAY, READ, MADE, MOST, TAKEN,
  FOUND, CACHED, EVICTED, ROOM, KIND, ROLE, SHUT, READY, COMING, LANDING, MOVED, OWN, EXTRA, EXTRA_NS, SLACK_NS, LOAD,
- SCORE, VIRTUAL, ENCODER, PORT_OUT, PORT_IN, DECODES) = (int(c) for c in Count)  # fmt: skip
-(NOW, NEXT, FINISHED, LOGGED, DEALT, RANDOM, CHOSEN, MISFIT, ASKING, ABOUT, NEXT_EPOCH, HALT, HAND, HEAP,
- BARRIERS) = (int(c) for c in Clock)  # fmt: skip
+ SCORE, VIRTUAL, ENCODER, PORT_OUT, PORT_IN, DECODES, LOADING, STORED) = (int(c) for c in Count)  # fmt: skip
+(NOW, NEXT, FINISHED, LOGGED, DEALT, RANDOM, CHOSEN, MISFIT, ASKING, ABOUT, UNTIL, HALT, HAND, HEAP,
+ BARRIERS, STOPS) = (int(c) for c in Clock)  # fmt: skip
 
 
-def start(requests: Requests, replicas: int, max_seqs: int, prefix: Any, *, seed: int = 0, decide_ns: int = 0) -> State:
+def start(
+    requests: Requests, replicas: int, max_seqs: int, prefix: Any, store: Any, *, seed: int = 0, decide_ns: int = 0
+) -> State:
     """Nothing has happened yet. All replicas are alike, with no room; a router takes `decide_ns` for each request."""
     count = len(requests)
     request = np.zeros((count, len(Column)), np.int64)
@@ -262,15 +271,15 @@ def start(requests: Requests, replicas: int, max_seqs: int, prefix: Any, *, seed
     request[:, MISSING] = request[:, PARENTS]
     request[:, AT] = _decided(request, decide_ns)
     request[:, BRANCH_AT] = np.concatenate([[0], np.cumsum(requests.branches)[:-1]])
-    replica = np.zeros((replicas, DECODES + 1), np.int64)
+    replica = np.zeros((replicas, STORED + 1), np.int64)
     for queue in (INBOX, WAITING, COMING, LANDING):
         replica[:, [queue, queue + 1]] = NOBODY
     replica[:, [BATCH, AHEAD]] = NOBODY
     replica[:, END] = NEVER
-    clock = np.zeros(BARRIERS + 1, np.int64)
+    clock = np.zeros(STOPS + 1, np.int64)
     clock[RANDOM] = (seed * 2654435761 + 88172645) % (PRIME - 1) + 1
     clock[[CHOSEN, MISFIT, HAND, HAND + 1]] = NOBODY
-    clock[NEXT_EPOCH] = NEVER
+    clock[UNTIL] = NEVER
     order = np.argsort(requests.parent, kind="stable")
     child = np.repeat(np.arange(count), request[:, PARENTS])[order]
     child_start = np.searchsorted(requests.parent[order], np.arange(count + 1))
@@ -279,7 +288,7 @@ def start(requests: Requests, replicas: int, max_seqs: int, prefix: Any, *, seed
         np.zeros((replicas, 8)), clock, np.zeros(replicas),
         np.zeros((replicas, int(requests.tenant.max()) + 1), np.int64),
         np.zeros(int(requests.branches.sum()), np.int64), child_start.astype(np.int64), child.astype(np.int64),
-        np.zeros(int((request[:, PARENTS] > 0).sum()), np.int64), prefix,
+        np.zeros(int((request[:, PARENTS] > 0).sum()), np.int64), prefix, store,
     )  # fmt: skip
 
 

@@ -14,9 +14,8 @@ from etude.serve.queues import put_last, take
 
 
 @kernel(allocates=False)
-def hand_over(state, r):
+def hand_over(q, clock, r):
     """To be placed when all passes that end now are through."""
-    clock, q = state.clock, state.request
     q[r, at.FOLLOWING] = at.NOBODY
     if clock[at.HAND] == at.NOBODY:
         clock[at.HAND] = r
@@ -27,23 +26,21 @@ def hand_over(state, r):
 
 
 @kernel(allocates=False)
-def placed(state, i):
+def placed(q, replicas, clock, i):
     """The first of those to be placed is decoded by replica i."""
-    q, clock = state.request, state.clock
     r = clock[at.HAND]
     clock[at.HAND] = q[r, at.FOLLOWING]
     clock[at.HAND + 2] -= 1
     q[r, at.DECODER] = i
-    state.replica[q[r, at.REPLICA], at.PENDING] -= q[r, at.OUTPUT] - q[r, at.OUT]
-    state.replica[i, at.PENDING] += q[r, at.OUTPUT] - q[r, at.OUT]
-    put_last(state, i, at.COMING, r)
+    replicas[q[r, at.REPLICA], at.PENDING] -= q[r, at.OUTPUT] - q[r, at.OUT]
+    replicas[i, at.PENDING] += q[r, at.OUTPUT] - q[r, at.OUT]
+    put_last(q, replicas[i], at.COMING, r)
 
 
 @kernel(allocates=False)
-def _sent(state, wire, r, codec, now, commit):
+def _sent(q, replicas, wire, r, codec, now, commit):
     """When the keys and values of a request are there, coded by this codec; SENT_NOW: they are sent."""
-    q = state.request
-    here, there = state.replica[q[r, at.REPLICA]], state.replica[q[r, at.DECODER]]
+    here, there = replicas[q[r, at.REPLICA]], replicas[q[r, at.DECODER]]
     raw = q[r, at.COMPUTED] * wire.token_bytes
     part, encode, decode, fixed = wire.codec[codec, 0], wire.codec[codec, 1], wire.codec[codec, 2], wire.codec[codec, 3]
     encoded = max(now, here[at.ENCODER]) + np.int64(np.ceil(fixed + raw * encode))
@@ -62,20 +59,20 @@ def _sent(state, wire, r, codec, now, commit):
 
 
 @kernel(allocates=False)
-def _quickest(state, wire, r, now):
+def _quickest(q, replicas, wire, r, now):
     best, least = 0, at.NEVER
     for codec in range(len(wire.codec)):
-        ready = _sent(state, wire, r, codec, now, at.MEANT)
+        ready = _sent(q, replicas, wire, r, codec, now, at.MEANT)
         if ready < least:
             best, least = codec, ready
     return best
 
 
 @kernel(allocates=False)
-def pull(state, rules, i, now):
+def pull(q, replicas, clock, rules, i, now):
     """Replica i makes room for answers that are to go on here, and has them sent. A request whose codec is to be asked
     for, or NOBODY."""
-    q, mine = state.request, state.replica[i]
+    mine = replicas[i]
     while mine[at.COMING] != at.NOBODY and mine[at.WAITING] == at.NOBODY:
         r = mine[at.COMING]
         tokens = q[r, at.PROMPT] + q[r, at.OUTPUT] if rules.reserve else q[r, at.COMPUTED] + 1
@@ -84,28 +81,28 @@ def pull(state, rules, i, now):
             break
         codec = rules.wire.choice
         if codec == at.ASK:
-            if state.clock[at.CHOSEN] == at.NOBODY:
+            if clock[at.CHOSEN] == at.NOBODY:
                 return r
-            codec = state.clock[at.CHOSEN]
-            state.clock[at.CHOSEN] = at.NOBODY
+            codec = clock[at.CHOSEN]
+            clock[at.CHOSEN] = at.NOBODY
         elif codec == at.BEST:
-            codec = _quickest(state, rules.wire, r, now)
-        take(state, i, at.COMING)
+            codec = _quickest(q, replicas, rules.wire, r, now)
+        take(q, mine, at.COMING)
         mine[at.USED] += need
         mine[at.PEAK] = max(mine[at.PEAK], mine[at.USED])
         q[r, at.HOLDS] = need
-        _sent(state, rules.wire, r, codec, now, at.SENT_NOW)
-        put_last(state, i, at.LANDING, r)
+        _sent(q, replicas, rules.wire, r, codec, now, at.SENT_NOW)
+        put_last(q, mine, at.LANDING, r)
     return at.NOBODY
 
 
 @kernel(allocates=False)
 def land(state, i, now):
-    """Requests whose keys and values are there by now are of those that run: a place was kept for each. What was sent is
+    """Requests whose keys and values are there by now join those that run: a place was kept for each. What was sent is
     given up where it came from."""
     q, mine = state.request, state.replica[i]
     while mine[at.LANDING] != at.NOBODY and q[mine[at.LANDING], at.LANDS] <= now:
-        r = take(state, i, at.LANDING)
+        r = take(q, mine, at.LANDING)
         release(state, q[r, at.REPLICA], r)
         q[r, at.HELD] = q[r, at.HOLDS]
         state.running[i, mine[at.RUNNING]] = r

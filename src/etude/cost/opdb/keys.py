@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from etude.cost.aten_inputs import dtype_of
 from etude.cost.aten_inputs import shapes_of as listed_shapes
+from etude.cost.aten_matrix import VARLEN
 from etude.cost.opdb.schema import DIMS, Shapes
 from etude.model.schema import Kind
 from etude.model.trace import Trace
@@ -58,7 +59,7 @@ def _attention(backward: bool) -> Rule:
 def _served(ins: list[list[int]], outs: list[list[int]], phase: str) -> Found:
     """A pass of serving. What a prompt and tokens out share in a mixed pass is not in its shapes, nor how long prompts
     of different lengths are: such a pass is no op of the database."""
-    (queries, heads, size), (held, kv_heads, _), (_, _, out) = ins
+    (queries, heads, size), (held, kv_heads, _), (_, _, out), *_ = ins
     dims = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
     if size != out or phase not in (DECODE, "prefill"):
         return "", {}
@@ -104,7 +105,7 @@ RULES: Final[dict[str, Rule]] = {
     "aten::_grouped_mm": _grouped,
     **{f"{_SDPA}_{name}_attention": _attention(False) for name in _BACKENDS},
     **{f"{_SDPA}_{name}_attention_backward": _attention(True) for name in _BACKENDS},
-    "flash_attn::varlen_fwd": _served,
+    VARLEN: _served,
     "aten::rms_norm": _rows("rms_norm"),
     "aten::_fused_rms_norm": _rows("rms_norm"),
     "aten::layer_norm": _rows("layer_norm"),
