@@ -11,7 +11,7 @@ from etude.errors import UsageError
 from etude.serve import Engine
 
 if TYPE_CHECKING:
-    from etude.serve.workflow.spec import Workflow
+    from etude.serve.workflow import Workflow
 
 
 def sessions(

@@ -29,6 +29,7 @@ def task_table(ran: Ran) -> pa.Table:
             "on": [way.model or way.tool for way in ways],
             "model": [bool(way.model) for way in ways],
             "ready_s": ran.ready_ns / 1e9,
+            "begin_s": ran.begin_at_ns / 1e9,
             "end_s": ran.end_ns / 1e9,
             "prompt": [call.prompt if way.model else 0 for call, way in zip(ran.calls, ways, strict=True)],
             "output": [call.output for call in ran.calls],
@@ -40,10 +41,10 @@ def task_table(ran: Ran) -> pa.Table:
 
 
 def session_table(ran: Ran) -> pa.Table:
-    """A row for each session. `sum_s` is that of the times of its calls, `critical_path_s` the longest chain of them by
-    data alone; `label` the lowest of its calls."""
+    """A row for each session. `sum_s` is that of the times of its calls, without waits for a place at an endpoint;
+    `critical_path_s` the longest chain of them in the order of the data; `label` the lowest of its calls."""
     n = ran.flow.sessions
-    took = (ran.end_ns - ran.ready_ns) / 1e9
+    took = (ran.end_ns - ran.begin_at_ns) / 1e9
     begin = np.array(ran.begin_ns) / 1e9
     total, path, end, cost, label = (np.zeros(n) for _ in range(5))
     label[:] = np.inf
@@ -51,7 +52,7 @@ def session_table(ran: Ran) -> pa.Table:
     for call in ran.calls:  # callers come before those that wait for them
         k, s = call.number, call.session
         way = call.task.ways[int(ran.way[k])]
-        longest[k] = took[k] + max((longest[other] for other in call.after), default=0.0)
+        longest[k] = took[k] + max((longest[other] for other in ran.needs[k]), default=0.0)
         total[s] += took[k]
         path[s] = max(path[s], longest[k])
         end[s] = max(end[s], ran.end_ns[k] / 1e9)

@@ -40,8 +40,12 @@ class Ran:
     begin_ns: list[int]
     way: I64
     ready_ns: I64
+    begin_at_ns: I64
+    """When a call of a tool had its place; of a model, when it was ready."""
     end_ns: I64
     pools: Mapping[str, Pool]
+    needs: list[set[int]] = field(default_factory=list)
+    """What each call waits for in the order of the data."""
     came: list[int] = field(default_factory=list)
     """Model calls in the order in which they were ready."""
 
@@ -92,15 +96,15 @@ class _Run:
                 whole.next_use[:] = next_uses(whole.ids, owner)
         n = len(calls)
         self.ran = Ran(
-            flow, order, calls, begin, np.full(n, -1), np.full(n, of.NEVER), np.full(n, of.NEVER), self.pools,
+            flow, order, calls, begin, np.full(n, -1), *(np.full(n, of.NEVER) for _ in range(3)), self.pools,
         )  # fmt: skip
         self.flow, self.choose, self.place = flow, choose, place
         self.waits = [set(call.after) for call in calls]
+        _keep_effects(calls, self.waits)
+        self.ran.needs = [set(waits) for waits in self.waits]
         if order == "program":
             for call in calls:
                 self.waits[call.number] |= {call.before} - {-1}
-        else:
-            _keep_effects(calls, self.waits)
         self.children: list[list[int]] = [[] for _ in calls]
         for number, waits in enumerate(self.waits):
             for other in waits:
@@ -133,7 +137,7 @@ class _Run:
 
     def ready(self, number: int, at: int) -> None:
         call = self.ran.calls[number]
-        self.ran.ready_ns[number] = at
+        self.ran.ready_ns[number] = self.ran.begin_at_ns[number] = at
         self.ran.way[number] = k = self.chosen(call, at)
         way = call.task.ways[k]
         self.spent[call.session] += way.cost
@@ -150,6 +154,7 @@ class _Run:
     def begin(self, number: int, way: Alternative, at: int) -> None:
         if way.tool in self.free:
             self.free[way.tool] -= 1
+        self.ran.begin_at_ns[number] = at
         takes = round(way.time_ns * self.ran.calls[number].slow)
         heapq.heappush(self.events, (at + takes, number, True))
 
