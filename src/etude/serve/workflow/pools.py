@@ -13,13 +13,14 @@ from etude.serve.cache import CacheRules
 from etude.serve.deployment import Deployment
 from etude.serve.energy import Energy
 from etude.serve.engine import Engine
-from etude.serve.loop import advance, there_on
-from etude.serve.pieces import Pieces, pieces_of
-from etude.serve.prefix import no_prefix, prefix_of
+from etude.serve.hooks import Replica, seen_replica
+from etude.serve.loop import advance
+from etude.serve.machines import machines_of
+from etude.serve.pieces import Pieces
 from etude.serve.requests import Requests
-from etude.serve.serving import Replica
+from etude.serve.routing import there_on
+from etude.serve.serving import Group, Options, rules_of, start_of
 from etude.serve.steps import StepCost
-from etude.serve.store import no_store, store_of
 
 NO_LOG = np.zeros((0, len(of.Logged)), np.int64)
 
@@ -38,44 +39,44 @@ class Deployed:
 
 
 class Pool:
-    """Rows of its state are given out in the order in which calls come. `requests` has all calls that may come."""
+    """Rows of its state are given out in the order in which calls come. `requests` has all calls that may come; without
+    a router somebody else says the replica of each."""
 
     def __init__(self, name: str, on: Deployed, requests: Requests, router: str, seed: int) -> None:
         self.name, self.on, self.requests = name, on, requests
-        self.rules = on.engine.rules(router, on.blocks)
-        caching, block = on.caching, self.rules.block
-        prefix: Any = no_prefix()
-        store: Any = no_store()
+        options = Options(router=router or _nobody, caching=on.caching, token_bytes=on.token_bytes, seed=seed)
+        groups = [Group(on.cost, on.replicas, of.BOTH, on.blocks, on.energy)]
+        self.rules = rules_of(on.engine, groups, options)
+        self.machines = machines_of([(on.cost, on.energy)])
+        state = start_of(requests, on.engine, groups, self.rules, options)
+        state.request[:, [of.ARRIVAL, of.AT]] = of.NEVER
+        state.clock[of.STOPS] = 1
         self.parts: list[tuple[Pieces, Pieces]] = []
+        """Pieces of all calls, and of those that came, in the order of rows."""
         if self.rules.prefix:
-            prefix = prefix_of(requests, caching, on.replicas, block)
-            mine = _empty(prefix.pieces)
-            self.parts.append((pieces_of(requests, caching, block, way="prefix"), mine))
-            prefix = prefix._replace(pieces=mine)
-        if caching.stores:
-            store = store_of(requests, caching, on.replicas, block, on.token_bytes)
-            mine = _empty(store.pieces)
-            self.parts.append((pieces_of(requests, caching, block), mine))
-            store = store._replace(pieces=mine)
-        columns = np.full((len(requests), 4), of.NEVER, np.int64)
-        self.state = of.start(columns, on.replicas, on.engine.max_num_seqs, prefix, store, seed)
-        self.state.clock[of.STOPS] = 1
+            self.parts.append((state.prefix.pieces, _empty(state.prefix.pieces)))
+            state = state._replace(prefix=state.prefix._replace(pieces=self.parts[-1][1]))
+        if on.caching.stores:
+            self.parts.append((state.store.pieces, _empty(state.store.pieces)))
+            state = state._replace(store=state.store._replace(pieces=self.parts[-1][1]))
+        self.state = state
         self.rows: list[int] = []
         """Call of each row."""
         self.ended = np.zeros(len(requests), bool)
-        most = requests.prompt + requests.output
-        wrong = np.flatnonzero(-(-most // block) > self.rules.blocks)
-        if len(wrong):
-            raise UsageError(
-                f"a call of {most[wrong[0]]:,} tokens never fits the {self.rules.blocks:,} blocks of `{name}`",
-                hint="a higher tp of its role",
-            )
+        self.room = int(state.replica[:, of.ROOM].min())
 
     def give(self, call: int, at_ns: int) -> None:
         """A call is ready."""
-        r, all_ = len(self.rows), self.requests
+        r, all_, q = len(self.rows), self.requests, self.state.request
+        if -(-(all_.prompt[call] + all_.output[call]) // self.rules.block) > self.room:
+            raise UsageError(
+                f"a call of {all_.prompt[call] + all_.output[call]:,} tokens never fits the {self.room:,} blocks of "
+                f"`{self.name}`",
+                hint="a higher tp of its role",
+            )
         self.rows.append(call)
-        self.state.request[r, :4] = at_ns, all_.prompt[call], all_.output[call], all_.session[call]
+        q[r, [of.ARRIVAL, of.AT]] = at_ns
+        q[r, [of.PROMPT, of.OUTPUT, of.SESSION_OF]] = all_.prompt[call], all_.output[call], all_.session[call]
         for whole, mine in self.parts:
             begin, end = whole.start[call], whole.start[call + 1]
             at = mine.start[r]
@@ -86,15 +87,15 @@ class Pool:
     def next_ns(self) -> int:
         """When something happens here next."""
         clock, q = self.state.clock, self.state.request
-        arrival = q[clock[of.NEXT], of.ARRIVAL] if clock[of.NEXT] < len(self.rows) else of.NEVER
+        arrival = q[clock[of.NEXT], of.AT] if clock[of.NEXT] < len(self.rows) else of.NEVER
         return int(min(self.state.replica[:, of.END].min(), arrival))
 
     def advance(self, until_ns: int, place: Any) -> list[tuple[int, int]]:
         """Runs to a moment, or until calls are answered: (call, when) of these."""
         clock = self.state.clock
         clock[of.UNTIL] = until_ns
-        while (why := advance(self.state, self.rules, self.on.cost, self.on.energy, NO_LOG)) == of.ASKED:
-            clock[of.CHOSEN] = place(self, self.rows[int(clock[of.NEXT])])
+        while (why := advance(self.state, self.rules, self.machines, NO_LOG)) == of.ASKED:
+            clock[of.CHOSEN] = place(self, self.rows[int(clock[of.ABOUT])])
         if why == of.STUCK and clock[of.MISFIT] != of.NOBODY:
             raise UsageError(f"a call never gets room on `{self.name}`", hint="a higher tp of its role")
         finish = self.state.request[: len(self.rows), of.FINISH]
@@ -103,15 +104,16 @@ class Pool:
         return [(self.rows[r], int(finish[r])) for r in new.tolist()]
 
     def seen(self, *, asked: bool = False) -> list[Replica]:
-        """What hooks see of its replicas; with `asked` also what they have of the call that comes next."""
-        row_of = int(self.state.clock[of.NEXT])
+        """What hooks see of its replicas; with `asked` also what they have of the call that is to be placed."""
+        about = int(self.state.clock[of.ABOUT])
         return [
-            Replica(
-                row[of.RUNNING], row[of.WAITING + 2] + row[of.INBOX + 2], row[of.PENDING], row[of.USED],
-                int(there_on(self.state, self.rules, i, row_of)) if asked else 0,
-            )
-            for i, row in enumerate(self.state.replica.tolist())
-        ]  # fmt: skip
+            seen_replica(self.state, i, int(there_on(self.state, self.rules, i, about)) if asked else 0)
+            for i in range(self.on.replicas)
+        ]
+
+
+def _nobody(*_: Any) -> int:
+    return of.NOBODY
 
 
 def _empty(whole: Pieces) -> Pieces:

@@ -95,9 +95,8 @@ class _Run:
                 owner = rank[np.repeat(np.arange(len(calls)), np.diff(whole.start))]
                 whole.next_use[:] = next_uses(whole.ids, owner)
         n = len(calls)
-        self.ran = Ran(
-            flow, order, calls, begin, np.full(n, -1), *(np.full(n, of.NEVER) for _ in range(3)), self.pools,
-        )  # fmt: skip
+        never = np.full((3, n), of.NEVER, np.int64)
+        self.ran = Ran(flow, order, calls, begin, np.full(n, -1), never[0], never[1], never[2], self.pools)
         self.flow, self.choose, self.place = flow, choose, place
         self.waits = [set(call.after) for call in calls]
         _keep_effects(calls, self.waits)
