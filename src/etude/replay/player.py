@@ -30,7 +30,6 @@ from etude.replay.cuda_graph import captured, captured_parts
 from etude.replay.lanes import Lanes
 from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
-from etude.replay.pace import HostPace, due_ns, has_host_time, host_pace
 from etude.replay.program import COMPILED_SPACE, NOTHING, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork
 
@@ -81,15 +80,15 @@ class Player:
         self._graph: Any = None
         self._capturing = False
         self.on_device = self.device.type != "cpu"
-        self.host = host or ("recorded" if self.on_device and has_host_time(program) and not cuda_graph else "fast")
+        self._with_host_memory = any(not name.startswith("cpu") for name in program.devices)
+        timed = self.on_device and self._with_host_memory and "host" in program.about
+        self.host = host or ("recorded" if timed and not cuda_graph else "fast")
         """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
-        self.pace: HostPace | None = None
         self._due: list[int] = []
         self.parts: list[tuple[Any, int]] = []
         """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
         self._ends: list[int] = []
         """Of each chunk its last step."""
-        self._with_host_memory = any(not name.startswith("cpu") for name in program.devices)
         self._values: list[Any] = [None] * len(program.slots.storage)
         self._generator = torch.Generator().manual_seed(seed)
         self._forms: dict[tuple[int, int], list[Any]] = {}
@@ -121,7 +120,7 @@ class Player:
                 hint=f"inputs and states alone take {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
             ) from None
         self._chunks = list(self._compiled())
-        if self.host == "recorded" and not self.paced and "host_events" in self.program.about:
+        if self.host == "recorded" and not self.paced and "host" in self.program.about:
             self._keep_pace()
         if self.with_graph:
             self._capture()
@@ -129,15 +128,13 @@ class Player:
     def _keep_pace(self) -> None:
         """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
         how fast this host makes them."""
-        with torch.no_grad():
-            self.pace = host_pace(self.program, self._chunks, self._synchronise, self._lanes.open)
-            self._due = due_ns(self.program, self.pace.share)
-            if not self._lanes:
-                self._capturing = True
+        self._due = np.cumsum(self.program.steps.host_ns).tolist()
+        if not self._lanes:
+            self._capturing = True
+            with torch.no_grad():
                 graphs = captured_parts(self.program, self.device, self._chunks, self.comms is not None)
-                self._capturing = False
-                self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
-        self._marks = []
+            self._capturing = False
+            self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
         self._chunks = list(self._compiled())
 
     def _capture(self) -> None:

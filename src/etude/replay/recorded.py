@@ -17,7 +17,7 @@ from etude.replay.arguments import Arguments, arguments, results
 from etude.replay.builder import ProgramBuilder
 from etude.replay.call_tree import owners
 from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
-from etude.replay.host_time import HostClock, host_intervals
+from etude.replay.host_time import HostClock, counted, host_intervals, plain_ns
 from etude.replay.indices import made_of, tell
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.levels import Op, chosen
@@ -145,7 +145,7 @@ class _Plan:
                 self.b.mark(at, start_ns=moment - self.begin)
         for row in list(self.pending):
             self._wait(row, {})
-        self._host_time(calls)
+        self._host_time()
         self.memory.fill()
         steps = len(np.unique(self.trace.step[self.inside & (self.trace.step != UNKNOWN)])) or 1
         span = int(self.end[self.inside].max() - self.begin) if self.inside.any() else 0
@@ -256,9 +256,8 @@ class _Plan:
         self.work_of[kernels[region >= 0]] = np.array(self.whole, np.int64)[region[region >= 0]]
         return work, int(took[kernels].sum()) - sum(region_ns.values()), lost.tolist(), region_ns
 
-    def _host_time(self, calls: list[Op]) -> None:
-        """The time of the host from step to step, up to the end of the last one; how many events the profiler wrote in
-        it, and how many of them are of what is called again."""
+    def _host_time(self) -> None:
+        """What the host takes from step to step without the profiler, up to the end of the last one."""
         trace = self.trace
         events = self.inside & (trace.cpu == 1) & (trace.in_types >= 0)
         if not events.any():
@@ -268,14 +267,15 @@ class _Plan:
         clock = HostClock(trace, self.inside, self.start, self.end)
         moment = np.where(steps[:, 3] == NOTHING, NOTHING, clock(steps[:, 3] + self.begin) - self.begin)
         op, is_call = np.array([row[0] for row in self.b.calls] or [0], np.int64), steps[:, 0] == StepKind.CALL
-        what = np.where(is_call, op[np.where(is_call, steps[:, 1], 0)], NOTHING)
-        self.b.host_ns = host_intervals(steps[:, 0], what, moment).tolist()
-        called = np.full(len(trace), -1, np.int64)
-        called[[one.node for one in calls]] = 1
-        self.b.about["host_events"] = {
-            "recorded": int(events.sum()),
-            "called": int((events & (owners(trace.parent, called) >= 0)).sum()) + len(self.b.views),
-        }
+        row = np.where(is_call, steps[:, 1], 0)
+        recorded = host_intervals(steps[:, 0], np.where(is_call, op[row], NOTHING), moment)
+        tensors = np.where(is_call, np.array([len(call[2]) for call in self.b.calls] or [0], np.int64)[row], 0)
+        calls = self.inside & (trace.cpu == 1) & (trace.correlation != UNKNOWN)
+        moments = np.where(steps[:, 3] == NOTHING, -1, steps[:, 3]) + self.begin
+        counts = [counted(moments, self.start[rows]) for rows in (events, calls)]
+        self.b.host_ns = plain_ns(recorded, *counts, tensors).tolist()
+        self.b.about["host"] = {"events": int(counts[0].sum()), "calls": int(counts[1].sum()),
+                                "recorded_ns": int(recorded.sum())}  # fmt: skip
 
     def _host_end(self) -> int:
         """When the host was done, from the program's begin."""
