@@ -200,7 +200,11 @@ def lstm() -> Parts:
 
 def recommender() -> Parts:
     model = Tables(12, 16)
-    dense, ids, y = torch.randn(64, 13, device=DEVICE), torch.randint(0, 1000, (64, 4), device=DEVICE), torch.rand(64, device=DEVICE)
+    dense, ids, y = (
+        torch.randn(64, 13, device=DEVICE),
+        torch.randint(0, 1000, (64, 4), device=DEVICE),
+        torch.rand(64, device=DEVICE),
+    )
     optimizer = torch.optim.Adagrad(model.parameters())
     return (
         lambda: functional.binary_cross_entropy_with_logits(model(dense, ids), y), optimizer.zero_grad, optimizer.step
@@ -219,7 +223,9 @@ def mixed() -> Parts:
 
 def encoder() -> Parts:
     layer = nn.TransformerEncoderLayer(64, 4, 128, dropout=0.1, batch_first=True, norm_first=True)
-    model = nn.Sequential(nn.Embedding(1000, 64), nn.TransformerEncoder(layer, 5, enable_nested_tensor=False), nn.Linear(64, 1000))
+    model = nn.Sequential(
+        nn.Embedding(1000, 64), nn.TransformerEncoder(layer, 5, enable_nested_tensor=False), nn.Linear(64, 1000)
+    )
     return language(model, torch.optim.AdamW(model.parameters(), foreach=False), clip=True)
 
 

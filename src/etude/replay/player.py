@@ -25,12 +25,12 @@ import numpy as np
 import torch
 
 from etude.errors import UsageError
-from etude.replay.compiled import compiled_call
+from etude.replay.compiled import compiled_call, triton_call
 from etude.replay.cuda_graph import captured, captured_parts
 from etude.replay.lanes import Lanes
 from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
-from etude.replay.program import COMPILED_SPACE, NOTHING, Fill, Origin, Program, StepKind
+from etude.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork
 
 CHUNK: Final = 400
@@ -101,7 +101,7 @@ class Player:
         self._work = StandInWork(self.device, program)
         self._dtypes = [getattr(torch, name) for name in program.dtypes]
         self._held: list[Any] = []
-        self._code: dict[str, Callable[[], Any]] = {}
+        self._code: dict[str, Callable[..., Any]] = {}
         self._lanes = Lanes(program, self.device)
 
     # -- getting ready -------------------------------------------------------------------------------------------------
@@ -261,12 +261,17 @@ class Player:
 
     def _operator(self, name: str) -> Callable[..., Any]:
         """What to call: an operator of PyTorch, or code that was compiled from some."""
-        if not name.startswith(COMPILED_SPACE):
+        if not name.startswith((COMPILED_SPACE, TRITON_SPACE)):
             return operator(name, self.device.type)
         if name not in self._code:
             if self.on_device != self._with_host_memory:
                 raise UnknownOperatorError("the code was compiled for another kind of device")
-            self._code[name] = compiled_call(self.program.about["compiled"][name.removeprefix(COMPILED_SPACE)]["code"])
+            files = self.program.about["compiled"]
+            if name.startswith(COMPILED_SPACE):
+                self._code[name] = compiled_call(files[name.removeprefix(COMPILED_SPACE)]["code"])
+            else:
+                kernel, _, file = name.removeprefix(TRITON_SPACE).partition("@")
+                self._code[name] = triton_call(files[file]["code"], kernel)
         return self._code[name]
 
     def _viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:

@@ -35,6 +35,8 @@ NOTHING: Final = -1
 """A slot, group, peer or root that is not there."""
 COMPILED_SPACE: Final = "compiled::"
 """Before the name of a compiled graph: a call of its code, which `about["compiled"]` has."""
+TRITON_SPACE: Final = "triton::"
+"""Before the name of a kernel and its file, `kernel@file`: the code of the file is in `about["compiled"]` too."""
 
 
 class StepKind(IntEnum):
