@@ -103,7 +103,7 @@ def main() -> None:
     asked = parser.parse_args()
     rows = {row["name"]: row for row in csv.DictReader(asked.steps.open())}
     programs: dict[str, Callable[[], Callable[[], None]]] = {name: partial(gpt, row) for name, row in rows.items()}
-    programs |= {one.__name__: partial(small, one) for one in record_host.PROGRAMS}
+    programs |= {one.__name__: partial(small, one) for one in (*record_host.PROGRAMS, *record_host.HELD_OUT)}
     programs = {name: made for name, made in programs.items() if (asked.plans / name).is_dir()}
     found: dict[str, dict[str, list[float]]] = {name: {"program": [], "default": [], "fast": []} for name in programs}
     for _ in range(asked.turns):

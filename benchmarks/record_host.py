@@ -230,6 +230,39 @@ def encoder() -> Parts:
 
 
 PROGRAMS = (gpt, llama, resnet, perceptron, lstm, recommender, experts, mixed, encoder)
+"""What the time of a host was fitted on."""
+
+
+def autoencoder() -> Parts:
+    down = [part for _ in range(4) for part in (nn.Conv2d(8, 8, 3, padding=1), nn.LeakyReLU())]
+    up = [part for _ in range(4) for part in (nn.ConvTranspose2d(8, 8, 3, padding=1), nn.LeakyReLU())]
+    model = nn.Sequential(*down, nn.AvgPool2d(2), nn.Upsample(scale_factor=2), *up)
+    x = torch.randn(4, 8, 16, 16, device=DEVICE)
+    optimizer = torch.optim.RMSprop(model.parameters())
+    return lambda: functional.mse_loss(model(x), x), optimizer.zero_grad, optimizer.step
+
+
+def towers() -> Parts:
+    model = nn.Sequential(*(part for _ in range(8) for part in (nn.Linear(64, 64), nn.Tanh(), nn.Dropout(0.1))))
+    a, b, same = torch.randn(32, 64, device=DEVICE), torch.randn(32, 64, device=DEVICE), torch.ones(32, device=DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+
+    def update() -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return lambda: functional.cosine_embedding_loss(model(a), model(b), same), optimizer.zero_grad, update
+
+
+def decoder() -> Parts:
+    layer = nn.TransformerDecoderLayer(64, 4, 128, batch_first=True)
+    model = nn.TransformerDecoder(layer, 3)
+    x, memory = torch.randn(2, 16, 64, device=DEVICE), torch.randn(2, 8, 64, device=DEVICE)
+    optimizer = torch.optim.NAdam(model.parameters())
+    return lambda: functional.smooth_l1_loss(model(x, memory), x), optimizer.zero_grad, optimizer.step
+
+
+HELD_OUT = (autoencoder, towers, decoder)
 
 
 def step_of(parts: Parts) -> Callable[[], None]:
@@ -304,7 +337,7 @@ def main() -> None:
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     made: dict[str, Parts] = {}
-    for one in PROGRAMS:
+    for one in (*PROGRAMS, *HELD_OUT):
         if not asked.names or one.__name__ in asked.names:
             torch.manual_seed(0)
             with torch.device(DEVICE):

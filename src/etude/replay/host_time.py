@@ -1,9 +1,9 @@
 """Time of the host from step to step of a program, without the profiler that recorded it.
 
 A profiler makes a host that gives work to a GPU five times slower, and how much slower differs from machine to machine
-more than the time without it does. So what a host takes is counted, not read from its clock: so much for each event of
-the profiler (an operator, a node of autograd: Python, dispatch and memory included) and so much for each call of the
-driver. Waits for the device are left out.
+more than the time without it does. So what a host takes is counted: so much for each event of the profiler (an
+operator, a node of autograd: Python, dispatch and memory included) and so much for each call of the driver. What the
+clock said of the host as a whole counts for little, and waits for the device are left out.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from etude.replay.program import NOTHING, StepKind
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-EVENT_NS: Final = 2900.0
-CALL_NS: Final = 4600.0
-"""Least squares over nine programs on the host of an H200 (`benchmarks/fit_host.py`, which prints both)."""
-USUAL_NS: Final = (15_000.0, 30_000.0)
-"""An event under the profiler, on hosts of that kind: it depends on the program by as much. Below and above the host is
-taken to be another, faster or slower by the ratio."""
+EVENT_NS: Final = 3160.0
+CALL_NS: Final = 4640.0
+USUAL_NS: Final = 25_000.0
+BELIEVED: Final = 0.3
+"""An event and a call of the driver where an event takes 25 us under the profiler; a host on which it takes another
+time is faster or slower by this power of the ratio. Least squares over nine programs on two hosts of an H200
+(`benchmarks/fit_host.py`). Beyond a factor of two it is another kind of host, and the rest of the ratio counts."""
 LONGEST_NS: Final = 1_000_000
 LONGEST_TENSOR_NS: Final = 20_000
 """A profiler holds up a host by less, for a call and for each tensor that it is given: what is above is time of the
@@ -82,6 +83,8 @@ def plain_ns(recorded_ns: I64, events: I64, calls: I64, tensors: I64) -> I64:
     calls of the driver in it, and the tensors that it was given."""
     own = np.maximum(recorded_ns - LONGEST_NS - LONGEST_TENSOR_NS * tensors, 0)
     each_ns = float((recorded_ns - own)[own == 0].sum()) / max(int(events[own == 0].sum()), 1)
-    slower = each_ns / min(max(each_ns, USUAL_NS[0]), USUAL_NS[1]) if each_ns else 1.0
+    ratio = each_ns / USUAL_NS if each_ns else 1.0
+    near = min(max(ratio, 0.5), 2.0)
+    slower = near**BELIEVED * ratio / near
     found: I64 = np.rint(slower * (EVENT_NS * events + CALL_NS * calls)).astype(np.int64) + own
     return found

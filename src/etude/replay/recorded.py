@@ -275,9 +275,9 @@ class _Plan:
         tensors = np.where(is_call, np.array([len(call[2]) for call in self.b.calls] or [0], np.int64)[row], 0)
         calls = self.inside & (trace.cpu == 1) & (trace.correlation != UNKNOWN)
         moments = np.where(steps[:, 3] == NOTHING, -1, steps[:, 3]) + self.begin
-        counts = [counted(moments, self.start[rows]) for rows in (events, calls)]
-        self.b.host_ns = plain_ns(recorded, *counts, tensors).tolist()
-        self.b.about["host"] = {"events": int(counts[0].sum()), "calls": int(counts[1].sum()),
+        of_events, of_calls = (counted(moments, self.start[rows]) for rows in (events, calls))
+        self.b.host_ns = plain_ns(recorded, of_events, of_calls, tensors).tolist()
+        self.b.about["host"] = {"events": int(of_events.sum()), "calls": int(of_calls.sum()),
                                 "recorded_ns": int(recorded.sum())}  # fmt: skip
 
     def _host_end(self) -> int:

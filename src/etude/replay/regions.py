@@ -15,6 +15,7 @@ from etude.replay.call_tree import owners
 from etude.replay.levels import Op
 from etude.replay.program import TRITON_SPACE
 
+I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 Sources = Mapping[str, Mapping[str, str]]
@@ -42,7 +43,7 @@ class Regions:
     one, since its kernels are in no recording, elsewhere those of which the code is known; `whole`: those that are
     played by their code. `kernels`: nodes that launch a Triton kernel of which the file is known."""
 
-    def __init__(self, trace: Trace, inside: Bool, names: list[str], codes: I64, sources: Sources) -> None:
+    def __init__(self, trace: Trace, inside: Bool, names: list[str], codes: I32, sources: Sources) -> None:
         self._trace, self._names, self._codes = trace, names, codes
         wanted = np.array([name.startswith(COMPILED) for name in names] + [False])
         found = np.flatnonzero(wanted[codes] & inside).tolist()
@@ -50,7 +51,9 @@ class Regions:
         self.all = self.whole if (trace.cpu == 0).any() else found
         self.inside_whole = self.around(self.whole)
         """Of each node the region around it that is played whole, as a position in `whole`; -1: none."""
-        self._file, self._files = attribute(trace, "kernel_file") if sources else (np.full(len(trace), -1), [])
+        self._file, self._files = np.full(len(trace), -1, np.int64), list[str]()
+        if sources:
+            self._file, self._files = attribute(trace, "kernel_file")
         known = np.array([file in sources for file in self._files] + [False])
         self.kernels: Bool = known[self._file] & inside & (trace.cpu == 1) & (self.inside_whole < 0)
 

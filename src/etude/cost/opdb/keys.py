@@ -20,7 +20,7 @@ Found = tuple[str, dict[str, int]]
 Rule = Callable[[list[list[int]], list[list[int]], str], Found]
 """(shapes in, shapes out, phase) -> op and dimensions."""
 
-WEIGHT, INPUT, DECODE = "backward-weight", "backward-input", "decode"
+WEIGHT, INPUT, DECODE, MIXED = "backward-weight", "backward-input", "decode", "mixed"
 _AT: Final = {name: number for number, name in enumerate(DIMS)}
 
 
@@ -56,12 +56,17 @@ def _attention(backward: bool) -> Rule:
 
 
 def _served(ins: list[list[int]], outs: list[list[int]], phase: str) -> Found:
-    """A pass of serving. What a prompt and tokens out share in a mixed pass is not in its shapes, nor how long prompts
-    of different lengths are: such a pass is no op of the database."""
-    (queries, heads, size), (held, kv_heads, _), (_, _, out) = ins
+    """A pass of serving. How long prompts of different lengths are is not in its shapes: such a pass is no op of the
+    database. A mixed pass has one shape more: what of its queries and keys is of prompts."""
+    (queries, heads, size), (held, kv_heads, _), (_, _, out), *of_prompts = ins
     dims = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
-    if size != out or phase not in (DECODE, "prefill"):
+    if size != out or phase not in (DECODE, "prefill", MIXED) or (phase == MIXED) != bool(of_prompts):
         return "", {}
+    if phase == MIXED:
+        tokens, keys = of_prompts[0]
+        batch = queries - tokens
+        decode = {"batch": batch, "batch_keys": (held - keys) // max(batch, 1)}
+        return "attention_serve", {**dims, "tokens": tokens, "keys": keys - tokens, **decode}
     if phase == DECODE:
         return "attention_serve", {**dims, "batch": queries, "batch_keys": held // max(queries, 1)}
     return "attention_serve", {**dims, "tokens": queries, "keys": held - queries}
@@ -167,10 +172,12 @@ def _with_figures(trace: Trace, rows: I64, found: Shapes) -> Shapes:
     reads = np.flatnonzero((op == "attention_serve") & (dims[:, _AT["tokens"]] > 0))
     tokens, keys = dims[reads, _AT["tokens"]], dims[reads, _AT["keys"]]
     each = 4 * dims[reads, _AT["heads"]] * dims[reads, _AT["head_size"]]
-    pairs = trace.flops[rows[reads]] // np.maximum(each, 1)
-    one = pairs == tokens * keys + tokens * (tokens + 1) // 2
+    batch = dims[reads, _AT["batch"]]
+    pairs = trace.flops[rows[reads]] // np.maximum(each, 1) - batch * dims[reads, _AT["batch_keys"]]
+    more = pairs - (tokens * keys + tokens * (tokens + 1) // 2)
+    one = (more >= 0) & (more < np.maximum(batch, 1))  # keys of tokens out are a mean, rounded down
     length = np.maximum(2 * pairs // np.maximum(tokens, 1) - 1, 1)
-    alike = ~one & (keys == 0) & (tokens % length == 0) & (tokens * (length + 1) == 2 * pairs)
+    alike = ~one & (keys == 0) & (batch == 0) & (tokens % length == 0) & (tokens * (length + 1) == 2 * pairs)
     op[reads[~one]] = ""
     same = reads[alike]  # prompts of one length: attention of a batch
     op[same] = "attention"
