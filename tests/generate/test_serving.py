@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 import etude
 from etude.cli import main
+from etude.cost.aten_matrix import VARLEN
+from etude.cost.ops import OpClass
+from etude.cost.traces import ops_of
 from etude.errors import FormatError, UsageError
 from etude.generate.model.open import open_model
 from etude.generate.model.shape import Model
+from etude.generate.passes import PassShape, pass_job
 from etude.generate.plan import Plan
 from etude.generate.serving.batching import DRAFT, BatchLimits, batch
 from etude.generate.serving.job import Serving, serve
-from etude.generate.serving.ops import ATTENTION
 from etude.generate.serving.requests import Request, read_requests
 from etude.machine import open_system
 from etude.model.schema import Kind
@@ -168,9 +171,7 @@ def products(job: etude.Job) -> int:
     for rank in range(len(job)):
         t = job.trace(rank)
         codes, names = t.coded("name")
-        wanted = np.array([n in ("aten::mm", "aten::bmm", "aten::_grouped_mm", ATTENTION) for n in names] + [False])[
-            codes
-        ]
+        wanted = np.array([n in ("aten::mm", "aten::bmm", "aten::_grouped_mm", VARLEN) for n in names] + [False])[codes]
         total += int(t.flops[wanted].sum())
     return total
 
@@ -201,7 +202,7 @@ def test_attention_of_decode_reads_the_cache():
     found = serve(TINY, Plan(), Serving(prefill=10, decode=1, batch=2))
     t = found.job.traces[0]
     codes, names = t.coded("name")
-    rows = np.flatnonzero(codes == names.index(ATTENTION))
+    rows = np.flatnonzero(codes == names.index(VARLEN))
     a_token = 2 * TINY.kv * TINY.head * 2
     one = 2 * 2 * TINY.heads * TINY.head * 2
     assert int(t.tensor_bytes[rows[-1]]) == one + a_token * (2 * 11 + 2)
@@ -216,10 +217,34 @@ def test_a_window_bounds_what_decode_reads():
     def last(m: Model) -> int:
         t = serve(m, Plan(), Serving(prefill=10, decode=1)).job.traces[0]
         codes, names = t.coded("name")
-        return int(t.flops[codes == names.index(ATTENTION)][-1])
+        return int(t.flops[codes == names.index(VARLEN)][-1])
 
     assert last(TINY) == 2 * TINY.heads * 11 * 2 * TINY.head
     assert last(windowed) == 2 * TINY.heads * 4 * 2 * TINY.head
+
+
+def test_attention_of_prompts_and_of_tokens_out_are_two_calls_of_two_classes():
+    """A piece of 4 tokens after 8 others beside three sequences of 64 keys."""
+    t = pass_job(TINY, Plan(), [PassShape(chunk=4, past=8, decode=3, keys=64)]).traces[0]
+    codes, names = t.coded("name")
+    rows = np.flatnonzero(codes == names.index(VARLEN))
+    pairs = [4 * 8 + 1 + 2 + 3 + 4, 3 * 64]
+    assert t.flops[rows].tolist() == [2 * TINY.heads * n * 2 * TINY.head for n in pairs] * TINY.layers
+    ops = ops_of(t).take(rows[:2])
+    assert ops.op_class.tolist() == [OpClass.ATTENTION, OpClass.ATTENTION_DECODE]
+    assert (ops.m.tolist(), ops.n.tolist(), ops.batch.tolist()) == ([4, 1], [12, 64], [4, 3 * 4])
+
+
+def test_few_tokens_read_the_experts_that_they_choose():
+    """Of 4 experts a token chooses 2, two tokens meet 3 (4 x (1 - 1/2 x 1/2)), many all."""
+    for tp, shapes in ((1, [(1, 2, 1), (2, 3, 2), (64, 4, 32)]), (2, [(2, 2, 1), (64, 2, 32)])):
+        plan = Plan.from_dict({"gpus": tp, "tp": tp, "ep": tp} if tp > 1 else {})
+        t = pass_job(EXPERTS, plan, [PassShape(chunk=n) for n, _, _ in shapes]).traces[0]
+        ops = ops_of(t)
+        for step, (_, read, rows) in enumerate(shapes):
+            up = np.flatnonzero((ops.op_class == OpClass.GROUPED_GEMM) & (t.step == step))[0]
+            assert (ops.batch[up], ops.m[up]) == (read, rows), (tp, step)
+            assert ops.size_bytes[up] == 2 * read * (rows * 64 + rows * 64 + 64 * 64)  # 64 in, 2 x 32 out
 
 
 def test_latent_attention_keeps_the_compressed_form():

@@ -100,7 +100,7 @@ def test_few_tokens_read_few_experts():
     model = open_model("qwen3-30b-a3b").replace(layers=2)
     tables = pass_tables(model, Plan(gpus=1), open_system("dgx-h100"), keep=False)
     experts = tables.layers_ns[2]
-    assert experts[0] < 0.1 * experts[10]  # 8 of 128 against all
+    assert experts[0] < 0.15 * experts[10]  # 8 of 128 against all, and what is fixed
 
 
 def test_descend_finds_a_minimum():

@@ -1,5 +1,7 @@
 """offload: loads and stores worked out by hand; double-buffered layers by their closed form."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,10 +10,13 @@ from etude.cost.tiers import streamed_ns
 from etude.errors import UsageError
 from etude.generate import Plan, generate
 from etude.generate.model import Model
+from etude.generate.serving import Serving, serve
 from etude.machine import open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
+from etude.predict import predict
+from etude.predict.what_if import what_if
 from etude.transform import with_durations
 from etude.transform.edits import apply_edits
 from toy_systems import one_level
@@ -96,8 +101,12 @@ def test_state_of_the_optimizer_is_written_back():
     ("edit", "told"),
     [
         ("what=weights", "how fast `host` is read is not known"),
-        ("what=optimizer rate=1GB/s", "does not say the bytes of optimizer"),
         ("what=gold rate=1GB/s", "no such choice `gold`"),
+        ("what=kv rate=1GB/s", "has no cache of keys and values"),
+        ("what=weights rate=1GB/s policy=lru", "policy=lru needs a room"),
+        ("what=weights rate=1GB/s room=1GB", "a room goes with a policy"),
+        ("what=weights rate=1GB/s part=2", "part=2 of the bytes"),
+        ("what=weights rate=1GB/s policy=lru room=30kB", "an item of 32.8 kB does not fit a room of 30 kB"),
     ],
 )
 def test_what_the_job_does_not_say_is_refused(edit: str, told: str):
@@ -113,8 +122,115 @@ def test_what_a_system_does_not_have_is_refused():
         etude.edit(small(), big, system=open_system("h200-server"))
 
 
-def test_shards_of_weights_are_noted():
+def test_a_room_is_no_larger_than_the_device():
+    with pytest.raises(UsageError, match="a room of 200 GB in a device of 141 GB"):
+        etude.edit(small(), "offload what=weights policy=lru room=200GB", system=open_system("h200-server"))
+
+
+def test_gathers_load_the_shard_of_their_rank():
+    """A block's weights of 2 bytes on two ranks: 64 x (192 + 64 + 2 x 128) + 2 norms of 64 a layer, 64 x 256 + 64 of
+    the head; the embedding has no product, and is gathered without a load."""
     sharded = small(gpus=2, global_batch=2, zero=3)
-    assert "whole ones are loaded" in apply_edits(sharded, ["offload what=weights rate=55GB/s"]).notes[0]
-    assert apply_edits(small(), ["offload what=weights rate=55GB/s"]).notes == ()
+    changed = apply_edits(sharded, ["offload what=weights rate=55GB/s"])
+    trace = changed.job.trace(0)
+    loads = trace.tensor_bytes[trace.kind == Kind.MEM_LOAD].tolist()
+    layer, head = 64 * (192 + 64 + 256) + 2 * 64, 64 * 256 + 64
+    assert loads == [layer, layer, head, head, layer, layer]
+    codes, words = trace.coded("name")
+    rows = np.flatnonzero(trace.kind == Kind.MEM_LOAD)
+    assert {words[codes[row + 1]] for row in rows} == {"nccl:_all_gather_base"}
+    half = apply_edits(sharded, ["offload what=weights module=layers.0.ffn.* rate=55GB/s"]).job
+    assert moved(half, Kind.MEM_LOAD) == 2 * layer
     assert "none of the selected nodes needs experts" in apply_edits(small(), ["offload what=experts"]).notes[0]
+
+
+def naive_loads(items: list[int], sizes: list[int], room: int) -> int:
+    """Bytes loaded with the longest unused leaving first."""
+    held: list[int] = []
+    loaded = 0
+    for item in items:
+        if item in held:
+            held.remove(item)
+        else:
+            loaded += sizes[item]
+            while sum(sizes[one] for one in held) + sizes[item] > room:
+                held.pop(0)
+        held.append(item)
+    return loaded
+
+
+@pytest.mark.parametrize("room", [40_000, 70_000, 110_000, 160_000, 200_000])
+def test_what_stays_under_a_policy_is_not_loaded_again(room: int):
+    """Forward 0..8 (four products of two layers, the head), backward in reverse."""
+    layer = [64 * 192 * 2, 64 * 64 * 2, 64 * 128 * 2, 64 * 128 * 2]
+    sizes = [*layer, *layer, 64 * 256 * 2]
+    items = [*range(9), *reversed(range(9))]
+    words = f"offload what=weights rate=55GB/s room={room}B policy="
+    loaded = {
+        policy: moved(etude.edit(small(), words + policy), Kind.MEM_LOAD) for policy in ("lru", "belady", "pinned")
+    }
+    assert loaded["lru"] == naive_loads(items, sizes, room)
+    assert sum(sizes) <= loaded["belady"] <= 2 * sum(sizes)
+    if room == 200_000:
+        assert set(loaded.values()) == {sum(sizes)}  # all fits: each once
+
+
+def test_a_load_begins_when_the_node_whose_place_it_takes_is_over():
+    """Room for two of 50 B: c takes the place of a, which ends at 150, and a that of b, which ends at 250."""
+    b, before = TraceBuilder(), []
+    for module in "abca":
+        before = [b.add(Kind.COMP, module, data=before, duration_ns=100, module=module)]
+    words = "offload what=weights size=50B rate=1GB/s prefetch=8 policy=lru room=100B"
+    changed = etude.edit(job_of("layers", [b], {}), words)
+    run = etude.simulate(changed, ONE)
+    starts = run.timing.start_ns[0][changed.trace(0).kind == Kind.MEM_LOAD]
+    assert starts.tolist() == [0, 50, 150, 250]
+    assert run.makespan_ns == 450
+
+
+def test_results_that_fit_stay_and_others_go_and_come_back():
+    """Results of two activations of 16,384 bytes; the last is needed first, so with room for one the first goes."""
+    words = "offload what=activations module=*.ffn.activation rate=1GB/s policy=belady"
+    assert moved(etude.edit(small(), f"{words} room=40kB"), Kind.MEM_LOAD) == 0
+    one = etude.edit(small(), f"{words} room=20kB")
+    assert moved(one, Kind.MEM_LOAD) == moved(one, Kind.MEM_STORE) == 64 * 128 * 2
+
+
+def test_the_optimizer_has_twelve_bytes_for_each_parameter():
+    changed = apply_edits(small(), ["offload what=optimizer rate=1GB/s"])
+    params = 2 * (64 * 512 + 128) + 2 * 64 * 256 + 64
+    assert moved(changed.job, Kind.MEM_LOAD) == moved(changed.job, Kind.MEM_STORE) == 12 * params
+    assert "12 bytes for each parameter" in changed.notes[0]
+
+
+def test_a_cache_is_read_but_for_new_tokens_and_written_through():
+    """2 requests of 16 tokens, 3 decoded: a layer reads nothing, then 32, 34 and 36 tokens and writes 32, 2, 2 and 2;
+    of each 64 keys and 64 values of 2 bytes."""
+    served = serve(Model.from_dict(SMALL), Plan(), Serving.from_dict({"prefill": 16, "decode": 3, "batch": 2}))
+    changed = etude.edit(served.job, "offload what=kv rate=1GB/s")
+    assert moved(changed, Kind.MEM_LOAD) == 2 * (32 + 34 + 36) * 256
+    assert moved(changed, Kind.MEM_STORE) == 2 * (32 + 2 + 2 + 2) * 256
+    fits = etude.edit(served.job, "offload what=kv rate=1GB/s policy=lru room=1MB")
+    assert moved(fits, Kind.MEM_LOAD) == 2 * 0 and moved(fits, Kind.MEM_STORE) == 2 * 38 * 256
+
+
+@pytest.mark.parametrize(("part", "prefetch"), [(1.0, 1), (0.5, 1), (1.0, 2)])
+def test_memory_falls_by_what_lies_elsewhere_less_the_window(part: float, prefetch: int):
+    """Four equal products: (1 - resident) (all of them - (prefetch + 1) of them)."""
+    found = predict(Model.from_dict(SMALL), Plan.from_dict({"gpus": 1, "global_batch": 1}), open_system("h200-server"))
+    words = f"offload what=weights module=*.ffn.* part={part} prefetch={prefetch}"
+    pair = what_if(found, [words])
+    product = 64 * 128 * 2
+    freed = round(part * (4 * product - (prefetch + 1) * product))
+    assert pair.baseline.generated.memory[0].weights - pair.edited.generated.memory[0].weights == freed
+    assert pair.baseline.generated.memory_peak_bytes - pair.edited.generated.memory_peak_bytes == freed
+    assert pair.summary()["edits"][0]["freed_bytes"] == freed
+
+
+def test_what_still_does_not_fit_is_refused_with_the_numbers():
+    machine = open_system("h200-server")
+    tight = machine.replace(device=replace(machine.device, memory_bytes=1_000_000))
+    found = predict(Model.from_dict(SMALL), Plan.from_dict({"gpus": 1, "global_batch": 1}), tight, check=False)
+    with pytest.raises(UsageError, match=r"does not fit: pipeline rank 0 needs .* of 1 MB"):
+        what_if(found, ["offload what=weights"], check=True)
+    what_if(found, ["offload what=weights", "offload what=optimizer", "offload what=activations"], check=False)

@@ -95,14 +95,15 @@ def predict(
     refuse(serving, requests, draft)
     edits = edits_of(edit)
     options = options_given(simulation) | {"seed": seed} | ops_options(ops, backend)
-    found = _step(model, hf, flags, plan, system, stack, check=memory_check, **options)
+    frees = any(one.name == "offload" for one in edits)  # the edited step is what has to fit
+    found = _step(model, hf, flags, plan, system, stack, check=memory_check and not frees, **options)
     told = [*found.assumed, *found.simulated.notes]
     if not edits and seeds == 1:
-        emit((found.summary() if json else _shown(found)) | (_energy(found) if energy else {}), json=json)
+        emit((found.summary() if json else _shown(found)) | (_energy(found, options) if energy else {}), json=json)
     else:
         from etude.predict.what_if import findings
 
-        pairs = _pairs(found, edits, options, seeds)
+        pairs = _pairs(found, edits, options, seeds, check=memory_check)
         emit(_record(pairs, bool(edits)) if json else side_by_side(pairs, bool(edits)), json=json)
         told += [*pairs[0].edits.notes, *findings(pairs)]
     for note in dict.fromkeys(told):
@@ -110,7 +111,9 @@ def predict(
     return 0
 
 
-def _pairs(found: "Prediction", edits: "list[Edit]", options: dict[str, Any], seeds: int) -> "list[WhatIf]":
+def _pairs(
+    found: "Prediction", edits: "list[Edit]", options: dict[str, Any], seeds: int, *, check: bool
+) -> "list[WhatIf]":
     """The baseline and the edited job under each seed: both with the same draws."""
     from etude.predict.what_if import simulated_again, what_if
 
@@ -119,7 +122,7 @@ def _pairs(found: "Prediction", edits: "list[Edit]", options: dict[str, Any], se
     for seed in range(first, first + seeds):
         mine = {**options, "seed": seed}
         baseline = found if seed == first else simulated_again(found, **mine)
-        pairs.append(what_if(baseline, edits, **mine))
+        pairs.append(what_if(baseline, edits, check=check, **mine))
     return pairs
 
 
@@ -183,11 +186,13 @@ def _shown(found: "Prediction") -> dict[str, Any]:
     }
 
 
-def _energy(found: "Prediction") -> dict[str, Any]:
+def _energy(found: "Prediction", options: dict[str, Any]) -> dict[str, Any]:
     """Power and energy of the steps."""
     from etude.analyse.energy import energy
+    from etude.cost.choice import Menu
 
-    taken = energy(found.simulated, device=found.system.device, end_ns=found.time_ns).curve
+    menu = Menu.of(options.get("kernels", ()), options.get("units", ""))
+    taken = energy(found.simulated, device=found.system.device, end_ns=found.time_ns, menu=menu).curve
     joules = taken.energy_j
     return {
         "mean_w": taken.mean_w,

@@ -94,6 +94,8 @@ CAUSAL: Final = {
     "aten::_efficient_attention_backward": 14,
 }
 """Attention, with the place of the argument that says whether it is causal."""
+VARLEN: Final = "flash_attn::varlen_fwd"
+"""Attention of sequences of any lengths in one call, as serving engines have it."""
 _FULL, _FROM_FIRST, _FROM_LAST = 0, 1, 2
 """Which pairs count: all; key j for query i where j <= i; where j <= i + keys - queries, so that the last sees all."""
 
@@ -140,6 +142,17 @@ def _attention(name: str) -> Family:
         return replace(full, flops=full.flops // max(queries * keys, 1) * pairs(mask or _FULL, queries, keys))
 
     return work
+
+
+def _varlen(i: Inputs) -> Work:
+    """Attention of sequences that lie one behind the other: length x heads x head size, and a fourth tensor with where
+    each ends, one longer than there are sequences. They count as alike, and as causal."""
+    (queries, h, d), (keys, kv_heads, _) = i.shape(0), i.shape(1)
+    (ends,) = i.shape(3)
+    count = max(ends - 1, 1)
+    return ops.attention(
+        -(-queries // count), -(-keys // count), heads=h, head_size=d, batch=count, kv_heads=kv_heads, dtype=i.dtype
+    )
 
 
 # -- convolution -------------------------------------------------------------------------------------------------------
@@ -232,6 +245,7 @@ MATRIX_FAMILIES: Final[dict[str, Family]] = {
     "aten::mkldnn_linear": _linear,
     "aten::matmul": _matmul,
     **{name: _attention(name) for name in CAUSAL},
+    VARLEN: _varlen,
     "aten::conv1d": _convolution(3, 4, 5, 6),
     "aten::conv2d": _convolution(3, 4, 5, 6),
     "aten::conv3d": _convolution(3, 4, 5, 6),

@@ -86,13 +86,23 @@ def clocked(device: Device, ratio: float) -> Device:
     return replace(device, peak_flop_per_s=peak, sustained_fraction=min(device.sustained_fraction / ratio, 1.0))
 
 
-def at_work_w(device: Device, ops: OpTable, time_ns: I64, *, ratio: float = 1.0, dtype: str = "bf16") -> F64:
-    """Watts beyond idle of each op while it runs for `time_ns`, which is that at this clock."""
+def at_work_w(
+    device: Device,
+    ops: OpTable,
+    time_ns: I64,
+    *,
+    ratio: float = 1.0,
+    dtype: str = "bf16",
+    vector_flops: F64 | float = 0.0,
+) -> F64:
+    """Watts beyond idle of each op while it runs for `time_ns`, which is that at this clock. `vector_flops` are those
+    that the vector units do beside its own."""
     costs = costs_of(device)
     names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
     by_type = np.array([flop_pj(device, names[number]) for number in range(len(names))])
     matrix = np.isin(ops.op_class, [int(c) for c in (*MATRIX, OpClass.OTHER)])
     energy = np.where(matrix, by_type[ops.dtype], costs.vector_pj) * _known(ops.flops)
+    energy = energy + costs.vector_pj * vector_flops
     seconds = np.maximum(time_ns, 1).astype(np.float64) / 1e9
     # At another clock a FLOP takes ratio^exponent / ratio of its energy: the same work in 1 / ratio of the time.
     cores = costs.active_w + energy * 1e-12 / seconds / ratio

@@ -21,7 +21,9 @@ from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
 
-DTYPE_BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp6": 1, "fp4": 0.5}
+DTYPE_BYTES: Final = {
+    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp6": 1, "fp4": 0.5, "int4": 0.5,
+}  # fmt: skip
 DTYPE_NUMBER: Final = {"": 0, **{name: number for number, name in enumerate(DTYPE_BYTES, 1)}}
 """Number of a data type in a column; 0 is not known."""
 
@@ -66,6 +68,8 @@ MATRIX: Final = (
     OpClass.RAGGED_GEMM,
 )
 """Classes that run on the matrix units."""
+FEW: Final = 128
+"""Queries of one block of attention: more of them are bound by the matrix units, however many keys there are."""
 ACTIVATION_FLOPS: Final = 8
 NORM_FLOPS: Final = 8
 SOFTMAX_FLOPS: Final = 5
@@ -191,7 +195,7 @@ def attention(
     products = 5 if backward else 2
     flops = products * 2 * batch * heads * pairs * head_size
     tensors = (2 * queries * heads + 2 * keys * kv_heads) * (2 if backward else 1)
-    decode = queries * 16 <= keys and not backward
+    decode = queries * 16 <= keys and queries <= FEW and not backward
     return Work(
         op_class=OpClass.ATTENTION_DECODE if decode else OpClass.ATTENTION,
         flops=flops,

@@ -21,12 +21,12 @@ from etude.errors import ClusterError, UsageError
 from etude.machine.mix import as_text, kind_numbers
 from etude.machine.power import PowerCosts
 from etude.machine.sharing import HostLink, KernelSharing
-from etude.machine.tier import Tier, check_tiers
+from etude.machine.tier import Checkpointing, Tier, check_tiers
 from etude.machine.topology import Topology
 
 I64 = NDArray[np.int64]
 
-DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4")
+DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4", "int4")
 """Data types that a peak rate can be given for; `fp32` is the vector units' rate, the others are the matrix units'."""
 PROTOCOLS: Final = ("ll", "ll128", "simple")
 IN_SWITCH: Final = "in_switch"
@@ -107,6 +107,9 @@ class Device:
     units: Mapping[str, Mapping[str, float]] = figure(
         "map of map of rate", "units on its one memory: peak by data type of each, for `--units`", {}
     )
+    packed: tuple[str, ...] = figure(
+        "list", "units that take operands in a layout of their own: what others made is copied first", (), of=str
+    )
     memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
     memory_bandwidth_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0, zero=True)
     cache_bytes: int = figure("bytes", "last-level cache", 0, zero=True)
@@ -133,6 +136,9 @@ class Device:
             if name in _NOT_A_UNIT or "+" in name or not peaks:
                 raise ClusterError(f"units: `{name}` has no rates, or a name that `--units` has another use for")
             _check_peaks(f"units: {name}", peaks)
+        for name in self.packed:
+            if name not in self.units:
+                raise ClusterError(f"packed: no unit `{name}`", hint=f"known: {', '.join(self.units) or 'none'}")
         if self.units and not self.peak_flop_per_s:
             raise ClusterError("units stand without `peak`, the rates where no unit is asked for",
                                hint="peak: those of the fastest unit")  # fmt: skip
@@ -143,8 +149,8 @@ class Device:
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of the matrix units, of the next wider type where this one has no rate; 0 where none has."""
-        wider = {"fp4": "fp6", "fp6": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp16", "fp16": "tf32"}
-        wider |= {"tf32": "fp32", "fp64": "fp32"}
+        wider = {"fp4": "fp6", "fp6": "fp8", "fp8": "bf16", "int4": "int8", "int8": "bf16", "bf16": "fp16"}
+        wider |= {"fp16": "tf32", "tf32": "fp32", "fp64": "fp32"}
         while dtype:
             if dtype in self.peak_flop_per_s:
                 return self.peak_flop_per_s[dtype]
@@ -301,6 +307,9 @@ class System:
     collectives: CollectiveSettings = figure("one", "how they run", CollectiveSettings(), of=CollectiveSettings)
     placement: tuple[int, ...] = figure("list", "device of each rank; rank order if empty", (), of=int)
     tiers: tuple[Tier, ...] = figure("list", "memory below the devices': host, peer, nvme, store", (), of=Tier)
+    checkpoints: tuple[Checkpointing, ...] = figure(
+        "list", "ways in which the host writes and reads checkpoints", (), of=Checkpointing
+    )
     topology: Topology | None = None
     """The graph itself, where it comes from a file: rank r sits on its device r. The levels then only stand for it."""
     irregular: str = ""

@@ -37,6 +37,23 @@ class Tier:
         return min(whole, under_way * request_bytes / latency_ns * 1e9)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """One way in which the host writes and reads a checkpoint."""
+
+    name: str = figure("text", "what it is called: torch_save, dcp_load")
+    save_bytes_per_s: float = figure(
+        "bandwidth", "serialising, with the copy from the device; 0: it does not save", 0.0, zero=True
+    )
+    load_bytes_per_s: float = figure("bandwidth", "reading it into the device; 0: it does not load", 0.0, zero=True)
+    reads_file: bool = figure("flag", "the file is read beside that, where no cache holds it", False)
+    source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+
+    def __post_init__(self) -> None:
+        if bool(self.save_bytes_per_s) == bool(self.load_bytes_per_s):
+            raise ClusterError(f"checkpoints: `{self.name}` saves or loads, one of them", hint="save: 0.75GB/s")
+
+
 def check_tiers(tiers: Sequence[Tier]) -> None:
     """Refuses two of one name, one that lies above nothing, and a circle."""
     by_name = {tier.name: tier for tier in tiers}

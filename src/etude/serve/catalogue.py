@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.aten_matrix import VARLEN
 from etude.cost.energy import at_work_w, costs_of
 from etude.cost.ops import DTYPE_NUMBER, OpClass, OpTable
 from etude.cost.traces import ops_of
@@ -33,7 +33,6 @@ from etude.serve.steps import StepCost, step_cost
 from etude.simulate import simulate
 
 F64 = NDArray[np.float64]
-ATTENTION: Final = "flash_attn::varlen_fwd"
 PARTS: Final = ("products", "narrow", "experts", "rest", "network")
 """Kinds of work: products in 16 bits or more, in 8 or fewer, those of experts, everything else, communication."""
 NARROW: Final = tuple(DTYPE_NUMBER[name] for name in ("fp8", "int8", "fp6", "fp4"))
@@ -161,9 +160,6 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str) -> PassTables
     work = np.zeros_like(sums)
     np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, _work_nj(system.device, ops), 0.0))
     others, attention = sums[:-1], sums[-1]
-    chosen = [s.chunk + s.decode for s in shapes]
-    others[PARTS.index("experts")] *= _with_work(model, chosen)
-    work[PARTS.index("experts")] *= _with_work(model, chosen)
     energy = work[:-1].sum(axis=0)
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
     c = b + len(CHUNKS) * len(PAST)
@@ -199,7 +195,7 @@ def _kinds(trace: Trace, ops: OpTable) -> NDArray[np.int64]:
     """Row of each node in the sums: one of PARTS, or the last for attention."""
     product = np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     codes, words = trace.coded("name")
-    attention = np.array([word == ATTENTION for word in words] + [False])[codes]
+    attention = np.array([word == VARLEN for word in words] + [False])[codes]
     found = np.full(len(trace), PARTS.index("rest"), np.int64)
     found[product] = PARTS.index("products")
     found[product & np.isin(ops.dtype, NARROW)] = PARTS.index("narrow")
@@ -207,10 +203,3 @@ def _kinds(trace: Trace, ops: OpTable) -> NDArray[np.int64]:
     found[attention] = len(PARTS)
     found[trace.kind != int(Kind.COMP)] = PARTS.index("network")
     return found
-
-
-def _with_work(model: Model, tokens: Sequence[int]) -> F64:
-    """The part of the experts that so many tokens choose, each evenly: a generated pass reads the weights of all."""
-    if not model.experts:
-        return np.ones(len(tokens))
-    return 1.0 - (1.0 - model.top_k / model.experts) ** np.array(tokens, np.float64)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.serve.state import ASK, BY_PREFIX, LEAST, SESSION, TOKENS, TURN, TWO, Rules
+from etude.serve.cache import CacheRules, cache_rules
+from etude.serve.state import AFFINITY, ASK, BY_PREFIX, LEAST, SESSION, TOKENS, TURN, TWO, Rules
 
-ROUTERS: Final = {"turn": TURN, "least": LEAST, "tokens": TOKENS, "two": TWO, "session": SESSION, "prefix": BY_PREFIX}
+ROUTERS: Final = {
+    "turn": TURN, "least": LEAST, "tokens": TOKENS, "two": TWO, "session": SESSION, "prefix": BY_PREFIX,
+    "affinity": AFFINITY,
+}  # fmt: skip
 FOREVER: Final = 1 << 40
-
-
-class Cache(StrEnum):
-    """What a prompt finds of those before it."""
-
-    NONE = "none"
-    PREFIX = "prefix"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +31,21 @@ class Engine:
     reserve: bool = figure("flag", "a request holds room for its whole answer from the start", False)
     whole_prompt: bool = figure("flag", "a request enters only if its whole prompt fits", True)
     enable_prefix_caching: bool = figure("flag", "who gave way finds the blocks that nobody took since", True)
-    cache: Cache = figure("choice", "`prefix`: prompts that begin alike share blocks, by ids", Cache.NONE, of=Cache)
+    cache: str = figure(
+        "text", "what prompts find of those before: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
+        "none",
+    )  # fmt: skip
     async_scheduling: bool = figure("flag", "the next pass is chosen while one runs", True)
     barrier: bool = figure("flag", "replicas start passes together, and wait for the longest", False)
 
     def __post_init__(self) -> None:
+        cache_rules(self.cache)
         if self.barrier and self.async_scheduling:
             raise ClusterError("replicas that start together choose their passes then", hint="no --async-scheduling")
+
+    @property
+    def caching(self) -> CacheRules:
+        return cache_rules(self.cache)
 
     def rules(self, router: str = "turn", blocks: int = 0) -> Rules:
         """For the loop. `blocks` is what fits, where the engine does not say."""
@@ -49,7 +53,7 @@ class Engine:
             int(self.chunked), self.max_num_batched_tokens, self.max_num_seqs, self.block_size,
             self.num_gpu_blocks or blocks or FOREVER, int(self.reserve), int(self.whole_prompt),
             int(self.enable_prefix_caching), int(self.async_scheduling), int(self.barrier), ROUTERS.get(router, ASK),
-            int(self.cache is Cache.PREFIX),
+            int(self.caching.mode != "none"),
         )  # fmt: skip
 
     @classmethod

@@ -15,6 +15,7 @@ from etude.serve.energy import pass_nj
 from etude.serve.pass_time import pass_ns
 from etude.serve.prefix import evict, keep, leading, release, share
 from etude.serve.state import (
+    AFFINITY,
     AHEAD,
     ARRIVAL,
     ASK,
@@ -41,6 +42,8 @@ from etude.serve.state import (
     LEAST,
     LEFT,
     LEFT_AT,
+    LESS,
+    LOADING,
     LOGGED,
     MADE,
     MISFIT,
@@ -52,6 +55,7 @@ from etude.serve.state import (
     OUT,
     OUTPUT,
     PASSES,
+    PAUSED,
     PEAK,
     PENDING,
     PLANNED,
@@ -61,18 +65,23 @@ from etude.serve.state import (
     RANDOM,
     READ,
     REPLICA,
+    REUSED,
     RUNNING,
     SCHEDULED,
     SESSION,
     SESSION_OF,
+    STOPS,
+    STORED,
     STUCK,
     TAKEN,
     TOKENS,
     TWO,
+    UNTIL,
     USED,
     WAITING,
 )  # fmt: skip
 from etude.serve.steps import Shape
+from etude.serve.store import find, put
 
 
 @kernel(allocates=False)
@@ -116,6 +125,18 @@ def _random(clock, n):
 
 
 @kernel(allocates=False)
+def there_on(state, rules, i, r):
+    """Tokens of a prompt that a replica has itself."""
+    if not rules.prefix:
+        return 0
+    _, blocks, _ = leading(state.prefix, i, r, state.clock[NOW])
+    tokens = blocks * rules.block
+    if state.store.tiers:
+        tokens += find(state.store, i, r, tokens, state.request[r, PROMPT], state.clock[NOW], 0)[1]
+    return tokens
+
+
+@kernel(allocates=False)
 def _route(state, rules, r):
     q = state.request
     replicas = len(state.replica)
@@ -134,11 +155,12 @@ def _route(state, rules, r):
         load_a = state.replica[a, RUNNING] + state.replica[a, WAITING + 2] + state.replica[a, INBOX + 2]
         load_b = state.replica[b, RUNNING] + state.replica[b, WAITING + 2] + state.replica[b, INBOX + 2]
         return a if load_a <= load_b else b
-    if rules.router == BY_PREFIX:
+    if rules.router == BY_PREFIX or rules.router == AFFINITY:
+        # Affinity goes where most is found, whatever waits there; of equals, where least waits.
+        weight = np.int64(1) if rules.router == BY_PREFIX else np.int64(1 << 31)
         best, least = 0, NEVER
         for i in range(replicas):
-            _, blocks, _ = leading(state.prefix, i, r)
-            load = state.replica[i, PENDING] - blocks * rules.block
+            load = state.replica[i, PENDING] - there_on(state, rules, i, r) * weight
             if load < least:
                 best, least = i, load
         return best
@@ -162,6 +184,8 @@ def _finish(state, i, now):
         state.replica[i, PENDING] -= 1
         if q[r, FIRST] == NEVER:
             q[r, FIRST] = now
+            if state.store.tiers:
+                put(state.store, i, r, now)
         if q[r, OUT] == q[r, OUTPUT]:
             q[r, FINISH] = now
             release(state, i, r)
@@ -199,7 +223,7 @@ def _preempt(state, rules, i):
     q[r, LEFT_AT] = state.replica[i, TAKEN] + rules.blocks - state.replica[i, USED]
     release(state, i, r)
     state.replica[i, PENDING] += q[r, COMPUTED]
-    q[r, COMPUTED] = 0
+    q[r, COMPUTED], q[r, REUSED], q[r, LESS] = 0, 0, 0
     q[r, PREEMPTED] += 1
     state.replica[i, GAVE_WAY] += 1
     for j in range(k, state.replica[i, RUNNING] - 1):
@@ -223,7 +247,9 @@ def _add(state, rules, i, r, tokens):
         shape[5] = max(shape[5], past + 1.0)
     else:
         shape[0] += tokens
-        shape[1] += tokens * past + tokens * (tokens + 1) / 2
+        less = q[r, LESS] * tokens // (known - past)
+        q[r, LESS] -= less
+        shape[1] += tokens * past + tokens * (tokens + 1) / 2 - less
         state.replica[i, READ] += tokens
         # A token that was out is its own next input, and is counted when the token after it comes.
         state.replica[i, PENDING] -= tokens - (1 if q[r, PLANNED] and past + tokens == known else 0)
@@ -303,10 +329,14 @@ def _enter(state, rules, i, budget, now):
         whole = q[r, PROMPT] + q[r, PLANNED]
         ids, shared, idle = 0, 0, 0
         if rules.prefix:
-            ids, shared, idle = leading(state.prefix, i, r)
+            ids, shared, idle = leading(state.prefix, i, r, now)
             there = min(shared, (whole - 1) // rules.block) * rules.block
         else:
             there = _find(state, rules, i, r)
+        front, found, again, load_ns, less = there, 0, 0, np.int64(0), np.int64(0)
+        if state.store.tiers:
+            found, _, again, load_ns, less = find(state.store, i, r, front, q[r, PROMPT], now, 0)
+            there += found - again
         tokens = whole - there
         if rules.chunked:
             tokens = min(tokens, budget)
@@ -322,11 +352,16 @@ def _enter(state, rules, i, budget, now):
             share(state, i, r, ids)
         if not _hold(state, i, r, need, rules):
             break
-        if there:  # not from the front of the queue
-            state.replica[i, TAKEN] -= there // rules.block
-            state.replica[i, FOUND] += there
-            state.replica[i, PENDING] -= there
-            q[r, COMPUTED] = there
+        if front:  # not from the front of the queue
+            state.replica[i, TAKEN] -= front // rules.block
+        if found:
+            find(state.store, i, r, front, q[r, PROMPT], now, 1)
+            state.replica[i, LOADING] += load_ns
+            state.replica[i, STORED] += found
+            q[r, REUSED], q[r, LESS] = 0 if state.store.leading else found, less
+        state.replica[i, FOUND] += front + found
+        state.replica[i, PENDING] -= there
+        q[r, COMPUTED] = there
         _take(state, i, WAITING)
         state.running[i, state.replica[i, RUNNING]] = r
         state.replica[i, RUNNING] += 1
@@ -334,7 +369,7 @@ def _enter(state, rules, i, budget, now):
             state.replica[i, MOST] = state.replica[i, RUNNING]
         if q[r, SCHEDULED] == NEVER:
             q[r, SCHEDULED] = now
-            q[r, HIT] = there
+            q[r, HIT] = front + found
         _add(state, rules, i, r, tokens)
         budget -= tokens
 
@@ -411,7 +446,8 @@ def _start(state, rules, cost, energy, log, now):
                 if state.clock[MISFIT] != NOBODY:
                     return False
                 continue
-        time_ns = pass_ns(cost, _shape(state, i), mine[PASSES])
+        time_ns = pass_ns(cost, _shape(state, i), mine[PASSES]) + mine[LOADING]
+        mine[LOADING] = 0
         longest = max(longest, time_ns)
         if not rules.barrier:
             _begin(state, log, energy, i, now, time_ns)
@@ -426,7 +462,7 @@ def _start(state, rules, cost, energy, log, now):
 
 @kernel(allocates=False)
 def advance(state, rules, cost, energy, log):
-    """Runs until something stops it: DONE, FULL, ASKED or STUCK."""
+    """Runs until something stops it: DONE, FULL, ASKED, STUCK or PAUSED."""
     q, clock, replicas = state.request, state.clock, len(state.replica)
     while True:
         if len(log) and clock[LOGGED] + replicas > len(log):
@@ -436,7 +472,10 @@ def advance(state, rules, cost, energy, log):
             now = min(now, state.replica[i, END])
         if now == NEVER:
             return DONE if clock[FINISHED] == len(q) else STUCK
+        if now > clock[UNTIL]:
+            return PAUSED
         clock[NOW] = now
+        answered = clock[FINISHED]
         busy = 0
         for i in range(replicas):
             if state.replica[i, END] == now:
@@ -458,3 +497,5 @@ def advance(state, rules, cost, energy, log):
             _put_last(state, i, INBOX, r)
         if not (rules.barrier and busy) and not _start(state, rules, cost, energy, log, now):
             return STUCK
+        if clock[STOPS] and clock[FINISHED] > answered:
+            return PAUSED

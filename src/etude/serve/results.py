@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.serve.serving import Served
 from etude.serve.state import NEVER
+from etude.serve.workloads import statistics
 
 F64 = NDArray[np.float64]
 
@@ -91,7 +92,10 @@ def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[s
         "kv_peak": float(served.count("PEAK").max() / served.blocks),
         "preemptions": int(served.count("PREEMPTED").sum()),
         "cache_hit_tokens": int(served.count("FOUND").sum()),
+        "stored_hit_tokens": int(served.count("STORED").sum()),
+        "remote_hit_tokens": int(served.state.store.moved[:, -2].sum()) if served.state.store.tiers else 0,
         "prompt_tokens": int(served.requests.prompt.sum()),
+        "workload": statistics(served.requests),
         "passes": int(served.count("PASSES").sum()),
         "busy": float(busy.mean() / 1e9 / duration_s),
         "imbalance": float(busy.max() / busy.mean() - 1.0),

@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.serve import state as of
+from etude.serve.cache import CacheRules
 from etude.serve.energy import UNKNOWN, Energy
-from etude.serve.engine import ROUTERS, Cache, Engine
-from etude.serve.loop import advance
-from etude.serve.prefix import leading, no_prefix, prefix_of
+from etude.serve.engine import ROUTERS, Engine
+from etude.serve.loop import advance, there_on
+from etude.serve.prefix import no_prefix, prefix_of
 from etude.serve.requests import Requests
 from etude.serve.steps import StepCost
+from etude.serve.store import no_store, store_of
 
 I64 = NDArray[np.int64]
 LOG_ROWS: Final = 1 << 18
@@ -70,22 +72,27 @@ def serve(
     router: str | Route = "turn",
     blocks: int = 0,
     energy: Energy = UNKNOWN,
+    caching: CacheRules | None = None,
+    token_bytes: float = 0.0,
     keep_passes: bool = False,
     seed: int = 0,
 ) -> Served:
     """All requests, until the last has its answer. `blocks` is the room for keys and values where the engine names
-    none."""
+    none. `caching` are the engine's own rules with the rates of a system, and `token_bytes` keys and values of a token
+    on all ranks of a replica."""
     if replicas < 1:
         raise UsageError(f"{replicas} replicas")
     if isinstance(router, str) and router not in ROUTERS:
         raise UsageError(f"unknown router `{router}`", hint=f"known: {', '.join(ROUTERS)}, or FILE.py:name")
-    if router == "prefix" and engine.cache is not Cache.PREFIX:
-        raise UsageError("the router `prefix` looks for prompts that begin alike", hint="--cache prefix")
+    caching = caching or engine.caching
+    if router in ("prefix", "affinity") and caching.mode == "none":
+        raise UsageError(f"the router `{router}` looks for what a cache has", hint="--cache prefix")
     rules = engine.rules(router if isinstance(router, str) else "", blocks)
     _check_fits(requests, rules)
     columns = np.stack([requests.arrival_ns, requests.prompt, requests.output, requests.session], axis=1)
-    prefix = prefix_of(requests, replicas, rules.block) if rules.prefix else no_prefix()
-    state = of.start(columns, replicas, engine.max_num_seqs, prefix, seed)
+    prefix = prefix_of(requests, caching, replicas, rules.block) if rules.prefix else no_prefix()
+    store = store_of(requests, caching, replicas, rules.block, token_bytes) if caching.stores else no_store()
+    state = of.start(columns, replicas, engine.max_num_seqs, prefix, store, seed)
     log = np.zeros((max(LOG_ROWS, 2 * replicas) if keep_passes else 0, len(of.Logged)), np.int64)
     kept: list[pa.Table] = []
     while (why := advance(state, rules, cost, energy, log)) != of.DONE:
@@ -125,7 +132,7 @@ def _ask(router: Route, state: of.State, rules: of.Rules, replicas: int) -> None
             row[of.WAITING + 2] + row[of.INBOX + 2],
             row[of.PENDING],
             row[of.USED],
-            leading(state.prefix, i, number)[1] * rules.block if rules.prefix else 0,
+            int(there_on(state, rules, i, number)),
         )
         for i, row in enumerate(state.replica.tolist())
     ]

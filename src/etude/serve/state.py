@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 I64 = NDArray[np.int64]
 NEVER: Final = np.int64(2**62)
 NOBODY: Final = -1
-DONE, FULL, ASKED, STUCK = 0, 1, 2, 3
-"""Why the loop stopped: all is done; the log of passes is full; a router is to be asked; a request can never run."""
-TURN, LEAST, TOKENS, TWO, SESSION, ASK, BY_PREFIX = 0, 1, 2, 3, 4, 5, 6
+DONE, FULL, ASKED, STUCK, PAUSED = 0, 1, 2, 3, 4
+"""Why the loop stopped: all is done; the log of passes is full; a router is to be asked; a request can never run; the
+clock came to UNTIL, or with STOPS a request was answered."""
+TURN, LEAST, TOKENS, TWO, SESSION, ASK, BY_PREFIX, AFFINITY = 0, 1, 2, 3, 4, 5, 6, 7
 """Routers."""
 
 
@@ -63,6 +64,8 @@ class Column(IntEnum):
     PREEMPTED = 16
     REFS = 17  # ids of its prompt that it shares
     HIT = 18  # tokens that were there when it entered first
+    REUSED = 19  # tokens of a store, at any place
+    LESS = 20  # pairs of queries and keys that these save, beyond those of as many tokens at the front
 
 
 class Count(IntEnum):
@@ -87,6 +90,8 @@ class Count(IntEnum):
     FOUND = 20  # tokens whose blocks were still there
     CACHED = 21  # blocks of ids that nobody uses
     EVICTED = 22  # ids
+    LOADING = 23  # ns that the next pass waits for a store
+    STORED = 24  # tokens found in a store
 
 
 class Clock(IntEnum):
@@ -98,6 +103,8 @@ class Clock(IntEnum):
     RANDOM = 5
     CHOSEN = 6  # replica, by a router outside
     MISFIT = 7  # request that never gets room
+    UNTIL = 8  # ns; nothing after it happens
+    STOPS = 9  # 1: the loop stops whenever a request is answered
 
 
 class Logged(IntEnum):
@@ -131,25 +138,28 @@ class State(NamedTuple):
     """Of the passes of each replica, beyond idle."""
     prefix: Any
     """Ids of blocks, and which are there: `prefix.Prefix`."""
+    store: Any
+    """What a cache keeps beside the blocks: `store.Store`."""
 
 
 (ARRIVAL, PROMPT, OUTPUT, SESSION_OF, COMPUTED, PLANNED, OUT, HELD, LEFT, LEFT_AT, FOLLOWING, REPLICA, QUEUED,
- SCHEDULED, FIRST, FINISH, PREEMPTED, REFS, HIT) = (int(c) for c in Column)  # fmt: skip
+ SCHEDULED, FIRST, FINISH, PREEMPTED, REFS, HIT, REUSED, LESS) = (int(c) for c in Column)  # fmt: skip
 (INBOX, WAITING, RUNNING, BATCH, AHEAD, END, USED, PENDING, PASSES, BUSY, PEAK, GAVE_WAY, READ, MADE, MOST, TAKEN,
- FOUND, CACHED, EVICTED) = (int(c) for c in Count)  # fmt: skip
-NOW, NEXT, FINISHED, LOGGED, DEALT, RANDOM, CHOSEN, MISFIT = (int(c) for c in Clock)
+ FOUND, CACHED, EVICTED, LOADING, STORED) = (int(c) for c in Count)  # fmt: skip
+NOW, NEXT, FINISHED, LOGGED, DEALT, RANDOM, CHOSEN, MISFIT, UNTIL, STOPS = (int(c) for c in Clock)
 
 
-def start(columns: I64, replicas: int, max_seqs: int, prefix: Any, seed: int = 0) -> State:
+def start(columns: I64, replicas: int, max_seqs: int, prefix: Any, store: Any, seed: int = 0) -> State:
     """`columns`: arrival, prompt, output and session of each request, in order of arrival."""
     request = np.zeros((len(columns), len(Column)), np.int64)
     request[:, :4] = columns
     request[:, [FOLLOWING, REPLICA]] = NOBODY
     request[:, QUEUED : FINISH + 1] = NEVER
-    replica = np.zeros((replicas, EVICTED + 1), np.int64)
+    replica = np.zeros((replicas, STORED + 1), np.int64)
     replica[:, [INBOX, INBOX + 1, WAITING, WAITING + 1, BATCH, AHEAD]] = NOBODY
     replica[:, END] = NEVER
     clock = np.zeros(len(Clock), np.int64)
     clock[RANDOM], clock[CHOSEN], clock[MISFIT] = 2 * seed + 1, NOBODY, NOBODY
+    clock[UNTIL] = NEVER
     running, batch = np.zeros((replicas, max_seqs), np.int64), np.zeros((replicas, 2, max_seqs), np.int64)
-    return State(request, replica, running, batch, np.zeros((replicas, 6)), clock, np.zeros(replicas), prefix)
+    return State(request, replica, running, batch, np.zeros((replicas, 6)), clock, np.zeros(replicas), prefix, store)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.calibrate import read_measured
-from etude.cost.choice import Menu, chosen
+from etude.cost.choice import Choice, Menu, Taken, chosen
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
@@ -45,14 +45,21 @@ class NodeCosts:
     unknown: int = 0
     origins: I64 = field(default_factory=lambda: np.zeros(6, np.int64))
     """Nodes by where the database of operators has their time from."""
-    taken: Counter[str] = field(default_factory=Counter)
-    """Nodes by the kernel and the units that were chosen for them."""
+    taken: dict[str, Taken] = field(default_factory=dict)
+    """Nodes and their work by the kernel and the units that were chosen for them."""
+    unit_flops: Counter[str] = field(default_factory=Counter)
+    """Operations by the unit that does them."""
+    repacked: int = 0
+    """Nodes before which operands are brought into another layout."""
 
     def notes(self) -> list[str]:
         said = []
         if self.taken:
-            told = ", ".join(f"{count:,} {name}" for name, count in self.taken.most_common())
-            said.append(f"of {self.taken.total():,} compute nodes {told}")
+            most = sorted(self.taken.items(), key=lambda item: -item[1].nodes)
+            told = ", ".join(f"{taken.nodes:,} {name}" for name, taken in most)
+            said.append(f"of {sum(taken.nodes for _, taken in most):,} compute nodes {told}")
+        if self.repacked:
+            said.append(f"before {self.repacked:,} compute nodes operands are brought into the layout of other units")
         if self.origins.any():
             said.append(_told(self.origins))
         if self.modelled:
@@ -85,8 +92,9 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         comp &= ~fixed
         modelled, kept = _compute(trace, comp, cost, options, times)
         costs.origins += times.taken_origins() * int(ranks[number])
-        for name, count in times.choose(trace, comp, cost).items():
-            costs.taken[name] += count * int(ranks[number])
+        choice = times.choose(trace, comp, cost)
+        if choice is not None:
+            _count(costs, choice, int(ranks[number]))
         cost[memory] = _memory(trace, memory, cost, device, options)
         unknown = (comp | memory) & (cost == UNKNOWN)
         cost[unknown] = 0
@@ -95,6 +103,14 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         costs.unknown += int(unknown.sum()) * int(ranks[number])
         costs.by_trace.append(cost)
     return costs
+
+
+def _count(costs: NodeCosts, choice: Choice, ranks: int) -> None:
+    for name, taken in choice.taken().items():
+        costs.taken[name] = costs.taken.get(name, Taken()).plus(taken, ranks)
+    for unit, flops in choice.flops_of.items():
+        costs.unit_flops[unit] += round(flops) * ranks
+    costs.repacked += choice.repacked * ranks
 
 
 def by_kind_of_device(job: Job, system: System) -> Job:
@@ -146,17 +162,16 @@ class _Times:
         if options.ops is not None:
             self.curves = options.ops.on(self.device, backend=options.backend)
 
-    def choose(self, trace: Trace, comp: Bool, cost: I64) -> dict[str, int]:
+    def choose(self, trace: Trace, comp: Bool, cost: I64) -> Choice | None:
         """Sets the cost of compute nodes of the device to that of the kernels and units of the menu: so much more or
-        less than what they have. How many take which."""
+        less than what they have."""
         if not self.menu:
-            return {}
+            return None
         rows = np.flatnonzero(comp & (trace.cpu != 1) & (cost != UNKNOWN))
         choice = chosen(self.device, _ops(trace, rows), self.menu)
         other = choice.factor != 1
         cost[rows[other]] = np.rint(cost[rows[other]] * choice.factor[other]).astype(np.int64)
-        counts = np.bincount(choice.number[choice.number >= 0], minlength=len(choice.names)).tolist()
-        return {name: count for name, count in zip(choice.names, counts, strict=True) if count}
+        return choice
 
     def of(self, trace: Trace, rows: I64) -> I64:
         ops = _ops(trace, rows)

@@ -102,4 +102,6 @@ def _result(job: Job, lowered: Lowered, engine: Engine, notes: tuple[str, ...], 
         links=engine.network.link_use(),
         notes=notes,
         remote_capacity_bytes=remote.capacity_bytes if remote else 0,
+        kernels=lowered.kernels,
+        unit_flops=lowered.unit_flops,
     )

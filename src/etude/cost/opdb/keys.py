@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from etude.cost.aten_inputs import dtype_of
 from etude.cost.aten_inputs import shapes_of as listed_shapes
+from etude.cost.aten_matrix import VARLEN
 from etude.cost.opdb.schema import DIMS, Shapes
 from etude.model.schema import Kind
 from etude.model.trace import Trace
@@ -57,8 +58,8 @@ def _attention(backward: bool) -> Rule:
 
 def _served(ins: list[list[int]], outs: list[list[int]], phase: str) -> Found:
     """A pass of serving. How long prompts of different lengths are is not in its shapes: such a pass is no op of the
-    database. A mixed pass has one shape more: what of its queries and keys is of prompts."""
-    (queries, heads, size), (held, kv_heads, _), (_, _, out), *of_prompts = ins
+    database. A mixed pass has one tensor more: what of its queries and keys is of prompts."""
+    (queries, heads, size), (held, kv_heads, _), (_, _, out), _, *of_prompts = ins
     dims = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
     if size != out or phase not in (DECODE, "prefill", MIXED) or (phase == MIXED) != bool(of_prompts):
         return "", {}
@@ -109,7 +110,7 @@ RULES: Final[dict[str, Rule]] = {
     "aten::_grouped_mm": _grouped,
     **{f"{_SDPA}_{name}_attention": _attention(False) for name in _BACKENDS},
     **{f"{_SDPA}_{name}_attention_backward": _attention(True) for name in _BACKENDS},
-    "flash_attn::varlen_fwd": _served,
+    VARLEN: _served,
     "aten::rms_norm": _rows("rms_norm"),
     "aten::_fused_rms_norm": _rows("rms_norm"),
     "aten::layer_norm": _rows("layer_norm"),

@@ -14,15 +14,15 @@ import numpy as np
 
 from etude.cost.tiers.streaming import streamed_ns
 from etude.cost.tiers.transfers import copy_ns, file_ns
-from etude.errors import UsageError
+from etude.errors import ClusterError, UsageError
 from etude.files import csv_rows
 from etude.machine.system import System
+from etude.machine.tier import Checkpointing
 
 Row = Mapping[str, str]
 WAYS: Final = {"h2d": "h2d", "d2h": "d2h", "both_bytes_each_way": "both", "h2d_queued": "h2d_queued"}
-SAVE_BYTES_PER_S: Final = {"torch_save": 0.75e9, "dcp_save": 1.5e9}
-"""Serialising: of one thread, the copy from the device included."""
-LOAD_BYTES_PER_S: Final = {"torch_load_gpu": 1.3e9, "dcp_load": 1.3e9, "torch_load_mmap_gpu": 10e9}
+ENDINGS: Final = ("_nofsync", "_cold", "_cached")
+"""What a row says behind the method: not flushed, not in the cache, in it."""
 
 
 def offload_rows(system: System, path: str | PathLike[str]) -> list[dict[str, Any]]:
@@ -69,20 +69,26 @@ def _checkpoint(system: System, row: Row) -> Predicted:
     away = copy_ns(system.device, "d2h", size)
     if method == "async_d2h_overlapped":
         return [(method, total, away)]
-    kind, cached = method.removesuffix("_nofsync").removesuffix("_cold"), method.endswith("_cached")
-    kind = kind.removesuffix("_cached")
     tier = "page_cache" if row["place"] == "disk" else row["place"]
     if method == "async_pinned_background_write":
         return [(method, total, away + file_ns(system, tier, size, write=True, flush=True)), ("stall", stall, away)]
-    if kind in SAVE_BYTES_PER_S:
+    way = _way(system, method)
+    if way.save_bytes_per_s:
         below = file_ns(system, "disk", size, write=True) / threads if row["place"] == "disk" else 0.0
-        return [(method, total, size * 1e9 / SAVE_BYTES_PER_S[kind] + below)]
-    if kind not in LOAD_BYTES_PER_S:
-        return []
-    took = size * 1e9 / LOAD_BYTES_PER_S[kind]
-    if kind.endswith("mmap_gpu") and not cached:
+        return [(method, total, size * 1e9 / way.save_bytes_per_s + below)]
+    took = size * 1e9 / way.load_bytes_per_s
+    if way.reads_file and not method.endswith("_cached"):
         took += file_ns(system, tier, size, write=False, threads=16)
     return [(method, total, took)]
+
+
+def _way(system: System, method: str) -> Checkpointing:
+    known = {way.name: way for way in system.checkpoints}
+    bare = next((method.removesuffix(end) for end in ENDINGS if method.endswith(end)), method)
+    if method not in known and bare not in known:
+        raise ClusterError(f"system `{system.name}` says nothing of checkpoints by `{bare}`",
+                           hint=f"`checkpoints` in its file; known: {', '.join(known) or 'none'}")  # fmt: skip
+    return known.get(method) or known[bare]
 
 
 def _layers(system: System, row: Row) -> Predicted:

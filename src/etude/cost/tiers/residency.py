@@ -1,27 +1,42 @@
 """Which items stay in a room that does not hold all: misses, loads and stores of a policy.
 
     reside(accesses, room=64, policy="lru").misses
+    held(accesses, sizes, room_bytes, policy="belady").missed
 
-Items are numbers and of one size. An access to an item that is not there loads it, and another goes if the room is
-full; one that was written goes with a store.
+An access to an item that is not there loads it, and others go if the room is full; one that was written goes with a
+store.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.kernels.compile import kernel
+from etude.units import format_bytes
 
 I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
 
 POLICIES: Final = ("lru", "lfu", "pinned", "belady", "min_pending")
 LRU, LFU, PINNED, BELADY, MIN_PENDING = range(5)
 NEVER: Final = 1 << 62
+
+
+class Held(NamedTuple):
+    """What becomes of each access."""
+
+    missed: Bool
+    """The item was not there."""
+    gone_at: I64
+    """Of the last access to an item before it goes: the access that it goes for (itself, where it only passes through
+    a full room); -1 where the item stays."""
+    is_dirty: Bool
+    """It was written since it came, and goes: a store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,22 +53,31 @@ class Residency:
         return self.stores * item_bytes
 
 
-def reside(accesses: I64, room: int, policy: str = "lru", writes: NDArray[np.bool_] | None = None) -> Residency:
-    """`lru` drops what was used longest ago, `lfu` what was used least, `belady` what is used latest from now on,
-    `min_pending` what has the fewest uses left; `pinned` keeps the items that came first and lets the others through.
-    """
-    if policy not in POLICIES:
-        raise UsageError(f"unknown policy `{policy}`", hint=f"known: {', '.join(POLICIES)}")
+def reside(accesses: I64, room: int, policy: str = "lru", writes: Bool | None = None) -> Residency:
+    """Items of one size, `room` of them at a time. `lru` drops what was used longest ago, `lfu` what was used least,
+    `belady` what is used latest from now on, `min_pending` what has the fewest uses left; `pinned` keeps the items that
+    came first and lets the others through."""
     if room < 1:
         raise UsageError(f"room for {room} items", hint="at least one")
-    items = np.asarray(accesses, np.int64)
+    found = held(accesses, np.ones(len(accesses), np.int64), room, policy, writes)
+    return Residency(accesses=len(accesses), misses=int(found.missed.sum()), stores=int(found.is_dirty.sum()))
+
+
+def held(accesses: I64, sizes: I64, room: int, policy: str = "lru", writes: Bool | None = None) -> Held:
+    """Items of any sizes, which may change from one access to the next, in `room` bytes. Refuses an item that does not
+    fit alone, but under `pinned`, which lets it through."""
+    if policy not in POLICIES:
+        raise UsageError(f"unknown policy `{policy}`", hint=f"known: {', '.join(POLICIES)}")
+    items, of = np.asarray(accesses, np.int64), np.asarray(sizes, np.int64)
     if len(items) and items.min() < 0:
         raise UsageError("an item has a negative number")
     written = np.zeros(len(items), bool) if writes is None else np.asarray(writes, bool)
-    if len(written) != len(items):
-        raise UsageError(f"{len(items)} accesses and {len(written)} marks of writing")
-    misses, stores = _reside(items, _next_use(items), written, room, POLICIES.index(policy))
-    return Residency(accesses=len(items), misses=int(misses), stores=int(stores))
+    if len(written) != len(items) or len(of) != len(items):
+        raise UsageError(f"{len(items)} accesses, {len(of)} sizes and {len(written)} marks of writing")
+    if policy != "pinned" and len(of) and of.max() > room:
+        raise UsageError(f"an item of {format_bytes(int(of.max()))} does not fit a room of {format_bytes(room)}",
+                         hint="more room")  # fmt: skip
+    return _held(items, of, _next_use(items), written, room, POLICIES.index(policy))
 
 
 @kernel
@@ -70,19 +94,20 @@ def _next_use(items: I64) -> I64:
 
 
 @kernel
-def _reside(items: I64, next_use: I64, written: NDArray[np.bool_], room: int, policy: int) -> tuple[int, int]:
-    if len(items) == 0:
-        return 0, 0
-    count = items.max() + 1
+def _held(items: I64, sizes: I64, next_use: I64, written: Bool, room: int, policy: int) -> Held:
+    n = len(items)
+    missed, is_dirty = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
+    gone_at = np.full(n, -1, np.int64)
+    count = items.max() + 1 if n else 0
     rank = np.zeros(count, np.int64)  # the least goes first
-    uses, pending = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    is_dirty = np.zeros(count, np.bool_)
-    place = np.full(count, -1, np.int64)
-    held = np.zeros(min(room, count), np.int64)
-    size, misses, stores = 0, 0, 0
-    for i in range(len(items)):
+    uses, pending, size_of = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    last, place = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
+    was_written = np.zeros(count, np.bool_)
+    there = np.zeros(count, np.int64)
+    number, used = 0, 0
+    for i in range(n):
         pending[items[i]] += 1
-    for i in range(len(items)):
+    for i in range(n):
         item = items[i]
         uses[item] += 1
         pending[item] -= 1
@@ -94,25 +119,36 @@ def _reside(items: I64, next_use: I64, written: NDArray[np.bool_], room: int, po
             rank[item] = pending[item]
         else:
             rank[item] = i
-        if place[item] < 0:
-            misses += 1
-            if size == room and policy == PINNED:
-                stores += written[i]
-                continue
-            at = size
-            if size < room:
-                size += 1
-            else:
-                at = 0
-                for k in range(1, size):
-                    if rank[held[k]] < rank[held[at]]:
-                        at = k
-                gone = held[at]
-                place[gone] = -1
-                stores += is_dirty[gone]
-                is_dirty[gone] = False
-            held[at] = item
-            place[item] = at
-        if written[i]:
-            is_dirty[item] = True
-    return misses, stores
+        missed[i] = place[item] < 0
+        more = sizes[i] if missed[i] else sizes[i] - size_of[item]
+        if missed[i] and policy == PINNED and used + more > room:
+            gone_at[i], is_dirty[i] = i, written[i]
+            continue
+        while used + more > room:
+            at = -1
+            for k in range(number):
+                one, best = there[k], there[at]
+                if one == item:
+                    continue
+                if at < 0 or rank[one] < rank[best] or (rank[one] == rank[best] and last[one] < last[best]):
+                    at = k  # of equals, what was used longest ago
+            if at < 0:
+                break  # a pinned item that has grown beyond the room
+            gone = there[at]
+            gone_at[last[gone]], is_dirty[last[gone]] = i, was_written[gone]
+            was_written[gone] = False
+            used -= size_of[gone]
+            place[gone] = -1
+            number -= 1
+            if at < number:
+                there[at] = there[number]
+                place[there[at]] = at
+        if missed[i]:
+            there[number] = item
+            place[item] = number
+            number += 1
+        used += more
+        size_of[item] = sizes[i]
+        last[item] = i
+        was_written[item] |= written[i]
+    return Held(missed, gone_at, is_dirty)

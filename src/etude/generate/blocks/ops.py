@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any, Final
 
 from etude.cost import ops as work
+from etude.cost.aten_matrix import VARLEN
 from etude.cost.ops import Work, width
 from etude.model.schema import UNKNOWN, Collective, Kind
 
@@ -104,6 +105,8 @@ class Op:
     group: str = ""
     """Group slot of a collective, peer slot of a message."""
     stream: Stream = Stream.COMPUTE
+    mark: str = ""
+    """An attribute of the node, by which it is known for what it is."""
     # flow
     start: str = ""
     """Not waited for by what follows, but by the op that waits for this name."""
@@ -164,15 +167,20 @@ def shapes(*tensors: Sequence[int]) -> str:
 
 
 @cache
-def types(dtype: str, count: int, *, ends: bool = False) -> str:
-    """`ends`: the last one are numbers of rows."""
+def types(dtype: str, count: int, *, ends: int = 0) -> str:
+    """`ends`: so many of the last are numbers of rows."""
     one = f"'Tensor({TYPES.get(dtype, dtype)})'"
     return "[" + ", ".join([one] * (count - ends) + ["'Tensor(int)'"] * ends) + "]"
 
 
+ENDS: Final = {"aten::_grouped_mm": 3, VARLEN: 4}
+"""Ops of which this tensor says where pieces end, if there are so many, and those behind it how long they are."""
+
+
 def in_types(op: Op, in_shapes: str) -> str:
     count = count_of(in_shapes)
-    return types(op.dtype, count, ends=op.name == "aten::_grouped_mm" and count == 3) if in_shapes else ""
+    ends = max(count - ENDS[op.name] + 1, 0) if op.name in ENDS else 0
+    return types(op.dtype, count, ends=ends) if in_shapes else ""
 
 
 def shapes_of(op: Op) -> tuple[str, str]:

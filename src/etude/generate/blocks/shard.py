@@ -50,6 +50,8 @@ class Shard:
     grad_bytes: float = 0.0
     """Moved for each weight by the product that makes its gradient: read and written where it is added to another."""
     training: bool = True
+    real: int = 0
+    """Tokens that are not padding, of those of a pass; 0: all."""
 
     @property
     def tokens(self) -> int:
@@ -60,6 +62,11 @@ class Shard:
     def rows(self) -> int:
         """Tokens that a rank has between split layers."""
         return self.tokens // self.tp if self.sp else self.tokens
+
+    @property
+    def routed(self) -> int:
+        """Tokens of all ranks that send to the experts of one."""
+        return -(-(self.real or self.tokens) * self.ep * self.etp // (self.tp if self.sp else 1))
 
     def cast_bytes(self, elements: int) -> int:
         """Of what is cast, with its scales."""

@@ -301,7 +301,10 @@ def mixture(model: Model, local: Shard) -> list[Op]:
     # What comes in is ordered by the rank that sent it, and the experts want their own together.
     sorts = local.ep > 1 and mine > 1
     ops += [_permuted(sent * local.etp * h, "experts.sort", there, back)] if sorts else []
-    rows = -(-sent * local.etp // mine)
+    read, come = mine, sent * local.etp
+    if not local.training:
+        read, come = chosen(mine, model, local.routed), -(-local.routed * model.top_k // local.ep)
+    rows = -(-come // read)
     # One call for all experts, which then issues products, and in 8 bits casts, expert by expert.
     calls = 1.0 + mine * (CALLS_OF_8_BITS if local.gemm_dtype != local.dtype else CALLS_OF_16_BITS)
     up, down = ways * ffn * h + model.expert_bias * ways * ffn, ffn * h + model.expert_bias * h
@@ -312,14 +315,14 @@ def mixture(model: Model, local: Shard) -> list[Op]:
         ways * held,
         "experts.up",
         params=e * up,
-        batch=mine,
+        batch=read,
         expert=True,
         load=True,
         calls=calls,
         local_params=mine * up // local.etp,
     )
     ops += into[-1:] if early else into
-    ops.append(activated(model, local, rows * mine * held, "experts.activation", load=True))
+    ops.append(activated(model, local, rows * read * held, "experts.activation", load=True))
     out = plain(
         local,
         rows,
@@ -327,7 +330,7 @@ def mixture(model: Model, local: Shard) -> list[Op]:
         h,
         "experts.down",
         params=e * down,
-        batch=mine,
+        batch=read,
         expert=True,
         load=True,
         calls=calls,
@@ -347,6 +350,12 @@ def mixture(model: Model, local: Shard) -> list[Op]:
             ops += plain(local, local.rows, h, 1, "shared.gate", params=h)
         ops.append(add(local.rows * h, "shared.sum", dtype=local.dtype))
     return ops
+
+
+def chosen(held: int, model: Model, tokens: int) -> int:
+    """Of the experts that a rank holds, how many so many tokens meet, each choosing evenly: few tokens read few."""
+    met = held * (1 - (1 - model.top_k / model.experts) ** tokens)
+    return min(max(round(met), 1), held)
 
 
 def _permuted(elements: int, part: str, there: str, back: str) -> Op:

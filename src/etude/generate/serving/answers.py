@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.aten_matrix import VARLEN
 from etude.generate.ranks import Grid
 from etude.generate.serving.batching import TARGET
 from etude.generate.serving.job import ServedJob
-from etude.generate.serving.ops import ATTENTION
 from etude.generate.serving.program import in_turn
 from etude.generate.train.job import is_product
 from etude.model.schema import UNKNOWN
@@ -53,5 +53,5 @@ def product_flops(served: ServedJob) -> int:
 
 def _products(trace: Trace) -> int:
     codes, words = trace.coded("name")
-    product = np.array([is_product(w) or w == ATTENTION for w in words] + [False])[codes]
+    product = np.array([is_product(w) or w == VARLEN for w in words] + [False])[codes]
     return int(trace.flops[product & (trace.flops != UNKNOWN)].sum())

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
 from etude.cost import ops as work
+from etude.cost.aten_matrix import VARLEN
 from etude.cost.ops import OpClass, Work
 from etude.generate.blocks import recurrent, sparse, transformer
 from etude.generate.blocks.ops import Op, Phase, Stream, bytes_of, collective, compute, shapes
@@ -18,8 +18,6 @@ from etude.generate.nodes import Book
 from etude.generate.serving.batching import Pass, Span
 from etude.generate.train.fragment import Emitter, Fragment
 from etude.model.schema import Collective
-
-ATTENTION: Final = "flash_attn::varlen_fwd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Served:
 
     def layers(self, tokens: int) -> list[Block]:
         """Embedding and layers for so many tokens; attention has no figures yet."""
-        local = replace(self.local, samples=1, seq=self.padded(tokens), training=False)
+        local = replace(self.local, samples=1, seq=self.padded(tokens), real=tokens, training=False)
         # Towers work once for an image, not in passes.
         blocks = transformer.blocks(self.model.replace(predict_layers=0), local)[:-1]
         alike = {id(b.ops): tuple(_served(op) for op in b.ops) for b in {id(b.ops): b for b in blocks}.values()}
@@ -115,8 +113,9 @@ class Served:
         total, held = int(queries.sum()), int(read.sum())
         prompt = np.array([s.prompt for s in spans], np.bool_)
         both = [(int(queries[prompt].sum()), int(read[prompt].sum()))] if prompt.any() and not prompt.all() else []
-        ins = shapes((total, heads, key_size), (held, kv, key_size), (held, kv, value_size), *both)
-        return compute(ATTENTION, part, w, ins, shapes((total, heads, value_size)))
+        ends = (len(spans) + 1,)
+        ins = shapes((total, heads, key_size), (held, kv, key_size), (held, kv, value_size), ends, *both)
+        return compute(VARLEN, part, w, ins, shapes((total, heads, value_size)))
 
 
 def _pairs(queries: int, keys: int, window: int) -> int:
@@ -137,8 +136,9 @@ def _served(op: Op) -> Op:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Template:
     fragment: Fragment
-    spanned: dict[tuple[str, str, str], list[int]]
-    """Unit, window or kind of state, and part -> rows whose work depends on the sequences."""
+    spanned: dict[tuple[str, str, str, bool | None], list[int]]
+    """Unit, window or kind of state, part, and whose sequences (of prompts, of tokens out; None: all) -> rows whose
+    work depends on them."""
 
 
 class Passes:
@@ -155,13 +155,14 @@ class Passes:
             self._made[key] = self._template(one, phase)
         template = self._made[key]
         op = template.fragment.op.copy()
-        for (unit, detail, part), rows in template.spanned.items():
-            op[rows] = self.book.op(self.served.spanned(one.spans, unit, detail, part), phase)
+        for (unit, detail, part, prompt), rows in template.spanned.items():
+            spans = one.spans if prompt is None else [s for s in one.spans if s.prompt == prompt]
+            op[rows] = self.book.op(self.served.spanned(spans, unit, detail, part), phase)
         return replace(template.fragment, op=op)
 
     def _template(self, one: Pass, phase: Phase) -> _Template:
         emitter = Emitter(self.book)
-        spanned: dict[tuple[str, str, str], list[int]] = {}
+        spanned: dict[tuple[str, str, str, bool | None], list[int]] = {}
         for block in self.blocks(one):
             number = int(block.name.partition(".")[2] or 0)
             details = {
@@ -170,9 +171,13 @@ class Passes:
                 "index": "",
             }
             for op in block.ops:
-                if op.unit in details:
-                    spanned.setdefault((op.unit, details[op.unit], op.part), []).append(len(emitter.op))
-                emitter.add(op, block.name, phase)
+                # Attention of prompts and of tokens out are two calls: one computes, the other reads.
+                apart = op.unit == "attention" and phase == Phase.MIXED
+                for prompt in (True, False) if apart else (None,):
+                    if op.unit in details:
+                        key = op.unit, details[op.unit], op.part, prompt
+                        spanned.setdefault(key, []).append(len(emitter.op))
+                    emitter.add(op, block.name, phase)
         return _Template(emitter.done([], [], []), spanned)
 
     def blocks(self, one: Pass) -> list[Block]:

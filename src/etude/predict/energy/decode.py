@@ -118,8 +118,8 @@ def row_work(key: tuple[tuple[str, str], ...]) -> tuple[PassWork, PassWork]:
     part = next(iter(run.parts()))
     ends = passes(part)
     weight = PACKED.get(row["weight_precision"], 2.0)
-    reads = _work(part, int(ends.step[0]), batch * context, model, weight, system)
-    return reads, _work(part, int(ends.step[-1]), batch, model, weight, system)
+    reads = _work(part, int(ends.step[0]), batch * context, weight, system)
+    return reads, _work(part, int(ends.step[-1]), batch, weight, system)
 
 
 def _model(name: str) -> Model:
@@ -141,12 +141,12 @@ def _plan(row: Mapping[str, str], model: Model) -> Plan:
     return Plan.from_dict(given)
 
 
-def _work(part: RunPart, step: int, tokens: int, model: Model, weight: float, system: System) -> PassWork:
+def _work(part: RunPart, step: int, tokens: int, weight: float, system: System) -> PassWork:
     trace = part.trace
     rows = np.flatnonzero((trace.step == step) & (trace.cpu != 1))
     talks = rows[trace.kind[rows] == Kind.COLL]
     ops = ops_of(trace).take(rows)
-    ops = _routed(ops.take(ops.op_class != int(OpClass.NONE)), tokens, model, weight)
+    ops = _packed(ops.take(ops.op_class != int(OpClass.NONE)), weight)
     time_ns = compute_time_ns(system.device.busy(), ops)
     experts = ops.op_class == int(OpClass.GROUPED_GEMM)
     matrix = np.isin(ops.op_class, [int(c) for c in (*MATRIX, OpClass.OTHER)])
@@ -167,18 +167,9 @@ def _work(part: RunPart, step: int, tokens: int, model: Model, weight: float, sy
     )
 
 
-def _routed(ops: OpTable, tokens: int, model: Model, weight: float) -> OpTable:
-    """Products of experts with the weights of those alone that a token chose, at their width: of E experts, tokens
-    that each choose k meet E (1 - (1 - k/E)^tokens)."""
+def _packed(ops: OpTable, weight: float) -> OpTable:
+    """Products of experts with their weights at so many bytes each."""
     grouped = ops.op_class == int(OpClass.GROUPED_GEMM)
-    if not grouped.any():
-        return ops
-    held, n, k = (column[grouped].astype(np.float64) for column in (ops.batch, ops.n, ops.k))
-    met = np.maximum(held * (1 - (1 - model.top_k / model.experts) ** tokens), 1.0)
-    wide = 1.0 if ops.dtype[grouped][0] == DTYPE_NUMBER["fp8"] else 2.0
-    rest = np.maximum(ops.size_bytes[grouped] - held * n * k * wide, 0.0)
-    size, batch, m = ops.size_bytes.copy(), ops.batch.copy(), ops.m.copy()
-    size[grouped] = rest + met * n * k * weight
-    batch[grouped] = np.ceil(met)
-    m[grouped] = np.maximum(np.ceil(ops.m[grouped] * held / np.ceil(met)), 1)
-    return replace(ops, size_bytes=size, batch=batch, m=m)
+    wide = np.where(ops.dtype == DTYPE_NUMBER["fp8"], 1.0, 2.0)
+    less = np.where(grouped, ops.batch * ops.n * ops.k * (wide - weight), 0.0)
+    return replace(ops, size_bytes=np.maximum(ops.size_bytes - less.astype(np.int64), 0))

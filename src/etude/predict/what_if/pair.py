@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from etude.cost.stacks.stack import tuned
 from etude.errors import UsageError
-from etude.generate.train import with_memory
+from etude.generate.train import with_less, with_memory
 from etude.model.job import Job
 from etude.model.timing import Timing
-from etude.predict.step import Prediction, efficiency_of, simulated_on, with_host_memory
+from etude.predict.step import Prediction, check_memory, efficiency_of, simulated_on, with_host_memory
 from etude.transform import with_durations
 from etude.transform.edits import Edit, Edited, apply_edits
 
@@ -79,10 +79,11 @@ def simulated_again(found: Prediction, **options: Any) -> Prediction:
     )
 
 
-def what_if(found: Prediction, edits: Sequence[str | Edit], **options: Any) -> WhatIf:
+def what_if(found: Prediction, edits: Sequence[str | Edit], *, check: bool = False, **options: Any) -> WhatIf:
     """The job of a prediction edited and simulated again on the same system. `options` are those it was made with.
 
-    Edits see the times that compute takes on the system, so that `speed` has something to change.
+    Edits see the times that compute takes on the system, so that `speed` has something to change. `check`: what does
+    not fit the device although some of it lies elsewhere is refused.
     """
     generated, by = found.generated, efficiency_of(found.generated.model, found.system, found.stack)
     machine = tuned(found.system, by)
@@ -100,5 +101,9 @@ def what_if(found: Prediction, edits: Sequence[str | Edit], **options: Any) -> W
     if any(step.edit.name == "recompute" for step in applied.steps):
         changed, told = with_memory(generated, applied.job)
         applied = replace(applied, notes=(*applied.notes, told))
+    freed = [(one.what, one.ranks, one.size_bytes) for step in applied.steps for one in step.freed]
+    changed = with_less(changed, freed) if freed else changed
+    if check and freed:
+        check_memory(changed, found.system.memory_bytes, f"{generated.model.name} on {found.system.name}")
     simulated = simulated_on(changed, found.system, by, with_host_memory(generated, options))
     return WhatIf(found, replace(found, generated=changed, simulated=simulated), applied)

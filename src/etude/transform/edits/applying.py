@@ -26,7 +26,7 @@ from etude.model.match import match
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.timing import Timing
 from etude.model.trace import Trace
-from etude.transform.edits.definition import Definition, Here, Parties
+from etude.transform.edits.definition import Definition, Freed, Here, Parties
 from etude.transform.edits.exposure import Exposure
 from etude.transform.edits.spoken import Edit
 from etude.transform.edits.table import TABLE
@@ -49,15 +49,18 @@ class Step:
     """Selected, over all ranks."""
     bytes_before: int
     bytes_after: int
+    freed: tuple[Freed, ...] = ()
+    """Memory that is no longer needed in the device."""
 
     def record(self) -> dict[str, Any]:
-        return {
+        found = {
             "name": self.edit.name,
             "edit": str(self.edit),
             "nodes": self.nodes,
             "bytes_before": self.bytes_before,
             "bytes_after": self.bytes_after,
         }
+        return found | ({"freed_bytes": max(one.size_bytes for one in self.freed)} if self.freed else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,7 +86,7 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
     """
     steps, notes = [], dict[str, None]()
     for one in [Edit.parse(given) if isinstance(given, str) else given for given in edits]:
-        before = communicated_bytes(job)
+        before, freed = communicated_bytes(job), list[Freed]()
         definition, arguments = TABLE[one.name], one.arguments()
         try:
             if definition.whole is not None:
@@ -92,13 +95,13 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
             else:
                 asked = times(job) if times is not None and arguments.get("when") == "pays" else None
                 exposed = Exposure(job, asked) if asked is not None else None
-                changed, nodes = _Applied(job, one.select, definition, arguments, system, notes, exposed).found()
+                changed, nodes = _Applied(job, one.select, definition, arguments, system, notes, exposed, freed).found()
         except UsageError as problem:
             where = problem.where or f"edit `{one.name}`"
             raise UsageError(problem.problem, where=where, hint=problem.hint) from None
         if changed is not job:
             changed = _marked(job, changed, one)
-        steps.append(Step(one, nodes, before, communicated_bytes(changed)))
+        steps.append(Step(one, nodes, before, communicated_bytes(changed), tuple(freed)))
         job = changed
     return Edited(job, tuple(steps), tuple(notes))
 
@@ -152,6 +155,7 @@ class _Applied:
     system: System | None
     notes: dict[str, None]
     exposed: Exposure | None
+    freed: list[Freed]
 
     def found(self) -> tuple[Job, int]:
         """(the edited job, nodes that were selected)"""
@@ -185,7 +189,7 @@ class _Applied:
             here = Here(
                 job=job, trace=trace, ranks=ranks, rows=rows, made=rewriting, system=self.system, notes=self.notes,
                 groups=names, role=None if parties is None else int(parties.role[first]),
-                exposed_ns=None if self.exposed is None else self.exposed.of(first),
+                exposed_ns=None if self.exposed is None else self.exposed.of(first), freed=self.freed,
             )  # fmt: skip
             definition.rewrite(here, **self.arguments)
         return rewriting, len(rows)

@@ -35,6 +35,16 @@ class Parameter:
     """As it would be written; None where it has to be given."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Freed:
+    """Memory of the device that an edit frees on these ranks: weights, experts, optimizer, kv, features, or activations
+    of each micro-batch."""
+
+    what: str
+    ranks: NDArray[np.int32]
+    size_bytes: int
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Here:
     """One program of the job, and what an edit may look at while it rewrites it."""
@@ -55,6 +65,7 @@ class Here:
     """Which of two parties these ranks are, where there are two."""
     exposed_ns: I64 | None = None
     """Of each node what of it nothing hid in a run of the job, where there was one."""
+    freed: list[Freed] = field(default_factory=list)
 
     def note(self, text: str) -> None:
         self.notes[text] = None

@@ -1,29 +1,25 @@
 """offload: what selected nodes need lies in a tier of memory below the device's, and is loaded before they run.
 
-offload what=weights to=host prefetch=1       each product's weights, while the product before it runs
-offload what=activations module=layers.*      results of forward work, stored and loaded again for the backward pass
-offload what=optimizer size=12GB              with the bytes where the job does not say them
+offload what=weights to=host prefetch=1               each product's weights, while the product before it runs
+offload what=weights policy=belady room=8GB           with room for some of them, which stay as the policy says
+offload what=activations module=layers.*              results of forward work, stored and loaded again for the backward
+offload what=optimizer                                state that is read and written back
 """
 
 from __future__ import annotations
 
-import math
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.aten_inputs import listed, shapes_of, tensor_types, width_of
-from etude.cost.ops import OpClass
+from etude.cost.tiers.residency import POLICIES, Held, held
 from etude.cost.tiers.transfers import tier_of
-from etude.cost.traces import ops_of
 from etude.errors import ClusterError, UsageError
-from etude.model.schema import UNKNOWN, Collective, Kind, Why
-from etude.model.trace import Trace
-from etude.transform.edits.compress import CLASSES as SENT
-from etude.transform.edits.compress import tensor_classes
+from etude.model.schema import Kind, Why
 from etude.transform.edits.definition import (
     Definition,
+    Freed,
     Here,
     Parameter,
     choice,
@@ -34,34 +30,15 @@ from etude.transform.edits.definition import (
     time,
     whole,
 )
-from etude.transform.edits.fuse import result_bytes
-from etude.transform.edits.recompute import backward_of
+from etude.transform.edits.needed import CLASSES, Needed, needed
 from etude.transform.rewrite.rewriting import AFTER, BEFORE, free_stream
+from etude.units import format_bytes
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-CLASSES: Final = {
-    "weights": (OpClass.GEMM, OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM),
-    "experts": (OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM),
-    "features": (OpClass.EMBEDDING,),
-    "optimizer": (OpClass.OPTIMIZER,),
-    "kv": (OpClass.ATTENTION, OpClass.ATTENTION_DECODE),
-    "activations": (),
-}
-"""Which operators need it; activations are results of any."""
-SAID: Final = ("weights", "experts", "features", "activations")
-"""What a job's shapes say the bytes of."""
-_MADE_OF_INPUTS: Final = "backward-weight"
-"""The phase whose products have no weights: gradients of them, from activations."""
-
-
-class Moved(NamedTuple):
-    """Bytes that are loaded before the node `user[i]` runs, and stored behind `source[i]`, if that is not -1."""
-
-    user: I64
-    source: I64
-    size_bytes: I64
+STREAM: Final = "stream"
+"""No policy: what is loaded goes again behind its node."""
 
 
 class Way(NamedTuple):
@@ -76,83 +53,40 @@ class Way(NamedTuple):
 
 
 def rewrite(
-    here: Here, what: str, to: str, part: float, prefetch: int, size: int, rate: float | None, latency: int
-) -> None:
+    here: Here, what: str, to: str, part: float, prefetch: int, policy: str, room: int, size: int, rate: float | None,
+    latency: int,
+) -> None:  # fmt: skip
     if not part:
         return
-    moved = _moved(here, what, size)
-    if not len(moved.user):
+    if part > 1:
+        raise UsageError(f"part={part:g} of the bytes", hint="from 0 to 1")
+    found = needed(here, what, size).scaled(part)
+    if not found.load_bytes.any() and not found.write_bytes.any():
         here.note(f"offload: none of the selected nodes needs {what}")
         return
-    moved = moved._replace(size_bytes=rounded(moved.size_bytes * part))
-    if what in ("weights", "experts") and _gathers(here):
-        here.note(f"offload: {what} are gathered from shards too; whole ones are loaded, on every rank")
     way = _way(here, to, rate, latency)
-    _check_room(here.trace, what, to, moved, way)
-    loads = _load(here, moved, way, prefetch)
-    stored = np.flatnonzero(moved.source >= 0)
-    if len(stored):
-        stores = _store(here, moved, way, stored)
-        later = moved.source[stored] != moved.user[stored]  # what is written back behind its own user is for later
-        here.made.wait(loads[stored][later], stores[later])
+    _check_room(here, what, to, found, way)
+    kept = _kept(here, found, policy, room)
+    loads = np.flatnonzero(kept.missed & ~found.makes & (found.load_bytes > 0))
+    stores = np.flatnonzero((found.write_bytes > 0) & (kept.is_dirty | (what == "kv")))  # a cache is written through
+    load = _load(here, found, way, loads, prefetch)
+    store = _store(here, found, way, stores)
+    _order(here, found, kept, (loads, load), (stores, store))
+    here.freed.append(Freed(what, here.ranks, _freed_bytes(here, what, found, loads, prefetch, room)))
 
 
-def _gathers(here: Here) -> bool:
-    """Do copies of the model gather weights?"""
-    calls = np.flatnonzero(here.trace.collective == int(Collective.ALL_GATHER))
-    return bool((tensor_classes(here, calls) == SENT.index("weights")).any())
-
-
-def _moved(here: Here, what: str, given: int) -> Moved:
-    trace, rows = here.trace, here.rows[here.trace.lane[here.rows] >= 0]
-    rows = rows[trace.cpu[rows] != 1]
-    if what == "activations":
-        source, user = backward_of(trace, rows)
-        size_bytes = np.full(len(source), given, np.int64) if given else result_bytes(trace)[source]
-        return _known(what, Moved(user, source, size_bytes))
-    if given and what in ("weights", "experts", "features"):  # the selector says which nodes
-        return Moved(rows, np.full(len(rows), -1, np.int64), np.full(len(rows), given, np.int64))
-    rows = rows[np.isin(ops_of(trace).op_class[rows], [int(one) for one in CLASSES[what]])]
-    if not given and what not in SAID:
-        raise UsageError(f"a job does not say the bytes of {what}", hint="size=12GB, for each node that needs them")
-    if given:
-        sizes = np.full(len(rows), given, np.int64)
-    elif what == "features":
-        sizes = result_bytes(trace)[rows]
-    else:
-        rows = rows[_has_weights(trace, rows, what)]
-        sizes = _weight_bytes(trace, rows)
-    source = rows if what == "optimizer" else np.full(len(rows), -1, np.int64)
-    return _known(what, Moved(rows, source, sizes))
-
-
-def _known(what: str, moved: Moved) -> Moved:
-    if (moved.size_bytes == UNKNOWN).any():
-        raise UsageError(f"the job does not say the bytes of {what}: some nodes have no shapes or data types",
-                         hint="size=100MB, for each selected node")  # fmt: skip
-    return moved
-
-
-def _has_weights(trace: Trace, rows: I64, what: str) -> Bool:
-    phases, words = trace.coded("phase")
-    if (phases[rows] < 0).any():
-        raise UsageError(f"the job does not say which products have {what}: it has no phases",
-                         hint="size=100MB, for each selected node")  # fmt: skip
-    return np.array([*(word != _MADE_OF_INPUTS for word in words), False])[phases[rows]]
-
-
-def _weight_bytes(trace: Trace, rows: I64) -> I64:
-    """Of the last input of each product."""
-    (shape, shapes), (kind, kinds) = trace.coded("in_shapes"), trace.coded("in_types")
-    pairs, which = np.unique(np.stack([shape[rows], kind[rows]], 1), axis=0, return_inverse=True)
-    found = [UNKNOWN if s < 0 or k < 0 else _last_bytes(shapes[s], kinds[k]) for s, k in pairs.tolist()]
-    return np.array(found or [UNKNOWN], np.int64)[which.reshape(-1)]
-
-
-def _last_bytes(shapes: str, types: str) -> int:
-    sizes = [math.prod(one) for one in shapes_of(shapes) if len(one) >= 2]
-    widths = [width_of(name) for text in listed(types) for name in tensor_types(text)]
-    return sizes[-1] * widths[-1] if len(sizes) >= 2 and widths and widths[-1] else UNKNOWN
+def _kept(here: Here, found: Needed, policy: str, room: int) -> Held:
+    if policy == STREAM:
+        if room:
+            raise UsageError("a room goes with a policy", hint=f"policy={'|'.join(POLICIES)}")
+        n = len(found.row)
+        return Held(~found.makes, np.arange(n), found.write_bytes > 0)
+    if not room:
+        raise UsageError(f"policy={policy} needs a room", hint="room=8GB, of the device's memory")
+    memory = here.system.device.memory_bytes if here.system is not None else 0
+    if memory and room > memory:
+        raise UsageError(f"a room of {format_bytes(room)} in a device of {format_bytes(memory)}", hint="less room")
+    return held(found.item, found.hold_bytes, room, policy, found.write_bytes > 0)
 
 
 def _way(here: Here, to: str, given: float | None, latency_ns: int) -> Way:
@@ -169,53 +103,93 @@ def _way(here: Here, to: str, given: float | None, latency_ns: int) -> Way:
     return Way(read, write, tier.latency_ns + more, tier.write_latency_ns + more, tier.capacity_bytes)
 
 
-def _check_room(trace: Trace, what: str, to: str, moved: Moved, way: Way) -> None:
-    """What one rank has there: of weights those of a module once, of a module's results those of a step."""
-    modules, _ = trace.coded("module")
-    places = np.stack(
-        [modules[moved.user], moved.size_bytes, moved.source if what == "activations" else moved.user * 0]
-    )
-    held = int(np.unique(places, axis=1)[1].sum())
-    if way.capacity_bytes and held > way.capacity_bytes:
-        raise UsageError(f"{what} of {held:,} B do not fit `{to}`, which has {way.capacity_bytes:,} B",
+def _check_room(here: Here, what: str, to: str, found: Needed, way: Way) -> None:
+    """What one rank has there: every item once; of results those of a step."""
+    steps = here.trace.step[found.row] if what == "activations" else np.zeros(len(found.row), np.int64)
+    below = max(int(_largest(found, steps == step).sum()) for step in np.unique(steps).tolist())
+    if way.capacity_bytes and below > way.capacity_bytes:
+        raise UsageError(f"{what} of {below:,} B do not fit `{to}`, which has {way.capacity_bytes:,} B",
                          hint="part=0.5, or fewer modules")  # fmt: skip
 
 
-def _load(here: Here, moved: Moved, way: Way, prefetch: int) -> I64:
-    """A load before each user: behind the load before it, and behind the user whose buffer it takes."""
-    made, order = here.made, np.lexsort((moved.source, moved.user))
-    user, size_bytes = moved.user[order], moved.size_bytes[order]
+def _largest(found: Needed, which: Bool) -> I64:
+    """Bytes of each item at its largest, among these accesses."""
+    sizes = np.zeros(int(found.item.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(sizes, found.item[which], found.hold_bytes[which])
+    return sizes
+
+
+def _freed_bytes(here: Here, what: str, found: Needed, loads: I64, prefetch: int, room: int) -> int:
+    """All items (of results, those of a micro-batch) less what of them is in the device at once: the room, or without
+    one the bytes of the node at work and of those that are loaded ahead."""
+    batch = np.stack([here.trace.step[found.row], here.trace.micro_batch[found.row]])
+    one = (batch == batch[:, :1]).all(0) if what == "activations" else np.ones(len(found.row), bool)
+    total = int(_largest(found, one).sum())
+    if room:
+        return max(total - room, 0)
+    ahead = np.append(0, np.cumsum(found.hold_bytes[loads]))
+    window = ahead[prefetch + 1 :] - ahead[: -prefetch - 1] if len(loads) > prefetch else ahead[-1:]
+    return max(total - int(window.max()), 0)
+
+
+def _load(here: Here, found: Needed, way: Way, loads: I64, prefetch: int) -> I64:
+    """A load before each of these accesses: behind the load before it, and behind the node whose buffer it takes."""
+    made, user, size_bytes = here.made, found.row[loads], found.load_bytes[loads]
     took = rounded(way.read_latency_ns + size_bytes / way.read, up=True)
-    loads = made.add(user, BEFORE, "load", kind=int(Kind.MEM_LOAD), tensor_bytes=size_bytes, duration_ns=took, cpu=0,
+    nodes = made.add(user, BEFORE, "load", kind=int(Kind.MEM_LOAD), tensor_bytes=size_bytes, duration_ns=took, cpu=0,
                      stream=free_stream(here.trace))  # fmt: skip
-    made.wait(user, loads)
-    made.wait(loads[1:], loads[:-1], Why.STREAM, data=False)
+    made.wait(user, nodes)
+    made.wait(nodes[1:], nodes[:-1], Why.STREAM, data=False)
     users, turn = np.unique(user, return_inverse=True)
     waits = np.flatnonzero(turn > prefetch)
-    made.wait(loads[waits], users[turn[waits] - prefetch - 1], Why.PROGRAM, data=False)
-    found = np.empty(len(loads), np.int64)
-    found[order] = loads
-    return found
+    made.wait(nodes[waits], users[turn[waits] - prefetch - 1], Why.PROGRAM, data=False)
+    return nodes
 
 
-def _store(here: Here, moved: Moved, way: Way, stored: I64) -> I64:
-    source, size_bytes = moved.source[stored], moved.size_bytes[stored]
+def _store(here: Here, found: Needed, way: Way, stores: I64) -> I64:
+    if not len(stores):
+        return stores
+    source, size_bytes = found.row[stores], found.write_bytes[stores]
     took = rounded(way.write_latency_ns + size_bytes / way.write, up=True)
-    stores = here.made.add(source, AFTER, "store", kind=int(Kind.MEM_STORE), tensor_bytes=size_bytes, duration_ns=took,
-                           cpu=0, stream=free_stream(here.trace) + 1)  # fmt: skip
-    here.made.wait(stores, source)
-    return stores
+    nodes = here.made.add(source, AFTER, "store", kind=int(Kind.MEM_STORE), tensor_bytes=size_bytes, duration_ns=took,
+                          cpu=0, stream=free_stream(here.trace) + 1)  # fmt: skip
+    here.made.wait(nodes, source)
+    return nodes
+
+
+def _order(here: Here, found: Needed, kept: Held, loads: tuple[I64, I64], stores: tuple[I64, I64]) -> None:
+    """A load waits for the last store of its item, and for what goes from its place: the node that used it last, and
+    its store. A node whose result takes a place waits for that store too."""
+    made, n = here.made, len(found.row)
+    load_of, store_of = np.full(n, -1, np.int64), np.full(n, -1, np.int64)
+    load_of[loads[0]], store_of[stores[0]] = loads[1], stores[1]
+    if len(stores[0]):
+        order = np.lexsort((np.arange(n), found.item))
+        last = np.maximum.accumulate(np.where(store_of[order] >= 0, np.arange(n), -1))
+        before = np.append(-1, last[:-1])
+        there = (before >= 0) & (load_of[order] >= 0)
+        there &= found.item[order[np.maximum(before, 0)]] == found.item[order]
+        made.wait(load_of[order[there]], store_of[order[before[there]]])
+    gone = np.flatnonzero((kept.gone_at >= 0) & (kept.gone_at != np.arange(n)))
+    taker = kept.gone_at[gone]
+    loaded = load_of[taker] >= 0
+    made.wait(load_of[taker[loaded]], found.row[gone[loaded]], Why.PROGRAM, data=False)
+    stored = store_of[gone] >= 0
+    takes = np.where(loaded, load_of[taker], found.row[taker])[stored]
+    made.wait(takes, store_of[gone[stored]], Why.PROGRAM, data=False)
 
 
 EDIT = Definition(
     doc="what selected nodes need lies in the tier `to`: loaded on a stream of its own, up to `prefetch` nodes ahead; "
-    "results of forward work and the optimizer's state are stored there too",
-    cannot="the memory that it frees; shards of weights: whole ones are loaded; other traffic on the link to the host",
+    "what is new of it is stored there; with `policy` and `room` some of it stays in the device",
+    cannot="other traffic on the link to the host, but with `--share`; what ranks of one host have together",
     parameters={
         "what": Parameter(read=choice(*CLASSES), doc="weights, experts, features, activations, optimizer or kv"),
         "to": Parameter(read=str, default="host", doc="a tier of the system"),
         "part": Parameter(read=number(), default="1", doc="of the bytes that lie there: 0.5"),
         "prefetch": Parameter(read=whole(0), default="1", doc="nodes ahead; 0: loads wait for the node before"),
+        "policy": Parameter(read=choice(STREAM, *POLICIES), default=STREAM, doc=f"what stays: {', '.join(POLICIES)}"),
+        "room": Parameter(read=size, default="0", doc="of the device, for what stays: 8GB"),
         "size": Parameter(read=size, default="0", doc="for each node, where the job does not say them: 100MB"),
         "rate": Parameter(read=lambda text: None if text == "tier" else rate(text), default="tier", doc="55GB/s"),
         "latency": Parameter(read=time, default="0", doc="of a copy, beside that of the tier: 5us"),

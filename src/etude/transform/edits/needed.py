@@ -1,0 +1,226 @@
+"""What nodes need of a tier below the device: accesses to items, with the bytes of each.
+
+An item is what stays or goes as one: weights of a module, the cache of a layer, results of one node. Weights that are
+gathered from shards are needed by the gather, a rank's own shard of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.cost.aten_inputs import listed, shapes_of, tensor_types, width_of
+from etude.cost.ops import OpClass
+from etude.cost.traces import ops_of
+from etude.errors import UsageError
+from etude.model.schema import UNKNOWN, Collective
+from etude.model.trace import Trace
+from etude.transform.edits.compress import CLASSES as SENT
+from etude.transform.edits.compress import tensor_classes
+from etude.transform.edits.definition import Here
+from etude.transform.edits.fuse import result_bytes
+from etude.transform.edits.recompute import backward_of
+
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+CLASSES: Final = {
+    "weights": (OpClass.GEMM, OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM),
+    "experts": (OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM),
+    "features": (OpClass.EMBEDDING,),
+    "optimizer": (OpClass.OPTIMIZER,),
+    "kv": (OpClass.ATTENTION, OpClass.ATTENTION_DECODE),
+    "activations": (),
+}
+"""Which operators need it; activations are results of any."""
+CACHED: Final = "flash_attn::varlen_fwd"
+"""Attention over a cache: queries of new tokens, keys and values of all."""
+STATE_BYTES: Final = 12
+"""Of a parameter under AdamW: two moments and a copy of the weights, in fp32."""
+_MADE_OF_INPUTS: Final = "backward-weight"
+"""The phase whose products have no weights: gradients of them, from activations."""
+
+
+class Needed(NamedTuple):
+    """Accesses in the order of the program."""
+
+    row: I64
+    """The node."""
+    item: I64
+    load_bytes: I64
+    """What is read of the item, where it is not there."""
+    hold_bytes: I64
+    """What it takes in the device."""
+    write_bytes: I64
+    """What is new of it behind the node."""
+    makes: Bool
+    """The node makes the item: nothing is read."""
+
+    def in_order(self) -> Needed:
+        order = np.lexsort((self.makes, self.row))
+        return Needed(*(column[order] for column in self))  # type: ignore[arg-type]
+
+    def scaled(self, part: float) -> Needed:
+        load, hold, write = (
+            np.rint(sizes * part).astype(np.int64) for sizes in (self.load_bytes, self.hold_bytes, self.write_bytes)
+        )
+        return self._replace(load_bytes=load, hold_bytes=hold, write_bytes=write)
+
+
+def needed(here: Here, what: str, given: int) -> Needed:
+    """`given`: bytes for each node, where the job does not say them."""
+    trace, rows = here.trace, here.rows[here.trace.lane[here.rows] >= 0]
+    rows = rows[trace.cpu[rows] != 1]
+    if what == "activations":
+        return _results(trace, rows, given)
+    if given and what in ("weights", "experts", "features"):  # the selector says which nodes
+        return _read(rows, _numbered(trace, rows, np.full(len(rows), given)), np.full(len(rows), given, np.int64))
+    if what == "kv":
+        return _cache(trace, rows, given)
+    rows = rows[np.isin(ops_of(trace).op_class[rows], [int(one) for one in CLASSES[what]])]
+    if what == "optimizer":
+        return _state(here, rows, given)
+    if what == "features":
+        sizes = _known(what, result_bytes(trace)[rows])
+        return _read(rows, np.arange(len(rows)), sizes)  # other rows of the table each time
+    rows = rows[_has_weights(trace, rows, what)]
+    gathers, alone = _gathered(here, rows, what)
+    both = np.append(alone, gathers)
+    sizes = np.append(_weight_bytes(trace, alone), trace.in_bytes[gathers])
+    return _read(both, _numbered(trace, both, sizes), _known(what, sizes))
+
+
+def _read(rows: I64, items: I64, sizes: I64) -> Needed:
+    none = np.zeros(len(rows), np.int64)
+    return Needed(rows, items, sizes, sizes, none, np.zeros(len(rows), bool)).in_order()
+
+
+def _results(trace: Trace, rows: I64, given: int) -> Needed:
+    source, user = backward_of(trace, rows)
+    sizes = np.full(len(source), given, np.int64) if given else _known("activations", result_bytes(trace)[source])
+    items, none = np.arange(len(source)), np.zeros(len(source), np.int64)
+    made = np.arange(2 * len(source)) < len(source)
+    both = Needed(
+        np.append(source, user), np.append(items, items), np.append(none, sizes), np.append(sizes, sizes),
+        np.append(sizes, none), made,
+    )  # fmt: skip
+    return both.in_order()
+
+
+def _state(here: Here, rows: I64, given: int) -> Needed:
+    if given:
+        sizes = np.full(len(rows), given, np.int64)
+    else:
+        sizes = STATE_BYTES * _known("optimizer", _of_shapes(here.trace, rows, _parameters))
+        here.note(f"offload: the optimizer has {STATE_BYTES} bytes for each parameter (AdamW: two moments and a copy "
+                  "of the weights in fp32); size= gives others")  # fmt: skip
+    read = _read(rows, _numbered(here.trace, rows, sizes), sizes)
+    return read._replace(write_bytes=read.load_bytes)
+
+
+def _cache(trace: Trace, rows: I64, given: int) -> Needed:
+    """Keys and values: those of earlier tokens are read, those of new ones are written."""
+    codes, words = trace.coded("name")
+    cached = np.array([*(word == CACHED for word in words), False])[codes]
+    core = np.isin(ops_of(trace).op_class[rows], [int(one) for one in CLASSES["kv"]])
+    if given:
+        rows = rows[core | cached[rows]]
+        return _read(rows, _numbered(trace, rows, np.zeros(len(rows))), np.full(len(rows), given, np.int64))
+    if core.any() and not cached[rows].any():
+        raise UsageError("the job has no cache of keys and values: it reads those of its own tokens",
+                         hint="a job of `etude generate --serve`, or size=100MB for each selected node")  # fmt: skip
+    rows = rows[cached[rows]]
+    whole, new = (_known("kv", _of_shapes(trace, rows, read)) for read in (_cached_bytes, _new_bytes))
+    items = _numbered(trace, rows, np.zeros(len(rows)))
+    return Needed(rows, items, whole - new, whole, new, np.zeros(len(rows), bool)).in_order()
+
+
+def _known(what: str, sizes: I64) -> I64:
+    if (sizes == UNKNOWN).any():
+        raise UsageError(f"the job does not say the bytes of {what}: some nodes have no shapes or data types",
+                         hint="size=100MB, for each selected node")  # fmt: skip
+    return sizes
+
+
+def _numbered(trace: Trace, rows: I64, sizes: NDArray[np.generic]) -> I64:
+    """Of one module and size: one item; nodes without a module have one each."""
+    modules, _ = trace.coded("module")
+    alone = np.where(modules[rows] < 0, rows, -1)
+    table = np.stack([modules[rows].astype(np.int64), np.asarray(sizes, np.int64), alone], 1)
+    return np.unique(table, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+def _gathered(here: Here, rows: I64, what: str) -> tuple[I64, I64]:
+    """(gathers that bring weights of these products, products whose weights nothing gathers)"""
+    trace = here.trace
+    calls = np.flatnonzero(trace.collective == int(Collective.ALL_GATHER))
+    calls = calls[tensor_classes(here, calls) == SENT.index("weights")]
+    (phases, said), (modules, paths) = trace.coded("phase"), trace.coded("module")
+    passes = np.array([*(word.startswith(("forward", "backward")) for word in said), False])
+    calls = calls[passes[phases[calls]] & (modules[calls] >= 0)]
+    if what == "experts":
+        of_experts = [any(name.startswith("e") for name in names[:1]) for names in here.groups]
+        calls = calls[np.array([*of_experts, False])[trace.group[calls]]]
+    block = {paths[code].rpartition(".")[0] for code in np.unique(modules[calls]).tolist()}
+    inside = np.array([*(any(path.startswith(f"{one}.") for one in block) for path in paths), False])
+    wanted = {path for path, code in zip(paths, range(len(paths)), strict=True) if (modules[rows] == code).any()}
+    used = {one for one in block if any(path.startswith(f"{one}.") for path in wanted)}
+    chosen = np.array([*(path.rpartition(".")[0] in used for path in paths), False])
+    return calls[chosen[modules[calls]]], rows[~inside[modules[rows]]]
+
+
+def _has_weights(trace: Trace, rows: I64, what: str) -> Bool:
+    phases, words = trace.coded("phase")
+    if (phases[rows] < 0).any():
+        raise UsageError(f"the job does not say which products have {what}: it has no phases",
+                         hint="size=100MB, for each selected node")  # fmt: skip
+    return np.array([*(word != _MADE_OF_INPUTS for word in words), False])[phases[rows]]
+
+
+def _weight_bytes(trace: Trace, rows: I64) -> I64:
+    """Of the last input of each product."""
+    return _of_shapes(trace, rows, _last_bytes)
+
+
+def _of_shapes(trace: Trace, rows: I64, read: Callable[[str, str], int]) -> I64:
+    """What the shapes and types of each node's inputs say; UNKNOWN without."""
+    (shape, shapes), (kind, kinds) = trace.coded("in_shapes"), trace.coded("in_types")
+    pairs, which = np.unique(np.stack([shape[rows], kind[rows]], 1), axis=0, return_inverse=True)
+    found = [UNKNOWN if s < 0 or k < 0 else read(shapes[s], kinds[k]) for s, k in pairs.tolist()]
+    return np.array(found or [UNKNOWN], np.int64)[which.reshape(-1)]
+
+
+def _widths(types: str) -> list[int]:
+    return [width_of(name) for text in listed(types) for name in tensor_types(text)]
+
+
+def _last_bytes(shapes: str, types: str) -> int:
+    sizes, widths = [math.prod(one) for one in shapes_of(shapes) if len(one) >= 2], _widths(types)
+    return sizes[-1] * widths[-1] if len(sizes) >= 2 and widths and widths[-1] else UNKNOWN
+
+
+def _parameters(shapes: str, types: str) -> int:
+    sizes = [math.prod(one) for one in shapes_of(shapes)]
+    return sizes[0] if len(sizes) == 1 else UNKNOWN
+
+
+def _cached_bytes(shapes: str, types: str) -> int:
+    sizes, widths = [math.prod(one) for one in shapes_of(shapes)], _widths(types)
+    if len(sizes) < 3 or len(widths) < 3 or not widths[1]:
+        return UNKNOWN
+    return sizes[1] * widths[1] + sizes[2] * widths[2]
+
+
+def _new_bytes(shapes: str, types: str) -> int:
+    """Keys and values of as many tokens as there are queries; no more than all."""
+    whole, read = _cached_bytes(shapes, types), shapes_of(shapes)
+    if whole == UNKNOWN or not read[1] or not read[1][0]:
+        return UNKNOWN
+    return whole // read[1][0] * min(read[0][0], read[1][0])
