@@ -58,16 +58,13 @@ def _attention(backward: bool) -> Rule:
 
 def _served(ins: list[list[int]], outs: list[list[int]], phase: str) -> Found:
     """A pass of serving. How long prompts of different lengths are is not in its shapes: such a pass is no op of the
-    database. A mixed pass has one tensor more: what of its queries and keys is of prompts."""
-    (queries, heads, size), (held, kv_heads, _), (_, _, out), _, *of_prompts = ins
+    database. A mixed pass attends twice, for its prompts and for its tokens out, a query of each sequence."""
+    (queries, heads, size), (held, kv_heads, _), (_, _, out), (ends,) = ins
     dims = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
-    if size != out or phase not in (DECODE, "prefill", MIXED) or (phase == MIXED) != bool(of_prompts):
+    if size != out or phase not in (DECODE, "prefill", MIXED):
         return "", {}
-    if phase == MIXED:
-        tokens, keys = of_prompts[0]
-        batch = queries - tokens
-        decode = {"batch": batch, "batch_keys": (held - keys) // max(batch, 1)}
-        return "attention_serve", {**dims, "tokens": tokens, "keys": keys - tokens, **decode}
+    if phase == MIXED and queries == ends - 1:
+        phase = DECODE
     if phase == DECODE:
         return "attention_serve", {**dims, "batch": queries, "batch_keys": held // max(queries, 1)}
     return "attention_serve", {**dims, "tokens": queries, "keys": held - queries}
@@ -173,12 +170,10 @@ def _with_figures(trace: Trace, rows: I64, found: Shapes) -> Shapes:
     reads = np.flatnonzero((op == "attention_serve") & (dims[:, _AT["tokens"]] > 0))
     tokens, keys = dims[reads, _AT["tokens"]], dims[reads, _AT["keys"]]
     each = 4 * dims[reads, _AT["heads"]] * dims[reads, _AT["head_size"]]
-    batch = dims[reads, _AT["batch"]]
-    pairs = trace.flops[rows[reads]] // np.maximum(each, 1) - batch * dims[reads, _AT["batch_keys"]]
-    more = pairs - (tokens * keys + tokens * (tokens + 1) // 2)
-    one = (more >= 0) & (more < np.maximum(batch, 1))  # keys of tokens out are a mean, rounded down
+    pairs = trace.flops[rows[reads]] // np.maximum(each, 1)
+    one = pairs == tokens * keys + tokens * (tokens + 1) // 2
     length = np.maximum(2 * pairs // np.maximum(tokens, 1) - 1, 1)
-    alike = ~one & (keys == 0) & (batch == 0) & (tokens % length == 0) & (tokens * (length + 1) == 2 * pairs)
+    alike = ~one & (keys == 0) & (tokens % length == 0) & (tokens * (length + 1) == 2 * pairs)
     op[reads[~one]] = ""
     same = reads[alike]  # prompts of one length: attention of a batch
     op[same] = "attention"

@@ -167,20 +167,19 @@ def shapes(*tensors: Sequence[int]) -> str:
 
 
 @cache
-def types(dtype: str, count: int, *, ends: int = 0) -> str:
-    """`ends`: so many of the last are numbers of rows."""
+def types(dtype: str, count: int, *, ends: bool = False) -> str:
+    """`ends`: the last one are numbers of rows."""
     one = f"'Tensor({TYPES.get(dtype, dtype)})'"
     return "[" + ", ".join([one] * (count - ends) + ["'Tensor(int)'"] * ends) + "]"
 
 
 ENDS: Final = {"aten::_grouped_mm": 3, VARLEN: 4}
-"""Ops of which this tensor says where pieces end, if there are so many, and those behind it how long they are."""
+"""Ops whose last tensor says where pieces end, if there are so many."""
 
 
 def in_types(op: Op, in_shapes: str) -> str:
     count = count_of(in_shapes)
-    ends = max(count - ENDS[op.name] + 1, 0) if op.name in ENDS else 0
-    return types(op.dtype, count, ends=ends) if in_shapes else ""
+    return types(op.dtype, count, ends=ENDS.get(op.name) == count) if in_shapes else ""
 
 
 def shapes_of(op: Op) -> tuple[str, str]:

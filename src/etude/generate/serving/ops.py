@@ -111,10 +111,7 @@ class Served:
         w = Work(op_class=OpClass.ATTENTION, flops=flops, size_bytes=size, dtype=dtype)
         kv = heads if m.kv_rank else max(m.kv // self.local.tp, 1)
         total, held = int(queries.sum()), int(read.sum())
-        prompt = np.array([s.prompt for s in spans], np.bool_)
-        both = [(int(queries[prompt].sum()), int(read[prompt].sum()))] if prompt.any() and not prompt.all() else []
-        ends = (len(spans) + 1,)
-        ins = shapes((total, heads, key_size), (held, kv, key_size), (held, kv, value_size), ends, *both)
+        ins = shapes((total, heads, key_size), (held, kv, key_size), (held, kv, value_size), (len(spans) + 1,))
         return compute(VARLEN, part, w, ins, shapes((total, heads, value_size)))
 
 
