@@ -124,7 +124,7 @@ def _written(f: Field[Any], value: Any) -> Any:
     if kind == "one":
         return plain(value)
     if kind == "list":
-        return [v if of is int else plain(v) for v in value]
+        return [v if of in (int, str) else plain(v) for v in value]
     if kind == "choice":
         return value.value
     if kind == "texts":
@@ -173,7 +173,9 @@ def _value(f: Field[Any], given: Any, where: str) -> Any:
 
 
 def _item(of: type[Any] | None, given: Any, where: str) -> Any:
-    return _scalar("count", given, where, zero=True) if of is int else read(of or dict, given, where)
+    if of in (int, str):
+        return _scalar("count" if of is int else "text", given, where, zero=True)
+    return read(of or dict, given, where)
 
 
 def _choice(of: type[Enum], given: Any, where: str) -> Enum:

@@ -1,11 +1,12 @@
 """Kernels and units chosen op by op: against hand-worked cases, a naive search, and the plain op."""
 
 from dataclasses import replace
+from itertools import product as every_way
 
 import numpy as np
 import pytest
 
-from etude.cost.choice import Menu, chosen
+from etude.cost.choice import Menu, cheapest_layouts, chosen
 from etude.cost.compute import roofline_ns
 from etude.cost.ops import OpClass, OpTable, attention, elementwise, grouped, matmul, normalisation
 from etude.errors import ClusterError, UsageError
@@ -44,7 +45,8 @@ def test_auto_is_never_slower_and_is_the_least_of_what_is_named(name: str):
     each = np.stack([chosen(device, ops, Menu.of([kernel])).factor for kernel in names])
     assert (auto.factor <= 1).all()
     assert auto.factor.tolist() == np.minimum(each.min(axis=0), 1).tolist()
-    assert (chosen(device, ops, Menu.of(["auto"])).factor <= 1).all()
+    for alone in ("auto", "product:lcma:auto"):
+        assert (chosen(device, ops, Menu.of([alone])).factor <= 1).all()
 
 
 def test_only_ops_of_its_class_take_a_kernel():
@@ -149,3 +151,69 @@ def test_products_of_few_rows_are_filled_up_to_the_rows_of_a_tile():
         device = replace(wide, ops={"default": replace(IDEAL, tile_rows=tile_rows)})
         time = roofline_ns(device, OpTable.of([matmul(rows, 64, 64)]))[0]
         assert time == pytest.approx(2 * filled * 64 * 64 / 300, rel=1e-6)
+
+
+def test_what_is_carried_out_is_what_the_kernel_does():
+    ops = OpTable.of([matmul(64, 4096, 4096), elementwise(1000), matmul(8, 512, 512, batch=4)])
+    choice = chosen(open_device("a100"), ops, Menu.of(["product:w4a4:g128"]))
+    # 4 bits of weights and activations, 16 for each group of 128 weights, results in 2 bytes
+    assert choice.ops.size_bytes[0] == 4096 * 4096 * 4.125 / 8 + 64 * 4096 * 0.5 + 64 * 4096 * 2
+    assert choice.vector_flops.tolist() == [32 * 64 * 4096 * 4096 / 128, 0, 0]
+    assert (choice.ops.dtype != ops.dtype).tolist() == [True, False, False]
+    assert choice.ops.flops.tolist() == ops.flops.tolist()
+    turns = chosen(open_device("a100"), ops, Menu.of(["product:array:64,64,64"]))
+    assert turns.ops.size_bytes[0] == 1 * 64 * 64 * 2 * (2 * 64 * 64)
+
+
+def test_operations_of_a_split_go_to_units_by_their_rates():
+    choice = chosen(TWO, OpTable.of([matmul(4000, 4000, 4000)]), Menu.of(units="auto"))
+    assert choice.flops_of == pytest.approx({"big": 0.75 * 2 * 4000**3, "small": 0.25 * 2 * 4000**3})
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_layouts_are_the_cheapest_of_all_ways(seed: int):
+    draw = np.random.default_rng(seed)
+    time, change = draw.uniform(0, 10, (2, 7)), draw.uniform(0, 6, 7)
+    if seed == 5:
+        time[0] = np.inf
+
+    def cost(way: tuple[int, ...]) -> float:
+        steps = zip((0, *way), way, change, strict=False)
+        return sum(time[now, i] + (c if now != before else 0) for i, (before, now, c) in enumerate(steps))
+
+    found = tuple(cheapest_layouts(time, change).tolist())
+    assert cost(found) == pytest.approx(min(cost(way) for way in every_way((0, 1), repeat=7)))
+
+
+def test_a_layout_is_paid_once_for_ops_that_share_it():
+    # 512 x 512 inputs of 2 bytes read and written at 1 a ns: 1,048,576 ns, and 2,000 to start
+    packed = replace(TWO, packed=("big",))
+    ops = OpTable.of([matmul(512, 4096, 512)] * 3)
+    free, paid = (chosen(device, ops, Menu.of(units="big")) for device in (TWO, packed))
+    more = (paid.factor - free.factor) * roofline_ns(TWO, ops)
+    assert more == pytest.approx([2 * 512 * 512 * 2, 0, 0])
+    assert paid.repacked == 1
+    assert paid.ops.size_bytes[0] - ops.size_bytes[0] == 2 * 512 * 512 * 2
+
+
+def test_a_layout_can_cost_more_than_its_unit_gains():
+    # 64 x 64 x 64: 1,311 ns on both, 1,748 on big, 5,243 on small; 16,384 bytes are packed, at 1 or at 1,000 a ns
+    fits = replace(TWO, packed=("big",), cache_bytes=1 << 40)
+    for speed, taken in ((4.0, "plain on small"), (1000.0, "plain on big+small")):
+        choice = chosen(replace(fits, cache_speedup=speed), OpTable.of([matmul(64, 64, 64)]), Menu.of(units="auto"))
+        assert choice.names[choice.number[0]] == taken
+
+
+def test_layouts_make_no_choice_slower_than_one_unit_for_all():
+    device, ops = open_device("phone-sme"), some_ops(17)
+    base = roofline_ns(device, ops)
+    auto = (chosen(device, ops, Menu.of(units="auto")).factor * base).sum()
+    for units in ("cpu", "sme", "cpu+sme"):
+        assert auto <= (chosen(device, ops, Menu.of(units=units)).factor * base).sum() * (1 + 1e-12)
+
+
+def test_a_layout_of_no_unit_is_refused():
+    with pytest.raises(ClusterError, match="packed: no unit `npu`"):
+        replace(TWO, packed=("npu",))
+    with pytest.raises(ClusterError, match="expected a list"):
+        Device.from_dict({"name": "d", "peak": {"fp32": "1T"}, "units": {"cpu": {"fp32": "1T"}}, "packed": "cpu"})

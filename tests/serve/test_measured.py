@@ -140,16 +140,30 @@ def test_rows_without_their_columns_are_refused(tmp_path: Path):
         predict_rows(path)
 
 
-def test_rows_of_images_are_predicted_on_one_gpu(tmp_path: Path):
-    path = tmp_path / "rows.csv"
-    columns = "model,gpu,num_gpus,batch_latency_s,batch_size,inference_steps,image_height,image_width,num_frames\n"
-    model = "stabilityai/stable-diffusion-3.5-large"
+IMAGES = (
+    "model,gpu,num_gpus,total_params_b,batch_latency_s,batch_size,inference_steps,image_height,image_width,num_frames\n"
+)
+
+
+def test_rows_of_images_are_predicted_on_any_number_of_gpus(tmp_path: Path):
+    path, model = tmp_path / "rows.csv", "stabilityai/stable-diffusion-3.5-large"
     path.write_text(
-        f"{columns}{model},H100,1,6.6,1,28,1024,1024,\n{model},H100,1,13,2,28,1024,1024,\n"
-        f"{model},H100,1,2,1,28,512,512,\n{model},H100,4,2,1,28,1024,1024,\nQwen/Qwen3-0.6B,H100,1,2,1,28,512,512,\n"
+        f"{IMAGES}{model},H100,1,8,6.6,4,28,1024,1024,\n{model},H100,1,8,13,8,28,1024,1024,\n"
+        f"{model},H100,1,8,2,4,28,512,512,\n{model},H100,4,8,2,4,28,1024,1024,\n{model},H100,8,8,2,1,28,256,256,\n"
+        f"{model},H100,1,8,2,1,28,256,256,\n"
     )
-    one, two, small, spread, text = predict_rows(path)
-    latency = [row["predicted"]["batch_latency_s"] for row in (one, two, small)]
-    assert latency[1] == pytest.approx(2 * latency[0]) and latency[2] < latency[0] / 3
-    assert one["measured"] == {"batch_latency_s": 6.6}
-    assert "over 4 GPUs is not stated" in spread["refused"] and "passes of a step" in text["refused"]
+    one, two, small, spread, *least = (row["predicted"]["batch_latency_s"] for row in predict_rows(path))
+    assert two == pytest.approx(2 * one) and small < one / 3
+    assert one / 4 < spread < one / 2  # a quarter of the work each, and what they send
+    assert least[0] > least[1]  # a host that issues all of a pass is no faster with more GPUs
+
+
+def test_images_of_a_model_that_is_not_known_take_its_size(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        f"{IMAGES}a/other,H100,1,12,6.6,4,28,1024,1024,\na/other,H100,1,24,6.6,4,28,1024,1024,\n"
+        "a/other,H100,1,,6.6,4,28,1024,1024,\nQwen/Qwen3-0.6B,H100,1,,2,1,28,512,512,\n"
+    )
+    half, whole, no_size, text = predict_rows(path)
+    assert whole["predicted"]["batch_latency_s"] == pytest.approx(2 * half["predicted"]["batch_latency_s"], rel=0.02)
+    assert "is not known" in no_size["refused"] and "makes no images" in text["refused"]

@@ -5,7 +5,6 @@ import pytest
 
 from etude.errors import UsageError
 from etude.serve import Engine, serve
-from etude.serve.engine import Cache
 from etude.serve.requests import Requests, requests_of
 from etude.serve.steps import step_cost
 
@@ -60,7 +59,7 @@ def naive_hits(requests: Requests, blocks: int) -> list[int]:
 @pytest.mark.parametrize("blocks", [10**6, 1500, 900])
 def test_one_at_a_time_finds_what_a_plain_list_finds(blocks: int):
     requests = conversations(1, 150, APART)
-    found = serve(requests, Engine(cache=Cache.PREFIX, num_gpu_blocks=blocks), BY_TOKENS)
+    found = serve(requests, Engine(cache="prefix", num_gpu_blocks=blocks), BY_TOKENS)
     wanted = naive_hits(requests, blocks)
     assert found.column("HIT").tolist() == wanted
     assert (found.count("EVICTED")[0] > 0) == (blocks < 10**6)
@@ -69,7 +68,7 @@ def test_one_at_a_time_finds_what_a_plain_list_finds(blocks: int):
 
 def test_without_limit_hits_are_the_leading_runs_of_ids_seen():
     requests = conversations(2, 200, APART)
-    found = serve(requests, Engine(cache=Cache.PREFIX), BY_TOKENS)
+    found = serve(requests, Engine(cache="prefix"), BY_TOKENS)
     seen: set[int] = set()
     for hit, ids in zip(found.column("HIT").tolist(), lists(requests), strict=True):
         run = next((k for k, one in enumerate(ids) if one not in seen), len(ids))
@@ -81,7 +80,7 @@ def test_without_limit_hits_are_the_leading_runs_of_ids_seen():
 def test_a_prompt_that_comes_again_reads_the_tokens_of_its_last_block(prompt: int, hit: int):
     ids = list(range(-(-prompt // 512)))
     requests = requests_of([0, APART], [prompt, prompt], [3, 3], blocks=[ids, ids])
-    found = serve(requests, Engine(cache=Cache.PREFIX), BY_TOKENS)
+    found = serve(requests, Engine(cache="prefix"), BY_TOKENS)
     assert found.column("HIT").tolist() == [0, hit]
     ttft = found.column("FIRST") - requests.arrival_ns
     assert ttft.tolist() == [100 + 10 * prompt, 100 + 10 * (prompt - hit)]
@@ -92,7 +91,7 @@ def test_a_prompt_that_comes_again_reads_the_tokens_of_its_last_block(prompt: in
 @pytest.mark.parametrize("blocks", [10**6, 800])
 def test_under_load_nothing_is_lost(router: str, chunked: bool, blocks: int):
     requests = conversations(3, 300, 20_000)
-    engine = Engine(cache=Cache.PREFIX, num_gpu_blocks=blocks, chunked=chunked, max_num_seqs=8)
+    engine = Engine(cache="prefix", num_gpu_blocks=blocks, chunked=chunked, max_num_seqs=8)
     found = serve(requests, engine, BY_TOKENS, replicas=2, router=router)
     assert found.count("MADE").sum() == requests.output.sum()
     assert found.count("USED").tolist() == found.count("PENDING").tolist() == [0, 0]
@@ -106,7 +105,7 @@ def test_under_load_nothing_is_lost(router: str, chunked: bool, blocks: int):
 
 def test_a_router_that_looks_for_prefixes_finds_more():
     requests = conversations(4, 300, 100_000)
-    engine = Engine(cache=Cache.PREFIX)
+    engine = Engine(cache="prefix")
     turn, prefix = (
         int(serve(requests, engine, BY_TOKENS, replicas=4, router=name).count("FOUND").sum())
         for name in ("turn", "prefix")
@@ -118,7 +117,7 @@ def test_two_that_come_together_share_blocks():
     """The second enters the pass in which the first reads 512 tokens, and shares their 32 blocks."""
     requests = requests_of([0, 0], [600, 600], [2, 2], blocks=[[0, 1], [0, 2]])
     alone = serve(requests, Engine(), BY_TOKENS)
-    found = serve(requests, Engine(cache=Cache.PREFIX), BY_TOKENS)
+    found = serve(requests, Engine(cache="prefix"), BY_TOKENS)
     assert alone.count("PEAK")[0] == 2 * 38 and found.count("PEAK")[0] == 32 + 2 * 6
     assert found.column("HIT").tolist() == [0, 512]
 
@@ -126,11 +125,11 @@ def test_two_that_come_together_share_blocks():
 def test_what_cannot_be_asked_is_refused():
     plain = requests_of([0], [10], [2])
     with pytest.raises(UsageError, match="the requests name no blocks"):
-        serve(plain, Engine(cache=Cache.PREFIX), BY_TOKENS)
+        serve(plain, Engine(cache="prefix"), BY_TOKENS)
     with pytest.raises(UsageError, match="the router `prefix`"):
         serve(plain, Engine(), BY_TOKENS, router="prefix")
     many = requests_of([0], [10], [2], blocks=[[0, 1]])
     with pytest.raises(UsageError, match="request 0: has more blocks than its prompt fills"):
-        serve(many, Engine(cache=Cache.PREFIX), BY_TOKENS)
+        serve(many, Engine(cache="prefix"), BY_TOKENS)
     with pytest.raises(UsageError, match="not whole blocks of 24"):
-        serve(requests_of([0], [10], [2], blocks=[[0]]), Engine(cache=Cache.PREFIX, block_size=24), BY_TOKENS)
+        serve(requests_of([0], [10], [2], blocks=[[0]]), Engine(cache="prefix", block_size=24), BY_TOKENS)

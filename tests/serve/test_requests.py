@@ -2,13 +2,16 @@
 
 import gzip
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from etude.errors import EtudeError
-from etude.serve.requests import at_rate, poisson, read_requests, requests_of
+from etude.serve.request_files import read_requests
+from etude.serve.requests import requests_of
+from etude.serve.workloads import at_rate, poisson, request_stream, statistics
 
 FILES = {
     "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n"
@@ -115,3 +118,100 @@ def test_what_else_is_wrong_with_a_request(tmp_path: Path, rows: str, said: str)
     path.write_text("arrival,prompt,output,deadline,branches,parents\n" + rows)
     with pytest.raises(EtudeError, match=said):
         read_requests(path)
+
+
+def vllm_bench(**changed: object) -> str:
+    return json.dumps(
+        {
+            "date": "20261101-101010", "backend": "vllm", "request_rate": 4.0, "duration": 9.0, "completed": 2,
+            "request_throughput": 0.2, "input_lens": [374, 5, 396], "output_lens": [44, 0, 109],
+            "ttfts": [0.1, 0.0, 0.2], "itls": [[0.01], [], [0.01]], "start_times": [800.5, 801.0, 802.5],
+            "generated_texts": ["a", "", "b"], "errors": ["", "lost", ""],
+        }
+        | changed
+    )  # fmt: skip
+
+
+def test_a_result_of_vllm_bench_serve_is_a_stream(tmp_path: Path):
+    path = tmp_path / "vllm-4.0qps.json"
+    path.write_text(vllm_bench())
+    found = read_requests(path)
+    assert found.arrival_ns.tolist() == [0, 2_000_000_000] and found.prompt.tolist() == [374, 396]
+    path.write_text(vllm_bench(input_lens=None))
+    with pytest.raises(EtudeError, match="--save-detailed"):
+        read_requests(path)
+    path.write_text(vllm_bench(start_times=None))
+    with pytest.raises(EtudeError, match="start_times"):
+        read_requests(path)
+    path.write_text(vllm_bench(start_times=None, request_rate="inf"))
+    assert read_requests(path).arrival_ns.tolist() == [0, 0]
+
+
+def test_segments_name_the_parts_of_a_prompt(tmp_path: Path):
+    path = tmp_path / "s.jsonl"
+    path.write_text(
+        '{"arrival": 1, "segments": [["system", 30], ["item-7", 20, 3]], "output": 4}\n'
+        '{"arrival": 0, "segments": [["system", 30]], "output": 5}\n'
+    )
+    found = read_requests(path)
+    assert found.prompt.tolist() == [30, 50] and not found.chained
+    assert found.block[0] == found.block[1] != found.block[2]
+    assert found.block_tokens.tolist() == [30, 30, 20] and found.block_home.tolist() == [-1, -1, 3]
+    assert found.first(1).block_tokens.tolist() == [30]
+    for bad in ("[]", '"system"', '[["system", 0]]', '[["system"]]', '[["system", 5, -1]]'):
+        path.write_text(f'{{"arrival": 1, "segments": {bad}, "output": 4}}\n')
+        with pytest.raises(EtudeError, match="request 0: segments"):
+            read_requests(path)
+    path.write_text('{"arrival": 1, "prompt": 9, "segments": [["system", 8]], "output": 4}\n')
+    with pytest.raises(EtudeError, match="not as long as its prompt"):
+        read_requests(path)
+
+
+def test_a_rate_that_swings_has_its_mean_and_its_peak():
+    """0.8 sin over 1000 s at 20 a second: 20 (500 + 0.8 * 1000 / pi) come in the first half."""
+    at = request_stream(rate_per_s=20.0, count=20_000, cv=0.0, diurnal="0.8@1000s").arrival_ns / 1e9
+    assert at[-1] == pytest.approx(1000, rel=0.002)
+    assert (at < 500).sum() == pytest.approx(20 * (500 + 800 / np.pi), rel=0.002)
+    assert ((at >= 240) & (at < 260)).sum() == pytest.approx(20 * 20 * 1.8, rel=0.02)
+    for wrong in ("2", "x", "0.5@0s", "-1@1h"):
+        with pytest.raises(EtudeError, match="diurnal"):
+            request_stream(rate_per_s=1.0, diurnal=wrong)
+
+
+def test_lengths_are_drawn_like_those_of_a_file(tmp_path: Path):
+    random = np.random.default_rng(0)
+    prompt = np.round(np.exp(random.normal(6.0, 0.7, 3000))).astype(int)
+    output = np.maximum(np.round(prompt**0.5 * np.exp(random.normal(1.0, 0.3, 3000))), 1).astype(int)
+    path = tmp_path / "r.csv"
+    path.write_text(
+        "arrival,prompt,output\n"
+        + "".join(f"{k},{p},{o}\n" for k, (p, o) in enumerate(zip(prompt, output, strict=True)))
+    )
+    drawn = request_stream(rate_per_s=5.0, count=8000, like=path, seed=3)
+    for mine, theirs in ((drawn.prompt, prompt), (drawn.output, output)):
+        assert np.median(mine) == pytest.approx(np.median(theirs), rel=0.05)
+        assert np.log(mine).std() == pytest.approx(np.log(theirs).std(), rel=0.05)
+        assert mine.max() <= theirs.max()
+    assert np.corrcoef(np.log(drawn.prompt), np.log(drawn.output))[0, 1] == pytest.approx(
+        np.corrcoef(np.log(prompt), np.log(output))[0, 1], abs=0.05
+    )
+    with pytest.raises(EtudeError, match="leave --requests away"):
+        request_stream(path, like=path)
+
+
+def test_sessions_of_agents_repeat_what_was_said():
+    found = request_stream("agents:sessions=200,turns=5,system=1000,message=100,output=50,think=0.5", rate_per_s=2.0)
+    said = statistics(found)
+    assert said["sessions"] == 200 and len(found) / 200 == pytest.approx(5, rel=0.2)
+    assert said["rate_rps"] == pytest.approx(2, rel=0.25) and said["output_mean"] == pytest.approx(50.5, rel=0.1)
+    turns = np.flatnonzero(found.session == found.session[-1])
+    lists = [found.block[found.block_start[r] : found.block_start[r + 1]].tolist() for r in turns]
+    for before, after in pairwise(lists):
+        assert after[: len(before)] == before and len(after) == len(before) + 2
+    for wrong, why in (
+        ("agents:turn=3", "unknown key"),
+        ("agents:turns", "agents:"),
+        ("recommend:items=x", "not a number"),
+    ):
+        with pytest.raises(EtudeError, match=why):
+            request_stream(wrong)

@@ -34,6 +34,7 @@ NEUTRAL = {
     "overlap": ["overlap stream=9 bytes=1TB.."],
     "one_sided": ["one_sided control=0B"],
     "offload": ["offload what=weights part=0", "offload what=activations"],
+    "data": ["data sample=1MB"],
     "scale": ["scale axis=world to={world}"],
 }
 ACTIVE = {
@@ -60,6 +61,7 @@ ACTIVE = {
         "offload what=weights size=64B rate=1GB/s",
         "offload what=experts size=8B rate=1GB/s prefetch=0 ranks=0",
     ],
+    "data": ["data sample=64B read=1GB/s decode=1GB/s lanes=own workers=2 rate=1GB/s"],
     "scale": ["scale axis=world to={twice}"],
 }
 NAMES = [row["edit"] for row in edit_table()]

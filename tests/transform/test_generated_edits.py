@@ -40,6 +40,7 @@ EDITS = (
     "offload what=weights rate=55GB/s",
     "offload what=activations module=*ffn* rate=55GB/s latency=5us",
     "offload what=optimizer size=1MB rate=55GB/s",
+    "data sample=1kB read=1GB/s decode=2GB/s",
     "one_sided control=8B",
     "scale axis=world to={twice}",
 )

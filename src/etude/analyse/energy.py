@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.device_work import on_device
+from etude.cost.choice import Menu, chosen
 from etude.cost.energy import assumed, at_work_w, costs_of, idle_w, limit_w
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
@@ -91,18 +92,20 @@ class Energy:
     """Devices whose constants are worked out from their limit instead of measured."""
 
 
-def energy(run: Run, *, device: Device | None = None, ratio: float = 1.0, end_ns: int = 0) -> Energy:
+def energy(
+    run: Run, *, device: Device | None = None, ratio: float = 1.0, end_ns: int = 0, menu: Menu | None = None
+) -> Energy:
     """Energy of all ranks from the run's first start to its last end, or `end_ns` if that is later.
 
     `device` is what the ranks run on, where the run's system does not say it; `ratio` the clock over the nominal one,
-    at which the run's times were made.
+    at which the run's times were made; `menu` the kernels and units with which they were.
     """
     parts = [one for part in run.parts() for one in _by_device(run, part, device)]
     first, last = _span(run)
     last = max(last, end_ns, first)
     curves, by_class, highest = [], dict[str, float](), 0.0
     for part, own in parts:
-        curve, classes = _rank(part, own, ratio, first, last)
+        curve, classes = _rank(part, own, ratio, first, last, menu)
         curves.append((curve, len(part.at)))
         highest = max(highest, _regulated_w(curve))
         for name, joules in classes.items():
@@ -136,13 +139,19 @@ def _span(run: Run) -> tuple[int, int]:
     return min(starts, default=0), int(ends.max(initial=0))
 
 
-def _rank(part: RunPart, device: Device, ratio: float, first: int, last: int) -> tuple[PowerCurve, dict[str, float]]:
+def _rank(
+    part: RunPart, device: Device, ratio: float, first: int, last: int, menu: Menu | None
+) -> tuple[PowerCurve, dict[str, float]]:
     """Power of one rank of a part, and its energy by class."""
     use = uses(part.trace)
     rows = np.flatnonzero(on_device(part, use))
     start, end = part.start_ns[rows], part.end_ns[rows]
     ops = ops_of(part.trace).take(rows)
-    watts = at_work_w(device, ops, end - start, ratio=ratio)
+    vector: F64 | float = 0.0
+    if menu:
+        choice = chosen(device.busy(), ops, menu)
+        ops, vector = choice.ops, choice.vector_flops
+    watts = at_work_w(device, ops, end - start, ratio=ratio, vector_flops=vector)
     talks, copies = use[rows] == Use.COMMUNICATION, use[rows] == Use.MEMORY
     costs, seconds = costs_of(device), np.maximum(end - start, 1) / 1e9
     size = np.maximum(part.trace.tensor_bytes[rows], 0)

@@ -6,6 +6,7 @@ def info(path: Path, json: AsJson = False) -> None:
 """
 
 import sys
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Any
@@ -88,6 +89,7 @@ def _listed(name: str) -> TyperCommand:
     return TyperCommand(name, help=line, rich_help_panel=panel, rich_markup_mode="rich")
 
 
+@cache
 def _loaded(name: str) -> Any:
     import_module(f"etude.cli.{file_of(name)}")
     return typer.main.get_group(app).commands[name]

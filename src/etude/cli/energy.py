@@ -11,6 +11,7 @@ from etude.cli.output import AsJson, emit, say
 from etude.cli.plan_flags import model_of, plan_of, with_plan
 from etude.cli.runs import TimesFile, find_run, grown, no_times
 from etude.cli.serving import Asked, Draft, Requests, Serve, refuse, served, with_serving
+from etude.cli.simulation import Kernels, Units
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ EXAMPLE = """Power over time and energy of a run, or of a model that is predicte
   etude energy llama3-8b --gpus 64 --zero 3 --system dgx-h100 --region sweden
   etude energy qwen3-8b --serve --prefill 2048 --decode 256 --batch 16 --system dgx-h200 --clock 1200MHz
   etude energy llama3-70b --gpus 512 --tp 8 --pp 4 --system dgx-h100 --smooth floor:0.8 --timeline p.parquet
+  etude energy llama3.2-3b --serve --prefill 2048 --decode 64 --system xdna2 --kernel product:w4a16:g128
   etude energy --rows measured.csv
 
 `--clock` and `--cap` were held against measurements of an H200; of other devices nothing was measured, and the output
@@ -55,6 +57,8 @@ def energy(
     timing: TimesFile = None,
     plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
     stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
+    kernel: Kernels = None,
+    units: Units = "",
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
     serve: Serve = False,
     requests: Requests = None,
@@ -68,18 +72,23 @@ def energy(
         raise UsageError("neither a run nor a model is given", hint="etude energy run/ --device h200")
     if clock and cap:
         raise UsageError("a cap chooses the clock", hint="one of --clock and --cap")
+    chosen = {"kernels": tuple(kernel or ()), "units": units}
+    if (clock or cap) and any(chosen.values()):
+        raise UsageError("--clock and --cap know no other kernels and units", hint="leave away --kernel and --units")
     if Path(target).exists():
+        if any(chosen.values()):
+            raise UsageError("--kernel and --units are of a model", hint=f"and {target} is a run")
         given = [f"--{name.replace('_', '-')}" for name in (*flags, *serving)]
         if given or serve or stack or plan:
             raise UsageError(f"{(given or ['--serve, --stack or --plan'])[0]} is of a model, and {target} is a run")
         made = _of_run(Path(target), system, device, timing, again=bool(clock or cap))
     elif serve:
         asked = Asked(target, None, flags, serving, plan, requests, draft, system, memory="", name="")
-        made = _of_serving(asked, check=memory_check)
+        made = _of_serving(asked, check=memory_check, **chosen)
     else:
         serving.pop("seed", None)
         refuse(serving, requests, draft)
-        made = _of_step(target, flags, plan, system, stack, check=memory_check)
+        made = _of_step(target, flags, plan, system, stack, check=memory_check, **chosen)
     emit(_shown(_figures(made, clock, cap, region, regions, smooth, timeline, every, force=force), json), json=json)
     return 0
 
@@ -133,37 +142,44 @@ def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again:
     return Made(at, own, mixed=mixed, steps=steps)
 
 
-def _of_serving(asked: Asked, *, check: bool) -> Made:
+def _of_serving(asked: Asked, *, check: bool, **chosen: Any) -> Made:
     from etude.analyse.energy import energy as analyse
+    from etude.cost.choice import Menu
     from etude.predict import predict_serving
     from etude.predict.energy import slowed
     from etude.simulate import simulate
 
-    job, on = served(asked, check=check), _system(asked.system)
-    first = predict_serving(job, on).simulated
+    menu = Menu.of(**chosen)
+    job, on = served(asked, check=check, weights=menu.weights), _system(asked.system)
+    first = predict_serving(job, on, **chosen).simulated
     machine = first.system or on
 
     def at(ratio: float) -> "Energy":
         run = first if ratio == 1.0 else simulate(slowed(job.job, on.device, ratio), machine)
-        return analyse(run, device=None if on.devices else on.device, ratio=ratio)
+        return analyse(run, device=None if on.devices else on.device, ratio=ratio, menu=menu)
 
     tokens = sum(r.output for r in job.requests)
     return Made(at, on.device, mixed=bool(on.devices), tokens=tokens, requests=len(job.requests))
 
 
-def _of_step(name: str, flags: dict[str, Any], path: Path | None, system: str, stack: str, *, check: bool) -> Made:
+def _of_step(
+    name: str, flags: dict[str, Any], path: Path | None, system: str, stack: str, *, check: bool, **chosen: Any
+) -> Made:
     from etude.analyse.energy import energy as analyse
+    from etude.cost.choice import Menu
     from etude.cost.stacks import open_stack
     from etude.predict import predict
     from etude.predict.energy import step_at
 
     on = _system(system)
-    first = predict(model_of(name), plan_of(flags, path, name), on, stack=open_stack(stack or "default"), check=check)
+    plan, menu = plan_of(flags, path, name), Menu.of(**chosen)
+    first = predict(model_of(name), plan, on, stack=open_stack(stack or "default"), check=check, **chosen)
     between = first.time_ns - first.simulated.makespan_ns
 
     def at(ratio: float) -> "Energy":
         run = step_at(first, ratio)
-        return analyse(run, device=None if on.devices else on.device, ratio=ratio, end_ns=run.makespan_ns + between)
+        own = None if on.devices else on.device
+        return analyse(run, device=own, ratio=ratio, end_ns=run.makespan_ns + between, menu=menu)
 
     about = {"steps": first.generated.plan.steps, "tokens": first.generated.tokens}
     return Made(at, on.device, mixed=bool(on.devices), **about)

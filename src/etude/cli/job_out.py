@@ -25,6 +25,8 @@ class To(StrEnum):
 class Dialect(StrEnum):
     PLAIN = "plain"
     ASTRA = "astra"
+    STORAGE = "storage"
+    MEMORY = "memory"
 
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write; it appears when it is complete.")]
@@ -35,7 +37,8 @@ In = Annotated[
     typer.Option(
         "--dialect",
         help="`plain`: the job as it is. `astra`: files that ASTRA-sim can run: groups are numbers, all members of a "
-        "collective say what the fullest of them moves, and a copy is one operation.",
+        "collective say what the fullest of them moves, and a copy is one operation. `storage`: reads of samples, "
+        "batches and checkpoints as STORAGE, BATCH and CHECKPOINT nodes of newer Chakra; `memory`: the way back.",
     ),
 ]
 NoWrite = Annotated[bool, typer.Option("--no-write", help="Numbers only.")]
@@ -48,11 +51,19 @@ def in_dialect(job: "Job", to: To, dialect: Dialect) -> tuple["Job", list[str]]:
             hint = f"`--to et --dialect {dialect.value}` writes files of single ranks"
             raise UsageError("a Parquet folder holds the job as it is, in no dialect", hint=hint)
         return job, []
-    from etude.transform.dialects import astra_problems, for_astra
+    from etude.transform.dialects import as_memory, as_storage, astra_problems, for_astra
 
+    if dialect == Dialect.STORAGE:
+        if to != To.ET:
+            raise UsageError("JSON of Chakra's own tools has no storage nodes", hint="`--to et --dialect storage`")
+        return as_storage(job), []
+    left = 0
+    if dialect in (Dialect.ASTRA, Dialect.MEMORY):
+        job, left = as_memory(job)
     if dialect == Dialect.ASTRA:
         job = for_astra(job)
-    return job, astra_problems(job) if to == To.ET else []
+    told = [f"{left:,} storage nodes are no reads or writes of known size and stay as they are"] if left else []
+    return job, [*told, *(astra_problems(job) if to == To.ET else [])]
 
 
 def tell(problems: list[str], dialect: Dialect) -> None:

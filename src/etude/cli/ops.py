@@ -262,30 +262,50 @@ def offload(
 
 @ops.command()
 def kernels(
-    shape: Annotated[str, typer.Argument(help="The product: `M,N,K`.", show_default=False)],
-    kernel: Annotated[list[str] | None, typer.Option(help="`product:w4a16:g128`, `product:lcma:2,2,2,7`, ...")] = None,
+    shapes: Annotated[list[str], typer.Argument(help="Products: `M,N,K`.", show_default=False)],
+    kernel: Annotated[list[str] | None, typer.Option(help="`product:w4a16:g128`, `product:lcma:auto`, ...")] = None,
+    units: Annotated[str, typer.Option(help="Units of the device: `auto`, a name, or a split: `cpu+sme`.")] = "",
     device: DeviceName = "h200",
     json: AsJson = False,
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """What other kernels would make of a product, by their closed forms at the device's peaks; the fastest first
+    """What other kernels would make of products in bf16, by their closed forms at the device's peaks
 
-    etude ops kernels 1,4096,4096 --kernel product:w4a16:g128 --kernel product:lcma:2,2,2,7 --device h200
+    etude ops kernels 1,4096,4096 --kernel product:w4a16:g128 --kernel product:lcma:auto --device h200
+    etude ops kernels 256,256,256 1024,1024,1024 --kernel product:array:64,64,64 --device versal-aie16
+    etude ops kernels 512,3072,3072 --units auto --device phone-sme
+
+    `GOP/s` counts the operations of the plain product, whichever way it is done.
     """
-    from etude.cost.menu import PLAIN, kernel_ns
+    from etude.cost.menu import PLAIN, kernel_figures
     from etude.machine import open_device
 
-    sizes = _counts("shape", shape)
-    if len(sizes) != 3:
-        raise UsageError(f"`{shape}` is not M,N,K", hint="1,4096,4096")
-    found = open_device(device)
-    times = {name: kernel_ns(found, *sizes, name) for name in dict.fromkeys((PLAIN, *(kernel or ())))}
-    lines = [
-        {"kernel": name, "time us": round(ns / 1e3, 3), "speed-up": round(times[PLAIN] / ns, 3)}
-        for name, ns in sorted(times.items(), key=lambda item: item[1])
-    ]
-    emit(lines, json=json, csv=csv, md=md)
+    found, rows = open_device(device), list[dict[str, Any]]()
+    for shape in shapes:
+        sizes = _counts("shape", shape)
+        if len(sizes) != 3:
+            raise UsageError(f"`{shape}` is not M,N,K", hint="1,4096,4096")
+        mine = [kernel_figures(found, *sizes, name, units) for name in dict.fromkeys((PLAIN, *(kernel or ())))]
+        rows += [one | {"speedup": mine[0]["time_ns"] / one["time_ns"]} for one in mine]
+    emit({"rows": rows} if json else [_kernel_row(row) for row in rows], json=json, csv=csv, md=md)
+
+
+def _kernel_row(row: dict[str, Any]) -> dict[str, Any]:
+    """What a reader wants to see first."""
+    energy = {} if row["energy_j"] is None else {"W": round(row["mean_w"], 3), "mJ": round(row["energy_j"] * 1e3, 4)}
+    shown = row["kernel"] if row["kernel"] == row["taken"] else f"{row['kernel']}: {row['taken']}"
+    return {
+        "product": f"{row['m']},{row['n']},{row['k']}",
+        "kernel": shown,
+        **({"units": row["units"]} if row["units"] else {}),
+        "time us": round(row["time_ns"] / 1e3, 3),
+        "speed-up": round(row["speedup"], 3),
+        "GOP/s": round(row["operations_per_s"] / 1e9, 1),
+        "MB": round(row["size_bytes"] / 1e6, 3),
+        "iterations": row["iterations"],
+        **energy,
+    }
 
 
 def _put(db: Path, tables: list[tuple[Path, Any]], json: bool) -> None:

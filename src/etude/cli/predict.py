@@ -99,7 +99,7 @@ def predict(
     found = _step(model, hf, flags, plan, system, stack, check=memory_check and not frees, **options)
     told = [*found.assumed, *found.simulated.notes]
     if not edits and seeds == 1:
-        emit((found.summary() if json else _shown(found)) | (_energy(found) if energy else {}), json=json)
+        emit((found.summary() if json else _shown(found)) | (_energy(found, options) if energy else {}), json=json)
     else:
         from etude.predict.what_if import findings
 
@@ -186,11 +186,13 @@ def _shown(found: "Prediction") -> dict[str, Any]:
     }
 
 
-def _energy(found: "Prediction") -> dict[str, Any]:
+def _energy(found: "Prediction", options: dict[str, Any]) -> dict[str, Any]:
     """Power and energy of the steps."""
     from etude.analyse.energy import energy
+    from etude.cost.choice import Menu
 
-    taken = energy(found.simulated, device=found.system.device, end_ns=found.time_ns).curve
+    menu = Menu.of(options.get("kernels", ()), options.get("units", ""))
+    taken = energy(found.simulated, device=found.system.device, end_ns=found.time_ns, menu=menu).curve
     joules = taken.energy_j
     return {
         "mean_w": taken.mean_w,

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import typer
 
@@ -52,6 +54,12 @@ class FirstUse:
             print(f"compiling {name} for its first use, about {max(seconds, 1):.0f} s", file=sys.stderr)
 
 
+@cache
+def _command_of(app: typer.Typer) -> Any:
+    """Made once: studies and tests run many commands in one process."""
+    return typer.main.get_command(app)
+
+
 def _run(app: typer.Typer, argv: Sequence[str] | None) -> int:
     settings = Settings()
     streams = sys.stdout, sys.stderr
@@ -60,7 +68,7 @@ def _run(app: typer.Typer, argv: Sequence[str] | None) -> int:
             stream.reconfigure(errors="backslashreplace")  # names in traces may be any bytes
     try:
         with _termination_unwinds(), told_of_compiling(FirstUse()):
-            command = typer.main.get_command(app)
+            command = _command_of(app)
             try:
                 result = command.main(argv, prog_name="etude", standalone_mode=False, obj=settings)
                 sys.stdout.flush()

@@ -45,14 +45,20 @@ def serve(
     precision: Annotated[str, typer.Option(help="Of weights and products: bf16, fp8.")] = "bf16",
     kv_dtype: Annotated[str, typer.Option(help="Of keys and values: bf16, fp8; default: as the model computes.")] = "",
     replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with an engine of its own.")] = 1,
-    router: Annotated[str, typer.Option(help="turn, least, tokens, two, session, prefix, or FILE.py:name.")] = "least",
-    requests: Annotated[Path | None, typer.Option(help="CSV, JSON or JSON Lines of requests; `.gz` too.")] = None,
+    router: Annotated[
+        str, typer.Option(help="turn, least, tokens, two, session, prefix, affinity, or FILE.py:name.")
+    ] = "least",
+    requests: Annotated[
+        str, typer.Option(help="CSV, JSON or JSON Lines of requests, `.gz` too; or `agents:turns=8`, `recommend:`.")
+    ] = "",
     first: Annotated[int, typer.Option(min=0, help="Only the first so many requests; 0: all.")] = 0,
     rate: Annotated[str, typer.Option(help="Requests a second: `4`, or `1..20` for a curve.")] = "",
     count: Annotated[int, typer.Option(min=1, help="Requests drawn where no file is given.")] = 500,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens in of these.")] = 1024,
     output: Annotated[int, typer.Option(min=1, help="Tokens out of these.")] = 128,
     burst: Annotated[float, typer.Option(min=0.0, help="Variation of their gaps: 1 is Poisson, 0 is even.")] = 1.0,
+    diurnal: Annotated[str, typer.Option(help="Swing of their rate around its mean, and its period: `0.8@24h`.")] = "",
+    lengths: Annotated[Path | None, typer.Option(help="File of requests that theirs are drawn like.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
     slo: Annotated[str, typer.Option(help="Limits that goodput counts by: `ttft=1s,tpot=50ms`.")] = "",
     token_budget: Annotated[int, typer.Option(min=0, help="Another name for --max-num-batched-tokens.")] = 0,
@@ -85,7 +91,7 @@ def serve(
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-    if requests is None and not rate:
+    if not requests and not rate:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
@@ -105,11 +111,12 @@ def serve(
     points = []
     for one in rates or [0.0]:
         stream = request_stream(
-            requests, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst, seed=seed
-        )
+            requests or None, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst,
+            diurnal=diurnal, like=lengths, seed=seed,
+        )  # fmt: skip
         found = served_by(
             stream, rules, placed.cost, replicas=replicas, router=chosen, blocks=placed.blocks, energy=placed.energy,
-            keep_passes=out is not None, seed=seed,
+            caching=placed.caching, token_bytes=placed.token_bytes * tp, keep_passes=out is not None, seed=seed,
         )  # fmt: skip
         points.append((one, found))
     if requests_out is not None:
@@ -117,7 +124,7 @@ def serve(
     if out is not None:
         asked = {
             "model": model, "system": system, "tp": tp, "ep": ep, "precision": precision, "replicas": replicas,
-            "router": router, "requests": str(requests or ""), "rate": rate, "slo": slo, "stack": stack, "seed": seed,
+            "router": router, "requests": requests, "rate": rate, "slo": slo, "stack": stack, "seed": seed,
         }  # fmt: skip
         engine_said = {name: str(value) for name, value in engine.items()}
         write_served(

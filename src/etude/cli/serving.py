@@ -13,6 +13,7 @@ from etude.errors import UsageError
 from etude.generate.serving import Serving
 
 if TYPE_CHECKING:
+    from etude.cost.needs import Quantised
     from etude.generate.serving import ServedJob
 
 PANEL = "Serving, with --serve"
@@ -42,8 +43,9 @@ class Asked:
     name: str
 
 
-def served(asked: Asked, *, check: bool = True) -> "ServedJob":
-    """The job. Without --gpus there are as many ranks as one instance needs, or all instances of a split."""
+def served(asked: Asked, *, check: bool = True, weights: "Quantised | None" = None) -> "ServedJob":
+    """The job, with weights of products kept as a kernel asks. Without --gpus there are as many ranks as one instance
+    needs, or all instances of a split."""
     from etude.generate.serving import check_serving_memory, read_requests, serve
     from etude.machine import open_system
     from etude.units import parse_bytes
@@ -62,6 +64,7 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
         draft=model_of(asked.draft) if asked.draft else None,
         device=device,
         name=asked.name,
+        weights=weights,
     )
     limit = parse_bytes(asked.memory) if asked.memory else device.memory_bytes if device else 0
     if check:
@@ -71,11 +74,13 @@ def served(asked: Asked, *, check: bool = True) -> "ServedJob":
 
 def predicted(asked: Asked, *, check: bool, json: bool, **options: Any) -> dict[str, Any]:
     """Generated and simulated, with these options: everything, or what a reader wants to see first."""
+    from etude.cost.choice import Menu
     from etude.machine import open_system
     from etude.predict import predict_serving
     from etude.units import format_bytes, format_time
 
-    found = predict_serving(served(asked, check=check), open_system(asked.system), **options)
+    weights = Menu.of(options.get("kernels", ()), options.get("units", "")).weights
+    found = predict_serving(served(asked, check=check, weights=weights), open_system(asked.system), **options)
     numbers = found.summary()
     for note in found.simulated.notes if options else ():
         say(f"note: {note}")

@@ -98,8 +98,17 @@ def time_at_clock(device: Device, ops: OpTable, ratio: float) -> tuple[I64, F64]
     return own, factor
 
 
-def at_work_w(device: Device, ops: OpTable, time_ns: I64, *, ratio: float = 1.0, dtype: str = "bf16") -> F64:
-    """Watts beyond idle of each op while it runs for `time_ns`, which is that at this clock."""
+def at_work_w(
+    device: Device,
+    ops: OpTable,
+    time_ns: I64,
+    *,
+    ratio: float = 1.0,
+    dtype: str = "bf16",
+    vector_flops: F64 | float = 0.0,
+) -> F64:
+    """Watts beyond idle of each op while it runs for `time_ns`, which is that at this clock. `vector_flops` are those
+    that the vector units do beside its own."""
     costs = costs_of(device)
     names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
     by_type = np.array([flop_pj(device, names[number]) for number in range(len(names))])
@@ -108,6 +117,7 @@ def at_work_w(device: Device, ops: OpTable, time_ns: I64, *, ratio: float = 1.0,
     # The constants of the matrix units are of the clock that they last at.
     sunk = costs.flop_factor(min(ratio, lasting)) / costs.flop_factor(lasting)
     energy *= np.where(matrix, sunk, costs.flop_factor(ratio))
+    energy = energy + costs.vector_pj * vector_flops * costs.flop_factor(ratio)
     seconds = np.maximum(time_ns, 1).astype(np.float64) / 1e9
     running = costs.active_w + np.where(_scaled(ops), costs.quantised_w, 0.0)
     moved = energy + costs.byte_pj * _known(ops.size_bytes)

@@ -12,44 +12,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.ops import DTYPE_BYTES, DTYPE_NUMBER, OpClass, OpTable, matmul
+from etude.cost.energy import at_work_w, idle_w, limit_w
+from etude.cost.needs import (
+    FewerProducts,
+    Need,
+    Quantised,
+    array_need,
+    asked_ops,
+    has_weights,
+    is_decode,
+    is_product,
+    kept_part,
+    sparse_need,
+)
+from etude.cost.ops import DTYPE_BYTES, OpTable, matmul
 from etude.errors import UsageError
 from etude.machine.system import Device
 
-F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
+AUTO: Final = "auto"
 PLAIN: Final = "product"
 STRASSEN: Final = "product:lcma:2,2,2,7"
-VECTOR_OPERATIONS: Final = 32.0
-"""For each partial sum of a group: fitted by others to two published points of one kernel."""
+FEWER: Final = "product:lcma:auto"
+_FEWER_PRODUCTS: Final = (STRASSEN, f"{STRASSEN} levels=2", "product:lcma:3,3,3,23")
+"""What `product:lcma:auto` takes the fastest of, for each op, with the plain product."""
 EXAMPLES: Final = (
     "product:w4a16:g128, product:w8a8:g128, product:lcma:2,2,2,7, product:array:64,64,64, "
     "`attention:sparse keep=0.05 block=32 centroid=int8`"
 )
-_WIDTHS: Final = np.array([2.0, *DTYPE_BYTES.values()])
-"""Bytes of an element by number of its data type; of an unknown one as of bf16."""
-
-
-class Need(NamedTuple):
-    """What a kernel asks of a device for each op."""
-
-    flops: F64
-    size_bytes: F64
-    dtype: str = ""
-    """Data type of the product; that of the op where empty."""
-    vector_flops: F64 | float = 0.0
-    """Of the vector units, beside the product."""
-    series_bytes: F64 | float = 0.0
-    """Read and written before or after, with nothing beside."""
-    turns: F64 | None = None
-    """How often all of this is done, one after another; None: once, in tiles and waves as any op."""
+_GROUP: Final = r"(?:\d+|row)(?::\d+)?"
+_QUANTISED: Final = re.compile(rf"product:w(\d+)a(\d+)(?::g({_GROUP}(?:,{_GROUP})*))?(?::z(\d+))?(:apart)?")
+_DEEPEST: Final = 4
+"""Levels of an algorithm with fewer products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,8 @@ class Kernel:
     takes: Callable[[OpTable], Bool]
     """Ops that it is an alternative for."""
     need: Callable[[Device, OpTable], Need]
+    weights: Quantised | None = None
+    """How it keeps weights, where that is another way."""
 
     @property
     def op_class(self) -> str:
@@ -65,40 +68,56 @@ class Kernel:
         return self.name.partition(":")[0]
 
 
+def alternatives(name: str) -> tuple[str, ...]:
+    """What a name stands for: itself, or with `product:lcma:auto fused=F` each of several, of which the fastest is
+    taken where the plain product is not faster."""
+    first, *rest = name.split() or [""]
+    if first != FEWER:
+        return (name,)
+    _options(name, {"fused": "0"}, "fused=0.5")
+    return tuple(" ".join((one, *rest)) for one in _FEWER_PRODUCTS)
+
+
 def open_kernel(name: str) -> Kernel:
     """A kernel by its name."""
-    if found := re.fullmatch(r"product:w(\d+)a(\d+)(?::g(\d+|row))?", name):
-        bits, group = (int(found[1]), int(found[2])), int(found[3]) if found[3] not in (None, "row") else 0
-        if not all(1 <= b <= 16 for b in bits) or found[3] == "0":
-            raise UsageError(f"kernel `{name}`: bits from 1 to 16, groups from 1 on")
-        return Kernel(name, _has_weights, lambda device, ops: _quantised(device, ops, *bits, group))
-    if found := re.fullmatch(r"product:lcma:(\d+),(\d+),(\d+),(\d+)", name):
-        a, b, c, products = map(int, found.groups())
-        if not 0 < products <= a * b * c:
-            raise UsageError(f"kernel `{name}`: more products than the plain {a * b * c}, or none")
-        return Kernel(name, _is_product, lambda _, ops: _fewer_products(ops, a, b, c, products))
+    if found := _QUANTISED.fullmatch(name):
+        how = _quantised_of(name, found)
+        return Kernel(name, has_weights, how.need, how)
+    if name.startswith("product:lcma:"):
+        return Kernel(name, is_product, _fewer_products_of(name).need)
     if found := re.fullmatch(r"product:array:(\d+),(\d+),(\d+)", name):
         tile = (int(found[1]), int(found[2]), int(found[3]))
         if min(tile) < 1:
             raise UsageError(f"kernel `{name}`: a tile without elements")
-        return Kernel(name, _is_product, lambda _, ops: _array(ops, tile))
+        return Kernel(name, is_product, lambda _, ops: array_need(ops, tile))
     if name.split()[:1] == ["attention:sparse"]:
         heads, centroid = _sparse_of(name)
-        return Kernel(name, _is_decode, lambda _, ops: _sparse(ops, heads, centroid))
+        return Kernel(name, is_decode, lambda _, ops: sparse_need(ops, heads, centroid))
     raise UsageError(f"unknown kernel `{name}`", hint=f"for example {EXAMPLES}")
+
+
+# -- one product, at the peaks of a device ----------------------------------------------------------------------------
+
+
+def product_need(device: Device, m: int, n: int, k: int, kernel: str = PLAIN) -> tuple[OpTable, Need]:
+    """A product of m x k and k x n in bf16 as an op, and what a named kernel asks for it."""
+    if min(m, n, k) < 1:
+        raise UsageError(f"a product of {m} x {n} x {k}")
+    ops = OpTable.of([matmul(m, n, k)])
+    if kernel == PLAIN:
+        return ops, Need(ops.flops.astype(np.float64), ops.size_bytes.astype(np.float64))
+    found = open_kernel(kernel)
+    if not found.takes(ops)[0]:
+        raise UsageError(f"kernel `{kernel}` is not one of a product", hint=f"for example {EXAMPLES}")
+    return ops, found.need(device, ops)
 
 
 def kernel_ns(device: Device, m: int, n: int, k: int, kernel: str = PLAIN) -> float:
     """Time of a product of m x k and k x n in bf16 by a named kernel, at the device's peaks."""
-    if min(m, n, k) < 1:
-        raise UsageError(f"a product of {m} x {n} x {k}")
-    ops = OpTable.of([matmul(m, n, k)])
-    need = Need(ops.flops.astype(np.float64), ops.size_bytes.astype(np.float64))
-    if kernel != PLAIN:
-        found = open_kernel(kernel)
-        if not found.takes(ops)[0]:
-            raise UsageError(f"kernel `{kernel}` is not one of a product", hint=f"for example {EXAMPLES}")
-        need = found.need(device, ops)
+    return _need_ns(device, product_need(device, m, n, k, kernel)[1])
+
+
+def _need_ns(device: Device, need: Need) -> float:
     rate = device.memory_bandwidth_bytes_per_s
     if not rate:
         raise UsageError(f"device `{device.name}` says nothing of its memory's bandwidth")
@@ -111,9 +130,62 @@ def kernel_ns(device: Device, m: int, n: int, k: int, kernel: str = PLAIN) -> fl
 
 def fastest_kernel(device: Device, m: int, n: int, k: int, kernels: Sequence[str]) -> tuple[str, float]:
     """The fastest of these and of the plain product, which wins where none is faster."""
-    times = {name: kernel_ns(device, m, n, k, name) for name in dict.fromkeys((PLAIN, *kernels))}
+    names = [part for name in kernels for part in alternatives(name)]
+    times = {name: kernel_ns(device, m, n, k, name) for name in dict.fromkeys((PLAIN, *names))}
     best = min(times, key=lambda name: times[name])
     return best, times[best]
+
+
+def kernel_figures(device: Device, m: int, n: int, k: int, kernel: str = PLAIN, units: str = "") -> dict[str, Any]:
+    """Time, work and energy of a product by a kernel, at the device's peaks, on the fastest of its units or those that
+    are named. `operations_per_s` counts those of the plain product, whichever way it is done; energy is None where the
+    device says nothing of its power."""
+    on, own, name, time_ns = min(
+        ((names, one, *_by_kernel(one, m, n, k, kernel)) for names, one in unit_choices(device, units)),
+        key=lambda found: found[3],
+    )
+    ops, need = product_need(own, m, n, k, name)
+    found = {
+        "m": m, "n": n, "k": k, "kernel": kernel, "taken": name, "units": "+".join(on),
+        "unit_shares": unit_shares(device, on, need.dtype or "bf16"), "time_ns": time_ns,
+        "flops": float(need.all_flops[0]), "size_bytes": float(need.all_bytes[0]),
+        "iterations": 1 if need.turns is None else int(need.turns[0]),
+        "operations_per_s": 2.0 * m * n * k / time_ns * 1e9,
+        "mean_w": None, "energy_j": None,
+    }  # fmt: skip
+    if device.power_w:
+        whole = asked_ops(ops, need._replace(flops=need.all_flops, size_bytes=need.all_bytes))
+        vector = np.broadcast_to(np.asarray(need.vector_flops, np.float64), 1)
+        beyond = at_work_w(device, whole, np.array([round(time_ns)]), vector_flops=vector)[0]
+        watts = min(float(idle_w(device) + beyond), limit_w(device))
+        found |= {"mean_w": watts, "energy_j": watts * time_ns / 1e9}
+    return found
+
+
+def _by_kernel(device: Device, m: int, n: int, k: int, kernel: str) -> tuple[str, float]:
+    if kernel.split()[:1] == [FEWER]:
+        return fastest_kernel(device, m, n, k, (kernel,))
+    return kernel, kernel_ns(device, m, n, k, kernel)
+
+
+def unit_choices(device: Device, units: str) -> list[tuple[tuple[str, ...], Device]]:
+    """Units that an op may run on, each time with the device that they make: those that are named, or with `auto` each
+    alone, the fastest first, and all together. Empty is the device as its `peak` says."""
+    if not units or (units == AUTO and not device.units):
+        return [((), device)]
+    if units != AUTO:
+        names = tuple(units.split("+"))
+        return [(names, device.on_units(names))]
+    every = sorted(device.units, key=lambda name: -max(device.units[name].values()))
+    found: list[tuple[tuple[str, ...], Device]] = [((name,), device.on_units([name])) for name in every]
+    return [*found, (tuple(every), device.on_units(every))] if len(every) > 1 else found
+
+
+def unit_shares(device: Device, units: Sequence[str], dtype: str) -> dict[str, float]:
+    """Part of an op that each of these units does: in proportion to their rates for its data type."""
+    rates = {unit: device.on_units([unit]).peak(dtype) for unit in units}
+    whole = sum(rates.values())
+    return {unit: rate / whole if whole else 0.0 for unit, rate in rates.items()}
 
 
 def units_ns(flops: float, size_bytes: float, peaks: Sequence[float], bandwidth: float) -> tuple[float, list[float]]:
@@ -143,36 +215,9 @@ def sparse_bytes(tokens: int, head: int, heads: Sequence[tuple[int, float]], cen
     for block, kept in heads:
         if block < 1 or not 0 <= kept <= 1:
             raise UsageError(f"blocks of {block} of which {kept:g} are kept")
-        part, blocks = _kept(np.array([float(tokens)]), block, kept)
+        part, blocks = kept_part(np.array([float(tokens)]), block, kept)
         total += float(part[0] * tokens * 2 * head * 2 + blocks[0] * head * centroid_bytes)
     return total
-
-
-# -- what each takes and needs -----------------------------------------------------------------------------------------
-
-
-def _shaped(ops: OpTable) -> Bool:
-    return (ops.m > 0) & (ops.n > 0) & (ops.k > 0) & (ops.batch > 0)
-
-
-def _is_product(ops: OpTable) -> Bool:
-    return _shaped(ops) & (ops.op_class == OpClass.GEMM)
-
-
-def _has_weights(ops: OpTable) -> Bool:
-    """A batch of products has no weights, but experts do."""
-    experts = np.isin(ops.op_class, (OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM))
-    return _shaped(ops) & (experts | ((ops.op_class == OpClass.GEMM) & (ops.batch == 1)))
-
-
-def _is_decode(ops: OpTable) -> Bool:
-    return _shaped(ops) & (ops.op_class == OpClass.ATTENTION_DECODE)
-
-
-def _sizes(ops: OpTable) -> tuple[F64, F64, F64, F64, F64]:
-    """m, n, k, batch and the bytes of an element."""
-    m, n, k, batch = (column.astype(np.float64) for column in (ops.m, ops.n, ops.k, ops.batch))
-    return m, n, k, batch, _WIDTHS[ops.dtype]
 
 
 def _peak(device: Device, dtype: str) -> float:
@@ -182,74 +227,49 @@ def _peak(device: Device, dtype: str) -> float:
     return found
 
 
-def _quantised(device: Device, ops: OpTable, weight: int, activation: int, group: int) -> Need:
-    """Weights of so many bits with a 16-bit scale for each group (0: for each row). Where activations keep 16 bits the
-    product runs in the op's type; where they do not, each partial sum of a group is scaled by the vector units."""
-    m, n, k, batch, width = _sizes(ops)
-    groups = np.minimum(group, k) if group else k
-    inputs = width if activation == 16 else activation / 8
-    size = batch * (k * n * (weight + 16 / groups) / 8 + m * k * inputs + width * m * n)
-    flops = 2.0 * batch * m * n * k
-    if activation == 16:
-        return Need(flops, size)
-    narrow = next((name for bits, name in ((4, "fp4"), (8, "int8"), (8, "fp8")) if activation <= bits and
-                   name in device.peak_flop_per_s), "")  # fmt: skip
-    if not narrow:
-        raise UsageError(f"device `{device.name}` has no rate for products of {activation} bits")
-    return Need(flops, size, narrow, VECTOR_OPERATIONS * batch * m * n * k / (group or k))
+# -- names ------------------------------------------------------------------------------------------------------------
 
 
-def _fewer_products(ops: OpTable, a: int, b: int, c: int, products: int) -> Need:
-    """One level of an algorithm <a, b, c; products> after Strassen's kind, with its 18 additions of blocks in series,
-    three accesses each, for <2, 2, 2; 7>; of another in proportion to its products."""
-    m, n, k, batch, width = _sizes(ops)
-    size, flops = ops.size_bytes.astype(np.float64), 2.0 * batch * m * n * k
-    if products == a * b * c:
-        return Need(flops, size)
-    block = (m * k / (a * b) + k * n / (b * c) + m * n / (a * c)) / 3
-    additions = 18 * products / 7 * 3 * width * batch * block
-    return Need(flops * products / (a * b * c), size, series_bytes=additions)
+def _quantised_of(name: str, found: re.Match[str]) -> Quantised:
+    """`w4a16`, `w4a16:g128`, `w4a4:g128:1,row:3` (a quarter of the columns in groups), `w4a16:g128:z4`, `...:apart`."""
+    weight, activation, zero = int(found[1]), int(found[2]), int(found[4] or 0)
+    parts = [part.partition(":") for part in (found[3] or "row").split(",")]
+    groups = [(0 if size == "row" else int(size), float(count or 1)) for size, _, count in parts]
+    if not all(1 <= bits <= 16 for bits in (weight, activation)) or zero > 16:
+        raise UsageError(f"kernel `{name}`: bits from 1 to 16, zero points of at most 16")
+    if any(size == "0" for size, _, _ in parts) or any(not count for _, count in groups):
+        raise UsageError(f"kernel `{name}`: groups from 1 on", hint="g128, grow, or g128:1,row:3")
+    if found[5] and (activation != 16 or weight > 8):
+        raise UsageError(
+            f"kernel `{name}`: weights of up to 8 bits are unpacked apart, for activations of 16",
+            hint="product:w4a16:g128:apart",
+        )
+    whole = sum(count for _, count in groups)
+    return Quantised(weight, activation, tuple((s, c / whole) for s, c in groups), zero, bool(found[5]))
 
 
-def _array(ops: OpTable, tile: tuple[int, int, int]) -> Need:
-    """A fixed array that works on one tile at a time."""
-    m, n, k = tile
-    rows, columns, depth, batch, width = _sizes(ops)
-    turns = np.ceil(rows / m) * np.ceil(columns / n) * np.ceil(depth / k) * batch
-    one = np.ones(len(ops))
-    return Need(2.0 * m * n * k * one, width * (m * k + k * n), turns=turns)
-
-
-def _kept(tokens: F64, block: int, keep: float) -> tuple[F64, F64]:
-    """Part of the tokens in kept whole blocks, and the number of blocks."""
-    blocks = np.ceil(tokens / block)
-    return np.minimum(np.rint(keep * blocks) * block, tokens) / tokens, blocks
-
-
-def _sparse(ops: OpTable, heads: Sequence[tuple[int, float, float]], centroid_bytes: float) -> Need:
-    """Of `heads` (block, kept part, share of the heads) the kept keys and values, and a centroid for each block of a
-    head of keys. Scoring of centroids counts by its bytes."""
-    queries, keys, head, batch, width = _sizes(ops)
-    size, flops = ops.size_bytes.astype(np.float64), ops.flops.astype(np.float64)
-    cached = np.maximum(size - 2 * queries * batch * head * width, 0.0)
-    rows = cached / (2 * keys * head * width)  # heads of keys and values of all sequences
-    part, centroids = np.zeros(len(ops)), np.zeros(len(ops))
-    for block, keep, share in heads:
-        kept, blocks = _kept(keys, block, keep)
-        part += share * kept
-        centroids += share * blocks
-    return Need(flops * part, size - cached * (1 - part) + rows * centroids * head * centroid_bytes)
+def _fewer_products_of(name: str) -> FewerProducts:
+    """`product:lcma:2,2,2,7 levels=2 fused=0.5`."""
+    given = _options(name, {"levels": "1", "fused": "0"}, "levels=2 fused=0.5")
+    found = re.fullmatch(r"product:lcma:(\d+),(\d+),(\d+),(\d+)", name.split()[0])
+    try:
+        levels, fused = int(given["levels"]), float(given["fused"])
+    except ValueError:
+        raise UsageError(f"kernel `{name}`: not a number", hint="levels=2 fused=0.5") from None
+    if found is None:
+        raise UsageError(f"unknown kernel `{name}`", hint=f"{STRASSEN}, {FEWER}")
+    a, b, c, products = map(int, found.groups())
+    if not 0 < products <= a * b * c:
+        raise UsageError(f"kernel `{name}`: more products than the plain {a * b * c}, or none")
+    if not 1 <= levels <= _DEEPEST or not 0 <= fused <= 1:
+        raise UsageError(f"kernel `{name}`: levels from 1 to {_DEEPEST}, a fused part from 0 to 1")
+    return FewerProducts(a, b, c, products, levels, fused)
 
 
 def _sparse_of(name: str) -> tuple[list[tuple[int, float, float]], float]:
     """`attention:sparse keep=0.05 block=16:2,32:4,64:2 centroid=int8`: heads by block size, and bytes of an element of
     a centroid."""
-    given = {"keep": "1", "block": "32", "centroid": "bf16"}
-    for part in name.split()[1:]:
-        key, equals, value = part.partition("=")
-        if key not in given or not equals:
-            raise UsageError(f"kernel `{name}`: `{part}` is not known", hint="keep=0.05 block=32 centroid=int8")
-        given[key] = value
+    given = _options(name, {"keep": "1", "block": "32", "centroid": "bf16"}, "keep=0.05 block=32 centroid=int8")
     try:
         keep = float(given["keep"])
         parts = [part.partition(":") for part in given["block"].split(",")]
@@ -266,12 +286,12 @@ def _sparse_of(name: str) -> tuple[list[tuple[int, float, float]], float]:
     return [(block, keep, count / heads) for block, count in blocks], centroid
 
 
-def asked_ops(ops: OpTable, need: Need) -> OpTable:
-    """The ops as a kernel carries them out."""
-    dtype = np.full(len(ops), DTYPE_NUMBER[need.dtype], np.uint8) if need.dtype else ops.dtype
-    return replace(
-        ops,
-        dtype=dtype,
-        flops=np.rint(need.flops).astype(np.int64),
-        size_bytes=np.ceil(need.size_bytes).astype(np.int64),
-    )
+def _options(name: str, known: dict[str, str], hint: str) -> dict[str, str]:
+    """`KEY=VALUE` behind the first word of a name."""
+    given = dict(known)
+    for part in name.split()[1:]:
+        key, equals, value = part.partition("=")
+        if key not in known or not equals:
+            raise UsageError(f"kernel `{name}`: `{part}` is not known", hint=hint)
+        given[key] = value
+    return given

@@ -21,7 +21,9 @@ from etude.model.schema import UNKNOWN
 
 I64 = NDArray[np.int64]
 
-DTYPE_BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp6": 1, "fp4": 0.5}
+DTYPE_BYTES: Final = {
+    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp6": 1, "fp4": 0.5, "int4": 0.5,
+}  # fmt: skip
 DTYPE_NUMBER: Final = {"": 0, **{name: number for number, name in enumerate(DTYPE_BYTES, 1)}}
 """Number of a data type in a column; 0 is not known."""
 

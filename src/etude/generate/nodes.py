@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from etude.generate.blocks.ops import Op, Phase, count_of, in_types, shapes_of, types
 from etude.model.build import build_trace
+from etude.model.marks import marked
 from etude.model.schema import UNKNOWN, Kind, Why
 from etude.model.trace import Trace
 
@@ -115,6 +116,11 @@ class Nodes:
             group_slots=groups,
             peer_slots=len(peers),
         )
+        ops, each = self.book.ops, len(trace) // max(len(self.op), 1)  # 2 with nodes of the host
+        for mark in sorted({ops[number].mark for number in np.unique(self.op).tolist()} - {""}):
+            nodes = np.zeros(len(trace), bool)
+            nodes[each - 1 :: each] = np.array([op.mark == mark for op in ops])[self.op]
+            trace = marked(trace, nodes, mark)
         return trace, groups, peers
 
 

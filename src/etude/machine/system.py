@@ -26,7 +26,7 @@ from etude.machine.topology import Topology
 
 I64 = NDArray[np.int64]
 
-DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4")
+DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp6", "fp4", "int4")
 """Data types that a peak rate can be given for; `fp32` is the vector units' rate, the others are the matrix units'."""
 PROTOCOLS: Final = ("ll", "ll128", "simple")
 IN_SWITCH: Final = "in_switch"
@@ -107,6 +107,9 @@ class Device:
     units: Mapping[str, Mapping[str, float]] = figure(
         "map of map of rate", "units on its one memory: peak by data type of each, for `--units`", {}
     )
+    packed: tuple[str, ...] = figure(
+        "list", "units that take operands in a layout of their own: what others made is copied first", (), of=str
+    )
     memory_bytes: int = figure("bytes", "size of its memory", 0, zero=True)
     memory_bandwidth_bytes_per_s: float = figure("bandwidth", "peak bandwidth of its memory", 0.0, zero=True)
     cache_bytes: int = figure("bytes", "last-level cache", 0, zero=True)
@@ -133,6 +136,9 @@ class Device:
             if name in _NOT_A_UNIT or "+" in name or not peaks:
                 raise ClusterError(f"units: `{name}` has no rates, or a name that `--units` has another use for")
             _check_peaks(f"units: {name}", peaks)
+        for name in self.packed:
+            if name not in self.units:
+                raise ClusterError(f"packed: no unit `{name}`", hint=f"known: {', '.join(self.units) or 'none'}")
         if self.units and not self.peak_flop_per_s:
             raise ClusterError("units stand without `peak`, the rates where no unit is asked for",
                                hint="peak: those of the fastest unit")  # fmt: skip
@@ -143,8 +149,8 @@ class Device:
 
     def peak(self, dtype: str) -> float:
         """FLOP/s of the matrix units, of the next wider type where this one has no rate; 0 where none has."""
-        wider = {"fp4": "fp6", "fp6": "fp8", "fp8": "bf16", "int8": "bf16", "bf16": "fp16", "fp16": "tf32"}
-        wider |= {"tf32": "fp32", "fp64": "fp32"}
+        wider = {"fp4": "fp6", "fp6": "fp8", "fp8": "bf16", "int4": "int8", "int8": "bf16", "bf16": "fp16"}
+        wider |= {"fp16": "tf32", "tf32": "fp32", "fp64": "fp32"}
         while dtype:
             if dtype in self.peak_flop_per_s:
                 return self.peak_flop_per_s[dtype]
@@ -190,6 +196,7 @@ class Level:
     wrap_together: bool = figure("flag", "... and only where that holds for every dimension of the torus", False)
     oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
+    on_host_link: bool = figure("flag", "its bytes go over the device's link to the host (PCIe), beside copies", False)
     port: LevelPort = figure(
         "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE, of=LevelPort
     )

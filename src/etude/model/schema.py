@@ -247,6 +247,12 @@ RECORDED_NS: Final = "recorded_ns"
 AGREE: Final = "agree"
 """An attribute (int64) of collectives: the member of the group, by its place in it, whose order of work the others
 take. Lanes that choose among what is ready take what that member's lanes took, one after another."""
+READS_FILE: Final = "reads_file"
+WRITES_FILE: Final = "writes_file"
+IS_BATCH: Final = "is_batch"
+IS_CHECKPOINT: Final = "is_checkpoint"
+"""Attributes (int64) of memory nodes that are storage: a read or a write of a file, a batch that a step takes, the
+state written out. Newer Chakra has node types of their own for them (`--dialect storage`)."""
 
 DEP_WHY: Final = Column("dep_why", "int64", "text", "why the node waits for each", NO_TEXT, "dep_why", ValueKind.STRING)
 """Not a column either (reasons are a byte an edge, `data_why` and `ctrl_why`), but an attribute that Etude owns: a

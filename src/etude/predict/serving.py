@@ -55,7 +55,7 @@ class ServingPrediction:
                     "p50": float(np.quantile(values, 0.5)),
                     "p99": float(np.quantile(values, 0.99)),
                 }
-        return self.served.summary() | found
+        return self.served.summary() | found | self.simulated.choices()
 
 
 def predict_serving(served: ServedJob, system: System, **options: Any) -> ServingPrediction:

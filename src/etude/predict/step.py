@@ -63,7 +63,8 @@ class Prediction:
             if not self.by_database:
                 figures["error_band"] = band_of(self.stack, kind_of(self.generated.model, self.stack))
             figures |= {"assumed": list(self.assumed)} if self.assumed else {}
-        return self.generated.summary() | figures | self.of_lengths() | self.generated.pipeline()
+        told = self.of_lengths() | self.generated.pipeline() | self.simulated.choices()
+        return self.generated.summary() | figures | told
 
     def of_lengths(self) -> dict[str, Any]:
         """Where samples have lengths: what comes out, what is padding, how uneven ranks are."""
@@ -171,7 +172,7 @@ def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str,
 
 
 def simulated_on(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
-    if by.overlap > 1 and "overlap" not in options:
+    if by.overlap > 1 and not options.keys() & {"overlap", "contention", "share"}:
         options = {**options, "overlap": Overlap(compute=by.overlap)}
     return simulate(generated.job, tuned(machine, by), **options)
 

@@ -10,10 +10,12 @@ from etude.errors import UsageError
 from etude.generate import Plan
 from etude.generate.model import Model
 from etude.machine import System, device_names, open_device
+from etude.serve.cache import CacheRules, on_system
 from etude.serve.catalogue import pass_tables
 from etude.serve.energy import Energy, energy_of
 from etude.serve.engine import Engine
 from etude.serve.profiles import GRAPHS, profile_cost
+from etude.serve.requests import BLOCK_TOKENS
 from etude.serve.stacks import serving_stack
 from etude.serve.steps import StepCost
 from etude.units import format_bytes
@@ -30,6 +32,8 @@ class Deployment:
     token_bytes: int
     """Keys and values of a token on a rank."""
     energy: Energy
+    caching: CacheRules
+    """Of the engine, with the rates of the system's tiers."""
 
 
 def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
@@ -72,7 +76,8 @@ def deployed(
         )
     blocks = int(left // (token * engine.block_size)) if token else 0
     energy = energy_of(system.device, tables.energy(), plan.tp, software.power)
-    return Deployment(cost, blocks, round(token), energy)
+    caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
+    return Deployment(cost, blocks, round(token), energy, caching)
 
 
 def device_name(system: System) -> str:

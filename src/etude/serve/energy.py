@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from etude.cost.energy import costs_of, idle_w, limit_w
 from etude.kernels.compile import kernel
 from etude.machine.system import Device
@@ -25,6 +27,7 @@ class Energy(NamedTuple):
     """Of a replica; 0: nothing is known of its power."""
 
 
+NONE: Final = np.int64(0)
 UNKNOWN: Final = Energy(step_cost(tokens=[1], layers_ns=[0.0]), 0.0, 0.0, 0.0, 1.0, 0)
 
 
@@ -41,5 +44,5 @@ def pass_nj(energy, shape, time_ns):
     """Beyond idle, of all ranks of a replica, for a pass that lasts so long. A watt is a nanojoule in a nanosecond."""
     if energy.ranks == 0:
         return 0.0
-    drawn = energy.factor * (energy.active_w * time_ns + pass_ns(energy.work, shape, 0))
+    drawn = energy.factor * (energy.active_w * time_ns + pass_ns(energy.work, shape, NONE))
     return min(drawn, energy.most_w * time_ns) * energy.ranks

@@ -9,23 +9,46 @@ from typing import Any, Final
 
 from etude.config import figure, read
 from etude.errors import ClusterError, UsageError
-from etude.serve.state import ASK, BY_PREFIX, LEAST, SESSION, TOKENS, TURN, TWO, Rules
+from etude.serve import state as at
+from etude.serve.cache import CacheRules, cache_rules
+from etude.serve.state import Rules
+from etude.serve.wire import NO_WIRE
 
-ROUTERS: Final = {"turn": TURN, "least": LEAST, "tokens": TOKENS, "two": TWO, "session": SESSION, "prefix": BY_PREFIX}
+ROUTERS: Final = {
+    "turn": at.TURN, "least": at.LEAST, "tokens": at.TOKENS, "two": at.TWO, "session": at.SESSION,
+    "prefix": at.BY_PREFIX, "affinity": at.AFFINITY, "br0": at.BALANCE,
+}  # fmt: skip
+FOLLOWS: Final = "vLLM 0.19 (V1 scheduler)"
 FOREVER: Final = 1 << 40
 
 
-class Cache(StrEnum):
-    """What a prompt finds of those before it."""
+class Policy(StrEnum):
+    """Which of the requests that wait goes first."""
 
-    NONE = "none"
-    PREFIX = "prefix"
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+    EDF = "edf"
+    FAIR = "fair"
+    SHORTEST = "shortest"
+
+
+class Preemption(StrEnum):
+    """What becomes of the keys and values of a request that gives way."""
+
+    RECOMPUTE = "recompute"
+    SWAP = "swap"
+
+
+ORDERS: Final = {
+    Policy.FCFS: at.FCFS, Policy.PRIORITY: at.TIER_FIRST, Policy.EDF: at.DEADLINE_FIRST, Policy.FAIR: at.FAIR,
+    Policy.SHORTEST: at.SHORTEST,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """Follows vLLM 0.19's V1 scheduler: tokens out first, then prompts as far as the budget goes, first come first
-    served; who entered last gives way where blocks run out, and reads again. `--prefill-first` is the older rule."""
+    served; who entered last gives way where blocks run out, and reads again. `--no-chunked` is the older rule."""
 
     chunked: bool = figure("flag", "prompts are cut to the budget and share passes with tokens out", True)
     max_num_batched_tokens: int = figure("count", "tokens of a pass at most", 2048)
@@ -35,21 +58,48 @@ class Engine:
     reserve: bool = figure("flag", "a request holds room for its whole answer from the start", False)
     whole_prompt: bool = figure("flag", "a request enters only if its whole prompt fits", True)
     enable_prefix_caching: bool = figure("flag", "who gave way finds the blocks that nobody took since", True)
-    cache: Cache = figure("choice", "`prefix`: prompts that begin alike share blocks, by ids", Cache.NONE, of=Cache)
+    cache: str = figure(
+        "text", "what prompts find of those before: none, prefix, blocks, content; lru, belady, ttl=60s; host=64GB",
+        "none",
+    )  # fmt: skip
     async_scheduling: bool = figure("flag", "the next pass is chosen while one runs", True)
     barrier: bool = figure("flag", "replicas start passes together, and wait for the longest", False)
+    scheduling_policy: Policy = figure(
+        "choice", "who goes first: by arrival, tier, deadline, in turn by tenant, or the shortest prompt", Policy.FCFS,
+        of=Policy,
+    )  # fmt: skip
+    preemption_mode: Preemption = figure(
+        "choice", "who gives way reads again, or leaves its keys and values with the host", Preemption.RECOMPUTE,
+        of=Preemption,
+    )  # fmt: skip
+    swap_bandwidth_bytes_per_s: int = figure("bandwidth", "between a rank and its host", 25_000_000_000)
+    num_speculative_tokens: int = figure("count", "tokens that a draft proposes for a sequence", 0, zero=True)
+    acceptance: float = figure("fraction", "chance that the next of these is right", 0.7, zero=True)
+    exit_depth: float = figure("fraction", "part of the layers that tokens out go through", 1.0)
 
     def __post_init__(self) -> None:
+        cache_rules(self.cache)
         if self.barrier and self.async_scheduling:
             raise ClusterError("replicas that start together choose their passes then", hint="no --async-scheduling")
 
-    def rules(self, router: str = "turn", blocks: int = 0) -> Rules:
-        """For the loop. `blocks` is what fits, where the engine does not say."""
+    @property
+    def caching(self) -> CacheRules:
+        return cache_rules(self.cache)
+
+    def rules(self, router: str = "turn", **more: Any) -> Rules:
+        """For the loop. `more` are fields of `Rules` that the engine does not say."""
+        code, horizon = router_code(router)
+        given: dict[str, Any] = {
+            "place": code, "swap_ns": 0.0, "admit": at.SERIAL, "admit_value": 0.0, "tpot_ns": 0.0, "draft": at.NOBODY,
+            "wire": NO_WIRE,
+        }  # fmt: skip
         return Rules(
-            int(self.chunked), self.max_num_batched_tokens, self.max_num_seqs, self.block_size,
-            self.num_gpu_blocks or blocks or FOREVER, int(self.reserve), int(self.whole_prompt),
-            int(self.enable_prefix_caching), int(self.async_scheduling), int(self.barrier), ROUTERS.get(router, ASK),
-            int(self.cache is Cache.PREFIX),
+            chunked=int(self.chunked), token_budget=self.max_num_batched_tokens, max_seqs=self.max_num_seqs,
+            block=self.block_size, reserve=int(self.reserve), whole_prompt=int(self.whole_prompt),
+            caching=int(self.enable_prefix_caching), ahead=int(self.async_scheduling), barrier=int(self.barrier),
+            router=code, prefix=int(self.caching.mode != "none"), order=ORDERS[self.scheduling_policy],
+            speculate=self.num_speculative_tokens, accept=float(self.acceptance), depth=float(self.exit_depth),
+            horizon=horizon, **(given | more),
         )  # fmt: skip
 
     @classmethod
@@ -58,3 +108,32 @@ class Engine:
             return read(cls, given, where)
         except ClusterError as problem:
             raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
+
+
+def router_code(router: str) -> tuple[int, int]:
+    """Code of a router for the loop, and how many steps it looks ahead. Empty: it is asked."""
+    if not router:
+        return at.ASK, 0
+    name, _, steps = router.partition(":")
+    if name == "br" and steps.isdecimal() and int(steps) < 4096:
+        return at.BALANCE, int(steps)
+    if router not in ROUTERS:
+        raise UsageError(f"unknown router `{router}`", hint=f"known: {', '.join(ROUTERS)}, br:STEPS, or FILE.py:name")
+    return ROUTERS[router], 0
+
+
+ADMITS: Final = {"off": at.SERIAL, "eager": at.EAGER, "slack": at.SLACK}
+
+
+def admit_code(text: str) -> tuple[int, float]:
+    """How many branches of an answer run side by side: `off`, `eager`, `cap:4`, `slack`, `slack:0.5`."""
+    name, colon, value = text.partition(":")
+    try:
+        number = float(value) if colon else 1.0
+    except ValueError:
+        number = -1.0
+    if name == "cap" and colon and number >= 1 and number == int(number):
+        return at.CAP, number
+    if name in ADMITS and number >= 0 and (not colon or name == "slack"):
+        return ADMITS[name], number
+    raise UsageError(f"--admit: `{text}`", hint="off, eager, cap:4, slack, slack:0.5, or FILE.py:name")

@@ -1,9 +1,10 @@
 """The event loop over requests and passes, in compiled code.
 
-At an instant: passes that end give out their tokens and what they held; requests that arrive by then go to a replica;
-every free replica takes what is in its inbox and starts a pass. Replicas are served in order of their number, requests
-first come first served. With `ahead` a replica chooses its next pass while one runs, as engines with asynchronous
-scheduling do: what arrives meanwhile waits for the pass after it.
+At an instant: passes that end give out their tokens and what they held; keys and values that were sent land; requests
+that arrive by then go to a replica; answers whose prompt was read go on elsewhere, if prompts have replicas of their
+own; every free replica takes what is in its inbox and starts a pass. Replicas are served in order of their number,
+requests first come first served. With `ahead` a replica chooses its next pass while one runs, as engines with
+asynchronous scheduling do: what arrives meanwhile waits for the pass after it.
 """
 
 from __future__ import annotations
@@ -11,450 +12,242 @@ from __future__ import annotations
 import numpy as np
 
 from etude.kernels.compile import kernel
-from etude.serve.energy import pass_nj
-from etude.serve.pass_time import pass_ns
-from etude.serve.prefix import evict, keep, leading, release, share
-from etude.serve.state import (
-    AHEAD,
-    ARRIVAL,
-    ASK,
-    ASKED,
-    BATCH,
-    BUSY,
-    BY_PREFIX,
-    CACHED,
-    CHOSEN,
-    COMPUTED,
-    DEALT,
-    DONE,
-    END,
-    FINISH,
-    FINISHED,
-    FIRST,
-    FOLLOWING,
-    FOUND,
-    FULL,
-    GAVE_WAY,
-    HELD,
-    HIT,
-    INBOX,
-    LEAST,
-    LEFT,
-    LEFT_AT,
-    LOGGED,
-    MADE,
-    MISFIT,
-    MOST,
-    NEVER,
-    NEXT,
-    NOBODY,
-    NOW,
-    OUT,
-    OUTPUT,
-    PASSES,
-    PEAK,
-    PENDING,
-    PLANNED,
-    PREEMPTED,
-    PROMPT,
-    QUEUED,
-    RANDOM,
-    READ,
-    REPLICA,
-    RUNNING,
-    SCHEDULED,
-    SESSION,
-    SESSION_OF,
-    STUCK,
-    TAKEN,
-    TOKENS,
-    TWO,
-    USED,
-    WAITING,
-)  # fmt: skip
-from etude.serve.steps import Shape
+from etude.serve import state as at
+from etude.serve.batching import choose, shape_of, time_of
+from etude.serve.machines import machine_nj
+from etude.serve.prefix import release
+from etude.serve.queues import pop_later, push_later, put_last
+from etude.serve.routing import route
+from etude.serve.store import put
+from etude.serve.transfers import hand_over, land, placed, pull
 
 
 @kernel(allocates=False)
-def _put_last(state, i, queue, r):
-    q, mine = state.request, state.replica[i]
-    q[r, FOLLOWING] = NOBODY
-    if mine[queue] == NOBODY:
-        mine[queue] = r
-    else:
-        q[mine[queue + 1], FOLLOWING] = r
-    mine[queue + 1] = r
-    mine[queue + 2] += 1
-
-
-@kernel(allocates=False)
-def _put_first(state, i, queue, r):
-    q, mine = state.request, state.replica[i]
-    q[r, FOLLOWING] = mine[queue]
-    if mine[queue] == NOBODY:
-        mine[queue + 1] = r
-    mine[queue] = r
-    mine[queue + 2] += 1
-
-
-@kernel(allocates=False)
-def _take(state, i, queue):
-    mine = state.replica[i]
-    r = mine[queue]
-    mine[queue] = state.request[r, FOLLOWING]
-    if mine[queue] == NOBODY:
-        mine[queue + 1] = NOBODY
-    mine[queue + 2] -= 1
-    return r
-
-
-@kernel(allocates=False)
-def _random(clock, n):
-    """A number below n: a linear congruential generator."""
-    clock[RANDOM] = (clock[RANDOM] * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-    return (clock[RANDOM] >> 33) % n
-
-
-@kernel(allocates=False)
-def _route(state, rules, r):
+def _answered(state, i, r, now):
+    """A request has its last token: its children may arrive."""
     q = state.request
-    replicas = len(state.replica)
-    if rules.router == LEAST or rules.router == TOKENS:
-        best, least = 0, NEVER
-        for i in range(replicas):
-            load = state.replica[i, RUNNING] + state.replica[i, WAITING + 2] + state.replica[i, INBOX + 2]
-            if rules.router == TOKENS:
-                load = state.replica[i, PENDING]
-            if load < least:
-                best, least = i, load
-        return best
-    if rules.router == TWO and replicas > 1:
-        a = _random(state.clock, replicas)
-        b = (a + 1 + _random(state.clock, replicas - 1)) % replicas
-        load_a = state.replica[a, RUNNING] + state.replica[a, WAITING + 2] + state.replica[a, INBOX + 2]
-        load_b = state.replica[b, RUNNING] + state.replica[b, WAITING + 2] + state.replica[b, INBOX + 2]
-        return a if load_a <= load_b else b
-    if rules.router == BY_PREFIX:
-        best, least = 0, NEVER
-        for i in range(replicas):
-            _, blocks, _ = leading(state.prefix, i, r)
-            load = state.replica[i, PENDING] - blocks * rules.block
-            if load < least:
-                best, least = i, load
-        return best
-    if rules.router == SESSION:
-        return q[r, SESSION_OF] % replicas
-    chosen = state.clock[DEALT] % replicas
-    state.clock[DEALT] += 1
-    return chosen
+    q[r, at.FINISH] = now
+    release(state, i, r)
+    state.clock[at.FINISHED] += 1
+    for k in range(state.child_start[r], state.child_start[r + 1]):
+        child = state.child[k]
+        q[child, at.MISSING] -= 1
+        if q[child, at.MISSING] == 0:
+            decides = q[child, at.AT] - q[child, at.ARRIVAL]
+            q[child, at.ARRIVAL] += now
+            q[child, at.AT] = q[child, at.ARRIVAL] + decides
+            push_later(q, state.heap, state.clock, child)
 
 
 @kernel(allocates=False)
 def _finish(state, i, now):
     """The pass under way on replica i is over."""
-    q = state.request
-    n = state.replica[i, BATCH]
-    ended = 0
-    for k in range(n):
-        r = state.batch[i, 0, k]
-        q[r, OUT] += 1
-        state.replica[i, MADE] += 1
-        state.replica[i, PENDING] -= 1
-        if q[r, FIRST] == NEVER:
-            q[r, FIRST] = now
-        if q[r, OUT] == q[r, OUTPUT]:
-            q[r, FINISH] = now
-            release(state, i, r)
-            state.clock[FINISHED] += 1
-            ended += 1
-    if ended:
+    q, mine = state.request, state.replica[i]
+    gone = 0
+    for k in range(mine[at.BATCH]):
+        r, made = state.batch[i, 0, k], state.batch[i, 2, k]
+        q[r, at.OUT] += made
+        mine[at.MADE] += made
+        mine[at.PENDING] -= made
+        if q[r, at.FIRST] == at.NEVER:
+            q[r, at.FIRST] = now
+            if state.store.tiers:
+                put(state.store, i, r, now)
+        if q[r, at.OUT] == q[r, at.OUTPUT]:
+            _answered(state, i, r, now)
+            gone += 1
+        elif mine[at.ROLE] == at.PREFILL:
+            hand_over(q, state.clock, r)
+            gone += 1
+    if gone:
         kept = 0
-        for k in range(state.replica[i, RUNNING]):
+        for k in range(mine[at.RUNNING]):
             r = state.running[i, k]
-            if q[r, FINISH] == NEVER:
+            if q[r, at.FINISH] == at.NEVER and not (mine[at.ROLE] == at.PREFILL and q[r, at.OUT]):
                 state.running[i, kept] = r
                 kept += 1
-        state.replica[i, RUNNING] = kept
-    state.replica[i, BATCH] = NOBODY
-    state.replica[i, END] = NEVER
+        mine[at.RUNNING] = kept
+    mine[at.BATCH] = at.NOBODY
+    mine[at.END] = at.NEVER
 
 
 @kernel(allocates=False)
-def _blocks(tokens, block):
-    return -(-tokens // block)
-
-
-@kernel(allocates=False)
-def _preempt(state, rules, i):
-    """Who entered last gives up its keys and values; its place in the list of those running, or NOBODY."""
-    q = state.request
-    k = state.replica[i, RUNNING] - 1
-    while k >= 0 and q[state.running[i, k], PLANNED] == q[state.running[i, k], OUTPUT]:
-        k -= 1
-    if k < 0:
-        return NOBODY
-    r = state.running[i, k]
-    # Free blocks are a queue: its own come after those that are free now.
-    q[r, LEFT] = q[r, COMPUTED] // rules.block
-    q[r, LEFT_AT] = state.replica[i, TAKEN] + rules.blocks - state.replica[i, USED]
-    release(state, i, r)
-    state.replica[i, PENDING] += q[r, COMPUTED]
-    q[r, COMPUTED] = 0
-    q[r, PREEMPTED] += 1
-    state.replica[i, GAVE_WAY] += 1
-    for j in range(k, state.replica[i, RUNNING] - 1):
-        state.running[i, j] = state.running[i, j + 1]
-    state.replica[i, RUNNING] -= 1
-    _put_first(state, i, WAITING, r)
-    return k
-
-
-@kernel(allocates=False)
-def _add(state, rules, i, r, tokens):
-    """So many tokens of a request go into the pass that is being put together."""
-    q = state.request
-    shape = state.shape[i]
-    known = q[r, PROMPT] + q[r, PLANNED]
-    past = q[r, COMPUTED]
-    q[r, COMPUTED] = past + tokens
-    if tokens == 1 and past >= q[r, PROMPT]:
-        shape[2] += 1
-        shape[3] += past + 1
-        shape[5] = max(shape[5], past + 1.0)
-    else:
-        shape[0] += tokens
-        shape[1] += tokens * past + tokens * (tokens + 1) / 2
-        state.replica[i, READ] += tokens
-        # A token that was out is its own next input, and is counted when the token after it comes.
-        state.replica[i, PENDING] -= tokens - (1 if q[r, PLANNED] and past + tokens == known else 0)
-    if rules.prefix:
-        keep(state, i, r)
-    if past + tokens == known:
-        q[r, PLANNED] += 1
-        shape[4] += 1
-        state.batch[i, 1, state.replica[i, AHEAD]] = r
-        state.replica[i, AHEAD] += 1
-
-
-@kernel(allocates=False)
-def _hold(state, i, r, blocks, rules):
-    q = state.request
-    more = blocks - q[r, HELD]
-    if more > 0:
-        if state.replica[i, USED] + more > rules.blocks:
-            return False
-        q[r, HELD] = blocks
-        state.replica[i, USED] += more
-        state.replica[i, TAKEN] += more
-        if rules.prefix:
-            evict(state, i, rules.blocks)
-        if state.replica[i, USED] > state.replica[i, PEAK]:
-            state.replica[i, PEAK] = state.replica[i, USED]
-    return True
-
-
-@kernel(allocates=False)
-def _continue(state, rules, i):
-    """Tokens out and prompts under way, in the order in which they entered. Returns the budget that is left, or
-    NOBODY if a request had to give way."""
-    q = state.request
-    budget = rules.token_budget
-    gave_way = False
-    k = 0
-    while k < state.replica[i, RUNNING] and budget > 0:
-        r = state.running[i, k]
-        if q[r, PLANNED] == q[r, OUTPUT]:
-            k += 1
-            continue
-        tokens = min(q[r, PROMPT] + q[r, PLANNED] - q[r, COMPUTED], budget)
-        placed = True
-        while not _hold(state, i, r, _blocks(q[r, COMPUTED] + tokens, rules.block), rules):
-            gave_way = True
-            at = _preempt(state, rules, i)
-            if at == NOBODY or at <= k:
-                placed = False
-                break
-        if not placed:
-            break
-        _add(state, rules, i, r, tokens)
-        budget -= tokens
-        k += 1
-    return NOBODY if gave_way else budget
-
-
-@kernel(allocates=False)
-def _find(state, rules, i, r):
-    """Tokens of a request that gave way whose blocks nobody has taken since; the last token is always read."""
-    q = state.request
-    blocks = q[r, LEFT]
-    if not rules.caching or blocks == 0:
-        return 0
-    blocks -= min(max(state.replica[i, TAKEN] - q[r, LEFT_AT], 0), blocks)
-    most = (q[r, PROMPT] + q[r, PLANNED] - 1) // rules.block
-    return min(blocks, most) * rules.block
-
-
-@kernel(allocates=False)
-def _enter(state, rules, i, budget, now):
-    """Requests that wait, while there is room for them."""
-    q = state.request
-    while state.replica[i, WAITING] != NOBODY and budget > 0 and state.replica[i, RUNNING] < rules.max_seqs:
-        r = state.replica[i, WAITING]
-        whole = q[r, PROMPT] + q[r, PLANNED]
-        ids, shared, idle = 0, 0, 0
-        if rules.prefix:
-            ids, shared, idle = leading(state.prefix, i, r)
-            there = min(shared, (whole - 1) // rules.block) * rules.block
-        else:
-            there = _find(state, rules, i, r)
-        tokens = whole - there
-        if rules.chunked:
-            tokens = min(tokens, budget)
-        elif tokens > budget and state.shape[i, 0] > 0:
-            break
-        need = _blocks(q[r, PROMPT] + q[r, OUTPUT] if rules.reserve else there + tokens, rules.block)
-        room = rules.blocks - state.replica[i, USED] - idle + shared
-        if not rules.reserve and rules.whole_prompt and _blocks(whole, rules.block) > room:
-            break
-        if rules.prefix:
-            if need > room:
-                break
-            share(state, i, r, ids)
-        if not _hold(state, i, r, need, rules):
-            break
-        if there:  # not from the front of the queue
-            state.replica[i, TAKEN] -= there // rules.block
-            state.replica[i, FOUND] += there
-            state.replica[i, PENDING] -= there
-            q[r, COMPUTED] = there
-        _take(state, i, WAITING)
-        state.running[i, state.replica[i, RUNNING]] = r
-        state.replica[i, RUNNING] += 1
-        if state.replica[i, RUNNING] > state.replica[i, MOST]:
-            state.replica[i, MOST] = state.replica[i, RUNNING]
-        if q[r, SCHEDULED] == NEVER:
-            q[r, SCHEDULED] = now
-            q[r, HIT] = there
-        _add(state, rules, i, r, tokens)
-        budget -= tokens
-
-
-@kernel(allocates=False)
-def _choose(state, rules, i, now):
-    """Puts the next pass together; False if there is nothing to do."""
-    q = state.request
-    while state.replica[i, INBOX] != NOBODY:
-        r = _take(state, i, INBOX)
-        q[r, QUEUED] = now
-        _put_last(state, i, WAITING, r)
-    state.replica[i, AHEAD] = 0
-    state.shape[i] = 0.0
-    state.clock[MISFIT] = NOBODY
-    if rules.chunked:
-        budget = _continue(state, rules, i)
-        if budget > 0:
-            _enter(state, rules, i, budget, now)
-    else:
-        _enter(state, rules, i, rules.token_budget, now)
-        if state.shape[i, 0] == 0:
-            _continue(state, rules, i)
-    if state.shape[i, 0] + state.shape[i, 2] == 0:
-        state.replica[i, AHEAD] = NOBODY
-        if state.replica[i, WAITING] != NOBODY and state.replica[i, RUNNING] == 0:
-            state.clock[MISFIT] = state.replica[i, WAITING]
-        return False
-    return True
-
-
-@kernel(allocates=False)
-def _shape(state, i):
-    s = state.shape[i]
-    return Shape(np.int64(s[0]), s[1], np.int64(s[2]), np.int64(s[3]), np.int64(s[4]), np.int64(s[5]))
-
-
-@kernel(allocates=False)
-def _begin(state, log, energy, i, now, time_ns):
+def _begin(mine, batch, put_together, clock, energy_nj, machines, log, i, now, time_ns):
     """Replica i starts the pass that was put together."""
-    mine = state.replica[i]
-    mine[BATCH] = mine[AHEAD]
-    mine[AHEAD] = NOBODY
-    for k in range(mine[BATCH]):
-        state.batch[i, 0, k] = state.batch[i, 1, k]
-    mine[END] = now + time_ns
-    mine[PASSES] += 1
-    mine[BUSY] += time_ns
-    shape = _shape(state, i)
-    work_nj = pass_nj(energy, shape, time_ns)
-    state.energy_nj[i] += work_nj
+    mine[at.BATCH] = mine[at.AHEAD]
+    mine[at.AHEAD] = at.NOBODY
+    for k in range(mine[at.BATCH]):
+        batch[0, k] = batch[1, k]
+        batch[2, k] = batch[3, k]
+    mine[at.END] = now + time_ns
+    mine[at.PASSES] += 1
+    mine[at.BUSY] += time_ns
+    mine[at.MOVED] = 0
+    mine[at.LOADING] = 0
+    shape = shape_of(put_together)
+    work_nj = machine_nj(machines, mine[at.KIND], shape, time_ns)
+    energy_nj[i] += work_nj
     if len(log):
-        row = log[state.clock[LOGGED]]
+        row = log[clock[at.LOGGED]]
         row[0], row[1], row[2] = i, now, now + time_ns
         row[3], row[4], row[5] = shape.prompt_tokens, shape.decode, shape.decode_keys
-        row[6], row[7], row[8], row[9] = mine[USED], mine[WAITING + 2], mine[CACHED], np.int64(work_nj)
-        state.clock[LOGGED] += 1
+        row[6], row[7], row[8], row[9] = mine[at.USED], mine[at.WAITING + 2], mine[at.CACHED], np.int64(work_nj)
+        row[10], row[11], row[12] = mine[at.EXTRA], mine[at.EXTRA_NS], mine[at.SLACK_NS]
+        clock[at.LOGGED] += 1
 
 
 @kernel(allocates=False)
-def _start(state, rules, cost, energy, log, now):
+def _start(state, rules, machines, log, now):
     """Every free replica starts its next pass; with a barrier all at a time, as long as the longest. False if a request
     never gets room."""
-    longest = np.int64(0)
+    longest, clock = np.int64(0), state.clock
     for i in range(len(state.replica)):
         mine = state.replica[i]
-        if mine[END] != NEVER:
+        if mine[at.END] != at.NEVER or mine[at.READY] > now:
             continue
-        waits = mine[INBOX + 2] + mine[WAITING + 2] + mine[RUNNING]
-        if mine[AHEAD] == NOBODY:
-            if not waits:
+        if mine[at.AHEAD] == at.NOBODY:
+            waits = mine[at.INBOX + 2] + mine[at.WAITING + 2] + mine[at.RUNNING]
+            if not waits or clock[at.HALT]:
                 continue
-            if not _choose(state, rules, i, now):
-                if state.clock[MISFIT] != NOBODY:
+            if not choose(state, rules, machines, i, now):
+                if clock[at.MISFIT] != at.NOBODY:
                     return False
                 continue
-        time_ns = pass_ns(cost, _shape(state, i), mine[PASSES])
+        time_ns = time_of(mine, state.shape[i], rules, machines)
+        mine[at.OWN] += time_ns
         longest = max(longest, time_ns)
         if not rules.barrier:
-            _begin(state, log, energy, i, now, time_ns)
-            if rules.ahead:
-                _choose(state, rules, i, now)
+            _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, time_ns)
+            if rules.ahead and not clock[at.HALT]:
+                choose(state, rules, machines, i, now)
     if rules.barrier and longest:
+        clock[at.BARRIERS] += longest
         for i in range(len(state.replica)):
-            if state.replica[i, AHEAD] != NOBODY:
-                _begin(state, log, energy, i, now, longest)
+            if state.replica[i, at.AHEAD] != at.NOBODY:
+                mine = state.replica[i]
+                _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, longest)
     return True
 
 
 @kernel(allocates=False)
-def advance(state, rules, cost, energy, log):
-    """Runs until something stops it: DONE, FULL, ASKED or STUCK."""
+def _next_arrival(q, heap, clock):
+    """The request that arrives next, or NOBODY."""
+    while clock[at.NEXT] < len(q) and q[clock[at.NEXT], at.PARENTS]:
+        clock[at.NEXT] += 1
+    r = clock[at.NEXT] if clock[at.NEXT] < len(q) else at.NOBODY
+    if clock[at.HEAP] and (r == at.NOBODY or q[heap[0], at.AT] < q[r, at.AT]):
+        return heap[0]
+    return r
+
+
+@kernel(allocates=False)
+def _next_time(q, replicas, heap, clock):
+    now, r = clock[at.NOW], _next_arrival(q, heap, clock)
+    found = at.NEVER if r == at.NOBODY else q[r, at.AT]
+    for i in range(len(replicas)):
+        mine = replicas[i]
+        found = min(found, mine[at.END])
+        if mine[at.LANDING] != at.NOBODY:
+            found = min(found, q[mine[at.LANDING], at.LANDS])
+        if mine[at.READY] > now:
+            found = min(found, mine[at.READY])
+    return found
+
+
+@kernel(allocates=False)
+def _asks(clock, what, r):
+    """True while a hook has not answered."""
+    if clock[at.CHOSEN] != at.NOBODY:
+        return False
+    clock[at.ASKING] = what
+    clock[at.ABOUT] = r
+    return True
+
+
+@kernel(allocates=False)
+def _chosen(clock):
+    found = clock[at.CHOSEN]
+    clock[at.CHOSEN] = at.NOBODY
+    return found
+
+
+@kernel(allocates=False)
+def _arrive(state, rules, now):
+    """Requests that arrive by now go to their replicas; False if a hook is to be asked."""
+    q, clock = state.request, state.clock
+    r = _next_arrival(q, state.heap, clock)
+    while r != at.NOBODY and q[r, at.AT] <= now:
+        if rules.router == at.ASK:
+            if _asks(clock, at.ROUTE, r):
+                return False
+            i = _chosen(clock)
+        else:
+            i = route(state, rules, rules.router, r, at.PROMPTS)
+        if q[r, at.PARENTS]:
+            pop_later(q, state.heap, clock)
+        else:
+            clock[at.NEXT] += 1
+        q[r, at.REPLICA] = i
+        q[r, at.DECODER] = i
+        state.replica[i, at.PENDING] += q[r, at.PROMPT] + q[r, at.OUTPUT]
+        put_last(q, state.replica[i], at.INBOX, r)
+        r = _next_arrival(q, state.heap, clock)
+    return True
+
+
+@kernel(allocates=False)
+def _go_on(state, rules, now):
+    """Answers whose prompt was read elsewhere; False if a hook is to be asked."""
+    clock = state.clock
+    while clock[at.HAND] != at.NOBODY:
+        if rules.place == at.ASK:
+            if _asks(clock, at.PLACE, clock[at.HAND]):
+                return False
+            i = _chosen(clock)
+        else:
+            i = route(state, rules, rules.place, clock[at.HAND], at.ANSWERS)
+        placed(state.request, state.replica, clock, i)
+    for i in range(len(state.replica)):
+        if state.replica[i, at.COMING] != at.NOBODY and not clock[at.HALT]:
+            r = pull(state.request, state.replica, clock, rules, i, now)
+            if r != at.NOBODY:
+                _asks(clock, at.CODEC, r)
+                return False
+    return True
+
+
+@kernel(allocates=False)
+def advance(state, rules, machines, log):
+    """Runs until something stops it: DONE, FULL, ASKED, STUCK, PAUSED or HALTED."""
     q, clock, replicas = state.request, state.clock, len(state.replica)
     while True:
-        if len(log) and clock[LOGGED] + replicas > len(log):
-            return FULL
-        now = q[clock[NEXT], ARRIVAL] if clock[NEXT] < len(q) else NEVER
+        if len(log) and clock[at.LOGGED] + replicas > len(log):
+            return at.FULL
+        answered = clock[at.CHOSEN] != at.NOBODY
+        now = clock[at.NOW] if answered else _next_time(q, state.replica, state.heap, clock)
+        if now == at.NEVER:
+            return at.DONE if clock[at.FINISHED] == len(q) else at.STUCK
+        if now > clock[at.UNTIL] and not answered:
+            return at.PAUSED
+        clock[at.NOW] = now
+        finished, busy, flying = clock[at.FINISHED], 0, 0
         for i in range(replicas):
-            now = min(now, state.replica[i, END])
-        if now == NEVER:
-            return DONE if clock[FINISHED] == len(q) else STUCK
-        clock[NOW] = now
-        busy = 0
-        for i in range(replicas):
-            if state.replica[i, END] == now:
+            mine = state.replica[i]
+            if mine[at.END] == now:
                 _finish(state, i, now)
-            if state.replica[i, END] != NEVER:
+            land(state, i, now)
+            if mine[at.END] != at.NEVER:
                 busy += 1
-        while clock[NEXT] < len(q) and q[clock[NEXT], ARRIVAL] <= now:
-            r = clock[NEXT]
-            if rules.router == ASK:
-                if clock[CHOSEN] == NOBODY:
-                    return ASKED
-                i = clock[CHOSEN]
-                clock[CHOSEN] = NOBODY
-            else:
-                i = _route(state, rules, r)
-            clock[NEXT] += 1
-            q[r, REPLICA] = i
-            state.replica[i, PENDING] += q[r, PROMPT] + q[r, OUTPUT]
-            _put_last(state, i, INBOX, r)
-        if not (rules.barrier and busy) and not _start(state, rules, cost, energy, log, now):
-            return STUCK
+            flying += mine[at.LANDING + 2]
+        if not _arrive(state, rules, now) or not _go_on(state, rules, now):
+            return at.ASKED
+        if not (rules.barrier and busy) and not _start(state, rules, machines, log, now):
+            return at.STUCK
+        if clock[at.HALT] and not flying:
+            running = False
+            for i in range(replicas):
+                running = running or state.replica[i, at.END] != at.NEVER
+            if not running:
+                return at.HALTED
+        if clock[at.STOPS] and clock[at.FINISHED] > finished:
+            return at.PAUSED

@@ -89,11 +89,11 @@ def pass_ns(cost, shape, number):
     """Of one pass; `number` says which of the recorded ones it is."""
     if len(cost.recorded):
         return cost.recorded[min(number, len(cost.recorded) - 1)]
-    tokens = shape.prompt_tokens + shape.decode
+    tokens = shape.prompt_tokens + shape.decode + shape.more_tokens
     known = cost.padded if shape.prompt_tokens else cost.decode_padded
     eager = 1 if tokens >= len(known) else 0
     run = tokens if eager else known[tokens]
-    device = _curve(cost.tokens, cost.layers_ns, float(run)) + attention_of(cost, shape)
+    device = (_curve(cost.tokens, cost.layers_ns, float(run)) + attention_of(cost, shape)) * shape.depth
     if shape.outputs:
         device += _curve(cost.sequences, cost.head_ns, float(shape.outputs))
     own = cost.engine_ns[0, eager] + cost.engine_ns[1, eager] * (shape.decode + shape.outputs)
@@ -107,6 +107,8 @@ def passes_ns(cost, shapes):
     found = np.zeros(len(shapes))
     for i in range(len(shapes)):
         s = shapes[i]
-        shape = Shape(np.int64(s[0]), s[1], np.int64(s[2]), np.int64(s[3]), np.int64(s[4]), np.int64(s[5]))
+        shape = Shape(
+            np.int64(s[0]), s[1], np.int64(s[2]), np.int64(s[3]), np.int64(s[4]), np.int64(s[5]), np.int64(s[6]), s[7]
+        )
         found[i] = pass_ns(cost, shape, 0)
     return found

@@ -1,58 +1,20 @@
-"""Requests: the columns of a request stream, from the files that people publish or drawn at a rate.
-
-| file | arrival | tokens in, tokens out | more |
-|---|---|---|---|
-| Azure 2023, 2024 | `TIMESTAMP`, a date and time | `ContextTokens`, `GeneratedTokens` | |
-| BurstGPT | `Timestamp`, seconds | `Request tokens`, `Response tokens` | rows without an answer are left out |
-| Mooncake | `timestamp`, milliseconds | `input_length`, `output_length` | `hash_ids`: blocks of 512 tokens |
-| Vidur, Splitwise | `arrived_at` or `arrival_timestamp`, seconds | `num_prefill_tokens`, `num_decode_tokens` | |
-| LLMServingSim, vLLM runs | `arrival_time` or `queued_ts`, seconds | `input_toks`, `output_toks` | |
-
-Any of them may have `session`, `tenant`, `tier`, `deadline` (seconds after the arrival), `branches` and `parents`.
-"""
+"""Requests: the columns of a request stream."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import zlib
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import datetime
-from os import PathLike
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.errors import FormatError, UsageError
+from etude.errors import UsageError
 
 I64 = NDArray[np.int64]
-MAX_BYTES: Final = 4 << 30
 MAX_TOKENS: Final = 1 << 27
 BLOCK_TOKENS: Final = 512
 """Tokens of a Mooncake block."""
 
-SECONDS: Final = (
-    "arrival_s", "arrival", "arrived_at", "arrival_time", "arrival_timestamp", "timestamp_s", "queued_ts", "time",
-    "timestamp",
-)  # fmt: skip
-PROMPT: Final = (
-    "prompt", "prompt_tokens", "input_tokens", "input_toks", "num_prefill_tokens", "contexttokens", "request_tokens",
-    "prompt_size", "input_length", "prompt_len",
-)  # fmt: skip
-OUTPUT: Final = (
-    "output", "output_tokens", "output_toks", "num_decode_tokens", "generatedtokens", "response_tokens", "token_size",
-    "output_length", "output_len",
-)  # fmt: skip
-SESSION: Final = ("session", "session_id", "conversation_id")
-TENANT: Final = ("tenant", "user", "user_id")
-TIER: Final = ("tier", "slo_class", "priority")
-DEADLINE: Final = ("deadline", "deadline_s")
-BRANCHES: Final = ("branches",)
-PARENTS: Final = ("parents", "parent")
 NONE: Final = np.zeros(0, np.int64)
 NO_DEADLINE: Final = 2**62
 
@@ -85,6 +47,12 @@ class Requests:
     parent_start: I64 = field(default_factory=_none)
     parent: I64 = field(default_factory=_none)
     tier_names: tuple[str, ...] = ()
+    block_tokens: I64 = field(default_factory=_none)
+    """Of each of `block`; where a file does not say, BLOCK_TOKENS, and for the last of a prompt what is left of it."""
+    block_home: I64 = field(default_factory=_none)
+    """Group of a block, for caches that keep each group on one replica; -1: none."""
+    chained: bool = True
+    """The id of a block stands for all before it too, as Mooncake's do."""
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in ("arrival_ns", "prompt", "output", "session")}
@@ -96,6 +64,10 @@ class Requests:
                 object.__setattr__(self, name, np.full(len(self), value, np.int64))
             elif len(getattr(self, name)) != len(self):
                 raise UsageError("requests: columns of different lengths")
+        if len(self.block) and not len(self.block_tokens):
+            object.__setattr__(self, "block_tokens", _block_tokens(self.block_start, self.prompt))
+        if len(self.block) and not len(self.block_home):
+            object.__setattr__(self, "block_home", np.full(len(self.block), -1, np.int64))
         if not len(self.parent_start):
             object.__setattr__(self, "parent_start", np.zeros(len(self) + 1, np.int64))
         self._check()
@@ -134,9 +106,14 @@ class Requests:
     def first(self, count: int) -> Requests:
         """The first so many of them."""
         n = min(count, len(self))
-        ends = {"block": self.block_start[n], "parent": self.parent_start[n]}
+        flat = ("block", "block_tokens", "block_home")
+        ends = dict.fromkeys(flat, self.block_start[n]) | {"parent": self.parent_start[n]}
         lengths = dict.fromkeys(("block_start", "parent_start"), n + 1) | ends
-        cut = {f.name: getattr(self, f.name)[: lengths.get(f.name, n)] for f in fields(self) if f.name != "tier_names"}
+        cut = {
+            f.name: getattr(self, f.name)[: lengths.get(f.name, n)]
+            for f in fields(self)
+            if f.name not in ("tier_names", "chained")
+        }
         return replace(self, **cut)
 
 
@@ -147,26 +124,41 @@ def requests_of(
     *,
     session: Any = None,
     blocks: list[list[int]] | None = None,
+    segments: list[list[Any]] | None = None,
     parents: list[list[int]] | None = None,
     **more: Any,
 ) -> Requests:
     """From columns in any order of arrival; the earliest is put at 0. `parents` are rows as they are given, which then
-    keep their order. `more` are other columns of `Requests`."""
+    keep their order; `segments` are (name, tokens) or (name, tokens, group) of each prompt. `more` are other columns of
+    `Requests`."""
     arrival = np.asarray(arrival_ns, np.int64)
     order = np.arange(len(arrival)) if parents else np.argsort(arrival, kind="stable")
     alone = np.array([not one for one in parents], bool) if parents else np.ones(len(arrival), bool)
     given = np.arange(len(arrival)) if session is None else np.asarray(session, np.int64)
+    if segments is not None:
+        listed = [segments[i] for i in order.tolist()]
+        number = {name: k for k, name in enumerate(sorted({str(one[0]) for row in listed for one in row}))}
+        blocks = [[number[str(one[0])] for one in row] for row in segments]
+        tokens, home = ([one[k] if len(one) > k else -1 for row in listed for one in row] for k in (1, 2))
+        more |= {"chained": False, "block_tokens": np.array(tokens, np.int64), "block_home": np.array(home, np.int64)}
+    whole = {name: more.pop(name) for name in ("tier_names", "chained", "block_tokens", "block_home") if name in more}
     block_start, flat = _lists([blocks[i] for i in order.tolist()] if blocks is not None else [], len(arrival))
     parent_start, parent = _lists(parents or [], len(arrival))
+    columns: dict[str, Any] = {name: np.asarray(c, np.int64)[order] for name, c in more.items() if c is not None}
     early = arrival[alone].min() if alone.any() else 0
-    names = more.pop("tier_names", ())
     return Requests(
         arrival[order] - np.where(alone, early, 0),
         np.asarray(prompt, np.int64)[order], np.asarray(output, np.int64)[order], given[order],
         block_start, np.unique(flat, return_inverse=True)[1].astype(np.int64) if len(flat) else flat,
-        parent_start=parent_start, parent=parent, tier_names=names,
-        **{name: np.asarray(column, np.int64)[order] for name, column in more.items() if column is not None},
+        parent_start=parent_start, parent=parent, **whole, **columns,
     )  # fmt: skip
+
+
+def _block_tokens(start: I64, prompt: I64) -> I64:
+    owner = np.repeat(np.arange(len(prompt)), np.diff(start))
+    place = np.arange(len(owner)) - start[owner]
+    left = prompt[owner] - place * BLOCK_TOKENS
+    return np.where(left > 0, np.minimum(left, BLOCK_TOKENS), BLOCK_TOKENS)
 
 
 def _lists(lists: list[list[int]], rows: int) -> tuple[I64, I64]:
@@ -175,205 +167,3 @@ def _lists(lists: list[list[int]], rows: int) -> tuple[I64, I64]:
         return np.zeros(rows + 1, np.int64), NONE
     start = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
     return start, np.array([b for one in lists for b in one], np.int64)
-
-
-def poisson(rate_per_s: float, count: int, prompt: int, output: int, *, seed: int = 0, cv: float = 1.0) -> Requests:
-    """Requests all alike at a rate. Gaps are gamma distributed with this coefficient of variation: 1 is Poisson, 0 is
-    even, more is bursty."""
-    if not rate_per_s > 0 or count < 1 or cv < 0:
-        raise UsageError(f"{count} requests at {rate_per_s} a second, with a variation of {cv}")
-    random = np.random.default_rng(seed)
-    gap = random.gamma(1 / cv**2, cv**2 / rate_per_s, count) if cv else np.full(count, 1 / rate_per_s)
-    arrival = np.round(np.cumsum(gap) * 1e9).astype(np.int64)
-    return requests_of(arrival, np.full(count, prompt), np.full(count, output))
-
-
-def at_rate(requests: Requests, rate_per_s: float) -> Requests:
-    """The same requests, with gaps stretched so that they come at this rate."""
-    span = int(requests.arrival_ns[-1])
-    if not rate_per_s > 0 or not span:
-        raise UsageError(f"a rate of {rate_per_s} for requests over {span} ns")
-    factor = (len(requests) - 1) / rate_per_s / (span / 1e9)
-    arrival = np.round(requests.arrival_ns * factor).astype(np.int64)
-    return replace(requests, arrival_ns=arrival)
-
-
-def request_stream(
-    path: str | PathLike[str] | None = None,
-    *,
-    first: int = 0,
-    rate_per_s: float = 0.0,
-    count: int = 500,
-    prompt: int = 1024,
-    output: int = 128,
-    cv: float = 1.0,
-    seed: int = 0,
-) -> Requests:
-    """Those of a file (the first so many, at a rate if one is given), or drawn."""
-    if path is None:
-        return poisson(rate_per_s, count, prompt, output, seed=seed, cv=cv)
-    found = read_requests(path)
-    found = found.first(first) if first else found
-    return at_rate(found, rate_per_s) if rate_per_s else found
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
-def read_requests(path: str | PathLike[str]) -> Requests:
-    """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not."""
-    place = Path(path)
-    if not place.is_file():
-        raise UsageError("there is no such file", where=str(path))
-    if place.stat().st_size > MAX_BYTES:
-        raise FormatError("too large for a request file", path=path)
-    name = place.name.removesuffix(".gz")
-    try:
-        data = place.read_bytes()
-        if place.name.endswith(".gz"):
-            data = gzip.decompress(data)
-    except (OSError, EOFError, zlib.error) as problem:
-        raise FormatError(f"cannot be read: {problem}", path=path) from None
-    rows = _json_rows(data, place) if name.endswith((".json", ".jsonl")) else _csv_rows(data, place)
-    return _from_rows(rows, place)
-
-
-def _csv_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
-    try:
-        return list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
-    except (UnicodeDecodeError, csv.Error) as problem:
-        raise FormatError(f"not a CSV file: {problem}", path=path) from None
-
-
-def _json_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
-    import msgspec
-
-    try:
-        if data.lstrip()[:1] == b"[":
-            rows = msgspec.json.decode(data)
-        else:
-            rows = msgspec.json.Decoder().decode_lines(data)
-            if len(rows) == 1 and isinstance(rows[0], dict) and isinstance(rows[0].get("requests"), list):
-                rows = rows[0]["requests"]
-    except msgspec.DecodeError as problem:
-        raise FormatError(f"not JSON: {problem}", path=path) from None
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise FormatError("is not an object", path=path, where=f"request {number}")
-    return list(rows)
-
-
-def _from_rows(rows: list[dict[str, Any]], path: Path) -> Requests:
-    if not rows:
-        raise FormatError("no request in it", path=path)
-    plain = {str(name).strip().lower().replace(" ", "_"): name for name in rows[0]}
-    arrival, prompt, output = (_column(plain, names) for names in (SECONDS, PROMPT, OUTPUT))
-    if prompt is None or output is None:
-        lacking = "prompt" if prompt is None else "output"
-        raise FormatError(f"no column for `{lacking}`", path=path, hint="arrival, prompt, output; arrival in s")
-    nanoseconds = plain.get("arrival_ns")
-    # Mooncake writes milliseconds, and says so nowhere but in its paper; its rows have blocks.
-    scale = 1e6 if "hash_ids" in plain else 1e9
-    found = []
-    for number, row in enumerate(rows):
-        where = f"request {number}"
-        try:
-            at = int(row[nanoseconds]) if nanoseconds else _time_ns(row[arrival], scale) if arrival else 0
-            tokens = int(float(row[prompt])), int(float(row[output]))
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise FormatError("not the numbers of a request", path=path, where=where) from None
-        if not (1 <= tokens[0] <= MAX_TOKENS and 0 <= tokens[1] <= MAX_TOKENS):
-            if _failed(plain, tokens):
-                continue
-            raise FormatError(f"{tokens[0]} tokens in, {tokens[1]} out", path=path, where=where)
-        if tokens[1] == 0:
-            if _failed(plain, tokens):
-                continue
-            raise FormatError("no token out", path=path, where=where, hint="leave such rows away")
-        found.append((at, *tokens, number))
-    if not found:
-        raise FormatError("no request with an answer in it", path=path)
-    session = _sessions(rows, _column(plain, SESSION), [row[3] for row in found])
-    blocks = [list(rows[row[3]].get(plain["hash_ids"]) or []) for row in found] if "hash_ids" in plain else None
-    columns = np.array(found, np.int64)
-    more = _further(plain, [(rows[row[3]], f"request {row[3]}") for row in found], path)
-    if more["parents"] is not None and len(found) != len(rows):
-        raise FormatError("parents are rows, and rows are left out", path=path)
-    return requests_of(columns[:, 0], columns[:, 1], columns[:, 2], session=session, blocks=blocks, **more)
-
-
-def _further(plain: Mapping[str, str], rows: list[tuple[dict[str, Any], str]], path: Path) -> dict[str, Any]:
-    """What a file may say of requests beside tokens and times; None where it does not."""
-    found: dict[str, Any] = {}
-    known: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
-        "tenant": (TENANT, str), "tier": (TIER, str), "deadline_ns": (DEADLINE, _deadline), "branches": (BRANCHES, int),
-        "parents": (PARENTS, _parents),
-    }  # fmt: skip
-    for name, (names, read) in known.items():
-        column = _column(plain, names)
-        found[name] = None
-        if column is None:
-            continue
-        try:
-            found[name] = [read(row.get(column)) for row, where in rows]
-        except (TypeError, ValueError, OverflowError):
-            where = next(where for row, where in rows if not _readable(read, row.get(column)))
-            raise FormatError(f"`{column}` is not readable", path=path, where=where) from None
-    for name in ("tenant", "tier"):
-        if found[name] is not None:
-            words, found[name] = np.unique(found[name], return_inverse=True)
-            if name == "tier":
-                found["tier_names"] = tuple(words.tolist())
-    return found
-
-
-def _readable(read: Any, value: Any) -> bool:
-    try:
-        read(value)
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return True
-
-
-def _deadline(value: Any) -> int:
-    """Seconds after the arrival; nothing: no deadline."""
-    return NO_DEADLINE if value in (None, "") else _time_ns(value, 1e9)
-
-
-def _parents(value: Any) -> list[int]:
-    """Rows, from 0: a list, or `3;5`."""
-    if isinstance(value, list):
-        return [int(one) for one in value]
-    return [int(one) for one in str("" if value is None else value).split(";") if one.strip()]
-
-
-def _failed(plain: Mapping[str, str], tokens: tuple[int, int]) -> bool:
-    """BurstGPT keeps requests that failed, with no tokens out."""
-    return "response_tokens" in plain and min(tokens) <= 0
-
-
-def _column(plain: Mapping[str, str], names: Iterable[str]) -> str | None:
-    return next((plain[name] for name in names if name in plain), None)
-
-
-def _sessions(rows: list[dict[str, Any]], name: str | None, numbers: list[int]) -> I64 | None:
-    if name is None:
-        return None
-    return np.unique([str(rows[i].get(name)) for i in numbers], return_inverse=True)[1].astype(np.int64)
-
-
-def _time_ns(value: Any, scale: float) -> int:
-    """Seconds (or what `scale` says) or a date and time, in ns."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        text = str(value).strip()
-        whole, _, digits = text.partition(".")  # Azure writes seven digits, more than a datetime holds
-        fraction = digits.split("+")[0].rstrip("Z")
-        moment = datetime.fromisoformat(whole.removesuffix("Z") + "+00:00")
-        return int(moment.timestamp()) * 10**9 + (int(fraction.ljust(9, "0")[:9]) if fraction else 0)
-    if not np.isfinite(number) or abs(number) * scale > 2**62:
-        raise ValueError
-    if abs(number) > 1e6 and scale == 1e9:  # a wall clock: keep what a float has of it
-        return int(number) * 10**9 + round((number % 1.0) * 1e9)
-    return round(number * scale)

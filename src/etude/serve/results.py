@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.serve.serving import Served
 from etude.serve.state import NEVER
+from etude.serve.workloads import statistics
 
 F64 = NDArray[np.float64]
 
@@ -19,7 +20,7 @@ def request_times(served: Served, *, since: str = "arrival") -> dict[str, F64]:
     """`ttft_s`, `tpot_s` and `latency_s` of each request, in seconds. `since="queued"`: since the engine took it in. An
     answer of one token has no time per further token: NaN."""
     requests, first, finish = served.requests, served.column("FIRST"), served.column("FINISH")
-    begin = requests.arrival_ns if since == "arrival" else served.column("QUEUED")
+    begin = served.column("ARRIVAL" if since == "arrival" else "QUEUED")
     more = np.maximum(requests.output - 1, 1)
     tpot = np.where(requests.output > 1, (finish - first) / more, np.nan)
     return {
@@ -35,7 +36,7 @@ def request_table(served: Served) -> pa.Table:
     return pa.table(
         {
             "request": np.arange(len(requests)),
-            "arrival_s": requests.arrival_ns / 1e9,
+            "arrival_s": served.column("ARRIVAL") / 1e9,
             "prompt": requests.prompt,
             "output": requests.output,
             "first_token_s": served.column("FIRST") / 1e9,
@@ -91,7 +92,10 @@ def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[s
         "kv_peak": float(served.count("PEAK").max() / served.blocks),
         "preemptions": int(served.count("PREEMPTED").sum()),
         "cache_hit_tokens": int(served.count("FOUND").sum()),
+        "stored_hit_tokens": int(served.count("STORED").sum()),
+        "remote_hit_tokens": int(served.state.store.moved[:, -2].sum()) if served.state.store.tiers else 0,
         "prompt_tokens": int(served.requests.prompt.sum()),
+        "workload": statistics(served.requests),
         "passes": int(served.count("PASSES").sum()),
         "busy": float(busy.mean() / 1e9 / duration_s),
         "imbalance": float(busy.max() / busy.mean() - 1.0),

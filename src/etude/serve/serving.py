@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -12,32 +12,56 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.serve import state as of
+from etude.serve.cache import CacheRules
 from etude.serve.energy import UNKNOWN, Energy
-from etude.serve.engine import ROUTERS, Cache, Engine
-from etude.serve.loop import advance
-from etude.serve.prefix import leading, no_prefix, prefix_of
+from etude.serve.engine import FOREVER, Engine, admit_code
+from etude.serve.hooks import NO_HOOKS, Asked, Hooks, Route, loop_with
+from etude.serve.machines import Machines, machines_of
+from etude.serve.prefix import no_prefix, prefix_of
 from etude.serve.requests import Requests
 from etude.serve.steps import StepCost
+from etude.serve.store import no_store, store_of
+from etude.serve.wire import NO_WIRE
 
 I64 = NDArray[np.int64]
 LOG_ROWS: Final = 1 << 18
 
 
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """What a router sees of a replica."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Replicas that are alike."""
 
-    running: int
-    waiting: int
-    queued_tokens: int
-    """Tokens in and out that its requests still need."""
-    blocks_used: int
-    found_tokens: int = 0
-    """Of this request's prompt, with a cache of prefixes."""
+    cost: StepCost
+    count: int = 1
+    role: int = of.BOTH
+    blocks: int = 0
+    """Of keys and values, on each; 0: no limit."""
+    energy: Energy = UNKNOWN
+    token_bytes: float = 0.0
+    """Keys and values of a token on a rank, which a swap moves."""
 
 
-Route = Callable[[dict[str, int], list[Replica], float], Any]
-"""route(request, replicas, now_s) -> the number of a replica."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Of a run, beside the rules of the engine."""
+
+    router: str | Route = "turn"
+    admit: str = "off"
+    """Branches of an answer side by side: `off`, `eager`, `cap:4`, `slack`, `slack:0.5`."""
+    tpot_ns: float = 0.0
+    """Limit for each further token, that slack counts from."""
+    decide_ns: int = 0
+    """That the router takes for each request, one after another."""
+    wire: of.Wire = NO_WIRE
+    caching: CacheRules | None = None
+    """The engine's own rules with the rates of a system."""
+    token_bytes: float = 0.0
+    """Keys and values of a token on all ranks of a replica."""
+    draft: StepCost | None = None
+    """Of the model that proposes tokens; None: they cost nothing."""
+    hooks: Hooks = NO_HOOKS
+    keep_passes: bool = False
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,9 +72,11 @@ class Served:
     state: of.State
     engine: Engine
     blocks: int
-    """Of keys and values, on a replica."""
+    """Of keys and values, on a replica: the least of all."""
     passes: pa.Table | None = None
     energy: Energy = UNKNOWN
+    energies: tuple[Energy, ...] = field(default=())
+    """Of each replica."""
 
     def column(self, name: str) -> I64:
         """Of the requests: one of `state.Column`."""
@@ -64,80 +90,122 @@ class Served:
 def serve(
     requests: Requests,
     engine: Engine,
-    cost: StepCost,
+    cost: StepCost | Sequence[Group],
     *,
     replicas: int = 1,
-    router: str | Route = "turn",
     blocks: int = 0,
     energy: Energy = UNKNOWN,
-    keep_passes: bool = False,
-    seed: int = 0,
+    **given: Any,
 ) -> Served:
-    """All requests, until the last has its answer. `blocks` is the room for keys and values where the engine names
-    none."""
+    """All requests, until the last has its answer. `cost` is that of all replicas alike, with their `blocks` and
+    `energy`, or the groups that they come in; `given` are `Options`."""
     if replicas < 1:
         raise UsageError(f"{replicas} replicas")
-    if isinstance(router, str) and router not in ROUTERS:
-        raise UsageError(f"unknown router `{router}`", hint=f"known: {', '.join(ROUTERS)}, or FILE.py:name")
-    if router == "prefix" and engine.cache is not Cache.PREFIX:
-        raise UsageError("the router `prefix` looks for prompts that begin alike", hint="--cache prefix")
-    rules = engine.rules(router if isinstance(router, str) else "", blocks)
-    _check_fits(requests, rules)
-    columns = np.stack([requests.arrival_ns, requests.prompt, requests.output, requests.session], axis=1)
-    prefix = prefix_of(requests, replicas, rules.block) if rules.prefix else no_prefix()
-    state = of.start(columns, replicas, engine.max_num_seqs, prefix, seed)
-    log = np.zeros((max(LOG_ROWS, 2 * replicas) if keep_passes else 0, len(of.Logged)), np.int64)
+    groups = [Group(cost, replicas, of.BOTH, blocks, energy)] if isinstance(cost, StepCost) else list(cost)
+    options = Options(**given)
+    rules = rules_of(engine, groups, options)
+    state = start_of(requests, engine, groups, rules, options)
+    kinds = [(group.cost, group.energy) for group in groups]
+    machines = machines_of(kinds if options.draft is None else [*kinds, (options.draft, UNKNOWN)])
+    _check(requests, engine, rules, state, options)
+    passes = run(state, rules, machines, options, Asked(options.hooks, options.router, rules))
+    energies = tuple(group.energy for group in groups for _ in range(group.count))
+    room = int(state.replica[:, of.ROOM].min())
+    return Served(requests, state, engine, room, passes, energies[0], energies)
+
+
+def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Rules:
+    router, hooks = options.router if isinstance(options.router, str) else "", options.hooks
+    if router in ("prefix", "affinity") and engine.caching.mode == "none":
+        raise UsageError(f"the router `{router}` looks for what a cache has", hint="--cache prefix")
+    admit, value = admit_code(options.admit)
+    if admit == of.SLACK and not options.tpot_ns:
+        raise UsageError("slack counts from a limit for each token", hint="--slo tpot=50ms")
+    swap = max(group.token_bytes for group in groups) * 1e9 / engine.swap_bandwidth_bytes_per_s
+    if engine.preemption_mode == "swap" and not swap:
+        raise UsageError("nothing says how many bytes the keys and values of a token have", hint="recompute")
+    more: dict[str, Any] = {}
+    if hooks.route is not None:
+        router = ""
+    if hooks.place is not None:
+        more["place"] = of.ASK
+    elif not router:
+        more["place"] = of.LEAST
+    wire = options.wire if hooks.choose is None else options.wire._replace(choice=of.ASK)
+    return engine.rules(
+        router, admit=admit, admit_value=value, tpot_ns=float(options.tpot_ns), wire=wire,
+        swap_ns=float(swap) if engine.preemption_mode == "swap" else 0.0,
+        draft=len(groups) if options.draft is not None and engine.num_speculative_tokens else of.NOBODY, **more,
+    )  # fmt: skip
+
+
+def start_of(
+    requests: Requests, engine: Engine, groups: Sequence[Group], rules: of.Rules, options: Options
+) -> of.State:
+    total = sum(group.count for group in groups)
+    caching = options.caching or engine.caching
+    prefix = prefix_of(requests, caching, total, rules.block) if rules.prefix else no_prefix()
+    store = store_of(requests, caching, total, rules.block, options.token_bytes) if caching.stores else no_store()
+    state = of.start(
+        requests, total, engine.max_num_seqs, prefix, store, seed=options.seed, decide_ns=options.decide_ns
+    )
+    first = 0
+    for kind, group in enumerate(groups):
+        mine = state.replica[first : first + group.count]
+        mine[:, of.KIND], mine[:, of.ROLE] = kind, group.role
+        mine[:, of.ROOM] = engine.num_gpu_blocks or group.blocks or FOREVER
+        first += group.count
+    return state
+
+
+def run(state: of.State, rules: of.Rules, machines: Machines, options: Options, asked: Asked) -> pa.Table | None:
+    """The loop, with its hooks; the passes if they are kept."""
+    keep = options.keep_passes
+    log = np.zeros((max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, len(of.Logged)), np.int64)
     kept: list[pa.Table] = []
-    while (why := advance(state, rules, cost, energy, log)) != of.DONE:
+    advance = loop_with(options.hooks, asked)
+    while (why := advance(state, rules, machines, log)) != of.DONE:
         if why == of.FULL:
             kept.append(_logged(log, state))
         elif why == of.ASKED:
-            _ask(router, state, rules, replicas)  # type: ignore[arg-type]
+            asked.answer(state)
         else:
-            raise UsageError("never gets room", where=f"request {state.clock[of.MISFIT]}")
-    if keep_passes:
+            _stuck(state)
+    if keep:
         kept.append(_logged(log, state))
-    return Served(requests, state, engine, rules.blocks, pa.concat_tables(kept) if keep_passes else None, energy)
+    return pa.concat_tables(kept) if keep else None
 
 
-def _check_fits(requests: Requests, rules: of.Rules) -> None:
-    """A request that never fits would be tried for ever."""
-    most = requests.prompt + requests.output - (0 if rules.reserve else 1)
-    wrong = np.flatnonzero(-(-most // rules.block) > rules.blocks)
-    if len(wrong):
-        i = int(wrong[0])
-        raise UsageError(
-            f"{requests.prompt[i]:,} tokens in and {requests.output[i]:,} out never fit the {rules.blocks:,} blocks of "
-            f"{rules.block} tokens of a replica",
-            where=f"request {i}",
-            hint="more ranks in --tp, more memory, or leave it away",
-        )
+def _stuck(state: of.State) -> None:
+    request = int(state.clock[of.MISFIT])
+    if request == of.NOBODY:
+        request = int(np.flatnonzero(state.request[:, of.FINISH] == of.NEVER)[0])
+    raise UsageError("never gets room", where=f"request {request}", hint="what a hook lets in, or the room of replicas")
 
 
-def _ask(router: Route, state: of.State, rules: of.Rules, replicas: int) -> None:
-    """The user's router says where the next request goes."""
-    number = int(state.clock[of.NEXT])
-    arrival_ns, prompt, output, session = state.request[number, :4].tolist()
-    request = {"request": number, "prompt": prompt, "output": output, "session": session}
-    seen = [
-        Replica(
-            row[of.RUNNING],
-            row[of.WAITING + 2] + row[of.INBOX + 2],
-            row[of.PENDING],
-            row[of.USED],
-            leading(state.prefix, i, number)[1] * rules.block if rules.prefix else 0,
-        )
-        for i, row in enumerate(state.replica.tolist())
-    ]
-    now_s = arrival_ns / 1e9
-    name = getattr(router, "__name__", "route")
-    try:
-        chosen = router(request, seen, now_s)
-    except Exception as problem:
-        raise UsageError(f"`{name}` raised {type(problem).__name__}: {problem}", where=f"request {number}") from problem
-    if isinstance(chosen, bool) or not isinstance(chosen, int | np.integer) or not 0 <= chosen < replicas:
-        raise UsageError(f"`{name}` returned {chosen!r}", where=f"request {number}", hint=f"0 to {replicas - 1}")
-    state.clock[of.CHOSEN] = int(chosen)
+def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State, options: Options) -> None:
+    """What would be tried for ever, or means nothing."""
+    role = state.replica[:, of.ROLE]
+    if (role == of.PREFILL).any() != (role == of.DECODE).any():
+        raise UsageError("prompts and answers need replicas each", hint="--disaggregate 2:6")
+    if engine.num_speculative_tokens and requests.branches.max() > 1:
+        raise UsageError("a draft proposes tokens for one branch", where=f"request {int(requests.branches.argmax())}")
+    room = state.replica[:, of.ROOM]
+    for roles, tokens in (
+        ((of.PREFILL,), requests.prompt),
+        ((of.BOTH, of.DECODE), requests.prompt + requests.output - (0 if rules.reserve else 1)),
+    ):
+        mine = np.isin(role, roles)
+        least = int(room[mine].min()) if mine.any() else FOREVER
+        wrong = np.flatnonzero(-(-tokens // rules.block) > least)
+        if len(wrong):
+            i = int(wrong[0])
+            raise UsageError(
+                f"{requests.prompt[i]:,} tokens in and {requests.output[i]:,} out never fit the {least:,} blocks of "
+                f"{rules.block} tokens of a replica",
+                where=f"request {i}",
+                hint="more ranks in --tp, more memory, or leave it away",
+            )
 
 
 def _logged(log: I64, state: of.State) -> pa.Table:

@@ -66,6 +66,10 @@ class Shape(NamedTuple):
     """Tokens that come out."""
     most_keys: int
     """Of one sequence that decodes."""
+    more_tokens: int = 0
+    """Of sequences that decode, beyond one each: what a draft proposed."""
+    depth: float = 1.0
+    """Part of the layers that the pass goes through."""
 
 
 def step_cost(

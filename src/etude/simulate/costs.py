@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.calibrate import read_measured
-from etude.cost.choice import Menu, chosen
+from etude.cost.choice import Choice, Menu, Taken, chosen
 from etude.cost.compute import MeasuredOps, compute_time_ns
 from etude.cost.ops import OpTable
 from etude.cost.traces import ops_of
@@ -45,14 +45,21 @@ class NodeCosts:
     unknown: int = 0
     origins: I64 = field(default_factory=lambda: np.zeros(6, np.int64))
     """Nodes by where the database of operators has their time from."""
-    taken: Counter[str] = field(default_factory=Counter)
-    """Nodes by the kernel and the units that were chosen for them."""
+    taken: dict[str, Taken] = field(default_factory=dict)
+    """Nodes and their work by the kernel and the units that were chosen for them."""
+    unit_flops: Counter[str] = field(default_factory=Counter)
+    """Operations by the unit that does them."""
+    repacked: int = 0
+    """Nodes before which operands are brought into another layout."""
 
     def notes(self) -> list[str]:
         said = []
         if self.taken:
-            told = ", ".join(f"{count:,} {name}" for name, count in self.taken.most_common())
-            said.append(f"of {self.taken.total():,} compute nodes {told}")
+            most = sorted(self.taken.items(), key=lambda item: -item[1].nodes)
+            told = ", ".join(f"{taken.nodes:,} {name}" for name, taken in most)
+            said.append(f"of {sum(taken.nodes for _, taken in most):,} compute nodes {told}")
+        if self.repacked:
+            said.append(f"before {self.repacked:,} compute nodes operands are brought into the layout of other units")
         if self.origins.any():
             said.append(_told(self.origins))
         if self.modelled:
@@ -68,7 +75,7 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
     costs = NodeCosts()
     devices = system.all_kinds
     by_kind = [_Times(device, options) for device in devices]
-    kind_of = _trace_kinds(job, system)
+    kind_of = trace_kinds(job, system)
     ranks = np.bincount(job.trace_of, minlength=len(job.traces))
     for number, trace in enumerate(job.traces):
         device, times = devices[kind_of[number]], by_kind[kind_of[number]]
@@ -85,8 +92,9 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         comp &= ~fixed
         modelled, kept = _compute(trace, comp, cost, options, times)
         costs.origins += times.taken_origins() * int(ranks[number])
-        for name, count in times.choose(trace, comp, cost).items():
-            costs.taken[name] += count * int(ranks[number])
+        choice = times.choose(trace, comp, cost)
+        if choice is not None:
+            _count(costs, choice, int(ranks[number]))
         cost[memory] = _memory(trace, memory, cost, device, options)
         unknown = (comp | memory) & (cost == UNKNOWN)
         cost[unknown] = 0
@@ -95,6 +103,14 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
         costs.unknown += int(unknown.sum()) * int(ranks[number])
         costs.by_trace.append(cost)
     return costs
+
+
+def _count(costs: NodeCosts, choice: Choice, ranks: int) -> None:
+    for name, taken in choice.taken().items():
+        costs.taken[name] = costs.taken.get(name, Taken()).plus(taken, ranks)
+    for unit, flops in choice.flops_of.items():
+        costs.unit_flops[unit] += round(flops) * ranks
+    costs.repacked += choice.repacked * ranks
 
 
 def by_kind_of_device(job: Job, system: System) -> Job:
@@ -107,7 +123,7 @@ def by_kind_of_device(job: Job, system: System) -> Job:
     return job.replace(traces=traces, trace_of=trace_of.reshape(-1).astype(np.int32))
 
 
-def _trace_kinds(job: Job, system: System) -> list[int]:
+def trace_kinds(job: Job, system: System) -> list[int]:
     """Kind of the device of each trace, which all of its ranks have."""
     found = np.zeros(len(job.traces), np.int64)
     found[job.trace_of] = system.kind_of(job.ranks)
@@ -146,20 +162,19 @@ class _Times:
         if options.ops is not None:
             self.curves = options.ops.on(self.device, backend=options.backend)
 
-    def choose(self, trace: Trace, comp: Bool, cost: I64) -> dict[str, int]:
+    def choose(self, trace: Trace, comp: Bool, cost: I64) -> Choice | None:
         """Sets the cost of compute nodes of the device to that of the kernels and units of the menu: so much more or
-        less than what they have. How many take which."""
+        less than what they have."""
         if not self.menu:
-            return {}
+            return None
         rows = np.flatnonzero(comp & (trace.cpu != 1) & (cost != UNKNOWN))
-        choice = chosen(self.device, _ops(trace, rows), self.menu)
+        choice = chosen(self.device, ops_of_rows(trace, rows), self.menu)
         other = choice.factor != 1
         cost[rows[other]] = np.rint(cost[rows[other]] * choice.factor[other]).astype(np.int64)
-        counts = np.bincount(choice.number[choice.number >= 0], minlength=len(choice.names)).tolist()
-        return {name: count for name, count in zip(choice.names, counts, strict=True) if count}
+        return choice
 
     def of(self, trace: Trace, rows: I64) -> I64:
-        ops = _ops(trace, rows)
+        ops = ops_of_rows(trace, rows)
         if self.table is not None:
             return compute_time_ns(self.device, ops, mode="table", table=self.table)
         found = compute_time_ns(self.device, ops)
@@ -179,7 +194,7 @@ class _Times:
         return found
 
 
-def _ops(trace: Trace, rows: I64) -> OpTable:
+def ops_of_rows(trace: Trace, rows: I64) -> OpTable:
     shaped = trace.in_shapes.strides != (0,)
     return ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
 

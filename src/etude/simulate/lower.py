@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.choice import Taken
 from etude.errors import EtudeError, MismatchError, TraceError, UsageError
 from etude.machine.system import System
 from etude.model.check.findings import ProgramClasses as SamePrograms
@@ -39,6 +40,10 @@ class Lowered:
     classes: RankClasses
     programs: BuiltPrograms
     base: I64
+    kernels: dict[str, Taken]
+    """Compute nodes and their work by the kernel and the units that were chosen for them, where some were asked for."""
+    unit_flops: dict[str, int]
+    """Operations by the unit that does them."""
 
     def program_row(self, at: NDArray[Any], row: NDArray[Any]) -> I64:
         """Rows of the program tables, of rows of the ranks at these positions."""
@@ -85,7 +90,8 @@ def lower(job: Job, system: System, options: Options) -> tuple[Lowered, list[str
     notes = costs.notes()
     if programs.missing:
         notes.append(f"{programs.missing:,} dependencies are on nodes that are not in the files, and hold nothing up")
-    return Lowered(source, plain, system, options, matching, groups, classes, programs, base), notes
+    done = dict(costs.unit_flops)
+    return Lowered(source, plain, system, options, matching, groups, classes, programs, base, costs.taken, done), notes
 
 
 def _check_places(job: Job, system: System, options: Options) -> None:

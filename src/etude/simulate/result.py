@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from etude.cost.choice import Taken
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.memory import memory_peaks
 from etude.model.run import Run
 from etude.model.timing import Timing
+from etude.simulate.link_stats import LinkStats
 
 LINKS_SHOWN = 1000
 """Links that a result names."""
@@ -36,11 +40,24 @@ class Simulated(Run):
     """Links that carried something, those that were in use longest first, at most `LINKS_SHOWN`; none if analytic."""
     notes: tuple[str, ...] = field(default=())
     """What was assumed where the job does not say."""
+    link_stats: LinkStats | None = None
+    """What links did over time, where that was asked for."""
+    kernels: Mapping[str, Taken] = field(default_factory=dict)
+    """Compute nodes and their work by the kernel and the units that were chosen for them, where some were asked for."""
+    unit_flops: Mapping[str, int] = field(default_factory=dict)
+    """Operations by the unit that does them, where units were asked for."""
+
+    def choices(self) -> dict[str, Any]:
+        """What kernels and units were chosen, and the part of the operations that each unit does."""
+        total = sum(self.unit_flops.values())
+        found: dict[str, Any] = {"kernels": {k: v._asdict() for k, v in self.kernels.items()}} if self.kernels else {}
+        return found | ({"unit_shares": {u: f / total for u, f in self.unit_flops.items()}} if total else {})
 
 
 def simulated(
     job: Job, timing: Timing, system: System, *, simulated_ranks: int, links: tuple[LinkUse, ...] = (),
-    notes: tuple[str, ...] = (), remote_capacity_bytes: int = 0,
+    notes: tuple[str, ...] = (), remote_capacity_bytes: int = 0, kernels: Mapping[str, Taken] | None = None,
+    unit_flops: Mapping[str, int] | None = None, link_stats: LinkStats | None = None,
 ) -> Simulated:  # fmt: skip
     """The result of these times, with notes on memory that is too small."""
     return Simulated(
@@ -50,6 +67,9 @@ def simulated(
         makespan_ns=max(int(timing.last_ends().max(initial=0)), 0),
         simulated_ranks=simulated_ranks,
         links=links,
+        link_stats=link_stats,
+        kernels=kernels or {},
+        unit_flops=unit_flops or {},
         notes=(*notes, *_memory_notes(Run(job, timing, system), remote_capacity_bytes)),
     )
 

@@ -105,6 +105,8 @@ class Op:
     group: str = ""
     """Group slot of a collective, peer slot of a message."""
     stream: Stream = Stream.COMPUTE
+    mark: str = ""
+    """An attribute of the node, by which it is known for what it is."""
     # flow
     start: str = ""
     """Not waited for by what follows, but by the op that waits for this name."""

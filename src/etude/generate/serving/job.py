@@ -14,8 +14,11 @@ from typing import Any, Final
 import numpy as np
 
 from etude.config import key_of
+from etude.cost.aten import aten_work
+from etude.cost.needs import Quantised, has_weights
+from etude.cost.ops import OpTable, width
 from etude.errors import UsageError
-from etude.generate.blocks.ops import Op, bytes_of
+from etude.generate.blocks.ops import Op, bytes_of, in_types
 from etude.generate.blocks.towers import tower_blocks
 from etude.generate.model.shape import Family, Model
 from etude.generate.nodes import Book
@@ -88,8 +91,10 @@ def serve(
     draft: Model | None = None,
     device: Device | None = None,
     name: str = "",
+    weights: Quantised | None = None,
 ) -> ServedJob:
-    """The job that answers the requests. With a `device`, requests wait for their arrival by its speed."""
+    """The job that answers the requests. With a `device`, requests wait for their arrival by its speed. `weights` says
+    how those of products are kept, where not in the type of the model."""
     _check(model, plan, serving, requests, draft)
     plan = plan.replace(seq=1, micro_batch=1, global_batch=plan.dp)
     local = shard_of(model, plan.replace(seq=plan.tp, sp=_shares(model, plan)))
@@ -138,7 +143,7 @@ def serve(
         instances=tuple(instances),
         requests=given,
         timed=device is not None,
-        weights_bytes=sum(_weights(s, plan) for s in served),
+        weights_bytes=sum(_weights(s, plan, weights) for s in served),
         token_bytes=token,
         kv_bytes=held * token + states,
         working_bytes=_working(served[0], tokens),
@@ -164,7 +169,7 @@ def _token_bytes(served: Served, plan: Plan) -> int:
     return served.kv_bytes * max(map(served.kv_layers, stage_layers(served.model.layers, plan.pp)))
 
 
-def _weights(served: Served, plan: Plan) -> int:
+def _weights(served: Served, plan: Plan, kept: Quantised | None) -> int:
     """Of the rank that has most: layers of a stage, the embedding or the head with them, towers on the first."""
     found = []
     for layers in stage_layers(served.model.layers, plan.pp):
@@ -173,8 +178,20 @@ def _weights(served: Served, plan: Plan) -> int:
         params = sum(b.local_params(expert=e) for b in blocks for e in (False, True))
         if layers.start:  # a tied head has a copy where the embedding is elsewhere
             params += sum(op.tied_params for b in blocks for op in b.ops)
-        found.append(bytes_of(params, served.local.gemm_dtype))
+        less = _less_bytes([op for b in blocks for op in b.ops], kept, served, layers.start > 0) if kept else 0
+        found.append(bytes_of(params, served.local.gemm_dtype) - less)
     return max(found)
+
+
+def _less_bytes(ops: Sequence[Op], kept: Quantised, served: Served, later: bool) -> int:
+    """What weights of products take less. A tied head has a copy of its own, since the embedding stays as it is; on a
+    `later` stage it had one anyway."""
+    works = OpTable.of([aten_work(op.name, op.in_shapes, in_types(op, op.in_shapes)) for op in ops])
+    own, tied = (np.array([getattr(op, name) for op in ops], np.float64) for name in ("local_params", "tied_params"))
+    bits = kept.weight_bits(np.maximum(works.k, 1).astype(np.float64))
+    wide = 8.0 * width(served.local.gemm_dtype)
+    less = own * (wide - bits) + tied * ((wide if later else 0.0) - bits)
+    return int(less[has_weights(works)].sum() / 8)
 
 
 def _working(served: Served, tokens: int) -> int:
@@ -232,7 +249,6 @@ def _timer(served: Sequence[Served], device: Device | None) -> Any:
     if device is None:
         return None
     from etude.cost.compute import compute_time_ns
-    from etude.cost.ops import OpTable
 
     known: dict[tuple[int, int, int], tuple[float, int]] = {}
 

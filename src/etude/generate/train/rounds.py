@@ -20,7 +20,7 @@ from etude.generate.train.memory import Memory, saved
 from etude.generate.train.program import Program
 from etude.generate.train.sharing import copies, gather, kinds, reduce
 from etude.generate.train.stage import Layout, quantise
-from etude.model.schema import UNKNOWN, Kind
+from etude.model.schema import IS_BATCH, UNKNOWN, Kind
 
 NAME = "roundrobin"
 
@@ -192,9 +192,8 @@ class RoundWalk:
 
     def _load(self, micro: int) -> int:
         size = 16 * self.plan.micro_batch * max(self.plan.seq, 1) // self.plan.cp  # tokens and labels
-        return self.program.add(
-            self._memory(Kind.MEM_LOAD, "data_loader", size, Phase.FORWARD), "data", micro_batch=micro
-        )
+        op = self._memory(Kind.MEM_LOAD, "data_loader", size, Phase.FORWARD, IS_BATCH)
+        return self.program.add(op, "data", micro_batch=micro)
 
     def _send(self, step: int, number: int, micro: int, value: int) -> None:
         if number + 1 == len(self.rounds.cuts) or (target := self.rounds.rank(step, number + 1)) == self.rank:
@@ -220,10 +219,10 @@ class RoundWalk:
     def _tag(self, step: int, number: int, micro: int) -> int:
         return 1 + (step * len(self.rounds.cuts) + number) * self.plan.micro_batches + micro
 
-    def _memory(self, kind: Kind, part: str, size: int, phase: Phase) -> Op:
+    def _memory(self, kind: Kind, part: str, size: int, phase: Phase, mark: str = "") -> Op:
         stream = Stream.MEMORY if kind == Kind.MEM_LOAD else Stream.STORE
         op = Op(name=part, part=part, kind=kind, size_bytes=size, stream=stream, phase=phase, dtype=self.plan.dtype)
-        return self.ops.setdefault((kind, part, size, phase), op)
+        return self.ops.setdefault((kind, part, size, phase), op.replace(mark=mark) if mark else op)
 
     def _keep(self, one: Cut, micro: int, value: int) -> None:
         """What backward stages begin with goes to the host."""

@@ -16,7 +16,7 @@ from etude.generate.train.optimizer import state_bytes, update
 from etude.generate.train.program import Program
 from etude.generate.train.routing import Routing
 from etude.generate.train.sharing import buckets, gather, kept_bytes, kinds, owned, reduce, tensor_sums
-from etude.model.schema import Collective, Kind
+from etude.model.schema import IS_BATCH, IS_CHECKPOINT, Collective, Kind
 
 PHASES = {
     Action.BACKWARD: (Phase.INPUT, Phase.WEIGHT),
@@ -257,7 +257,7 @@ class Walk:
 
     def _load(self, micro: int) -> int:
         size = 16 * self.plan.micro_batch * max(self.plan.seq, 1) // self.plan.cp  # tokens and labels
-        op = Op(name="data_loader", kind=Kind.MEM_LOAD, size_bytes=size, stream=Stream.MEMORY)
+        op = Op(name="data_loader", kind=Kind.MEM_LOAD, size_bytes=size, stream=Stream.MEMORY, mark=IS_BATCH)
         op = self.messages.setdefault((Kind.MEM_LOAD, 0, size, Phase.FORWARD), op)
         return self.program.add(op, "data", micro_batch=self._number(micro))
 
@@ -403,7 +403,8 @@ class Walk:
         self.tips = self.updated = [row]
         if plan.checkpoint and last:
             op = Op(name="checkpoint", kind=Kind.MEM_STORE, stream=Stream.MEMORY, phase=Phase.OPTIMIZER)
-            program.add(op.replace(size_bytes=self._written_bytes()), "checkpoint", data=[row])
+            op = op.replace(size_bytes=self._written_bytes(), mark=IS_CHECKPOINT)
+            program.add(op, "checkpoint", data=[row])
 
     def _others_update(self) -> bool:
         """Is there another rank with weights that are trained?"""

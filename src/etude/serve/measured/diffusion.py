@@ -1,59 +1,182 @@
-"""Rows of measured images and videos (the columns of ML.ENERGY's leaderboard), predicted: passes of the network on one
-GPU, times the steps of the sampler and the batch. Text encoders and the decoder of pixels are left out."""
+"""Rows of measured images and videos (the columns of ML.ENERGY's leaderboard), predicted: passes of the network, times
+the steps of the sampler, and the decoder of pixels.
+
+How an image is spread over several GPUs is not stated. xDiT spreads its tokens, by heads (Ulysses) or around a ring:
+the mean of the two that the model allows is taken. Text encoders are left out.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
-from etude.cost.stacks import Efficiency, Stack
-from etude.errors import UsageError
+import numpy as np
+
+from etude.cost.ops import OpClass
+from etude.cost.traces import ops_of
+from etude.errors import EtudeError, UsageError
 from etude.generate import Plan
-from etude.generate.model import open_model
+from etude.generate.model import Family, Model, open_model
 from etude.machine import open_system
+from etude.model.schema import Kind
 from etude.predict import predict
 from etude.serve.measured.systems import SYSTEMS, number
+from etude.serve.stacks import ServingStack, serving_stack
 
-ATTENTION: Final = {"H100": 1.75, "B200": 3.34}
-"""How much slower the attention of xDiT 0.4.5 is than that of the device's entry, from one row of HunyuanVideo on each:
-benchmarks/validate_diffusion.py."""
-PASSES: Final = {"hunyuanvideo": 1, "flux.1-dev": 1, "stable-diffusion-3.5": 2, "sd3.5": 2, "wan2.1": 2, "cogvideox": 2}
-"""Of a step, by how the name of a model begins: two where guidance takes another, one where it is an input."""
+STACK: Final = "xdit-0.4"
+GUIDANCE: Final = {
+    "hunyuanvideo": (1, 1), "flux.1-dev": (1, 1), "stable-diffusion-3.5": (1, 2), "sd3.5": (1, 2), "cogvideox": (1, 2),
+    "wan2.1": (2, 1),
+}  # fmt: skip
+"""Passes of a step, and samples of a pass for each image, by how the name of a model begins: where guidance is no input
+of the network, the step without the text is another sample of the same pass, or another pass."""
+APART: Final = (2, 1)
+"""Those of other models."""
 PATCH: Final = 16
 """Pixels of a token each way: 8 of the encoder, times 2."""
 FRAMES: Final = 4
 """Of a frame of the encoder, the first of which stands alone."""
 PAIRED: Final = "cogvideox1.5"
 """Whose tokens are of two such frames."""
+RING: Final = "ring"
+MOST: Final = 4
+"""Samples of a pass that is generated; more of them take as many times longer."""
+ROTARY: Final = 2 * 48
+"""Bytes that PyTorch moves to turn an element of queries and one of keys by positions, operator by operator: to fp32
+(2 + 4), pairs swapped (4 + 4), times cosines (4 + 4), times sines (4 + 4), their sum (8 + 4), and back (4 + 2)."""
+LIKE: Final = {"image": ("flux.1-dev", 11.9), "video": ("wan2.1-14b", 14.3)}
+"""Whose shape a model that is not known has, with so many billions of parameters, and its own number of layers."""
+FLAT: Final = 1 / 3
+"""Work of a decoder of images for a pixel, over that of one whose kernels reach over three frames too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Of a pass on each GPU, in ns; operations that its host issues."""
+
+    products: float
+    attention: float
+    """At the peak rate of the device: how fast it is depends on the kernel more than on the shape."""
+    rest: float
+    network: float
+    """Beside attention if `hidden`, else after what it carries."""
+    operations: int
+    hidden: bool
+
+    def time_ns(self, stack: ServingStack, samples: float) -> float:
+        """Of so many times the samples it was generated for."""
+        attention, network = stack.attention * self.attention, stack.network * self.network
+        together = max(attention, network) if self.hidden else attention + network
+        device = stack.products * self.products + stack.rest * self.rest + together
+        return max(device * samples, stack.kernel_ns * self.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """A row as the costs of passes see it."""
+
+    layouts: tuple[Work, ...]
+    samples: float
+    """Over those that passes were generated for; times layers, over those of a model of that shape."""
+    passes: float
+    decoded: float
+    """Pixels of all frames of a batch, as those of videos."""
+
+    def latency_s(self, stack: ServingStack) -> float:
+        times = [work.time_ns(stack, self.samples) for work in self.layouts]
+        return (self.passes * sum(times) / len(times) + stack.pixel_ns * self.decoded) / 1e9
 
 
 def image_latency_s(row: dict[str, str]) -> float:
     """Of a batch of images or videos."""
-    gpus = int(number(row, "num_gpus"))
-    if gpus != 1:
-        raise UsageError(f"how an image is spread over {gpus} GPUs is not stated")
-    if row["gpu"] not in ATTENTION:
-        raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(ATTENTION)}")
-    name = open_model(row["model"]).name.lower()
-    passes = next((count for family, count in PASSES.items() if name.startswith(family)), 0)
-    if not passes:
-        raise UsageError(f"the passes of a step of `{row['model']}` are not known", hint=f"known: {', '.join(PASSES)}")
-    count = passes * number(row, "inference_steps") * number(row, "batch_size")
-    return _pass_s(row["model"], _tokens(name, row), row["gpu"]) * count
+    return images(row).latency_s(serving_stack(STACK, row["gpu"].lower()))
 
 
-def _tokens(name: str, row: dict[str, str]) -> int:
+def images(row: dict[str, str]) -> Images:
+    """What a row asks for."""
+    if row["gpu"] not in SYSTEMS:
+        raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(SYSTEMS)}")
+    gpus, batch = max(int(number(row, "num_gpus")), 1), max(int(number(row, "batch_size")), 1)
+    name = row["model"].rpartition("/")[2].lower()
+    passes, each = next((found for family, found in GUIDANCE.items() if name.startswith(family)), APART)
     sort = "video" if row.get("num_frames") else "image"
     height, width = (int(number(row, f"{sort}_{side}")) for side in ("height", "width"))
-    frames = 1
-    if sort == "video":
-        frames = (int(number(row, "num_frames")) - 1) // FRAMES + 1
-        frames = -(-frames // 2) if name.startswith(PAIRED) else frames
-    return frames * (height // PATCH) * (width // PATCH)
+    frames = int(number(row, "num_frames")) if sort == "video" else 1
+    own = min(batch * each, MOST)
+    model, scale = _network(row["model"], sort, number(row, "total_params_b", 0))
+    return Images(
+        layouts=_layouts(model, _tokens(name, frames, height, width), row["gpu"], gpus, own),
+        samples=batch * each / own * scale,
+        passes=passes * number(row, "inference_steps"),
+        decoded=batch * frames * height * width * (FLAT if frames == 1 else 1.0),
+    )
+
+
+def _network(name: str, sort: str, billions: float) -> tuple[str, float]:
+    """Name of a model of the catalogue, and how many times its layers it has."""
+    try:
+        known = open_model(name)
+        if known.family is Family.COMPOSED:
+            return name, 1.0
+    except UsageError:
+        if not billions:
+            raise
+    if not billions:
+        raise UsageError(f"`{name}` makes no images", hint="the column total_params_b")
+    like, own = LIKE[sort]
+    return like, billions / own
+
+
+def _tokens(name: str, frames: int, height: int, width: int) -> int:
+    coded = (frames - 1) // FRAMES + 1
+    coded = -(-coded // 2) if name.startswith(PAIRED) else coded
+    return coded * (height // PATCH) * (width // PATCH)
 
 
 @cache
-def _pass_s(model: str, tokens: int, gpu: str) -> float:
-    by = Stack(name="xdit", efficiency={"any": Efficiency(attention=ATTENTION[gpu])})
-    plan = Plan(gpus=1, seq=tokens, train="forward")
-    return predict(open_model(model), plan, open_system(SYSTEMS[gpu]), stack=by, check=False).step_time_ns / 1e9
+def _layouts(model: str, tokens: int, gpu: str, gpus: int, batch: int) -> tuple[Work, ...]:
+    """One for each way in which tokens can be spread: heads or tokens may not divide."""
+    network = open_model(model)
+    if gpus == 1:
+        return (_work(network, gpu, Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")),)
+    streams = [replace(s, tokens=_even(s.tokens, gpus)) if s.tokens > 1 else s for s in network.streams]
+    network = replace(network, streams=tuple(streams))
+    found, problem = [], None
+    asked = {"gpus": gpus, "cp": gpus, "seq": _even(tokens, gpus), "micro_batch": batch, "train": "forward"}
+    for kind in ("ulysses", RING):
+        try:
+            found.append(_work(network, gpu, Plan.from_dict({**asked, "cp_kind": kind}, model)))
+        except EtudeError as why:
+            problem = why
+    if not found and problem is not None:
+        raise problem
+    return tuple(found)
+
+
+def _even(tokens: int, gpus: int) -> int:
+    """Padded, so that each GPU has as many."""
+    return -(-tokens // gpus) * gpus
+
+
+def _work(model: Model, gpu: str, plan: Plan) -> Work:
+    system = open_system(SYSTEMS[gpu])
+    part = predict(model, plan, system, check=False).simulated.part(0)
+    time_ns = np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
+    ops, computes = ops_of(part.trace), part.trace.kind == int(Kind.COMP)
+    product = computes & np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
+    attention = computes & (ops.op_class == OpClass.ATTENTION)
+    ring = plan.cp_kind == RING and plan.cp > 1
+    moved = 0.0
+    if any(one.rotary for block in model.blocks for one in block.parts):
+        turned = attention & (ops.m == ops.n)  # not those whose keys are of the text
+        moved = ROTARY * float((ops.m * ops.k * ops.batch)[turned].sum()) / (plan.cp if ring else 1)
+    return Work(
+        products=float(time_ns[product].sum()),
+        attention=float(ops.flops[attention].sum()) / system.device.peak_flop_per_s["bf16"] * 1e9,
+        rest=float(time_ns[computes & ~product & ~attention].sum())
+        + moved / system.device.memory_bandwidth_bytes_per_s * 1e9,
+        network=float(time_ns[~computes].sum()),
+        operations=len(part.trace),
+        hidden=ring,
+    )

@@ -16,13 +16,12 @@ import numpy as np
 
 from etude.cost.energy import costs_of, idle_w, limit_w
 from etude.errors import EtudeError, FormatError, UsageError
-from etude.generate.model import open_model
 from etude.machine import System, open_system
 from etude.machine.system import Device
 from etude.serve.catalogue import PassTables, pass_tables
 from etude.serve.deployment import replica_plan
 from etude.serve.measured.diffusion import image_latency_s
-from etude.serve.measured.systems import SYSTEMS, number
+from etude.serve.measured.systems import SYSTEMS, number, row_model
 from etude.serve.pass_time import passes_ns
 from etude.serve.profiles import GRAPHS
 from etude.serve.stacks import ServingStack, serving_stack
@@ -154,7 +153,8 @@ def steady(row: dict[str, str], device: Device | None = None) -> Steady:
     gpus = int(number(row, "num_gpus"))
     copies = max(int(number(row, "dp", 1)), 1)
     spread = number(row, "ep", 1) > 1
-    key = row["model"], row["gpu"], gpus // copies, spread, row["weight_precision"]
+    sizes = number(row, "total_params_b", 0), number(row, "active_params_b", 0)
+    key = row["model"], sizes, row["gpu"], gpus // copies, spread, row["weight_precision"]
     tables, system = _tables(*key) if device is None else _made(*key, device)
     batch = max(round(number(row, "avg_batch_size") / copies), 1)
     return Steady(tables, system, gpus // copies, batch, max(number(row, "avg_output_len"), 2.0), PROMPTS[row["task"]])
@@ -166,10 +166,16 @@ def _tables(*key: Any) -> tuple[PassTables, System]:
 
 
 def _made(
-    model: str, gpu: str, ranks: int, spread: bool, stored: str, device: Device | None = None
+    model: str,
+    sizes: tuple[float, float],
+    gpu: str,
+    ranks: int,
+    spread: bool,
+    stored: str,
+    device: Device | None = None,
 ) -> tuple[PassTables, System]:
     system = open_system(SYSTEMS[gpu])
     system = system.replace(device=device) if device is not None else system
-    network = open_model(model)
+    network = row_model(model, *sizes)
     plan = replica_plan(network, ranks, ep=ranks if spread else 1, precision=PRECISIONS[stored])
     return pass_tables(network, plan, system, packed=MXFP4 if stored == "mxfp4" else 1.0), system

@@ -1,4 +1,4 @@
-"""What rows of all kinds share: the systems of their GPUs, and their numbers."""
+"""What rows of all kinds share: the systems of their GPUs, their models and their numbers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from etude.errors import UsageError
+from etude.generate.model import Model, open_model
 
 SYSTEMS: Final = {"H100": "dgx-h100", "B200": "dgx-b200", "H200": "dgx-h200", "A100": "dgx-a100"}
 
@@ -21,3 +22,13 @@ def number(row: dict[str, str], name: str, default: float | None = None) -> floa
     if not math.isfinite(value) or value < 0:
         raise UsageError(f"`{name}` is {value}")
     return value
+
+
+def row_model(name: str, total: float, active: float) -> Model:
+    """By its id; one that is not known and does not state its size by the billions of parameters of its row."""
+    try:
+        return open_model(name)
+    except UsageError:
+        if not total or name.count("/") != 1:
+            raise
+    return open_model(f"{name}-{total:g}B" + (f"-A{active:g}B" if 0 < active < total else ""))

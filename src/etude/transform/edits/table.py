@@ -4,6 +4,7 @@ from typing import Final
 
 from etude.transform.edits import (
     compress,
+    data,
     drop,
     dtype,
     fuse,
@@ -35,5 +36,6 @@ TABLE: Final[dict[str, Definition]] = {
     "overlap": overlap.EDIT,
     "one_sided": one_sided.EDIT,
     "offload": offload.EDIT,
+    "data": data.EDIT,
     "scale": scale.EDIT,
 }

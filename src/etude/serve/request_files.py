@@ -1,0 +1,255 @@
+"""Files of requests, as people publish them.
+
+| file | arrival | tokens in, tokens out | more |
+|---|---|---|---|
+| Azure 2023, 2024 | `TIMESTAMP`, a date and time | `ContextTokens`, `GeneratedTokens` | |
+| BurstGPT | `Timestamp`, seconds | `Request tokens`, `Response tokens` | rows without an answer are left out |
+| Mooncake | `timestamp`, milliseconds | `input_length`, `output_length` | `hash_ids`: blocks of 512 tokens |
+| Vidur, Splitwise | `arrived_at` or `arrival_timestamp`, seconds | `num_prefill_tokens`, `num_decode_tokens` | |
+| LLMServingSim, vLLM runs | `arrival_time` or `queued_ts`, seconds | `input_toks`, `output_toks` | |
+| `vllm bench serve --save-detailed` | `start_times`, seconds | `input_lens`, `output_lens` | failed ones are left out |
+| segments | `arrival`, seconds | the sum of `segments`, `output` | `segments`: `[[name, tokens, group]]`|
+
+Any of them may have `session`, `tenant`, `tier`, `deadline` (seconds after the arrival), `branches` and `parents`.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import FormatError, UsageError
+from etude.serve.requests import MAX_TOKENS, NO_DEADLINE, Requests, requests_of
+
+I64 = NDArray[np.int64]
+MAX_BYTES: Final = 4 << 30
+SECONDS: Final = (
+    "arrival_s", "arrival", "arrived_at", "arrival_time", "arrival_timestamp", "timestamp_s", "queued_ts", "time",
+    "timestamp",
+)  # fmt: skip
+PROMPT: Final = (
+    "prompt", "prompt_tokens", "input_tokens", "input_toks", "num_prefill_tokens", "contexttokens", "request_tokens",
+    "prompt_size", "input_length", "prompt_len",
+)  # fmt: skip
+OUTPUT: Final = (
+    "output", "output_tokens", "output_toks", "num_decode_tokens", "generatedtokens", "response_tokens", "token_size",
+    "output_length", "output_len",
+)  # fmt: skip
+SESSION: Final = ("session", "session_id", "conversation_id")
+TENANT: Final = ("tenant", "user", "user_id")
+TIER: Final = ("tier", "slo_class", "priority")
+DEADLINE: Final = ("deadline", "deadline_s")
+BRANCHES: Final = ("branches",)
+PARENTS: Final = ("parents", "parent")
+
+
+def read_requests(path: str | PathLike[str]) -> Requests:
+    """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not."""
+    place = Path(path)
+    if not place.is_file():
+        raise UsageError("there is no such file", where=str(path))
+    if place.stat().st_size > MAX_BYTES:
+        raise FormatError("too large for a request file", path=path)
+    name = place.name.removesuffix(".gz")
+    try:
+        data = place.read_bytes()
+        if place.name.endswith(".gz"):
+            data = gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise FormatError(f"cannot be read: {problem}", path=path) from None
+    rows = _json_rows(data, place) if name.endswith((".json", ".jsonl")) else _csv_rows(data, place)
+    return _from_rows(rows, place)
+
+
+def _csv_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
+    try:
+        return list(csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline="")))
+    except (UnicodeDecodeError, csv.Error) as problem:
+        raise FormatError(f"not a CSV file: {problem}", path=path) from None
+
+
+def _json_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
+    import msgspec
+
+    try:
+        if data.lstrip()[:1] == b"[":
+            rows = msgspec.json.decode(data)
+        else:
+            rows = msgspec.json.Decoder().decode_lines(data)
+            if len(rows) == 1 and isinstance(rows[0], dict):
+                rows = _one_object(rows[0], path) or rows
+    except msgspec.DecodeError as problem:
+        raise FormatError(f"not JSON: {problem}", path=path) from None
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise FormatError("is not an object", path=path, where=f"request {number}")
+    return list(rows)
+
+
+def _one_object(record: dict[str, Any], path: Path) -> list[Any] | None:
+    """Rows of a file that is one object: `requests`, or the lists of `vllm bench serve`."""
+    if isinstance(record.get("requests"), list):
+        return list(record["requests"])
+    if "request_throughput" not in record:
+        return None
+    prompt, output = record.get("input_lens"), record.get("output_lens")
+    if not isinstance(prompt, list) or not isinstance(output, list) or len(prompt) != len(output):
+        raise FormatError(
+            "a result of `vllm bench serve` without its requests", path=path, hint="run it with --save-detailed"
+        )
+    at = record.get("start_times")
+    if not isinstance(at, list) and str(record.get("request_rate")) == "inf":
+        at = [0.0] * len(prompt)
+    if not isinstance(at, list) or len(at) != len(prompt):
+        raise FormatError("no `start_times` of its requests", path=path, hint="a newer vLLM writes them")
+    failed = [bool(why) for why in record.get("errors") or []] or [False] * len(prompt)
+    rows = zip(at, prompt, output, failed, strict=True) if len(failed) == len(prompt) else ()
+    return [{"arrival": t, "prompt": p, "output": o} for t, p, o, lost in rows if not lost and o]
+
+
+def _segments(row: dict[str, Any], name: str, path: Path, where: str) -> list[Any]:
+    found = row.get(name)
+    listed: list[Any] = found if isinstance(found, list) and found else [found]
+    for one in listed:
+        right = isinstance(one, list) and len(one) in (2, 3) and isinstance(one[0], str | int)
+        numbers = list(zip(one[1:], (1, 0), strict=False)) if right else []
+        if not right or any(not isinstance(n, int) or isinstance(n, bool) or n < least for n, least in numbers):
+            hint = '[["system", 812], ["item-7", 300, 2]]'
+            raise FormatError(f"segments: {one!r}", path=path, where=where, hint=hint)
+    return listed
+
+
+def _from_rows(rows: list[dict[str, Any]], path: Path) -> Requests:
+    if not rows:
+        raise FormatError("no request in it", path=path)
+    plain = {str(name).strip().lower().replace(" ", "_"): name for name in rows[0]}
+    arrival, prompt, output = (_column(plain, names) for names in (SECONDS, PROMPT, OUTPUT))
+    if "segments" in plain:
+        for number, row in enumerate(rows):
+            listed = _segments(row, plain["segments"], path, f"request {number}")
+            row.setdefault(prompt or "prompt", sum(one[1] for one in listed))
+            if row[prompt or "prompt"] != sum(one[1] for one in listed):
+                raise FormatError("its segments are not as long as its prompt", path=path, where=f"request {number}")
+        prompt = prompt or "prompt"
+    if prompt is None or output is None:
+        lacking = "prompt" if prompt is None else "output"
+        raise FormatError(f"no column for `{lacking}`", path=path, hint="arrival, prompt, output; arrival in s")
+    nanoseconds = plain.get("arrival_ns")
+    # Mooncake writes milliseconds, and says so nowhere but in its paper; its rows have blocks.
+    scale = 1e6 if "hash_ids" in plain else 1e9
+    found = []
+    for number, row in enumerate(rows):
+        where = f"request {number}"
+        try:
+            at = int(row[nanoseconds]) if nanoseconds else _time_ns(row[arrival], scale) if arrival else 0
+            tokens = int(float(row[prompt])), int(float(row[output]))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise FormatError("not the numbers of a request", path=path, where=where) from None
+        if not (1 <= tokens[0] <= MAX_TOKENS and 0 <= tokens[1] <= MAX_TOKENS):
+            if _failed(plain, tokens):
+                continue
+            raise FormatError(f"{tokens[0]} tokens in, {tokens[1]} out", path=path, where=where)
+        if tokens[1] == 0:
+            if _failed(plain, tokens):
+                continue
+            raise FormatError("no token out", path=path, where=where, hint="leave such rows away")
+        found.append((at, *tokens, number))
+    if not found:
+        raise FormatError("no request with an answer in it", path=path)
+    session = _sessions(rows, _column(plain, SESSION), [row[3] for row in found])
+    blocks = [list(rows[row[3]].get(plain["hash_ids"]) or []) for row in found] if "hash_ids" in plain else None
+    segments = [rows[row[3]][plain["segments"]] for row in found] if "segments" in plain else None
+    columns = np.array(found, np.int64)
+    more = _further(plain, [(rows[row[3]], f"request {row[3]}") for row in found], path)
+    if more["parents"] is not None and len(found) != len(rows):
+        raise FormatError("parents are rows, and rows are left out", path=path)
+    return requests_of(
+        columns[:, 0], columns[:, 1], columns[:, 2], session=session, blocks=blocks, segments=segments, **more
+    )
+
+
+def _further(plain: Mapping[str, str], rows: list[tuple[dict[str, Any], str]], path: Path) -> dict[str, Any]:
+    """What a file may say of requests beside tokens and times; None where it does not."""
+    found: dict[str, Any] = {}
+    known: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
+        "tenant": (TENANT, str), "tier": (TIER, str), "deadline_ns": (DEADLINE, _deadline), "branches": (BRANCHES, int),
+        "parents": (PARENTS, _parents),
+    }  # fmt: skip
+    for name, (names, read) in known.items():
+        column = _column(plain, names)
+        found[name] = None
+        if column is None:
+            continue
+        try:
+            found[name] = [read(row.get(column)) for row, where in rows]
+        except (TypeError, ValueError, OverflowError):
+            where = next(where for row, where in rows if not _readable(read, row.get(column)))
+            raise FormatError(f"`{column}` is not readable", path=path, where=where) from None
+    for name in ("tenant", "tier"):
+        if found[name] is not None:
+            words, found[name] = np.unique(found[name], return_inverse=True)
+            if name == "tier":
+                found["tier_names"] = tuple(words.tolist())
+    return found
+
+
+def _readable(read: Any, value: Any) -> bool:
+    try:
+        read(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _deadline(value: Any) -> int:
+    """Seconds after the arrival; nothing: no deadline."""
+    return NO_DEADLINE if value in (None, "") else _time_ns(value, 1e9)
+
+
+def _parents(value: Any) -> list[int]:
+    """Rows, from 0: a list, or `3;5`."""
+    if isinstance(value, list):
+        return [int(one) for one in value]
+    return [int(one) for one in str("" if value is None else value).split(";") if one.strip()]
+
+
+def _failed(plain: Mapping[str, str], tokens: tuple[int, int]) -> bool:
+    """BurstGPT keeps requests that failed, with no tokens out."""
+    return "response_tokens" in plain and min(tokens) <= 0
+
+
+def _column(plain: Mapping[str, str], names: Iterable[str]) -> str | None:
+    return next((plain[name] for name in names if name in plain), None)
+
+
+def _sessions(rows: list[dict[str, Any]], name: str | None, numbers: list[int]) -> I64 | None:
+    if name is None:
+        return None
+    return np.unique([str(rows[i].get(name)) for i in numbers], return_inverse=True)[1].astype(np.int64)
+
+
+def _time_ns(value: Any, scale: float) -> int:
+    """Seconds (or what `scale` says) or a date and time, in ns."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        text = str(value).strip()
+        whole, _, digits = text.partition(".")  # Azure writes seven digits, more than a datetime holds
+        fraction = digits.split("+")[0].rstrip("Z")
+        moment = datetime.fromisoformat(whole.removesuffix("Z") + "+00:00")
+        return int(moment.timestamp()) * 10**9 + (int(fraction.ljust(9, "0")[:9]) if fraction else 0)
+    if not np.isfinite(number) or abs(number) * scale > 2**62:
+        raise ValueError
+    if abs(number) > 1e6 and scale == 1e9:  # a wall clock: keep what a float has of it
+        return int(number) * 10**9 + round((number % 1.0) * 1e9)
+    return round(number * scale)

@@ -1,0 +1,173 @@
+"""What a cache keeps beside the blocks of a device, tier by tier, in compiled code.
+
+A piece lies in one tier of a replica. A request that enters copies what it finds into blocks of its own and waits for
+the loads; when its prompt has been read, all of its pieces are put into the first tier as the newest, the front last,
+and what has no room there goes to the next tier, and from the last it is gone.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import UsageError
+from etude.kernels.compile import kernel
+from etude.serve.cache import POLICIES, UNLIMITED, CacheRules, Room
+from etude.serve.pieces import ANYWHERE, Pieces, pieces_of
+from etude.serve.requests import Requests
+from etude.serve.rings import ABSENT, Ring, expired, goes_first, put_newest, ring_of, unlink
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+MOST: Final = 1 << 28
+"""Of replicas times pieces."""
+
+
+class Store(NamedTuple):
+    tiers: int
+    """0: there is none."""
+    leading: int
+    """Only the run at the front of a prompt is found."""
+    sharded: int
+    fix_share: float
+    fix_ns: float
+    pieces: Pieces
+    ring: Ring
+    where: NDArray[np.int8]
+    """Tier that a piece lies in: (replica, piece), or ABSENT."""
+    used: I64
+    """Tokens: (replica, tier)."""
+    room: I64
+    token_ns: F64
+    """Of a token that is loaded, by tier; the last is the link between replicas."""
+    latency_ns: F64
+    moved: I64
+    """Tokens found and loaded by tier, and over the link; pieces given up: (replica, tiers + 2)."""
+
+
+def store_of(requests: Requests, rules: CacheRules, replicas: int, block: int, token_bytes: float = 0.0) -> Store:
+    """Empty, with the rooms and rates of the rules. `token_bytes` are those of keys and values of a token on all ranks
+    of a replica; 0: rooms are tokens, and nothing is waited for."""
+    pieces = pieces_of(requests, rules, block)
+    if replicas * len(pieces.size) > MOST:
+        raise UsageError(f"{len(pieces.size):,} pieces on {replicas} replicas are too many", hint="--first, or fewer")
+    tiers = rules.tiers or (Room(name="all"),)
+    each = token_bytes or 1.0
+    room = [UNLIMITED if tier.bytes == UNLIMITED else int(tier.bytes // each) for tier in tiers]
+    rates = [tier.bytes_per_s for tier in tiers] + [rules.link_bytes_per_s]
+    token_ns = [token_bytes / rate * 1e9 if rate > 0 else 0.0 for rate in rates]
+    count = len(pieces.size)
+    ring = ring_of(replicas, count, len(tiers), pieces.pinned, POLICIES[rules.policy], rules.ttl_ns)
+    return Store(
+        len(tiers), int(rules.mode == "prefix"), int(rules.sharded), rules.fix_share, rules.fix_ns, pieces, ring,
+        np.full((replicas, count), ABSENT, np.int8), np.zeros((replicas, len(tiers)), np.int64),
+        np.array(room, np.int64), np.array(token_ns), np.array([tier.latency_ns for tier in tiers] + [0.0]),
+        np.zeros((replicas, len(tiers) + 2), np.int64),
+    )  # fmt: skip
+
+
+def no_store() -> Store:
+    none, bytes_ = np.zeros(1, np.int64), np.zeros(1, np.uint8)
+    table, small = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int32)
+    return Store(
+        0, 0, 0, 0.0, 0.0, Pieces(none, none, none, none, none, none, bytes_),
+        Ring(small, small, table, none, bytes_, 0, 0), np.zeros((1, 1), np.int8), table, none, np.zeros(1), np.zeros(1),
+        table,
+    )  # fmt: skip
+
+
+@kernel(allocates=False)
+def _home(store, i, one, replicas):
+    lies = store.pieces.home[one]
+    return lies % replicas if store.sharded and lies != ANYWHERE else i
+
+
+@kernel(allocates=False)
+def find(store, i, r, first, prompt, now, note):
+    """Of tokens from `first` on: how many are found; how many of these lie on this replica; how many are read again;
+    the time of the loads; and the pairs of a query and a key that are saved beyond those of a run of as many tokens at
+    the front. The last token of a prompt is never found. With `note` what is moved is counted."""
+    found, here, load_ns, places, waited = 0, 0, 0.0, 0.0, 0
+    tiers, replicas = store.tiers, len(store.where)
+    for k in range(store.pieces.start[r], store.pieces.start[r + 1]):
+        end = min(store.pieces.ends[k], prompt - 1)
+        if end <= first:
+            continue
+        one = store.pieces.ids[k]
+        j = _home(store, i, one, replicas)
+        tier = store.where[j, one]
+        if tier == ABSENT or expired(store.ring, j, one, now):
+            if store.leading:
+                break
+            continue
+        begin = max(store.pieces.ends[k - 1] if k > store.pieces.start[r] else 0, first)
+        tokens = min(end - begin, store.pieces.size[one])
+        found += tokens
+        here += tokens if j == i else 0
+        places += tokens * (begin + 1) + tokens * (tokens - 1) / 2
+        load_ns += tokens * (store.token_ns[tier] + (store.token_ns[tiers] if j != i else 0.0))
+        if not waited & (1 << tier):
+            load_ns += store.latency_ns[tier]
+            waited |= 1 << tier
+        if note:
+            store.moved[i, tier] += tokens
+            store.moved[i, tiers] += tokens if j != i else 0
+    again = np.int64(np.ceil(found * store.fix_share))
+    kept = found - again
+    less = 0.0
+    if kept and not store.leading:
+        less = places * kept / found - (kept * (first + 1) + kept * (kept - 1) / 2)
+    return found, here, again, np.int64(np.ceil(load_ns + found * store.fix_ns)), np.int64(max(less, 0.0))
+
+
+@kernel(allocates=False)
+def put(store, i, r, now):
+    """All pieces of a prompt that has been read are the newest, the front last."""
+    ends, replicas = len(store.pieces.size), len(store.where)
+    k = store.pieces.start[r + 1] - 1
+    while k >= store.pieces.start[r]:
+        one = store.pieces.ids[k]
+        j = _home(store, i, one, replicas)
+        tier = store.where[j, one]
+        if tier != ABSENT:
+            unlink(store.ring, j, one)
+            store.used[j, tier] -= store.pieces.size[one]
+        store.where[j, one] = 0
+        put_newest(store.ring, j, one, ends)
+        store.used[j, 0] += store.pieces.size[one]
+        store.ring.used_at[j, one] = now
+        store.ring.soon[one] = store.pieces.next_use[k]
+        k -= 1
+    for j in range(replicas):
+        if j == i or store.sharded:
+            _shrink(store, j)
+
+
+@kernel(allocates=False)
+def _shrink(store, j):
+    ends = len(store.pieces.size)
+    for tier in range(store.tiers):
+        while store.used[j, tier] > store.room[tier]:
+            one = goes_first(store.ring, j, ends + tier)
+            unlink(store.ring, j, one)
+            store.used[j, tier] -= store.pieces.size[one]
+            if tier + 1 < store.tiers:
+                store.where[j, one] = tier + 1
+                put_newest(store.ring, j, one, ends + tier + 1)
+                store.used[j, tier + 1] += store.pieces.size[one]
+            else:
+                store.where[j, one] = ABSENT
+                store.moved[j, store.tiers + 1] += 1
+
+
+@kernel
+def hits(store, prompt, arrival_ns):
+    """Tokens that each prompt finds if requests are answered one after the other on one replica, with no cache before
+    the store."""
+    found = np.zeros(len(prompt), np.int64)
+    for r in range(len(prompt)):
+        found[r] = find(store, 0, r, 0, prompt[r], arrival_ns[r], 1)[0]
+        put(store, 0, r, arrival_ns[r])
+    return found

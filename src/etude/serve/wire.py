@@ -1,0 +1,114 @@
+"""How keys and values get from the replica that read a prompt to the one that decodes: ports, and codecs.
+
+| column of a codec file | |
+|---|---|
+| name | |
+| ratio | raw bytes over bytes sent |
+| encode, decode | raw bytes a second (`400GB/s`); empty: no time |
+| fixed | of each call (`20us`); empty: none |
+| quality | a label that is carried; `--kv-quality` takes those with at least so much |
+"""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from etude.errors import FormatError, UsageError
+from etude.serve.state import ASK, BEST, Wire
+from etude.units import parse_bandwidth, parse_time
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    name: str
+    ratio: float = 1.0
+    encode_bytes_per_s: float = float("inf")
+    decode_bytes_per_s: float = float("inf")
+    fixed_ns: int = 0
+    quality: float = 1.0
+
+
+PLAIN: Final = Codec("none")
+CODECS: Final = {"none": PLAIN, "fp8": Codec("fp8", 2.0), "int4": Codec("int4", 4.0)}
+"""Narrower numbers, with no time to convert: a bound. A file says what a real codec takes."""
+
+
+def open_codecs(text: str, quality: float = 0.0) -> list[Codec]:
+    """`fp8`, several names, or a CSV file; those with at least so much quality."""
+    if not text:
+        return [PLAIN]
+    if text.endswith(".csv"):
+        found = _read(Path(text))
+    else:
+        unknown = [name for name in text.split(",") if name not in CODECS]
+        if unknown:
+            raise UsageError(f"unknown codec `{unknown[0]}`", hint=f"known: {', '.join(CODECS)}, or FILE.csv")
+        found = [CODECS[name] for name in text.split(",")]
+    good = [codec for codec in found if codec.quality >= quality]
+    if not good:
+        raise UsageError(f"no codec has a quality of {quality}", where=text)
+    return good
+
+
+def _read(path: Path) -> list[Codec]:
+    try:
+        rows = list(csv.DictReader(path.read_text("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as problem:
+        raise FormatError(f"cannot be read: {problem}", path=path) from None
+    if not rows:
+        raise FormatError("no codec in it", path=path, hint="name,ratio,encode,decode,fixed,quality")
+    found = []
+    for number, row in enumerate(rows):
+        try:
+            codec = Codec(
+                str(row["name"]).strip(), float(row["ratio"]), _rate(row.get("encode")), _rate(row.get("decode")),
+                parse_time(row["fixed"]) if row.get("fixed") else 0, float(row.get("quality") or 1.0),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, UsageError) as problem:
+            raise FormatError(f"not a codec: {problem}", path=path, where=f"row {number}") from None
+        if not codec.name or not 0 < codec.ratio < 1e6 or not np.isfinite(codec.quality):
+            raise FormatError(f"not a codec: ratio {codec.ratio}", path=path, where=f"row {number}")
+        found.append(codec)
+    names = [codec.name for codec in found]
+    if len(set(names)) != len(names):
+        raise FormatError("two codecs have one name", path=path)
+    return found
+
+
+def _rate(text: Any) -> float:
+    return float(parse_bandwidth(text)) if text else float("inf")
+
+
+def wire_of(
+    token_bytes: float,
+    bandwidth_bytes_per_s: float = float("inf"),
+    latency_ns: int = 0,
+    codecs: list[Codec] | None = None,
+    choose: str | None = None,
+) -> Wire:
+    """`choose`: `best`, `fixed:NAME`, or None for a hook; `best` is the one that is there first."""
+    known = codecs or [PLAIN]
+    rows = [[1 / c.ratio, 1e9 / c.encode_bytes_per_s, 1e9 / c.decode_bytes_per_s, float(c.fixed_ns)] for c in known]
+    if not bandwidth_bytes_per_s > 0:
+        raise UsageError(f"a link of {bandwidth_bytes_per_s} bytes a second")
+    return Wire(
+        float(token_bytes), 1e9 / bandwidth_bytes_per_s, int(latency_ns), np.array(rows, np.float64),
+        ASK if choose is None else _choice(choose, [c.name for c in known]),
+    )  # fmt: skip
+
+
+def _choice(text: str, names: list[str]) -> int:
+    if text == "best":
+        return BEST
+    word, _, name = text.partition(":")
+    if word != "fixed" or name not in names:
+        raise UsageError(f"--kv-choose: `{text}`", hint=f"best, or fixed:NAME; known: {', '.join(names)}")
+    return names.index(name)
+
+
+NO_WIRE: Final = wire_of(0.0, choose="best")

@@ -1,0 +1,121 @@
+"""Prompts and answers on replicas of their own, with keys and values sent between them: by hand."""
+
+import numpy as np
+import pytest
+
+from etude.errors import UsageError
+from etude.serve import Engine, serve
+from etude.serve import state as of
+from etude.serve.hooks import Hooks
+from etude.serve.requests import requests_of
+from etude.serve.serving import Group
+from etude.serve.steps import step_cost
+from etude.serve.wire import Codec, wire_of
+
+CONSTANT = step_cost(tokens=[1], layers_ns=[1000.0])
+SLOW = step_cost(tokens=[1], layers_ns=[3000.0])
+PLAIN = Engine(async_scheduling=False)
+
+
+def apart(prefill: int = 1, decode: int = 1, blocks: int = 0, slow: bool = False) -> list[Group]:
+    return [
+        Group(CONSTANT, prefill, of.PREFILL, blocks),
+        Group(SLOW if slow else CONSTANT, decode, of.DECODE, blocks),
+    ]
+
+
+def test_one_request_pays_for_its_keys_and_values():
+    # 10 tokens of 100 bytes at 1 byte/ns: 1,000 ns, and 50 ns on the way.
+    found = serve(requests_of([0], [10], [3]), PLAIN, apart(), wire=wire_of(100, 1e9, 50, choose="best"))
+    assert found.column("FIRST").tolist() == [1000]
+    assert found.column("READY").tolist() == [2050]
+    assert found.column("FINISH").tolist() == [4050]
+    assert found.column("SENT").tolist() == [1000]
+    assert [found.column(name).tolist() for name in ("REPLICA", "DECODER")] == [[0], [1]]
+    assert found.count("USED").tolist() == [0, 0] and found.count("PENDING").tolist() == [0, 0]
+
+
+def test_two_kinds_of_replicas_take_their_own_times():
+    found = serve(requests_of([0], [10], [3]), PLAIN, apart(slow=True), wire=wire_of(0.0, choose="best"))
+    assert found.column("FINISH").tolist() == [1000 + 2 * 3000]
+
+
+def test_transfers_share_the_port_out():
+    # Both prompts are read in one pass; the second transfer begins when the first is through.
+    found = serve(requests_of([0, 0], [10, 10], [2, 2]), PLAIN, apart(1, 2), wire=wire_of(100, 1e9, choose="best"))
+    assert found.column("READY").tolist() == [2000, 3000]
+    assert found.column("FINISH").tolist() == [3000, 4000]
+
+
+def test_an_answer_of_one_token_is_sent_nowhere():
+    found = serve(requests_of([0], [10], [1]), PLAIN, apart(), wire=wire_of(100, 1e9, choose="best"))
+    assert found.column("FINISH").tolist() == [1000] and found.column("SENT").tolist() == [0]
+
+
+def test_a_codec_pays_on_a_slow_link_alone():
+    """Ratio 4, 500 ns to code and 500 to decode: three quarters of the wire against 1,000 ns."""
+    codecs = [Codec("none"), Codec("four", 4.0, 2e9, 2e9)]
+    requests = requests_of([0], [10], [2])
+    ready = {}
+    for rate in (0.5e9, 2e9):
+        for choose in ("fixed:none", "fixed:four", "best"):
+            found = serve(requests, PLAIN, apart(), wire=wire_of(100, rate, 0, codecs, choose))
+            ready[rate, choose] = int(found.column("READY")[0])
+    assert ready[0.5e9, "fixed:none"] == 1000 + 2000 and ready[0.5e9, "fixed:four"] == 1000 + 500 + 500 + 500
+    assert ready[2e9, "fixed:none"] == 1000 + 500 and ready[2e9, "fixed:four"] == 1000 + 500 + 125 + 500
+    for rate in (0.5e9, 2e9):
+        assert ready[rate, "best"] == min(ready[rate, "fixed:none"], ready[rate, "fixed:four"])
+
+
+@pytest.mark.parametrize("blocks", [0, 6])
+def test_tokens_are_conserved_apart_too(blocks: int):
+    random = np.random.default_rng(1)
+    requests = requests_of(
+        np.cumsum(random.integers(0, 900, 200)), random.integers(1, 60, 200), random.integers(1, 30, 200)
+    )
+    engine = Engine(max_num_batched_tokens=64, max_num_seqs=5)
+    found = serve(requests, engine, apart(2, 3, blocks), router="least", wire=wire_of(100, 1e9, 10, choose="best"))
+    assert found.count("MADE").sum() == requests.output.sum()
+    assert found.count("USED").tolist() == [0] * 5 and found.count("PENDING").tolist() == [0] * 5
+    assert (found.column("FINISH") >= found.column("FIRST")).all()
+    assert set(found.column("REPLICA").tolist()) <= {0, 1}
+    more = requests.output > 1
+    assert set(found.column("DECODER")[more].tolist()) <= {2, 3, 4}
+    assert (found.column("READY")[more] >= found.column("FIRST")[more] + 100 * requests.prompt[more] + 10).all()
+
+
+def test_hooks_say_where_an_answer_goes_on_and_how():
+    asked = []
+
+    def place(request, replicas, now_s):
+        asked.append((request["request"], [r.role for r in replicas], now_s))
+        return 2
+
+    hooks = Hooks(place=place, choose=lambda request, codecs, now_s: 1)
+    codecs = [Codec("none"), Codec("four", 4.0)]
+    found = serve(
+        requests_of([0, 0], [10, 10], [2, 2]),
+        PLAIN,
+        apart(1, 2),
+        hooks=hooks,
+        wire=wire_of(100, 1e9, 0, codecs, "best"),
+    )
+    assert [row[0] for row in asked] == [0, 1] and asked[0][1:] == (["prefill", "decode", "decode"], 1e-6)
+    assert found.column("DECODER").tolist() == [2, 2] and found.column("CODED").tolist() == [1, 1]
+    assert found.column("READY").tolist() == [1250, 1500]
+    wrong = Hooks(place=lambda *_: 0)
+    with pytest.raises(UsageError, match="request 0: `<lambda>` returned 0"):
+        serve(requests_of([0], [10], [2]), PLAIN, apart(), hooks=wrong)
+
+
+def test_one_pool_alone_is_refused():
+    with pytest.raises(UsageError, match="prompts and answers need replicas each"):
+        serve(requests_of([0], [10], [2]), PLAIN, [Group(CONSTANT, 1, of.PREFILL)])
+
+
+def test_children_arrive_when_their_parents_are_done():
+    # 0 takes 1000 + 1000; 1 waits 500 after it; 2 waits for both of them.
+    requests = requests_of([0, 500, 0], [4, 4, 4], [2, 1, 1], parents=[[], [0], [0, 1]])
+    found = serve(requests, PLAIN, CONSTANT)
+    assert found.column("ARRIVAL").tolist() == [0, 2500, 3500]
+    assert found.column("FINISH").tolist() == [2000, 3500, 4500]

@@ -1,0 +1,198 @@
+"""data: batches before steps, worked out by hand; storage nodes as protobuf reads them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chakra_pb
+import etude
+from etude.cli import main
+from etude.errors import UsageError
+from etude.generate import Plan, generate
+from etude.generate.model import Model
+from etude.machine import open_system
+from etude.model.build import TraceBuilder, job_of
+from etude.model.job import Job
+from etude.model.schema import Collective, Kind
+from etude.store import chakra
+from etude.transform.dialects import as_memory, as_storage
+from toy_systems import one_level
+
+ONE = one_level("switch", 2)
+SMALL = {"name": "small", "layers": 2, "hidden": 64, "heads": 8, "ffn": 128, "vocab": 256, "seq": 64}
+
+
+def steps(*times_ns: int) -> Job:
+    b, before = TraceBuilder(), []
+    for number, took in enumerate(times_ns):
+        before = [b.add(Kind.COMP, "step", data=before, duration_ns=took, step=number)]
+    return job_of("steps", [b], {})
+
+
+def takes(edit: str, job: Job | None = None) -> int:
+    return etude.simulate(etude.edit(job or steps(*[100] * 10), edit), ONE).makespan_ns
+
+
+@pytest.mark.parametrize(
+    ("edit", "wanted"),
+    [
+        ("sample=50B read=1GB/s", 50 + 10 * 100),  # reads are hidden, but for the first
+        ("sample=150B read=1GB/s", 10 * 150 + 100),  # steps are hidden, but for the last
+        ("sample=25B samples=6 read=1GB/s", 10 * 150 + 100),
+        ("sample=300B read=1GB/s ratio=2", 10 * 150 + 100),
+        ("sample=80B read=1GB/s decode=1GB/s", 10 * (80 + 80) + 100),  # one thread reads and decodes in turn
+        ("sample=80B read=1GB/s decode=1GB/s lanes=own", 80 + 80 + 10 * 100),
+        ("sample=120B read=1GB/s decode=1GB/s lanes=own", 120 + 10 * 120 + 100),
+        ("sample=300B rate=1GB/s", 10 * 300 + 100),  # one worker
+        ("sample=300B rate=1GB/s workers=4 queue=8", 300 + 10 * 100),  # 75 a batch
+        ("sample=600B rate=1GB/s workers=4 queue=8", 3 * 600 + 200),  # 150 a batch: 4, 4 and 2 of them, and two steps
+        ("sample=50B copy=1GB/s", 10 * 150),  # while the step waits
+        ("sample=50B store=1GB/s", 50 + 10 * 100),
+        ("sample=100B", 10 * 100),  # infinitely fast: no data plane
+    ],
+)
+def test_a_step_waits_for_the_slowest_stage(edit: str, wanted: int):
+    assert takes(f"data {edit}") == wanted
+
+
+@pytest.mark.parametrize(("queue", "pause", "lost"), [(2, 150, 0), (2, 151, 1), (4, 350, 0), (4, 400, 50), (1, 50, 0)])
+def test_a_queue_hides_an_interruption(queue: int, pause: int, lost: int):
+    """A batch may begin `queue` steps before it is taken, and takes 50."""
+    assert takes(f"data sample=50B read=1GB/s queue={queue} pause={pause}ns at=8") == 50 + 1000 + lost
+
+
+def made(**plan: int) -> Job:
+    return generate(Model.from_dict(SMALL), Plan.from_dict({"gpus": 2, "global_batch": 4, "zero": 1, **plan})).job
+
+
+def batches(job: Job, rank: int) -> np.ndarray:
+    trace = job.trace(rank)
+    codes, words = trace.coded("name")
+    return np.flatnonzero(codes == words.index("batch")) if "batch" in words else np.zeros(0, np.int64)
+
+
+def test_every_micro_batch_takes_one_batch_on_every_rank():
+    job = made(steps=3)
+    changed = etude.edit(job, "data sample=1MB read=1GB/s")
+    for rank in range(2):
+        trace, rows = changed.trace(rank), batches(changed, rank)
+        assert sorted(zip(trace.step[rows].tolist(), trace.micro_batch[rows].tolist(), strict=True)) == [
+            (s, m) for s in range(3) for m in range(2)
+        ]
+    assert not [one for one in etude.check(changed) if one.severity == "error"]
+
+
+def test_ranks_that_are_sent_their_input_read_nothing():
+    changed = etude.edit(made(pp=2, zero=0), "data sample=1MB read=1GB/s")
+    assert len(batches(changed, 0)) == 4 and len(batches(changed, 1)) == 0
+
+
+def test_a_batch_is_there_for_all_at_once():
+    """Rank 1 reads 1 ms longer, so that with a barrier rank 0 begins as late as rank 1."""
+    begins = {}
+    for visible in ("rank", "all"):
+        words = [f"data sample=1kB read=1GB/s ranks={r} visible={visible}" for r in range(2)]
+        changed = (
+            etude.edit(made(global_batch=2, zero=0), words[0], f"{words[1]} pause=1ms") if visible == "rank" else None
+        )
+        changed = changed or etude.edit(made(global_batch=2, zero=0), f"data sample=1kB read=1GB/s visible={visible}")
+        timing = etude.simulate(changed, open_system("dgx-h100").for_ranks(2)).timing
+        begins[visible] = [int(timing.block(r)[0][batches(changed, r)[0]]) for r in range(2)]
+        calls = changed.trace(0).collective
+        assert (calls == Collective.BARRIER).sum() == (visible == "all")
+    assert begins["rank"] == [1_000, 1_001_000]
+    assert begins["all"][0] == begins["all"][1] >= 1_000
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ("data", "sample"),
+        ("data sample=1MB tier=disk", "how fast `disk` is read is not known"),
+        ("data sample=1MB ratio=0", "out of range"),
+        ("data sample=1MB queue=0", "not a whole number from 1 on"),
+        ("data sample=1MB read=1GB/s visible=all", "1 of 2 ranks read samples"),
+    ],
+)
+def test_what_is_not_known_is_refused(edit: str, told: str):
+    with pytest.raises(UsageError, match=told):
+        etude.edit(made(pp=2, zero=0), edit)
+
+
+def test_a_tier_gives_rate_and_latency():
+    """3.5 MB at 3.5 GB/s behind 50 us."""
+    changed = etude.edit(steps(100), "data sample=3500kB tier=disk", system=open_system("h200-server")).trace(0)
+    assert changed.duration_ns[changed.kind == Kind.MEM_LOAD].tolist() == [1_050_000, 0]
+
+
+# -- as newer Chakra has it --------------------------------------------------------------------------------------------
+
+NEWER = chakra_pb.PROTO.read_text(encoding="utf-8").replace(
+    "message Node {", "message Node { StorageInfo storage = 11;"
+)
+NEWER += """
+message StorageInfo { int32 level = 1; oneof detail { FsOp fs = 10; } }
+message FsOp { int32 op = 1; string pathname = 2; int32 fd = 3; uint64 offset = 4; uint64 size_bytes = 5; }
+"""
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    job = generate(
+        Model.from_dict(SMALL), Plan.from_dict({"gpus": 1, "global_batch": 1, "checkpoint": True, "data_loading": True})
+    ).job
+    return etude.edit(job, "data sample=4kB samples=2 read=1GB/s ratio=2")
+
+
+def test_storage_nodes_are_what_protobuf_reads(job: Job, tmp_path: Path):
+    chakra.write_job(as_storage(job), tmp_path)
+    _, nodes = chakra_pb.read_messages(next(tmp_path.glob("*.et")), schema=chakra_pb.build(NEWER))
+    read = [n for n in nodes if n.type == 8]
+    assert [(n.storage.level, n.storage.fs.op, n.storage.fs.size_bytes) for n in read] == [(1, 3, 4000)]
+    sizes = {n.type: next(a.uint64_val for a in n.attr if a.name == "tensor_size") for n in nodes if n.type in (9, 10)}
+    assert sizes[9] in (8000, 16 * 64)  # the batch of the edit, and the token ids of the generator
+    assert sum(n.type == 9 for n in nodes) == 2 and sum(n.type == 10 for n in nodes) == 1
+
+
+def test_storage_nodes_come_back_as_memory_nodes(job: Job, tmp_path: Path):
+    chakra.write_job(as_storage(job), tmp_path)
+    read = etude.open(tmp_path)
+    assert etude.diff(read, as_storage(job)) is None
+    back, left = as_memory(read)
+    assert left == 0 and etude.diff(back, job) is None
+    assert etude.simulate(back, ONE).makespan_ns == etude.simulate(job, ONE).makespan_ns
+
+
+def test_storage_nodes_of_others_keep_what_they_say(tmp_path: Path):
+    schema = chakra_pb.build(NEWER)
+    attr = schema.Attribute(name="tensor_size", uint64_val=7)
+    operations = [(3, 4096), (6, 512), (7, 0)]  # read, pwrite, fsync
+    nodes = [
+        schema.Node(id=i, name="io", type=8, duration_micros=5, storage=schema.StorageInfo(
+            level=1, fs=schema.FsOp(op=op, pathname="/data/a", fd=3, offset=9, size_bytes=size)))
+        for i, (op, size) in enumerate(operations)
+    ] + [schema.Node(id=3, name="ckpt", type=10, attr=[attr]), schema.Node(id=4, name="batch", type=9)]  # fmt: skip
+    (tmp_path / "x.0.et").write_bytes(chakra_pb.write_messages(schema.GlobalMetadata(version="1"), nodes))
+    foreign = etude.open(tmp_path)
+    assert (foreign.trace(0).kind == Kind.OTHER).all()
+    plain, left = as_memory(foreign)
+    trace = plain.trace(0)
+    assert left == 2  # a flush has no bytes, and the batch does not say its own
+    assert trace.kind.tolist() == [Kind.MEM_LOAD, Kind.MEM_STORE, Kind.OTHER, Kind.MEM_STORE, Kind.OTHER]
+    assert trace.tensor_bytes[[0, 1, 3]].tolist() == [4096, 512, 7]
+    (tmp_path / "again").mkdir()
+    chakra.write_job(as_storage(plain), tmp_path / "again")
+    _, again = chakra_pb.read_messages(next((tmp_path / "again").glob("*.et")), schema=schema)
+    assert [n.storage.fs.pathname for n in again[:3]] == ["/data/a"] * 3
+    assert [n.type for n in again] == [8, 8, 8, 10, 9]
+
+
+def test_the_command_writes_and_reads_them(job: Job, tmp_path: Path):
+    plain, typed, memory = (str(tmp_path / name) for name in ("plain", "typed", "memory"))
+    Path(plain).mkdir()
+    chakra.write_job(job, Path(plain))
+    assert main(["convert", plain, typed, "--dialect", "storage"]) == 0
+    assert main(["convert", typed, memory, "--dialect", "memory"]) == 0
+    assert etude.diff(etude.open(memory), etude.open(plain)) is None
+    assert main(["convert", plain, str(tmp_path / "j"), "--to", "json", "--dialect", "storage"]) == 2
