@@ -7,10 +7,11 @@ communication included; added up by kind of work, kept on disk, and interpolated
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 import os
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.aten_matrix import VARLEN
+from etude.cost.compute import compute_time_ns
 from etude.cost.energy import at_work_w, costs_of
-from etude.cost.ops import DTYPE_NUMBER, OpClass, OpTable
+from etude.cost.ops import DTYPE_NUMBER, EXPERTS, NARROW, OpClass, OpTable
 from etude.cost.traces import ops_of
 from etude.files import writing
 from etude.generate import Plan
@@ -38,7 +40,6 @@ F64 = NDArray[np.float64]
 PARTS: Final = ("products", "narrow", "experts", "narrow_experts", "packed_experts", "rest", "network", "direct")
 """Kinds of work: products in 16 bits or more and in fewer, those of experts in 16, 8 and 4, all else, communication as
 it is generated, and as engines have it (a stack takes the one or the other)."""
-NARROW: Final = tuple(DTYPE_NUMBER[name] for name in ("fp8", "int8", "fp6", "fp4"))
 TOKENS: Final = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
 )  # fmt: skip
@@ -108,18 +109,27 @@ class PassTables:
 
 
 def pass_tables(
-    model: Model, plan: Plan, system: System, *, kv_dtype: str = "", groups: int = 1, keep: bool = True
+    model: Model,
+    plan: Plan,
+    system: System,
+    *,
+    kv_dtype: str = "",
+    packed: float = 1.0,
+    groups: int = 1,
+    keep: bool = True,
 ) -> PassTables:
-    """From disk where they were made before by this very code, else made now. `keep=False` leaves the disk alone.
+    """From disk where they were made before by this very code, else made now. `packed`: bytes of the experts' weights
+    over those of the plan's precision. `keep=False` leaves the disk alone.
 
     Experts that are spread over the tensor-parallel ranks of a plan see all tokens, as in vLLM, and the fullest rank
     decides. They may take the tokens of so many data-parallel `groups`, and are spread over the ranks of all."""
+    asked = model, plan, system, kv_dtype, packed, groups
     if not keep:
-        return _made(model, plan, system, kv_dtype, groups)
-    path = _folder() / f"{_digest(model, plan, system, kv_dtype, groups)}.npz"
+        return _made(*asked)
+    path = _folder() / f"{_digest(*asked)}.npz"
     found = _read(path)
     if found is None:
-        found = _made(model, plan, system, kv_dtype, groups)
+        found = _made(*asked)
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path, force=True) as temporary, temporary.open("wb") as file:
             np.savez(file, **{f.name: getattr(found, f.name) for f in fields(PassTables)})
@@ -152,11 +162,11 @@ def _digest(*given: Any) -> str:
     return digest.hexdigest()[:32]
 
 
-def _made(model: Model, plan: Plan, system: System, kv_dtype: str, groups: int) -> PassTables:
+def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float, groups: int) -> PassTables:
     spread = plan.ep * groups
     if spread > 1:
         # Every rank sees every token, and sums are reduced over ranks: the messages of experts that are split.
-        plan = replace(plan, ep=1, etp=plan.tp)
+        plan = dataclasses.replace(plan, ep=1, etp=plan.tp)
     shapes = [PassShape(chunk=t) for t in TOKENS]
     shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
     shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
@@ -166,11 +176,14 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, groups: int) 
     part = run.part(0)
     trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops = ops_of(trace)
-    kind = _kinds(trace, ops)
+    kind = _kinds(trace, ops, packed != 1.0)
+    if packed != 1.0:
+        ops, time_ns = _packed(system.device, ops, time_ns, packed)
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
     np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
     work = np.zeros_like(sums)
-    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, _work_nj(system.device, ops), 0.0))
+    spent = _work_nj(system.device, ops, time_ns, kind == PARTS.index("network"), packed != 1.0)
+    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
     others, attention = sums[:-1], sums[-1]
     tokens = np.array([float(s.chunk + s.decode) for s in shapes])
     network, direct = PARTS.index("network"), PARTS.index("direct")
@@ -236,26 +249,41 @@ def fullest(model: Model, spread: int, tokens: F64) -> F64:
     return (1.0 - at_most[:, :-1] ** spread).sum(axis=1) / (held * chosen)
 
 
-def _work_nj(device: Device, ops: OpTable) -> F64:
-    """Energy of the FLOPs and bytes of each op, in nanojoules: its power over a second that it would last."""
+def _packed(device: Device, ops: OpTable, time_ns: F64, packed: float) -> tuple[OpTable, F64]:
+    """Products of experts whose weights are read packed, and computed as they were."""
+    rows = np.flatnonzero(np.isin(ops.op_class, EXPERTS))
+    width = np.where(np.isin(ops.dtype, [DTYPE_NUMBER[name] for name in NARROW]), 1.0, 2.0)
+    less = (1.0 - packed) * (width * ops.batch * ops.n * ops.k)[rows]
+    size, time_ns = ops.size_bytes.copy(), time_ns.copy()
+    size[rows] -= less.astype(np.int64)
+    ops = dataclasses.replace(ops, size_bytes=size)
+    time_ns[rows] = compute_time_ns(device.busy(), ops.take(rows))
+    return ops, time_ns
+
+
+def _work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_], packed: bool) -> F64:
+    """Energy of each node beyond that of a device that is merely busy; a watt is a nanojoule in a nanosecond."""
     if not device.power_w:
         return np.zeros(len(ops))
-    second = np.full(len(ops), 10**9, np.int64)
-    return (at_work_w(device, ops, second) - costs_of(device).active_w) * 1e9
+    costs = costs_of(device)
+    beyond = at_work_w(device, ops, np.rint(time_ns).astype(np.int64)) - costs.active_w
+    beyond += np.where(np.isin(ops.op_class, EXPERTS), packed * costs.quantised_w, 0.0)
+    return np.where(talks, costs.communication_w, np.maximum(beyond, 0.0)) * time_ns
 
 
-def _kinds(trace: Trace, ops: OpTable) -> NDArray[np.int64]:
+def _kinds(trace: Trace, ops: OpTable, packed: bool) -> NDArray[np.int64]:
     """Row of each node in the sums: one of PARTS, or the last for attention."""
     product = np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     codes, words = trace.coded("name")
     attention = np.array([word == VARLEN for word in words] + [False])[codes]
     found = np.full(len(trace), PARTS.index("rest"), np.int64)
     found[product] = PARTS.index("products")
-    found[product & np.isin(ops.dtype, NARROW)] = PARTS.index("narrow")
-    grouped = ops.op_class == OpClass.GROUPED_GEMM
+    narrow = np.isin(ops.dtype, [DTYPE_NUMBER[name] for name in NARROW])
+    found[product & narrow] = PARTS.index("narrow")
+    grouped = np.isin(ops.op_class, EXPERTS)
     found[grouped] = PARTS.index("experts")
-    found[grouped & np.isin(ops.dtype, NARROW)] = PARTS.index("narrow_experts")
-    found[grouped & (ops.dtype == DTYPE_NUMBER["fp4"])] = PARTS.index("packed_experts")
+    found[grouped & narrow] = PARTS.index("narrow_experts")
+    found[grouped & (packed or ops.dtype == DTYPE_NUMBER["fp4"])] = PARTS.index("packed_experts")
     found[attention] = len(PARTS)
     found[trace.kind != int(Kind.COMP)] = PARTS.index("network")
     return found

@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from os import PathLike
 from typing import Any, Final
@@ -17,13 +17,15 @@ import numpy as np
 from etude.cost.energy import costs_of, idle_w, limit_w
 from etude.errors import EtudeError, FormatError, UsageError
 from etude.machine import System, open_system
-from etude.serve.catalogue import PARTS, PassTables, pass_tables
+from etude.machine.system import Device
+from etude.serve.catalogue import PassTables, pass_tables
 from etude.serve.deployment import replica_plan
 from etude.serve.measured.diffusion import image_latency_s
 from etude.serve.measured.systems import SYSTEMS, number, row_model
 from etude.serve.pass_time import passes_ns
 from etude.serve.profiles import graphs_of
 from etude.serve.stacks import ServingStack, serving_stack
+from etude.serve.steps import Shape
 
 STACK: Final = "vllm-0.11"
 PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "mxfp4": "bf16"}
@@ -62,12 +64,12 @@ class Steady:
         """A pass without a prompt, and those with prompts that come in it: typical ones, and mean ones."""
         enter = self.batch / self.output / self.mixed
         keys = self.mean + self.output / 2
-        decode = [self.batch, self.batch * keys, self.batch, keys]
-        rows = [[0.0, 0.0, *decode]]
-        for prompt in (self.prompt, self.mean):
-            rows.append([prompt * enter, prompt * enter * (prompt + 1) / 2, *decode])
-            rows[-1][4] += enter
-        return np.array(rows)
+        plain = (0.0, 0.0, self.batch, self.batch * keys, self.batch, keys)
+        typical, mean = (
+            (p * enter, p * enter * (p + 1) / 2, self.batch, self.batch * keys, self.batch + enter, keys)
+            for p in (self.prompt, self.mean)
+        )
+        return np.array([Shape(*one) for one in (plain, typical, mean)], np.float64)
 
     @property
     def mixed(self) -> float:
@@ -146,8 +148,8 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
     return rows
 
 
-def steady(row: dict[str, str]) -> Steady:
-    """What a row asks for."""
+def steady(row: dict[str, str], device: Device | None = None) -> Steady:
+    """What a row asks for; `device` in the place of the catalogue's, for fits of its power."""
     if row["task"] not in PROMPTS:
         raise UsageError(f"unknown task `{row['task']}`", hint=f"known: {', '.join(PROMPTS)}")
     if row["gpu"] not in SYSTEMS:
@@ -161,7 +163,8 @@ def steady(row: dict[str, str]) -> Steady:
     if gpus % copies:
         raise UsageError(f"{copies} copies on {gpus} GPUs")
     ranks = gpus // copies
-    tables, system = _tables(row["model"], sizes, row["gpu"], ranks, copies, spread, row["weight_precision"])
+    key = row["model"], sizes, row["gpu"], ranks, copies, spread, row["weight_precision"]
+    tables, system = _tables(*key) if device is None else _made(*key, device)
     batch = max(round(number(row, "avg_batch_size") / copies), 1)
     return Steady(
         tables=tables,
@@ -177,16 +180,23 @@ def steady(row: dict[str, str]) -> Steady:
 
 
 @cache
-def _tables(
-    model: str, sizes: tuple[float, float], gpu: str, ranks: int, copies: int, spread: bool, stored: str
+def _tables(*key: Any) -> tuple[PassTables, System]:
+    return _made(*key)
+
+
+def _made(
+    model: str,
+    sizes: tuple[float, float],
+    gpu: str,
+    ranks: int,
+    copies: int,
+    spread: bool,
+    stored: str,
+    device: Device | None = None,
 ) -> tuple[PassTables, System]:
     system = open_system(SYSTEMS[gpu])
+    system = system.replace(device=device) if device is not None else system
     network = row_model(model, *sizes)
     plan = replica_plan(network, ranks, ep=ranks if spread and ranks > 1 else 1, precision=PRECISIONS[stored])
-    tables = pass_tables(network, plan, system, groups=copies if spread else 1)
-    if stored == "mxfp4":
-        layers = tables.layers_ns.copy()
-        whole, packed = PARTS.index("experts"), PARTS.index("packed_experts")
-        layers[packed], layers[whole] = layers[whole] * MXFP4, 0.0
-        tables = replace(tables, layers_ns=layers)
-    return tables, system
+    packed = MXFP4 if stored == "mxfp4" else 1.0
+    return pass_tables(network, plan, system, packed=packed, groups=copies if spread else 1), system
