@@ -131,7 +131,10 @@ def serve(
     if offload:
         from etude.cli.serve_offload import show_offloaded
 
-        stream = request_stream(requests or None, first=first, rate_per_s=1.0, count=1, prompt=prompt, output=output)
+        one_by_one = 0.0 if requests else 1.0
+        stream = request_stream(
+            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output
+        )
         kept = network.layers, placed.token_bytes * tp
         return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
     limits, chosen = _limits(slo), _router(router)
