@@ -335,8 +335,8 @@ def _gather(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 
 def _distance(walker: Walker, flow: Flow, part: Part) -> list[Op]:
-    """Every sample against every row; then the rows move towards it, more or less near the nearest. There is no gradient:
-    the moves stand in its place, and are summed over copies as one."""
+    """Every sample against every row; then the rows move towards it, more or less near the nearest. There is no
+    gradient: the moves stand in its place, and are summed over copies as one."""
     local, params = walker.shard(flow), part.rows * flow.width
     found = plain(local, local.tokens, flow.width, part.rows, _path(part), params=params)
     move = plain(local, part.rows, local.tokens, flow.width, f"{_path(part)}.move", params=0)
