@@ -3,9 +3,9 @@
     python benchmarks/compare_engines.py OLD NEW [--runs 5]
 
 OLD and NEW hold src/etude. Each turn is a process of its own for each tree, which generates the jobs, runs each once to
-compile kernels, and times the second run: every rank of 64 with closed forms, and of 16 on `links` and `flow`. The table
-has the median CPU seconds of both trees, their ratio (below 1: NEW is faster), and whether start and end of every node
-of every rank are the same.
+compile kernels, and times the second run: every rank of 64 with closed forms, and of 16 on `links` and `flow`. The
+table has the median CPU seconds of both trees, their ratio (below 1: NEW is faster), and whether start and end of every
+node of every rank are the same.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve qwen3-8b --system dgx-h100 --rate 1..40 --slo ttft=1s,tpot=50ms
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
+  etude serve --workflow swe_agent --models llama3-70b,llama3-8b --cache belady --router affinity
   etude serve --rows measured/ml_energy_llm.csv --json
   etude serve ... -o served/; etude report served/ -o serve.html; etude query served/ "select ..."
 
@@ -31,6 +32,7 @@ requests takes their times. The engine's rules are those of vLLM 0.19; flags hav
 """
 ENGINE = "The engine"
 MEASURED = "Measured runs"
+FLOW = "Workflows"
 TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 
@@ -78,6 +80,16 @@ def serve(
     rows: Annotated[
         Path | None, typer.Option(help="CSV of measured rows of serving: each predicted.", rich_help_panel=MEASURED)
     ] = None,
+    workflow: Annotated[
+        str,
+        typer.Option(help="YAML of tasks, or `swe_agent`: sessions instead of requests.", rich_help_panel=FLOW),
+    ] = "",
+    models: Annotated[str, typer.Option(help="Models of its roles, in their order.", rich_help_panel=FLOW)] = "",
+    order: Annotated[str, typer.Option(help="Tasks in the order of: data, program.", rich_help_panel=FLOW)] = "data",
+    choose: Annotated[
+        str, typer.Option(help="Among alternatives: first, best, cheap, within, FILE.py:name.", rich_help_panel=FLOW)
+    ] = "first",
+    place: Annotated[str, typer.Option(help="FILE.py:name in the place of a router.", rich_help_panel=FLOW)] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -85,6 +97,14 @@ def serve(
         return _run(run, ops, config, steps, json=json)
     if rows is not None:
         return _rows(rows, json=json)
+    if workflow:
+        from etude.cli.serve_workflow import sessions
+
+        hooks = _router(choose), _router(place) if place else None
+        return sessions(
+            workflow, models, _engine(engine), system=system, replicas=replicas, router=router, hooks=hooks,
+            order=order, stack=stack, seed=seed, out=out, force=force, json=json,
+        )  # fmt: skip
     if config or steps:
         raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
     if not model:

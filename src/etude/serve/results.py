@@ -94,6 +94,7 @@ def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[s
         "cache_hit_tokens": int(served.count("FOUND").sum()),
         "stored_hit_tokens": int(served.count("STORED").sum()),
         "remote_hit_tokens": int(served.state.store.moved[:, -2].sum()) if served.state.store.tiers else 0,
+        "read_tokens": int(served.count("READ").sum()),
         "prompt_tokens": int(served.requests.prompt.sum()),
         "workload": statistics(served.requests),
         "passes": int(served.count("PASSES").sum()),
