@@ -90,6 +90,10 @@ def serve(
         str, typer.Option(help="Among alternatives: first, best, cheap, within, FILE.py:name.", rich_help_panel=FLOW)
     ] = "first",
     place: Annotated[str, typer.Option(help="FILE.py:name in the place of a router.", rich_help_panel=FLOW)] = "",
+    offload: Annotated[
+        str, typer.Option(help="Keys and values below the device, one request at a time: `kv path=cache|direct|dual`.")
+    ] = "",
+    host_memory: Annotated[str, typer.Option(help="Memory of the host for these: `8GB`.")] = "8GB",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -111,7 +115,7 @@ def serve(
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
     if not system:
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-    if not requests and not rate:
+    if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
@@ -124,6 +128,15 @@ def serve(
     network = model_of(model)
     plan = replica_plan(network, tp, ep=ep, precision=precision)
     placed = deployed(network, plan, open_system(system), rules, stack=stack, ops=ops, kv_dtype=kv_dtype)
+    if offload:
+        from etude.cli.serve_offload import show_offloaded
+
+        one_by_one = 0.0 if requests else 1.0
+        stream = request_stream(
+            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output
+        )
+        kept = network.layers, placed.token_bytes * tp
+        return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
     limits, chosen = _limits(slo), _router(router)
     rates = _rates(rate)
     if out is not None and len(rates) > 1:
