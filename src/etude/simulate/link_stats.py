@@ -30,7 +30,8 @@ MOST_VISITS: Final = 30_000_000
 class LinkStats:
     links: pa.Table
     """For each link and part of the run: from_ns, to_ns, utilisation (what bytes are to the link, by the protocol and
-    efficiency of their operation, over what it could have carried), under_way and waiting (transfers on it, and those that had not begun, on average), operations (different ones)."""
+    efficiency of their operation, over what it could have carried), under_way and waiting (transfers on it, and those
+    that had not begun, on average), operations (different ones)."""
     visits: pa.Table
     """For each transfer and link of its way: link, operation, size_bytes, came_ns, begin_ns, end_ns."""
     operations: pa.Table
