@@ -67,10 +67,7 @@ def serve(
     lengths: Annotated[Path | None, typer.Option(help="File of requests that theirs are drawn like.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
     slo: Annotated[
-        str,
-        typer.Option(
-            help="Limits that goodput counts by: `ttft=1s,tpot=50ms`; by tier: `chat:ttft=1s;batch:latency=60s`."
-        ),
+        str, typer.Option(help="Limits that goodput counts by: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`.")
     ] = "",
     token_budget: Annotated[int, typer.Option(min=0, help="Another name for --max-num-batched-tokens.")] = 0,
     stack: Annotated[str, typer.Option(help="Software of the engine: vllm, torch-flash2, none.")] = "vllm",

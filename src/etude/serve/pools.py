@@ -95,7 +95,7 @@ def function_of(text: str) -> Callable[..., Any]:
         raise UsageError(f"cannot be loaded: {type(problem).__name__}: {problem}", where=path) from problem
     if not callable(found):
         raise UsageError(f"has no function `{name}`", where=path)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def read_pools(path: str) -> tuple[str, list[Pool]] | None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.serve.engine import FOLLOWS
 from etude.serve.serving import Served
-from etude.serve.state import BARRIERS, NEVER
+from etude.serve.state import BARRIERS, NEVER, PREFILL
 from etude.serve.workloads import statistics
 
 F64 = NDArray[np.float64]
@@ -99,11 +99,12 @@ def step_imbalance(served: Served) -> float | None:
     if not served.engine.barrier:
         return None
     longest = float(served.state.clock[BARRIERS])
-    return 1.0 - float(served.count("OWN").mean()) / longest
+    together = served.count("ROLE") != PREFILL
+    return 1.0 - float(served.count("OWN")[together].mean()) / longest
 
 
 def _sent(served: Served) -> dict[str, Any]:
-    """Keys and values that went to other replicas, and the mean time from the end of the prompt until they were there."""
+    """Keys and values that went to other replicas, and how long after the first token they were there on the mean."""
     sent = served.column("SENT") > 0
     late = (served.column("READY") - served.column("FIRST"))[sent]
     return {
