@@ -4,9 +4,9 @@
     python benchmarks/fidelity_replay_gpu.py /tmp/plans STEPS.csv             there: needs PyTorch and NumPy alone
 
 The programs are written here from what `steps.csv` says of them (layers, width, optimizer): their recordings have the
-same operators, one by one. Each turn runs the program without a profiler, then `python -m etude.replay` does what it
-does by default, then with `--host fast`. Two errors are printed: against the program on this machine, and against the
-step in `steps.csv`, which another machine took.
+same operators, one by one. Of `record_host.py` those take part that have a plan there. Each turn runs the program
+without a profiler, then `python -m etude.replay` does what it does by default, then with `--host fast`. Two errors are
+printed: against the program on this machine, and against the step in `steps.csv`, which another machine took.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+import record_host
 import torch
 from torch import nn
 from torch.nn import functional
@@ -67,6 +69,12 @@ def gpt(row: dict[str, str]) -> Callable[[], None]:
     return step
 
 
+def small(make: Callable[[], record_host.Parts]) -> Callable[[], None]:
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        return record_host.step_of(make())
+
+
 def step_ms(step: Callable[[], None], count: int) -> float:
     torch.cuda.synchronize()
     gc.collect()
@@ -94,10 +102,13 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="all times, turn by turn")
     asked = parser.parse_args()
     rows = {row["name"]: row for row in csv.DictReader(asked.steps.open())}
-    found: dict[str, dict[str, list[float]]] = {name: {"program": [], "default": [], "fast": []} for name in rows}
+    programs: dict[str, Callable[[], Callable[[], None]]] = {name: partial(gpt, row) for name, row in rows.items()}
+    programs |= {one.__name__: partial(small, one) for one in (*record_host.PROGRAMS, *record_host.HELD_OUT)}
+    programs = {name: made for name, made in programs.items() if (asked.plans / name).is_dir()}
+    found: dict[str, dict[str, list[float]]] = {name: {"program": [], "default": [], "fast": []} for name in programs}
     for _ in range(asked.turns):
-        for name, row in rows.items():
-            step, file = gpt(row), asked.plans / name / "rank0.program"
+        for name, make in programs.items():
+            step, file = make(), asked.plans / name / "rank0.program"
             step_ms(step, 5)
             count = max(round(1000 / step_ms(step, 5)), 15)  # a second: until the clock of the device has settled
             found[name]["program"].append(step_ms(step, count))
@@ -113,18 +124,21 @@ def main() -> None:
     print(f"{'program':<18}{'steps.csv, ms':>14}{'program here':>14}{'replay':>9}{'error':>8}{'to csv':>8}"
           f"{'fast':>9}{'error':>8}{'to csv':>8}")  # fmt: skip
     errors: dict[str, list[float]] = {}
-    for name, row in rows.items():
-        wanted = float(row["loop_step_wall_ns"]) / 1e6
+    for name in programs:
+        known = [float(rows[name]["loop_step_wall_ns"]) / 1e6] if name in rows else []
         here, default, fast = (statistics.median(found[name][which]) for which in ("program", "default", "fast"))
-        line = [100 * (took / against - 1) for took in (default, fast) for against in (here, wanted)]
-        for which, error in zip(("here", "csv", "fast here", "fast csv"), line, strict=True):
-            errors.setdefault(which, []).append(abs(error))
-        print(f"{name:<18}{wanted:>14.2f}{here:>14.2f}{default:>9.2f}{line[0]:>+7.1f}%{line[1]:>+7.1f}%"
-              f"{fast:>9.2f}{line[2]:>+7.1f}%{line[3]:>+7.1f}%")  # fmt: skip
-    means = {which: statistics.mean(each) for which, each in errors.items()}
-    print(f"mean error: {means['here']:.1f}% against the program here, {means['csv']:.1f}% against steps.csv; "
-          f"with --host fast {means['fast here']:.1f}% and {means['fast csv']:.1f}%; "
-          f"medians of {asked.turns} turns")  # fmt: skip
+        line = f"{name:<18}{f'{known[0]:.2f}' if known else '':>14}{here:>14.2f}"
+        kind = "" if known else "small, "
+        for which, took in (("", default), ("fast ", fast)):
+            line += f"{took:>9.2f}"
+            for against, wanted in (("here", here), *(("csv", wanted) for wanted in known)):
+                error = 100 * (took / wanted - 1)
+                errors.setdefault(f"{kind}{which}{against}", []).append(abs(error))
+                line += f"{error:>+7.1f}%"
+            line += "" if known else " " * 8
+        print(line)
+    print("mean error: " + "; ".join(f"{which} {statistics.mean(each):.1f}%" for which, each in errors.items())
+          + f"; medians of {asked.turns} turns")  # fmt: skip
     if asked.json is not None:
         asked.json.write_text(json.dumps(found))
 

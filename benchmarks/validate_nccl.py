@@ -237,7 +237,8 @@ class Result:
     constants: dict[str, Constants]
 
 
-def validate(rows: Rows, salt: str = "") -> Result:
+def validate(rows: Rows, salt: str = "", *, fit: bool = True) -> Result:
+    """Errors of the catalogue's constants and, to `fit`, of those that the fitted half gives today."""
     fitted = fitted_half(rows, salt)
     errors = {name: np.full(len(rows), np.nan) for name in ("catalogue", "refit")}
     constants: dict[str, Constants] = {}
@@ -245,7 +246,7 @@ def validate(rows: Rows, salt: str = "") -> Result:
     for name in sorted(set(names.tolist())):
         mine, system = names == name, open_system(name)
         again = system
-        if (mine & fitted).any():
+        if fit and (mine & fitted).any():
             again, constants[name] = refit(system, rows, mine & fitted)
         for which, used in (("catalogue", system), ("refit", again)):
             errors[which][mine] = predict(used, rows, mine) / rows.time_ns[mine] - 1

@@ -143,6 +143,17 @@ levels:
   - {name: fabric, kind: switch, size: 2, bandwidth: 200Gb/s}
 ```
 
+**Regions.** A level whose units stand in different places names them, one for each unit: its messages and steps take, beside `latency`, half of the round trips of the two farthest. `round_trip` of a region is to a point that all meet at and back (a user, an exchange); regions of the catalogue do not say it, and a level that names one without it is refused.
+
+```yaml
+name: two-sites
+device: h100
+regions: {east: {round_trip: 80ms}, west: {round_trip: 20ms}}
+levels:
+  - {name: nvlink, kind: switch, size: 8, bandwidth: 450GB/s}
+  - {name: wan, kind: switch, size: 2, bandwidth: 100Gb/s, latency: 1ms, regions: [east, west]}    # 51 ms
+```
+
 **A graph.** An InfraGraph file is a system too, known by its content: `etude simulate job/ --system cluster.infragraph.yaml`. [Networks](network.md#infragraph) says what is read and what is refused. Its links are simulated (`--network flow` unless told); closed forms take its *levels*, which are worked out where the graph is regular: devices within so many hops of one another make a unit, and a level is where units of one size divide all devices. `etude systems check FILE` prints them. A graph without levels (a ring of devices, nodes of different size) is simulated with `flow` or `links` only. What an InfraGraph has no place for stands beside it:
 
 ```yaml

@@ -55,11 +55,13 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Several processes (`-n`): a folder of tests stays in one, so that its kernels are compiled once."""
+    """Several processes (`-n`): a folder of tests stays in one, so that its kernels are compiled once. Entries of the
+    gallery, long and few, come last and one at a time, so that no process ends long before the others."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFolder(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid.partition("::")[0].rpartition("/")[0]
+            file = nodeid.partition("::")[0]
+            return nodeid if file.endswith("/test_gallery.py") else file.rpartition("/")[0]
 
     return ByFolder(config, log)

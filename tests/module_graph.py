@@ -4,8 +4,53 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+Import = ast.Import | ast.ImportFrom
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the tests of the house ask of a source file."""
+
+    imports: tuple[Import, ...]
+    for_types: frozenset[int]
+    """Places in `imports` of what only a type checker sees."""
+    calls: tuple[tuple[int, str], ...]
+    """Line and dotted name of what is called."""
+    shown: frozenset[str]
+    """The names in its `__all__`."""
+
+
+def dotted(node: ast.expr) -> str:
+    """`sys.exit` of the tree of `sys.exit`; nothing of what is no plain name."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+@cache
+def source(path: Path) -> Source:
+    """A file, parsed and walked once for all who ask."""
+    tree = ast.parse(path.read_text())
+    imports: list[Import] = []
+    unseen: set[int] = set()
+    calls = []
+    for node in ast.walk(tree):
+        if isinstance(node, Import):
+            imports.append(node)
+        elif isinstance(node, ast.Call):
+            calls.append((node.lineno, dotted(node.func)))
+        elif isinstance(node, ast.If) and dotted(node.test).endswith("TYPE_CHECKING"):
+            unseen.update(id(inner) for part in node.body for inner in ast.walk(part))
+    shown: frozenset[str] = frozenset()
+    for part in tree.body:
+        if isinstance(part, ast.Assign) and dotted(part.targets[0]) == "__all__":
+            shown = frozenset(ast.literal_eval(part.value))
+    hidden = frozenset(place for place, node in enumerate(imports) if id(node) in unseen)
+    return Source(tuple(imports), hidden, tuple(calls), shown)
 
 
 def module_name(path: Path, src: Path) -> str:
@@ -13,25 +58,13 @@ def module_name(path: Path, src: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def for_types(tree: ast.AST) -> set[int]:
-    """Nodes that only a type checker sees."""
-    return {
-        id(inner)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for part in node.body
-        for inner in ast.walk(part)
-    }
-
-
-def imports(tree: ast.AST, module: str, is_package: bool, modules: set[str]) -> Iterator[str]:
-    skipped = for_types(tree)
-    for node in ast.walk(tree):
-        if id(node) in skipped:
+def imports(of: Source, module: str, is_package: bool, modules: set[str]) -> Iterator[str]:
+    for place, node in enumerate(of.imports):
+        if place in of.for_types:
             continue
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name in modules)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             stem = module.split(".")[: len(module.split(".")) - node.level + is_package] if node.level else []
             base = ".".join([*stem, *([node.module] if node.module else [])])
             for alias in node.names:
@@ -83,7 +116,7 @@ def module_graph(src: Path) -> dict[str, set[str]]:
     """Module -> modules of the same package that it imports, also inside functions."""
     paths = {module_name(p, src): p for p in sorted(src.rglob("*.py"))}
     return {
-        name: set(imports(ast.parse(path.read_text()), name, path.name == "__init__.py", set(paths))) - {name}
+        name: set(imports(source(path), name, path.name == "__init__.py", set(paths))) - {name}
         for name, path in paths.items()
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from etude.faces import homes
-from module_graph import circles, folders, inside, module_graph, module_name
+from module_graph import circles, folders, inside, module_graph, module_name, source
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
@@ -65,13 +65,11 @@ def room_of(path: Path, src: Path) -> str:
     return path.relative_to(src).parts[0].removesuffix(".py")
 
 
-def rooms_imported(tree: ast.AST, module: list[str]) -> Iterator[tuple[int, str]]:
+def rooms_imported(path: Path, module: list[str]) -> Iterator[tuple[int, str]]:
     """Line and room of each import of Etude in a module; `module` is its dotted name, the package's for a package."""
-    for node in ast.walk(tree):
+    for node in source(path).imports:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif not isinstance(node, ast.ImportFrom):
-            continue
         else:
             stem = module[: len(module) - node.level] if node.level else []
             base = ".".join([*stem, *([node.module] if node.module else [])])
@@ -88,7 +86,7 @@ def crossings(src: Path) -> Iterator[str]:
     for path in sorted(src.rglob("*.py")):
         module = ["etude", *path.relative_to(src).with_suffix("").parts]
         room = room_of(path, src)
-        for line, other in rooms_imported(ast.parse(path.read_text()), module):
+        for line, other in rooms_imported(path, module):
             if other != room and other not in MAY_IMPORT.get(room, set()):
                 yield f"{path.relative_to(src)}:{line}: {room} imports {other}"
 
@@ -98,9 +96,9 @@ def loud(src: Path) -> Iterator[str]:
     for path in sorted(src.rglob("*.py")):
         if room_of(path, src) in ("cli", "__main__") or path.name == "__main__.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and (named := ast.unparse(node.func)) in LOUD:
-                yield f"{path.relative_to(src)}:{node.lineno}: {named}"
+        for line, named in source(path).calls:
+            if named in LOUD:
+                yield f"{path.relative_to(src)}:{line}: {named}"
 
 
 def test_layers():
@@ -156,25 +154,19 @@ def inside_of_rooms(src: Path) -> Iterator[str]:
     shown_rooms = {*VERBS, "predict", "serve", "report", "archive", "study"}
     for path in sorted(src.rglob("*.py")):
         room = room_of(path, src)
-        for node in ast.walk(ast.parse(path.read_text())) if room in COMPOSERS else ():
+        for node in source(path).imports if room in COMPOSERS else ():
             if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("etude."):
                 continue
             parts = (node.module or "").split(".")[1:]
             if parts[0] == room or parts[0] not in shown_rooms:
                 continue
             file = src.joinpath(*parts).with_suffix(".py")
-            shown = listed(file) if parts[0] in SHELVES and file.is_file() else None if not file.is_file() else set()
+            if not file.is_file():
+                continue
+            shown = source(file).shown if parts[0] in SHELVES else frozenset()
             for alias in node.names:
-                if shown is not None and alias.name not in shown:
+                if alias.name not in shown:
                     yield f"{path.relative_to(src)}:{node.lineno}: {node.module}.{alias.name}"
-
-
-def listed(file: Path) -> set[str]:
-    """The names in a file's `__all__`."""
-    for node in ast.parse(file.read_text()).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            return set(ast.literal_eval(node.value))
-    return set()
 
 
 def test_composers_use_faces_only():
@@ -185,7 +177,7 @@ def test_composers_use_faces_only():
     "file", [f for shelf in SHELVES for f in sorted((SRC / shelf).glob("*.py"))], ids=lambda f: f.stem
 )
 def test_a_file_on_a_shelf_shows_few_names(file: Path):
-    assert len(listed(file)) <= 8
+    assert len(source(file).shown) <= 8
 
 
 def test_the_inside_of_a_room_is_seen(tmp_path: Path):

@@ -94,7 +94,7 @@ def times(job: etude.Job, counting: Counting) -> dict[str, int]:
     return {"span": row["span_ns"], "compute": row["compute_ns"], "other": other, "idle": row["idle_ns"]}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.lists(PIECE, max_size=9), st.integers(0, 3), st.sampled_from((0, 2_000, 5_000)), st.integers(0, 7))
 @example([(0, 100, 50, 7, "", 0), (2, 120, 0, 20, "cudaLaunchKernel", 10)], 2, 0, 7)
 def test_a_recorded_trace_by_hand(tmp_path: Path, pieces: list[Piece], steps: int, begins: int, extras: int) -> None:

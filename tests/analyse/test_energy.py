@@ -11,10 +11,11 @@ import pytest
 from etude.analyse.energy import PowerCurve, energy, with_battery, with_floor, with_stagger
 from etude.cost.energy import at_work_w, clocked, costs_of
 from etude.cost.ops import OpTable, matmul
-from etude.errors import ClusterError, UsageError
+from etude.errors import ClusterError, EtudeError, UsageError
 from etude.machine import open_device
+from etude.machine.open import system_of
 from etude.machine.power import PowerCosts
-from etude.machine.regions import Region, open_region
+from etude.machine.regions import Region, availability, hourly_price, open_region
 from etude.machine.system import Device
 from etude.model.schema import Collective, Kind
 from timed_jobs import timed
@@ -174,6 +175,38 @@ def test_regions_of_a_table(tmp_path):
     path.write_text("place\nx\n")
     with pytest.raises(ClusterError, match="no column `region`"):
         open_region("x", path)
+
+
+FAR = {"name": "far", "device": "h100", "regions": {"east": {"round_trip": "80ms"}, "west": {"round_trip": "20ms"}}}
+WAN = {"name": "wan", "kind": "switch", "size": 3, "bandwidth": "10Gb/s", "latency": "1ms", "step": {"simple": "2ms"}}
+
+
+def test_regions_of_a_system_are_apart_by_half_of_both_round_trips():
+    wan = {**WAN, "regions": ["east", "west", "west"]}
+    level = system_of({**FAR, "levels": [wan]}, "far.yaml").levels[0]
+    assert (level.latency_ns, level.step("simple")) == (51e6, 52e6)
+    near = system_of({**FAR, "levels": [{**wan, "regions": ["west"] * 3, "latency": 700}]}, "far.yaml").levels[0]
+    assert near.latency_ns == 700
+    assert system_of({**FAR, "levels": [WAN]}, "far.yaml").levels[0].latency_ns == 1e6
+
+
+@pytest.mark.parametrize(("change", "problem"), [
+    ({"regions": ["east", "mars", "west"]}, "unknown region `mars`"),
+    ({"regions": ["east", "west"]}, "2 regions for 3 units"),
+    ({"regions": ["east", "sweden", "west"]}, "nothing says how far region `sweden` is"),
+    ({"regions": ["east", "west", "west"], "latency": "soon"}, "soon"),
+])  # fmt: skip
+def test_regions_that_say_too_little_are_refused(change, problem):
+    with pytest.raises(EtudeError, match=problem):
+        system_of({**FAR, "levels": [{**WAN, **change}]}, "far.yaml")
+
+
+def test_price_and_availability_of_a_mix():
+    cheap, dear = Device(name="a", price=2.0, available=0.9), Device(name="b", price=8.0, available=0.5)
+    assert hourly_price([(cheap, 3), (dear, 1)]) == 14.0
+    assert availability([(cheap, 3), (dear, 1)], Region(available=0.8)) == pytest.approx(0.9**3 * 0.5 * 0.8)
+    assert hourly_price([(cheap, 3), (Device(name="c"), 1)]) is None
+    assert availability([]) == 1.0
 
 
 def test_measured_devices_are_at_their_limit_with_full_products():

@@ -225,7 +225,7 @@ SYSTEMS = st.sampled_from([name for name in system_names() if len(open_system(na
 KINDS = st.sampled_from(sorted(BY_COLLECTIVE))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(SYSTEMS, KINDS, st.integers(1, 40), st.integers(0, 1 << 34), st.data())
 def test_more_bandwidth_is_never_slower(name: str, kind: Collective, n: int, size: int, data: st.DataObject) -> None:
     target = open_system(name)

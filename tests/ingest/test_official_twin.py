@@ -62,7 +62,7 @@ def pairs(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
     return {**top, "nodes": list(order), "finish_ts": 9}, {"traceEvents": events}
 
 
-@settings(max_examples=200)
+@settings(max_examples=70)
 @given(pairs())
 def test_columns_agree_with_the_plain_loop(pair: tuple[dict[str, Any], dict[str, Any]]) -> None:
     host, device = pair

@@ -41,7 +41,8 @@ def put(path: Path, content: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["t.rank{}.kineto.json.gz", "t_rank{}_kineto.json.gz", "device.{}.json.gz", "t.{}.json.gz"]
+    "name",
+    ["t.rank{}.kineto.json.gz", "t_rank{}_kineto.json.gz", "device.{}.json.gz", "t.{}.json.gz", "net.rank{}.json.gz"],
 )
 def test_ranks_are_found_by_common_names(tmp_path: Path, name: str) -> None:
     for rank in (0, 1):

@@ -371,7 +371,7 @@ def test_a_value_of_one_rank():
     assert (f.kind, f.rank) == ("collective_bytes", 2)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(jobs(), st.booleans())
 def test_folded_and_unfolded_jobs_have_the_same_findings(job: Job, complete: bool):
     found = check(job, complete=complete)

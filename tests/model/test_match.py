@@ -43,7 +43,7 @@ def messages(job: Job, m: Matching) -> tuple[set[Any], set[Any], set[Any]]:
     return pairs, lone_sends, lone_recvs
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(jobs())
 def test_matching_agrees_with_naive_folded_or_not(job: Job):
     for one in (job, fold(job)):

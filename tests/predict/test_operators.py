@@ -145,6 +145,22 @@ def test_serving_from_measured_ops():
     assert found.simulated.makespan_ns == 3000 * int(use.count.sum())
 
 
+def test_attention_of_a_mixed_pass_is_in_the_database():
+    # 17 tokens a pass: 16 of the first prompt and 1 of the second; then a token out of the first, which sees 17, and
+    # the 15 tokens left of the second prompt, which see 1 before them.
+    serving = Serving(prefill=16, decode=3, batch=2, chunked=True, token_budget=17)
+    served = serve(SMALL, Plan.from_dict({"gpus": 1}), serving)
+    use = use_in(served.job)
+    free = [DIMS.index(name) for name in ("tokens", "keys", "batch", "batch_keys")]
+    found = {tuple(row) for row in use.shapes.dims[use.shapes.op == "attention_serve"][:, free].tolist()}
+    assert found == {(15, 1, 0, 0), (0, 0, 1, 17), (0, 0, 2, 17), (0, 0, 2, 18), (0, 0, 1, 19)}
+    database = database_of(use.shapes, np.full(len(use.shapes), 3.0))
+    rows = np.flatnonzero(served.job.traces[0].step == 1)
+    attention = [n for n in rows.tolist() if served.job.traces[0].text("name", n) == "flash_attn::varlen_fwd"]
+    start, end = predict_serving(served, H200, ops=database).simulated.timing.block(0)
+    assert attention and {int(end[n] - start[n]) for n in attention} == {3000}
+
+
 # -- the command line --------------------------------------------------------------------------------------------------
 
 

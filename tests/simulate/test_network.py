@@ -172,7 +172,7 @@ def loads(draw: DrawFn) -> tuple[Topology, list[Operation], list[Any], dict[str,
     return t, ops, arrivals, extra
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(loads(), st.booleans())
 def test_links_agree_with_naive(load: Any, cut_through: bool) -> None:
     t, ops, arrivals, extra = load
@@ -182,7 +182,7 @@ def test_links_agree_with_naive(load: Any, cut_through: bool) -> None:
     assert [f.tolist() for f in times.finish_ns] == [f.tolist() for f in naive]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(loads())
 def test_flow_agrees_with_naive_and_never_exceeds_a_link(load: Any) -> None:
     t, ops, arrivals, extra = load

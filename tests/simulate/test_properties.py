@@ -18,7 +18,7 @@ from etude.simulate.run import simulate
 from naive_simulate import Naive
 from simulated_jobs import random_job, random_options, system
 
-MANY = settings(deadline=None, max_examples=150)
+MANY = settings(deadline=None, max_examples=60)
 
 
 def run_or_leave(job: Job, options: Options, bandwidth: float = 1e9) -> Simulated:

@@ -12,8 +12,9 @@ from etude.machine import open_system
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
-from etude.simulate.options import Draw, Overlap
+from etude.simulate.options import Overlap
 from etude.simulate.run import simulate
+from etude.simulate.shares import Draw
 from simulated_jobs import random_job, system
 
 ONE = system(8, bandwidth=1e9, latency_ns=100, inner=1)
@@ -92,6 +93,112 @@ def test_the_least_of_several_capacities_counts():
     assert found.timing.block(0)[1].tolist() == [1400, 800]
 
 
+# -- capacities of a node ----------------------------------------------------------------------------------------------
+
+
+def four_loads() -> Job:
+    """Four ranks, two to a node of `system()`; each loads for 400 ns."""
+    parts = [TraceBuilder() for _ in range(4)]
+    for b in parts:
+        b.add(Kind.MEM_LOAD, duration_ns=400, stream=8)
+    parts[0].add(Kind.MEM_LOAD, duration_ns=100, stream=9)
+    return job_of("four", parts)
+
+
+def test_ranks_of_a_node_share_what_they_have_in_common():
+    found = simulate(four_loads(), system(), share={"dram@node": {"memory": Draw()}})
+    # three loads on the first node: 100 at a third until 300, then two of 300 at a half; the second node has two
+    assert [found.timing.block(i)[1].tolist() for i in range(4)] == [
+        [pytest.approx(900, abs=2), pytest.approx(300, abs=2)],
+        [pytest.approx(900, abs=2)],
+        [800],
+        [800],
+    ]
+    # one for all four: five at a fifth until 500, then four of 300 at a quarter
+    found = simulate(four_loads(), system(), share={"nvme@out": {"memory": Draw()}})
+    assert [found.timing.block(i)[1][0] for i in range(4)] == [pytest.approx(1700, abs=4)] * 4
+    # each its own: only the first rank has two
+    found = simulate(four_loads(), system(), share={"dram": {"memory": Draw()}})
+    assert [found.timing.block(i)[1][0] for i in range(4)] == [500, 400, 400, 400]
+
+
+def test_host_work_of_a_node_shares_its_processors():
+    parts = [TraceBuilder() for _ in range(2)]
+    for b in parts:
+        b.add(Kind.COMP, duration_ns=1000, cpu=1)
+        b.add(Kind.COMP, duration_ns=10, stream=7)
+    found = simulate(job_of("host", parts), system(), share={"cpu@in": {"host": Draw(demand=0.75)}})
+    assert [found.timing.block(i)[1][0] for i in range(2)] == [pytest.approx(1500, abs=2)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("dram@rack", "has no level `rack`"), ("@node", "is not a name"), ("dram@", "is not a name")]
+)
+def test_a_level_that_is_not_there_is_refused(name: str, message: str):
+    with pytest.raises(UsageError, match=message):
+        simulate(four_loads(), system(), share={name: {"memory": Draw()}})
+
+
+# -- chunks ------------------------------------------------------------------------------------------------------------
+
+
+def late_message(delay_ns: int) -> Job:
+    """Rank 0 loads 1000 bytes for 1000 ns, and sends for 350 ns from `delay_ns` on; rank 1 receives."""
+    b, r = TraceBuilder(), TraceBuilder()
+    b.add(Kind.MEM_LOAD, duration_ns=1000, tensor_bytes=1000, stream=8)
+    b.add(Kind.COMP, duration_ns=delay_ns)
+    b.add(Kind.SEND, dst=1, in_bytes=50, data=[1])
+    r.add(Kind.RECV, src=0, in_bytes=50)
+    return job_of("late", [b, r])
+
+
+@pytest.mark.parametrize(
+    ("chunk", "expected"),
+    [
+        # at once: the load stands still from 130 to 480
+        ({}, [1350, 130, 480]),
+        # three pieces of 333: the message begins at 333, and the load goes on when it ends
+        ({"chunk_bytes": 400}, [1350, 130, 683]),
+        ({"chunk_ns": 400}, [1350, 130, 683]),
+        # one chunk: the message waits for all of it
+        ({"chunk_bytes": 5000}, [1000, 130, 1350]),
+    ],
+)
+def test_a_load_yields_at_the_border_of_a_chunk(chunk: dict[str, int], expected: list[int]):
+    share = {"pcie": {"communication": Draw(), "memory": Draw(priority=1, **chunk)}}
+    found = simulate(late_message(130), ONE, share=share)
+    assert found.timing.block(0)[1].tolist() == [pytest.approx(e, abs=2) for e in expected]
+
+
+def test_chunks_alone_change_nothing():
+    share = {"pcie": {"communication": Draw(), "memory": Draw(priority=1, chunk_bytes=7)}}
+    found = simulate(work(1000, 400), ONE, share=share)
+    assert found.timing.block(0)[1].tolist() == [1000, 400]
+
+
+def test_small_chunks_yield_soon():
+    # five pieces of 200: the message has the link from 200 to 550
+    share = {"pcie": {"communication": Draw(), "memory": Draw(priority=1, chunk_bytes=200)}}
+    found = simulate(late_message(130), ONE, share=share)
+    assert found.timing.block(0)[1].tolist() == [pytest.approx(e, abs=1) for e in [1350, 130, 550]]
+
+
+# -- links -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", ["links", "flow"])
+def test_over_links_compute_and_transfers_share(network: str):
+    # half of the cores for the message while it lasts: compute of 100 ns at half its rate takes 200
+    share = {"sm": {"communication": Draw(demand=0.5), "compute": Draw(priority=1)}}
+    found = simulate(messages(), ONE, share=share, network=network)
+    alone = simulate(messages(), ONE, network=network)
+    assert found.timing.block(0)[1].tolist() == [alone.timing.block(0)[1][0], 200]
+    # two full demands: the message has half of the rate when it sets off, so its 50 bytes take 50 ns more
+    both = {"hbm": {"communication": Draw(), "compute": Draw()}}
+    found = simulate(messages(), ONE, share=both, network=network)
+    assert found.timing.block(1)[1][0] == pytest.approx(alone.timing.block(1)[1][0] + 50, abs=1)
+
+
 @settings(deadline=None, max_examples=40)
 @given(st.randoms(use_true_random=False))
 def test_without_demands_all_is_as_before(rng: random.Random):
@@ -101,9 +208,9 @@ def test_without_demands_all_is_as_before(rng: random.Random):
     except (DeadlockError, MismatchError):
         assume(False)
         raise
-    for demand in (0.0, 1e-9):  # no sharing at all, and sharing that never binds
+    for demand, name in ((0.0, "hbm"), (1e-9, "hbm"), (1e-9, "hbm@node")):  # no sharing, and sharing that never binds
         draws = {name: Draw(demand=demand) for name in ("compute", "communication", "memory")}
-        after = simulate(job, system(), share={"hbm": draws})
+        after = simulate(job, system(), share={name: draws})
         for i in range(len(job.ranks)):
             for a, b in zip(before.timing.block(i), after.timing.block(i), strict=True):
                 assert a.tolist() == b.tolist()
@@ -129,8 +236,9 @@ def test_sharing_never_ends_a_single_chain_sooner(rng: random.Random):
     ("options", "message"),
     [
         ({"share": {"sm": {"gpu": Draw()}}}, "no such class `gpu`"),
+        ({"share": {"sm": {"communication": Draw(chunk_ns=1)}}}, "yield at once"),
         ({"share": {"sm": {"compute": Draw()}}, "overlap": Overlap(compute=1.1)}, "in the place of overlap"),
-        ({"share": {"sm": {"compute": Draw()}}, "network": "flow"}, "for closed forms"),
+        ({"share": {"sm": {"compute": Draw(), "communication": Draw(priority=1)}}, "network": "flow"}, "do not stop"),
     ],
 )
 def test_bad_shares_are_refused(options: dict[str, Any], message: str):
@@ -149,5 +257,8 @@ def test_shares_as_text():
     found = share_option(["pcie=communication>memory", "hbm=compute:0.8,memory:0.4*2"])
     assert found["pcie"] == {"communication": Draw(priority=0), "memory": Draw(priority=1)}
     assert found["hbm"] == {"compute": Draw(demand=0.8), "memory": Draw(demand=0.4, weight=2.0)}
+    found = share_option(["pcie@node=communication>memory:0.5*2/32MB", "cpu=host/10us"])
+    assert found["pcie@node"]["memory"] == Draw(demand=0.5, weight=2.0, priority=1, chunk_bytes=32_000_000)
+    assert found["cpu"] == {"host": Draw(chunk_ns=10_000)}
     with pytest.raises(UsageError, match="not CLASS:DEMAND"):
         share_option(["hbm=compute:much"])

@@ -70,13 +70,13 @@ def test_archived_files_come_back(shared: Path, codec: fuzz_et.Codec) -> None:
     assert count > 0
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.et_files())
 def test_any_file_comes_back(codec: fuzz_et.Codec, data: bytes) -> None:
     assert_comes_back(data, codec)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.plain_files())
 def test_plain_files_come_back(codec: fuzz_et.Codec, data: bytes) -> None:
     assert_comes_back(data, codec)
@@ -129,7 +129,7 @@ def test_sameness_is_exact() -> None:
     assert not pb.same(future, none)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.et_files())
 def test_oracle_reads_what_the_strategies_make(data: bytes) -> None:
     messages = pb.read_messages(data)

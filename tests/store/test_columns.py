@@ -63,14 +63,14 @@ def test_jobs_of_many_ranks_come_back(shared: Path, tmp_path: Path, name: str) -
     assert jobs.encoded(expand(folded)) == jobs.encoded(job)
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.et_files())
 def test_any_file_comes_back(data: bytes) -> None:
     decoded = chakra.decode(data)
     assert_comes_back(chakra.join("any", [3], [decoded], {}, source_format="chakra et"))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(a=strategies.et_files(), b=strategies.et_files())
 def test_jobs_in_small_row_groups_come_back(a: bytes, b: bytes) -> None:
     """Traces of several heaps, cut in the middle: row groups of two nodes."""

@@ -175,7 +175,7 @@ def test_groups_are_those_of_the_group_file(tmp_path: Path):
 
 
 @given(s.et_files())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=25)
 def test_agrees_with_the_codec_on_unusual_files(tmp_path_factory: pytest.TempPathFactory, raw: bytes):
     path = tmp_path_factory.mktemp("et") / "w.0.et"
     path.write_bytes(raw)

@@ -56,7 +56,7 @@ def test_real_files_come_back(shared: Path, part: str) -> None:
     assert seen
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.et_files())
 def test_any_file_comes_back(data: bytes) -> None:
     assert_protobuf_agrees(data, assert_comes_back(data))

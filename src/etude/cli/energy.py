@@ -1,5 +1,6 @@
 """Energy of a run, of a model that is predicted, or of measured rows."""
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -95,8 +96,17 @@ def energy(
 class Made:
     """A run that can be had at any clock, and what it is of."""
 
-    def __init__(self, at: "Callable[[float], Energy]", device: "Device", *, mixed: bool = False, **about: int) -> None:
-        self.at, self.device, self.mixed, self.about = at, device, mixed, about
+    def __init__(
+        self, at: "Callable[[float], Energy]", device: "Device", system: "System | None", *, mixed: bool, **about: int
+    ) -> None:
+        self.at, self.device, self.system, self.mixed, self.about = at, device, system, mixed, about
+
+    def kinds(self, ranks: int) -> "list[tuple[Device, int]]":
+        """The devices that so many ranks run on, and how many of each."""
+        if not self.mixed or self.system is None:
+            return [(self.device, ranks)]
+        count = Counter(self.system.kind_of(range(ranks)).tolist())
+        return [(self.system.all_kinds[kind], n) for kind, n in sorted(count.items())]
 
 
 def _system(name: str) -> "System":
@@ -138,7 +148,7 @@ def _of_run(path: Path, system: str, device: str, timing: Path | None, *, again:
     found: Run = run if run is not None and not simulated else simulate(job, on)  # type: ignore[arg-type]
     table = step_times(found)
     steps = len(set(table["step"].to_pylist())) if "step" in table.schema.names else 0
-    return Made(at, own, mixed=mixed, steps=steps)
+    return Made(at, own, on, mixed=mixed, steps=steps)
 
 
 def _of_serving(asked: Asked, *, check: bool, **chosen: Any) -> Made:
@@ -158,7 +168,7 @@ def _of_serving(asked: Asked, *, check: bool, **chosen: Any) -> Made:
         return analyse(run, device=None if on.devices else on.device, ratio=ratio, menu=menu)
 
     tokens = sum(r.output for r in job.requests)
-    return Made(at, on.device, mixed=bool(on.devices), tokens=tokens, requests=len(job.requests))
+    return Made(at, on.device, on, mixed=bool(on.devices), tokens=tokens, requests=len(job.requests))
 
 
 def _of_step(
@@ -181,7 +191,7 @@ def _of_step(
         return analyse(run, device=own, ratio=ratio, end_ns=run.makespan_ns + between, menu=menu)
 
     about = {"steps": first.generated.plan.steps, "tokens": first.generated.tokens}
-    return Made(at, on.device, mixed=bool(on.devices), **about)
+    return Made(at, on.device, on, mixed=bool(on.devices), **about)
 
 
 def _figures(
@@ -218,7 +228,7 @@ def _figures(
     curve = _smoothed(found.curve, smooth)
     if timeline is not None:
         _write(curve, timeline, every, force=force)
-    figures = energy_figures(found, curve=curve, region=place, device=made.device, **made.about)
+    figures = energy_figures(found, curve=curve, region=place, kinds=made.kinds(found.ranks), **made.about)
     for note in figures["assumed"]:
         say(f"note: {note}")
     return figures | extra
@@ -282,6 +292,7 @@ def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:
     }
     names = {"per_step_j": "J a step", "per_token_j": "J a token", "per_request_j": "J a request"}
     names |= {"carbon_g": "g of CO2", "cost": "dollars of electricity", "device_cost": "dollars of devices"}
+    rows |= {"available": f"{figures['available']:.1%}"} if figures["available"] < 1 else {}
     names |= {"clock": "clock over the nominal one", "cap_met": "keeps to the cap"}
     return rows | {shown: figures[key] for key, shown in names.items() if figures.get(key) is not None}
 

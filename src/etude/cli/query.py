@@ -13,7 +13,8 @@ def query(
     sql: Annotated[
         str,
         typer.Argument(
-            help="Tables: nodes, deps, attrs, groups, ranks; or requests, passes, replicas.", show_default=False
+            help="Tables: nodes, deps, attrs, groups, ranks; requests, passes, replicas; links, visits, operations.",
+            show_default=False,
         ),
     ],
     groups: GroupFile = None,
@@ -35,6 +36,12 @@ def query(
         from etude.serve.stored import read_served
 
         emit(store_sql.query_tables(read_served(path).tables, sql), json=json, csv=csv, md=md)
+        return
+    if (path / "visits.parquet").is_file():
+        import pyarrow.parquet as pq
+
+        emit(store_sql.query_tables({p.stem: pq.read_table(p) for p in path.glob("*.parquet")}, sql),
+             json=json, csv=csv, md=md)  # fmt: skip
         return
     if is_columns(path):
         refuse_for_columns(path, groups, parse_bytes(max_bytes) if max_bytes else None)

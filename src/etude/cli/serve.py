@@ -25,6 +25,7 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve pool.yaml --requests r.csv --slo "chat:ttft=1s,tpot=50ms;batch:latency=60s"
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
+  etude serve --workflow swe_agent --models llama3-70b,llama3-8b --cache belady --router affinity
   etude serve --rows measured/ml_energy_llm.csv --json
   etude serve ... -o served/; etude report served/ -o serve.html; etude query served/ "select ..."
 
@@ -35,6 +36,7 @@ ENGINE = "The engine"
 POOLS = "Between replicas"
 MEASURED = "Measured runs"
 HOLDS = 0.9
+FLOW = "Workflows"
 TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 
@@ -86,6 +88,16 @@ def serve(
     rows: Annotated[
         Path | None, typer.Option(help="CSV of measured rows of serving: each predicted.", rich_help_panel=MEASURED)
     ] = None,
+    workflow: Annotated[
+        str,
+        typer.Option(help="YAML of tasks, or `swe_agent`: sessions instead of requests.", rich_help_panel=FLOW),
+    ] = "",
+    models: Annotated[str, typer.Option(help="Models of its roles, in their order.", rich_help_panel=FLOW)] = "",
+    order: Annotated[str, typer.Option(help="Tasks in the order of: data, program.", rich_help_panel=FLOW)] = "data",
+    choose: Annotated[
+        str, typer.Option(help="Among alternatives: first, best, cheap, within, FILE.py:name.", rich_help_panel=FLOW)
+    ] = "first",
+    place: Annotated[str, typer.Option(help="FILE.py:name in the place of a router.", rich_help_panel=FLOW)] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -93,6 +105,14 @@ def serve(
         return _run(run, ops, config, steps, json=json)
     if rows is not None:
         return _rows(rows, json=json)
+    if workflow:
+        from etude.cli.serve_workflow import sessions
+
+        hooks = _router(choose), _router(place) if place else None
+        return sessions(
+            workflow, models, _engine(engine), system=system, replicas=replicas, router=router, hooks=hooks,
+            order=order, stack=stack, seed=seed, out=out, force=force, json=json,
+        )  # fmt: skip
     if config or steps:
         raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
     if not model:
@@ -104,7 +124,7 @@ def serve(
     rules = _engine(engine)
     from etude.serve import deployed_pools, pools_of, read_pools, request_stream, summary
     from etude.serve import serve as served_by
-    from etude.serve.pools import between_options, function_of
+    from etude.serve.pools import between_options
     from etude.serve.stored import write_served
 
     pooled, given = read_pools(model), _between(between)
@@ -113,7 +133,7 @@ def serve(
     how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype}
     groups, placed = deployed_pools(network, pools, rules, **how)  # type: ignore[arg-type]
     token_bytes = placed.token_bytes * pools[0].tp
-    limits, chosen = _limits(slo), function_of(router) if ".py:" in router else router
+    limits, chosen = _limits(slo), _router(router)
     options = between_options(given, token_bytes) | {"tpot_ns": _least(limits, "tpot_s") * 1e9}
     if given.draft_model:
         draft = deployed_pools(model_of(given.draft_model), pools[:1], rules, **how)  # type: ignore[arg-type]
@@ -230,6 +250,13 @@ def _limits(text: str) -> dict[str, dict[str, float]]:
                 raise UsageError(f"--slo: `{part}`", hint=hint)
             found.setdefault(tier.strip(), {})[TIMES[name]] = parse_time(value) / 1e9
     return found
+
+
+def _router(text: str) -> Any:
+    """A built-in's name, or the function that FILE.py:name says."""
+    from etude.serve.pools import function_of
+
+    return function_of(text) if ":" in text and not text.startswith("br:") else text
 
 
 def _least(limits: dict[str, dict[str, float]], name: str) -> float:

@@ -17,8 +17,10 @@ from etude.cli.simulation import (
     Algorithms,
     ByPolicy,
     ComputeTimes,
+    Contention,
     Eager,
     FailedLinks,
+    Grains,
     Jitter,
     Kernels,
     LinkChanges,
@@ -37,6 +39,7 @@ from etude.cli.simulation import (
     changes_option,
     collectives_option,
     compute_option,
+    grain_option,
     jitter_option,
     links_option,
     numbers,
@@ -82,6 +85,8 @@ def simulate(
     concurrent_network: Annotated[bool, typer.Option(help="Communication without a stream does not queue.")] = False,
     overlap: Overlaps = None,
     share: Shares = None,
+    contention: Contention = False,
+    grain: Grains = None,
     jitter: Jitter = None,
     slow_rank: SlowRanks = None,
     slow_link: SlowLinks = None,
@@ -91,6 +96,9 @@ def simulate(
     seed: Seed = 0,
     fold: Annotated[bool | None, typer.Option("--fold/--no-fold", help="Simulate ranks that are alike once.")] = None,
     timing: Annotated[Path | None, typer.Option(help="Write all times: `.csv` or `.parquet`.")] = None,
+    link_stats: Annotated[
+        Path | None, typer.Option(help="Folder of tables for `etude query`: links over time, who shared, completions.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace what is there.")] = False,
     groups: GroupFile = None,
     workers: Workers = 0,
@@ -134,11 +142,12 @@ def simulate(
         collective=collectives_option(collective),
         collective_times=collective_times, eager_bytes=parse_bytes(eager) if eager else None,
         concurrent_network=concurrent_network, overlap=numbers("overlap", overlap), share=share_option(share),
+        contention=contention, grain=grain_option(grain),
         jitter=jitter_option(jitter),
         slow_ranks={rank_option("slow-rank", k): v for k, v in numbers("slow-rank", slow_rank).items()},
         slow_links=slow_links, link_changes=changes_option(link_change), seed=seed,
         remote_memory=dict(pairs("remote-memory", remote_memory)),
-        fold=fold, network=network, routing=routing.value,
+        fold=fold, network=network, routing=routing.value, link_stats=link_stats is not None,
     )  # fmt: skip
     machine = open_system(system)
     job, said = with_times_of(
@@ -148,6 +157,8 @@ def simulate(
     found = replace(found, notes=(*said, *found.notes))
     if timing is not None:
         _write(found, timing, force)
+    if link_stats is not None:
+        _write_links(found, link_stats, force)
     _show(found, json, options.jitter)
     return INTERRUPTED if found.timing.partial else 0
 
@@ -194,6 +205,15 @@ def _show(found: "Simulated", json: bool, jitter: "Mapping[str, float]") -> None
         say("interrupted: these are the nodes that were done")
     alike = "" if found.simulated_ranks == len(rows) else f", {found.simulated_ranks:,} simulated"
     say(f"{len(rows):,} ranks{alike}, done at {format_time(found.makespan_ns)}")
+
+
+def _write_links(found: "Simulated", path: Path, force: bool) -> None:
+    from etude.files import writing
+
+    if found.link_stats is not None:
+        with writing(path, force=force) as place:
+            found.link_stats.write(place)
+        say(f"wrote {path}")
 
 
 def _write(found: "Simulated", path: Path, force: bool) -> None:

@@ -41,7 +41,16 @@ Eager = Annotated[str, typer.Option(help="Largest message sent without waiting, 
 Overlaps = Annotated[Pairs | None, typer.Option(help="`compute=1.1`, `communication=1.2` at a time.")]
 Shares = Annotated[
     Pairs | None,
-    typer.Option(help="A capacity and who draws what of it: `hbm=compute:0.8,communication:0.4`; `a>b`: a first."),
+    typer.Option(
+        help="A capacity and who draws what: `hbm=compute:0.8,memory:0.4`, `nic@node=...`; `a>b`: a first; `b/32MB`."
+    ),
+]
+Contention = Annotated[
+    bool, typer.Option("--contention", help="Kernels, collectives and copies meet on cores, memory, host link.")
+]
+Grains = Annotated[
+    Pairs | None,
+    typer.Option(help="Lines in flight: `line=128B`, `outstanding=4096`, `ctas=16`, `rate=20GB/s`, `access=load`."),
 ]
 Jitter = Annotated[
     Pairs | None,
@@ -68,6 +77,8 @@ _FLAGS: dict[str, tuple[Any, Any]] = {
     "eager": (Eager, ""),
     "overlap": (Overlaps, None),
     "share": (Shares, None),
+    "contention": (Contention, False),
+    "grain": (Grains, None),
     "jitter": (Jitter, None),
     "slow_rank": (SlowRanks, None),
     "slow_link": (SlowLinks, None),
@@ -95,7 +106,7 @@ def with_simulation(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     kind, option = annotation.__origin__, annotation.__metadata__[0]
-    placed = typer.Option(help=option.help, rich_help_panel=PANEL)
+    placed = typer.Option(*(option.param_decls or ()), help=option.help, rich_help_panel=PANEL)
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, placed])
 
 
@@ -107,8 +118,7 @@ def options_given(given: dict[str, Any]) -> dict[str, Any]:
     for name in ("network", "routing", "policy"):
         if name in given:
             found[name] = given[name].value
-    if "seed" in given:
-        found["seed"] = given["seed"]
+    found |= {name: given[name] for name in ("seed", "contention") if name in given}
     if "compute" in given:
         found |= compute_option(given["compute"])
     if "kernel" in given:
@@ -123,6 +133,8 @@ def options_given(given: dict[str, Any]) -> dict[str, Any]:
         found["overlap"] = overlap_option(numbers("overlap", given["overlap"]))
     if "share" in given:
         found["share"] = share_option(given["share"])
+    if "grain" in given:
+        found["grain"] = grain_option(given["grain"])
     if "jitter" in given:
         found["jitter"] = jitter_option(given["jitter"])
     if "slow_rank" in given:
@@ -156,25 +168,59 @@ def options_of(**given: Any) -> "Options":
 
 
 def share_option(given: Pairs | None) -> dict[str, Any]:
-    """`NAME=CLASS:DEMAND*WEIGHT,CLASS>CLASS`: those before a `>` come first; demand and weight are 1 by default."""
-    from etude.simulate import Draw
-
+    """`NAME=CLASS:DEMAND*WEIGHT/CHUNK,CLASS>CLASS`: those before a `>` come first; demand and weight are 1 by default,
+    a chunk is a size or a time."""
     found: dict[str, Any] = {}
     for name, text in pairs("share", given):
         draws: dict[str, Any] = {}
         for priority, level in enumerate(text.split(">")):
             for part in level.split(","):
-                klass, _, figures = part.strip().partition(":")
-                demand, _, weight = (figures or "1").partition("*")
-                try:
-                    draw = Draw(demand=float(demand or 1), weight=float(weight or 1), priority=priority)
-                except ValueError:
-                    raise UsageError(f"--share: {name}: `{part}` is not CLASS:DEMAND*WEIGHT") from None
+                klass, draw = _draw(name, part.strip(), priority)
                 if klass in draws:
                     raise UsageError(f"--share: {name}: `{klass}` is given twice")
                 draws[klass] = draw
         found[name] = draws
     return found
+
+
+def grain_option(given: Pairs | None) -> Any:
+    """Loads and stores of lines; None where nothing is given."""
+    from etude.machine.grain import Access, Grain
+    from etude.units import parse_bandwidth, parse_bytes
+
+    if not given:
+        return None
+    found = dict(pairs("grain", given))
+    known_names("grain", found, ("line", "outstanding", "ctas", "rate", "access"))
+    counts = {name: found.get(name, "0") for name in ("outstanding", "ctas")}
+    for name, text in counts.items():
+        if not text.isdecimal():
+            raise UsageError(f"--grain: {name}: `{text}` is not a number")
+    if found.get("access", "store") not in list(Access):
+        raise UsageError(f"--grain: no such access `{found['access']}`", hint=f"known: {', '.join(Access)}")
+    return Grain(
+        line_bytes=parse_bytes(found.get("line", "128B")),
+        cta_bytes_per_s=parse_bandwidth(found["rate"]) if "rate" in found else 0.0,
+        access=Access(found.get("access", "store")),
+        **{name: int(text) for name, text in counts.items()},
+    )
+
+
+def _draw(name: str, part: str, priority: int) -> tuple[str, Any]:
+    from etude.simulate import Draw
+    from etude.units import parse_bytes, parse_time
+
+    text, slash, chunk = part.partition("/")
+    klass, _, figures = text.partition(":")
+    demand, _, weight = (figures or "1").partition("*")
+    sizes: dict[str, int] = {}
+    if slash:
+        timed = chunk.endswith("s")
+        sizes = {"chunk_ns": round(parse_time(chunk))} if timed else {"chunk_bytes": parse_bytes(chunk)}
+    try:
+        return klass, Draw(demand=float(demand or 1), weight=float(weight or 1), priority=priority, **sizes)
+    except ValueError:
+        raise UsageError(f"--share: {name}: `{part}` is not CLASS:DEMAND*WEIGHT/CHUNK") from None
 
 
 def overlap_option(factors: dict[str, float]) -> Any:

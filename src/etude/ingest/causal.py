@@ -327,6 +327,8 @@ def _attributes(
     activities = np.flatnonzero(found.what == ACTIVITY)
     added = rate_cells(device, activities, found.device.row[found.index[activities]])
     added |= comm_cells(texts, found.comms.table, found.row_of_comm)
+    if host is not None:
+        added |= _kernel_cells(texts, host, rows, source[rows])
     entries = list(layouts)
     for row, (attrs, _) in added.items():
         layout[row] = layouts.setdefault((*entries[layout[row]], *attrs), len(layouts))
@@ -342,3 +344,12 @@ def _attributes(
         end = int(start[row] + counts[row])
         cells[end - len(attrs) : end] = more
     return tuple(layouts), layout, cells
+
+
+def _kernel_cells(texts: PythonTexts, host: HostTrace, rows: I64, source: I64) -> dict[int, tuple[Layout, list[int]]]:
+    """Of nodes that launch generated kernels (Triton) the file of their source. `source`: rows of the host trace."""
+    named, places = host.kernel.get("kernel_file", (np.empty(0, np.int64), np.empty(0, np.int64)))
+    place_of = dict(zip(named.tolist(), places.tolist(), strict=True))
+    chosen = np.flatnonzero(np.isin(source, named)).tolist()
+    attr = Attr("kernel_file", ValueKind.STRING)
+    return {int(rows[k]): ((attr,), [texts.put(host.json.text(place_of[int(source[k])]).encode())]) for k in chosen}

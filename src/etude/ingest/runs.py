@@ -47,7 +47,7 @@ _ROLES: Final = {
 }
 _WORDS: Final = "|".join(_ROLES)
 _NAME: Final = re.compile(
-    rf"(?P<stem>.*?)(?:^|[._-])??(?:(?P<before>{_WORDS})(?=[._-]))?"
+    rf"(?P<stem>.*?)(?:(?:^|[._-])(?P<before>{_WORDS})(?=[._-]))?"
     rf"(?:(?:^|[._-])rank[._-]?(?P<rank>\d+)|\.(?P<number>\d+))?(?:(?:^|[._-])(?P<behind>{_WORDS}))?"
 )
 _PROCESS: Final = re.compile(r"\.process\d+$")

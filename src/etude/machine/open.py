@@ -24,6 +24,7 @@ import numpy as np
 from etude.config import parse, read_file
 from etude.errors import ClusterError, in_file
 from etude.machine.mix import as_text
+from etude.machine.regions import with_round_trips
 from etude.machine.system import Device, System
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def open_system(name_or_path: str | PathLike[str]) -> System:
 
 def system_of(given: Any, where: str) -> System:
     """A system from plain mappings; `where` names the file in messages."""
+    given = with_round_trips(given, where)
     if isinstance(given, Mapping) and isinstance(given.get("devices"), Mapping):
         return _mixed(given, where)
     if isinstance(given, Mapping) and isinstance(given.get("device"), str):

@@ -1,4 +1,5 @@
-"""Regions: what electricity costs and emits there, how much of it reaches the machines, how far it is.
+"""Regions: what electricity costs and emits there, how much of it reaches the machines, how far they are; and what
+devices cost an hour.
 
 open_region("sweden")                              # the catalogue
 open_region("us-east-1", "my_regions.csv")         # a table with a column `region`
@@ -7,15 +8,19 @@ open_region("us-east-1", "my_regions.csv")         # a table with a column `regi
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from os import PathLike, fspath
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from etude.config import figure, parse, read
-from etude.errors import ClusterError
+from etude.errors import ClusterError, UsageError
+from etude.units import parse_time
+
+if TYPE_CHECKING:
+    from etude.machine.system import Device
 
 _COLUMNS: Final = {
     "impact": "carbon_g_per_kwh",
@@ -34,8 +39,8 @@ class Region:
     carbon_g_per_kwh: float = figure("number", "grams of CO2 for a kWh; 0 unknown", 0.0, zero=True)
     price_per_kwh: float = figure("number", "dollars for a kWh; 0 unknown", 0.0, zero=True)
     pue: float = figure("number", "energy of the site over that of its machines", 1.0)
-    round_trip_ns: float = figure("time", "from its users and back", 0.0, zero=True)
-    available: float = figure("fraction", "part of the time in which it can be had", 1.0)
+    round_trip_ns: float = figure("time", "to a point that all regions and users meet at, and back", 0.0, zero=True)
+    available: float = figure("fraction", "chance that it is to be had, or is up", 1.0)
     source: Mapping[str, str] = figure("texts", "where the figures come from", {})
 
     def __post_init__(self) -> None:
@@ -95,3 +100,80 @@ def _of_table(path: str | PathLike[str]) -> dict[str, Region]:
         if row["region"] and row["region"] not in found:
             found[row["region"]] = read(Region, {"name": row["region"], **about}, f"{where}: line {number}")
     return found
+
+
+# -- regions of a system ----------------------------------------------------------------------------------------------
+
+
+def with_round_trips(given: Any, where: str) -> Any:
+    """A system's keys without its regions: a level with `regions: [east, west]`, one for each of its units, has the way
+    between the two farthest of them as latency beside its own. Regions are those of the key `regions` of the system, or
+    of the catalogue."""
+    if not isinstance(given, Mapping) or not isinstance(given.get("levels"), list):
+        return given
+    own = given.get("regions", {})
+    if not isinstance(own, Mapping):
+        raise ClusterError("expected keys and values", where=f"{where}: regions", hint="east: {round_trip: 80ms}")
+    known = {name: _own(name, about, where) for name, about in own.items()}
+    levels = [_far_apart(level, known, f"{where}: levels[{i}]") for i, level in enumerate(given["levels"])]
+    return {**{key: value for key, value in given.items() if key != "regions"}, "levels": levels}
+
+
+def _own(name: str, about: Any, where: str) -> Region:
+    if not isinstance(about, Mapping):
+        raise ClusterError("expected keys and values", where=f"{where}: regions: {name}", hint="{round_trip: 80ms}")
+    return read(Region, {"name": str(name), **about}, f"{where}: regions: {name}")
+
+
+def _far_apart(level: Any, known: Mapping[str, Region], where: str) -> Any:
+    if not isinstance(level, Mapping) or "regions" not in level:
+        return level
+    names, size = level["regions"], level.get("size")
+    if not isinstance(names, list) or len(names) != size:
+        count = len(names) if isinstance(names, list) else "no list of"
+        raise ClusterError(f"{count} regions for {size} units", where=f"{where}: regions", hint="one for each unit")
+    found = [known.get(name) or _named(name, known, where) for name in names]
+    silent = next((one.name for one in found if not one.round_trip_ns), "")
+    if silent:
+        raise ClusterError(f"nothing says how far region `{silent}` is", where=f"{where}: regions",
+                           hint=f"regions: {{{silent}: {{round_trip: 80ms}}}} of the system")  # fmt: skip
+    ways = sorted(found[i].round_trip_ns for i in range(len(found)) if names[i] not in names[:i])
+    more = sum(ways[-2:]) / 2 if len(ways) > 1 else 0.0
+    rest = {key: value for key, value in level.items() if key != "regions"}
+    key = "latency_ns" if "latency_ns" in rest else "latency"
+    rest[key] = _longer(rest.get(key, "500ns"), more)
+    if isinstance(rest.get("step"), Mapping):
+        rest["step"] = {name: _longer(time, more) for name, time in rest["step"].items()}
+    return rest
+
+
+def _longer(time: Any, more_ns: float) -> Any:
+    """So much more; what is not a time stays, and is refused where levels are read."""
+    try:
+        return round(parse_time(time if isinstance(time, int) else str(time)) + more_ns)
+    except UsageError:
+        return time
+
+
+def _named(name: Any, known: Mapping[str, Region], where: str) -> Region:
+    if name not in _catalogue():
+        some = ", ".join([*known, *list(_catalogue())[:6], "..."])
+        raise ClusterError(f"unknown region `{name}`", where=f"{where}: regions", hint=f"known: {some}")
+    return _catalogue()[name]
+
+
+# -- what devices cost an hour, and whether they are to be had --------------------------------------------------------
+
+
+def hourly_price(kinds: Sequence[tuple[Device, int]]) -> float | None:
+    """Dollars of an hour of so many devices of each kind; None where one does not say its price."""
+    prices = [device.price for device, _ in kinds]
+    return sum(device.price * count for device, count in kinds) if prices and all(prices) else None
+
+
+def availability(kinds: Sequence[tuple[Device, int]], region: Region | None = None) -> float:
+    """Chance that all of these devices, and the region, are to be had at once, each for itself."""
+    whole = region.available if region is not None else 1.0
+    for device, count in kinds:
+        whole *= device.available**count
+    return whole

@@ -19,6 +19,7 @@ class KernelSharing:
     gap_ns: float = figure(
         "time", "from the end of a kernel to the first block of the next of its stream", 1000.0, zero=True
     )
+    communication_cores: int = figure("count", "cores that a collective or message holds while it runs", 16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,6 +196,7 @@ class Level:
     wrap_together: bool = figure("flag", "... and only where that holds for every dimension of the torus", False)
     oversubscription: float = figure("number", "bandwidth into the level over bandwidth across it", 1.0)
     rails: bool = figure("flag", "units of the same position share a switch; the others are reached through it", False)
+    on_host_link: bool = figure("flag", "its bytes go over the device's link to the host (PCIe), beside copies", False)
     port: LevelPort = figure(
         "choice", "`own`, or `shared` with the level below; by default by bandwidth", LevelPort.NONE, of=LevelPort
     )

@@ -172,7 +172,7 @@ def with_host_memory(generated: Generated, options: dict[str, Any]) -> dict[str,
 
 
 def simulated_on(generated: Generated, machine: System, by: Efficiency, options: dict[str, Any]) -> Simulated:
-    if by.overlap > 1 and "overlap" not in options:
+    if by.overlap > 1 and not options.keys() & {"overlap", "contention", "share"}:
         options = {**options, "overlap": Overlap(compute=by.overlap)}
     return simulate(generated.job, tuned(machine, by), **options)
 

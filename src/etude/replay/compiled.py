@@ -1,7 +1,12 @@
-"""Code that Inductor made of a program: where a recording has it, whether it may run, and how it is run again."""
+"""Code that Inductor made of a program: where a recording has it, whether it may run, and how it is run again.
+
+Whole graphs are kept by `etude collect`, each with a seal. Kernels of Triton, a file each, are kept by PyTorch's own
+observer in a folder beside its file (`set_extra_resource_collection(True)`); nobody seals them.
+"""
 
 from __future__ import annotations
 
+import glob
 import gzip
 import json
 from collections.abc import Callable, Mapping
@@ -12,12 +17,13 @@ from etude.errors import FormatError, UsageError
 from etude.seals import made_here
 
 ENDING: Final = ".compiled.json.gz"
+RESOURCES: Final = "_resources"
 Graphs = dict[str, dict[str, str]]
-"""Of each compiled graph its `code`, and the `seal` of who recorded it."""
+"""Of each compiled graph, or file of a kernel, its `code`, and the `seal` of who recorded it."""
 
 
 def compiled_sources(path: Path) -> Graphs:
-    """The code of each compiled graph of a run that `etude collect` recorded; empty where it has none."""
+    """The code of each compiled graph and kernel that lies beside a recording; empty where there is none."""
     folder, stem = (path, "") if path.is_dir() else (path.parent, path.name)
     found: Graphs = {}
     for file in sorted(folder.glob(f"*{ENDING}")) if folder.is_dir() else ():
@@ -28,6 +34,8 @@ def compiled_sources(path: Path) -> Graphs:
             found |= {str(key): {"code": str(one["code"]), "seal": str(one["seal"])} for key, one in told.items()}
         except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise FormatError(f"not the code of compiled graphs: {problem}", path=file) from None
+    for file in sorted(folder.glob(f"{glob.escape(stem)}*{RESOURCES}/*.py")) if folder.is_dir() else ():
+        found[file.name] = {"code": file.read_text("utf-8", "replace"), "seal": ""}
     return found
 
 
@@ -51,3 +59,17 @@ def compiled_call(source: str) -> Callable[[], Any]:
     exec(compile(source, "<compiled graph>", "exec"), module)
     given, call = module["get_args"](), module["call"]
     return lambda: call(list(given))
+
+
+def triton_call(source: str, kernel: str) -> Callable[..., None]:
+    """What launches a kernel of a file that Inductor wrote, in the current stream. It is compiled, and its block sizes
+    are chosen, when it is first called."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UsageError("Triton compiles for CUDA devices, and none is here")
+    from torch._inductor.codecache import PyCodeCache
+
+    run = getattr(PyCodeCache.load(source), kernel).run
+    stream, device = torch._C._cuda_getCurrentRawStream, torch.cuda.current_device()
+    return lambda *given: run(*given, stream=stream(device))

@@ -1,4 +1,10 @@
-"""Time of the host from step to step of a program as recorded, under a profiler; waits for the device are left out."""
+"""Time of the host from step to step of a program, without the profiler that recorded it.
+
+A profiler makes a host that gives work to a GPU five times slower, and how much slower differs from machine to machine
+more than the time without it does. So what a host takes is counted: so much for each event of the profiler (an
+operator, a node of autograd: Python, dispatch and memory included) and so much for each call of the driver. What the
+clock said of the host as a whole counts for little, and waits for the device are left out.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +19,17 @@ from etude.replay.program import NOTHING, StepKind
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
+EVENT_NS: Final = 3160.0
+CALL_NS: Final = 4640.0
+USUAL_NS: Final = 25_000.0
+BELIEVED: Final = 0.3
+"""An event and a call of the driver where an event takes 25 us under the profiler; a host on which it takes another
+time is faster or slower by this power of the ratio. Least squares over nine programs on two hosts of an H200
+(`benchmarks/fit_host.py`). Beyond a factor of two it is another kind of host, and the rest of the ratio counts."""
+LONGEST_NS: Final = 1_000_000
+LONGEST_TENSOR_NS: Final = 20_000
+"""A profiler holds up a host by less, for a call and for each tensor that it is given: what is above is time of the
+program itself (reading data)."""
 TIMED: Final = (StepKind.CALL, StepKind.COMM, StepKind.MARK, StepKind.END)
 """Steps that the host took at a recorded moment."""
 
@@ -50,4 +67,24 @@ def host_intervals(kind: I64, what: I64, moment_ns: I64) -> I64:
         each = np.sort(np.stack([found[part] for part in parts]), axis=0)
         for part in parts:
             found[part] = each[(len(parts) - 1) // 2]
+    return found
+
+
+def counted(moments_ns: I64, starts_ns: I64) -> I64:
+    """How many of these events began since the moment before; of a moment that is not later than the one before, none.
+    The first moment has those before it."""
+    before = np.searchsorted(np.sort(starts_ns), np.maximum.accumulate(moments_ns), "left")
+    found: I64 = np.diff(before, prepend=0)
+    return found
+
+
+def plain_ns(recorded_ns: I64, events: I64, calls: I64, tensors: I64) -> I64:
+    """Of each step the time of the host without the profiler, from what it was with it, the events of the profiler and
+    calls of the driver in it, and the tensors that it was given."""
+    own = np.maximum(recorded_ns - LONGEST_NS - LONGEST_TENSOR_NS * tensors, 0)
+    each_ns = float((recorded_ns - own)[own == 0].sum()) / max(int(events[own == 0].sum()), 1)
+    ratio = each_ns / USUAL_NS if each_ns else 1.0
+    near = min(max(ratio, 0.5), 2.0)
+    slower = near**BELIEVED * ratio / near
+    found: I64 = np.rint(slower * (EVENT_NS * events + CALL_NS * calls)).astype(np.int64) + own
     return found

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.model.job import Job, ranges
-from etude.model.schema import UNKNOWN, ValueKind
-from etude.model.text import intern, strings
-from etude.model.trace import Trace
 from etude.replay.compiled import compiled_sources, may_run
 from etude.replay.program import Program
 from etude.replay.recorded import plan_recorded
+from etude.replay.regions import attribute
 from etude.replay.sized import plan_sized
 
 I64 = NDArray[np.int64]
@@ -37,7 +35,7 @@ def plan(
     found: dict[int, Program] = {}
     for rank in wanted:
         trace = job.trace(rank)
-        schema, words = op_schemas(trace)
+        schema, words = attribute(trace, "op_schema")
         with_arguments = (schema >= 0) & (trace.in_types >= 0)
         if with_arguments.any() and job.timing is not None:
             found[rank] = plan_recorded(job, rank, schema, words, {} if left_out else sources)
@@ -46,18 +44,3 @@ def plan(
     for program in found.values():
         program.about.update({"code_left_out": True} if left_out else {})
     return [found[rank] for rank in wanted]
-
-
-def op_schemas(trace: Trace) -> tuple[I64, list[str]]:
-    """Of each node the number of its operator's schema (-1: none), and the schemas."""
-    codes = np.full(len(trace), UNKNOWN, np.int64)
-    codes[:] = -1
-    cells = trace.attr_cells(heap_only=True).get(("op_schema", ValueKind.STRING))
-    if cells is None:
-        return codes, []
-    rows, places = cells
-    numbers, unique = intern(trace.heap, places)
-    words = strings(trace.heap, unique)
-    empty = np.array([not word for word in words] + [True])
-    codes[rows] = np.where(empty[numbers], -1, numbers)
-    return codes, words

@@ -25,13 +25,12 @@ import numpy as np
 import torch
 
 from etude.errors import UsageError
-from etude.replay.compiled import compiled_call
+from etude.replay.compiled import compiled_call, triton_call
 from etude.replay.cuda_graph import captured, captured_parts
 from etude.replay.lanes import Lanes
 from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
-from etude.replay.pace import HostPace, due_ns, has_host_time, host_pace
-from etude.replay.program import COMPILED_SPACE, NOTHING, Fill, Origin, Program, StepKind
+from etude.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork
 
 CHUNK: Final = 400
@@ -81,15 +80,15 @@ class Player:
         self._graph: Any = None
         self._capturing = False
         self.on_device = self.device.type != "cpu"
-        self.host = host or ("recorded" if self.on_device and has_host_time(program) and not cuda_graph else "fast")
+        self._with_host_memory = any(not name.startswith("cpu") for name in program.devices)
+        timed = self.on_device and self._with_host_memory and "host" in program.about
+        self.host = host or ("recorded" if timed and not cuda_graph else "fast")
         """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
-        self.pace: HostPace | None = None
         self._due: list[int] = []
         self.parts: list[tuple[Any, int]] = []
         """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
         self._ends: list[int] = []
         """Of each chunk its last step."""
-        self._with_host_memory = any(not name.startswith("cpu") for name in program.devices)
         self._values: list[Any] = [None] * len(program.slots.storage)
         self._generator = torch.Generator().manual_seed(seed)
         self._forms: dict[tuple[int, int], list[Any]] = {}
@@ -102,7 +101,7 @@ class Player:
         self._work = StandInWork(self.device, program)
         self._dtypes = [getattr(torch, name) for name in program.dtypes]
         self._held: list[Any] = []
-        self._code: dict[str, Callable[[], Any]] = {}
+        self._code: dict[str, Callable[..., Any]] = {}
         self._lanes = Lanes(program, self.device)
 
     # -- getting ready -------------------------------------------------------------------------------------------------
@@ -121,7 +120,7 @@ class Player:
                 hint=f"inputs and states alone take {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
             ) from None
         self._chunks = list(self._compiled())
-        if self.host == "recorded" and not self.paced and "host_events" in self.program.about:
+        if self.host == "recorded" and not self.paced and "host" in self.program.about:
             self._keep_pace()
         if self.with_graph:
             self._capture()
@@ -129,15 +128,13 @@ class Player:
     def _keep_pace(self) -> None:
         """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
         how fast this host makes them."""
-        with torch.no_grad():
-            self.pace = host_pace(self.program, self._chunks, self._synchronise, self._lanes.open)
-            self._due = due_ns(self.program, self.pace.share)
-            if not self._lanes:
-                self._capturing = True
+        self._due = np.cumsum(self.program.steps.host_ns).tolist()
+        if not self._lanes:
+            self._capturing = True
+            with torch.no_grad():
                 graphs = captured_parts(self.program, self.device, self._chunks, self.comms is not None)
-                self._capturing = False
-                self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
-        self._marks = []
+            self._capturing = False
+            self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
         self._chunks = list(self._compiled())
 
     def _capture(self) -> None:
@@ -264,12 +261,17 @@ class Player:
 
     def _operator(self, name: str) -> Callable[..., Any]:
         """What to call: an operator of PyTorch, or code that was compiled from some."""
-        if not name.startswith(COMPILED_SPACE):
+        if not name.startswith((COMPILED_SPACE, TRITON_SPACE)):
             return operator(name, self.device.type)
         if name not in self._code:
             if self.on_device != self._with_host_memory:
                 raise UnknownOperatorError("the code was compiled for another kind of device")
-            self._code[name] = compiled_call(self.program.about["compiled"][name.removeprefix(COMPILED_SPACE)]["code"])
+            files = self.program.about["compiled"]
+            if name.startswith(COMPILED_SPACE):
+                self._code[name] = compiled_call(files[name.removeprefix(COMPILED_SPACE)]["code"])
+            else:
+                kernel, _, file = name.removeprefix(TRITON_SPACE).partition("@")
+                self._code[name] = triton_call(files[file]["code"], kernel)
         return self._code[name]
 
     def _viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:

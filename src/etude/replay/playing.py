@@ -92,7 +92,7 @@ def play(
         "failures": sorted({f"{f.op}: {f.why}" for f in player.failures.values()}),
         "device": str(player.device),
         "threads": torch.get_num_threads(),
-        "host": {"time": player.host} | (asdict(player.pace) | {"graphs": len(player.parts)} if player.pace else {}),
+        "host": {"time": player.host, "graphs": len(player.parts)} | program.about.get("host", {}),
         "ready_s": ready_s,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "options": asdict(chosen),

@@ -29,12 +29,14 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
-VERSION: Final = 2
+VERSION: Final = 3
 ENDING: Final = ".program"
 NOTHING: Final = -1
 """A slot, group, peer or root that is not there."""
 COMPILED_SPACE: Final = "compiled::"
 """Before the name of a compiled graph: a call of its code, which `about["compiled"]` has."""
+TRITON_SPACE: Final = "triton::"
+"""Before the name of a kernel and its file, `kernel@file`: the code of the file is in `about["compiled"]` too."""
 
 
 class StepKind(IntEnum):
@@ -155,7 +157,7 @@ class Steps:
     node: I32
     """Row of the step's node in the trace; NOTHING where there is none."""
     host_ns: I64
-    """Time of the host since the step before, as recorded under the profiler; waits for the device are left out."""
+    """Time of the host since the step before, without the profiler and without waits for the device."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -269,7 +271,7 @@ class Program:
 
     about: dict[str, Any]
     """rank, world_size, job, steps (how many training steps), recorded_step_ns, unprofiled_step_ns, threads (of an
-    operator on the CPU), host_events (of the profiler: `recorded`, and `called` again) ..."""
+    operator on the CPU), host (`events` of the profiler, `calls` of the driver, and their `recorded_ns`) ..."""
     ops: tuple[str, ...]
     """Operators: `aten::mm`, `aten::add.Tensor`."""
     schemas: tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,24 +13,23 @@ from etude.cost.traces import ops_of
 from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
-from etude.replay.arguments import Arguments, arguments, results
+from etude.replay.arguments import Arguments, arguments, results, without_stream
 from etude.replay.builder import ProgramBuilder
 from etude.replay.call_tree import owners
 from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
-from etude.replay.host_time import HostClock, host_intervals
+from etude.replay.host_time import HostClock, counted, host_intervals, plain_ns
 from etude.replay.indices import made_of, tell
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.levels import Op, chosen
 from etude.replay.memory import Memory
 from etude.replay.program import COMPILED_SPACE, NOTHING, CommKind, Program, StandInKind, StepKind
+from etude.replay.regions import Regions, own_ns
 from etude.replay.streams import StreamOrder, stream_order
 from etude.replay.unprofiled import unprofiled_step_ns
 
 I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
-COMPILED: Final = "## Call CompiledFxGraph"
-"""Regions of the compiler: their kernels for CPUs are in no recording."""
 _CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
 
 
@@ -52,7 +51,7 @@ class _Plan:
         self.inside = _in_steps(self.trace, self.start, self.end)
         self.codes, self.names = self.trace.coded("name")
         self.sources = sources
-        self.regions, self.whole = self._regions()
+        self.regions = Regions(self.trace, self.inside, self.names, self.codes, sources)
         self.ops = self._ops()
         self.op_at = np.full(len(self.trace), -1, np.int64)
         self.op_at[[op.node for op in self.ops]] = np.arange(len(self.ops))
@@ -73,7 +72,9 @@ class _Plan:
     def _ops(self) -> list[Op]:
         """Operators of the host with their arguments, in order of time, callers before what they call."""
         trace = self.trace
-        rows = np.flatnonzero(self.inside & (self.schema >= 0) & (trace.cpu == 1) & (self._within(self.whole) < 0))
+        kernels = self.regions.kernels
+        within = self.inside & (trace.cpu == 1) & (self.regions.inside_whole < 0)
+        rows = np.flatnonzero(within & ((self.schema >= 0) | kernels))
         rows = rows[np.lexsort((-self.end[rows], self.start[rows]))]
         position = np.full(len(trace), -1, np.int64)
         position[rows] = np.arange(len(rows))
@@ -84,9 +85,9 @@ class _Plan:
             outer = int(above[parent]) if parent >= 0 else -1
             op = Op(
                 node=node,
-                name=self.names[int(self.codes[node])],
-                schema=self.schemas[int(self.schema[node])],
-                given=self._arguments("in", node),
+                name=self.regions.kernel_name(node) if kernels[node] else self.names[int(self.codes[node])],
+                schema="" if kernels[node] else self.schemas[int(self.schema[node])],
+                given=without_stream(self._arguments("in", node)) if kernels[node] else self._arguments("in", node),
                 gave=self._arguments("out", node),
                 start_ns=int(self.start[node]),
                 end_ns=int(self.end[node]),
@@ -113,7 +114,7 @@ class _Plan:
         streams = stream_order(self.trace, self.inside, self.work_of, self.start)
         order: list[tuple[int, int, int]] = [(op.start_ns, _CALL, at) for at, op in enumerate(calls)]
         order += [(int(self.start[node]), _KERNEL, node) for node in orphans]
-        order += [(int(self.start[node]), _REGION, node) for node in self.regions]
+        order += [(int(self.start[node]), _REGION, node) for node in self.regions.all]
         waits = ((node, self._waited_at(node)) for node in comm_of.values())
         order += [(moment, _WAIT, node) for node, moment in waits if moment is not None]
         order += list(self._marks(calls))
@@ -145,7 +146,7 @@ class _Plan:
                 self.b.mark(at, start_ns=moment - self.begin)
         for row in list(self.pending):
             self._wait(row, {})
-        self._host_time(calls)
+        self._host_time()
         self.memory.fill()
         steps = len(np.unique(self.trace.step[self.inside & (self.trace.step != UNKNOWN)])) or 1
         span = int(self.end[self.inside].max() - self.begin) if self.inside.any() else 0
@@ -194,6 +195,8 @@ class _Plan:
         while outputs and outputs[-1] == NOTHING:
             outputs.pop()
         made_of(self.memory, op.name, given, gave)
+        if self.regions.kernels[op.node]:
+            self._keep(self.regions.file(op.node))
         self.b.call(_overload(op.name, op.schema), given.form, inputs, outputs, schema=op.schema, **when)
 
     def _stand_in(self, node: int, label: str, when: dict[str, Any], outputs: list[int] | tuple[int, ...] = ()) -> None:
@@ -248,17 +251,16 @@ class _Plan:
         mine = owner >= 0
         work = np.bincount(owner[mine], took[kernels[mine]].astype(np.float64), len(calls)).astype(np.int64)
         comms = np.isin(trace.kind[kernels], (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV)))
-        region = self._within(self.whole)[kernels]
+        region = self.regions.inside_whole[kernels]
         lost = kernels[~mine & ~comms & (region < 0)]
-        region_ns = {node: int(took[kernels[region == at]].sum()) for at, node in enumerate(self.whole)}
+        region_ns = {node: int(took[kernels[region == at]].sum()) for at, node in enumerate(self.regions.whole)}
         self.work_of[lost] = lost
         self.work_of[kernels[mine]] = np.array([op.node for op in calls], np.int64)[owner[mine]]
-        self.work_of[kernels[region >= 0]] = np.array(self.whole, np.int64)[region[region >= 0]]
+        self.work_of[kernels[region >= 0]] = np.array(self.regions.whole, np.int64)[region[region >= 0]]
         return work, int(took[kernels].sum()) - sum(region_ns.values()), lost.tolist(), region_ns
 
-    def _host_time(self, calls: list[Op]) -> None:
-        """The time of the host from step to step, up to the end of the last one; how many events the profiler wrote in
-        it, and how many of them are of what is called again."""
+    def _host_time(self) -> None:
+        """What the host takes from step to step without the profiler, up to the end of the last one."""
         trace = self.trace
         events = self.inside & (trace.cpu == 1) & (trace.in_types >= 0)
         if not events.any():
@@ -268,58 +270,36 @@ class _Plan:
         clock = HostClock(trace, self.inside, self.start, self.end)
         moment = np.where(steps[:, 3] == NOTHING, NOTHING, clock(steps[:, 3] + self.begin) - self.begin)
         op, is_call = np.array([row[0] for row in self.b.calls] or [0], np.int64), steps[:, 0] == StepKind.CALL
-        what = np.where(is_call, op[np.where(is_call, steps[:, 1], 0)], NOTHING)
-        self.b.host_ns = host_intervals(steps[:, 0], what, moment).tolist()
-        called = np.full(len(trace), -1, np.int64)
-        called[[one.node for one in calls]] = 1
-        self.b.about["host_events"] = {
-            "recorded": int(events.sum()),
-            "called": int((events & (owners(trace.parent, called) >= 0)).sum()) + len(self.b.views),
-        }
+        row = np.where(is_call, steps[:, 1], 0)
+        recorded = host_intervals(steps[:, 0], np.where(is_call, op[row], NOTHING), moment)
+        tensors = np.where(is_call, np.array([len(call[2]) for call in self.b.calls] or [0], np.int64)[row], 0)
+        calls = self.inside & (trace.cpu == 1) & (trace.correlation != UNKNOWN)
+        moments = np.where(steps[:, 3] == NOTHING, -1, steps[:, 3]) + self.begin
+        of_events, of_calls = (counted(moments, self.start[rows]) for rows in (events, calls))
+        self.b.host_ns = plain_ns(recorded, of_events, of_calls, tensors).tolist()
+        self.b.about["host"] = {"events": int(of_events.sum()), "calls": int(of_calls.sum()),
+                                "recorded_ns": int(recorded.sum())}  # fmt: skip
 
     def _host_end(self) -> int:
         """When the host was done, from the program's begin."""
         ends = int(self.end[self.inside & (self.trace.cpu == 1)].max()) - self.begin
         return max(ends, *(step[3] for step in self.b.steps)) if self.b.steps else ends
 
-    def _regions(self) -> tuple[list[int], list[int]]:
-        """Calls of compiled code that are played by themselves: on a CPU all, since its kernels are in no recording;
-        elsewhere those of which the code is known. And which of all these are played whole, by their code."""
-        wanted = np.array([name.startswith(COMPILED) for name in self.names] + [False])
-        found = np.flatnonzero(wanted[self.codes] & self.inside)
-        whole = [node for node in found.tolist() if self._key(node) in self.sources]
-        return (whole if (self.trace.cpu == 0).any() else found.tolist()), whole
-
-    def _key(self, node: int) -> str:
-        """The name of a compiled graph."""
-        return self.names[int(self.codes[node])].removeprefix(COMPILED).strip(" #")
-
-    def _within(self, regions: list[int]) -> I64:
-        """Of each node the region around it, as a position in the list; -1: none."""
-        at = np.full(len(self.trace), -1, np.int64)
-        at[regions] = np.arange(len(regions))
-        return owners(self.trace.parent, at)
-
     def _region(self, node: int, when: dict[str, Any], kernels_ns: dict[int, int]) -> int:
         """A call of compiled code: its code, where that is known. Gives its time."""
-        key = self._key(node)
+        key, start, end = self.regions.key(node), int(self.start[node]), int(self.end[node])
         if key not in self.sources:
-            own = self._own_ns(node)
+            own = own_ns(self.ops, start, end)
             self.b.stand_in(StandInKind.HOST, "compiled region", **when | {"work_ns": own})
             return own
-        own = kernels_ns.get(node, int(self.end[node] - self.start[node]))
-        self.b.about.setdefault("compiled", {})[key] = dict(self.sources[key])
+        own = kernels_ns.get(node, end - start)
+        self._keep(key)
         self.b.call(f"{COMPILED_SPACE}{key}", [], [], [], **when | {"work_ns": own})
         return own
 
-    def _own_ns(self, node: int) -> int:
-        """Time of a region's own kernels: between its calls, less what the host takes from one call to the next where
-        no kernel is between them, as in an eager program."""
-        inner = [op for op in self.ops if op.outer < 0 and self.start[node] <= op.start_ns < self.end[node]]
-        begins = np.array([op.start_ns for op in inner] + [int(self.end[node])])
-        ends = np.array([int(self.start[node])] + [op.end_ns for op in inner])
-        gaps = np.maximum(begins - ends, 0)
-        return int(np.maximum(gaps - gaps.min(), 0).sum()) if len(inner) > 1 else int(gaps.sum())
+    def _keep(self, key: str) -> None:
+        """Code that the program calls goes with it."""
+        self.b.about.setdefault("compiled", {})[key] = dict(self.sources[key])
 
     # -- streams -------------------------------------------------------------------------------------------------------
 

@@ -147,6 +147,7 @@ def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
         "cache_hit_tokens": int(served.count("FOUND").sum()),
         "stored_hit_tokens": int(served.count("STORED").sum()),
         "remote_hit_tokens": int(served.state.store.moved[:, -2].sum()) if served.state.store.tiers else 0,
+        "read_tokens": int(served.count("READ").sum()),
         "prompt_tokens": int(served.requests.prompt.sum()),
         "workload": statistics(served.requests),
         "passes": int(served.count("PASSES").sum()),

@@ -17,13 +17,13 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.simulate.options import JITTER as JITTER
-    from etude.simulate.options import Draw as Draw
     from etude.simulate.options import Options as Options
     from etude.simulate.options import Overlap as Overlap
     from etude.simulate.options import RemoteMemory as RemoteMemory
     from etude.simulate.result import LinkUse as LinkUse
     from etude.simulate.result import Simulated as Simulated
     from etude.simulate.run import simulate as simulate
+    from etude.simulate.shares import Draw as Draw
 
 
 class _Verb(ModuleType):

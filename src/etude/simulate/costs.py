@@ -75,7 +75,7 @@ def node_costs(job: Job, system: System, options: Options) -> NodeCosts:
     costs = NodeCosts()
     devices = system.all_kinds
     by_kind = [_Times(device, options) for device in devices]
-    kind_of = _trace_kinds(job, system)
+    kind_of = trace_kinds(job, system)
     ranks = np.bincount(job.trace_of, minlength=len(job.traces))
     for number, trace in enumerate(job.traces):
         device, times = devices[kind_of[number]], by_kind[kind_of[number]]
@@ -123,7 +123,7 @@ def by_kind_of_device(job: Job, system: System) -> Job:
     return job.replace(traces=traces, trace_of=trace_of.reshape(-1).astype(np.int32))
 
 
-def _trace_kinds(job: Job, system: System) -> list[int]:
+def trace_kinds(job: Job, system: System) -> list[int]:
     """Kind of the device of each trace, which all of its ranks have."""
     found = np.zeros(len(job.traces), np.int64)
     found[job.trace_of] = system.kind_of(job.ranks)
@@ -168,13 +168,13 @@ class _Times:
         if not self.menu:
             return None
         rows = np.flatnonzero(comp & (trace.cpu != 1) & (cost != UNKNOWN))
-        choice = chosen(self.device, _ops(trace, rows), self.menu)
+        choice = chosen(self.device, ops_of_rows(trace, rows), self.menu)
         other = choice.factor != 1
         cost[rows[other]] = np.rint(cost[rows[other]] * choice.factor[other]).astype(np.int64)
         return choice
 
     def of(self, trace: Trace, rows: I64) -> I64:
-        ops = _ops(trace, rows)
+        ops = ops_of_rows(trace, rows)
         if self.table is not None:
             return compute_time_ns(self.device, ops, mode="table", table=self.table)
         found = compute_time_ns(self.device, ops)
@@ -194,7 +194,7 @@ class _Times:
         return found
 
 
-def _ops(trace: Trace, rows: I64) -> OpTable:
+def ops_of_rows(trace: Trace, rows: I64) -> OpTable:
     shaped = trace.in_shapes.strides != (0,)
     return ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
 

@@ -12,23 +12,31 @@ of them agree. Kernels here make no arrays, and every index was checked before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, pop, push
-from etude.model.use import Use
 from etude.simulate.lanes import choose, complete, row_of, starts_with_operation, wake
 from etude.simulate.network import RunningNetwork
 from etude.simulate.networks.analytic import retime_operations
-from etude.simulate.networks.resources import Resources, retime_members, retime_work, set_rates
 from etude.simulate.networks.seam import NO_ROOM, advance, next_time, post
-from etude.simulate.networks.sharing import Sharing, begin, end, retime_nodes
+from etude.simulate.networks.sharing import (
+    Sharing,
+    begin,
+    end,
+    note_neighbours,
+    rate_members,
+    retime_members,
+    retime_nodes,
+    retime_work,
+)
 from etude.simulate.networks.state import NEVER, NetworkState, OperationState
 from etude.simulate.state import DONE, State, with_room
 
-COMPUTE: Final = int(Use.COMPUTE)
-OVER, REACHED, PAUSED, CROWDED = 0, 1, 2, 3
-"""Why `_run` returned: nothing more can happen; nothing more up to the time given; enough for now; no room."""
+OVER, REACHED, PAUSED, CROWDED, ASKING = 0, 1, 2, 3, 4
+"""Why `_run` returned: nothing more can happen; nothing more up to the time given; enough for now; no room; two kinds
+of kernels meet of which nobody knows what they cost each other."""
 SLICE: Final = 500_000
 """Nodes between two looks at the clock and the keyboard: a tenth of a second."""
 TURNS: Final = 1 << 16
@@ -39,8 +47,9 @@ class Engine:
     """A job under simulation, with a clock that can be stopped: `advance(until_ns)` as often as one likes gives the
     same times as one run to the end."""
 
-    def __init__(self, state: State, network: RunningNetwork) -> None:
-        self.state, self.network = state, network
+    def __init__(self, state: State, network: RunningNetwork, price: Callable[[int, int], float] | None = None) -> None:
+        """`price(a, b)`: how much longer, as a part, a kernel of kind a takes beside one of kind b."""
+        self.state, self.network, self.price = state, network, price
         self._grow()
 
     @property
@@ -67,9 +76,18 @@ class Engine:
         return self._slice(NEVER) == PAUSED
 
     def _slice(self, until_ns: int) -> int:
-        while (why := _run(self.state, self.network.state, until_ns, SLICE, TURNS)) == CROWDED:
-            self._grow()
+        while (why := _run(self.state, self.network.state, until_ns, SLICE, TURNS)) in (CROWDED, ASKING):
+            if why == CROWDED:
+                self._grow()
+            else:
+                self._answer()
         return int(why)
+
+    def _answer(self) -> None:
+        if self.state.sharing is not None and self.price is not None:
+            kinds = self.state.sharing.kinds
+            a, b = kinds.asked.tolist()
+            kinds.excess[a, b] = self.price(a, b)
 
     def _grow(self) -> None:
         """Room for what a round may add: with sharing, each node and operation may be given another end, twice."""
@@ -83,6 +101,8 @@ def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max
     """Runs the rounds of all instants up to a time, but ends after about so many nodes or rounds."""
     clock = state.clock[0]
     stop = clock.done_nodes + max_nodes
+    if not _share(state.sharing, state, network.operations):
+        return ASKING
     for _ in range(max_turns):
         if clock.done_nodes >= stop:
             break
@@ -105,7 +125,8 @@ def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max
             _end_nodes(state.sharing, state)
             _end_members(state, network.operations)
         _start_nodes(state.sharing, state, network)
-        _share(state.sharing, state, network.operations)
+        if not _share(state.sharing, state, network.operations):
+            return ASKING
     return PAUSED
 
 
@@ -131,8 +152,8 @@ def _end_nodes(sharing: Sharing | None, state: State) -> None:
         node = pop(ends)
         if state.nodes[node].waits == DONE or state.nodes[node].end_ns != now_ns:
             continue  # it was given another end since
-        if sharing is not None:
-            end(sharing.resources, sharing, state.nodes, node)
+        if sharing is not None and not end(sharing, state.nodes, ends, node, now_ns):
+            continue
         complete(state, node)
 
 
@@ -161,36 +182,44 @@ def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -
             if not post(network, sharing, state.nodes, node, now_ns):
                 continue
         elif sharing is not None and cost_ns > 0:
-            use = state.programs.rows[row_of(state, node)].use
-            if use == COMPUTE or use == sharing.also:
-                cost_ns = begin(sharing.resources, sharing, state.nodes, node, use, now_ns)
+            row = row_of(state, node)
+            klass = sharing.resources.class_of[state.programs.rows[row].use]
+            if klass >= 0:
+                cost_ns = begin(sharing, state.nodes, node, row, klass, now_ns)
         it.end_ns = now_ns + cost_ns
         push(state.ends, it.end_ns, node)
 
 
 @kernel(allocates=False)
-def _share(sharing: Sharing | None, state: State, operations: OperationState) -> None:
-    """Rates of what runs, where a rank began or ended to compute or to communicate in this round."""
-    if sharing is not None:
-        _retime(sharing.resources, sharing, state, operations)
-        sharing.changed_count[0] = 0
+def _share(sharing: Sharing | None, state: State, operations: OperationState) -> bool:
+    """Rates of what runs, where something began or ended on a rank in this round. False: not before the pair that is
+    asked for has a price."""
+    if sharing is None:
+        return True
+    if sharing.changed_count[0] == 0:
+        return True
+    now_ns = state.clock[0].now_ns
+    if sharing.by_rate:
+        if not _retime(sharing, state, operations, now_ns):
+            return False
+    else:
+        for k in range(sharing.changed_count[0]):
+            retime_operations(operations, sharing, state.nodes, sharing.changed[k], now_ns)
+            retime_nodes(sharing, state.nodes, state.ends, sharing.changed[k], now_ns)
+    for k in range(sharing.changed_count[0]):
+        sharing.instances[sharing.changed[k]].is_changed = 0
+    sharing.changed_count[0] = 0
+    return True
 
 
 @kernel(allocates=False)
-def _retime(resources: Resources | None, sharing: Sharing, state: State, operations: OperationState) -> None:
-    now_ns = state.clock[0].now_ns
-    if resources is None:
-        for k in range(sharing.changed_count[0]):
-            i = sharing.changed[k]
-            sharing.instances[i].is_changed = 0
-            retime_operations(operations, sharing, state.nodes, i, now_ns)
-            retime_nodes(sharing, state.nodes, state.ends, i, now_ns)
-        return
+def _retime(sharing: Sharing, state: State, operations: OperationState, now_ns: int) -> bool:
+    note_neighbours(sharing)
     for k in range(sharing.changed_count[0]):
-        sharing.instances[sharing.changed[k]].is_changed = 0
-        set_rates(resources, sharing.instances, sharing.changed[k])
+        if not rate_members(sharing, sharing.changed[k]):
+            return False
     for k in range(sharing.changed_count[0]):
-        i = sharing.changed[k]
-        here = sharing.instances[i]
-        retime_members(sharing.nodes, resources.rate, here.first_communicating, operations, state.nodes, now_ns)
-        retime_work(sharing.nodes, resources.rate[i], here.first_computing, state.nodes, state.ends, now_ns)
+        if not retime_work(sharing, state.nodes, state.ends, sharing.changed[k], now_ns):
+            return False
+        retime_members(sharing, operations, state.nodes, sharing.changed[k], now_ns)
+    return True

@@ -7,18 +7,19 @@ import numpy as np
 from etude.kernels.heap import empty_heap
 from etude.model.schema import UNKNOWN
 from etude.simulate.agreement import agreements
+from etude.simulate.capacities import resources_of
 from etude.simulate.costs import action_factors, draw_of, jitter_classes, jittered, step_factors, with_noise
 from etude.simulate.draws import member_draws
 from etude.simulate.lower import Lowered
-from etude.simulate.networks.resources import CLASSES, Resources, make_resources
+from etude.simulate.networks.meeting import Kinds
 from etude.simulate.networks.sharing import make_sharing
 from etude.simulate.networks.state import I32, I64, Table
 from etude.simulate.operations import Operations
-from etude.simulate.options import ACTION_JITTER, JITTER, STEP_JITTER, Draw, Policy
+from etude.simulate.options import ACTION_JITTER, JITTER, STEP_JITTER, Policy
 from etude.simulate.state import CLOCK, INSTANCE, LANE, NODE, Rules, State
 
 
-def initial_state(lowered: Lowered, ops: Operations) -> State:
+def initial_state(lowered: Lowered, ops: Operations, kinds: Kinds | None = None) -> State:
     options, programs, total = lowered.options, lowered.programs, int(lowered.base[-1])
     program = programs.of[lowered.classes.first]
     lane_count = np.diff(programs.lane_start)[program]
@@ -45,19 +46,8 @@ def initial_state(lowered: Lowered, ops: Operations) -> State:
         taken=np.zeros(total if does_agree else 0, np.int32),
         touched=np.zeros(len(lanes) * (2 if does_agree else 1), np.int32),
         starting=np.zeros(total, np.int32),
-        sharing=make_sharing(overlap.compute, overlap.communication, len(program), total, _resources(lowered)),
+        sharing=make_sharing(overlap.compute, overlap.communication, len(program), total, resources_of(lowered), kinds),
     )
-
-
-def _resources(lowered: Lowered) -> Resources | None:
-    """The capacities that are shared; None where nobody draws anything."""
-    draws = [[given.get(name, Draw(demand=0.0)) for name in CLASSES] for given in lowered.options.share.values()]
-    demand = np.array([[draw.demand for draw in row] for row in draws])
-    if not demand.any():
-        return None
-    weight = np.array([[draw.weight for draw in row] for row in draws])
-    priority = np.array([[draw.priority for draw in row] for row in draws], np.int64)
-    return make_resources(demand, weight, priority, len(lowered.classes))
 
 
 def _nodes(lowered: Lowered, ops: Operations, program: I32) -> Table:

@@ -13,6 +13,7 @@ from etude.machine.topology import Topology
 from etude.simulate.carrying import carried_operations
 from etude.simulate.costs import with_noise
 from etude.simulate.draws import call_draws
+from etude.simulate.link_stats import LinkStats, link_stats, room_for_visits
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.operation import Model, NetworkOptions
 from etude.simulate.networks.registry import Registry, grown
@@ -34,6 +35,7 @@ class RunningNetwork:
     def __init__(self, lowered: Lowered, ops: Operations, sharing: Sharing | None) -> None:
         self.notes: list[str] = []
         self.topology: Topology | None = None
+        self.carried_op: I64 = np.zeros(0, np.int64)
         done = np.zeros(int(lowered.base[-1]), np.int32), np.zeros(1, np.int64)
         self.state = NetworkState(
             OperationState(_operations(lowered, ops), empty_heap(len(ops) + 1), *done), links=None, flows=None
@@ -56,10 +58,16 @@ class RunningNetwork:
             ),
             instances=None if sharing is None else sharing.instances,
             instance_of=instance_of,
+            work=sharing.nodes if sharing is not None and sharing.by_rate else None,
         )
         registry.register(made)
         registry.register_messages(messages)
         links, flows = registry.state()
+        self.carried_op = number
+        if lowered.options.link_stats:
+            plans = links.schedules.plans
+            visits = room_for_visits(links.carried, plans["transfers"], registry.most_hops)
+            links = links._replace(visits=visits)
         carried = self.state.operations.table["carried"]
         carried[number] = np.arange(len(number))
         on = carried[ops.of] >= 0
@@ -97,6 +105,12 @@ class RunningNetwork:
         used = np.flatnonzero((moved > 0) | (busy > 0))
         order = used[np.lexsort((used, -moved[used], -busy[used]))][:LINKS_SHOWN].tolist()
         return tuple(LinkUse(self.topology.link_name(i), int(moved[i]), int(busy[i])) for i in order)
+
+    def link_stats(self, lowered: Lowered, ops: Operations, nodes: Table) -> LinkStats | None:
+        """What links did over time, where that is asked for."""
+        if not lowered.options.link_stats or self.state.links is None or self.topology is None:
+            return None
+        return link_stats(lowered, ops, nodes, self.state.links, self.topology, self.carried_op)
 
 
 def _operations(lowered: Lowered, ops: Operations) -> Table:

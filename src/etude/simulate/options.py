@@ -13,9 +13,10 @@ from etude.cost.collectives import AUTO
 from etude.cost.collectives.table import BY_COLLECTIVE
 from etude.cost.schedule import Schedule
 from etude.errors import UsageError
+from etude.machine.grain import Grain
 from etude.machine.system import System
 from etude.model.schema import Collective
-from etude.simulate.networks.resources import CLASSES
+from etude.simulate.shares import Draw, check_on_links, check_shares, scope_of
 
 if TYPE_CHECKING:
     from etude.cost.opdb import OpDatabase
@@ -119,25 +120,6 @@ class Overlap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """What one node of a class draws of a capacity."""
-
-    demand: float = 1.0
-    """Part of the capacity at full rate; 0: nothing."""
-    weight: float = 1.0
-    """In the share of it, beside those of the same priority."""
-    priority: int = 0
-    """The least comes first."""
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.demand <= 1e6 and 0 < self.weight <= 1e6 and 0 <= self.priority <= 1000):
-            raise UsageError(
-                f"a demand of {self.demand:g}, a weight of {self.weight:g} and a priority of {self.priority}",
-                hint="demands from 0 on, weights above 0",
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteMemory:
     """Where memory nodes load from and store to, if not in the device's own memory."""
 
@@ -204,8 +186,14 @@ class Options:
     """Communication without a stream does not queue: any number may be in flight on a rank."""
     overlap: Overlap = Overlap()
     share: Mapping[str, Mapping[str, Draw]] = field(default_factory=dict)
-    """Capacities of a rank by name, and what each class of node draws of them: {"sm": {"communication":
-    Draw(demand=0.15), "compute": Draw(priority=1)}}. In the place of `overlap`."""
+    """Capacities by name, and what each class of node draws of them: {"sm": {"communication": Draw(demand=0.15),
+    "compute": Draw(priority=1)}}; `nic@node` is one that the ranks of a node have in common. In the place of
+    `overlap`."""
+    contention: bool = False
+    """Kernels, collectives and copies of a rank meet on its device: cores, memory, the link to the host. In the place
+    of `overlap`; see docs/contention.md."""
+    grain: Grain | None = None
+    """Transfers are loads or stores of lines, with so many in flight."""
     remote_memory: RemoteMemory | None = None
     jitter: Mapping[str, float] = field(default_factory=dict)
     """Spread of the times by class of node: {"compute": 0.05} is 5 %. The mean stays. `step` is one factor for all
@@ -221,6 +209,8 @@ class Options:
     network: Network | None = None
     """None: closed forms where the system has levels, `flow` where it is a graph."""
     routing: Routing = Routing.STATIC
+    link_stats: bool = False
+    """Keep what every link did over time; with `links` or `flow`."""
     fold: bool | None = None
     """Simulate ranks that must behave alike once: None where that is possible, True insists, False never."""
 
@@ -260,31 +250,23 @@ class Options:
             raise UsageError("compute times from a table, but none is given", hint="table=FILE.csv")
         if (self.compute == Compute.OPS) != (self.ops is not None):
             raise UsageError("compute times `ops` and a database of operators go together", hint="--ops FILE")
-        self._check_shares()
+        check_shares(self.share)
+        if (self.share or self.contention) and self.overlap != Overlap():
+            raise UsageError("shares and contention stand in the place of overlap factors", hint="one of both")
         if self._has_links:
             self._check_links()
 
-    def _check_shares(self) -> None:
-        for name, draws in self.share.items():
-            for klass in draws:
-                if klass not in CLASSES:
-                    raise UsageError(f"share: {name}: no such class `{klass}`", hint=f"known: {', '.join(CLASSES)}")
-        if self.share and self.overlap != Overlap():
-            raise UsageError("shares of capacities stand in the place of overlap factors", hint="one of both")
-
     def on(self, system: System) -> Options:
         """The same, with the network that the system is simulated on."""
-        if self.share and (self.network.has_links if self.network else system.topology is not None):
-            raise UsageError(
-                "shares of capacities are for closed forms: transfers over links share the links",
-                hint="--network analytic",
-            )
         if self.network is None:
             return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
         if self.link_changes and self.network != Network.FLOW:
             raise UsageError("links that change during the run need flows that share them", hint="--network flow")
         if self.network.has_links:
+            check_on_links(self.share)
             return self
+        if self.link_stats:
+            raise UsageError("statistics of links: closed forms know none", hint="--network flow or links")
         if self.routing != Routing.STATIC:
             raise UsageError(f"routing: closed forms know no ways, and `{self.routing}` is one", hint="--network flow")
         named = [pair for pair in self.slow_links if not all(isinstance(end, int) for end in pair)]
@@ -314,6 +296,8 @@ class Options:
         """Why no two ranks behave alike; empty where they may."""
         if self._has_links:
             return "ranks share links, and no two are alike"
+        if any(map(scope_of, self.share)):
+            return "ranks of a node have capacities in common, and no two are alike"
         return "with jitter no two ranks are alike" if any(self.jitter.values()) else ""
 
     @property

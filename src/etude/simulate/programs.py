@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.traces import ops_of
 from etude.errors import TraceError
 from etude.model.fingerprint import Fingerprint
 from etude.model.frames import frames
@@ -33,7 +34,8 @@ IS_COMM[[Kind.SEND, Kind.RECV, Kind.COLL]] = IS_MEMORY[[Kind.MEM_LOAD, Kind.MEM_
 
 def _uses(trace: Trace, options: Options) -> U8:
     """What nodes are to their device, where compute and communication slow each other down; else nothing asks."""
-    return uses(trace) if options.overlap != Overlap() or options.share else np.zeros(len(trace), np.uint8)
+    asked = options.overlap != Overlap() or options.share or options.contention
+    return uses(trace) if asked else np.zeros(len(trace), np.uint8)
 
 
 def lanes_held(trace: Trace, options: Options) -> I32:
@@ -100,6 +102,9 @@ def _fingerprint(trace: Trace, cost: I64, tag_base: int, options: Options) -> by
     found.add(*(getattr(trace, name) for name in _LOOKED_AT), _less_tag(trace, tag_base).tag)
     named = tensors_of(trace)
     found.add(named.start, named.row, named.out, named.size_bytes, locations(trace))
+    if options.contention:
+        ops = ops_of(trace)
+        found.add(*(getattr(ops, f.name) for f in fields(ops)))
     if agrees(trace):
         found.add(*trace.attr_cells()[AGREE, ValueKind.INT64])
     return found.digest()

@@ -12,6 +12,7 @@ from etude.model.job import Job
 from etude.model.memory import memory_peaks
 from etude.model.run import Run
 from etude.model.timing import Timing
+from etude.simulate.link_stats import LinkStats
 
 LINKS_SHOWN = 1000
 """Links that a result names."""
@@ -39,6 +40,8 @@ class Simulated(Run):
     """Links that carried something, those that were in use longest first, at most `LINKS_SHOWN`; none if analytic."""
     notes: tuple[str, ...] = field(default=())
     """What was assumed where the job does not say."""
+    link_stats: LinkStats | None = None
+    """What links did over time, where that was asked for."""
     kernels: Mapping[str, Taken] = field(default_factory=dict)
     """Compute nodes and their work by the kernel and the units that were chosen for them, where some were asked for."""
     unit_flops: Mapping[str, int] = field(default_factory=dict)
@@ -54,7 +57,7 @@ class Simulated(Run):
 def simulated(
     job: Job, timing: Timing, system: System, *, simulated_ranks: int, links: tuple[LinkUse, ...] = (),
     notes: tuple[str, ...] = (), remote_capacity_bytes: int = 0, kernels: Mapping[str, Taken] | None = None,
-    unit_flops: Mapping[str, int] | None = None,
+    unit_flops: Mapping[str, int] | None = None, link_stats: LinkStats | None = None,
 ) -> Simulated:  # fmt: skip
     """The result of these times, with notes on memory that is too small."""
     return Simulated(
@@ -64,6 +67,7 @@ def simulated(
         makespan_ns=max(int(timing.last_ends().max(initial=0)), 0),
         simulated_ranks=simulated_ranks,
         links=links,
+        link_stats=link_stats,
         kernels=kernels or {},
         unit_flops=unit_flops or {},
         notes=(*notes, *_memory_notes(Run(job, timing, system), remote_capacity_bytes)),

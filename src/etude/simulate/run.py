@@ -17,8 +17,9 @@ from etude.simulate.deadlock import explain
 from etude.simulate.engine import Engine
 from etude.simulate.initial_state import initial_state
 from etude.simulate.lower import Lowered, lower
+from etude.simulate.meetings import meetings
 from etude.simulate.network import RunningNetwork
-from etude.simulate.operations import operations
+from etude.simulate.operations import Operations, operations
 from etude.simulate.options import LinkChange, Options
 from etude.simulate.result import Simulated, simulated
 from etude.simulate.state import DONE
@@ -39,23 +40,29 @@ def simulate(
     """
     if options is not None and more:
         raise UsageError("options are given twice: as one value and by name")
-    options = (options or _options(more)).on(system)
+    options = options or _options(more)
+    system = options.grain.on(system) if options.grain else system
+    options = options.on(system)
     lowered, notes = lower(job, system, options)
-    engine, said = start(lowered)
+    ops = operations(lowered)
+    engine, said = start(lowered, ops)
     stopped = _go(engine, options.link_changes, progress)
     if not stopped and engine.done_nodes < engine.nodes:
         if len(lowered.classes) < len(job.ranks) and job.nodes <= EXPLAINED:
-            simulate(job, system, replace(options, fold=False))  # ranks by name, not by class
+            simulate(job, system, replace(options, fold=False, grain=None))  # ranks by name, not by class
         raise explain(lowered, engine.state.nodes)
-    return _result(job, lowered, engine, (*notes, *said), stopped)
+    return _result(job, lowered, engine, (*notes, *said), stopped, ops)
 
 
-def start(lowered: Lowered) -> tuple[Engine, list[str]]:
+def start(lowered: Lowered, ops: Operations | None = None) -> tuple[Engine, list[str]]:
     """The engine at time 0, and what had to be assumed."""
-    ops = operations(lowered)
-    state = initial_state(lowered, ops)
+    ops = operations(lowered) if ops is None else ops
+    met = meetings(lowered, ops)
+    state = initial_state(lowered, ops, met.kinds if met else None)
     network = RunningNetwork(lowered, ops, state.sharing)
-    return Engine(state, network), [*ops.notes, *network.notes]
+    if met is None:
+        return Engine(state, network), [*ops.notes, *network.notes]
+    return Engine(state, network, met.price), [*ops.notes, *network.notes, *met.notes()]
 
 
 def _options(given: dict[str, Any]) -> Options:
@@ -79,7 +86,9 @@ def _go(engine: Engine, changes: Sequence[LinkChange], progress: Progress | None
     return False
 
 
-def _result(job: Job, lowered: Lowered, engine: Engine, notes: tuple[str, ...], partial: bool) -> Simulated:
+def _result(
+    job: Job, lowered: Lowered, engine: Engine, notes: tuple[str, ...], partial: bool, ops: Operations
+) -> Simulated:
     nodes, remote = engine.state.nodes, lowered.options.remote_memory
     start, end = np.ascontiguousarray(nodes["start_ns"]), np.ascontiguousarray(nodes["end_ns"])
     if partial:
@@ -100,6 +109,7 @@ def _result(job: Job, lowered: Lowered, engine: Engine, notes: tuple[str, ...], 
         lowered.system,
         simulated_ranks=len(lowered.classes),
         links=engine.network.link_use(),
+        link_stats=engine.network.link_stats(lowered, ops, nodes),
         notes=notes,
         remote_capacity_bytes=remote.capacity_bytes if remote else 0,
         kernels=lowered.kernels,

@@ -68,6 +68,10 @@ class Launch:
     gap_ns: float = 0.0
     copies: str = ""
     """`h2d` or `d2h`: a copy engine, no cores."""
+    link_bytes: float = 0.0
+    """Each way over the link to the host, of a collective that goes there."""
+    holds: bool = False
+    """Its blocks stay on their cores to its end, as those of a collective do."""
 
     @property
     def memory_bytes(self) -> float:
@@ -90,6 +94,26 @@ def launch_of(device: Device, work: Work, alone_ns: float = 0.0, copies: str = "
         return Launch(alone_ns=alone_ns, size_bytes=float(max(work.size_bytes, 0)), copies=copies)
     gap_ns = min(device.sharing.gap_ns, alone_ns / 2)
     return _fitted(device, _shaped(device, work, size, alone_ns, gap_ns))
+
+
+def transfer_of(
+    device: Device, alone_ns: float, memory_bytes: float = 0.0, link_bytes: float = 0.0, cores: int = 0
+) -> Launch:
+    """A collective or a message: cores that it holds (0: as the device says), bytes that it draws from memory and over
+    the host's link."""
+    blocks = min(cores or device.sharing.communication_cores, device.cores - 1)
+    if blocks < 1:
+        return Launch(alone_ns=alone_ns, blocks=0, link_bytes=link_bytes, holds=True)
+    return Launch(
+        alone_ns=alone_ns, blocks=blocks, core_ns=alone_ns, size_bytes=memory_bytes / blocks, room=HOLDER,
+        link_bytes=link_bytes, holds=True,
+    )  # fmt: skip
+
+
+def filling(device: Device, alone_ns: float) -> Launch:
+    """A kernel of which only the time is known: one wave on all cores, and no bytes."""
+    gap_ns = min(device.sharing.gap_ns, alone_ns / 2)
+    return Launch(alone_ns=alone_ns, blocks=device.cores, core_ns=alone_ns - gap_ns, room=COPY, gap_ns=gap_ns)
 
 
 def _shaped(device: Device, work: Work, size: float, alone_ns: float, gap_ns: float) -> Launch:

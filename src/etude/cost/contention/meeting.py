@@ -3,11 +3,13 @@
     beside(device, launch_of(device, matmul(...)), launch_of(device, elementwise(...)))   # its time in ns
 
 Two streams of kernels meet in three places: cores (a queue of blocks, with the tail of one for the other), the memory's
-bandwidth (max-min fair), the link to the host (one queue each way, both ways together slower).
+bandwidth (max-min fair), the link to the host (one queue each way, both ways together slower). A collective holds its
+cores from the moment in which there is room for all of its blocks.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from etude.cost.contention.blocks import ONCE, Stop, ends_ns
@@ -19,6 +21,51 @@ PERIODS: Final = 8
 """Kernels of the background that an operator is followed over, about."""
 MOST: Final = 256
 """Kernels of the operator, at most."""
+
+
+def excess(device: Device, op: Launch, background: Launch) -> float:
+    """How much longer an operator takes for as long as the background is beside it, as a part of its time alone: that
+    of `beside` and of `held`, and of what waits for cores or shares a link by closed forms."""
+    if op.copies or background.copies:
+        return max(_copied(device, op, background) / op.alone_ns - 1, _on_link(device, op, background))
+    if not op.blocks or not background.blocks:
+        return 0.0
+    if background.holds and not op.holds:
+        return (
+            held(device, op, background.blocks, 1e9 * background.memory_bytes / background.alone_ns) / op.alone_ns - 1
+        )
+    if not op.holds:
+        return beside(device, op, background) / op.alone_ns - 1
+    waits_ns = 0.0 if background.holds else _wait_ns(device, op, background)
+    return waits_ns / op.alone_ns + _shared(_memory_part(device, op), _memory_part(device, background))
+
+
+def _wait_ns(device: Device, op: Launch, background: Launch) -> float:
+    """Mean time in which a collective that comes while kernels repeat has no cores yet. Its own length does not matter
+    once it has them."""
+    short_ns = min(op.alone_ns, background.alone_ns)
+    short = replace(op, alone_ns=short_ns, core_ns=short_ns, size_bytes=0.0)
+    return max(beside(device, short, background) - short_ns, 0.0)
+
+
+def _memory_part(device: Device, launch: Launch) -> float:
+    return launch.memory_bytes / launch.alone_ns / memory_rate(device)
+
+
+def _shared(own: float, other: float) -> float:
+    """How much longer one takes that draws the part `own` of a capacity beside one that draws `other`, max-min fair."""
+    return own / max(1 - other, 0.5) - 1 if own > max(1 - other, 0.5) else 0.0
+
+
+def _on_link(device: Device, op: Launch, background: Launch) -> float:
+    """The same on the link to the host, of a copy and a collective that goes over it."""
+    link = device.host_link
+    copy, other = (op, background) if op.copies else (background, op)
+    if link is None or other.copies or not other.link_bytes:
+        return 0.0
+    rate = (link.read_bytes_per_s if copy.copies == "h2d" else link.write_bytes_per_s) / 1e9
+    copied, sent = copy.size_bytes / copy.alone_ns / rate, other.link_bytes / other.alone_ns / rate
+    return _shared(min(copied, 1.0), sent) if op is copy else _shared(min(sent, 1.0), copied)
 
 
 def beside(device: Device, op: Launch, background: Launch) -> float:

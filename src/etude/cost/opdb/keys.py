@@ -21,7 +21,7 @@ Found = tuple[str, dict[str, int]]
 Rule = Callable[[list[list[int]], list[list[int]], str], Found]
 """(shapes in, shapes out, phase) -> op and dimensions."""
 
-WEIGHT, INPUT, DECODE = "backward-weight", "backward-input", "decode"
+WEIGHT, INPUT, DECODE, MIXED = "backward-weight", "backward-input", "decode", "mixed"
 _AT: Final = {name: number for number, name in enumerate(DIMS)}
 
 
@@ -57,12 +57,14 @@ def _attention(backward: bool) -> Rule:
 
 
 def _served(ins: list[list[int]], outs: list[list[int]], phase: str) -> Found:
-    """A pass of serving. What a prompt and tokens out share in a mixed pass is not in its shapes, nor how long prompts
-    of different lengths are: such a pass is no op of the database."""
-    (queries, heads, size), (held, kv_heads, _), (_, _, out), *_ = ins
+    """A pass of serving. How long prompts of different lengths are is not in its shapes: such a pass is no op of the
+    database. A mixed pass attends twice, for its prompts and for its tokens out, a query of each sequence."""
+    (queries, heads, size), (held, kv_heads, _), (_, _, out), (ends,) = ins
     dims = {"heads": heads, "kv_heads": kv_heads, "head_size": size}
-    if size != out or phase not in (DECODE, "prefill"):
+    if size != out or phase not in (DECODE, "prefill", MIXED):
         return "", {}
+    if phase == MIXED and queries == ends - 1:
+        phase = DECODE
     if phase == DECODE:
         return "attention_serve", {**dims, "batch": queries, "batch_keys": held // max(queries, 1)}
     return "attention_serve", {**dims, "tokens": queries, "keys": held - queries}

@@ -335,14 +335,16 @@ def _gather(walker: Walker, flow: Flow, part: Part) -> list[Op]:
 
 
 def _distance(walker: Walker, flow: Flow, part: Part) -> list[Op]:
-    """Every sample against every row; then the rows move towards it, more or less near the nearest. No gradient."""
+    """Every sample against every row; then the rows move towards it, more or less near the nearest. There is no
+    gradient: the moves stand in its place, and are summed over copies as one."""
     local, params = walker.shard(flow), part.rows * flow.width
     found = plain(local, local.tokens, flow.width, part.rows, _path(part), params=params)
     move = plain(local, part.rows, local.tokens, flow.width, f"{_path(part)}.move", params=0)
     w = work.softmax(local.tokens, part.rows, dtype=local.dtype)
     shape = shapes((local.tokens, part.rows))
     nearest = compute("aten::argmin", f"{_path(part)}.nearest", w, shape, shapes((local.tokens,)))
-    return [op.replace(backward=(), saved_bytes=0) for op in [*found, nearest, *move]]
+    moves = tuple(op.replace(backward=(), saved_bytes=0, phase=Phase.WEIGHT) for op in move)
+    return [op.replace(backward=(), saved_bytes=0) for op in found] + [nearest.replace(backward=moves, saved_bytes=0)]
 
 
 def _loss(walker: Walker, flow: Flow, part: Part) -> list[Op]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from etude.analyse.energy import Energy, PowerCurve
-from etude.machine.regions import Region
+from etude.machine.regions import Region, availability, hourly_price
 from etude.machine.system import Device
 
 
@@ -14,17 +15,17 @@ def energy_figures(
     *,
     curve: PowerCurve | None = None,
     region: Region | None = None,
-    device: Device | None = None,
+    kinds: Sequence[tuple[Device, int]] = (),
     steps: int = 0,
     tokens: int = 0,
     requests: int = 0,
 ) -> dict[str, Any]:
     """Figures of the machines, with `curve` in the place of the run's own where it was smoothed; `kwh`, `carbon_g` and
-    `cost` are of the site. What is not known is None."""
+    `cost` are of the site; `kinds` are the devices, and how many of each. What is not known is None."""
     power = curve or found.curve
     joules = power.energy_j
     site = region or Region()
-    hours = power.span_ns / 3.6e12 * found.ranks
+    span_h, price = power.span_ns / 3.6e12, hourly_price(kinds)
     return {
         "energy_j": joules,
         "mean_w": power.mean_w,
@@ -36,8 +37,9 @@ def energy_figures(
         "carbon_g": site.carbon_g(joules),
         "cost": site.cost(joules),
         "kwh": site.kwh(joules),
-        "device_hours": hours,
-        "device_cost": hours * device.price if device is not None and device.price else None,
+        "device_hours": span_h * found.ranks,
+        "device_cost": None if price is None else span_h * price,
+        "available": availability(kinds, region),
         "time_ns": power.span_ns,
         "ranks": found.ranks,
         "device_mean_w": power.mean_w / found.ranks if found.ranks else None,

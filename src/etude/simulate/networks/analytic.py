@@ -8,7 +8,7 @@ from __future__ import annotations
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, pop, push
 from etude.simulate.networks.resources import FULL
-from etude.simulate.networks.sharing import Sharing, communicate, delist, enlist, rest_ns
+from etude.simulate.networks.sharing import Sharing, attend, leave, rest_ns
 from etude.simulate.networks.state import MILLI, NEVER, OVER, RUNNING, OperationState, Table
 
 
@@ -45,7 +45,7 @@ def _share_devices(operations: OperationState, sharing: Sharing | None, nodes: T
                 it.slow += _attend(sharing, nodes, node)
                 node = nodes[node].comer_before
             it.since_ns = now_ns
-            if sharing.also >= 0:  # at the full rate until the capacities are looked at, when the round is over
+            if sharing.by_rate:  # at the full rate until the capacities are looked at, when the round is over
                 it.slow = FULL
                 it.left = it.duration_ns * FULL
             else:
@@ -56,12 +56,8 @@ def _share_devices(operations: OperationState, sharing: Sharing | None, nodes: T
 @kernel(allocates=False)
 def _attend(sharing: Sharing, nodes: Table, node: int) -> int:
     """A member of a running operation communicates from now on. Returns 1 if its compute slows the operation down."""
-    i = nodes[node].instance
-    instance = sharing.instances[i]
-    enlist(sharing, node, instance.first_communicating)
-    instance.first_communicating = node
-    communicate(sharing, i, 1)
-    return instance.slows_communication
+    attend(sharing, nodes, node, True)
+    return sharing.instances[nodes[node].instance].slows_communication
 
 
 @kernel(allocates=False)
@@ -122,8 +118,5 @@ def advance(operations: OperationState, sharing: Sharing | None, nodes: Table, n
             operations.done[operations.done_count[0]] = node
             operations.done_count[0] += 1
             if sharing is not None and it.duration_ns > 0:
-                i = nodes[node].instance
-                instance = sharing.instances[i]
-                instance.first_communicating = delist(sharing, node, instance.first_communicating)
-                communicate(sharing, i, -1)
+                leave(sharing, nodes, node, True)
             node = nodes[node].comer_before

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import empty_queue, put, take
-from etude.simulate.networks.slots import put_event
+from etude.simulate.networks.slots import keep_visit, put_event
 from etude.simulate.networks.state import (
     ENTRY,
     FLOW_CLOCK,
@@ -124,8 +124,10 @@ def begin_flow(state: LinkState, flows: FlowState, slot: int, size_bytes: int, l
         put_event(state, slot, now_ns + it.tail_ns)
         return
     it.phase = MOVE
+    it.visit0 = state.clock[0].visits
     for k in range(begin, end):
         link = paths.link[k]
+        keep_visit(state, slot, link, size_bytes, now_ns, -1)
         state.links[link].carried_bytes += size_bytes
         if flows.links[link].active == 0:
             flows.links[link].busy_since_ns = now_ns
@@ -186,6 +188,8 @@ def end_flow(state: LinkState, flows: FlowState, slot: int) -> None:
     for k in range(begin, paths.start[path + 1]):
         link = paths.link[k]
         it = flows.links[link]
+        if len(state.visits) > 0:
+            state.visits[state.slots[slot].visit0 + k - begin].end_ns = state.clock[0].now_ns
         _leave(flows, link, slot << flows.hop_bits | k - begin)
         it.load -= flows.slots[slot].speed
         if it.active == 0:

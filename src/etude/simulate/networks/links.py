@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from etude.kernels.compile import kernel
-from etude.simulate.networks.slots import put_event
+from etude.simulate.networks.slots import keep_visit, put_event
 from etude.simulate.networks.state import LAND, MOVE, LinkState
 
 
@@ -24,7 +24,8 @@ def hop(state: LinkState, slot: int, size_bytes: int, lag_ns: int) -> None:
         it.phase = LAND
         put_event(state, slot, max(now_ns, it.tail_ns))
         return
-    link = state.links[state.paths.link[at]]
+    number = state.paths.link[at]
+    link = state.links[number]
     begin_ns = max(now_ns, link.free_ns)
     moving_ns = it.wire_bytes / link.bytes_per_ns
     latency_ns = link.latency_ns
@@ -44,3 +45,4 @@ def hop(state: LinkState, slot: int, size_bytes: int, lag_ns: int) -> None:
     end_ns = begin_ns + np.int64(moving_ns)
     link.busy_ns += end_ns - begin_ns
     link.free_ns = end_ns
+    keep_visit(state, slot, number, size_bytes, begin_ns, end_ns)

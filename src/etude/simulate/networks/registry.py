@@ -31,9 +31,11 @@ from etude.simulate.networks.state import (
     PLACE,
     PLAN,
     SHARED_INSTANCE,
+    SHARED_NODE,
     SLOT,
     TRANSFER,
     UNBORN,
+    VISIT,
     Amounts,
     FlowState,
     LinkCosts,
@@ -85,11 +87,14 @@ class Registry:
         *,
         instances: Table | None = None,
         instance_of: I64 | None = None,
+        work: Table | None = None,
     ) -> None:
         """`instances[instance_of[rank]].computing` is > 0 while a rank computes; looked at where `busy_factor` is not
-        1."""
+        1. `work[node].rate` is that at which a member communicates, where nodes have rates."""
         self.topology, self.options = topology, options
         self.instances = np.zeros(1, SHARED_INSTANCE) if instances is None else instances
+        self.work = np.zeros(0, SHARED_NODE) if work is None else work
+        self.is_seated = options.busy_factor != 1 or work is not None
         self.instance_of = np.zeros(len(topology), np.int64) if instance_of is None else instance_of
         self.routes = Routes(topology)
         self.columns = {name: _Column() for name in _COLUMNS}
@@ -201,7 +206,7 @@ class Registry:
         table["base"], table["members"], table["left"] = UNBORN, 2, 2 + parts
         table["launch_ns"], table["wire_ppm"] = m.launch_ns, m.wire_ppm
         table["lag0"] = table["factor0"] = table["seat0"] = -1
-        if self.options.busy_factor != 1:
+        if self.is_seated:
             seats = self.columns["seats"].add(self.instance_of[np.stack((m.src, m.dst), axis=1)].ravel())
             table["seat0"] = seats + 2 * np.arange(len(m))
         for count in np.unique(parts).tolist():
@@ -262,7 +267,7 @@ class Registry:
 
     def _seats(self, op: Operation) -> int:
         """Where the ranks of the members stand; -1 where nobody looks at what they do."""
-        if self.options.busy_factor == 1:
+        if not self.is_seated:
             return -1
         members = np.asarray(op.members, np.int64)
         key = members.tobytes()
@@ -401,12 +406,13 @@ class Registry:
             paths=Paths(
                 column["path_of"], column["path_line"], column["path_start"], column["path_link"], self.choices
             ),
-            amounts=Amounts(column["sizes"], column["lags"], column["seats"], self.instances),
+            amounts=Amounts(column["sizes"], column["lags"], column["seats"], self.instances, self.work),
             slots=np.zeros(slots, SLOT),
             events=empty_queue(slots),
             ready=numbers[2],
             order=numbers[3],
             links=self._links(),
+            visits=np.zeros(0, VISIT),
         )
         state.clock["next_ns"] = NEVER
         flows = flow.make_flows(links, slots, self.most_hops, o.tolerance) if o.model == "flow" else None

@@ -1,9 +1,11 @@
-"""Named capacities of a rank that what runs there shares: `sm`, `hbm`, `pcie`, or any other name.
+"""Named capacities that what runs shares: `sm`, `hbm`, `pcie` of a rank, `nic`, `dram`, `cpu` of a node, or any other.
 
-Each class of nodes (compute, communication, memory) draws a part of each capacity while it runs at full rate. Of one
-capacity the classes of a higher priority have what they want first; those of one priority share what is left max-min
-fairly by weight. A node runs at the least of the rates that its capacities give it; an operation at the least of its
-members'.
+Each class of nodes draws a part of each capacity while it runs at full rate. Of one capacity the classes of a higher
+priority have what they want first; those of one priority share what is left max-min fairly by weight. A node runs at
+the least of the rates that its capacities give it; an operation at the least of its members'.
+
+A class may yield at the borders of chunks alone: a node in the middle of a chunk is *held*, which is a class of its own
+that comes before all others.
 """
 
 from __future__ import annotations
@@ -14,130 +16,123 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
-from etude.kernels.heap import Heap, push
-from etude.simulate.networks.state import I64, OperationState, Table
+from etude.model.use import Use
+from etude.simulate.networks.state import I32, I64
 
 F64 = NDArray[np.float64]
 
-COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
-CLASSES: Final = ("compute", "communication", "memory")
+CLASSES: Final = ("compute", "communication", "memory", "host")
+COMMUNICATION: Final = 1
+HELD: Final = len(CLASSES)
+"""Added to the class of a node that is in the middle of a chunk."""
+ALL: Final = 2 * HELD
 FULL: Final = 1 << 16
 """Work of one ns at the full rate."""
+FIRST: Final = -1
+"""Priority of what is held."""
 
 
 class Resources(NamedTuple):
-    demand: F64  # [capacity, class]: part that one node draws at full rate
-    weight: F64  # [capacity, class]
-    priority: I64  # [capacity, class]; the least comes first
-    memory: I64  # of each instance: memory nodes that run
+    """Tables of [capacity, class], [pool, class] and [instance, class]. A pool is one capacity of a rank, or of ranks
+    that have it in common: pool p is that of the instances member[start[p]:start[p + 1]]."""
+
+    class_of: I32  # of each use; -1: it shares nothing
+    demand: F64  # part that one node draws at full rate
+    weight: F64
+    priority: I64  # the least comes first
+    pool: I32  # [capacity, instance]
+    start: I64
+    member: I32
+    running: I64  # [pool, class]: nodes that run
     rate: I64  # [instance, class], of FULL
-    left: F64  # [class]: room for a computation
+    share: F64  # [class]: room for a computation
+    chunk_ns: I64  # of each row of programs, at full rate; 0: it yields at once. Empty: all do
 
 
-def make_resources(demand: F64, weight: F64, priority: I64, instances: int) -> Resources:
-    rate = np.full((instances, len(CLASSES)), FULL, np.int64)
-    return Resources(demand, weight, priority, np.zeros(instances, np.int64), rate, np.zeros(len(CLASSES)))
+def make_resources(
+    demand: F64, weight: F64, priority: I64, pool: I32, *, chunk_ns: I64 | None = None, by_rate: bool = True
+) -> Resources:
+    """Tables of [capacity, class of CLASSES], and the pool of each capacity and instance. `by_rate`: nodes of all uses
+    take part; else only those that compute."""
+    capacities, instances = pool.shape
+    order = np.argsort(pool.ravel(), kind="stable")
+    pools = int(pool.max(initial=-1)) + 1
+    class_of = np.full(len(Use), -1, np.int32)
+    class_of[Use.COMPUTE] = CLASSES.index("compute")
+    if by_rate:
+        class_of[Use.MEMORY], class_of[Use.HOST] = CLASSES.index("memory"), CLASSES.index("host")
+    return Resources(
+        class_of,
+        np.tile(demand.reshape(capacities, HELD), 2),
+        np.tile(weight.reshape(capacities, HELD), 2),
+        np.hstack([priority.reshape(capacities, HELD), np.full((capacities, HELD), FIRST)]).astype(np.int64),
+        pool.astype(np.int32),
+        np.searchsorted(pool.ravel()[order], np.arange(pools + 1)).astype(np.int64),
+        (order % max(instances, 1)).astype(np.int32),
+        np.zeros((pools, ALL), np.int64),
+        np.full((instances, ALL), FULL, np.int64),
+        np.zeros(ALL),
+        np.zeros(0, np.int64) if chunk_ns is None else chunk_ns,
+    )
 
 
 @kernel(allocates=False)
-def set_rates(resources: Resources, instances: Table, i: int) -> None:
-    """Rates of the classes on an instance, from what runs there."""
-    rate, share = resources.rate, resources.left
-    for c in range(3):
+def count(resources: Resources, i: int, klass: int, amount: int) -> None:
+    """More nodes of a class run on an instance, or fewer."""
+    for r in range(len(resources.pool)):
+        resources.running[resources.pool[r, i], klass] += amount
+
+
+@kernel(allocates=False)
+def set_rates(resources: Resources, i: int) -> None:
+    """Rates of the classes on an instance, from what runs on all that have a capacity in common with it."""
+    rate, share = resources.rate, resources.share
+    for c in range(ALL):
         rate[i, c] = FULL
     for r in range(len(resources.demand)):
+        running = resources.running[resources.pool[r, i]]
         left = 1.0
-        done = -1
-        while True:  # one priority after another
-            level = -1
-            for c in range(3):
-                p = resources.priority[r, c]
-                if p > done and (level < 0 or p < level):
-                    level = p
-            if level < 0:
-                break
-            left = _fill(resources, instances, i, r, level, left, share)
+        level, done = FIRST, FIRST - 1
+        while level > done:  # one priority after another
+            left = _fill(resources, running, r, level, left)
             done = level
-        for c in range(3):
+            for c in range(ALL):
+                p = resources.priority[r, c]
+                if p > done and (level == done or p < level):
+                    level = p
+        for c in range(ALL):
             wanted = resources.demand[r, c]
-            if wanted > 0.0 and _running(resources, instances, i, c) > 0:
+            if wanted > 0.0 and running[c] > 0:
                 rate[i, c] = min(rate[i, c], max(int(FULL * min(share[c] / wanted, 1.0) + 0.5), 1))
 
 
 @kernel(allocates=False)
-def _running(resources: Resources, instances: Table, i: int, c: int) -> int:
-    if c == COMPUTE:
-        return instances[i].computing
-    if c == COMMUNICATION:
-        return instances[i].communicating
-    return resources.memory[i]
-
-
-@kernel(allocates=False)
-def _fill(resources: Resources, instances: Table, i: int, r: int, level: int, left: float, share: F64) -> float:
+def _fill(resources: Resources, running: I64, r: int, level: int, left: float) -> float:
     """What one node of each class of a priority gets of `left`: max-min fair by weight. Returns what remains."""
-    for c in range(3):
-        if resources.priority[r, c] == level:
+    share, priority, demand, weight = resources.share, resources.priority[r], resources.demand[r], resources.weight[r]
+    for c in range(ALL):
+        if priority[c] == level:
             share[c] = -1.0
     while True:
         weights = 0.0
-        for c in range(3):
-            if resources.priority[r, c] == level and share[c] < 0:
-                weights += resources.weight[r, c] * _running(resources, instances, i, c)
+        for c in range(ALL):
+            if priority[c] == level and share[c] < 0:
+                weights += weight[c] * running[c]
         if weights <= 0.0:
             break
         even = left / weights
         met = False
-        for c in range(3):
-            if resources.priority[r, c] == level and share[c] < 0:
-                count = _running(resources, instances, i, c)
-                if resources.demand[r, c] <= even * resources.weight[r, c] or count == 0:
-                    share[c] = resources.demand[r, c]
-                    left -= share[c] * count
-                    met = True
+        for c in range(ALL):
+            if priority[c] == level and share[c] < 0 and (demand[c] <= even * weight[c] or running[c] == 0):
+                share[c] = demand[c]
+                left -= share[c] * running[c]
+                met = True
         if not met:
-            for c in range(3):
-                if resources.priority[r, c] == level and share[c] < 0:
-                    share[c] = even * resources.weight[r, c]
+            for c in range(ALL):
+                if priority[c] == level and share[c] < 0:
+                    share[c] = even * weight[c]
             return 0.0
-    for c in range(3):
-        if resources.priority[r, c] == level and share[c] < 0:
+    for c in range(ALL):
+        if priority[c] == level and share[c] < 0:
             share[c] = 0.0
     return max(left, 0.0)
-
-
-@kernel(allocates=False)
-def retime_work(shared: Table, rate: I64, first: int, nodes: Table, ends: Heap, now_ns: int) -> None:
-    """Nodes of an instance run on at its rates; `rate` is that of each class there, `first` the head of their list."""
-    node = first
-    while node >= 0:
-        work = shared[node]
-        new = rate[work.klass]
-        if new != work.rate:
-            work.left -= (now_ns - work.since_ns) * work.rate
-            work.since_ns = now_ns
-            work.rate = new
-            nodes[node].end_ns = now_ns + (max(work.left, 0) + new - 1) // new
-            push(ends, nodes[node].end_ns, node)
-        node = work.after
-
-
-@kernel(allocates=False)
-def retime_members(shared: Table, rate: I64, first: int, operations: OperationState, nodes: Table, now_ns: int) -> None:
-    """Operations with members on an instance run on at the least rate of all members that have come."""
-    node = first
-    while node >= 0:
-        op = nodes[node].op
-        it = operations.table[op]
-        new = FULL
-        member = it.last_comer
-        while member >= 0:
-            new = min(new, rate[nodes[member].instance, COMMUNICATION])
-            member = nodes[member].comer_before
-        if new != it.slow:
-            it.left -= (now_ns - it.since_ns) * it.slow
-            it.since_ns = now_ns
-            it.slow = new
-            it.end_ns = now_ns + (max(it.left, 0) + new - 1) // new
-            push(operations.ends, it.end_ns, op)
-        node = shared[node].after

@@ -14,7 +14,7 @@ from typing import Final
 
 from etude.kernels.compile import kernel
 from etude.simulate.networks import analytic, transfers
-from etude.simulate.networks.sharing import Sharing, communicate
+from etude.simulate.networks.sharing import Sharing, attend, leave
 from etude.simulate.networks.state import NEVER, FlowState, LinkState, NetworkState, OperationState, Table
 
 NO_ROOM: Final = -1
@@ -34,7 +34,7 @@ def _post(
         if _come(links, operations.table, nodes[node].op, node, now_ns):
             return True
         if sharing is not None:
-            communicate(sharing, nodes[node].instance, 1)
+            attend(sharing, nodes, node, sharing.by_rate)
         return False
     return analytic.post(operations, sharing, nodes, node, now_ns)
 
@@ -126,5 +126,5 @@ def _collect_done(links: LinkState | None, operations: OperationState, sharing: 
                 operations.done[operations.done_count[0]] = place.node
                 operations.done_count[0] += 1
                 if sharing is not None:
-                    communicate(sharing, nodes[place.node].instance, -1)
+                    leave(sharing, nodes, place.node, sharing.by_rate)
         clock.done = 0

@@ -1,68 +1,71 @@
-"""Overlap: compute and communication of one rank slow each other down."""
+"""What runs on a rank slows others down: by the factors of an overlap, by shares of capacities, by meeting on a device.
+
+Work that is left is counted at a rate: of the factors in 1/1000 ns of the undisturbed rate times the factor, so that
+both rates are whole numbers; else in 1/FULL ns.
+"""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.kernels.heap import Heap, push
-from etude.model.use import Use
-from etude.simulate.networks.resources import COMPUTE, FULL, MEMORY, Resources
-from etude.simulate.networks.state import I32, I64, MILLI, SHARED_INSTANCE, Table
-
-SHARED_NODE: Final = np.dtype(
-    [
-        ("after", np.int32),  # the next of its list
-        ("before", np.int32),
-        ("left", np.int64),  # work that is left
-        ("since_ns", np.int64),  # when that was so; -1: it shares nothing
-        ("klass", np.int32),  # with capacities: of the node
-        ("rate", np.int32),  # ... as things stand
-    ],
-    align=True,
-)
+from etude.simulate.networks.meeting import NOT_KNOWN, Kinds, kind_of_member, kind_of_row, no_kinds, rate_beside
+from etude.simulate.networks.resources import COMMUNICATION, FULL, HELD, Resources, count, make_resources, set_rates
+from etude.simulate.networks.state import I32, I64, MILLI, SHARED_INSTANCE, SHARED_NODE, OperationState, Table
 
 
 class Sharing(NamedTuple):
-    """Compute and communication of one rank slow each other down. Work is counted in 1/1000 ns of the undisturbed rate
-    times the factor, so that both rates are whole numbers."""
-
+    by_rate: bool  # capacities or kinds, in the place of the factors
     compute_milli: int
     communication_milli: int
     instances: Table
     nodes: Table
     changed: I32  # a list of instances
     changed_count: I64  # one number
-    also: int  # a use beside compute that shares; -1: none does
-    resources: Resources | None  # in the place of the factors
+    resources: Resources
+    kinds: Kinds
 
 
 def make_sharing(
-    compute: float, communication: float, instances: int, nodes: int, resources: Resources | None = None
+    compute: float,
+    communication: float,
+    instances: int,
+    nodes: int,
+    resources: Resources | None = None,
+    kinds: Kinds | None = None,
 ) -> Sharing | None:
-    """None where the factors are 1 and there are no capacities to share."""
-    if compute == communication == 1.0 and resources is None:
+    """None where the factors are 1, there are no capacities to share and nobody meets."""
+    by_rate = resources is not None or kinds is not None
+    if compute == communication == 1.0 and not by_rate:
         return None
     of_instances, of_nodes = np.zeros(instances, SHARED_INSTANCE), np.zeros(nodes, SHARED_NODE)
     of_instances["first_computing"] = of_instances["first_communicating"] = -1
-    of_nodes["after"] = of_nodes["before"] = of_nodes["since_ns"] = -1
+    of_nodes["after"] = of_nodes["before"] = of_nodes["since_ns"] = of_nodes["kind"] = -1
+    of_nodes["rate"] = FULL
+    if resources is None:
+        none = np.zeros((0, HELD))
+        resources = make_resources(
+            none, none, none.astype(np.int64), np.zeros((0, instances), np.int32), by_rate=by_rate
+        )
     return Sharing(
+        by_rate,
         round(compute * MILLI),
         round(communication * MILLI),
         of_instances,
         of_nodes,
         np.zeros(instances, np.int32),
         np.zeros(1, np.int64),
-        -1 if resources is None else int(Use.MEMORY),
         resources,
+        no_kinds() if kinds is None else kinds,
     )
 
 
 @kernel(allocates=False)
-def rest_ns(left: int, rate_milli: int) -> int:
-    return (left + rate_milli - 1) // rate_milli
+def rest_ns(left: int, rate: int) -> int:
+    return (left + rate - 1) // rate
 
 
 @kernel(allocates=False)
@@ -95,73 +98,88 @@ def delist(sharing: Sharing, node: int, head: int) -> int:
     return after
 
 
-@kernel(allocates=False)
-def communicate(sharing: Sharing, instance: int, amount: int) -> None:
-    """More nodes communicate on an instance, or fewer."""
-    sharing.instances[instance].communicating += amount
-    note_change(sharing, instance)
+# -- nodes that communicate --------------------------------------------------------------------------------------------
 
 
 @kernel(allocates=False)
-def begin(resources: Resources | None, sharing: Sharing, nodes: Table, node: int, use: int, now_ns: int) -> int:
-    """Time of a node that starts now and shares its device, as things stand."""
-    if resources is None:
-        return _begin_compute(sharing, nodes, node, now_ns)
-    i, work = nodes[node].instance, sharing.nodes[node]
-    work.klass = MEMORY if use == sharing.also else COMPUTE
-    work.rate = resources.rate[i, work.klass]
-    work.left = nodes[node].cost_ns * FULL
-    work.since_ns = now_ns
+def attend(sharing: Sharing, nodes: Table, node: int, listed: bool) -> None:
+    """A member of an operation communicates from now on. `listed`: among those that can be given another rate."""
+    i = nodes[node].instance
     instance = sharing.instances[i]
-    enlist(sharing, node, instance.first_computing)
-    instance.first_computing = node
-    if work.klass == MEMORY:
-        resources.memory[i] += 1
-    else:
-        instance.computing += 1
+    if listed:
+        sharing.nodes[node].kind = kind_of_member(sharing.kinds, i, nodes[node].op)
+        enlist(sharing, node, instance.first_communicating)
+        instance.first_communicating = node
+    instance.communicating += 1
+    count(sharing.resources, i, COMMUNICATION, 1)
     note_change(sharing, i)
-    return rest_ns(work.left, work.rate)
 
 
 @kernel(allocates=False)
-def _begin_compute(sharing: Sharing, nodes: Table, node: int, now_ns: int) -> int:
-    """Time of a compute node that starts now, as things stand."""
-    i, work = nodes[node].instance, sharing.nodes[node]
+def leave(sharing: Sharing, nodes: Table, node: int, listed: bool) -> None:
+    """It communicates no longer."""
+    i = nodes[node].instance
     instance = sharing.instances[i]
-    work.left = nodes[node].cost_ns * sharing.compute_milli
+    if listed:
+        instance.first_communicating = delist(sharing, node, instance.first_communicating)
+    instance.communicating -= 1
+    count(sharing.resources, i, COMMUNICATION, -1)
+    note_change(sharing, i)
+
+
+# -- all others --------------------------------------------------------------------------------------------------------
+
+
+@kernel(allocates=False)
+def begin(sharing: Sharing, nodes: Table, node: int, row: int, klass: int, now_ns: int) -> int:
+    """Time of a node that starts now and shares its device, as things stand."""
+    i, work = nodes[node].instance, sharing.nodes[node]
+    instance, resources = sharing.instances[i], sharing.resources
     work.since_ns = now_ns
     enlist(sharing, node, instance.first_computing)
     instance.first_computing = node
     instance.computing += 1
     note_change(sharing, i)
-    return rest_ns(work.left, MILLI if instance.slows_compute else sharing.compute_milli)
+    if not sharing.by_rate:
+        work.left = nodes[node].cost_ns * sharing.compute_milli
+        return rest_ns(work.left, MILLI if instance.slows_compute else sharing.compute_milli)
+    work.klass = klass
+    work.kind = kind_of_row(sharing.kinds, row)
+    work.chunk = resources.chunk_ns[row] * FULL if len(resources.chunk_ns) > 0 else 0
+    work.left = nodes[node].cost_ns * FULL
+    count(resources, i, klass, 1)
+    return nodes[node].cost_ns  # until the capacities are looked at, when the round is over
 
 
 @kernel(allocates=False)
-def end(resources: Resources | None, sharing: Sharing, nodes: Table, node: int) -> None:
-    """The node, if it is one that shares its device, does so no longer."""
-    if nodes[node].op < 0 and sharing.nodes[node].since_ns >= 0:
-        i = nodes[node].instance
-        instance = sharing.instances[i]
-        instance.first_computing = delist(sharing, node, instance.first_computing)
-        if not _ends_memory(resources, sharing.nodes[node].klass, i):
-            instance.computing -= 1
-        note_change(sharing, i)
-
-
-@kernel(allocates=False)
-def _ends_memory(resources: Resources | None, klass: int, instance: int) -> bool:
-    if resources is None:
-        return False
-    if klass != MEMORY:
-        return False
-    resources.memory[instance] -= 1
+def end(sharing: Sharing, nodes: Table, ends: Heap, node: int, now_ns: int) -> bool:
+    """The node, if it is one that shares its device, does so no longer. False: it is at the border of a chunk, where it
+    yields if it has to, and goes on."""
+    work = sharing.nodes[node]
+    if nodes[node].op >= 0 or work.since_ns < 0:
+        return True
+    i = nodes[node].instance
+    note_change(sharing, i)
+    if sharing.by_rate:
+        count(sharing.resources, i, work.klass, -1)
+        if work.klass >= HELD and work.border > 0:
+            work.klass -= HELD
+            work.left -= (now_ns - work.since_ns) * work.rate
+            work.since_ns = now_ns
+            if work.left > 0:
+                count(sharing.resources, i, work.klass, 1)
+                nodes[node].end_ns = now_ns + rest_ns(work.left, work.rate)
+                push(ends, nodes[node].end_ns, node)
+                return False
+    instance = sharing.instances[i]
+    instance.first_computing = delist(sharing, node, instance.first_computing)
+    instance.computing -= 1
     return True
 
 
 @kernel(allocates=False)
 def retime_nodes(sharing: Sharing, nodes: Table, ends: Heap, instance: int, now_ns: int) -> None:
-    """The compute nodes of an instance run on at another rate, if it began or ended to communicate."""
+    """By factors: the compute nodes of an instance run on at another rate, if it began or ended to communicate."""
     here = sharing.instances[instance]
     slow = 1 if here.communicating > 0 else 0
     if slow == here.slows_compute:
@@ -176,3 +194,85 @@ def retime_nodes(sharing: Sharing, nodes: Table, ends: Heap, instance: int, now_
         nodes[node].end_ns = now_ns + rest_ns(work.left, MILLI if slow else fast)
         push(ends, nodes[node].end_ns, node)
         node = work.after
+
+
+# -- by rate -----------------------------------------------------------------------------------------------------------
+
+
+@kernel(allocates=False)
+def note_neighbours(sharing: Sharing) -> None:
+    """Whoever has a capacity in common with an instance that changed has changed too."""
+    resources = sharing.resources
+    for k in range(sharing.changed_count[0]):
+        for r in range(len(resources.pool)):
+            pool = resources.pool[r, sharing.changed[k]]
+            for m in range(resources.start[pool], resources.start[pool + 1]):
+                note_change(sharing, resources.member[m])
+
+
+@kernel(allocates=False)
+def rate_members(sharing: Sharing, i: int) -> bool:
+    """Rates of the classes on an instance, and of each member of an operation there. False: a pair has no price."""
+    set_rates(sharing.resources, i)
+    here, most = sharing.instances[i], sharing.resources.rate[i, COMMUNICATION]
+    node = here.first_communicating
+    while node >= 0:
+        met = rate_beside(sharing.kinds, sharing.nodes, here.first_computing, here.first_communicating, node)
+        if met == NOT_KNOWN:
+            return False
+        sharing.nodes[node].rate = min(most, met)
+        node = sharing.nodes[node].after
+    return True
+
+
+@kernel(allocates=False)
+def retime_work(sharing: Sharing, nodes: Table, ends: Heap, i: int, now_ns: int) -> bool:
+    """Nodes of an instance run on at their rates; one that has all it wants begins a chunk, or goes on with it. False:
+    a pair has no price."""
+    here, rate = sharing.instances[i], sharing.resources.rate[i]
+    node = here.first_computing
+    while node >= 0:
+        work = sharing.nodes[node]
+        met = rate_beside(sharing.kinds, sharing.nodes, here.first_computing, here.first_communicating, node)
+        if met == NOT_KNOWN:
+            return False
+        new = min(rate[work.klass], met)
+        holds = work.chunk > 0 and work.klass < HELD and rate[work.klass] == FULL
+        if new != work.rate or holds:
+            work.left -= (now_ns - work.since_ns) * work.rate
+            work.since_ns = now_ns
+            work.rate = new
+            rest = max(work.left, 0)
+            if holds:
+                count(sharing.resources, i, work.klass, -1)
+                work.klass += HELD
+                count(sharing.resources, i, work.klass, 1)
+                work.border = (rest - 1) // work.chunk * work.chunk if rest > 0 else 0
+            if work.klass >= HELD:
+                rest = max(rest - work.border, 0)
+            nodes[node].end_ns = now_ns + rest_ns(rest, new)
+            push(ends, nodes[node].end_ns, node)
+        node = work.after
+    return True
+
+
+@kernel(allocates=False)
+def retime_members(sharing: Sharing, operations: OperationState, nodes: Table, i: int, now_ns: int) -> None:
+    """Operations with members on an instance run on at the least rate of all members that have come. Those that are
+    carried over links look at the rates when a transfer sets off."""
+    node = sharing.instances[i].first_communicating
+    while node >= 0:
+        op = nodes[node].op
+        it = operations.table[op]
+        if it.carried < 0:
+            new, member = FULL, it.last_comer
+            while member >= 0:
+                new = min(new, sharing.nodes[member].rate)
+                member = nodes[member].comer_before
+            if new != it.slow:
+                it.left -= (now_ns - it.since_ns) * it.slow
+                it.since_ns = now_ns
+                it.slow = new
+                it.end_ns = now_ns + rest_ns(max(it.left, 0), new)
+                push(operations.ends, it.end_ns, op)
+        node = sharing.nodes[node].after

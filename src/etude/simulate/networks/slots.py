@@ -16,6 +16,21 @@ def put_event(state: LinkState, slot: int, time_ns: int) -> None:
 
 
 @kernel(allocates=False)
+def keep_visit(state: LinkState, slot: int, link: int, size_bytes: int, begin_ns: int, end_ns: int) -> None:
+    """Statistics: the slot's transfer is on a link."""
+    if len(state.visits) > 0:
+        clock = state.clock[0]
+        visit = state.visits[clock.visits]
+        clock.visits += 1
+        visit.operation = state.slots[slot].operation
+        visit.link = link
+        visit.size_bytes = size_bytes
+        visit.came_ns = clock.now_ns
+        visit.begin_ns = begin_ns
+        visit.end_ns = end_ns
+
+
+@kernel(allocates=False)
 def allocate(state: LinkState, operation: int) -> bool:
     """Slots for an operation that goes live: those of one with the same schedule that ended, or new ones."""
     clock, slots = state.clock[0], state.slots

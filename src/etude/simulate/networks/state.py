@@ -97,9 +97,22 @@ SLOT: Final = np.dtype(
         ("wire_bytes", np.float64),
         ("free_next", np.int64),
         ("line_next", np.int64),  # who waits behind it on its connection, or -1
+        ("visit0", np.int64),  # of a flow: the first of its visits, where these are kept
     ],
     align=True,
 )
+VISIT: Final = np.dtype(
+    [
+        ("operation", np.int32),  # carried
+        ("link", np.int32),
+        ("size_bytes", np.int64),
+        ("came_ns", np.int64),  # at the link
+        ("begin_ns", np.int64),  # when that took it; a flow at once
+        ("end_ns", np.int64),  # when its last byte was on the link
+    ],
+    align=True,
+)
+"""A transfer on a link, where statistics of links are asked for."""
 LINK: Final = np.dtype(
     [
         ("latency_ns", np.int64),
@@ -121,6 +134,7 @@ LINKS_CLOCK: Final = _numbers(
     "posted",
     "joined",
     "crowded",  # 1: there are too few slots
+    "visits",  # kept so far
 )
 FLOW_CLOCK: Final = _numbers("live", "fresh", "dirty", "stamp")
 FLOW_SLOT: Final = np.dtype(
@@ -164,6 +178,21 @@ SHARED_INSTANCE: Final = np.dtype(
     align=True,
 )
 """Of each simulated rank, where compute and communication slow each other down."""
+SHARED_NODE: Final = np.dtype(
+    [
+        ("after", np.int32),  # the next of its list
+        ("before", np.int32),
+        ("left", np.int64),  # work that is left
+        ("since_ns", np.int64),  # when that was so; -1: it shares nothing
+        ("klass", np.int32),  # by rate: of the node
+        ("rate", np.int32),  # ... as things stand, of FULL
+        ("kind", np.int32),  # ... of its kernel, or -1
+        ("chunk", np.int64),  # ... work of a chunk; 0: it yields at once
+        ("border", np.int64),  # ... while it is held: what is left at the end of the chunk
+    ],
+    align=True,
+)
+"""Of each node, where it shares its device."""
 ENTRY: Final = _numbers("after", "before")
 """A slot on a link: its neighbours there."""
 
@@ -217,6 +246,7 @@ class Amounts(NamedTuple):
     lag_ns: I64  # here are the factors too
     seat: I64  # the instance of each member
     instances: Table  # of `Sharing`
+    work: Table  # likewise; empty where nodes have no rates
 
 
 class LinkState(NamedTuple):
@@ -237,6 +267,7 @@ class LinkState(NamedTuple):
     ready: I64  # slots that may set off
     order: I64  # the same, in order
     links: Table
+    visits: Table  # empty where nobody asks
 
 
 class OperationState(NamedTuple):

@@ -19,6 +19,7 @@ from etude.kernels.compile import kernel
 from etude.kernels.heap import take
 from etude.simulate.networks.flow import begin_flow, end_flow, leave_line, share_out, take_line
 from etude.simulate.networks.links import hop
+from etude.simulate.networks.resources import FULL
 from etude.simulate.networks.slots import allocate, finish, member_done, put_event, ready_in_order, waits_less
 from etude.simulate.networks.state import END, I64, LAND, MOVE, NEVER, START, UNBORN, WHOLE, FlowState, LinkState
 
@@ -50,10 +51,17 @@ def _wire_bytes(state: LinkState, operation: int, row: int, size_bytes: int) -> 
         wire *= amounts.lag_ns[it.factor0 + row - state.schedules.plans[it.plan].transfer0] / WHOLE
     if it.seat0 >= 0:
         transfer = state.schedules.transfers[row]
+        busy, rate = False, FULL
         for end in range(2):
             member = transfer.dst if end else transfer.src
-            if member < it.members and amounts.instances[amounts.seat[it.seat0 + member]].computing > 0:
-                return wire * state.costs.busy_milli / 1000
+            if member < it.members:
+                busy |= amounts.instances[amounts.seat[it.seat0 + member]].computing > 0
+                if len(amounts.work) > 0:
+                    rate = min(rate, amounts.work[state.places[it.place0 + member].node].rate)
+        if busy:
+            wire = wire * state.costs.busy_milli / 1000
+        if rate < FULL:
+            wire = wire * FULL / rate
     return wire
 
 

@@ -1,0 +1,68 @@
+"""Transfers as loads and stores of lines: what a device can have in flight, and what its blocks can issue.
+
+A rate is the least of what the link carries, of outstanding lines over the round trip of one (Little's law), and of
+what the blocks issue. A store's line goes there; a load's is asked for first, which takes the way once more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from etude.errors import ClusterError
+from etude.machine.system import Level, System
+
+
+class Access(StrEnum):
+    STORE = "store"
+    LOAD = "load"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grain:
+    line_bytes: int
+    outstanding: int = 0
+    """Lines that a device has in flight, at most; 0: no limit."""
+    ctas: int = 0
+    """Blocks that issue them; 0: no limit, and as many cores held as the device says."""
+    cta_bytes_per_s: float = 0.0
+    """What one of them issues."""
+    access: Access = Access.STORE
+
+    def __post_init__(self) -> None:
+        if self.line_bytes < 1 or self.outstanding < 0 or self.ctas < 0 or not 0 <= self.cta_bytes_per_s < float("inf"):
+            raise ClusterError(
+                "grain: a line of less than a byte, or a negative figure", hint="line=128B outstanding=4096"
+            )
+        if self.cta_bytes_per_s and not self.ctas:
+            raise ClusterError("grain: a rate of a block, and no number of blocks", hint="ctas=16 rate=20GB/s")
+        if self.access not in Access.__members__.values():
+            raise ClusterError(f"grain: no such access `{self.access}`", hint=f"known: {', '.join(Access)}")
+
+    def most_bytes_per_s(self, latency_ns: float) -> float:
+        """Rate of a device whose lines take so long one way."""
+        rate = float("inf")
+        if self.outstanding and latency_ns:
+            rate = self.outstanding * self.line_bytes / (2 * latency_ns) * 1e9
+        return min(rate, self.ctas * self.cta_bytes_per_s) if self.cta_bytes_per_s else rate
+
+    def on(self, system: System) -> System:
+        """The system, with levels that carry no more than that."""
+        if system.topology is not None:
+            raise ClusterError(
+                f"grain: system `{system.name}` is a graph, whose links have rates of their own",
+                hint="a system of levels",
+            )
+        return system.replace(levels=tuple(map(self._level, system.levels)))
+
+    def _level(self, level: Level) -> Level:
+        most = self.most_bytes_per_s(level.latency_ns) / level.bandwidth_bytes_per_s
+        asks_ns = level.latency_ns if self.access == Access.LOAD else 0.0
+        return replace(
+            level,
+            efficiency=min(level.efficiency, most),
+            efficiency_by_units={units: min(part, most) for units, part in level.efficiency_by_units.items()},
+            in_switch_efficiency=min(level.in_switch_efficiency, most),
+            latency_ns=level.latency_ns + asks_ns,
+            step_ns={name: time + asks_ns for name, time in level.step_ns.items()},
+        )

@@ -1,0 +1,261 @@
+"""run_workflow(flow, pools): every session of a workflow, call by call, until the last has ended.
+
+A call is ready when those it is after have ended; in the order of the program also when the one ahead of it has. A tool
+takes its time at an endpoint that has a place for it, first come first served; a model call goes to the replicas of its
+model, which answer as `etude serve` does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import UsageError
+from etude.serve import state as of
+from etude.serve.pieces import next_uses
+from etude.serve.requests import Requests, requests_of
+from etude.serve.workflow.pools import Deployed, Pool
+from etude.serve.workflow.sessions import Call, unrolled
+from etude.serve.workflow.spec import Alternative, Workflow
+
+I64 = NDArray[np.int64]
+ORDERS: Final = ("data", "program")
+Choose = Callable[[dict[str, Any], dict[str, Any]], Any]
+"""choose(task, state) -> the number of an alternative; place(task, state) -> the number of a replica."""
+
+
+@dataclass(slots=True)
+class Ran:
+    """What happened: a row for each call."""
+
+    flow: Workflow
+    order: str
+    calls: list[Call]
+    begin_ns: list[int]
+    way: I64
+    ready_ns: I64
+    begin_at_ns: I64
+    """When a call of a tool had its place; of a model, when it was ready."""
+    end_ns: I64
+    pools: Mapping[str, Pool]
+    needs: list[set[int]] = field(default_factory=list)
+    """What each call waits for in the order of the data."""
+    came: list[int] = field(default_factory=list)
+    """Model calls in the order in which they were ready."""
+
+
+def run_workflow(
+    flow: Workflow,
+    on: Mapping[str, Deployed],
+    *,
+    order: str = "data",
+    router: str = "least",
+    choose: str | Choose = "first",
+    place: Choose | None = None,
+    seed: int = 0,
+) -> Ran:
+    """`on` says what the roles of the file run on. With `belady` caches know the order of calls of a run with `lru`."""
+    if order not in ORDERS:
+        raise UsageError(f"unknown order `{order}`", hint="data, program")
+    calls, begin = unrolled(flow, seed=seed)
+    requests = _requests(calls)
+    chosen = _chooser(choose)
+    came = None
+    if any(one.caching.policy == "belady" for one in on.values()):
+        plain = {k: replace(one, caching=replace(one.caching, policy="lru")) for k, one in on.items()}
+        came = _Run(flow, calls, begin, plain, requests, order, router, chosen, place, seed).done().came
+    return _Run(flow, calls, begin, on, requests, order, router, chosen, place, seed, came).done()
+
+
+def _requests(calls: list[Call]) -> Requests:
+    """Of all calls, those of tools among them, which no pool is given."""
+    segments = [call.segments or [("none", 1)] for call in calls]
+    prompt = [max(call.prompt, 1) for call in calls]
+    session = [call.session for call in calls]
+    return requests_of(np.arange(len(calls)), prompt, [c.output for c in calls], session=session, segments=segments)
+
+
+class _Run:
+    def __init__(
+        self, flow: Workflow, calls: list[Call], begin: list[int], on: Mapping[str, Deployed], requests: Requests,
+        order: str, router: str, choose: Choose, place: Choose | None, seed: int, came: list[int] | None = None,
+    ) -> None:  # fmt: skip
+        asks = "" if place is not None else router
+        self.pools = {name: Pool(name, on[name], requests, asks, seed) for name in flow.models if name in on}
+        for pool in self.pools.values():
+            for whole, _ in pool.parts if came is not None else ():
+                rank = np.full(len(calls), len(calls))
+                rank[np.array(came, np.int64)] = np.arange(len(came or []))
+                owner = rank[np.repeat(np.arange(len(calls)), np.diff(whole.start))]
+                whole.next_use[:] = next_uses(whole.ids, owner)
+        n = len(calls)
+        never = np.full((3, n), of.NEVER, np.int64)
+        self.ran = Ran(flow, order, calls, begin, np.full(n, -1), never[0], never[1], never[2], self.pools)
+        self.flow, self.choose, self.place = flow, choose, place
+        self.waits = [set(call.after) for call in calls]
+        _keep_effects(calls, self.waits)
+        self.ran.needs = [set(waits) for waits in self.waits]
+        if order == "program":
+            for call in calls:
+                self.waits[call.number] |= {call.before} - {-1}
+        self.children: list[list[int]] = [[] for _ in calls]
+        for number, waits in enumerate(self.waits):
+            for other in waits:
+                self.children[other].append(number)
+        self.missing = [len(waits) for waits in self.waits]
+        self.events: list[tuple[int, int, bool]] = []
+        """(when, call, it ends then)."""
+        self.free = dict(flow.endpoints)
+        self.queues: dict[str, deque[int]] = {name: deque() for name in flow.endpoints}
+        self.spent = [0.0] * flow.sessions
+
+    def done(self) -> Ran:
+        for call in self.ran.calls:
+            if not self.missing[call.number]:
+                heapq.heappush(self.events, (self.ran.begin_ns[call.session], call.number, False))
+        while True:
+            times = {name: pool.next_ns() for name, pool in self.pools.items()}
+            name = min(times, key=lambda one: times[one], default="")
+            at = self.events[0][0] if self.events else int(of.NEVER)
+            if self.events and at <= times.get(name, of.NEVER):
+                at, number, ends = heapq.heappop(self.events)
+                self.ended(number, at) if ends else self.ready(number, at)
+                continue
+            if not name or times[name] == of.NEVER:
+                break
+            until = min([at, *(t for other, t in times.items() if other != name)])
+            for number, when in self.pools[name].advance(max(until, times[name]), self.placed):
+                self.ended(number, when)
+        return self.ran
+
+    def ready(self, number: int, at: int) -> None:
+        call = self.ran.calls[number]
+        self.ran.ready_ns[number] = self.ran.begin_at_ns[number] = at
+        self.ran.way[number] = k = self.chosen(call, at)
+        way = call.task.ways[k]
+        self.spent[call.session] += way.cost
+        if way.model:
+            if way.model not in self.pools:
+                raise UsageError(f"nothing runs `{way.model}`", where=f"{self.flow.name}: tasks: {call.task.name}")
+            self.ran.came.append(number)
+            self.pools[way.model].give(number, at)
+        elif self.free.get(way.tool, 1) > 0:
+            self.begin(number, way, at)
+        else:
+            self.queues[way.tool].append(number)
+
+    def begin(self, number: int, way: Alternative, at: int) -> None:
+        if way.tool in self.free:
+            self.free[way.tool] -= 1
+        self.ran.begin_at_ns[number] = at
+        takes = round(way.time_ns * self.ran.calls[number].slow)
+        heapq.heappush(self.events, (at + takes, number, True))
+
+    def ended(self, number: int, at: int) -> None:
+        ran = self.ran
+        ran.end_ns[number] = at
+        way = ran.calls[number].task.ways[int(ran.way[number])]
+        if way.tool in self.free:
+            self.free[way.tool] += 1
+            if self.queues[way.tool]:
+                following = self.queues[way.tool].popleft()
+                self.begin(following, ran.calls[following].task.ways[int(ran.way[following])], at)
+        for child in self.children[number]:
+            self.missing[child] -= 1
+            if not self.missing[child]:
+                heapq.heappush(self.events, (at, child, False))
+
+    def state(self, call: Call, at: int, pool: Pool | None = None) -> dict[str, Any]:
+        """What hooks see; of the pool that a call is placed in also what it finds there."""
+        return {
+            "now_s": at / 1e9,
+            "models": {name: one.seen(asked=one is pool) for name, one in self.pools.items()},
+            "free": dict(self.free),
+            "spent": {"latency_s": (at - self.ran.begin_ns[call.session]) / 1e9, "cost": self.spent[call.session]},
+            "budget": dict(self.flow.budget),
+        }
+
+    def task(self, call: Call) -> dict[str, Any]:
+        ways = [
+            {"model": w.model, "tool": w.tool, "time_s": w.time_ns / 1e9, "cost": w.cost, "label": w.label}
+            for w in call.task.ways
+        ]
+        return {
+            "task": call.task.name, "session": call.session, "turn": call.turn, "prompt": call.prompt,
+            "output": call.output, "alternatives": ways,
+        }  # fmt: skip
+
+    def chosen(self, call: Call, at: int) -> int:
+        return self._asked(self.choose, call, at, len(call.task.ways)) if len(call.task.ways) > 1 else 0
+
+    def placed(self, pool: Pool, number: int) -> int:
+        call = self.ran.calls[number]
+        return self._asked(self.place, call, int(self.ran.ready_ns[number]), pool.on.replicas, pool)
+
+    def _asked(self, hook: Any, call: Call, at: int, below: int, pool: Pool | None = None) -> int:
+        name, where = getattr(hook, "__name__", "hook"), f"{self.flow.name}: tasks: {call.task.name}"
+        try:
+            found = hook(self.task(call), self.state(call, at, pool))
+        except Exception as problem:
+            raise UsageError(f"`{name}` raised {type(problem).__name__}: {problem}", where=where) from problem
+        if isinstance(found, bool) or not isinstance(found, int | np.integer) or not 0 <= found < below:
+            raise UsageError(f"`{name}` returned {found!r}", where=where, hint=f"0 to {below - 1}")
+        return int(found)
+
+
+def _keep_effects(calls: list[Call], waits: list[set[int]]) -> None:
+    """Calls of a session that write one object wait for the one that did before."""
+    last: dict[tuple[int, str], int] = {}
+    for call in calls:
+        if call.task.writes:
+            key = call.session, call.task.writes
+            if key in last:
+                waits[call.number].add(last[key])
+            last[key] = call.number
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------------
+
+
+def first(task: dict[str, Any], state: dict[str, Any]) -> int:
+    return 0
+
+
+def best(task: dict[str, Any], state: dict[str, Any]) -> int:
+    """The best label."""
+    ways = task["alternatives"]
+    return max(range(len(ways)), key=lambda k: (ways[k]["label"], -ways[k]["cost"]))
+
+
+def cheap(task: dict[str, Any], state: dict[str, Any]) -> int:
+    """The lowest cost; of equals the shortest time that is known."""
+    ways = task["alternatives"]
+    return min(range(len(ways)), key=lambda k: (ways[k]["cost"], ways[k]["time_s"]))
+
+
+def within(task: dict[str, Any], state: dict[str, Any]) -> int:
+    """The best label of those whose cost and time, where known, fit what is left of the budget; else the cheapest."""
+    ways, budget, spent = task["alternatives"], state["budget"], state["spent"]
+    fits = [
+        k for k, way in enumerate(ways)
+        if spent["cost"] + way["cost"] <= budget.get("cost", np.inf)
+        and spent["latency_s"] + way["time_s"] <= budget.get("latency_s", np.inf)
+    ]  # fmt: skip
+    return max(fits, key=lambda k: (ways[k]["label"], -ways[k]["cost"])) if fits else cheap(task, state)
+
+
+CHOOSERS: Final[dict[str, Choose]] = {"first": first, "best": best, "cheap": cheap, "within": within}
+
+
+def _chooser(given: str | Choose) -> Choose:
+    if not isinstance(given, str):
+        return given
+    if given not in CHOOSERS:
+        raise UsageError(f"unknown choice `{given}`", hint=f"known: {', '.join(CHOOSERS)}, or FILE.py:name")
+    return CHOOSERS[given]

@@ -1,0 +1,92 @@
+"""Transfers as lines in flight: the least of the link, of Little's law and of what blocks issue."""
+
+from typing import Any
+
+import pytest
+
+from etude.errors import ClusterError
+from etude.machine import open_system
+from etude.machine.fabrics import topology_of_system
+from etude.machine.grain import Access, Grain
+from etude.machine.system import Device, Level, LevelKind, System
+from etude.model.build import TraceBuilder, job_of
+from etude.model.job import Job
+from etude.model.schema import Collective, Kind
+from etude.simulate.run import simulate
+
+# 10 bytes per ns, 500 ns one way: a round trip of 1 us holds 10,000 bytes
+TWO = System(name="two", device=Device(name="d"), levels=(
+    Level(name="link", kind=LevelKind.SWITCH, size=2, bandwidth_bytes_per_s=10e9, latency_ns=500.0),
+))  # fmt: skip
+
+
+def message(size: int) -> Job:
+    a, b = TraceBuilder(), TraceBuilder()
+    a.add(Kind.SEND, dst=1, in_bytes=size)
+    b.add(Kind.RECV, src=0, in_bytes=size)
+    return job_of("message", [a, b])
+
+
+def ends(size: int, network: str = "analytic", **grain: Any) -> int:
+    lines = Grain(**({"line_bytes": 100} | grain)) if grain else None
+    return simulate(message(size), TWO, network=network, grain=lines).makespan_ns
+
+
+def test_littles_law():
+    # 50 lines of 100 bytes in a round trip of 1 us: 5 bytes per ns
+    assert ends(1_000_000) == 500 + 100_000
+    assert ends(1_000_000, outstanding=50) == 500 + 200_000
+    # 100 lines are what the link holds, and more change nothing
+    assert ends(1_000_000, outstanding=100) == ends(1_000_000, outstanding=1000) == ends(1_000_000)
+    assert ends(64, outstanding=100) == ends(64)
+
+
+def test_what_blocks_issue():
+    assert ends(1_000_000, ctas=4, cta_bytes_per_s=1e9) == 500 + 250_000
+    assert ends(1_000_000, ctas=20, cta_bytes_per_s=1e9, outstanding=50) == 500 + 200_000
+    assert ends(1_000_000, ctas=20, cta_bytes_per_s=1e9) == ends(1_000_000)
+
+
+def test_a_load_asks_first():
+    # small or large, it is one way later; large ones hardly notice
+    assert ends(64, outstanding=100, access=Access.LOAD) == ends(64) + 500
+    assert ends(1_000_000, outstanding=100, access=Access.LOAD) == ends(1_000_000) + 500
+
+
+def test_a_line_as_large_as_the_message_is_the_message():
+    assert ends(20_000, line_bytes=20_000, outstanding=1) == ends(20_000)
+
+
+@pytest.mark.parametrize("network", ["links", "flow"])
+def test_the_same_on_links(network: str):
+    assert ends(1_000_000, network, outstanding=50) == 500 + 200_000
+    assert ends(1_000_000, network, outstanding=100) == ends(1_000_000, network)
+
+
+def test_collectives_too():
+    b = TraceBuilder()
+    b.add(Kind.COLL, collective=Collective.ALL_REDUCE, in_bytes=1 << 30)
+    job = job_of("all", [b] * 8)
+    on = open_system("dgx-h100")
+    # 450 GB/s, 79.5% of them used, 1.4 us of round trip: 128 B x 4096 is 374 GB/s, 2048 are 187
+    enough, few = (simulate(job, on, grain=Grain(line_bytes=128, outstanding=n)).makespan_ns for n in (4096, 2048))
+    assert enough == simulate(job, on).makespan_ns
+    assert few > 1.5 * enough
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"line_bytes": 0}, "less than a byte"),
+        ({"cta_bytes_per_s": 1.0}, "no number of blocks"),
+        ({"outstanding": -1}, "negative"),
+    ],
+)
+def test_bad_grains_are_refused(given: dict[str, Any], message: str):
+    with pytest.raises(ClusterError, match=message):
+        Grain(**({"line_bytes": 100} | given))
+
+
+def test_a_graph_is_refused():
+    with pytest.raises(ClusterError, match="is a graph"):
+        Grain(line_bytes=128).on(TWO.replace(topology=topology_of_system(TWO)))
