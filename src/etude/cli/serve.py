@@ -117,6 +117,8 @@ def serve(
         raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
     if not model:
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
+    if not system and not model.endswith((".yaml", ".yml")):  # a file of pools may name them
+        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if not requests and not rate:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
     if token_budget:
