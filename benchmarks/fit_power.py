@@ -1,12 +1,12 @@
-"""Fits the power constants of devices, and what an engine adds to its passes: prints what the catalogue holds.
+"""Fits the power constants of devices: prints what the catalogue holds.
 
     python benchmarks/fit_power.py            # ../shared/measured: h200_extra/energy, ml_energy_llm.csv
     python benchmarks/fit_power.py --cases mine.csv --system my.yaml      # what measure_power.py wrote
 
-H200: cases of `h200_energy_split.csv` marked `fit`. H100 and B200: models of `ml_energy_split.csv` marked `fit`; a FLOP
-of the H100 costs what one of the H200 does (the same chip), one of the B200 as much less as its peak per watt is
-higher. Both splits were made beforehand, by the order of the SHA-256 of names. Each constant has a prior, so that what
-few models cannot tell stays where physics puts it.
+H200: cases of `h200_energy_split.csv` marked `fit`, a split by the order of the SHA-256 of names. H100 and B200: the
+text rows of the models in `serving_split.csv`, with which the times of the engine were fitted too; a FLOP of the H100
+costs what one of the H200 does (the same chip), one of the B200 as much less as its peak per watt is higher. Each
+constant has a prior, so that what few models cannot tell stays where physics puts it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,14 @@ from scipy.optimize import least_squares
 from etude.machine.open import open_device, open_system
 from etude.machine.power import PowerCosts
 from etude.predict.energy import cases
-from etude.predict.energy.decode import PROMPTS, served_row
-from etude.predict.energy.engine import Engine
+from etude.serve.measured.rows import STACK, read_rows, steady, steady_figures
+from etude.serve.stacks import serving_stack
 
 HERE = Path(__file__).resolve().parent
+TEXT = ("lm-arena-chat", "gpqa")
+BYTE, TALKING = {"H100": 110.0, "B200": 80.0}, 50.0
+"""pJ of a byte, as of the H200 and assumed; W of a collective, assumed. Fitted to seven models they take values that no
+memory and no link has, since times that are wrong pull at them."""
 MEASURED = HERE.parent.parent / "shared" / "measured"
 
 
@@ -65,7 +69,7 @@ def device_costs(rows: list[dict[str, str]], name: str) -> dict[str, float]:
     def power(x: np.ndarray) -> np.ndarray:
         return idle + np.minimum(basis @ np.exp(x) / time_s, most - idle) * duty
 
-    start, spread = np.log([50, 0.9, 10, 110]), np.array([0.5, 0.2, 0.2, 0.15])
+    start, spread = np.log([50, 0.9, 40, 110]), np.array([0.5, 0.2, 0.2, 0.15])
     found = least_squares(
         lambda x: np.concatenate([np.log(power(x) / measured) / 0.05, (x - start) / spread]), start, loss="soft_l1"
     )
@@ -73,51 +77,65 @@ def device_costs(rows: list[dict[str, str]], name: str) -> dict[str, float]:
     return {"idle_power": idle, "active": active, "flop": flop, "vector": vector, "byte": byte}
 
 
-def served(gpu: str, flop: float, vector: float) -> tuple[dict[str, float], dict[str, float]]:
-    fit = chosen("ml_energy_split.csv", "model")
-    rows = [row for row in table(MEASURED / "ml_energy_llm.csv") if row["gpu"] == gpu and row["model"] in fit]
-    rows = [row for row in rows if row["task"] in PROMPTS]
-    device = open_device(gpu.lower())
-    pass_ns = np.array([float(r["avg_batch_size"]) / float(r["output_throughput_tokens_per_sec"]) for r in rows]) * 1e9
+CLOCKS = ("1500", "900")
+"""Of `h200_power.csv`: the other clocks and all caps are held out."""
+
+
+def clocks(path: Path, name: str) -> dict[str, float]:
+    """How voltage, memory and idle power follow the clock. Power and time over those at the nominal clock, so that it
+    does not matter that one board draws less than another."""
+    rows, system = table(path), open_system(name)
+    nominal = {row["name"]: row for row in rows if not row["clock_mhz"] and not row["cap_w"]}
+    rows = [row for row in rows if row["clock_mhz"] in CLOCKS]
+
+    def errors(x: np.ndarray) -> list[float]:
+        costs = replace(
+            system.device.energy or PowerCosts(), voltage_clock_mhz=x[0] * 1e3, least_voltage=x[1],
+            memory_clock_mhz=x[2] * 1e3, clocked_idle=x[3],
+        )  # fmt: skip
+        on, found = system.replace(device=replace(system.device, energy=costs)), []
+        for row in rows:
+            first = nominal[row["name"].replace("idle_locked", "idle_start")]
+            now, then = cases.case_power(row, on), cases.case_power(first, on)
+            found.append(np.log(now.mean_w / then.mean_w / (float(row["mean_w"]) / float(first["mean_w"]))))
+            if then.call_ns:
+                found.append(np.log(now.call_ns / then.call_ns / (float(row["call_ns"]) / float(first["call_ns"]))))
+        return [error / 0.05 for error in found]
+
+    bounds = ([0.8, 0.5, 1.2, 0.05], [1.5, 0.95, 1.9, 0.8])
+    found = least_squares(errors, [1.15, 0.716, 1.55, 0.38], bounds=bounds, loss="soft_l1", diff_step=0.02)
+    names = ("voltage_clock_mhz", "least_voltage", "memory_clock_mhz", "clocked_idle")
+    return dict(zip(names, found.x * [1e3, 1, 1e3, 1], strict=True))
+
+
+def served(gpu: str, flop: float, vector: float) -> dict[str, float]:
+    """Constants of the device of rows of serving, with times as `etude serve` predicts them."""
+    fit = {row["model"] for row in table(HERE / "serving_split.csv")}
+    rows = [row for row in read_rows(MEASURED / "ml_energy_llm.csv") if row["gpu"] == gpu and row["model"] in fit]
+    rows = [row for row in rows if row["task"] in TEXT]
+    device, stack = open_device(gpu.lower()), serving_stack(STACK, gpu.lower())
     watts = np.array([float(r["avg_power_watts"]) / float(r["num_gpus"]) for r in rows])
-    names = ("kernels", "quantised", "network", "pass_ns", "sequence_ns", "prompt")
+    idle, byte = 0.15 * device.power_w, BYTE[gpu]
 
-    def engine(x: np.ndarray) -> Engine:
-        return Engine(**dict(zip(names, np.exp(x).tolist(), strict=True)))
+    def drawn(**costs: float) -> np.ndarray:
+        """Of all rows on a device that has these constants alone, and no limit."""
+        alone = PowerCosts(**{"active_w": 0.0, "flop_pj": {"bf16": 1e-9}, "vector_pj": 0.0} | costs)
+        made = replace(device, idle_power_w=1e-9, power_w=1e9, energy=alone)
+        return np.array([steady_figures(steady(row, made), stack)["avg_power_watts"] for row in rows]) / gpus
 
-    def times(x: np.ndarray) -> np.ndarray:
-        by = engine(x)
-        return np.array([served_row(row, by, device).pass_ns for row in rows])
+    gpus = np.array([steady(row).gpus for row in rows])
+    work = drawn(flop_pj={"bf16": flop}, vector_pj=vector, byte_pj=byte, communication_w=TALKING)
+    basis = np.stack([np.ones(len(rows)), drawn(quantised_w=1.0)])
 
-    start = np.log([1.1, 1.3, 1.0, 2e6, 40e3, 2.0])
-    spread = np.array([0.15, 0.25, 0.3, 0.7, 0.5, 0.5])
-    time = least_squares(
-        lambda x: np.concatenate([np.log(times(x) / pass_ns) / 0.15, (x - start) / spread]), start, loss="soft_l1"
+    def power(y: np.ndarray) -> np.ndarray:
+        return np.minimum(idle + work + np.exp(y) @ basis, device.power_w)
+
+    begin, wide = np.log([0.15 * device.power_w, 50.0]), np.array([0.5, 0.7])
+    found = least_squares(
+        lambda y: np.concatenate([np.log(power(y) / watts) / 0.1, (y - begin) / wide]), begin, loss="soft_l1"
     )
-    by = engine(time.x)
-    idle = 0.15 * device.power_w
-
-    def on(y: np.ndarray) -> np.ndarray:
-        active, byte, quantised, talking = np.exp(y).tolist()
-        costs = PowerCosts(
-            active_w=active,
-            flop_pj={"bf16": flop},
-            vector_pj=vector,
-            byte_pj=byte,
-            quantised_w=quantised,
-            communication_w=talking,
-        )
-        made = replace(device, idle_power_w=idle, energy=costs)
-        return np.array([served_row(row, by, made).device_w for row in rows])
-
-    begin = np.log([0.15 * device.power_w, 110.0 if gpu == "H100" else 80.0, 50.0, 50.0])
-    wide = np.array([0.5, 0.2, 0.7, 0.5])
-    power = least_squares(
-        lambda y: np.concatenate([np.log(on(y) / watts) / 0.1, (y - begin) / wide]), begin, loss="soft_l1"
-    )
-    active, byte, quantised, talking = np.exp(power.x)
-    costs = {"idle_power": idle, "active": active, "byte": byte, "quantised": quantised, "communication": talking}
-    return dict(zip(names, np.exp(time.x), strict=True)), costs
+    active, quantised = np.exp(found.x)
+    return {"idle_power": idle, "active": active, "byte": byte, "quantised": quantised, "communication": TALKING}
 
 
 def shown(found: dict[str, float]) -> str:
@@ -133,11 +151,10 @@ def main() -> None:
         print(shown(device_costs(table(given.cases), given.system)))
         return
     own = h200()
-    print(f"h200: {shown(own)}")
+    print(f"h200: {shown(own)}\n  {shown(clocks(HERE / 'h200_power.csv', 'dgx-h200'))}")
     peaks = {name: open_device(name).peak("bf16") / open_device(name).power_w for name in ("h200", "b200")}
     for gpu, flop in (("H100", own["flop"]), ("B200", own["flop"] * peaks["h200"] / peaks["b200"])):
-        engine, costs = served(gpu, flop, own["vector"])
-        print(f"{gpu.lower()}: flop: {flop:.4g}, {shown(costs)}\n  vllm: {shown(engine)}")
+        print(f"{gpu.lower()}: flop: {flop:.4g}, {shown(served(gpu, flop, own['vector']))}")
 
 
 if __name__ == "__main__":

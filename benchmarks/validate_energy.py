@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 
 from etude.predict.energy import energy_rows
+from etude.serve.measured import power_rows
 
 HERE = Path(__file__).resolve().parent
+FITTED = ("1500", "900")
+TEXT = ("lm-arena-chat", "gpqa")
 MEASURED = HERE.parent.parent / "shared" / "measured"
 
 
-def held(name: str, key: str) -> set[str]:
+def column(name: str, key: str, use: str = "held") -> set[str]:
     with (HERE / name).open(newline="") as file:
-        return {row[key] for row in csv.DictReader(file) if row["use"] == "held"}
+        return {row[key] for row in csv.DictReader(file) if row.get("use", use) == use}
 
 
 def errors(records: list[dict[str, Any]], figure: str) -> np.ndarray:
@@ -31,31 +34,88 @@ def errors(records: list[dict[str, Any]], figure: str) -> np.ndarray:
 
 
 def told(what: str, found: np.ndarray) -> None:
-    half, most = np.percentile(found, [50, 90])
-    print(f"  {what:24s} {len(found):4d} rows  mean {found.mean():6.1%}  median {half:6.1%}  90th {most:6.1%}")
+    if len(found):
+        half, most = np.percentile(found, [50, 90])
+        print(f"  {what:44s} {len(found):4d} rows  mean {found.mean():6.1%}  median {half:6.1%}  90th {most:6.1%}")
+
+
+def counter(each: bool) -> None:
+    """The H200 that the constants were fitted to."""
+    path = MEASURED / "h200_extra/energy/energy.csv"
+    if not path.is_file():
+        print(f"{path} is not there")
+        return
+    seen, names = [r for r in energy_rows(path) if "predicted" in r], column("h200_energy_split.csv", "name")
+    print("an H200's energy counter")
+    for figure in ("mean_w", "energy_j_per_call"):
+        told(f"{figure}, held out", errors([r for r in seen if r["name"] in names], figure))
+        told(f"{figure}, of the fit", errors([r for r in seen if r["name"] not in names], figure))
+    for r in seen if each else ():
+        print(f"    {r['name']:28s} {r['predicted']['mean_w']:7.1f} W for {r['measured']['mean_w']:7.1f}")
+
+
+def clocks(each: bool) -> None:
+    """Another H200, measured with measure_power.py: ops of which most are in no fit, then clocks and caps."""
+    path = HERE / "h200_power.csv"
+    with path.open(newline="") as file:
+        given = list(csv.DictReader(file))
+    found = energy_rows(path)
+    nominal = {r["name"]: r for g, r in zip(given, found, strict=True) if not g["clock_mhz"] and not g["cap_w"]}
+    print("another H200, as it is")
+    for figure in ("mean_w", "call_ns"):
+        told(figure, errors(list(nominal.values()), figure))
+    over: dict[str, list[list[float]]] = {}
+    for row, record in zip(given, found, strict=True):
+        first = nominal.get(row["name"])
+        if first is None or first is record:
+            continue
+        kind = (
+            "under a cap" if row["cap_w"] else "at a clock of the fit" if row["clock_mhz"] in FITTED else "at a clock"
+        )
+        off = [
+            record["predicted"][f] / first["predicted"][f] / (record["measured"][f] / first["measured"][f]) - 1
+            for f in ("call_ns", "mean_w", "energy_j_per_call")
+        ]
+        over.setdefault(kind, []).append(off)
+        if each:
+            shown = "  ".join(f"{what} {e:+6.1%}" for what, e in zip(("time", "power", "energy"), off, strict=True))
+            print(f"    {row['name']:28s} {row['clock_mhz'] or row['cap_w'] + ' W':>6s}  {shown}")
+    for kind, off in over.items():
+        for number, figure in enumerate(("time", "power", "energy")):
+            told(f"{kind}: {figure} over that as it is", np.abs(np.array(off)[:, number]))
+
+
+def engines() -> None:
+    """Rows of vLLM, by device and by model."""
+    path = MEASURED / "ml_energy_llm.csv"
+    if not path.is_file():
+        print(f"{path} is not there")
+        return
+    with path.open(newline="") as file:
+        given = list(csv.DictReader(file))
+    pairs = list(zip(given, power_rows(path), strict=True))
+    fitted = column("serving_split.csv", "model", "fit")
+    print(f"vLLM: {sum('predicted' in r for _, r in pairs)} of {len(pairs)} rows predicted")
+    for tasks, what in ((TEXT, "text"), (("image-chat", "video-chat"), "pictures")):
+        for gpu in ("", "H100", "B200"):
+            for use in ("held out", "of the fit"):
+                some = [
+                    r for g, r in pairs
+                    if g["task"] in tasks and g["gpu"].startswith(gpu) and (g["model"] in fitted) == (use != "held out")
+                ]  # fmt: skip
+                for figure in ("mean_w", "energy_per_token_j"):
+                    told(f"{what} {gpu}, {figure}, {use}", errors(some, figure))
+    print("text, median error of the power by model held out")
+    models = sorted({g["model"] for g, _ in pairs if g["task"] in TEXT} - fitted)
+    for model in models:
+        told(model, errors([r for g, r in pairs if g["model"] == model and g["task"] in TEXT], "mean_w"))
 
 
 def main() -> int:
     each = "--each" in sys.argv[1:]
-    for title, file, split, key, figures in (
-        ("H200, energy counter", "h200_extra/energy/energy.csv", "h200_energy_split.csv", "name",
-         ("mean_w", "energy_j_per_call")),
-        ("vLLM, text tasks", "ml_energy_llm.csv", "ml_energy_split.csv", "model", ("mean_w", "energy_per_token_j")),
-    ):  # fmt: skip
-        path = MEASURED / file
-        if not path.is_file():
-            print(f"{title}: {path} is not there")
-            continue
-        records, names = energy_rows(path), held(split, key)
-        seen = [r for r in records if "predicted" in r]
-        apart = sum(r["name"] in names for r in seen)
-        print(f"{title}: {len(seen)} of {len(records)} rows predicted, {apart} held out")
-        for figure in figures:
-            told(figure, errors([r for r in seen if r["name"] in names], figure))
-            told(f"{figure}, of the fit", errors([r for r in seen if r["name"] not in names], figure))
-        for r in seen if each else ():
-            shown = "  ".join(f"{r['predicted'][f]:.4g} for {r['measured'].get(f, 0):.4g}" for f in figures)
-            print(f"    {r['name']:52s} {'held' if r['name'] in names else 'fit':5s} {shown}")
+    counter(each)
+    clocks(each)
+    engines()
     return 0
 
 

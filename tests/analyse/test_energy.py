@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from etude.analyse.energy import PowerCurve, energy, with_battery, with_floor, with_stagger
-from etude.cost.energy import at_work_w, clocked, costs_of
-from etude.cost.ops import OpTable, matmul
+from etude.cost.energy import at_work_w, costs_of, idle_w, time_at_clock
+from etude.cost.ops import OpTable, copy, matmul
 from etude.errors import ClusterError, EtudeError, UsageError
 from etude.machine import open_device
 from etude.machine.open import system_of
@@ -125,8 +125,30 @@ def test_the_clock_changes_cores_and_not_the_memory():
     # Half the clock, twice the time: power of the cores falls by 0.5^2.5, that of the memory with the rate.
     slow = at_work_w(DEVICE, ops, 2 * time_ns, ratio=0.5)[0]
     assert slow == pytest.approx((50 + flop_w) * 0.5**2.5 + byte_w / 2)
-    assert clocked(DEVICE, 1.0) is DEVICE
-    assert clocked(DEVICE, 0.5).peak("bf16") == 0.5e15
+
+
+def test_a_voltage_that_stays_below_a_clock():
+    """Below 500 of 1,000 MHz the voltage is 0.8; at 750 MHz half of the way, 0.9. The memory keeps up down to 800 MHz,
+    half of the idle power follows the clock, and matrix units last at 0.9 of it."""
+    costs = replace(
+        COSTS, voltage_clock_mhz=500.0, least_voltage=0.8, memory_clock_mhz=800.0, clocked_idle=0.5
+    )  # fmt: skip
+    device = replace(DEVICE, energy=costs, idle_power_w=60.0, sustained_fraction=0.9)
+    assert idle_w(device) == 60.0
+    assert idle_w(device, 0.75) == pytest.approx(30 + 30 * 0.75 * 0.9**2)
+    assert idle_w(device, 0.4) == pytest.approx(30 + 30 * 0.4 * 0.8**2)
+    ops = OpTable.of([matmul(8192, 8192, 8192), copy(1 << 28)])
+    size = [3 * 8192**2 * 2, 2 * (1 << 28) * 2]
+    own, factor = time_at_clock(device, ops, 0.9)
+    assert factor == pytest.approx([1.0, 1.0], abs=0.01)  # where they last already
+    own, factor = time_at_clock(device, ops, 0.4)
+    assert factor[1] == pytest.approx(0.8 / 0.4, rel=0.01)
+    assert 0.9 / 0.4 * 0.9 < factor[0] <= 0.9 / 0.4 + 1e-9
+    watts = at_work_w(device, ops, own, ratio=0.4)
+    lasting = (0.8 + 0.2 * 0.8) ** 2  # its constant is of that clock
+    flop_w = 2 * 8192**3 * 1e-12 / own[0] * 1e9 * 0.8**2 / lasting
+    moved = [100e-12 * size[i] / own[i] * 1e9 for i in range(2)]
+    assert watts == pytest.approx([50 * 0.4 * 0.8**2 + flop_w + moved[0], 50 * 0.4 * 0.8**2 + moved[1]])
 
 
 def test_constants_of_a_device_that_has_none_fill_its_limit():

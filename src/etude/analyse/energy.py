@@ -158,7 +158,7 @@ def _rank(
     watts[talks] = costs.communication_w + (costs.link_byte_pj * 1e-12 * size / seconds)[talks]
     watts[copies] = (costs.byte_pj * 1e-12 * size / seconds)[copies]
     curve = _curve(start, end, watts, first, last)
-    idle, most = idle_w(device), limit_w(device)
+    idle, most = idle_w(device, ratio), limit_w(device)
     given = np.minimum(curve.watts, most - idle)
     # At the limit all that runs gets less, each its part.
     share = np.divide(given, curve.watts, out=np.ones_like(given), where=curve.watts > 0)

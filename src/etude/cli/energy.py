@@ -31,7 +31,8 @@ EXAMPLE = """Power over time and energy of a run, or of a model that is predicte
   etude energy llama3.2-3b --serve --prefill 2048 --decode 64 --system xdna2 --kernel product:w4a16:g128
   etude energy --rows measured.csv
 
-`--clock` and `--cap` are not validated: no measurement of them was at hand.
+`--clock` and `--cap` were held against measurements of an H200; of other devices nothing was measured, and the output
+says so.
 """
 
 Target = Annotated[str, typer.Argument(help="A run (any job with times), or a model as `etude predict` takes it.")]
@@ -212,19 +213,20 @@ def _figures(
     if (clock or cap) and made.mixed:
         raise UsageError("--clock and --cap are of one kind of device, and the system has several")
     extra: dict[str, Any] = {}
+    known = made.device.energy is not None and made.device.energy.measured_clocks
     place = open_region(region, regions) if region else None
     if cap:
         capped = under_cap(made.at, _watts(cap), made.device)
         found, ratio = capped.energy, capped.ratio
-        extra = {"clock": ratio, "cap_met": capped.met, "validated": False}
+        extra = {"clock": ratio, "cap_met": capped.met, "validated": known}
         if not capped.met:
             say(f"note: at the lowest clock a device still draws {found.highest_w:.0f} W, more than the cap")
     else:
         ratio = ratio_of(clock, made.device) if clock else 1.0
         found = made.at(ratio)
-        extra = {"clock": ratio, "validated": False} if clock else {}
-    if extra:
-        say("note: energy at another clock or under a cap is not validated: no measurement of it was at hand")
+        extra = {"clock": ratio, "validated": known} if clock else {}
+    if extra and not known:
+        say(f"note: no measurement of `{made.device.name}` at another clock or under a cap was at hand")
     curve = _smoothed(found.curve, smooth)
     if timeline is not None:
         _write(curve, timeline, every, force=force)
@@ -299,9 +301,16 @@ def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:
 
 def _rows(path: Path, system: str, *, json: bool) -> int:
     """Every row of a file, measured and predicted."""
-    from etude.predict.energy import energy_rows
+    if _of_engines(path):
+        from etude.serve.measured import power_rows
 
-    found = energy_rows(path, system=system)
+        if system:
+            raise UsageError("--system is for rows of an energy counter: these say their GPUs")
+        found = power_rows(path)
+    else:
+        from etude.predict.energy import energy_rows
+
+        found = energy_rows(path, system=system)
     if json:
         emit({"rows": found}, json=True)
         return 0
@@ -312,6 +321,15 @@ def _rows(path: Path, system: str, *, json: bool) -> int:
         say(f"{len(done)} rows predicted, {len(found) - len(done)} refused or without a measurement; "
             f"error of the power {errors[len(errors) // 2]:.1%} at the median")  # fmt: skip
     return 0
+
+
+def _of_engines(path: Path) -> bool:
+    """Whether its rows are of engines that serve models; a file that cannot be read is said to be so by its reader."""
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as file:
+            return "avg_batch_size" in file.readline()
+    except OSError:
+        return False
 
 
 def _row(record: dict[str, Any]) -> dict[str, Any]:

@@ -180,17 +180,8 @@ def _each(names: Sequence[str], family: Family) -> dict[str, Family]:
     return {f"aten::{name}{ending}": family for name in names for ending in ("", "_")}
 
 
-def _packed_attention(i: Inputs) -> Work:
-    """Attention of sequences that lie one behind another: shapes tell queries and keys of all, and so the keys of a
-    query on average, but no work."""
-    (queries, heads, size), (keys, _, _) = i.shape(0), i.shape(1)
-    each = keys // queries
-    return Work(op_class=OpClass.OTHER, m=1, n=each, k=size, batch=queries * heads, dtype=i.dtype)
-
-
 FAMILIES: Final[dict[str, Family]] = {
     **MATRIX_FAMILIES,
-    "flash_attn::varlen_fwd": _packed_attention,
     "aten::layer_norm": _rows(ops.normalisation),
     "aten::native_layer_norm": _rows(ops.normalisation),
     "aten::rms_norm": _rows(ops.normalisation),

@@ -121,12 +121,11 @@ def _class_ns(device: Device, cost: OpCost, op_class: OpClass, ops: OpTable, dty
     elif op_class == OpClass.ATTENTION:
         time = cost.fixed_ns + np.maximum(_attention_ns(device, ops, flops, compute), memory)
     else:
-        rows, columns = (0 * ops.m, 0 * ops.n) if op_class == OpClass.OTHER else (ops.m, ops.n)  # others have none
-        wide = np.clip(columns, 1024, 8192) / 1024.0
-        memory = np.asarray(memory * np.where(columns > 0, wide**cost.width_exponent, 1.0), np.float64)
+        wide = np.clip(ops.n, 1024, 8192) / 1024.0
+        memory = np.asarray(memory * np.where(ops.n > 0, wide**cost.width_exponent, 1.0), np.float64)
         # One core walks along a row, so that few rows take as long as one.
-        along = cost.depth_ns * columns / 1024
-        time = cost.fixed_ns + cost.row_ns * rows.astype(np.float64) + np.maximum(np.maximum(compute, memory), along)
+        along = cost.depth_ns * ops.n / 1024
+        time = cost.fixed_ns + cost.row_ns * ops.m.astype(np.float64) + np.maximum(np.maximum(compute, memory), along)
     # A device without a peak or a bandwidth cannot say.
     return np.where(nothing | ~np.isfinite(time), np.nan, time)
 

@@ -12,7 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.ops import DTYPE_NUMBER, MATRIX, OpClass, OpTable
+from etude.cost.compute import compute_time_ns
+from etude.cost.ops import DTYPE_NUMBER, EXPERTS, MATRIX, NARROW, OpClass, OpTable
 from etude.errors import UsageError
 from etude.machine.power import PowerCosts
 from etude.machine.system import Device
@@ -29,11 +30,13 @@ peak; memory at its bandwidth; a collective."""
 REACHED: Final = 0.8
 
 
-def idle_w(device: Device) -> float:
-    """Power of the device when nothing runs on it."""
-    if device.idle_power_w:
-        return device.idle_power_w
-    return IDLE * limit_w(device)
+def idle_w(device: Device, ratio: float = 1.0) -> float:
+    """Power of the device when nothing runs on it, at a clock over the nominal one."""
+    nominal = device.idle_power_w or IDLE * limit_w(device)
+    if ratio == 1.0 or device.energy is None:
+        return nominal
+    part = device.energy.clocked_idle
+    return nominal * (1 - part + part * device.energy.core_factor(ratio))
 
 
 def limit_w(device: Device) -> float:
@@ -77,13 +80,22 @@ def flop_pj(device: Device, dtype: str) -> float:
     return costs.flop_pj[known] * other / own if known and own and other else 0.0
 
 
-def clocked(device: Device, ratio: float) -> Device:
-    """The device with its clock at `ratio` of the nominal one: its rates of compute follow, its memory does not. What
-    lasts at the limit of its power runs at a lower clock already, and is slower only below that."""
-    if ratio == 1.0:
-        return device
-    peak = {dtype: rate * ratio for dtype, rate in device.peak_flop_per_s.items()}
-    return replace(device, peak_flop_per_s=peak, sustained_fraction=min(device.sustained_fraction / ratio, 1.0))
+def time_at_clock(device: Device, ops: OpTable, ratio: float) -> tuple[I64, F64]:
+    """Time of each op at the nominal clock, UNKNOWN where nothing says it, and the factor at another one: operations
+    are slower in proportion, and so is the memory below a clock that it has. Matrix units at their full rate run into
+    the limit of power, hence below the nominal clock already, and are slower only below that."""
+    busy = device.busy()
+    own = compute_time_ns(busy, ops)
+    factor = np.ones(len(ops))
+    known = own != UNKNOWN
+    some, first = ops.take(known), np.maximum(own[known], 1).astype(np.float64)
+    # Each by itself: as if the memory, or the operations, were never waited for.
+    alone = compute_time_ns(replace(busy, memory_bandwidth_bytes_per_s=1e30), some)
+    moved = compute_time_ns(replace(busy, peak_flop_per_s=dict.fromkeys(device.peak_flop_per_s, 1e30)), some)
+    lasting = np.where(_matrix(some), device.sustained_fraction, 1.0)
+    at = np.maximum(alone * np.maximum(lasting / ratio, 1.0), moved * costs_of(device).memory_factor(ratio))
+    factor[known] = np.maximum(at / first, 1.0)
+    return own, factor
 
 
 def at_work_w(
@@ -100,13 +112,26 @@ def at_work_w(
     costs = costs_of(device)
     names = {number: name or dtype for name, number in DTYPE_NUMBER.items()}
     by_type = np.array([flop_pj(device, names[number]) for number in range(len(names))])
-    matrix = np.isin(ops.op_class, [int(c) for c in (*MATRIX, OpClass.OTHER)])
+    matrix, lasting = _matrix(ops), device.sustained_fraction
     energy = np.where(matrix, by_type[ops.dtype], costs.vector_pj) * _known(ops.flops)
-    energy = energy + costs.vector_pj * vector_flops
+    # The constants of the matrix units are of the clock that they last at.
+    sunk = costs.flop_factor(min(ratio, lasting)) / costs.flop_factor(lasting)
+    energy *= np.where(matrix, sunk, costs.flop_factor(ratio))
+    energy = energy + costs.vector_pj * vector_flops * costs.flop_factor(ratio)
     seconds = np.maximum(time_ns, 1).astype(np.float64) / 1e9
-    # At another clock a FLOP takes ratio^exponent / ratio of its energy: the same work in 1 / ratio of the time.
-    cores = costs.active_w + energy * 1e-12 / seconds / ratio
-    return cores * ratio**costs.exponent + costs.byte_pj * 1e-12 * _known(ops.size_bytes) / seconds
+    running = costs.active_w + np.where(_scaled(ops), costs.quantised_w, 0.0)
+    moved = energy + costs.byte_pj * _known(ops.size_bytes)
+    return running * costs.core_factor(ratio) + moved * 1e-12 / seconds
+
+
+def _matrix(ops: OpTable) -> NDArray[np.bool_]:
+    return np.isin(ops.op_class, [int(c) for c in (*MATRIX, OpClass.OTHER)])
+
+
+def _scaled(ops: OpTable) -> NDArray[np.bool_]:
+    """Products of experts with narrow weights, which have scales."""
+    narrow = [DTYPE_NUMBER[name] for name in NARROW]
+    return np.isin(ops.op_class, [int(c) for c in EXPERTS]) & np.isin(ops.dtype, narrow)
 
 
 def _known(column: I64) -> F64:

@@ -26,8 +26,6 @@ ADDITIONS: Final = 18 / 7
 """Additions of blocks for each product of an algorithm with fewer products: Strassen's has 18 for 7."""
 UNPACKED_BYTES: Final = 1
 """Of a weight between unpacking and scaling."""
-FEW: Final = 16
-"""Keys for each query from which attention counts as decoding, as `etude.cost.ops.attention` has it."""
 _WIDTHS: Final = np.array([2.0, *DTYPE_BYTES.values()])
 """Bytes of an element by number of its data type; of an unknown one as of bf16."""
 
@@ -183,9 +181,8 @@ def has_weights(ops: OpTable) -> Bool:
 
 
 def is_decode(ops: OpTable) -> Bool:
-    """Attention of few queries over many keys; that of packed sequences is of class OTHER with a shape."""
-    packed = (ops.op_class == OpClass.OTHER) & (ops.n >= FEW)
-    return _shaped(ops) & (packed | (ops.op_class == OpClass.ATTENTION_DECODE))
+    """Attention of few queries over many keys."""
+    return _shaped(ops) & (ops.op_class == OpClass.ATTENTION_DECODE)
 
 
 def sizes_of(ops: OpTable) -> tuple[F64, F64, F64, F64, F64]:

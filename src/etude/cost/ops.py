@@ -68,6 +68,9 @@ MATRIX: Final = (
     OpClass.RAGGED_GEMM,
 )
 """Classes that run on the matrix units."""
+EXPERTS: Final = (OpClass.GROUPED_GEMM, OpClass.RAGGED_GEMM)
+NARROW: Final = ("fp8", "int8", "fp6", "fp4")
+"""Data types of at most 8 bits, whose products have scales."""
 FEW: Final = 128
 """Queries of one block of attention: more of them are bound by the matrix units, however many keys there are."""
 ACTIVATION_FLOPS: Final = 8

@@ -1,9 +1,10 @@
 """Power of a device: what it draws when idle and at work, and how that follows the clock.
 
-    power = idle + (active + FLOP/s * energy of a FLOP) * (clock / nominal)^exponent + bytes/s * energy of a byte
+    power = idle + active * c(clock) + FLOP/s * energy of a FLOP * v(clock)^2 + bytes/s * energy of a byte
 
-Energies are in pJ (1e-12 J), which is what a watt at 1e12 FLOP/s or byte/s is. `active` is what running kernels draw
-whatever they compute.
+v is the voltage over that at the nominal clock and c = clock / nominal * v^2; where nothing says how the voltage
+follows the clock, c = (clock / nominal)^exponent. Energies are in pJ (1e-12 J), which is what a watt at 1e12 FLOP/s or
+byte/s is. `active` is what running kernels draw whatever they compute.
 """
 
 from __future__ import annotations
@@ -36,12 +37,23 @@ class PowerCosts:
     clock_mhz: float = figure("number", "nominal clock in MHz; 0 unknown", 0.0, zero=True)
     least_clock_mhz: float = figure("number", "lowest clock in MHz; 0 unknown", 0.0, zero=True)
     exponent: float = figure("number", "of the clock in the power of the cores", EXPONENT)
+    voltage_clock_mhz: float = figure("number", "clock in MHz below which the voltage stays; 0 unknown", 0.0, zero=True)
+    least_voltage: float = figure("number", "voltage there over that at the nominal clock", 1.0)
+    memory_clock_mhz: float = figure("number", "clock in MHz below which the memory is slower too", 0.0, zero=True)
+    clocked_idle: float = figure("number", "part of the idle power that follows the clock", 0.0, zero=True)
+    measured_clocks: bool = figure("flag", "whether these four were measured on this device", False)
 
     def __post_init__(self) -> None:
         if self.least_clock_mhz > self.clock_mhz:
             raise ClusterError(
                 f"least_clock_mhz: {self.least_clock_mhz:g} is above the nominal clock of {self.clock_mhz:g} MHz"
             )
+        if max(self.voltage_clock_mhz, self.memory_clock_mhz) > self.clock_mhz:
+            raise ClusterError(
+                f"voltage_clock_mhz, memory_clock_mhz: above the nominal clock of {self.clock_mhz:g} MHz"
+            )
+        if self.least_voltage > 1 or self.clocked_idle > 1:
+            raise ClusterError("least_voltage and clocked_idle are parts, of 1 at most")
         if self.exponent < 1:
             raise ClusterError(f"exponent: {self.exponent} is less than 1: a faster clock would draw less power")
 
@@ -49,3 +61,20 @@ class PowerCosts:
     def least_ratio(self) -> float:
         """Lowest clock over the nominal one."""
         return self.least_clock_mhz / self.clock_mhz if self.least_clock_mhz and self.clock_mhz else LEAST_CLOCK
+
+    def flop_factor(self, ratio: float) -> float:
+        """Energy of an operation at a clock over the nominal one, over that at the nominal one: the square of the
+        voltage, where a device says how that follows its clock."""
+        if not self.voltage_clock_mhz:
+            return ratio ** (self.exponent - 1)
+        knee = self.voltage_clock_mhz / self.clock_mhz
+        above = max(ratio - knee, 0.0) / (1 - knee) if knee < 1 else 0.0
+        return (self.least_voltage + (1 - self.least_voltage) * above) ** 2
+
+    def core_factor(self, ratio: float) -> float:
+        """The same of the power of what runs whatever is computed."""
+        return ratio * self.flop_factor(ratio)
+
+    def memory_factor(self, ratio: float) -> float:
+        """Time of the memory at a clock over that at the nominal one: cores ask for less than it has."""
+        return max(1.0, self.memory_clock_mhz / self.clock_mhz / ratio) if self.memory_clock_mhz else 1.0

@@ -7,6 +7,7 @@ communication included; added up by kind of work, kept on disk, and interpolated
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 from dataclasses import dataclass, fields
@@ -17,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.aten_matrix import VARLEN
+from etude.cost.compute import compute_time_ns
 from etude.cost.energy import at_work_w, costs_of
-from etude.cost.ops import DTYPE_NUMBER, OpClass, OpTable
+from etude.cost.ops import DTYPE_NUMBER, EXPERTS, NARROW, OpClass, OpTable
 from etude.cost.traces import ops_of
 from etude.files import writing
 from etude.generate import Plan
@@ -35,7 +37,6 @@ from etude.simulate import simulate
 F64 = NDArray[np.float64]
 PARTS: Final = ("products", "narrow", "experts", "rest", "network")
 """Kinds of work: products in 16 bits or more, in 8 or fewer, those of experts, everything else, communication."""
-NARROW: Final = tuple(DTYPE_NUMBER[name] for name in ("fp8", "int8", "fp6", "fp4"))
 TOKENS: Final = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
 )  # fmt: skip
@@ -104,14 +105,17 @@ class PassTables:
         )
 
 
-def pass_tables(model: Model, plan: Plan, system: System, *, kv_dtype: str = "", keep: bool = True) -> PassTables:
-    """From disk where they were made before by this very code, else made now. `keep=False` leaves the disk alone."""
+def pass_tables(
+    model: Model, plan: Plan, system: System, *, kv_dtype: str = "", packed: float = 1.0, keep: bool = True
+) -> PassTables:
+    """From disk where they were made before by this very code, else made now. `packed`: bytes of the experts' weights
+    over those of the plan's precision. `keep=False` leaves the disk alone."""
     if not keep:
-        return _made(model, plan, system, kv_dtype)
-    path = _folder() / f"{_digest(model, plan, system, kv_dtype)}.npz"
+        return _made(model, plan, system, kv_dtype, packed)
+    path = _folder() / f"{_digest(model, plan, system, kv_dtype, packed)}.npz"
     found = _read(path)
     if found is None:
-        found = _made(model, plan, system, kv_dtype)
+        found = _made(model, plan, system, kv_dtype, packed)
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path, force=True) as temporary, temporary.open("wb") as file:
             np.savez(file, **{f.name: getattr(found, f.name) for f in fields(PassTables)})
@@ -144,7 +148,7 @@ def _digest(*given: Any) -> str:
     return digest.hexdigest()[:32]
 
 
-def _made(model: Model, plan: Plan, system: System, kv_dtype: str) -> PassTables:
+def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float) -> PassTables:
     shapes = [PassShape(chunk=t) for t in TOKENS]
     shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
     shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
@@ -155,10 +159,13 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str) -> PassTables
     trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops = ops_of(trace)
     kind = _kinds(trace, ops)
+    if packed != 1.0:
+        ops, time_ns = _packed(system.device, ops, time_ns, packed)
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
     np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
     work = np.zeros_like(sums)
-    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, _work_nj(system.device, ops), 0.0))
+    spent = _work_nj(system.device, ops, time_ns, kind == PARTS.index("network"), packed != 1.0)
+    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
     others, attention = sums[:-1], sums[-1]
     energy = work[:-1].sum(axis=0)
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
@@ -183,12 +190,26 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str) -> PassTables
     )
 
 
-def _work_nj(device: Device, ops: OpTable) -> F64:
-    """Energy of the FLOPs and bytes of each op, in nanojoules: its power over a second that it would last."""
+def _packed(device: Device, ops: OpTable, time_ns: F64, packed: float) -> tuple[OpTable, F64]:
+    """Products of experts whose weights are read packed, and computed as they were."""
+    rows = np.flatnonzero(np.isin(ops.op_class, EXPERTS))
+    width = np.where(np.isin(ops.dtype, [DTYPE_NUMBER[name] for name in NARROW]), 1.0, 2.0)
+    less = (1.0 - packed) * (width * ops.batch * ops.n * ops.k)[rows]
+    size, time_ns = ops.size_bytes.copy(), time_ns.copy()
+    size[rows] -= less.astype(np.int64)
+    ops = dataclasses.replace(ops, size_bytes=size)
+    time_ns[rows] = compute_time_ns(device.busy(), ops.take(rows))
+    return ops, time_ns
+
+
+def _work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_], packed: bool) -> F64:
+    """Energy of each node beyond that of a device that is merely busy; a watt is a nanojoule in a nanosecond."""
     if not device.power_w:
         return np.zeros(len(ops))
-    second = np.full(len(ops), 10**9, np.int64)
-    return (at_work_w(device, ops, second) - costs_of(device).active_w) * 1e9
+    costs = costs_of(device)
+    beyond = at_work_w(device, ops, np.rint(time_ns).astype(np.int64)) - costs.active_w
+    beyond += np.where(np.isin(ops.op_class, EXPERTS), packed * costs.quantised_w, 0.0)
+    return np.where(talks, costs.communication_w, np.maximum(beyond, 0.0)) * time_ns
 
 
 def _kinds(trace: Trace, ops: OpTable) -> NDArray[np.int64]:
@@ -198,8 +219,8 @@ def _kinds(trace: Trace, ops: OpTable) -> NDArray[np.int64]:
     attention = np.array([word == VARLEN for word in words] + [False])[codes]
     found = np.full(len(trace), PARTS.index("rest"), np.int64)
     found[product] = PARTS.index("products")
-    found[product & np.isin(ops.dtype, NARROW)] = PARTS.index("narrow")
-    found[ops.op_class == OpClass.GROUPED_GEMM] = PARTS.index("experts")
+    found[product & np.isin(ops.dtype, [DTYPE_NUMBER[name] for name in NARROW])] = PARTS.index("narrow")
+    found[np.isin(ops.op_class, EXPERTS)] = PARTS.index("experts")
     found[attention] = len(PARTS)
     found[trace.kind != int(Kind.COMP)] = PARTS.index("network")
     return found

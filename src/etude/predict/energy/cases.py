@@ -2,7 +2,8 @@
 
 A row has a `name` and a `kind`: `gemm_bf16_8192` (gemm_bf16, gemm_fp8, ...), `copy_256MiB`, `add_256M` (elementwise),
 `softmax_65536x4096`, `attn_1x32x16384`, `llama8b_decode_b16`, `llama8b_prefill_2048`, `train_gpt_m_b8`, `idle_start`.
-`detail` may say a shape or the context, `duty` the part of the time in which it runs. Nothing measured is read.
+`detail` may say a shape or the context, `duty` the part of the time in which it runs, `clock_mhz` or `cap_w` what the
+clock was locked at or the power limited to. Nothing measured is read.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 from etude.analyse.energy import energy
 from etude.cost import ops as work
 from etude.cost.compute import compute_time_ns
-from etude.cost.energy import at_work_w, idle_w, limit_w
+from etude.cost.energy import at_work_w, costs_of, idle_w, limit_w, time_at_clock
 from etude.cost.ops import OpClass, OpTable, Work
 from etude.cost.stacks import open_stack
 from etude.cost.traces import ops_of
@@ -26,9 +27,10 @@ from etude.errors import UsageError
 from etude.generate import Plan
 from etude.generate.model import Model, open_model
 from etude.generate.serving import Serving, serve
-from etude.machine import System, open_system
+from etude.machine import System
 from etude.machine.system import Device
 from etude.model.schema import Kind
+from etude.predict.energy.clock import STEP, ratio_of
 from etude.predict.measured import Said, completed
 from etude.predict.step import predict
 
@@ -41,6 +43,8 @@ SHAPES: Final = {
 }
 """Models that only the rows have."""
 SEQ: Final = {"gpt_s": 512, "gpt_m": 1024}
+PROGRAMS: Final = ("decode", "prefill", "train_step")
+"""Kinds of rows that are of many ops."""
 FLASH_2: Final = 0.35
 """Part of the peak that FlashAttention-2 reaches on Hopper, as published."""
 TILE: Final = 64
@@ -61,33 +65,49 @@ class Case:
     time_ns: float
     work_j: float
 
+    @property
+    def work_w(self) -> float:
+        return self.work_j / self.time_ns * 1e9
 
-def case_w(row: Mapping[str, str], system: str = "dgx-h200") -> tuple[float, float]:
-    """Mean power in W and energy of one call in J; the energy of an idle row is 0."""
-    on = open_system(system)
-    idle, most = idle_w(on.device), limit_w(on.device)
+
+@dataclass(frozen=True, slots=True)
+class CasePower:
+    mean_w: float
+    energy_j_per_call: float
+    call_ns: float
+    """0 of an idle device."""
+
+
+def case_power(row: Mapping[str, str], on: System) -> CasePower:
+    """Of a row, at its `clock_mhz` or under its `cap_w` where it has one; the energy of an idle row is 0."""
     if "zeros" in row.get("name", "") + row.get("detail", ""):
         raise UsageError("power by the values of data is not modelled", where=row.get("name", ""))
+    clock, cap = row.get("clock_mhz") or "", float(row.get("cap_w") or 0.0)
+    ratio = ratio_of(f"{clock}MHz", on.device) if clock else 1.0
     if row.get("kind") == "idle":
-        return idle, 0.0
-    found = priced(row, on)
-    duty = float(row.get("duty") or 1.0)
-    busy = min(found.work_j / found.time_ns * 1e9, most - idle)
-    mean = idle + busy * duty
-    return mean, mean * found.time_ns / duty / 1e9
+        return CasePower(idle_w(on.device, ratio), 0.0, 0.0)
+    if (clock or cap) and row.get("kind") in PROGRAMS:
+        raise UsageError("rows at another clock or under a cap are of single ops")
+    found = priced(row, on, ratio)
+    while cap and ratio > costs_of(on.device).least_ratio and idle_w(on.device, ratio) + found.work_w > cap:
+        ratio -= STEP
+        found = priced(row, on, ratio)
+    duty, idle = float(row.get("duty") or 1.0), idle_w(on.device, ratio)
+    mean = idle + min(found.work_w, limit_w(on.device) - idle) * duty
+    return CasePower(mean, mean * found.time_ns / duty / 1e9, found.time_ns / duty)
 
 
-def priced(row: Mapping[str, str], on: System) -> Case:
-    """Time and work of one call."""
+def priced(row: Mapping[str, str], on: System, ratio: float = 1.0) -> Case:
+    """Time and work of one call, at a clock over the nominal one if it is an op."""
     kind, name = row.get("kind", ""), row.get("name", "")
     if kind in ("decode", "prefill"):
         return _pass(name, kind, row.get("detail", ""), on)
     if kind == "train_step":
         return _step(name, on)
     ops = OpTable.of([_op(kind, name, row.get("detail", ""))])
-    device = on.device.busy()
-    time_ns = compute_time_ns(device, ops)
-    return Case(float(time_ns[0]), float(at_work_w(device, ops, time_ns)[0]) * float(time_ns[0]) / 1e9)
+    own, factor = time_at_clock(on.device, ops, ratio)
+    time_ns = np.ceil(own * factor).astype(np.int64)
+    return Case(float(time_ns[0]), float(at_work_w(on.device, ops, time_ns, ratio=ratio)[0]) * float(time_ns[0]) / 1e9)
 
 
 def _op(kind: str, name: str, detail: str) -> Work:
@@ -104,6 +124,8 @@ def _op(kind: str, name: str, detail: str) -> Work:
         return work.copy(numbers[0] * mega // 2)
     if family == "elementwise" and numbers:
         return work.elementwise(numbers[0] * mega, inputs=2)
+    if family == "activation" and numbers:
+        return work.activation(numbers[0] * mega)
     if family == "softmax" and len(numbers) == 2:
         return work.softmax(numbers[0], numbers[1])
     if family == "attention" and len(numbers) == 3:

@@ -1,8 +1,9 @@
-"""A run at another clock, or at the highest one that keeps to a cap. Neither has been held against a measurement.
+"""A run at another clock, or at the highest one that keeps to a cap.
 
-A lower clock makes operations slower and leaves the memory and the links as they are, so that only what compute bounds
-takes longer; the power of the cores falls with a power of the clock. A cap holds for means over windows, as the
-regulator of a board does: the clock is the highest at which no window of any device is above it.
+A lower clock makes operations slower, and below some clock the memory too; links stay as they are. The power of the
+cores falls with the clock and the square of the voltage. A cap holds for means over windows, as the regulator of a
+board does: the clock is the highest at which no window of any device is above it. Held against measurements of an H200
+by benchmarks/validate_energy.py.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.analyse.energy import Energy
-from etude.cost.compute import compute_time_ns
-from etude.cost.energy import clocked, costs_of, idle_w, limit_w
+from etude.cost.energy import costs_of, idle_w, limit_w, time_at_clock
 from etude.cost.ops import OpTable
 from etude.cost.stacks.stack import tuned
 from etude.cost.traces import ops_of
@@ -66,8 +66,9 @@ def ratio_of(clock: str, device: Device) -> float:
 
 def under_cap(at: EnergyAt, cap_w: float, device: Device) -> Capped:
     """The highest clock at which no device draws more than the cap. A cap above what is drawn changes nothing."""
-    if not cap_w > idle_w(device):
-        raise UsageError(f"--cap: {cap_w:g} W is not above the idle power of `{device.name}`, {idle_w(device):g} W")
+    idle = idle_w(device, costs_of(device).least_ratio)
+    if not cap_w > idle:
+        raise UsageError(f"--cap: {cap_w:g} W is not above the idle power of `{device.name}`, {idle:g} W")
     if cap_w > limit_w(device):
         cap_w = limit_w(device)
     found = at(1.0)
@@ -92,7 +93,7 @@ def under_cap(at: EnergyAt, cap_w: float, device: Device) -> Capped:
 
 def slowed(job: Job, device: Device, ratio: float) -> Job:
     """The job with the times of its compute at this clock: as long as at the nominal one, recorded or by the device's
-    roofline, or as long as its operations alone take if that is longer."""
+    roofline, or as long as its operations or its bytes alone take if that is longer."""
     if ratio == 1.0:
         return job
     found = [_at_clock(trace, device, ratio) for trace in job.traces]
@@ -124,12 +125,8 @@ def _at_clock(trace: Trace, device: Device, ratio: float) -> tuple[I64, F64]:
     rows = np.flatnonzero((trace.kind == Kind.COMP) & (trace.cpu != 1) & ~frames(trace))
     shaped = trace.in_shapes.strides != (0,)
     ops = ops_of(trace).take(rows) if shaped else OpTable.plain(trace.flops[rows], trace.tensor_bytes[rows])
-    own = compute_time_ns(device.busy(), ops)
-    # What operations take by themselves: as if the memory were never waited for.
-    alone = compute_time_ns(replace(clocked(device, ratio), memory_bandwidth_bytes_per_s=1e30).busy(), ops)
-    said = own != UNKNOWN
-    time_ns[rows] = own
-    factor[rows[said]] = np.maximum(alone[said] / np.maximum(own[said], 1), 1.0)
+    own, by = time_at_clock(device, ops, ratio)
+    time_ns[rows], factor[rows] = own, by
     return time_ns, factor
 
 

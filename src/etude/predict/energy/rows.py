@@ -1,15 +1,16 @@
-"""Rows of measured power, each predicted: cases of an energy counter, or models that an engine serves."""
+"""Rows of an energy counter, each predicted."""
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Mapping
+from dataclasses import asdict
 from os import PathLike, fspath
 from typing import Any
 
 from etude.errors import EtudeError, FormatError
-from etude.predict.energy.cases import case_w
-from etude.predict.energy.decode import served_row
+from etude.machine import System, open_system
+from etude.predict.energy.cases import case_power
 
 Row = Mapping[str, str]
 
@@ -22,35 +23,24 @@ def energy_rows(path: str | PathLike[str], *, system: str = "") -> list[dict[str
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError) as problem:
         raise FormatError(str(getattr(problem, "strerror", problem)).lower(), where=where) from None
-    served = bool(rows) and "avg_batch_size" in rows[0]
-    if rows and not served and not {"name", "kind"} <= set(rows[0]):
+    if rows and not {"name", "kind"} <= set(rows[0]):
         raise FormatError(
             "the columns of neither kind of row are there",
             where=where,
             hint="name, kind (an energy counter); or model, gpu, num_gpus, avg_batch_size, avg_output_len",
         )
-    return [_record(number, row, served, system) for number, row in enumerate(rows, 1)]
+    on = open_system(system or "dgx-h200")
+    return [_record(number, row, on) for number, row in enumerate(rows, 1)]
 
 
-def _record(number: int, row: Row, served: bool, system: str) -> dict[str, Any]:
-    record: dict[str, Any] = {"row": number, "name": row.get("model" if served else "name", "")}
+def _record(number: int, row: Row, on: System) -> dict[str, Any]:
+    record: dict[str, Any] = {"row": number, "name": row.get("name", "")}
     try:
-        return record | (_served(row) if served else _counted(row, system or "dgx-h200"))
+        predicted = asdict(case_power(row, on))
     except (EtudeError, KeyError, ValueError) as problem:
         text = problem.problem if isinstance(problem, EtudeError) else f"{type(problem).__name__}: {problem}"
         return record | {"refused": text}
-
-
-def _served(row: Row) -> dict[str, Any]:
-    measured = {"mean_w": row.get("avg_power_watts"), "energy_per_token_j": row.get("energy_per_token_joules")}
-    return {"measured": _numbers(measured), "predicted": served_row(row).figures()}
-
-
-def _counted(row: Row, system: str) -> dict[str, Any]:
-    watts, joules = case_w(row, system)
-    measured = {"mean_w": row.get("mean_w"), "energy_j_per_call": row.get("energy_j_per_call")}
-    return {"measured": _numbers(measured), "predicted": {"mean_w": watts, "energy_j_per_call": joules}}
-
-
-def _numbers(given: Mapping[str, str | None]) -> dict[str, float]:
-    return {name: float(value) for name, value in given.items() if value}
+    return record | {
+        "measured": {name: float(row[name]) for name in predicted if row.get(name)},
+        "predicted": predicted,
+    }

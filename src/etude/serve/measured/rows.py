@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from os import PathLike
 from typing import Any, Final
@@ -17,7 +17,8 @@ import numpy as np
 from etude.cost.energy import costs_of, idle_w, limit_w
 from etude.errors import EtudeError, FormatError, UsageError
 from etude.machine import System, open_system
-from etude.serve.catalogue import PARTS, PassTables, pass_tables
+from etude.machine.system import Device
+from etude.serve.catalogue import PassTables, pass_tables
 from etude.serve.deployment import replica_plan
 from etude.serve.measured.diffusion import image_latency_s
 from etude.serve.measured.systems import SYSTEMS, number, row_model
@@ -141,8 +142,8 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
     return rows
 
 
-def steady(row: dict[str, str]) -> Steady:
-    """What a row asks for."""
+def steady(row: dict[str, str], device: Device | None = None) -> Steady:
+    """What a row asks for; `device` in the place of the catalogue's, for fits of its power."""
     if row["task"] not in PROMPTS:
         raise UsageError(f"unknown task `{row['task']}`", hint=f"known: {', '.join(PROMPTS)}")
     if row["gpu"] not in SYSTEMS:
@@ -153,20 +154,28 @@ def steady(row: dict[str, str]) -> Steady:
     copies = max(int(number(row, "dp", 1)), 1)
     spread = number(row, "ep", 1) > 1
     sizes = number(row, "total_params_b", 0), number(row, "active_params_b", 0)
-    tables, system = _tables(row["model"], sizes, row["gpu"], gpus // copies, spread, row["weight_precision"])
+    key = row["model"], sizes, row["gpu"], gpus // copies, spread, row["weight_precision"]
+    tables, system = _tables(*key) if device is None else _made(*key, device)
     batch = max(round(number(row, "avg_batch_size") / copies), 1)
     return Steady(tables, system, gpus // copies, batch, max(number(row, "avg_output_len"), 2.0), PROMPTS[row["task"]])
 
 
 @cache
-def _tables(
-    model: str, sizes: tuple[float, float], gpu: str, ranks: int, spread: bool, stored: str
+def _tables(*key: Any) -> tuple[PassTables, System]:
+    return _made(*key)
+
+
+def _made(
+    model: str,
+    sizes: tuple[float, float],
+    gpu: str,
+    ranks: int,
+    spread: bool,
+    stored: str,
+    device: Device | None = None,
 ) -> tuple[PassTables, System]:
     system = open_system(SYSTEMS[gpu])
+    system = system.replace(device=device) if device is not None else system
     network = row_model(model, *sizes)
     plan = replica_plan(network, ranks, ep=ranks if spread else 1, precision=PRECISIONS[stored])
-    tables = pass_tables(network, plan, system)
-    if stored == "mxfp4":
-        packed = np.where(np.arange(len(PARTS)) == PARTS.index("experts"), MXFP4, 1.0)
-        tables = replace(tables, layers_ns=tables.layers_ns * packed[:, None])
-    return tables, system
+    return pass_tables(network, plan, system, packed=MXFP4 if stored == "mxfp4" else 1.0), system
