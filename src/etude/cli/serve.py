@@ -98,6 +98,10 @@ def serve(
         str, typer.Option(help="Among alternatives: first, best, cheap, within, FILE.py:name.", rich_help_panel=FLOW)
     ] = "first",
     place: Annotated[str, typer.Option(help="FILE.py:name in the place of a router.", rich_help_panel=FLOW)] = "",
+    offload: Annotated[
+        str, typer.Option(help="Keys and values below the device, one request at a time: `kv path=cache|direct|dual`.")
+    ] = "",
+    host_memory: Annotated[str, typer.Option(help="Memory of the host for these: `8GB`.")] = "8GB",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -119,7 +123,7 @@ def serve(
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
     if not system and not model.endswith((".yaml", ".yml")):  # a file of pools may name them
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-    if not requests and not rate:
+    if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
@@ -135,6 +139,16 @@ def serve(
     how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype}
     groups, placed = deployed_pools(network, pools, rules, **how)  # type: ignore[arg-type]
     token_bytes = placed.token_bytes * pools[0].tp
+    if offload:
+        from etude.cli.serve_offload import show_offloaded
+        from etude.machine import open_system
+
+        one_by_one = 0.0 if requests else 1.0
+        stream = request_stream(
+            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output
+        )
+        kept = network.layers, token_bytes
+        return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
     limits, chosen = _limits(slo), _router(router)
     options = between_options(given, token_bytes) | {"tpot_ns": _least(limits, "tpot_s") * 1e9}
     if given.draft_model:

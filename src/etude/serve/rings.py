@@ -69,6 +69,8 @@ def goes_first(ring, i, end):
         best, latest = oldest, np.int64(-1)
         one = oldest
         while one != end:
+            if ring.soon[one] == NOT_AGAIN:
+                return one
             if ring.soon[one] > latest:  # of those asked for by one request the oldest: the last of its prompt
                 best, latest = one, ring.soon[one]
             one = ring.newer[i, one]
