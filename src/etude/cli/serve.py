@@ -73,7 +73,7 @@ def serve(
     ] = "",
     token_budget: Annotated[int, typer.Option(min=0, help="Another name for --max-num-batched-tokens.")] = 0,
     stack: Annotated[str, typer.Option(help="Software of the engine: vllm, torch-flash2, none.")] = "vllm",
-    ops: Annotated[Path | None, typer.Option(help="Profile folder of the engine's operators on the device.")] = None,
+    ops: Annotated[Path | None, typer.Option(help="Database of `etude ops`, or profile folder of the engine.")] = None,
     requests_out: Annotated[Path | None, typer.Option(help="Parquet with a row for each request.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for `etude query` and `etude report`.")

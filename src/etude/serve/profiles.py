@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from etude.config import read_mapping
 from etude.cost.ops import DTYPE_BYTES
-from etude.errors import FormatError, MismatchError
+from etude.errors import FormatError, MismatchError, UsageError
 from etude.generate.model import Model
 from etude.machine import System
+from etude.serve.operators import database_cost
 from etude.serve.stacks import ServingStack
 from etude.serve.steps import StepCost, step_cost
 
@@ -44,10 +45,14 @@ def profile_cost(
     graphs: Sequence[int] = GRAPHS,
 ) -> StepCost:
     """With communication over the links of the system, and the gaps between kernels of a stack. Experts are spread
-    over so many ranks, and take the tokens of so many data-parallel groups."""
+    over so many ranks, and take the tokens of so many data-parallel groups. A file is a database of `etude ops`."""
+    gaps = stack.kernel_ns * KERNELS * model.layers
+    if folder.is_file():
+        if spread > 1 or groups > 1:
+            raise UsageError("experts over several ranks are not served from a database", where=str(folder))
+        return database_cost(folder, model, system, tp=tp, gaps_ns=gaps, graphs=graphs)
     tables = profile_tables(folder, model, tp, spread=spread, groups=groups)
     tables["layers_ns"] = tables["layers_ns"] + collectives_ns(model, system, tp, groups, tables["tokens"])
-    gaps = stack.kernel_ns * KERNELS * model.layers
     return step_cost(**tables, graphs=graphs, pass_ns=(gaps, gaps))
 
 
