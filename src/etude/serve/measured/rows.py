@@ -55,9 +55,10 @@ class Steady:
         """A pass without a prompt, and one with those that come in it."""
         keys = self.prompt + self.output / 2
         fresh = self.prompt * max(self.batch / self.output, 1.0)
-        decode = [0.0, 0.0, self.batch, self.batch * keys, self.batch, keys]
-        pairs = fresh * (self.prompt + 1) / 2
-        mixed = [fresh, pairs, self.batch, self.batch * keys, self.batch + max(self.batch / self.output, 1.0), keys]
+        plain = [0.0, 1.0]  # one token of a sequence, through all layers
+        decode = [0.0, 0.0, self.batch, self.batch * keys, self.batch, keys, *plain]
+        pairs, outputs = fresh * (self.prompt + 1) / 2, self.batch + max(self.batch / self.output, 1.0)
+        mixed = [fresh, pairs, self.batch, self.batch * keys, outputs, keys, *plain]
         return np.array([decode, mixed])
 
     @property
