@@ -9,7 +9,8 @@ from etude.cli.output import AsJson, emit, progress, say
 from etude.cli.plan_flags import ModelName, model_of, with_fields
 from etude.config import key_of
 from etude.errors import UsageError
-from etude.serve import Between, Engine
+from etude.serve import Engine
+from etude.serve.pools import Between
 
 if TYPE_CHECKING:
     from etude.serve import Served
@@ -128,9 +129,9 @@ def serve(
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
     rules = _engine(engine)
-    from etude.serve import deployed_pools, pools_of, read_pools, request_stream, summary
+    from etude.serve import request_stream, summary
     from etude.serve import serve as served_by
-    from etude.serve.pools import between_options
+    from etude.serve.pools import between_options, deployed_pools, pools_of, read_pools
     from etude.serve.stored import write_served
 
     pooled, given = read_pools(model), _between(between)

@@ -8,10 +8,6 @@ if TYPE_CHECKING:
     from etude.serve.deployment import deployed as deployed
     from etude.serve.deployment import replica_plan as replica_plan
     from etude.serve.engine import Engine as Engine
-    from etude.serve.pools import Between as Between
-    from etude.serve.pools import deployed_pools as deployed_pools
-    from etude.serve.pools import pools_of as pools_of
-    from etude.serve.pools import read_pools as read_pools
     from etude.serve.results import request_table as request_table
     from etude.serve.results import summary as summary
     from etude.serve.serving import Served as Served
