@@ -181,7 +181,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
         raise FormatError("parents are rows, and rows are left out", path=path)
     early = np.flatnonzero(np.diff(columns[:, 0]) < 0)
     if len(early) and more["parents"] is None and not sort:
-        ahead, row = (rows[int(columns[early[0] + k, 3])][nanoseconds or arrival] for k in (0, 1))
+        ahead, row = (rows[int(columns[early[0] + k, 3])][str(nanoseconds or arrival)] for k in (0, 1))
         raise FormatError(
             f"arrives at {row}, before the one ahead of it ({ahead})",
             path=path,
