@@ -86,7 +86,8 @@ def _spent(tasks: pa.Table) -> Section:
 
 def _tasks(tasks: pa.Table) -> Section:
     columns = [
-        Heading("task", "task"), Heading("calls", "calls", words.number), Heading("waited", "waited", seconds),
+        Heading("task", "task", number=False), Heading("calls", "calls", words.number),
+        Heading("waited", "waited", seconds),
         Heading("in_models", "in models", seconds), Heading("in_tools", "in tools", seconds),
         Heading("prompt", "tokens in", words.number), Heading("found", "found", words.number),
         Heading("output", "tokens out", words.number),
