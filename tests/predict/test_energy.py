@@ -134,6 +134,7 @@ def test_served_rows_are_predicted_from_their_shape_alone(tmp_path, monkeypatch,
     assert found[0]["predicted"] == found[1]["predicted"]  # what was measured is not read
     assert found[0]["predicted"]["mean_w"] == pytest.approx(610, rel=0.25)
     assert found[0]["measured"] == {"mean_w": 610.0}
+    assert 4.8 < found[0]["predicted"]["pass_ms"] < 15  # 16.06 GB of weights at 3.35 TB/s are 4.8 ms
     assert "unknown task" in found[2]["refused"]
     assert main(["energy", "--rows", str(path), "--system", "dgx-h200"]) == 2
 

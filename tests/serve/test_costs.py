@@ -1,17 +1,21 @@
 """Costs of passes: interpolation, padding, floors; tables of the catalogue against the node level."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from etude.cost.opdb import add_rows
+from etude.cost.opdb.database import SCHEMA
 from etude.errors import UsageError
 from etude.generate import Plan
-from etude.generate.model import open_model
+from etude.generate.model import Model, open_model
 from etude.generate.passes import PassShape, pass_job
 from etude.machine import open_system
 from etude.predict import grown
-from etude.serve.catalogue import pass_tables
+from etude.serve.catalogue import PARTS, TOKENS, fullest, pass_tables
 from etude.serve.fit import descend, times_ns
-from etude.serve.profiles import profile_tables
+from etude.serve.network import all_reduce_ns
+from etude.serve.profiles import graphs_of, profile_cost, profile_tables
 from etude.serve.stacks import ServingStack, serving_stack
 from etude.serve.steps import Shape, step_cost
 from etude.simulate import simulate
@@ -103,9 +107,61 @@ def test_few_tokens_read_few_experts():
     assert experts[0] < 0.15 * experts[10]  # 8 of 128 against all, and what is fixed
 
 
+def test_the_rank_with_the_most_experts_to_read_decides():
+    """Of 8 experts a token chooses 2. On 4 ranks with 2 each, one token chooses an expert with 1/4: a rank has none
+    with 9/16, at most one with 15/16; no rank has any with (9/16)^4, none more than one with (15/16)^4."""
+    model = open_model("mixtral-8x7b")
+    found = fullest(model, 4, np.array([1.0, 1e6]))
+    assert found[0] == pytest.approx(((1 - (9 / 16) ** 4) + (1 - (15 / 16) ** 4)) / 0.5) and found[1] == 1.0
+
+
+def test_groups_share_the_experts_of_all_ranks():
+    """Two data-parallel groups of one rank: each rank reads half of the experts, for the tokens of both."""
+    model, system, experts = open_model("mixtral-8x7b"), open_system("dgx-h100"), PARTS.index("experts")
+    alone = pass_tables(model, Plan(gpus=1), system, keep=False).layers_ns
+    both = pass_tables(model, Plan(gpus=1), system, groups=2, keep=False).layers_ns
+    at, twice = TOKENS.index(256), TOKENS.index(512)  # enough to read all
+    assert both[experts, at] == pytest.approx(alone[experts, twice] / 2)
+    network = PARTS.index("network")
+    assert both[network, at] > 0 and alone[network, at] == 0
+
+
+def test_all_reduces_over_fast_links_take_one_shot_or_two():
+    fast = open_system("dgx-h100").levels[0]  # 450 GB/s, of which 0.795
+    small, large = all_reduce_ns(fast, 4, [1000.0, 1e7])
+    assert small == pytest.approx(5000 + 3 * 1000 / 357.75)
+    assert large == pytest.approx(10000 + 1.5 * 1e7 / 357.75)
+    assert all_reduce_ns(fast, 1, 1e6) == 0
+
+
+def test_graphs_reach_to_twice_the_sequences():
+    assert max(graphs_of("a/b", 8)) == 16 and max(graphs_of("a/b", 4096)) == 512
+    assert max(graphs_of("openai/gpt-oss-120b", 4096)) == 1024
+
+
 def test_descend_finds_a_minimum():
     found = descend({"a": 1.0, "b": 5.0}, lambda x: (x["a"] - 3) ** 2 + (x["b"] - 2) ** 2)
     assert found["a"] == pytest.approx(3, rel=0.02) and found["b"] == pytest.approx(2, rel=0.02)
+
+
+def test_a_database_of_operators(tmp_path):
+    """Attention measured for 16 sequences of 128 keys and a prompt of 64, at 77 and 55 us, in each of two layers."""
+    heads = {"device": "h200", "backend": "torch", "op": "attention_serve", "dtype": "bf16", "heads": 4, "kv_heads": 4,
+             "head_size": 16}  # fmt: skip
+    rows = [heads | {"batch": 16, "batch_keys": 128, "time_us": 77.0}, heads | {"tokens": 64, "time_us": 55.0}]
+    known = {"repeat": 0, "source": "test"}
+    table = {name: [(known | row).get(name, 0) for row in rows] for name in SCHEMA.names}
+    add_rows(tmp_path / "h.ops", pa.table(table, schema=SCHEMA))
+    shape = {"layers": 2, "hidden": 64, "heads": 4, "ffn": 128, "vocab": 256, "seq": 32, "gated": True, "norm": "rms"}
+    model, system = Model.from_dict({"name": "small", **shape}), open_system("dgx-h200")
+    cost = profile_cost(tmp_path / "h.ops", model, system, serving_stack("none", "h200"), graphs=())
+    of_prompt, of_decode = cost.chunk.tolist().index(64), cost.decode.tolist().index(16)
+    keys = cost.keys.tolist().index(128)
+    assert cost.attention_ns[0, 0, of_decode, keys] == 154_000 and cost.attention_ns[of_prompt, 0, 0, 0] == 110_000
+    assert cost.attention_ns[of_prompt, 0, of_decode, keys] == 264_000 and cost.attention_ns[0, 0, 0, 0] == 0
+    assert (np.diff(cost.layers_ns) >= 0).all() and (cost.head_ns >= 0).all()
+    with pytest.raises(UsageError, match="several ranks"):
+        profile_cost(tmp_path / "h.ops", model, system, serving_stack("none", "h200"), spread=2)
 
 
 def test_a_profile_whose_chunks_have_places_of_their_own(tmp_path):

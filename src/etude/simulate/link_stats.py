@@ -16,7 +16,7 @@ from etude.machine.topology import Topology
 from etude.model.match import WORLD
 from etude.model.schema import Collective
 from etude.simulate.lower import Lowered
-from etude.simulate.networks.state import I64, VISIT, LinkState, Table
+from etude.simulate.networks.state import I64, VISIT, WHOLE, LinkState, Table
 from etude.simulate.operations import Operations
 
 F64 = NDArray[np.float64]
@@ -29,8 +29,9 @@ MOST_VISITS: Final = 30_000_000
 @dataclass(frozen=True, slots=True, eq=False)
 class LinkStats:
     links: pa.Table
-    """For each link and part of the run: from_ns, to_ns, utilisation (payload over what the link could have carried),
-    under_way and waiting (transfers on it, and those that had not begun, on average), operations (different ones)."""
+    """For each link and part of the run: from_ns, to_ns, utilisation (what bytes are to the link, by the protocol and
+    efficiency of their operation, over what it could have carried), under_way and waiting (transfers on it, and those
+    that had not begun, on average), operations (different ones)."""
     visits: pa.Table
     """For each transfer and link of its way: link, operation, size_bytes, came_ns, begin_ns, end_ns."""
     operations: pa.Table
@@ -65,15 +66,16 @@ def link_stats(
     names = np.array([topology.link_name(i) for i in range(len(topology.src))])
     operation = carried_op[visits["operation"]]
     until_ns = max(int(nodes["end_ns"].max(initial=0)), int(visits["end_ns"].max(initial=0)), 1)
+    wire = visits["size_bytes"] * (links.carried["wire_ppm"][visits["operation"]] / WHOLE)
     columns = {name: np.ascontiguousarray(visits[name]) for name in ("size_bytes", "came_ns", "begin_ns", "end_ns")}
     return LinkStats(
-        _over_time(visits, operation, names, topology.bytes_per_s / 1e9, until_ns),
+        _over_time(visits, wire, operation, names, topology.bytes_per_s / 1e9, until_ns),
         pa.table({"link": names[visits["link"]], "operation": operation, **columns}),
         _operations(lowered, ops, nodes),
     )
 
 
-def _over_time(visits: Table, operation: I64, names: NDArray[np.str_], rate: F64, until_ns: int) -> pa.Table:
+def _over_time(visits: Table, wire: F64, operation: I64, names: NDArray[np.str_], rate: F64, until_ns: int) -> pa.Table:
     edges = np.unique(np.linspace(0, until_ns, PARTS + 1).astype(np.int64))
     length = np.diff(edges)
     used, which = np.unique(visits["link"], return_inverse=True)
@@ -85,7 +87,7 @@ def _over_time(visits: Table, operation: I64, names: NDArray[np.str_], rate: F64
     moved, under_way, waiting = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     for i in range(len(used)):
         mine = order[bounds[i] : bounds[i + 1]]
-        moved[i] = _between(edges, begin[mine], begin[mine] + moving[mine], visits["size_bytes"][mine] / moving[mine])
+        moved[i] = _between(edges, begin[mine], begin[mine] + moving[mine], wire[mine] / moving[mine])
         under_way[i] = _between(edges, came[mine], end[mine], np.ones(len(mine)))
         waiting[i] = _between(edges, came[mine], begin[mine], np.ones(len(mine)))
     number = np.repeat(np.arange(len(used)), len(length))

@@ -29,6 +29,8 @@ MOST_WAVES: Final = 48
 """Of a kernel that streams: beyond, blocks are taken together."""
 COPY_ENGINE: Final = ("h2d", "d2h")
 """Directions of copies that use no core."""
+WAVE_NS: Final = 50_000
+"""Of a kernel of which only the time is known, about: that of a product of some thousand rows and columns."""
 REPEAT: Final = 3
 """Times that a block's work is corrected so that all of them take the time alone."""
 
@@ -111,9 +113,11 @@ def transfer_of(
 
 
 def filling(device: Device, alone_ns: float) -> Launch:
-    """A kernel of which only the time is known: one wave on all cores, and no bytes."""
+    """A kernel of which only the time is known: waves on all cores, and no bytes."""
     gap_ns = min(device.sharing.gap_ns, alone_ns / 2)
-    return Launch(alone_ns=alone_ns, blocks=device.cores, core_ns=alone_ns - gap_ns, room=COPY, gap_ns=gap_ns)
+    waves = max(round((alone_ns - gap_ns) / WAVE_NS), 1)
+    core_ns = (alone_ns - gap_ns) / waves
+    return Launch(alone_ns=alone_ns, blocks=waves * device.cores, core_ns=core_ns, room=COPY, gap_ns=gap_ns)
 
 
 def _shaped(device: Device, work: Work, size: float, alone_ns: float, gap_ns: float) -> Launch:
