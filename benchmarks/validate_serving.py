@@ -31,6 +31,7 @@ from etude.generate.model import open_model
 from etude.machine import open_system
 from etude.serve import Engine, deployed, request_stream, serve, summary
 from etude.serve.fit import descend
+from etude.serve.hooks import Hooks
 from etude.serve.measured import predict_rows, replayed
 from etude.serve.measured.diffusion import images as images_of
 from etude.serve.measured.reference import fitted
@@ -239,6 +240,16 @@ def speed(requests: Path) -> None:
         serve(stream, engine, placed.cost, replicas=16, router=router, blocks=placed.blocks, energy=placed.energy)
         times.append(time.process_time() - start)
     print(f"the same hour with a router in Python: {times[1] / times[0]:.1f} times the CPU")
+    few, times = stream.first(200), []
+    for hooks in (Hooks(), Hooks(evict=lambda running, replica, now_s: running[-1]["request"])):
+        start = time.process_time()
+        found = serve(few, engine, placed.cost, router="least", blocks=placed.blocks, hooks=hooks)
+        times.append(time.process_time() - start)
+    passes = int(found.count("PASSES").sum())
+    print(
+        f"200 requests, {passes:,} passes, with a hook inside the loop: {times[1]:.2f} CPU s, "
+        f"{times[1] / times[0]:.0f} times the compiled loop, {times[1] / passes * 1e6:.0f} us a pass"
+    )
     print(f"memory at most: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
 
 

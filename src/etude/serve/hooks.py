@@ -116,16 +116,16 @@ class Asked:
             given: Any = self._codecs()
         else:
             hook = self.route if what == of.ROUTE else self.place
-            phase = of.ANSWERS if what == of.PLACE else of.PROMPTS
-            allowed = [i for i in range(len(state.replica)) if routing.serves(state.replica[i], phase)]
             given = [seen_replica(state, i, self._found(state, i, number)) for i in range(len(state.replica))]
+            roles = ("decode",) if what == of.PLACE else ("both", "prefill")
+            allowed = [one.number for one in given if one.open and one.role in roles]
         if hook is None:
             raise UsageError("nobody says where it goes", where=where)
         found = called(hook, where, request, given, now_s)
         state.clock[of.CHOSEN] = number_of(found, allowed, hook, where)
 
     def _found(self, state: of.State, i: int, number: int) -> int:
-        return int(routing.there_on(state, self.rules, i, number))
+        return int(routing.there_on(state, self.rules, i, number)) if self.rules.prefix else 0
 
     def _codecs(self) -> list[dict[str, float]]:
         names = ("bytes_sent", "encode_ns", "decode_ns", "fixed_ns")

@@ -124,7 +124,7 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Ru
     swap = max(group.token_bytes for group in groups) * 1e9 / engine.swap_bandwidth_bytes_per_s
     if engine.preemption_mode == "swap" and not swap:
         raise UsageError("nothing says how many bytes the keys and values of a token have", hint="recompute")
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"apart": int(any(group.role != of.BOTH for group in groups))}
     if hooks.route is not None:
         router = ""
     if hooks.place is not None:
