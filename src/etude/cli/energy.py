@@ -71,6 +71,10 @@ def energy(
         return _rows(rows, system, json=json)
     if not target:
         raise UsageError("neither a run nor a model is given", hint="etude energy run/ --device h200")
+    if every and timeline is None:
+        raise UsageError("--every is of the timeline", hint="--timeline power.parquet")
+    if regions is not None and not region:
+        raise UsageError("--regions is a table, and no row of it is named", hint="--region NAME")
     if clock and cap:
         raise UsageError("a cap chooses the clock", hint="one of --clock and --cap")
     chosen = {"kernels": tuple(kernel or ()), "units": units}
@@ -265,16 +269,18 @@ def _smoothed(curve: "PowerCurve", how: str) -> "PowerCurve":
 
 
 def _write(curve: "PowerCurve", path: Path, every: str, *, force: bool) -> None:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from etude.files import writing
     from etude.units import parse_time
 
-    if path.exists() and not force:
-        raise UsageError("is there already", where=str(path), hint="--force writes over it")
     shown = curve.sampled(round(parse_time(every))) if every else curve
-    pq.write_table(pa.table({"time_ns": shown.time_ns[:-1], "watts": shown.watts}), path)
-    say(f"wrote {path}: {len(shown.watts):,} rows")
+    watts = np.append(shown.watts, shown.watts[-1:])  # the last row is the end
+    with writing(path, force=force) as place:
+        pq.write_table(pa.table({"time_ns": shown.time_ns[: len(watts)], "watts": watts}), place)
+    say(f"wrote {path}: {len(watts):,} rows")
 
 
 def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:

@@ -23,6 +23,8 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve llama3-70b --tp 4 --system dgx-h100 --rate 2 --slo ttft=1s,tpot=50ms
   etude serve qwen3-8b --system dgx-h100 --rate 1..40 --slo ttft=1s,tpot=50ms
   etude serve qwen3-32b --tp 2 --system dgx-h100 --disaggregate 2:6 --kv-codec fp8 --rate 1..20
+  etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --reconfigure "at=60s,tp=4;at=300s,tp=1"
+  etude serve llama3-8b --replicas 2 --system dgx-h100 --requests r.csv --scale queue:4..32,most=16,every=10s
   etude serve pool.yaml --requests r.csv --slo "chat:ttft=1s,tpot=50ms;batch:latency=60s"
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
@@ -62,6 +64,7 @@ def serve(
         str, typer.Option(help="CSV, JSON or JSON Lines of requests, `.gz` too; or `agents:turns=8`, `recommend:`.")
     ] = "",
     first: Annotated[int, typer.Option(min=0, help="Only the first so many requests; 0: all.")] = 0,
+    sort: Annotated[bool, typer.Option("--sort", help="Put rows of the file in order of time; else refused.")] = False,
     rate: Annotated[str, typer.Option(help="Requests a second: `4`, or `1..20` for a curve.")] = "",
     count: Annotated[int, typer.Option(min=1, help="Requests drawn where no file is given.")] = 500,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens in of these.")] = 1024,
@@ -138,6 +141,7 @@ def serve(
     rules = _engine(engine)
     from etude.serve import request_stream, summary
     from etude.serve import serve as served_by
+    from etude.serve.elastic import elastic_pools
     from etude.serve.pools import between_options, deployed_pools, pools_of, read_pools
     from etude.serve.stored import write_served
 
@@ -145,7 +149,7 @@ def serve(
     network = model_of(pooled[0] if pooled else model)
     pools = pooled[1] if pooled else pools_of(given, replicas=replicas, tp=tp, ep=ep)
     how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype}
-    groups, placed = deployed_pools(network, pools, rules, **how)  # type: ignore[arg-type]
+    groups, placed, control = elastic_pools(network, pools, rules, given, file=pooled is not None, **how)
     token_bytes = placed.token_bytes * pools[0].tp
     if offload:
         from etude.cli.serve_offload import show_offloaded
@@ -153,7 +157,7 @@ def serve(
 
         one_by_one = 0.0 if requests else 1.0
         stream = request_stream(
-            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output
+            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output, sort=sort
         )
         kept = network.layers, token_bytes
         return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
@@ -168,14 +172,22 @@ def serve(
     rates = _rates(rate)
     if (out is not None or window) and len(rates) > 1:
         raise UsageError("-o and --window are of one stream", hint="one --rate")
+    if window and control() is not None:
+        raise UsageError(
+            "--window: replicas that come, go or change are not written node by node", hint="leave it away"
+        )
     points = []
     for one in rates or [0.0]:
         stream = request_stream(
             requests or None, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst,
-            diurnal=diurnal, like=lengths, seed=seed,
+            diurnal=diurnal, like=lengths, seed=seed, sort=sort,
         )  # fmt: skip
-        found = served_by(stream, rules, groups, keep_passes=out is not None or bool(window), **options)
+        found = served_by(
+            stream, rules, groups, keep_passes=out is not None or bool(window), control=control(), **options
+        )
         points.append((one, found))
+    if sort:
+        say(f"note: --sort moved {points[0][1].requests.moved:,} rows of {requests}")
     more: dict[str, Any] = {"interpolation_error": _interpolation(groups)}
     if job_out is not None:
         from etude.cli.serve_window import write_window
@@ -350,6 +362,9 @@ def _emit(
         shown["energy"] = f"{one['energy_j']:,.0f} J, {one['idle_energy_j']:,.0f} J of it idle"
     if one["step_imbalance"] is not None:
         shown["waiting at barriers"] = f"{one['step_imbalance']:.1%} of all steps"
+    if one["changes"]:
+        shown["changes"] = f"{len(one['changes'])}, {_moved(one['changes']) / 1e9:,.1f} GB of weights moved"
+        shown["replicas held"] = f"{one['replica_s']:,.0f} replica seconds"
     shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     emit(shown)
@@ -359,6 +374,10 @@ def _emit(
 def _say_error(more: dict[str, Any]) -> None:
     if off := more["interpolation_error"]:
         say(f"step costs are interpolated: {off['median']:.1%} off in the median, {off['max']:.1%} at most")
+
+
+def _moved(changes: list[dict[str, Any]]) -> int:
+    return sum(change.get("bytes", 0) for change in changes)
 
 
 def _holds(found: list[dict[str, Any]]) -> float | None:

@@ -34,6 +34,8 @@ class Deployment:
     energy: Energy
     caching: CacheRules
     """Of the engine, with the rates of the system's tiers."""
+    weights_bytes: float = 0.0
+    """Of a rank."""
     error: tuple[float, float] | None = None
     """Of interpolated step costs, median and largest; None where times come from operators."""
 
@@ -80,7 +82,7 @@ def deployed(
     energy = energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
-    return Deployment(cost, blocks, round(token), energy, caching, error)
+    return Deployment(cost, blocks, round(token), energy, caching, weights, error)
 
 
 def device_name(system: System) -> str:
