@@ -111,6 +111,9 @@ def serve(
         str, typer.Option(help="Keys and values below the device, one request at a time: `kv path=cache|direct|dual`.")
     ] = "",
     host_memory: Annotated[str, typer.Option(help="Memory of the host for these: `8GB`.")] = "8GB",
+    hbm_split: Annotated[
+        str, typer.Option(help="Part of the memory that embeddings get beside keys: `0.3`, `0.1..0.9`, `adaptive`.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -161,6 +164,16 @@ def serve(
         )
         kept = network.layers, token_bytes
         return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
+    if hbm_split:
+        from etude.cli.serve_split import show_split
+        from etude.machine import open_system
+
+        stream = request_stream(requests or None, first=first, rate_per_s=_one_rate(rate), seed=seed, sort=sort)
+        room = float(placed.blocks * rules.block_size * token_bytes), float(token_bytes)
+        return show_split(
+            stream, placed.cost, open_system(system), hbm_split, room, replicas=replicas, router=router,
+            limits=_limits(slo), json=json,
+        )  # fmt: skip
     limits, chosen = _limits(slo), _router(router)
     options = between_options(given, token_bytes) | {
         "tpot_ns": _least(limits, "tpot_s") * 1e9, "router": chosen, "caching": placed.caching,
@@ -283,6 +296,13 @@ def _rates(text: str) -> list[float]:
     return [values[0] * (values[1] / values[0]) ** (k / 7) for k in range(8)]
 
 
+def _one_rate(text: str) -> float:
+    found = _rates(text)
+    if len(found) > 1:
+        raise UsageError("--hbm-split takes one rate", hint="one --rate")
+    return found[0] if found else 0.0
+
+
 def _limits(text: str) -> dict[str, dict[str, float]]:
     """By tier; those of the empty name are of all others."""
     from etude.units import parse_time
@@ -363,7 +383,9 @@ def _emit(
     if one["step_imbalance"] is not None:
         shown["waiting at barriers"] = f"{one['step_imbalance']:.1%} of all steps"
     if one["changes"]:
-        shown["changes"] = f"{len(one['changes'])}, {_moved(one['changes']) / 1e9:,.1f} GB of weights moved"
+        moved = [change["bytes"] for change in one["changes"] if "bytes" in change]
+        loaded = f", {sum(moved) / 1e9:,.1f} GB of weights loaded" if moved else ""
+        shown["changes"] = f"{len(one['changes'])}{loaded}"
         shown["replicas held"] = f"{one['replica_s']:,.0f} replica seconds"
     shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
@@ -374,10 +396,6 @@ def _emit(
 def _say_error(more: dict[str, Any]) -> None:
     if off := more["interpolation_error"]:
         say(f"step costs are interpolated: {off['median']:.1%} off in the median, {off['max']:.1%} at most")
-
-
-def _moved(changes: list[dict[str, Any]]) -> int:
-    return sum(change.get("bytes", 0) for change in changes)
 
 
 def _holds(found: list[dict[str, Any]]) -> float | None:
