@@ -54,3 +54,23 @@ def test_a_broken_folder_is_refused(folder: Path, name: str, text: bytes):
     (folder / name).write_bytes(text)
     with pytest.raises(FormatError, match="not a served stream"):
         read_served(folder)
+
+
+def test_a_workflow_is_asked_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """`a` and `c` take 3 s each of an endpoint for one call at a time, `b` 2 s after `a`: c waits 3 s, all takes 6."""
+    flow = tmp_path / "flow.yaml"
+    tasks = "a: {tool: api, time: 3s}, b: {tool: shell, time: 2s, after: a}, c: {tool: api, time: 3s}"
+    flow.write_text(f"sessions: 1\nendpoints: {{api: 1}}\ntasks: {{{tasks}}}\n")
+    out = tmp_path / "ran"
+    assert main(["serve", "--workflow", str(flow), "-o", str(out)]) == 0
+    capsys.readouterr()
+    asked = "select task, count(*) as calls, sum(begin_s - ready_s) as waited from tasks group by task order by task"
+    assert main(["query", str(out), asked, "--csv"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.split()[1:]]
+    assert [(row[0], int(row[1]), float(row[2])) for row in rows] == [("a", 1, 0.0), ("b", 1, 0.0), ("c", 1, 3.0)]
+    assert main(["query", str(out), "select * from nodes"]) == 2
+    assert "tables: sessions, tasks" in capsys.readouterr().err
+    assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "1 session of 3 calls ended in 6" in text and "Where the time goes" in text
+    assert main(["serve", "--workflow", str(flow), "-o", str(out)]) == 2  # nothing is replaced unasked

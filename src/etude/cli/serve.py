@@ -61,6 +61,7 @@ def serve(
         str, typer.Option(help="CSV, JSON or JSON Lines of requests, `.gz` too; or `agents:turns=8`, `recommend:`.")
     ] = "",
     first: Annotated[int, typer.Option(min=0, help="Only the first so many requests; 0: all.")] = 0,
+    sort: Annotated[bool, typer.Option("--sort", help="Put rows of the file in order of time; else refused.")] = False,
     rate: Annotated[str, typer.Option(help="Requests a second: `4`, or `1..20` for a curve.")] = "",
     count: Annotated[int, typer.Option(min=1, help="Requests drawn where no file is given.")] = 500,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens in of these.")] = 1024,
@@ -146,7 +147,7 @@ def serve(
 
         one_by_one = 0.0 if requests else 1.0
         stream = request_stream(
-            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output
+            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output, sort=sort
         )
         kept = network.layers, token_bytes
         return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
@@ -162,13 +163,15 @@ def serve(
     for one in rates or [0.0]:
         stream = request_stream(
             requests or None, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst,
-            diurnal=diurnal, like=lengths, seed=seed,
+            diurnal=diurnal, like=lengths, seed=seed, sort=sort,
         )  # fmt: skip
         found = served_by(
             stream, rules, groups, router=chosen, caching=placed.caching, token_bytes=token_bytes,
             keep_passes=out is not None, seed=seed, **options,
         )  # fmt: skip
         points.append((one, found))
+    if sort:
+        say(f"note: --sort moved {points[0][1].requests.moved:,} rows of {requests}")
     if requests_out is not None:
         _write(points[-1][1], requests_out, force=force)
     if out is not None:

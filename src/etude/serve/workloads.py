@@ -181,9 +181,10 @@ def request_stream(
     diurnal: str = "",
     like: str | PathLike[str] | None = None,
     seed: int = 0,
+    sort: bool = False,
 ) -> Requests:
-    """Those of a file (the first so many, at a rate if one is given), of a generator, or drawn: all alike, or with the
-    lengths of the file `like`."""
+    """Those of a file (sorted by time if asked, the first so many, at a rate if one is given), of a generator, or
+    drawn: all alike, or with the lengths of the file `like`."""
     if path is not None and (like is not None or diurnal):
         raise UsageError("--lengths and --diurnal are of requests that are drawn", hint="leave --requests away")
     if path is None:
@@ -191,11 +192,11 @@ def request_stream(
         arrival = _arrivals(rate_per_s, count, cv, diurnal, random)
         if like is None:
             return requests_of(arrival, np.full(count, prompt), np.full(count, output))
-        return requests_of(arrival, *lengths_like(read_requests(like), count, random))
+        return requests_of(arrival, *lengths_like(read_requests(like, sort=True), count, random))
     if fspath(path).partition(":")[0] in GENERATORS:
         found = generated(fspath(path), rate_per_s, seed)
         return found.first(first) if first else found
-    found = read_requests(path)
+    found = read_requests(path, sort=sort)
     found = found.first(first) if first else found
     return at_rate(found, rate_per_s) if rate_per_s else found
 
