@@ -23,6 +23,8 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve llama3-70b --tp 4 --system dgx-h100 --rate 2 --slo ttft=1s,tpot=50ms
   etude serve qwen3-8b --system dgx-h100 --rate 1..40 --slo ttft=1s,tpot=50ms
   etude serve qwen3-32b --tp 2 --system dgx-h100 --disaggregate 2:6 --kv-codec fp8 --rate 1..20
+  etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --reconfigure "at=60s,tp=4;at=300s,tp=1"
+  etude serve llama3-8b --replicas 2 --system dgx-h100 --requests r.csv --scale queue:4..32,most=16,every=10s
   etude serve pool.yaml --requests r.csv --slo "chat:ttft=1s,tpot=50ms;batch:latency=60s"
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
@@ -132,6 +134,7 @@ def serve(
     rules = _engine(engine)
     from etude.serve import request_stream, summary
     from etude.serve import serve as served_by
+    from etude.serve.elastic import elastic_pools
     from etude.serve.pools import between_options, deployed_pools, pools_of, read_pools
     from etude.serve.stored import write_served
 
@@ -139,7 +142,7 @@ def serve(
     network = model_of(pooled[0] if pooled else model)
     pools = pooled[1] if pooled else pools_of(given, replicas=replicas, tp=tp, ep=ep)
     how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype}
-    groups, placed = deployed_pools(network, pools, rules, **how)  # type: ignore[arg-type]
+    groups, placed, control = elastic_pools(network, pools, rules, given, file=pooled is not None, **how)
     token_bytes = placed.token_bytes * pools[0].tp
     if offload:
         from etude.cli.serve_offload import show_offloaded
@@ -167,7 +170,7 @@ def serve(
         )  # fmt: skip
         found = served_by(
             stream, rules, groups, router=chosen, caching=placed.caching, token_bytes=token_bytes,
-            keep_passes=out is not None, seed=seed, **options,
+            keep_passes=out is not None, seed=seed, control=control(), **options,
         )  # fmt: skip
         points.append((one, found))
     if sort:
@@ -324,9 +327,16 @@ def _emit(rows: list[tuple[float, "Served"]], limits: dict[str, dict[str, float]
         shown["energy"] = f"{one['energy_j']:,.0f} J, {one['idle_energy_j']:,.0f} J of it idle"
     if one["step_imbalance"] is not None:
         shown["waiting at barriers"] = f"{one['step_imbalance']:.1%} of all steps"
+    if one["changes"]:
+        shown["changes"] = f"{len(one['changes'])}, {_moved(one['changes']) / 1e9:,.1f} GB of weights moved"
+        shown["replicas held"] = f"{one['replica_s']:,.0f} replica seconds"
     shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     emit(shown)
+
+
+def _moved(changes: list[dict[str, Any]]) -> int:
+    return sum(change.get("bytes", 0) for change in changes)
 
 
 def _holds(found: list[dict[str, Any]]) -> float | None:

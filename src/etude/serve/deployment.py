@@ -34,6 +34,8 @@ class Deployment:
     energy: Energy
     caching: CacheRules
     """Of the engine, with the rates of the system's tiers."""
+    weights_bytes: float = 0.0
+    """Of a rank."""
 
 
 def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
@@ -77,7 +79,7 @@ def deployed(
     blocks = int(left // (token * engine.block_size)) if token else 0
     energy = energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
-    return Deployment(cost, blocks, round(token), energy, caching)
+    return Deployment(cost, blocks, round(token), energy, caching, weights)
 
 
 def device_name(system: System) -> str:

@@ -68,8 +68,16 @@ def energies(served: Served, duration_s: float) -> tuple[float | None, float | N
     is known of their power."""
     if not all(energy.ranks for energy in served.energies):
         return None, None
-    idle_j = sum(energy.idle_w * energy.ranks for energy in served.energies) * duration_s
+    held_s = _held_s(served, duration_s)
+    idle_j = sum(energy.idle_w * energy.ranks * held for energy, held in zip(served.energies, held_s, strict=True))
     return idle_j + float(served.state.energy_nj.sum()) / 1e9, idle_j
+
+
+def _held_s(served: Served, duration_s: float) -> list[float]:
+    """That each replica was there."""
+    if served.held_ns is None:
+        return [duration_s] * len(served.state.replica)
+    return (served.held_ns / 1e9).tolist()
 
 
 Limits = dict[str, dict[str, float]]
@@ -131,7 +139,9 @@ def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
     times = request_times(served)
     duration_s = float(served.column("FINISH").max()) / 1e9
     kept = kept_limits(served, limits or {})
-    busy, energy_j, idle_j = served.count("BUSY"), *energies(served, duration_s)
+    energy_j, idle_j = energies(served, duration_s)
+    held_s = np.array(_held_s(served, duration_s))
+    busy = served.count("BUSY")[held_s > 0]
     return {
         "requests": len(served.requests),
         "finished": int((served.column("FINISH") != NEVER).sum()),
@@ -151,10 +161,12 @@ def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
         "prompt_tokens": int(served.requests.prompt.sum()),
         "workload": statistics(served.requests),
         "passes": int(served.count("PASSES").sum()),
-        "busy": float(busy.mean() / 1e9 / duration_s),
+        "busy": float(busy.sum() / 1e9 / held_s.sum()),
         "imbalance": float(busy.max() / busy.mean() - 1.0),
         "step_imbalance": step_imbalance(served),
         **_sent(served),
+        "replica_s": float(held_s.sum()),
+        "changes": served.changes,
         "tiers": _by_tier(served, kept, duration_s),
         "engine": FOLLOWS,
     }
