@@ -328,15 +328,13 @@ def _emit(rows: list[tuple[float, "Served"]], limits: dict[str, dict[str, float]
     if one["step_imbalance"] is not None:
         shown["waiting at barriers"] = f"{one['step_imbalance']:.1%} of all steps"
     if one["changes"]:
-        shown["changes"] = f"{len(one['changes'])}, {_moved(one['changes']) / 1e9:,.1f} GB of weights moved"
+        moved = [change["bytes"] for change in one["changes"] if "bytes" in change]
+        loaded = f", {sum(moved) / 1e9:,.1f} GB of weights loaded" if moved else ""
+        shown["changes"] = f"{len(one['changes'])}{loaded}"
         shown["replicas held"] = f"{one['replica_s']:,.0f} replica seconds"
     shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     emit(shown)
-
-
-def _moved(changes: list[dict[str, Any]]) -> int:
-    return sum(change.get("bytes", 0) for change in changes)
 
 
 def _holds(found: list[dict[str, Any]]) -> float | None:
