@@ -13,8 +13,9 @@ from etude.generate.passes import PassShape, pass_job
 from etude.machine import open_system
 from etude.predict import grown
 from etude.serve.catalogue import PARTS, TOKENS, fullest, pass_tables
-from etude.serve.fit import descend, times_ns
+from etude.serve.fit import descend
 from etude.serve.network import all_reduce_ns
+from etude.serve.pass_time import times_ns
 from etude.serve.profiles import graphs_of, profile_cost, profile_tables
 from etude.serve.stacks import ServingStack, serving_stack
 from etude.serve.steps import Shape, step_cost

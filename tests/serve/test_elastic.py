@@ -215,6 +215,14 @@ def test_nothing_is_lost_while_replicas_come_and_go():
     assert int(found.held_ns.sum()) < 5 * int(found.column("FINISH").max())
 
 
+def test_a_function_is_told_what_arrived_since():
+    # The second comes 200 after the answer of the first, which has three tokens: at 3,200.
+    told = []
+    rule = ScaleRule(most=2, every_ns=1000, hook=lambda seen, now_s: told.append(seen["arrived"]) or 1)
+    serve(requests_of([0, 200], [4, 4], [3, 2], parents=[[], [0]]), PLAIN, SLOW, replicas=2, control=Scale(rule, 1, 0))
+    assert told[:4] == [1, 0, 0, 1] and sum(told) == 2
+
+
 @pytest.mark.parametrize(
     "text",
     ["queue:2..16", "queue:16..2,most=4", "queue:2,most=4", "queue:1..2,most=0", "queue:1..2,most=1", "f,most=4,x=1"],

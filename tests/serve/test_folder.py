@@ -1,5 +1,6 @@
 """The folder of a served stream: written, asked, shown."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +48,23 @@ def test_its_page_says_what_it_shows(folder: Path, tmp_path: Path):
     assert "20 requests answered" in text and "the slowest 1%" in text and "&lt;m&gt;" in text
     found = read_served(folder)
     assert text.startswith(render(served_page(found.record, found.tables, title="served"))[:200])
+
+
+def test_two_streams_side_by_side(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    slow = step_cost(tokens=[1], layers_ns=[2e6])
+    requests = requests_of(np.arange(20) * 10**6, np.full(20, 100), np.arange(1, 21))
+    found = serve(requests, Engine(num_gpu_blocks=1000), slow, replicas=1, keep_passes=True)
+    write_served(found, summary(found) | {"asked": {"model": "<m>", "replicas": 1}}, tmp_path / "other")
+    assert main(["compare", str(folder), str(tmp_path / "other"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = {row["measure"]: row for row in told["measures"]}
+    assert rows["requests"] == {"measure": "requests", "a": 20.0, "b": 20.0, "change": 0.0, "ratio": 1.0}
+    first = [(read_served(p).tables["requests"]["first_token_s"].to_numpy() - np.arange(20) / 1e3).mean() for p in
+             (folder, tmp_path / "other")]  # fmt: skip
+    assert rows["ttft_s.mean"]["change"] == pytest.approx(first[1] - first[0])
+    assert told["settings"] == [{"setting": "replicas", "a": None, "b": "1"}]
+    assert main(["compare", str(folder), str(tmp_path), "--csv"]) == 2
+    assert "not a served stream" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("name", "text"), [("served.json", b"{"), ("served.json", b"{}"), ("passes.parquet", b"x")])

@@ -31,6 +31,7 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve --workflow swe_agent --models llama3-70b,llama3-8b --cache belady --router affinity
   etude serve --rows measured/ml_energy_llm.csv --json
   etude serve ... -o served/; etude report served/ -o serve.html; etude query served/ "select ..."
+  etude serve ... --window 60s:62s --job-out job/
 
 Passes are generated and simulated once for a model, a plan and a system, node by node, and kept; the loop over
 requests takes their times. The engine's rules are those of vLLM 0.19; flags have vLLM's names.
@@ -82,6 +83,10 @@ def serve(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for `etude query` and `etude report`.")
     ] = None,
+    window: Annotated[
+        str, typer.Option(help="Passes that start in it are written node by node: `60s:62s`; `60s:62s@3` of a replica.")
+    ] = "",
+    job_out: Annotated[Path | None, typer.Option(help="Folder for the job of the window.")] = None,
     run: Annotated[
         Path | None, typer.Option(help="Folder of a measured run: served again.", rich_help_panel=MEASURED)
     ] = None,
@@ -106,6 +111,9 @@ def serve(
         str, typer.Option(help="Keys and values below the device, one request at a time: `kv path=cache|direct|dual`.")
     ] = "",
     host_memory: Annotated[str, typer.Option(help="Memory of the host for these: `8GB`.")] = "8GB",
+    hbm_split: Annotated[
+        str, typer.Option(help="Part of the memory that embeddings get beside keys: `0.3`, `0.1..0.9`, `adaptive`.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -129,6 +137,8 @@ def serve(
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
+    if bool(window) != (job_out is not None):
+        raise UsageError("a window and a folder for its job go together", hint="--window 60s:62s --job-out job/")
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
     rules = _engine(engine)
@@ -154,14 +164,31 @@ def serve(
         )
         kept = network.layers, token_bytes
         return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
+    if hbm_split:
+        from etude.cli.serve_split import show_split
+        from etude.machine import open_system
+
+        stream = request_stream(requests or None, first=first, rate_per_s=_one_rate(rate), seed=seed, sort=sort)
+        room = float(placed.blocks * rules.block_size * token_bytes), float(token_bytes)
+        return show_split(
+            stream, placed.cost, open_system(system), hbm_split, room, replicas=replicas, router=router,
+            limits=_limits(slo), json=json,
+        )  # fmt: skip
     limits, chosen = _limits(slo), _router(router)
-    options = between_options(given, token_bytes) | {"tpot_ns": _least(limits, "tpot_s") * 1e9}
+    options = between_options(given, token_bytes) | {
+        "tpot_ns": _least(limits, "tpot_s") * 1e9, "router": chosen, "caching": placed.caching,
+        "token_bytes": token_bytes, "seed": seed,
+    }  # fmt: skip
     if given.draft_model:
         draft = deployed_pools(model_of(given.draft_model), pools[:1], rules, **how)  # type: ignore[arg-type]
         options["draft"] = draft[0][0].cost
     rates = _rates(rate)
-    if out is not None and len(rates) > 1:
-        raise UsageError("-o keeps one stream", hint="one --rate")
+    if (out is not None or window) and len(rates) > 1:
+        raise UsageError("-o and --window are of one stream", hint="one --rate")
+    if window and control() is not None:
+        raise UsageError(
+            "--window: replicas that come, go or change are not written node by node", hint="leave it away"
+        )
     points = []
     for one in rates or [0.0]:
         stream = request_stream(
@@ -169,12 +196,19 @@ def serve(
             diurnal=diurnal, like=lengths, seed=seed, sort=sort,
         )  # fmt: skip
         found = served_by(
-            stream, rules, groups, router=chosen, caching=placed.caching, token_bytes=token_bytes,
-            keep_passes=out is not None, seed=seed, control=control(), **options,
-        )  # fmt: skip
+            stream, rules, groups, keep_passes=out is not None or bool(window), control=control(), **options
+        )
         points.append((one, found))
     if sort:
         say(f"note: --sort moved {points[0][1].requests.moved:,} rows of {requests}")
+    more: dict[str, Any] = {"interpolation_error": _interpolation(groups)}
+    if job_out is not None:
+        from etude.cli.serve_window import write_window
+
+        more["window"] = write_window(
+            points[0][1], network, pools, window, {"groups": groups, **options}, job_out,
+            system=system, precision=precision, kv_dtype=kv_dtype, force=force,
+        )  # fmt: skip
     if requests_out is not None:
         _write(points[-1][1], requests_out, force=force)
     if out is not None:
@@ -184,10 +218,13 @@ def serve(
         }  # fmt: skip
         engine_said = {name: str(value) for name, value in (engine | between).items()}
         write_served(
-            points[-1][1], summary(points[-1][1], limits=limits) | {"asked": asked | engine_said}, out, force=force
+            points[-1][1],
+            summary(points[-1][1], limits=limits) | more | {"asked": asked | engine_said},
+            out,
+            force=force,
         )
         say(f"wrote {out}")
-    _emit(points, limits, json=json)
+    _emit(points, limits, more, json=json)
     return 0
 
 
@@ -259,6 +296,13 @@ def _rates(text: str) -> list[float]:
     return [values[0] * (values[1] / values[0]) ** (k / 7) for k in range(8)]
 
 
+def _one_rate(text: str) -> float:
+    found = _rates(text)
+    if len(found) > 1:
+        raise UsageError("--hbm-split takes one rate", hint="one --rate")
+    return found[0] if found else 0.0
+
+
 def _limits(text: str) -> dict[str, dict[str, float]]:
     """By tier; those of the empty name are of all others."""
     from etude.units import parse_time
@@ -297,16 +341,27 @@ def _write(served: "Served", path: Path, *, force: bool) -> None:
     say(f"wrote {path}")
 
 
-def _emit(rows: list[tuple[float, "Served"]], limits: dict[str, dict[str, float]], *, json: bool) -> None:
+def _interpolation(groups: list[Any]) -> dict[str, float] | None:
+    """Of the step costs, at shapes between their points: that of the worst of the groups, where all are known."""
+    known = [group.error for group in groups if group.error is not None]
+    if len(known) < len(groups):
+        return None
+    return {"median": max(median for median, _ in known), "max": max(most for _, most in known)}
+
+
+def _emit(
+    rows: list[tuple[float, "Served"]], limits: dict[str, dict[str, float]], more: dict[str, Any], *, json: bool
+) -> None:
     from etude.serve import summary
 
     found = [({"rate_rps": rate} if len(rows) > 1 else {}) | summary(served, limits=limits) for rate, served in rows]
     if json:
-        emit({"rates": found, "holds_rps": _holds(found)} if len(rows) > 1 else found[0], json=True)
+        emit({"rates": found, "holds_rps": _holds(found), **more} if len(rows) > 1 else found[0] | more, json=True)
         return
     if len(rows) > 1:
         emit([_line(one) for one in found])
         holds = _holds(found)
+        _say_error(more)
         say(f"{HOLDS:.0%} of the requests are within the limits up to {holds:.3g}/s" if holds else "no rate holds")
         return
     one = found[0]
@@ -328,15 +383,19 @@ def _emit(rows: list[tuple[float, "Served"]], limits: dict[str, dict[str, float]
     if one["step_imbalance"] is not None:
         shown["waiting at barriers"] = f"{one['step_imbalance']:.1%} of all steps"
     if one["changes"]:
-        shown["changes"] = f"{len(one['changes'])}, {_moved(one['changes']) / 1e9:,.1f} GB of weights moved"
+        moved = [change["bytes"] for change in one["changes"] if "bytes" in change]
+        loaded = f", {sum(moved) / 1e9:,.1f} GB of weights loaded" if moved else ""
+        shown["changes"] = f"{len(one['changes'])}{loaded}"
         shown["replicas held"] = f"{one['replica_s']:,.0f} replica seconds"
     shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     emit(shown)
+    _say_error(more)
 
 
-def _moved(changes: list[dict[str, Any]]) -> int:
-    return sum(change.get("bytes", 0) for change in changes)
+def _say_error(more: dict[str, Any]) -> None:
+    if off := more["interpolation_error"]:
+        say(f"step costs are interpolated: {off['median']:.1%} off in the median, {off['max']:.1%} at most")
 
 
 def _holds(found: list[dict[str, Any]]) -> float | None:

@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,8 +33,9 @@ from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
 from etude.predict import grown
 from etude.serve.network import gathered_ns, reduced_ns
+from etude.serve.pass_time import times_ns
 from etude.serve.stacks import ServingStack
-from etude.serve.steps import StepCost, step_cost
+from etude.serve.steps import Shape, StepCost, step_cost
 from etude.simulate import simulate
 
 F64 = NDArray[np.float64]
@@ -48,6 +50,17 @@ DECODE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEYS: Final = (1, 128, 512, 1024, 2048, 4096, 16384, 65536)
 CHUNKS: Final = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PAST: Final = (0, 1024, 4096, 16384, 65536)
+BETWEEN: Final = (
+    *(PassShape(chunk=(a + b) // 2) for a, b in pairwise(TOKENS[8:])),
+    *(PassShape(chunk=(a + b) // 2, past=(p + q) // 2) for a, b in pairwise(CHUNKS[4:]) for p, q in pairwise(PAST[:4])),
+    *(
+        PassShape(decode=(a + b) // 2, keys=(k + m) // 2)
+        for a, b in pairwise(DECODE[2:9])
+        for k, m in pairwise(KEYS[2:7])
+    ),
+    *(PassShape(chunk=c, past=200, decode=n, keys=700) for c, n in ((90, 6), (300, 40), (1800, 200))),
+)
+"""Shapes that the error of the interpolation is measured at: middles of intervals, and prompts beside tokens out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +89,8 @@ class PassTables:
     token_bytes: F64
     working_bytes: F64
     """Of each token of a pass."""
+    error: F64
+    """Of the interpolation, at shapes between the points: median and largest, as parts of the node level's times."""
 
     def energy(self) -> StepCost:
         """Of the work of a pass, asked as its time is; in nanojoules of one rank."""
@@ -171,6 +186,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
     shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
     shapes += [PassShape(decode=n, keys=k) for n in DECODE for k in KEYS]
+    shapes += BETWEEN
     job = pass_job(model, plan, shapes, kv_dtype=kv_dtype)
     run = simulate(job, grown(system, len(job)), compute="roofline")
     part = run.part(0)
@@ -198,24 +214,41 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     energy = work[:-1].sum(axis=0)
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
     c = b + len(CHUNKS) * len(PAST)
+    d = len(shapes) - len(BETWEEN)
     at_sequences = np.array([np.interp(SEQUENCES, TOKENS, row) for row in others[:, :a]])
     held, working = held_by(model, plan, 1, kv_dtype=kv_dtype), held_by(model, plan, 4096, kv_dtype=kv_dtype)
-    return PassTables(
+    made = PassTables(
         layers_ns=others[:, :a],
         head_ns=np.maximum(others[:, a:b] - at_sequences, 0.0),
         prompt_ns=attention[b:c].reshape(len(CHUNKS), len(PAST)),
-        decode_ns=attention[c:].reshape(len(DECODE), len(KEYS)),
+        decode_ns=attention[c:d].reshape(len(DECODE), len(KEYS)),
         layers_nj=energy[:a],
         head_nj=np.maximum(energy[a:b] - np.interp(SEQUENCES, TOKENS, energy[:a]), 0.0),
         prompt_nj=work[-1, b:c].reshape(len(CHUNKS), len(PAST)),
-        decode_nj=work[-1, c:].reshape(len(DECODE), len(KEYS)),
+        decode_nj=work[-1, c:d].reshape(len(DECODE), len(KEYS)),
         kernels=np.array([float((trace.step == 0).sum())]),
         layers=np.array([float(model.layers)]),
         slots=np.array([system.device.cores / max(model.kv // plan.tp, 1) if model.heads else 1.0]),
         weights_bytes=np.array([float(held.weights_bytes)]),
         token_bytes=np.array([float(held.token_bytes)]),
         working_bytes=np.array([working.working_bytes / 4096]),
+        error=np.zeros(2),
     )
+    between = others[:direct, d:].sum(axis=0) + attention[d:]
+    return dataclasses.replace(made, error=_error(made, between))
+
+
+def _error(made: PassTables, node_level_ns: F64) -> F64:
+    """Of the interpolated times of BETWEEN."""
+    asked = [
+        Shape(
+            s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
+            s.decode + bool(s.chunk), s.keys,
+        )
+        for s in BETWEEN
+    ]  # fmt: skip
+    off = np.abs(times_ns(made.step_cost(ServingStack()), asked) / node_level_ns - 1.0)
+    return np.array([np.median(off), off.max()])
 
 
 def _sent(trace: Trace, time_ns: F64, passes: int, asked: tuple[Model, System, int, F64]) -> F64:

@@ -141,7 +141,8 @@ def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
     kept = kept_limits(served, limits or {})
     energy_j, idle_j = energies(served, duration_s)
     held_s = np.array(_held_s(served, duration_s))
-    busy = served.count("BUSY")[held_s > 0]
+    there, busy = held_s > 0, served.count("BUSY")
+    part = busy[there] / held_s[there]
     return {
         "requests": len(served.requests),
         "finished": int((served.column("FINISH") != NEVER).sum()),
@@ -162,7 +163,7 @@ def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
         "workload": statistics(served.requests),
         "passes": int(served.count("PASSES").sum()),
         "busy": float(busy.sum() / 1e9 / held_s.sum()),
-        "imbalance": float(busy.max() / busy.mean() - 1.0),
+        "imbalance": float(part.max() / part.mean() - 1.0),
         "step_imbalance": step_imbalance(served),
         **_sent(served),
         "replica_s": float(held_s.sum()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,8 @@ class Group:
     energy: Energy = UNKNOWN
     token_bytes: float = 0.0
     """Keys and values of a token on a rank, which a swap moves."""
+    error: tuple[float, float] | None = None
+    """Of interpolated step costs, median and largest, where it is known."""
 
 
 class Control(Protocol):
@@ -118,12 +120,9 @@ def serve(
         raise UsageError(f"{replicas} replicas")
     groups = [Group(cost, replicas, of.BOTH, blocks, energy)] if isinstance(cost, StepCost) else list(cost)
     options = Options(**given)
-    rules = rules_of(engine, groups, options)
-    state = start_of(requests, engine, groups, rules, options)
-    kinds = [(group.cost, group.energy) for group in groups]
-    machines = machines_of(kinds if options.draft is None else [*kinds, (options.draft, UNKNOWN)])
-    _check(requests, engine, rules, state, options)
-    passes = run(state, rules, machines, options, Asked(options.hooks, options.router, rules))
+    ready = ready_for(requests, engine, groups, options)
+    state = ready.state
+    passes = run(state, ready.rules, ready.machines, options, ready.asked)
     energies = tuple(group.energy for group in groups for _ in range(group.count))
     room = int(state.replica[:, of.ROOM].min())
     control, held = options.control, None
@@ -131,6 +130,24 @@ def serve(
         held = control.held_ns(int(state.request[:, of.FINISH].max()))
     changes = [] if control is None else control.changes
     return Served(requests, state, engine, room, passes, energies[0], energies, held, changes)
+
+
+class Ready(NamedTuple):
+    """A run before its first event."""
+
+    state: of.State
+    rules: of.Rules
+    machines: Machines
+    asked: Asked
+
+
+def ready_for(requests: Requests, engine: Engine, groups: Sequence[Group], options: Options) -> Ready:
+    rules = rules_of(engine, groups, options)
+    state = start_of(requests, engine, groups, rules, options)
+    kinds = [(group.cost, group.energy) for group in groups]
+    machines = machines_of(kinds if options.draft is None else [*kinds, (options.draft, UNKNOWN)])
+    _check(requests, engine, rules, state, options)
+    return Ready(state, rules, machines, Asked(options.hooks, options.router, rules))
 
 
 def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Rules:

@@ -119,16 +119,24 @@ class Recommend:
     user_tokens: int = figure("count", "tokens about a user", 300)
     item_tokens: int = figure("count", "tokens of an item", 150)
     output: int = figure("count", "tokens out", 16)
+    to_users: int = figure("count", "users at the end, as their number changes; 0: it does not", 0, zero=True)
+    to_items: int = figure("count", "items at the end; 0: as at first", 0, zero=True)
+    bursts: int = figure(
+        "count", "parts of the stream that have the one and the other in turn; 0: a trend", 0, zero=True
+    )
 
     def drawn(self, rate_per_s: float, random: np.random.Generator) -> Requests:
-        if self.listed > self.items:
+        if self.listed > min(self.items, self.to_items or self.items):
             raise UsageError(f"recommend: {self.listed} of {self.items} items in a prompt")
-        weight = 1.0 / np.arange(1, self.items + 1) ** self.zipf
         at = np.cumsum(random.exponential(1 / rate_per_s, self.requests))
         rows = []
         for k in range(self.requests):
-            user = int(random.integers(self.users))
-            chosen = random.choice(self.items, self.listed, replace=False, p=weight / weight.sum()).tolist()
+            part = k / self.requests if not self.bursts else float(k * self.bursts // self.requests % 2)
+            ends = (self.users, self.to_users), (self.items, self.to_items)
+            users, count = (round(now + part * (then - now)) if then else now for now, then in ends)
+            weight = 1.0 / np.arange(1, count + 1) ** self.zipf
+            user = int(random.integers(users))
+            chosen = random.choice(count, self.listed, replace=False, p=weight / weight.sum()).tolist()
             items = [[f"item-{one}", self.item_tokens, one % self.groups] for one in chosen]
             ask = [[f"ask-{k}", 16]]
             rows.append((float(at[k]), user, self.output, [[f"user-{user}", self.user_tokens], *items, *ask]))

@@ -52,8 +52,8 @@ def forget(state: of.State, rules: of.Rules, rows: Any) -> None:
 
 def arrived(state: of.State, since_ns: int, until_ns: int) -> I64:
     """Requests that arrived in between, as rows."""
-    arrival = state.request[: int(state.clock[of.NEXT]), of.ARRIVAL]
-    return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns))
+    arrival, waits = state.request[:, of.ARRIVAL], state.request[:, of.MISSING] > 0  # for an answer: not there yet
+    return np.flatnonzero((arrival >= since_ns) & (arrival < until_ns) & ~waits)
 
 
 def read_rule(text: str, flag: str, known: dict[str, str]) -> tuple[str, dict[str, str]]:

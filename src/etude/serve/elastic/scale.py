@@ -146,8 +146,3 @@ class Scale(Held):
         where = f"--scale at {now / 1e9:g} s"
         found = called(rule.hook, where, given, now / 1e9)
         return number_of(found, range(rule.least, rule.most + 1), rule.hook, where)
-
-
-def scaled(rule: ScaleRule, replicas: int, cold_ns: int) -> Scale:
-    """For the loop, which has `rule.most` rows, `replicas` of them at the start."""
-    return Scale(rule, replicas, cold_ns)

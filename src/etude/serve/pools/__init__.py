@@ -6,6 +6,7 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.serve.pools.groups import Between as Between
+    from etude.serve.pools.groups import Pool as Pool
     from etude.serve.pools.groups import between_options as between_options
     from etude.serve.pools.groups import deployed_pools as deployed_pools
     from etude.serve.pools.groups import function_of as function_of

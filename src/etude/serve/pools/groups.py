@@ -148,7 +148,7 @@ def deployed_pools(
             plan = replica_plan(model, pool.tp, ep=pool.ep, precision=precision)
             made[key] = deployed(model, plan, open_system(named), engine, **options)
         one = made[key]
-        groups.append(Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes))
+        groups.append(Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error))
     return groups, next(iter(made.values()))
 
 
