@@ -2,11 +2,11 @@
 
 python benchmarks/validate_pipeshard.py [../shared/measured/pipeshard_table4.csv]
 
-Assumed, since the table says neither: an RTX 5090 (1.79 TB/s, PCIe 5 x16 at 55 GB/s) and a desktop with two channels of
-DDR5-5600 (89.6 GB/s, four fifths of it reached); the 8B model with the shape of Llama 3 8B; the Nemo models in bf16,
-the Qwen models at 4.5 bits a weight, keys and values in bf16; 0.5 GB of buffers. Rates are not tuned: the order of the
-budgets and the place of the knee are compared. The knee is the least budget with nine tenths of the tokens per second
-of the largest.
+The rows go through what `etude ops place` gives. Assumed, since the table says neither: an RTX 5090 and a desktop with
+two channels of DDR5-5600, as the catalogue has them; the 8B model with the shape of Llama 3 8B; the Nemo models in
+bf16, the Qwen models at 4.5 bits a weight, keys and values in bf16; 0.5 GB of buffers. Rates are not tuned: the order
+of the budgets and the place of the knee are compared. The knee is the least budget with nine tenths of the tokens per
+second of the largest.
 """
 
 from __future__ import annotations
@@ -17,44 +17,34 @@ from functools import cache
 from pathlib import Path
 from statistics import median
 
-from etude.cost.tiers.placing import Part, place
-from etude.generate import Plan, generate
+from etude.cost.tiers.placing import Part
 from etude.generate.model import open_model
+from etude.machine import open_device
+from etude.predict.placing import parts_of, tokens_by_room
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared/measured/pipeshard_table4.csv"
-VRAM, FAR = 1.79e12 * 0.8, (89.6e9 * 0.8, 55e9)
-BUFFERS = 0.5e9
-# name: model of the catalogue, bytes a weight
+# name: model of the catalogue, bits of a weight
 MODELS = {
-    "nemo-4b": ("", 2.0),
-    "nemo-8b": ("llama3-8b", 2.0),
-    "qwen-30b": ("qwen3-30b-a3b", 4.5 / 8),
-    "qwen-235b": ("qwen3-235b-a22b", 4.5 / 8),
+    "nemo-4b": ("", 16.0),
+    "nemo-8b": ("llama3-8b", 16.0),
+    "qwen-30b": ("qwen3-30b-a3b", 4.5),
+    "qwen-235b": ("qwen3-235b-a22b", 4.5),
 }
-NEMO_4B = (4.19e9, 0.0, 0.0, 32 * 8 * 128 * 4)
-"""Not in the catalogue: all weights, those of experts, the part of these that a token reads, bytes of a token's KV."""
+NEMO_4B = (4.19e9 * 2, 32 * 8 * 128 * 4)
+"""Not in the catalogue: bytes of its weights, and of keys and values of a token."""
 
 
 @cache
-def sizes(name: str) -> tuple[float, float, float, float]:
-    if not name:
-        return NEMO_4B
-    model = open_model(name)
-    weights = float(generate(model, Plan(gpus=1, global_batch=1, seq=1)).params)
-    experts = model.layers * model.experts * 3.0 * model.hidden * model.expert_ffn
-    use = model.top_k / model.experts if model.experts else 0.0
-    return weights, experts, use, model.layers * model.kv * model.head * 4.0
+def parts(model: str, context: int) -> list[Part]:
+    name, bits = MODELS[model]
+    if name:
+        return parts_of(open_model(name), context, bits)
+    return [Part(name="weights", size_bytes=NEMO_4B[0]), Part(name="kv", size_bytes=NEMO_4B[1] * context)]
 
 
 def tokens_per_s(model: str, context: int, budget_bytes: float) -> float:
-    name, width = MODELS[model]
-    weights, experts, use, kv = sizes(name)
-    parts = [
-        Part(name="weights", size_bytes=(weights - experts) * width),
-        Part(name="experts", size_bytes=experts * width, use=use),
-        Part(name="kv", size_bytes=kv * context),
-    ]
-    return 1e9 / place(parts, budget_bytes, BUFFERS).token_ns(VRAM, FAR)
+    gpu, host = open_device("rtx5090"), open_device("desktop")
+    return tokens_by_room(parts(model, context), gpu, host, [budget_bytes])[0]["tokens_per_s"]
 
 
 def ranks(values: list[float]) -> list[float]:

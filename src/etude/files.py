@@ -159,14 +159,20 @@ def _undisturbed() -> Iterator[None]:
 
 
 def csv_rows(path: str | os.PathLike[str]) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and rows of a CSV file."""
+    """Columns and rows of a CSV file; a cell that a row lacks is empty."""
     try:
-        with Path(path).open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
+        with Path(path).open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, restval="", skipinitialspace=True)
+            columns = reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
             rows = list(reader)
-            return list(reader.fieldnames or ()), rows
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise UsageError(f"cannot be read: {problem}", where=str(path)) from None
+    if twice := [name for name in dict.fromkeys(columns) if name and columns.count(name) > 1]:
+        raise UsageError(f"has two columns `{twice[0]}`", where=str(path))
+    for number, row in enumerate(rows):
+        if None in row:
+            raise UsageError(f"has more cells than the {len(columns)} columns", where=f"{path}: row {number}")
+    return columns, rows
 
 
 # -- files that are read as memory -------------------------------------------------------------------------------------

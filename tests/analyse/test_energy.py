@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from etude.analyse.energy import PowerCurve, energy, with_battery, with_floor, with_stagger
+from etude.analyse.energy import Energy, PowerCurve, energy, with_battery, with_floor, with_stagger
+from etude.analyse.gaps import Gaps, long_run
 from etude.cost.energy import at_work_w, costs_of, idle_w, time_at_clock
 from etude.cost.ops import OpTable, copy, matmul
 from etude.errors import ClusterError, EtudeError, UsageError
@@ -240,3 +241,70 @@ def test_measured_devices_are_at_their_limit_with_full_products():
         watts = at_work_w(device, ops, compute_time_ns(device, ops))[0]
         assert math.isfinite(watts)
         assert device.idle_power_w + watts > 0.9 * device.power_w
+
+
+# Two seconds of 500 W and one of 200 W, of which 100 W are idle power.
+STEP = Energy(PowerCurve(np.array([0, 2, 3]) * 10**9, np.array([500.0, 200.0])), {"idle": 300.0, "gemm": 900.0}, 1)
+
+
+def test_checkpoints_are_gaps_at_ends_of_steps():
+    # Every 4 s of work: behind 6 s, at the end of the second step of 3 s. Five steps: checkpoints behind 2 and 4.
+    found = long_run(STEP, Gaps.parse("checkpoint=every:4s,for:500ms"), repeat=5)
+    assert (found.curve.time_ns / 1e9).tolist() == [0, 2, 3, 5, 6, 6.5, 8.5, 9.5, 11.5, 12.5, 13, 15, 16]
+    assert found.curve.watts.tolist() == pytest.approx([500, 200, 500, 200, 100, 500, 200, 500, 200, 100, 500, 200])
+    assert found.curve.energy_j == pytest.approx(5 * 1200 + 2 * 50)
+    assert found.by_class == pytest.approx({"idle": 1500, "gemm": 4500, "gaps": 100, "lost": 0})
+    assert (found.checkpoints, found.failures, found.lost_ns) == (2, 0, 0)
+    # From 200 W for 1 s to 100 W for 0.5 s, and on to 500 W for 2 s: 400 W over the 1.25 s between their middles.
+    assert found.curve.ramp_w_per_s() == pytest.approx(320.0)
+
+
+def test_a_failure_idles_and_what_was_not_saved_is_done_again():
+    given = Gaps(checkpoint_every_ns=3 * 10**9, checkpoint_ns=0, failure_every_ns=4 * 10**9, failure_ns=10**9, seed=5)
+    found = long_run(STEP, given, repeat=6)
+    # A plain walk over the same draws, millisecond by millisecond.
+    rng, watts, saved, lost = np.random.default_rng(5), [], 0, 0
+    left, step = rng.exponential(4e9) / 1e6, [500.0] * 2000 + [200.0] * 1000
+    while saved < 6:
+        done = min(3000, left)
+        watts += step[: round(done)]
+        left -= done
+        if done == 3000:
+            saved += 1
+        else:
+            watts += [100.0] * 1000
+            lost, left = lost + done, rng.exponential(4e9) / 1e6
+    assert found.failures > 2
+    assert found.lost_ns == pytest.approx(lost * 1e6)
+    assert found.curve.span_ns == pytest.approx(len(watts) * 1e6, rel=1e-3)
+    assert found.curve.energy_j == pytest.approx(sum(watts) / 1e3, rel=1e-3)
+    assert sum(found.by_class.values()) == pytest.approx(found.curve.energy_j)
+    assert found.curve.watts.min() == pytest.approx(100.0)
+
+
+def test_without_gaps_a_step_repeats():
+    found = long_run(STEP, Gaps(), repeat=3)
+    assert found.curve.watts.tolist() == [500, 200] * 3
+    assert found.curve.energy_j == pytest.approx(3600.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("checkpoint=every:60s", "is not a gap"),
+        ("lunch=every:1s,for:1s", "is not a gap"),
+        ("checkpoint=every:60s,for:5s;checkpoint=every:1s,for:1s", "is not a gap"),
+        ("checkpoint=every:0s,for:5s", "longer than 0"),
+        ("failure=mtbf:-1h,for:5s", "longer than 0"),
+        ("failure=mtbf:1h,for:-5s", "negative"),
+        ("failure=mtbf:soon,for:5s", "soon"),
+    ],
+)
+def test_gaps_that_cannot_be_are_refused(text, told):
+    with pytest.raises(EtudeError, match=told):
+        Gaps.parse(text)
+
+
+def test_failures_that_let_nothing_finish_are_refused():
+    with pytest.raises(UsageError, match="more than 100,000 gaps"):
+        long_run(STEP, Gaps.parse("failure=mtbf:10ms,for:1s"), repeat=1)

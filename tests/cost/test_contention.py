@@ -135,14 +135,33 @@ def test_measured_rows(tmp_path: Path):
     assert errors[len(errors) // 2] < 0.1
 
 
+def test_headers_of_spreadsheets_and_slow_downs_by_their_times(tmp_path: Path):
+    path = tmp_path / "rows.csv"
+    path.write_text(
+        "\ufeffop, background, op_alone_ns, background_alone_ns, op_with_background_ns\nx, y, 10, 10, 25\n", "utf-8"
+    )
+    (row,) = predicted_rows(open_device("h200"), path)
+    assert (row["op"], row["beside"], row["measured"]) == ("x", "y", 2.5)
+
+
+def test_a_device_of_one_core_runs_one_block_after_another():
+    one = device(cores=1)
+    product = launch_of(one, matmul(512, 512, 512), 1000.0)
+    assert beside(one, product, product) == pytest.approx(2000, rel=0.05)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("a,b\n1,2\n", "columns of neither kind"),
         ("op,holder,sms_held,op_alone_ns\ngemm_64,spin,many,10\n", "not a number"),
-        ("op,holder,sms_held,op_alone_ns\ngemm_64,spin,132,10\n", "132 cores held of 132"),
+        ("op,holder,sms_held,op_alone_ns\ngemm_64,spin,132,10\n", "row 0: `sms_held`: 132 of 132 cores"),
+        ("op,holder,sms_held,op_alone_ns\ngemm_64,spin,2.5,10\n", "2.5 of 132 cores"),
         ("op,holder,sms_held,op_alone_ns\ngemm_64,spin,-1,10\n", "outside"),
-        ("op,background,op_alone_ns,background_alone_ns\nx,y,10,\n", "alone is not known"),
+        ("op,background,op_alone_ns,background_alone_ns\nx,y,10,\n", "row 0: `y`: .* alone is not known"),
+        ("op,background,op_alone_ns,background_alone_ns\n,y,10,10\n", "`op` has no name"),
+        ("op,background,op_alone_ns,background_alone_ns\nx,y,10,10,7\n", "more cells than the 4 columns"),
+        ("op,op,background,op_alone_ns,background_alone_ns\nx,x,y,10,10\n", "two columns `op`"),
     ],
 )
 def test_bad_rows_are_refused(tmp_path: Path, text: str, message: str):

@@ -175,3 +175,20 @@ def test_a_file_of_no_kind_is_refused(tmp_path: Path):
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UsageError, match="columns of no kind"):
         offload_rows(open_system("h200-server"), tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("h2d,pinned,-5,3", "row 0: .*`bytes`: -5 is outside"),
+        ("up,pinned,5,3", "`direction`: unknown `up`"),
+        ("h2d,frozen,5,3", "`memory`: unknown `frozen`"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(tmp_path: Path, row: str, message: str):
+    (tmp_path / "x.csv").write_text(f"direction,memory,bytes,ns_median\n{row}\n")
+    with pytest.raises(UsageError, match=message):
+        offload_rows(open_system("h200-server"), tmp_path / "x.csv")
+    (tmp_path / "x.csv").write_text("direction,memory,bytes,ns_median\nh2d,pinned,5e9,\n")
+    (found,) = offload_rows(open_system("h200-server"), tmp_path / "x.csv")
+    assert found["measured"] is None and found["predicted"] == pytest.approx(5e9 / 55.4, rel=0.03)

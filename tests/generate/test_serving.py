@@ -247,6 +247,14 @@ def test_few_tokens_read_the_experts_that_they_choose():
             assert ops.size_bytes[up] == 2 * read * (rows * 64 + rows * 64 + 64 * 64)  # 64 in, 2 x 32 out
 
 
+def test_passes_that_are_padded_alike_read_the_experts_of_their_own_tokens():
+    plan = Plan.from_dict({"gpus": 2, "tp": 2, "etp": 2})
+    t = pass_job(EXPERTS, plan, [PassShape(chunk=1), PassShape(chunk=2)]).traces[0]
+    ops = ops_of(t)
+    grouped = ops.op_class == OpClass.GROUPED_GEMM
+    assert [set(ops.batch[grouped & (t.step == step)].tolist()) for step in (0, 1)] == [{2}, {3}]
+
+
 def test_latent_attention_keeps_the_compressed_form():
     found = serve(LATENT, Plan(), Serving(prefill=10, decode=3, batch=2))
     assert found.kv_bytes == 2 * 14 * (32 + 8) * 2 * LATENT.layers

@@ -153,11 +153,14 @@ def test_the_command(tmp_path, capsys):
     assert found["mean_w"] * found["time_ns"] / 1e9 == pytest.approx(found["energy_j"])
     table = pq.read_table(power)
     assert table.schema.names == ["time_ns", "watts"]
-    lengths = np.diff(np.append(table["time_ns"].to_numpy(), found["time_ns"]))
-    assert (table["watts"].to_numpy() * lengths).sum() / 1e9 == pytest.approx(found["energy_j"])
+    assert table["time_ns"].to_numpy()[-1] == found["time_ns"]
+    lengths = np.diff(table["time_ns"].to_numpy())
+    assert (table["watts"].to_numpy()[:-1] * lengths).sum() / 1e9 == pytest.approx(found["energy_j"])
     assert main(["energy", *serving, "--timeline", str(power)]) == 2  # it is there
     assert main(["energy", *serving, "--smooth", "magic"]) == 2
     assert main(["energy", *serving, "--clock", "1GHz", "--cap", "500W"]) == 2
+    assert main(["energy", *serving, "--every", "1ms"]) == 2
+    assert main(["energy", *serving, "--regions", str(tmp_path / "none.csv")]) == 2
     assert main(["energy"]) == 2
 
 

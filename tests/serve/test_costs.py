@@ -12,9 +12,11 @@ from etude.generate.model import Model, open_model
 from etude.generate.passes import PassShape, pass_job
 from etude.machine import open_system
 from etude.predict import grown
-from etude.serve.catalogue import pass_tables
-from etude.serve.fit import descend, times_ns
-from etude.serve.profiles import profile_cost, profile_tables
+from etude.serve.catalogue import PARTS, TOKENS, fullest, pass_tables
+from etude.serve.fit import descend
+from etude.serve.network import all_reduce_ns
+from etude.serve.pass_time import times_ns
+from etude.serve.profiles import graphs_of, profile_cost, profile_tables
 from etude.serve.stacks import ServingStack, serving_stack
 from etude.serve.steps import Shape, step_cost
 from etude.simulate import simulate
@@ -104,6 +106,38 @@ def test_few_tokens_read_few_experts():
     tables = pass_tables(model, Plan(gpus=1), open_system("dgx-h100"), keep=False)
     experts = tables.layers_ns[2]
     assert experts[0] < 0.15 * experts[10]  # 8 of 128 against all, and what is fixed
+
+
+def test_the_rank_with_the_most_experts_to_read_decides():
+    """Of 8 experts a token chooses 2. On 4 ranks with 2 each, one token chooses an expert with 1/4: a rank has none
+    with 9/16, at most one with 15/16; no rank has any with (9/16)^4, none more than one with (15/16)^4."""
+    model = open_model("mixtral-8x7b")
+    found = fullest(model, 4, np.array([1.0, 1e6]))
+    assert found[0] == pytest.approx(((1 - (9 / 16) ** 4) + (1 - (15 / 16) ** 4)) / 0.5) and found[1] == 1.0
+
+
+def test_groups_share_the_experts_of_all_ranks():
+    """Two data-parallel groups of one rank: each rank reads half of the experts, for the tokens of both."""
+    model, system, experts = open_model("mixtral-8x7b"), open_system("dgx-h100"), PARTS.index("experts")
+    alone = pass_tables(model, Plan(gpus=1), system, keep=False).layers_ns
+    both = pass_tables(model, Plan(gpus=1), system, groups=2, keep=False).layers_ns
+    at, twice = TOKENS.index(256), TOKENS.index(512)  # enough to read all
+    assert both[experts, at] == pytest.approx(alone[experts, twice] / 2)
+    network = PARTS.index("network")
+    assert both[network, at] > 0 and alone[network, at] == 0
+
+
+def test_all_reduces_over_fast_links_take_one_shot_or_two():
+    fast = open_system("dgx-h100").levels[0]  # 450 GB/s, of which 0.795
+    small, large = all_reduce_ns(fast, 4, [1000.0, 1e7])
+    assert small == pytest.approx(5000 + 3 * 1000 / 357.75)
+    assert large == pytest.approx(10000 + 1.5 * 1e7 / 357.75)
+    assert all_reduce_ns(fast, 1, 1e6) == 0
+
+
+def test_graphs_reach_to_twice_the_sequences():
+    assert max(graphs_of("a/b", 8)) == 16 and max(graphs_of("a/b", 4096)) == 512
+    assert max(graphs_of("openai/gpt-oss-120b", 4096)) == 1024
 
 
 def test_descend_finds_a_minimum():

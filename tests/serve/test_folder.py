@@ -1,5 +1,6 @@
 """The folder of a served stream: written, asked, shown."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -49,8 +50,45 @@ def test_its_page_says_what_it_shows(folder: Path, tmp_path: Path):
     assert text.startswith(render(served_page(found.record, found.tables, title="served"))[:200])
 
 
+def test_two_streams_side_by_side(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    slow = step_cost(tokens=[1], layers_ns=[2e6])
+    requests = requests_of(np.arange(20) * 10**6, np.full(20, 100), np.arange(1, 21))
+    found = serve(requests, Engine(num_gpu_blocks=1000), slow, replicas=1, keep_passes=True)
+    write_served(found, summary(found) | {"asked": {"model": "<m>", "replicas": 1}}, tmp_path / "other")
+    assert main(["compare", str(folder), str(tmp_path / "other"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    rows = {row["measure"]: row for row in told["measures"]}
+    assert rows["requests"] == {"measure": "requests", "a": 20.0, "b": 20.0, "change": 0.0, "ratio": 1.0}
+    first = [(read_served(p).tables["requests"]["first_token_s"].to_numpy() - np.arange(20) / 1e3).mean() for p in
+             (folder, tmp_path / "other")]  # fmt: skip
+    assert rows["ttft_s.mean"]["change"] == pytest.approx(first[1] - first[0])
+    assert told["settings"] == [{"setting": "replicas", "a": None, "b": "1"}]
+    assert main(["compare", str(folder), str(tmp_path), "--csv"]) == 2
+    assert "not a served stream" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("name", "text"), [("served.json", b"{"), ("served.json", b"{}"), ("passes.parquet", b"x")])
 def test_a_broken_folder_is_refused(folder: Path, name: str, text: bytes):
     (folder / name).write_bytes(text)
     with pytest.raises(FormatError, match="not a served stream"):
         read_served(folder)
+
+
+def test_a_workflow_is_asked_and_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """`a` and `c` take 3 s each of an endpoint for one call at a time, `b` 2 s after `a`: c waits 3 s, all takes 6."""
+    flow = tmp_path / "flow.yaml"
+    tasks = "a: {tool: api, time: 3s}, b: {tool: shell, time: 2s, after: a}, c: {tool: api, time: 3s}"
+    flow.write_text(f"sessions: 1\nendpoints: {{api: 1}}\ntasks: {{{tasks}}}\n")
+    out = tmp_path / "ran"
+    assert main(["serve", "--workflow", str(flow), "-o", str(out)]) == 0
+    capsys.readouterr()
+    asked = "select task, count(*) as calls, sum(begin_s - ready_s) as waited from tasks group by task order by task"
+    assert main(["query", str(out), asked, "--csv"]) == 0
+    rows = [line.split(",") for line in capsys.readouterr().out.split()[1:]]
+    assert [(row[0], int(row[1]), float(row[2])) for row in rows] == [("a", 1, 0.0), ("b", 1, 0.0), ("c", 1, 3.0)]
+    assert main(["query", str(out), "select * from nodes"]) == 2
+    assert "tables: sessions, tasks" in capsys.readouterr().err
+    assert main(["report", str(out), "-o", str(tmp_path / "page.html")]) == 0
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "1 session of 3 calls ended in 6" in text and "Where the time goes" in text
+    assert main(["serve", "--workflow", str(flow), "-o", str(out)]) == 2  # nothing is replaced unasked

@@ -1,8 +1,13 @@
 """Prompts and answers on replicas of their own, with keys and values sent between them: by hand."""
 
+import json
+from pathlib import Path
+
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from etude.cli import main
 from etude.errors import UsageError
 from etude.serve import Engine, serve
 from etude.serve import state as of
@@ -119,3 +124,43 @@ def test_children_arrive_when_their_parents_are_done():
     found = serve(requests, PLAIN, CONSTANT)
     assert found.column("ARRIVAL").tolist() == [0, 2500, 3500]
     assert found.column("FINISH").tolist() == [2000, 3500, 4500]
+
+
+def test_replicas_that_decode_wait_for_one_another_and_those_that_read_prompts_do_not():
+    # Two answers of 3 on a decoder each; the second prompt is read while the first answer runs.
+    engine = Engine(async_scheduling=False, barrier=True)
+    found = serve(requests_of([0, 500], [10, 10], [3, 3]), engine, apart(1, 2), wire=wire_of(0.0, choose="best"))
+    # Prompts 0..1000 and 1000..2000; the first decodes 1000..3000; what lands when a step has begun waits for its end.
+    assert found.column("FIRST").tolist() == [1000, 2000]
+    assert found.column("FINISH").tolist() == [3000, 5000]
+
+
+def test_pools_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Two kinds of devices, codecs of a file, limits by tier, a hook of the user's."""
+    (tmp_path / "pool.yaml").write_text(
+        "model: llama3-8b\npools:\n  - {role: prefill, system: dgx-h100}\n"
+        "  - {role: decode, count: 2, system: dgx-a100}\n"
+    )
+    (tmp_path / "r.csv").write_text("arrival,prompt,output,tier\n0,100,4,chat\n0.1,500,6,batch\n0.2,9,1,chat\n")
+    (tmp_path / "codecs.csv").write_text("name,ratio,encode,decode\nnone,1,,\nhalf,2,40GB/s,60GB/s\n")
+    (tmp_path / "mine.py").write_text("def last(request, replicas, now_s):\n    return len(replicas) - 1\n")
+    out = tmp_path / "r.parquet"
+    base = ["serve", str(tmp_path / "pool.yaml"), "--requests", str(tmp_path / "r.csv")]
+    more = ["--kv-codec", str(tmp_path / "codecs.csv"), "--kv-choose", "fixed:half", "--link", "10Gb/s"]
+    hook = ["--hook", f"place={tmp_path / 'mine.py'}:last", "--requests-out", str(out), "--json"]
+    assert main([*base, *more, *hook, "--slo", "chat:ttft=1s;batch:latency=1us"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["kv_sent_bytes"] == 600 * 131072 // 2  # of the third nothing is sent
+    assert found["tiers"]["chat"]["within_limits"] == 1.0 and found["tiers"]["batch"]["within_limits"] == 0.0
+    assert pq.read_table(out)["decode_replica"].to_pylist() == [2, 2, 0]
+    assert found["engine"].startswith("vLLM")
+    for wrong, said in (
+        (["--disaggregate", "2"], "--disaggregate: `2`"),
+        (["--kv-codec", "zip"], "unknown codec `zip`"),
+        (["--kv-choose", "fixed:x"], "--kv-choose: `fixed:x`"),
+        (["--hook", "evict"], "--hook: `evict`"),
+        (["--slo", "gold:ttft=1s"], "no request is of tier `gold`"),
+    ):
+        start = base if "--disaggregate" not in wrong else ["serve", "llama3-8b", "--system", "dgx-h100", "--rate", "1"]
+        assert main([*start, *wrong]) == 2
+        assert said in capsys.readouterr().err

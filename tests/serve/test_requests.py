@@ -67,11 +67,15 @@ def test_bad_rows_are_named(tmp_path: Path, text: str, problem: str):
         read_requests(path)
 
 
-def test_rows_out_of_order_are_put_in_order(tmp_path: Path):
+def test_rows_out_of_order_are_refused_or_sorted_on_purpose(tmp_path: Path):
     path = tmp_path / "r.json"
-    path.write_text(json.dumps([{"arrival": 5, "prompt": 1, "output": 1}, {"arrival": 3, "prompt": 2, "output": 2}]))
-    found = read_requests(path)
-    assert found.arrival_ns.tolist() == [0, 2_000_000_000] and found.prompt.tolist() == [2, 1]
+    rows = [(1, 9), (5, 1), (3, 2), (3, 3), (7, 4)]
+    path.write_text(json.dumps([{"arrival": t, "prompt": p, "output": 1} for t, p in rows]))
+    with pytest.raises(EtudeError, match=r"request 2: arrives at 3, before the one ahead of it \(5\)(.|\n)*--sort"):
+        read_requests(path)
+    found = read_requests(path, sort=True)
+    assert found.arrival_ns.tolist() == [0, 2 * 10**9, 2 * 10**9, 4 * 10**9, 6 * 10**9]
+    assert found.prompt.tolist() == [9, 2, 3, 1, 4] and found.moved == 3
 
 
 def test_drawn_gaps_have_the_rate_and_the_variation():
@@ -137,6 +141,8 @@ def test_a_result_of_vllm_bench_serve_is_a_stream(tmp_path: Path):
     path.write_text(vllm_bench())
     found = read_requests(path)
     assert found.arrival_ns.tolist() == [0, 2_000_000_000] and found.prompt.tolist() == [374, 396]
+    path.write_text(vllm_bench(start_times=[9.5, 8.0, 9.0]))
+    assert read_requests(path).prompt.tolist() == [396, 374]
     path.write_text(vllm_bench(input_lens=None))
     with pytest.raises(EtudeError, match="--save-detailed"):
         read_requests(path)
@@ -153,7 +159,7 @@ def test_segments_name_the_parts_of_a_prompt(tmp_path: Path):
         '{"arrival": 1, "segments": [["system", 30], ["item-7", 20, 3]], "output": 4}\n'
         '{"arrival": 0, "segments": [["system", 30]], "output": 5}\n'
     )
-    found = read_requests(path)
+    found = read_requests(path, sort=True)
     assert found.prompt.tolist() == [30, 50] and not found.chained
     assert found.block[0] == found.block[1] != found.block[2]
     assert found.block_tokens.tolist() == [30, 30, 20] and found.block_home.tolist() == [-1, -1, 3]

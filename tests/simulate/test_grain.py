@@ -87,6 +87,10 @@ def test_bad_grains_are_refused(given: dict[str, Any], message: str):
         Grain(**({"line_bytes": 100} | given))
 
 
-def test_a_graph_is_refused():
-    with pytest.raises(ClusterError, match="is a graph"):
-        Grain(line_bytes=128).on(TWO.replace(topology=topology_of_system(TWO)))
+def test_a_graph_takes_lines_in_closed_forms_alone():
+    graph, lines = TWO.replace(topology=topology_of_system(TWO)), Grain(line_bytes=100, outstanding=50)
+    # half the rate of the link, as of the levels that stand for it
+    assert simulate(message(1_000_000), graph, network="analytic", grain=lines).makespan_ns == 500 + 200_000
+    for network in ("flow", "links", None):
+        with pytest.raises(ClusterError, match=r"is a graph(.|\n)*--network analytic"):
+            simulate(message(64), graph, network=network, grain=lines)

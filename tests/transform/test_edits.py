@@ -35,6 +35,7 @@ NEUTRAL = {
     "one_sided": ["one_sided control=0B"],
     "offload": ["offload what=weights part=0", "offload what=activations"],
     "data": ["data sample=1MB"],
+    "progress": ["progress on=host cost=0"],
     "scale": ["scale axis=world to={world}"],
 }
 ACTIVE = {
@@ -62,6 +63,7 @@ ACTIVE = {
         "offload what=experts size=8B rate=1GB/s prefetch=0 ranks=0",
     ],
     "data": ["data sample=64B read=1GB/s decode=1GB/s lanes=own workers=2 rate=1GB/s"],
+    "progress": ["progress on=host cost=5ns", "progress on=dpu cost=5ns traffic=3 memory=1GB/s"],
     "scale": ["scale axis=world to={twice}"],
 }
 NAMES = [row["edit"] for row in edit_table()]

@@ -21,7 +21,10 @@ Runs = list[tuple[Path, "Run"]]
 @app.command(rich_help_panel=ANALYSE)
 def compare(
     a: Annotated[
-        Path, typer.Argument(help="A job, a profiler's trace, or a folder of several runs.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A job, a profiler's trace, a folder of several runs, or a served stream.", show_default=False
+        ),
     ],
     b: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
     fail_if: Annotated[
@@ -52,6 +55,7 @@ def compare(
     etude compare run/ run/ --system-b dgx-h200
     etude compare small/ large/ --system dgx-h100
     etude compare h100.json.gz mi300.json.gz --operators
+    etude compare served-a/ served-b/
 
     Measures of --fail-if: step, compute, communication, exposed (communication that no compute hides), idle, host
     (time of the hosts), launches, memory (peak), mfu, kernel:NAME. A limit in % is a change; with a unit (ms, GB) it
@@ -60,6 +64,8 @@ def compare(
     """
     from etude.analyse.gate import parse_limit
 
+    if (a / "served.json").is_file() or (b / "served.json").is_file():
+        return _served(a, b, fail_if, json=json, csv=csv, md=md)
     limits = [parse_limit(text) for text in fail_if]
     first = opened_runs(a, workers, system_a or ("" if timing_a else system), timing_a)
     second = opened_runs(b, workers, system_b or ("" if timing_b else system), timing_b)
@@ -81,6 +87,23 @@ def compare(
     if limits:
         say("failed: " + ", ".join(c["check"] for c in checks if c["failed"]) if failed else "passed")
     return 1 if failed else 0
+
+
+def _served(a: Path, b: Path, fail_if: list[str], *, json: bool, csv: bool, md: bool) -> int:
+    """The summaries of two served streams."""
+    from etude.errors import UsageError
+    from etude.serve.stored import compared, read_served
+
+    if fail_if:
+        raise UsageError("--fail-if is for runs, not for served streams", hint="--json has all measures")
+    measures, settings = compared(read_served(a), read_served(b))
+    if json:
+        emit({"measures": measures.to_pylist(), "settings": settings.to_pylist()}, json=True)
+        return 0
+    show(measures, csv=csv, md=md)
+    for row in settings.to_pylist():
+        say(f"{row['setting']}: {row['a']} and {row['b']}")
+    return 0
 
 
 def _checked(first: Runs, second: Runs, limits: "list[Limit]", device: str) -> list[dict[str, Any]]:

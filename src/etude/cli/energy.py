@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from etude.errors import UsageError
 
 if TYPE_CHECKING:
     from etude.analyse.energy import Energy, PowerCurve
+    from etude.analyse.gaps import LongRun
     from etude.machine.system import Device, System
     from etude.model.run import Run
 
@@ -29,6 +31,7 @@ EXAMPLE = """Power over time and energy of a run, or of a model that is predicte
   etude energy qwen3-8b --serve --prefill 2048 --decode 256 --batch 16 --system dgx-h200 --clock 1200MHz
   etude energy llama3-70b --gpus 512 --tp 8 --pp 4 --system dgx-h100 --smooth floor:0.8 --timeline p.parquet
   etude energy llama3.2-3b --serve --prefill 2048 --decode 64 --system xdna2 --kernel product:w4a16:g128
+  etude energy llama3-70b --gpus 512 --tp 8 --pp 4 --system dgx-h100 --repeat 500 --gaps "checkpoint=every:5min,for:20s"
   etude energy --rows measured.csv
 
 `--clock` and `--cap` were held against measurements of an H200; of other devices nothing was measured, and the output
@@ -52,6 +55,8 @@ def energy(
     region: Annotated[str, typer.Option(help="Where it runs, for carbon and price: `sweden`, `usa`, ...")] = "",
     regions: Annotated[Path | None, typer.Option(help="CSV of regions: region, impact, price, pue.")] = None,
     smooth: Annotated[str, typer.Option(help="`floor:0.8` of the peak, `battery:2MJ`, `stagger:4` jobs.")] = "",
+    repeat: Annotated[int, typer.Option(min=1, help="The step, or the run, this many times.")] = 1,
+    gaps: Annotated[str, typer.Option(help="`checkpoint=every:60s,for:5s;failure=mtbf:3h,for:10min`: idle then.")] = "",
     timeline: Annotated[Path | None, typer.Option(help="Parquet to write: time_ns, watts of all devices.")] = None,
     every: Annotated[str, typer.Option(help="Windows of the timeline, `1ms`; default: each change.")] = "",
     rows: Annotated[Path | None, typer.Option(help="CSV of measured power: predict each of its rows.")] = None,
@@ -71,11 +76,18 @@ def energy(
         return _rows(rows, system, json=json)
     if not target:
         raise UsageError("neither a run nor a model is given", hint="etude energy run/ --device h200")
+    if every and timeline is None:
+        raise UsageError("--every is of the timeline", hint="--timeline power.parquet")
+    if regions is not None and not region:
+        raise UsageError("--regions is a table, and no row of it is named", hint="--region NAME")
+    if serve and (gaps or repeat > 1):
+        raise UsageError("--gaps and --repeat are of training", hint="leave away --serve")
     if clock and cap:
         raise UsageError("a cap chooses the clock", hint="one of --clock and --cap")
     chosen = {"kernels": tuple(kernel or ()), "units": units}
     if (clock or cap) and any(chosen.values()):
         raise UsageError("--clock and --cap know no other kernels and units", hint="leave away --kernel and --units")
+    seed = 0 if serve else serving.pop("seed", 0)
     if Path(target).exists():
         if any(chosen.values()):
             raise UsageError("--kernel and --units are of a model", hint=f"and {target} is a run")
@@ -87,10 +99,11 @@ def energy(
         asked = Asked(target, None, flags, serving, plan, requests, draft, system, memory="", name="")
         made = _of_serving(asked, check=memory_check, **chosen)
     else:
-        serving.pop("seed", None)
         refuse(serving, requests, draft)
         made = _of_step(target, flags, plan, system, stack, check=memory_check, **chosen)
-    emit(_shown(_figures(made, clock, cap, region, regions, smooth, timeline, every, force=force), json), json=json)
+    long = _long(repeat, gaps, seed)
+    found = _figures(made, long, clock, cap, region, regions, smooth, timeline, every, force=force)
+    emit(_shown(found, json), json=json)
     return 0
 
 
@@ -195,8 +208,19 @@ def _of_step(
     return Made(at, on.device, on, mixed=bool(on.devices), **about)
 
 
+def _long(repeat: int, gaps: str, seed: int) -> "Callable[[Energy], LongRun] | None":
+    """None where a run is taken once, as it is."""
+    from etude.analyse.gaps import Gaps, long_run
+
+    if repeat == 1 and not gaps:
+        return None
+    given = Gaps.parse(gaps, seed=seed)
+    return lambda found: long_run(found, given, repeat=repeat)
+
+
 def _figures(
     made: Made,
+    long: "Callable[[Energy], LongRun] | None",
     clock: str,
     cap: str,
     region: str,
@@ -227,13 +251,19 @@ def _figures(
         extra = {"clock": ratio, "validated": known} if clock else {}
     if extra and not known:
         say(f"note: no measurement of `{made.device.name}` at another clock or under a cap was at hand")
+    about, happened = made.about, {"repeat": 1, "checkpoints": 0, "failures": 0, "lost_ns": 0}
+    if long is not None:
+        whole = long(found)
+        found = replace(found, curve=whole.curve, by_class=whole.by_class)
+        about = {name: count * whole.repeat for name, count in about.items()}
+        happened = {name: getattr(whole, name) for name in happened}
     curve = _smoothed(found.curve, smooth)
     if timeline is not None:
         _write(curve, timeline, every, force=force)
-    figures = energy_figures(found, curve=curve, region=place, kinds=made.kinds(found.ranks), **made.about)
+    figures = energy_figures(found, curve=curve, region=place, kinds=made.kinds(found.ranks), **about)
     for note in figures["assumed"]:
         say(f"note: {note}")
-    return figures | extra
+    return figures | happened | extra
 
 
 def _watts(text: str) -> float:
@@ -265,16 +295,18 @@ def _smoothed(curve: "PowerCurve", how: str) -> "PowerCurve":
 
 
 def _write(curve: "PowerCurve", path: Path, every: str, *, force: bool) -> None:
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from etude.files import writing
     from etude.units import parse_time
 
-    if path.exists() and not force:
-        raise UsageError("is there already", where=str(path), hint="--force writes over it")
     shown = curve.sampled(round(parse_time(every))) if every else curve
-    pq.write_table(pa.table({"time_ns": shown.time_ns[:-1], "watts": shown.watts}), path)
-    say(f"wrote {path}: {len(shown.watts):,} rows")
+    watts = np.append(shown.watts, shown.watts[-1:])  # the last row is the end
+    with writing(path, force=force) as place:
+        pq.write_table(pa.table({"time_ns": shown.time_ns[: len(watts)], "watts": watts}), place)
+    say(f"wrote {path}: {len(watts):,} rows")
 
 
 def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:
@@ -295,6 +327,7 @@ def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:
     names = {"per_step_j": "J a step", "per_token_j": "J a token", "per_request_j": "J a request"}
     names |= {"carbon_g": "g of CO2", "cost": "dollars of electricity", "device_cost": "dollars of devices"}
     rows |= {"available": f"{figures['available']:.1%}"} if figures["available"] < 1 else {}
+    names |= {name: name for name in ("checkpoints", "failures") if figures[name]}
     names |= {"clock": "clock over the nominal one", "cap_met": "keeps to the cap"}
     return rows | {shown: figures[key] for key, shown in names.items() if figures.get(key) is not None}
 

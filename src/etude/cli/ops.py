@@ -1,9 +1,10 @@
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from etude.cli import ops_tiers
 from etude.cli.app import RUN, app
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, progress, say
 from etude.errors import UsageError
@@ -230,77 +231,8 @@ def contend(
         say(f"{len(errors)} measured rows: median error {errors[len(errors) // 2]:.1%}")
 
 
-@ops.command()
-def offload(
-    rows: Annotated[Path, typer.Argument(help="CSV file of copies, files, checkpoints or streamed layers.")],
-    system: Annotated[str, typer.Option("--system", "-s", help="System whose tiers and link to the host count.")] = (
-        "h200-server"
-    ),
-    json: AsJson = False,
-    csv: AsCsv = False,
-    md: AsMarkdown = False,
-) -> None:
-    """How long bytes take below the device's memory: copies, files, checkpoints, layers streamed from the host
-
-    etude ops offload transfer.csv --system h200-server
-    etude ops offload layer_stream.csv --json
-
-    The kind of a file is known by its columns; docs/tiers.md names them. Times are in ns.
-    """
-    from etude.cost.tiers import offload_rows
-    from etude.machine import open_system
-
-    found = offload_rows(open_system(system), rows)
-    if json:
-        emit({"rows": found}, json=True)
-        return
-    emit([row | {"predicted": round(row["predicted"])} for row in found], csv=csv, md=md)
-    errors = [abs(r["predicted"] / r["measured"] - 1) for r in found if r["measured"]]
-    if errors:
-        say(f"{len(errors)} measured values: mean error {sum(errors) / len(errors):.1%}")
-
-
-@ops.command()
-def graph(
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the graph, which is drawn.")],
-    edges: Annotated[int, typer.Option(min=1, help="Edges: up to 2,000,000; a larger graph by its ratios.")],
-    feature: Annotated[str, typer.Option(help="Bytes of a node's features: `4kB`.")],
-    room: Annotated[str, typer.Option(help="Memory of the host for features, or for sums that wait: `32GB`.")],
-    partitions: Annotated[int, typer.Option(min=1, help="Equal parts in which nodes are worked on.")] = 1,
-    layers: Annotated[int, typer.Option(min=1, help="Layers of the network.")] = 2,
-    read: Annotated[str, typer.Option(help="`gather` pages, whole `partitions`, or `stream` all features.")] = "gather",
-    policy: Annotated[str, typer.Option(help="What leaves the room: lru, lfu, pinned, belady, min_pending.")] = "lru",
-    page: Annotated[str, typer.Option(help="Bytes of a page, for `gather`.")] = "4kB",
-    train: Annotated[bool, typer.Option("--train", help="A backward pass too.")] = False,
-    regather: Annotated[bool, typer.Option("--regather", help="Gather again in the backward pass.")] = False,
-    locality: Annotated[float, typer.Option(help="Part of the edges inside a partition.")] = 0.5,
-    reach: Annotated[int, typer.Option(min=0, help="Partitions away that other edges begin; 0: anywhere.")] = 0,
-    seed: Annotated[int, typer.Option(help="Seed of the graph.")] = 0,
-    system: Annotated[str, typer.Option("--system", "-s", help="System whose tier holds the features.")] = (
-        "h200-server"
-    ),
-    tier: Annotated[str, typer.Option(help="The tier.")] = "disk",
-    json: AsJson = False,
-) -> None:
-    """What a graph network reads and writes whose features lie in storage, by how they are read and what stays
-
-    etude ops graph --nodes 100000 --edges 1000000 --feature 512B --partitions 100 --room 8MB --read partitions
-    etude ops graph --nodes 100000 --edges 1000000 --feature 512B --room 8MB --read stream --json
-    """
-    from etude.cost.tiers.graphs import Graph, out_of_core
-    from etude.machine import open_system
-    from etude.units import format_bytes, format_time, parse_bytes
-
-    drawn = Graph(nodes=nodes, edges=edges, partitions=partitions, feature_bytes=parse_bytes(feature),
-                  locality=locality, reach=reach, seed=seed)  # fmt: skip
-    found = out_of_core(drawn, layers=layers, room_bytes=parse_bytes(room), read=read, policy=policy,
-                        page_bytes=parse_bytes(page), train=train, regather=regather)  # fmt: skip
-    took = found.time_ns(open_system(system), tier)
-    if json:
-        emit(asdict(found) | {"amplification": found.amplification, "time_ns": round(took)}, json=True)
-        return
-    shown = {name.removesuffix("_bytes"): format_bytes(size) for name, size in asdict(found).items()}
-    emit(shown | {"read over used": f"{found.amplification:.2f}", "time": format_time(round(took))})
+for command in (ops_tiers.offload, ops_tiers.graph, ops_tiers.place):
+    ops.command()(command)
 
 
 @ops.command()

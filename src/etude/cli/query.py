@@ -13,7 +13,8 @@ def query(
     sql: Annotated[
         str,
         typer.Argument(
-            help="Tables: nodes, deps, attrs, groups, ranks; requests, passes, replicas; links, visits, operations.",
+            help="Tables: nodes, deps, attrs, groups, ranks; requests, passes, replicas; sessions, tasks; links, "
+            "visits, operations.",
             show_default=False,
         ),
     ],
@@ -24,7 +25,7 @@ def query(
     csv: AsCsv = False,
     md: AsMarkdown = False,
 ) -> None:
-    """SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes, replicas)
+    """SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes; sessions, tasks)
 
     A Parquet job is not loaded for it.
     """

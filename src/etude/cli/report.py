@@ -84,15 +84,16 @@ def _served(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
     from etude import __version__
     from etude.errors import UsageError
     from etude.files import writing
-    from etude.report import served_page
+    from etude.report import served_page, workflow_page
     from etude.serve.stored import read_served
     from etude.view.page import render
 
     if len(paths) > 1:
         raise UsageError("a page is about one served stream", hint="etude report served/ -o serve.html")
     found = read_served(paths[0])
+    compose = workflow_page if "sessions" in found.tables else served_page
     with writing(out, force=force) as place:
-        page = served_page(found.record, found.tables, title=title or plain(paths[0]), made_by=f"Etude {__version__}")
+        page = compose(found.record, found.tables, title=title or plain(paths[0]), made_by=f"Etude {__version__}")
         place.write_text(render(page), encoding="utf-8")
     say(page.verdict)
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")

@@ -10,6 +10,7 @@ from etude.cli.plan_flags import ModelName, model_of, with_fields
 from etude.config import key_of
 from etude.errors import UsageError
 from etude.serve import Engine
+from etude.serve.pools import Between
 
 if TYPE_CHECKING:
     from etude.serve import Served
@@ -21,25 +22,34 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve llama3-8b --replicas 4 --system dgx-h100 --requests azure_2023_conv.csv
   etude serve llama3-70b --tp 4 --system dgx-h100 --rate 2 --slo ttft=1s,tpot=50ms
   etude serve qwen3-8b --system dgx-h100 --rate 1..40 --slo ttft=1s,tpot=50ms
+  etude serve qwen3-32b --tp 2 --system dgx-h100 --disaggregate 2:6 --kv-codec fp8 --rate 1..20
+  etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --reconfigure "at=60s,tp=4;at=300s,tp=1"
+  etude serve llama3-8b --replicas 2 --system dgx-h100 --requests r.csv --scale queue:4..32,most=16,every=10s
+  etude serve pool.yaml --requests r.csv --slo "chat:ttft=1s,tpot=50ms;batch:latency=60s"
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
   etude serve --workflow swe_agent --models llama3-70b,llama3-8b --cache belady --router affinity
   etude serve --rows measured/ml_energy_llm.csv --json
   etude serve ... -o served/; etude report served/ -o serve.html; etude query served/ "select ..."
+  etude serve ... --window 60s:62s --job-out job/
 
 Passes are generated and simulated once for a model, a plan and a system, node by node, and kept; the loop over
 requests takes their times. The engine's rules are those of vLLM 0.19; flags have vLLM's names.
 """
 ENGINE = "The engine"
+POOLS = "Between replicas"
 MEASURED = "Measured runs"
+HOLDS = 0.9
 FLOW = "Workflows"
 TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
+@with_fields(Between, "between", POOLS)
 @with_fields(Engine, "engine", ENGINE)
 def serve(
     engine: dict[str, Any],
+    between: dict[str, Any],
     model: ModelName = "",
     system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
     tp: Annotated[int, typer.Option(min=1, help="Tensor-parallel ranks of a replica.")] = 1,
@@ -48,12 +58,13 @@ def serve(
     kv_dtype: Annotated[str, typer.Option(help="Of keys and values: bf16, fp8; default: as the model computes.")] = "",
     replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with an engine of its own.")] = 1,
     router: Annotated[
-        str, typer.Option(help="turn, least, tokens, two, session, prefix, affinity, or FILE.py:name.")
+        str, typer.Option(help="turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, or FILE.py:name.")
     ] = "least",
     requests: Annotated[
         str, typer.Option(help="CSV, JSON or JSON Lines of requests, `.gz` too; or `agents:turns=8`, `recommend:`.")
     ] = "",
     first: Annotated[int, typer.Option(min=0, help="Only the first so many requests; 0: all.")] = 0,
+    sort: Annotated[bool, typer.Option("--sort", help="Put rows of the file in order of time; else refused.")] = False,
     rate: Annotated[str, typer.Option(help="Requests a second: `4`, or `1..20` for a curve.")] = "",
     count: Annotated[int, typer.Option(min=1, help="Requests drawn where no file is given.")] = 500,
     prompt: Annotated[int, typer.Option(min=1, help="Tokens in of these.")] = 1024,
@@ -62,7 +73,9 @@ def serve(
     diurnal: Annotated[str, typer.Option(help="Swing of their rate around its mean, and its period: `0.8@24h`.")] = "",
     lengths: Annotated[Path | None, typer.Option(help="File of requests that theirs are drawn like.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
-    slo: Annotated[str, typer.Option(help="Limits that goodput counts by: `ttft=1s,tpot=50ms`.")] = "",
+    slo: Annotated[
+        str, typer.Option(help="Limits that goodput counts by: `ttft=1s,tpot=50ms`; `chat:ttft=1s;batch:latency=60s`.")
+    ] = "",
     token_budget: Annotated[int, typer.Option(min=0, help="Another name for --max-num-batched-tokens.")] = 0,
     stack: Annotated[str, typer.Option(help="Software of the engine: vllm, torch-flash2, none.")] = "vllm",
     ops: Annotated[Path | None, typer.Option(help="Database of `etude ops`, or profile folder of the engine.")] = None,
@@ -70,6 +83,10 @@ def serve(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder for `etude query` and `etude report`.")
     ] = None,
+    window: Annotated[
+        str, typer.Option(help="Passes that start in it are written node by node: `60s:62s`; `60s:62s@3` of a replica.")
+    ] = "",
+    job_out: Annotated[Path | None, typer.Option(help="Folder for the job of the window.")] = None,
     run: Annotated[
         Path | None, typer.Option(help="Folder of a measured run: served again.", rich_help_panel=MEASURED)
     ] = None,
@@ -94,6 +111,9 @@ def serve(
         str, typer.Option(help="Keys and values below the device, one request at a time: `kv path=cache|direct|dual`.")
     ] = "",
     host_memory: Annotated[str, typer.Option(help="Memory of the host for these: `8GB`.")] = "8GB",
+    hbm_split: Annotated[
+        str, typer.Option(help="Part of the memory that embeddings get beside keys: `0.3`, `0.1..0.9`, `adaptive`.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -113,45 +133,82 @@ def serve(
         raise UsageError("--config and --steps are of a measured run", hint="--run FOLDER")
     if not model:
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
-    if not system:
+    if not system and not model.endswith((".yaml", ".yml")):  # a file of pools may name them
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
     if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
+    if bool(window) != (job_out is not None):
+        raise UsageError("a window and a folder for its job go together", hint="--window 60s:62s --job-out job/")
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
     rules = _engine(engine)
-    from etude.machine import open_system
-    from etude.serve import deployed, replica_plan, request_stream, summary
+    from etude.serve import request_stream, summary
     from etude.serve import serve as served_by
+    from etude.serve.elastic import elastic_pools
+    from etude.serve.pools import between_options, deployed_pools, pools_of, read_pools
     from etude.serve.stored import write_served
 
-    network = model_of(model)
-    plan = replica_plan(network, tp, ep=ep, precision=precision)
-    placed = deployed(network, plan, open_system(system), rules, stack=stack, ops=ops, kv_dtype=kv_dtype)
+    pooled, given = read_pools(model), _between(between)
+    network = model_of(pooled[0] if pooled else model)
+    pools = pooled[1] if pooled else pools_of(given, replicas=replicas, tp=tp, ep=ep)
+    how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype}
+    groups, placed, control = elastic_pools(network, pools, rules, given, file=pooled is not None, **how)
+    token_bytes = placed.token_bytes * pools[0].tp
     if offload:
         from etude.cli.serve_offload import show_offloaded
+        from etude.machine import open_system
 
         one_by_one = 0.0 if requests else 1.0
         stream = request_stream(
-            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output
+            requests or None, first=first, rate_per_s=one_by_one, count=1, prompt=prompt, output=output, sort=sort
         )
-        kept = network.layers, placed.token_bytes * tp
+        kept = network.layers, token_bytes
         return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
+    if hbm_split:
+        from etude.cli.serve_split import show_split
+        from etude.machine import open_system
+
+        stream = request_stream(requests or None, first=first, rate_per_s=_one_rate(rate), seed=seed, sort=sort)
+        room = float(placed.blocks * rules.block_size * token_bytes), float(token_bytes)
+        return show_split(
+            stream, placed.cost, open_system(system), hbm_split, room, replicas=replicas, router=router,
+            limits=_limits(slo), json=json,
+        )  # fmt: skip
     limits, chosen = _limits(slo), _router(router)
+    options = between_options(given, token_bytes) | {
+        "tpot_ns": _least(limits, "tpot_s") * 1e9, "router": chosen, "caching": placed.caching,
+        "token_bytes": token_bytes, "seed": seed,
+    }  # fmt: skip
+    if given.draft_model:
+        draft = deployed_pools(model_of(given.draft_model), pools[:1], rules, **how)  # type: ignore[arg-type]
+        options["draft"] = draft[0][0].cost
     rates = _rates(rate)
-    if out is not None and len(rates) > 1:
-        raise UsageError("-o keeps one stream", hint="one --rate")
+    if (out is not None or window) and len(rates) > 1:
+        raise UsageError("-o and --window are of one stream", hint="one --rate")
+    if window and control() is not None:
+        raise UsageError(
+            "--window: replicas that come, go or change are not written node by node", hint="leave it away"
+        )
     points = []
     for one in rates or [0.0]:
         stream = request_stream(
             requests or None, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst,
-            diurnal=diurnal, like=lengths, seed=seed,
+            diurnal=diurnal, like=lengths, seed=seed, sort=sort,
         )  # fmt: skip
         found = served_by(
-            stream, rules, placed.cost, replicas=replicas, router=chosen, blocks=placed.blocks, energy=placed.energy,
-            caching=placed.caching, token_bytes=placed.token_bytes * tp, keep_passes=out is not None, seed=seed,
-        )  # fmt: skip
+            stream, rules, groups, keep_passes=out is not None or bool(window), control=control(), **options
+        )
         points.append((one, found))
+    if sort:
+        say(f"note: --sort moved {points[0][1].requests.moved:,} rows of {requests}")
+    more: dict[str, Any] = {"interpolation_error": _interpolation(groups)}
+    if job_out is not None:
+        from etude.cli.serve_window import write_window
+
+        more["window"] = write_window(
+            points[0][1], network, pools, window, {"groups": groups, **options}, job_out,
+            system=system, precision=precision, kv_dtype=kv_dtype, force=force,
+        )  # fmt: skip
     if requests_out is not None:
         _write(points[-1][1], requests_out, force=force)
     if out is not None:
@@ -159,18 +216,26 @@ def serve(
             "model": model, "system": system, "tp": tp, "ep": ep, "precision": precision, "replicas": replicas,
             "router": router, "requests": requests, "rate": rate, "slo": slo, "stack": stack, "seed": seed,
         }  # fmt: skip
-        engine_said = {name: str(value) for name, value in engine.items()}
+        engine_said = {name: str(value) for name, value in (engine | between).items()}
         write_served(
-            points[-1][1], summary(points[-1][1], limits=limits) | {"asked": asked | engine_said}, out, force=force
+            points[-1][1],
+            summary(points[-1][1], limits=limits) | more | {"asked": asked | engine_said},
+            out,
+            force=force,
         )
         say(f"wrote {out}")
-    _emit(points, limits, json=json)
+    _emit(points, limits, more, json=json)
     return 0
 
 
 def _engine(given: dict[str, Any]) -> Engine:
     keys = {f.name: key_of(f) for f in fields(Engine)}
     return Engine.from_dict({keys[name]: value for name, value in given.items()})
+
+
+def _between(given: dict[str, Any]) -> Between:
+    keys = {f.name: key_of(f) for f in fields(Between)}
+    return Between.from_dict({keys[name]: value for name, value in given.items()})
 
 
 def _run(folder: Path, ops: Path | None, config: str, steps: str, *, json: bool) -> int:
@@ -231,34 +296,38 @@ def _rates(text: str) -> list[float]:
     return [values[0] * (values[1] / values[0]) ** (k / 7) for k in range(8)]
 
 
-def _limits(text: str) -> dict[str, float]:
+def _one_rate(text: str) -> float:
+    found = _rates(text)
+    if len(found) > 1:
+        raise UsageError("--hbm-split takes one rate", hint="one --rate")
+    return found[0] if found else 0.0
+
+
+def _limits(text: str) -> dict[str, dict[str, float]]:
+    """By tier; those of the empty name are of all others."""
     from etude.units import parse_time
 
-    found = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals or name not in TIMES:
-            raise UsageError(f"--slo: `{part}`", hint=f"ttft=1s,tpot=50ms; known: {', '.join(TIMES)}")
-        found[TIMES[name]] = parse_time(value) / 1e9
+    hint = f"ttft=1s,tpot=50ms, or chat:ttft=1s;batch:latency=60s; known: {', '.join(TIMES)}"
+    found: dict[str, dict[str, float]] = {"": {}}
+    for group in filter(None, text.split(";")):
+        tier, colon, limits = group.rpartition(":")
+        for part in filter(None, limits.split(",")):
+            name, equals, value = part.strip().partition("=")
+            if not equals or name not in TIMES or (colon and not tier):
+                raise UsageError(f"--slo: `{part}`", hint=hint)
+            found.setdefault(tier.strip(), {})[TIMES[name]] = parse_time(value) / 1e9
     return found
 
 
 def _router(text: str) -> Any:
     """A built-in's name, or the function that FILE.py:name says."""
-    path, colon, name = text.rpartition(":")
-    if not colon:
-        return text
-    import runpy
+    from etude.serve.pools import function_of
 
-    if not Path(path).is_file():
-        raise UsageError("there is no such file", where=path)
-    try:
-        found = runpy.run_path(path).get(name)
-    except Exception as problem:
-        raise UsageError(f"cannot be loaded: {type(problem).__name__}: {problem}", where=path) from problem
-    if not callable(found):
-        raise UsageError(f"has no function `{name}`", where=path)
-    return found
+    return function_of(text) if ":" in text and not text.startswith("br:") else text
+
+
+def _least(limits: dict[str, dict[str, float]], name: str) -> float:
+    return min((of[name] for of in limits.values() if name in of), default=0.0)
 
 
 def _write(served: "Served", path: Path, *, force: bool) -> None:
@@ -272,15 +341,28 @@ def _write(served: "Served", path: Path, *, force: bool) -> None:
     say(f"wrote {path}")
 
 
-def _emit(rows: list[tuple[float, "Served"]], limits: dict[str, float], *, json: bool) -> None:
+def _interpolation(groups: list[Any]) -> dict[str, float] | None:
+    """Of the step costs, at shapes between their points: that of the worst of the groups, where all are known."""
+    known = [group.error for group in groups if group.error is not None]
+    if len(known) < len(groups):
+        return None
+    return {"median": max(median for median, _ in known), "max": max(most for _, most in known)}
+
+
+def _emit(
+    rows: list[tuple[float, "Served"]], limits: dict[str, dict[str, float]], more: dict[str, Any], *, json: bool
+) -> None:
     from etude.serve import summary
 
     found = [({"rate_rps": rate} if len(rows) > 1 else {}) | summary(served, limits=limits) for rate, served in rows]
     if json:
-        emit({"rates": found} if len(rows) > 1 else found[0], json=True)
+        emit({"rates": found, "holds_rps": _holds(found), **more} if len(rows) > 1 else found[0] | more, json=True)
         return
     if len(rows) > 1:
         emit([_line(one) for one in found])
+        holds = _holds(found)
+        _say_error(more)
+        say(f"{HOLDS:.0%} of the requests are within the limits up to {holds:.3g}/s" if holds else "no rate holds")
         return
     one = found[0]
     shown = {"requests": f"{one['requests']:,} in {one['duration_s']:,.1f} s"}
@@ -288,14 +370,42 @@ def _emit(rows: list[tuple[float, "Served"]], limits: dict[str, float], *, json:
         if one[key]:
             shown[what] = ", ".join(f"{name} {value:.4g} s" for name, value in one[key].items())
     shown["within the limits"] = f"{one['within_limits']:.1%}, {one['goodput_rps']:.2f} requests/s"
+    for tier, its in one["tiers"].items():
+        shown[f"... {tier}"] = f"{its['within_limits']:.1%} of {its['requests']:,}, {its['goodput_rps']:.2f} requests/s"
     shown["tokens out/s"] = f"{one['output_tokens_per_s']:,.0f}"
     shown["keys and values"] = f"{one['kv_peak']:.1%} of the blocks at most, {one['preemptions']:,} preemptions"
     if found_tokens := one["cache_hit_tokens"]:
         shown["found in blocks"] = f"{found_tokens:,} tokens, {found_tokens / one['prompt_tokens']:.1%} of the prompts"
+    if one["kv_sent_bytes"]:
+        shown["sent"] = f"{one['kv_sent_bytes'] / 1e9:,.2f} GB of keys and values, {one['transfer_s']:.4g} s each"
     if one["energy_j"] is not None:
         shown["energy"] = f"{one['energy_j']:,.0f} J, {one['idle_energy_j']:,.0f} J of it idle"
+    if one["step_imbalance"] is not None:
+        shown["waiting at barriers"] = f"{one['step_imbalance']:.1%} of all steps"
+    if one["changes"]:
+        moved = [change["bytes"] for change in one["changes"] if "bytes" in change]
+        loaded = f", {sum(moved) / 1e9:,.1f} GB of weights loaded" if moved else ""
+        shown["changes"] = f"{len(one['changes'])}{loaded}"
+        shown["replicas held"] = f"{one['replica_s']:,.0f} replica seconds"
+    shown["rules"] = one["engine"]
     shown["replicas busy"] = f"{one['busy']:.1%}, the busiest {one['imbalance']:.1%} above the mean"
     emit(shown)
+    _say_error(more)
+
+
+def _say_error(more: dict[str, Any]) -> None:
+    if off := more["interpolation_error"]:
+        say(f"step costs are interpolated: {off['median']:.1%} off in the median, {off['max']:.1%} at most")
+
+
+def _holds(found: list[dict[str, Any]]) -> float | None:
+    """The highest rate before the first at which fewer requests are within the limits."""
+    held = None
+    for one in found:
+        if one["within_limits"] < HOLDS:
+            break
+        held = one["rate_rps"]
+    return held
 
 
 def _line(one: dict[str, Any]) -> dict[str, Any]:

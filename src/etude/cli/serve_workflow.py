@@ -48,7 +48,14 @@ def sessions(
     ran = run_workflow(flow, on, order=order, router=router, choose=choose, place=place, seed=seed)
     found = workflow_summary(ran)
     if out is not None:
-        _write(ran, out, force=force)
+        from etude.serve.stored import write_workflow
+
+        asked = {
+            "workflow": path, "models": models, "system": named, "replicas": replicas, "router": router, "order": order,
+            "stack": stack, "seed": seed,
+        }  # fmt: skip
+        write_workflow(ran, found | {"asked": asked}, out, force=force)
+        say(f"wrote {out}")
     if json:
         emit(found, json=True)
         return 0
@@ -79,16 +86,3 @@ def _with_models(flow: "Workflow", models: str) -> "Workflow":
         )
     roles = zip(flow.models.items(), given, strict=True)
     return replace(flow, models={name: replace(role, model=model) for (name, role), model in roles})
-
-
-def _write(ran: Any, out: Path, *, force: bool) -> None:
-    import pyarrow.parquet as pq
-
-    from etude.files import writing
-    from etude.serve.workflow import session_table, task_table
-
-    with writing(out, force=force) as temporary:
-        temporary.mkdir()
-        pq.write_table(session_table(ran), temporary / "sessions.parquet", compression="zstd")
-        pq.write_table(task_table(ran), temporary / "tasks.parquet", compression="zstd")
-    say(f"wrote {out}")

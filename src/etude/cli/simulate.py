@@ -29,6 +29,7 @@ from etude.cli.simulation import (
     Overlaps,
     Pairs,
     Policy,
+    Progress,
     Routing,
     Seed,
     Shares,
@@ -39,6 +40,7 @@ from etude.cli.simulation import (
     changes_option,
     collectives_option,
     compute_option,
+    driven,
     grain_option,
     jitter_option,
     links_option,
@@ -87,6 +89,7 @@ def simulate(
     share: Shares = None,
     contention: Contention = False,
     grain: Grains = None,
+    driver: Progress = None,
     jitter: Jitter = None,
     slow_rank: SlowRanks = None,
     slow_link: SlowLinks = None,
@@ -126,6 +129,8 @@ def simulate(
             raise UsageError("ASTRA-sim needs both a network and a system", hint="--astra-network F --astra-system F")
         if system:
             raise UsageError("--system and --astra-system are two systems for one run", hint="give one of them")
+        if driver:
+            raise UsageError("--progress is not for ASTRA-sim's files", hint="`etude edit` writes it into the job")
         if device_times_of is not None:
             raise UsageError("--device-times-of is not for ASTRA-sim's files", hint="--system NAME")
         files = AstraFiles(
@@ -153,8 +158,9 @@ def simulate(
     job, said = with_times_of(
         open_job(path, groups, workers, max_bytes), device_times_of, host_speed, workers, max_bytes
     )
+    job, assumed = driven(job, driver)
     found = _run(job, grown(machine, system, job.world_size), options, json)
-    found = replace(found, notes=(*said, *found.notes))
+    found = replace(found, notes=(*said, *assumed, *found.notes))
     if timing is not None:
         _write(found, timing, force)
     if link_stats is not None:

@@ -12,6 +12,7 @@ from etude.cli.ops_flags import ops_options
 from etude.errors import UsageError
 
 if TYPE_CHECKING:
+    from etude.model.job import Job
     from etude.simulate import Options
 
 # The choices of etude.simulate.options, which `--help` must not import; a test holds them together.
@@ -51,6 +52,13 @@ Contention = Annotated[
 Grains = Annotated[
     Pairs | None,
     typer.Option(help="Lines in flight: `line=128B`, `outstanding=4096`, `ctas=16`, `rate=20GB/s`, `access=load`."),
+]
+Progress = Annotated[
+    Pairs | None,
+    typer.Option(
+        "--progress",
+        help="Who drives messages: `on=host`, `core` or `dpu`, `cost=1us` each, `traffic=4`, `memory=100GB/s`.",
+    ),
 ]
 Jitter = Annotated[
     Pairs | None,
@@ -204,6 +212,16 @@ def grain_option(given: Pairs | None) -> Any:
         access=Access(found.get("access", "store")),
         **{name: int(text) for name, text in counts.items()},
     )
+
+
+def driven(job: "Job", given: Pairs | None) -> tuple["Job", tuple[str, ...]]:
+    """The job with the work of those who drive its messages, as the edit `progress` has it, and what was assumed."""
+    from etude.transform.edits import apply_edits
+
+    if not given:
+        return job, ()
+    found = apply_edits(job, [" ".join(["progress", *(f"{name}={text}" for name, text in pairs("progress", given))])])
+    return found.job, tuple(found.notes)
 
 
 def _draw(name: str, part: str, priority: int) -> tuple[str, Any]:

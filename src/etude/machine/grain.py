@@ -46,12 +46,12 @@ class Grain:
             rate = self.outstanding * self.line_bytes / (2 * latency_ns) * 1e9
         return min(rate, self.ctas * self.cta_bytes_per_s) if self.cta_bytes_per_s else rate
 
-    def on(self, system: System) -> System:
-        """The system, with levels that carry no more than that."""
-        if system.topology is not None:
+    def on(self, system: System, *, closed_forms: bool = False) -> System:
+        """The system, with levels that carry no more than that. Those of a graph are for closed forms alone."""
+        if system.topology is not None and not closed_forms:
             raise ClusterError(
                 f"grain: system `{system.name}` is a graph, whose links have rates of their own",
-                hint="a system of levels",
+                hint="--network analytic, or a system of levels",
             )
         return system.replace(levels=tuple(map(self._level, system.levels)))
 

@@ -12,5 +12,6 @@ if TYPE_CHECKING:
     from etude.report.device import device_of as device_of
     from etude.report.device import recognised as recognised
     from etude.report.served import served_page as served_page
+    from etude.report.workflow import workflow_page as workflow_page
 
 __getattr__ = face(__name__)

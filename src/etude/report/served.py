@@ -35,7 +35,7 @@ def served_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: s
     )
 
 
-def _seconds(value: float) -> str:
+def seconds(value: float) -> str:
     return words.time(value * 1e9)
 
 
@@ -46,8 +46,8 @@ def _count(value: float) -> str:
 def _verdict(record: dict[str, Any]) -> str:
     first = record["ttft_s"]
     return (
-        f"{words.plural(record['finished'], 'request')} answered in {_seconds(record['duration_s'])}: first tokens "
-        f"after {_seconds(first['p50'])} in the median and {_seconds(first['p99'])} at the 99th percentile."
+        f"{words.plural(record['finished'], 'request')} answered in {seconds(record['duration_s'])}: first tokens "
+        f"after {seconds(first['p50'])} in the median and {seconds(first['p99'])} at the 99th percentile."
     )
 
 
@@ -57,7 +57,7 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
     ]
     for key, label in TIMES:
         if record[key]:
-            found.append(Figure(f"{label}, p50", _seconds(record[key]["p50"]), f"p99 {_seconds(record[key]['p99'])}"))
+            found.append(Figure(f"{label}, p50", seconds(record[key]["p50"]), f"p99 {seconds(record[key]['p99'])}"))
     found.append(Figure("Tokens out", f"{words.number(record['output_tokens_per_s'])} /s"))
     if record["cache_hit_tokens"]:
         share = record["cache_hit_tokens"] / record["prompt_tokens"]
@@ -76,20 +76,23 @@ def _times(requests: pa.Table) -> dict[str, F64]:
     return {"ttft_s": first - arrival, "tpot_s": tpot, "latency_s": finish - arrival}
 
 
-def _spread(requests: pa.Table) -> Section:
+def spread_of(label: str, values: F64, of: str) -> str:
+    """A heading, and the part of the values that are no longer; nothing where all are 0."""
+    values = values[values > 0]
+    if not len(values):
+        return ""
     part = np.linspace(0.0, 1.0, POINTS + 1)
-    body = ""
-    for key, label in TIMES:
-        values = _times(requests)[key]
-        values = values[values > 0]
-        if not len(values):
-            continue
-        at = np.quantile(values, part)
-        x = fitted(label.lower(), _seconds, [float(at[0]), float(at[-1])], log=True)
-        y = Axis("part of the requests", words.percent, False, 0.0, 1.0)
-        points = [(float(a), float(b)) for a, b in zip(at, part, strict=True)]
-        drawn = plot(f"{label}: part of the requests", x, y, (), [("trend l-compute", "", points)], size=(1080, 260))
-        body += f"<h3>{label}</h3>{drawn}"
+    at = np.quantile(values, part)
+    x = fitted(label.lower(), seconds, [float(at[0]), float(at[-1])], log=True)
+    y = Axis(of, words.percent, False, 0.0, 1.0)
+    points = [(float(a), float(b)) for a, b in zip(at, part, strict=True)]
+    drawn = plot(f"{label}: {of}", x, y, (), [("trend l-compute", "", points)], size=(1080, 260))
+    return f"<h3>{label}</h3>{drawn}"
+
+
+def _spread(requests: pa.Table) -> Section:
+    times = _times(requests)
+    body = "".join(spread_of(label, times[key], "part of the requests") for key, label in TIMES)
     return Section("times", "Times", "The part of the requests that waited no longer, from arrival.", body)
 
 
@@ -106,7 +109,7 @@ def _waits(requests: pa.Table) -> Section:
         pieces = tuple(Piece(s, t, float(m)) for (s, t), m in zip(PARTS, means, strict=True))
         rows.append(Bar(name, pieces))
     lead = "Means: until it was first in a pass, until its first token, until its last."
-    return Section("waits", "What requests waited for", lead, legend(PARTS) + bars(rows, _seconds))
+    return Section("waits", "What requests waited for", lead, legend(PARTS) + bars(rows, seconds))
 
 
 def _over_time(passes: pa.Table, replicas: pa.Table) -> Section:
@@ -144,7 +147,7 @@ def _steps(edges: F64, mean: F64) -> Sequence[tuple[float, float]]:
 def _replicas(replicas: pa.Table) -> Section:
     columns = [
         Heading("replica", "replica"), Heading("requests", "requests", words.number),
-        Heading("passes", "passes", words.number), Heading("busy_s", "busy", _seconds),
+        Heading("passes", "passes", words.number), Heading("busy_s", "busy", seconds),
         Heading("tokens_out", "tokens out", words.number), Heading("peak_blocks", "blocks at most", words.number),
         Heading("preemptions", "preemptions", words.number),
         Heading("cache_hit_tokens", "tokens found", words.number),

@@ -206,28 +206,26 @@ def _widen(state, rules, machines, i, now):
 
 
 @kernel(allocates=False)
-def _add(state, rules, i, r, tokens, now):
+def _put(q, mine, shape, batch, branches, clock, rules, r, tokens, depth):
     """So many tokens of a request go into the pass that is being put together."""
-    q, mine = state.request, state.replica[i]
-    shape = state.shape[i]
     known = q[r, at.PROMPT] + q[r, at.PLANNED]
     past = q[r, at.COMPUTED]
     q[r, at.COMPUTED] = past + tokens
     made = 1
     branch = 0
     if past + tokens == known and q[r, at.BRANCHES] > 1:
-        branch = _advance_branch(q, state.branch, r)
+        branch = _advance_branch(q, branches, r)
         q[r, at.BRANCH] = branch
     if tokens == 1 and past >= q[r, at.PROMPT]:
         keys = past + 1
         if q[r, at.BRANCHES] > 1:
-            keys = q[r, at.PROMPT] + max(state.branch[q[r, at.BRANCH_AT] + branch] - 1, 1)
+            keys = q[r, at.PROMPT] + max(branches[q[r, at.BRANCH_AT] + branch] - 1, 1)
         shape[2] += 1
         shape[3] += keys
         shape[5] = max(shape[5], float(keys))
-        shape[7] = max(shape[7], depth_of(state, rules, i, r, now))
+        shape[7] = max(shape[7], depth)
         if rules.speculate:
-            while made <= rules.speculate and draw(state.clock, at.DRAWS) < rules.accept * at.DRAWS:
+            while made <= rules.speculate and draw(clock, at.DRAWS) < rules.accept * at.DRAWS:
                 made += 1
             made = min(made, q[r, at.OUTPUT] - q[r, at.PLANNED])
             q[r, at.COMPUTED] += made - 1
@@ -242,14 +240,23 @@ def _add(state, rules, i, r, tokens, now):
         mine[at.READ] += tokens
         # A token that was out is its own next input, and is counted when the token after it comes.
         mine[at.PENDING] -= tokens - (1 if q[r, at.PLANNED] and past + tokens == known else 0)
-    if rules.prefix:
-        keep(state, i, r)
     if past + tokens == known:
         q[r, at.PLANNED] += made
         shape[4] += 1
-        state.batch[i, 1, mine[at.AHEAD]] = r
-        state.batch[i, 3, mine[at.AHEAD]] = made
+        batch[1, mine[at.AHEAD]] = r
+        batch[3, mine[at.AHEAD]] = made
         mine[at.AHEAD] += 1
+
+
+@kernel(allocates=False, inline=True)
+def _add(state, rules, i, r, tokens, now):
+    depth = 1.0
+    if state.request[r, at.COMPUTED] >= state.request[r, at.PROMPT]:
+        depth = depth_of(state, rules, i, r, now)
+    q, mine, shape, batch = state.request, state.replica[i], state.shape[i], state.batch[i]
+    _put(q, mine, shape, batch, state.branch, state.clock, rules, r, tokens, depth)
+    if rules.prefix:
+        keep(state, i, r)
 
 
 @kernel(allocates=False)
@@ -267,7 +274,8 @@ def _continue(state, rules, i, now):
             continue
         tokens = min(q[r, at.PROMPT] + q[r, at.PLANNED] - q[r, at.COMPUTED], budget)
         placed = True
-        while not hold(state, i, r, blocks_of(q[r, at.COMPUTED] + tokens + rules.speculate, rules.block), rules):
+        need = blocks_of(q[r, at.COMPUTED] + tokens + rules.speculate, rules.block)
+        while need > q[r, at.HELD] and not hold(state, i, r, need, rules):
             gave_way = True
             gone = _preempt(state, rules, i, k, now)
             if gone == at.NOBODY or gone <= k:
@@ -407,7 +415,8 @@ def _take_in(q, mine, tags, order, now):
 def choose(state, rules, machines, i, now):
     """Puts the next pass together; False if there is nothing to do."""
     q, mine = state.request, state.replica[i]
-    _take_in(q, mine, state.tags[i], rules.order, now)
+    if mine[at.INBOX] != at.NOBODY:
+        _take_in(q, mine, state.tags[i], rules.order, now)
     arrange(state, rules, i, now)
     mine[at.AHEAD] = 0
     mine[at.EXTRA] = 0
@@ -417,10 +426,11 @@ def choose(state, rules, machines, i, now):
     state.clock[at.MISFIT] = at.NOBODY
     if rules.chunked:
         budget = _continue(state, rules, i, now)
-        if budget > 0:
+        if budget > 0 and mine[at.WAITING] != at.NOBODY:
             _enter(state, rules, i, budget, now)
     else:
-        _enter(state, rules, i, rules.token_budget, now)
+        if mine[at.WAITING] != at.NOBODY:
+            _enter(state, rules, i, rules.token_budget, now)
         if state.shape[i, 0] == 0:
             _continue(state, rules, i, now)
     if rules.admit != at.SERIAL and mine[at.AHEAD] and len(state.branch) > len(q):

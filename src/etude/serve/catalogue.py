@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,16 +29,19 @@ from etude.generate import Plan
 from etude.generate.model import Model
 from etude.generate.passes import PassShape, held_by, pass_job
 from etude.machine.system import Device, System
-from etude.model.schema import Kind
+from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
 from etude.predict import grown
+from etude.serve.network import gathered_ns, reduced_ns
+from etude.serve.pass_time import times_ns
 from etude.serve.stacks import ServingStack
-from etude.serve.steps import StepCost, step_cost
+from etude.serve.steps import Shape, StepCost, step_cost
 from etude.simulate import simulate
 
 F64 = NDArray[np.float64]
-PARTS: Final = ("products", "narrow", "experts", "rest", "network")
-"""Kinds of work: products in 16 bits or more, in 8 or fewer, those of experts, everything else, communication."""
+PARTS: Final = ("products", "narrow", "experts", "narrow_experts", "packed_experts", "rest", "network", "direct")
+"""Kinds of work: products in 16 bits or more and in fewer, those of experts in 16, 8 and 4, all else, communication as
+it is generated, and as engines have it (a stack takes the one or the other)."""
 TOKENS: Final = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
 )  # fmt: skip
@@ -45,6 +50,17 @@ DECODE: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 KEYS: Final = (1, 128, 512, 1024, 2048, 4096, 16384, 65536)
 CHUNKS: Final = (16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 PAST: Final = (0, 1024, 4096, 16384, 65536)
+BETWEEN: Final = (
+    *(PassShape(chunk=(a + b) // 2) for a, b in pairwise(TOKENS[8:])),
+    *(PassShape(chunk=(a + b) // 2, past=(p + q) // 2) for a, b in pairwise(CHUNKS[4:]) for p, q in pairwise(PAST[:4])),
+    *(
+        PassShape(decode=(a + b) // 2, keys=(k + m) // 2)
+        for a, b in pairwise(DECODE[2:9])
+        for k, m in pairwise(KEYS[2:7])
+    ),
+    *(PassShape(chunk=c, past=200, decode=n, keys=700) for c, n in ((90, 6), (300, 40), (1800, 200))),
+)
+"""Shapes that the error of the interpolation is measured at: middles of intervals, and prompts beside tokens out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +89,8 @@ class PassTables:
     token_bytes: F64
     working_bytes: F64
     """Of each token of a pass."""
+    error: F64
+    """Of the interpolation, at shapes between the points: median and largest, as parts of the node level's times."""
 
     def energy(self) -> StepCost:
         """Of the work of a pass, asked as its time is; in nanojoules of one rank."""
@@ -91,13 +109,13 @@ class PassTables:
         decode = np.vstack([np.zeros((1, len(KEYS))), stack.decode_attention * self.decode_ns])
         grid = prompt[:, :, None, None] + decode[None, None, :, :]
         gaps = stack.kernel_ns * float(self.kernels[0])
-        layers = float(self.layers[0])
+        layers, launches = float(self.layers[0]), stack.launch_ns * float(self.kernels[0])
         return step_cost(
             tokens=TOKENS,
             layers_ns=factor @ self.layers_ns,
             head=(SEQUENCES, factor @ self.head_ns),
             attention=((0, *CHUNKS), PAST, (0, *DECODE), KEYS, grid),
-            floor_ns=(0.0, stack.layer_floor_ns * layers, stack.mixed_floor_ns * layers),
+            floor_ns=(0.0, stack.layer_floor_ns * layers + launches, stack.mixed_floor_ns * layers + launches),
             chain_ns=(stack.chain_ns * layers, float(self.slots[0])),
             pass_ns=(stack.pass_ns + gaps, stack.pass_ns + gaps),
             sequence_ns=(stack.sequence_ns, stack.sequence_ns),
@@ -106,16 +124,27 @@ class PassTables:
 
 
 def pass_tables(
-    model: Model, plan: Plan, system: System, *, kv_dtype: str = "", packed: float = 1.0, keep: bool = True
+    model: Model,
+    plan: Plan,
+    system: System,
+    *,
+    kv_dtype: str = "",
+    packed: float = 1.0,
+    groups: int = 1,
+    keep: bool = True,
 ) -> PassTables:
     """From disk where they were made before by this very code, else made now. `packed`: bytes of the experts' weights
-    over those of the plan's precision. `keep=False` leaves the disk alone."""
+    over those of the plan's precision. `keep=False` leaves the disk alone.
+
+    Experts that are spread over the tensor-parallel ranks of a plan see all tokens, as in vLLM, and the fullest rank
+    decides. They may take the tokens of so many data-parallel `groups`, and are spread over the ranks of all."""
+    asked = model, plan, system, kv_dtype, packed, groups
     if not keep:
-        return _made(model, plan, system, kv_dtype, packed)
-    path = _folder() / f"{_digest(model, plan, system, kv_dtype, packed)}.npz"
+        return _made(*asked)
+    path = _folder() / f"{_digest(*asked)}.npz"
     found = _read(path)
     if found is None:
-        found = _made(model, plan, system, kv_dtype, packed)
+        found = _made(*asked)
         path.parent.mkdir(parents=True, exist_ok=True)
         with writing(path, force=True) as temporary, temporary.open("wb") as file:
             np.savez(file, **{f.name: getattr(found, f.name) for f in fields(PassTables)})
@@ -148,17 +177,22 @@ def _digest(*given: Any) -> str:
     return digest.hexdigest()[:32]
 
 
-def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float) -> PassTables:
+def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float, groups: int) -> PassTables:
+    spread = plan.ep * groups
+    if spread > 1:
+        # Every rank sees every token, and sums are reduced over ranks: the messages of experts that are split.
+        plan = dataclasses.replace(plan, ep=1, etp=plan.tp)
     shapes = [PassShape(chunk=t) for t in TOKENS]
     shapes += [PassShape(decode=s, keys=1) for s in SEQUENCES]
     shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
     shapes += [PassShape(decode=n, keys=k) for n in DECODE for k in KEYS]
+    shapes += BETWEEN
     job = pass_job(model, plan, shapes, kv_dtype=kv_dtype)
     run = simulate(job, grown(system, len(job)), compute="roofline")
     part = run.part(0)
     trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops = ops_of(trace)
-    kind = _kinds(trace, ops)
+    kind = _kinds(trace, ops, packed != 1.0)
     if packed != 1.0:
         ops, time_ns = _packed(system.device, ops, time_ns, packed)
     sums = np.zeros((len(PARTS) + 1, len(shapes)))
@@ -167,27 +201,85 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     spent = _work_nj(system.device, ops, time_ns, kind == PARTS.index("network"), packed != 1.0)
     np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
     others, attention = sums[:-1], sums[-1]
+    tokens = np.array([float(s.chunk + s.decode) for s in shapes])
+    network, direct = PARTS.index("network"), PARTS.index("direct")
+    others[direct] = others[network]
+    if 1 < plan.tp <= system.levels[0].size:
+        others[direct] = _sent(trace, time_ns, len(shapes), (model, system, plan.tp, tokens))
+    if spread > 1:
+        for experts in (PARTS.index(name) for name in PARTS if name.endswith("experts")):
+            others[experts] = _of_groups(others[experts], tokens, groups) * fullest(model, spread, tokens * groups)
+            work[experts] = _of_groups(work[experts], tokens, groups)
+        others[[network, direct]] += gathered_ns(model, system, groups, tokens)
     energy = work[:-1].sum(axis=0)
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
     c = b + len(CHUNKS) * len(PAST)
+    d = len(shapes) - len(BETWEEN)
     at_sequences = np.array([np.interp(SEQUENCES, TOKENS, row) for row in others[:, :a]])
     held, working = held_by(model, plan, 1, kv_dtype=kv_dtype), held_by(model, plan, 4096, kv_dtype=kv_dtype)
-    return PassTables(
+    made = PassTables(
         layers_ns=others[:, :a],
         head_ns=np.maximum(others[:, a:b] - at_sequences, 0.0),
         prompt_ns=attention[b:c].reshape(len(CHUNKS), len(PAST)),
-        decode_ns=attention[c:].reshape(len(DECODE), len(KEYS)),
+        decode_ns=attention[c:d].reshape(len(DECODE), len(KEYS)),
         layers_nj=energy[:a],
         head_nj=np.maximum(energy[a:b] - np.interp(SEQUENCES, TOKENS, energy[:a]), 0.0),
         prompt_nj=work[-1, b:c].reshape(len(CHUNKS), len(PAST)),
-        decode_nj=work[-1, c:].reshape(len(DECODE), len(KEYS)),
+        decode_nj=work[-1, c:d].reshape(len(DECODE), len(KEYS)),
         kernels=np.array([float((trace.step == 0).sum())]),
         layers=np.array([float(model.layers)]),
         slots=np.array([system.device.cores / max(model.kv // plan.tp, 1) if model.heads else 1.0]),
         weights_bytes=np.array([float(held.weights_bytes)]),
         token_bytes=np.array([float(held.token_bytes)]),
         working_bytes=np.array([working.working_bytes / 4096]),
+        error=np.zeros(2),
     )
+    between = others[:direct, d:].sum(axis=0) + attention[d:]
+    return dataclasses.replace(made, error=_error(made, between))
+
+
+def _error(made: PassTables, node_level_ns: F64) -> F64:
+    """Of the interpolated times of BETWEEN."""
+    asked = [
+        Shape(
+            s.chunk, s.chunk * s.past + s.chunk * (s.chunk + 1) / 2, s.decode, s.decode * s.keys,
+            s.decode + bool(s.chunk), s.keys,
+        )
+        for s in BETWEEN
+    ]  # fmt: skip
+    off = np.abs(times_ns(made.step_cost(ServingStack()), asked) / node_level_ns - 1.0)
+    return np.array([np.median(off), off.max()])
+
+
+def _sent(trace: Trace, time_ns: F64, passes: int, asked: tuple[Model, System, int, F64]) -> F64:
+    """Of each pass: an engine sums the tokens of split layers by all-reduces, where a generated pass scatters the sums
+    and gathers them again; what comes last gathers the logits."""
+    sums = np.isin(trace.collective, (int(Collective.ALL_REDUCE), int(Collective.REDUCE_SCATTER)))
+    model, system, ranks, tokens = asked
+    found = np.asarray(reduced_ns(model, system, ranks, tokens, np.bincount(trace.step[sums], minlength=passes)))
+    rows = np.flatnonzero(trace.collective == int(Collective.ALL_GATHER))
+    last = np.full(passes, -1)
+    last[trace.step[rows]] = rows  # the last of each
+    return found + np.where(last >= 0, time_ns[last], 0.0)
+
+
+def _of_groups(row: F64, tokens: F64, groups: int) -> F64:
+    """Of experts for the tokens of all groups, each rank with its part of them; `row` begins with the shapes of
+    TOKENS."""
+    all_of = tokens * groups
+    return np.interp(all_of, TOKENS, row[: len(TOKENS)]) * np.maximum(all_of / TOKENS[-1], 1.0) / groups
+
+
+def fullest(model: Model, spread: int, tokens: F64) -> F64:
+    """Experts that have work on the fullest of so many ranks over those of the mean one, if tokens choose evenly: each
+    of the experts of a rank is chosen by its own luck."""
+    held = model.experts // spread
+    chosen = 1.0 - (1.0 - model.top_k / model.experts) ** np.asarray(tokens, np.float64)
+    counts = np.arange(held + 1)
+    ways = np.array([math.comb(held, k) for k in counts], np.float64)
+    exactly = ways * chosen[:, None] ** counts * (1.0 - chosen[:, None]) ** (held - counts)
+    at_most = np.minimum(np.cumsum(exactly, axis=1), 1.0)
+    return (1.0 - at_most[:, :-1] ** spread).sum(axis=1) / (held * chosen)
 
 
 def _packed(device: Device, ops: OpTable, time_ns: F64, packed: float) -> tuple[OpTable, F64]:
@@ -212,15 +304,19 @@ def _work_nj(device: Device, ops: OpTable, time_ns: F64, talks: NDArray[np.bool_
     return np.where(talks, costs.communication_w, np.maximum(beyond, 0.0)) * time_ns
 
 
-def _kinds(trace: Trace, ops: OpTable) -> NDArray[np.int64]:
+def _kinds(trace: Trace, ops: OpTable, packed: bool) -> NDArray[np.int64]:
     """Row of each node in the sums: one of PARTS, or the last for attention."""
     product = np.isin(ops.op_class, (OpClass.GEMM, OpClass.CONVOLUTION))
     codes, words = trace.coded("name")
     attention = np.array([word == VARLEN for word in words] + [False])[codes]
     found = np.full(len(trace), PARTS.index("rest"), np.int64)
     found[product] = PARTS.index("products")
-    found[product & np.isin(ops.dtype, [DTYPE_NUMBER[name] for name in NARROW])] = PARTS.index("narrow")
-    found[np.isin(ops.op_class, EXPERTS)] = PARTS.index("experts")
+    narrow = np.isin(ops.dtype, [DTYPE_NUMBER[name] for name in NARROW])
+    found[product & narrow] = PARTS.index("narrow")
+    grouped = np.isin(ops.op_class, EXPERTS)
+    found[grouped] = PARTS.index("experts")
+    found[grouped & narrow] = PARTS.index("narrow_experts")
+    found[grouped & (packed or ops.dtype == DTYPE_NUMBER["fp4"])] = PARTS.index("packed_experts")
     found[attention] = len(PARTS)
     found[trace.kind != int(Kind.COMP)] = PARTS.index("network")
     return found

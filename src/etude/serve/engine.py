@@ -90,8 +90,8 @@ class Engine:
         """For the loop. `more` are fields of `Rules` that the engine does not say."""
         code, horizon = router_code(router)
         given: dict[str, Any] = {
-            "place": code, "swap_ns": 0.0, "admit": at.SERIAL, "admit_value": 0.0, "tpot_ns": 0.0, "draft": at.NOBODY,
-            "wire": NO_WIRE,
+            "apart": 0, "place": code, "swap_ns": 0.0, "admit": at.SERIAL, "admit_value": 0.0, "tpot_ns": 0.0,
+            "draft": at.NOBODY, "wire": NO_WIRE,
         }  # fmt: skip
         return Rules(
             chunked=int(self.chunked), token_budget=self.max_num_batched_tokens, max_seqs=self.max_num_seqs,

@@ -9,19 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.serve.catalogue import PassTables
-from etude.serve.pass_time import passes_ns
+from etude.serve.pass_time import times_ns
 from etude.serve.stacks import ServingStack
-from etude.serve.steps import Shape, StepCost
+from etude.serve.steps import Shape
 
 F64 = NDArray[np.float64]
 WIDEST: Final = 0.3
 """Error beyond which a point pulls no harder: log of predicted over measured."""
 LEAST: Final = 0.002
-
-
-def times_ns(cost: StepCost, shapes: Sequence[Shape]) -> F64:
-    """Of passes of these shapes."""
-    return np.asarray(passes_ns(cost, np.array(shapes, np.float64).reshape(len(shapes), len(Shape._fields))))
 
 
 def descend(

@@ -116,16 +116,16 @@ class Asked:
             given: Any = self._codecs()
         else:
             hook = self.route if what == of.ROUTE else self.place
-            phase = of.ANSWERS if what == of.PLACE else of.PROMPTS
-            allowed = [i for i in range(len(state.replica)) if routing.serves(state.replica[i], phase)]
             given = [seen_replica(state, i, self._found(state, i, number)) for i in range(len(state.replica))]
+            roles = ("decode",) if what == of.PLACE else ("both", "prefill")
+            allowed = [one.number for one in given if one.open and one.role in roles]
         if hook is None:
             raise UsageError("nobody says where it goes", where=where)
         found = called(hook, where, request, given, now_s)
         state.clock[of.CHOSEN] = number_of(found, allowed, hook, where)
 
     def _found(self, state: of.State, i: int, number: int) -> int:
-        return int(routing.there_on(state, self.rules, i, number))
+        return int(routing.there_on(state, self.rules, i, number)) if self.rules.prefix else 0
 
     def _codecs(self) -> list[dict[str, float]]:
         names = ("bytes_sent", "encode_ns", "decode_ns", "fixed_ns")
@@ -135,8 +135,12 @@ class Asked:
 # -- the loop as plain Python ------------------------------------------------------------------------------------------
 
 
-def loop_with(hooks: Hooks, asked: Asked) -> Callable[..., int]:
-    """`loop.advance`, compiled; or its plain form where a hook lies inside of it."""
+Around = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def loop_with(hooks: Hooks, asked: Asked, around: dict[Any, Around] | None = None) -> Callable[..., int]:
+    """`loop.advance`, compiled; or its plain form where a hook lies inside of it. `around` puts functions around its
+    kernels, to look on."""
     inside = {
         batching.admits: _admits(hooks.admit) if hooks.admit else None,
         batching.arrange: _arrange(hooks.batch) if hooks.batch else None,
@@ -144,9 +148,9 @@ def loop_with(hooks: Hooks, asked: Asked) -> Callable[..., int]:
         batching.depth_of: _depth(hooks.exit) if hooks.exit else None,
     }
     given = {old: new for old, new in inside.items() if new is not None}
-    if not given:
+    if not given and not around:
         return loop.advance
-    plain = plain_form((queues, routing, batching, transfers, loop), given)[loop.advance]
+    plain = plain_form((queues, routing, batching, transfers, loop), given, around or {})[loop.advance]
 
     def advance(*arguments: Any) -> int:
         with np.errstate(over="ignore"):
@@ -155,9 +159,9 @@ def loop_with(hooks: Hooks, asked: Asked) -> Callable[..., int]:
     return advance
 
 
-def plain_form(modules: Sequence[types.ModuleType], given: dict[Any, Any]) -> dict[Any, Any]:
+def plain_form(modules: Sequence[types.ModuleType], given: dict[Any, Any], around: dict[Any, Around]) -> dict[Any, Any]:
     """For each kernel of the modules its own code as a Python function that calls the others so; `given` stands in for
-    some of them."""
+    some of them, `around` others there is something."""
     names = {module: dict(vars(module)) for module in modules}
     made: dict[Any, Any] = {}
     for module, space in names.items():
@@ -165,6 +169,7 @@ def plain_form(modules: Sequence[types.ModuleType], given: dict[Any, Any]) -> di
             if isinstance(value, Dispatcher) and value.py_func.__module__ == module.__name__:
                 made[value] = types.FunctionType(value.py_func.__code__, space, value.py_func.__name__)
     made |= given
+    made |= {kernel: wrap(made[kernel]) for kernel, wrap in around.items()}
     for space in names.values():
         for name, value in list(space.items()):
             if isinstance(value, Dispatcher) and value in made:

@@ -39,7 +39,7 @@ def _answered(state, i, r, now):
             push_later(q, state.heap, state.clock, child)
 
 
-@kernel(allocates=False)
+@kernel(allocates=False, inline=True)
 def _finish(state, i, now):
     """The pass under way on replica i is over."""
     q, mine = state.request, state.replica[i]
@@ -96,14 +96,20 @@ def _begin(mine, batch, put_together, clock, energy_nj, machines, log, i, now, t
         clock[at.LOGGED] += 1
 
 
-@kernel(allocates=False)
-def _start(state, rules, machines, log, now):
-    """Every free replica starts its next pass; with a barrier all at a time, as long as the longest. False if a request
-    never gets room."""
+@kernel(allocates=False, inline=True)
+def _joined(mine, rules):
+    """Those that decode wait for one another at a barrier, not those that only read prompts."""
+    return rules.barrier and mine[at.ROLE] != at.PREFILL
+
+
+@kernel(allocates=False, inline=True)
+def _start(state, rules, machines, log, busy, now):
+    """Every free replica starts its next pass; with a barrier all at a time, if none is busy, as long as the longest.
+    False if a request never gets room."""
     longest, clock = np.int64(0), state.clock
     for i in range(len(state.replica)):
         mine = state.replica[i]
-        if mine[at.END] != at.NEVER or mine[at.READY] > now:
+        if mine[at.END] != at.NEVER or mine[at.READY] > now or (busy and _joined(mine, rules)):
             continue
         if mine[at.AHEAD] == at.NOBODY:
             waits = mine[at.INBOX + 2] + mine[at.WAITING + 2] + mine[at.RUNNING]
@@ -115,16 +121,17 @@ def _start(state, rules, machines, log, now):
                 continue
         time_ns = time_of(mine, state.shape[i], rules, machines)
         mine[at.OWN] += time_ns
-        longest = max(longest, time_ns)
-        if not rules.barrier:
+        if _joined(mine, rules):
+            longest = max(longest, time_ns)
+        else:
             _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, time_ns)
             if rules.ahead and not clock[at.HALT]:
                 choose(state, rules, machines, i, now)
-    if rules.barrier and longest:
+    if longest:
         clock[at.BARRIERS] += longest
         for i in range(len(state.replica)):
-            if state.replica[i, at.AHEAD] != at.NOBODY:
-                mine = state.replica[i]
+            mine = state.replica[i]
+            if mine[at.AHEAD] != at.NOBODY and _joined(mine, rules):
                 _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, longest)
     return True
 
@@ -230,18 +237,22 @@ def advance(state, rules, machines, log):
         if now > clock[at.UNTIL] and not answered:
             return at.PAUSED
         clock[at.NOW] = now
-        finished, busy, flying = clock[at.FINISHED], 0, 0
+        finished, busy, flying = clock[at.FINISHED], at.NONE, at.NONE
         for i in range(replicas):
             mine = state.replica[i]
             if mine[at.END] == now:
                 _finish(state, i, now)
-            land(state, i, now)
-            if mine[at.END] != at.NEVER:
+            if mine[at.LANDING] != at.NOBODY:
+                land(state, i, now)
+            if mine[at.END] != at.NEVER and _joined(mine, rules):
                 busy += 1
             flying += mine[at.LANDING + 2]
-        if not _arrive(state, rules, now) or not _go_on(state, rules, now):
+        r = _next_arrival(q, state.heap, clock)
+        if r != at.NOBODY and q[r, at.AT] <= now and not _arrive(state, rules, now):
             return at.ASKED
-        if not (rules.barrier and busy) and not _start(state, rules, machines, log, now):
+        if rules.apart and not _go_on(state, rules, now):
+            return at.ASKED
+        if not _start(state, rules, machines, log, busy, now):
             return at.STUCK
         if clock[at.HALT] and not flying:
             running = False

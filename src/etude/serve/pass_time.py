@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.kernels.compile import kernel
-from etude.serve.steps import Shape
+from etude.serve.steps import Shape, StepCost
 
 
 @kernel(allocates=False)
@@ -112,3 +115,8 @@ def passes_ns(cost, shapes):
         )
         found[i] = pass_ns(cost, shape, 0)
     return found
+
+
+def times_ns(cost: StepCost, shapes: Sequence[Shape]) -> NDArray[np.float64]:
+    """Of passes of these shapes."""
+    return np.asarray(passes_ns(cost, np.array(shapes, np.float64).reshape(len(shapes), len(Shape._fields))))

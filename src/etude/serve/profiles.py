@@ -14,10 +14,10 @@ import pyarrow.csv as pc
 from numpy.typing import NDArray
 
 from etude.config import read_mapping
-from etude.cost.ops import DTYPE_BYTES
 from etude.errors import FormatError, MismatchError, UsageError
 from etude.generate.model import Model
 from etude.machine import System
+from etude.serve.network import gathered_ns, reduced_ns
 from etude.serve.operators import database_cost
 from etude.serve.stacks import ServingStack
 from etude.serve.steps import StepCost, step_cost
@@ -25,6 +25,8 @@ from etude.serve.steps import StepCost, step_cost
 F64 = NDArray[np.float64]
 GRAPHS: Final = (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
 """Sizes of passes that vLLM captures unless told otherwise."""
+WIDE: Final = (*GRAPHS, *range(528, 1025, 16))
+"""Those of gpt-oss."""
 KERNELS: Final = 10
 """Kernels of a layer, as vLLM compiles it."""
 ONCE: Final = ("embedding", "final_layernorm")
@@ -52,19 +54,16 @@ def profile_cost(
             raise UsageError("experts over several ranks are not served from a database", where=str(folder))
         return database_cost(folder, model, system, tp=tp, gaps_ns=gaps, graphs=graphs)
     tables = profile_tables(folder, model, tp, spread=spread, groups=groups)
-    tables["layers_ns"] = tables["layers_ns"] + collectives_ns(model, system, tp, groups, tables["tokens"])
+    tokens = tables["tokens"]
+    sent = reduced_ns(model, system, tp, tokens, 2 * model.layers) + gathered_ns(model, system, groups, tokens)
+    tables["layers_ns"] = tables["layers_ns"] + sent
     return step_cost(**tables, graphs=graphs, pass_ns=(gaps, gaps))
 
 
-def collectives_ns(model: Model, system: System, tp: int, groups: int, tokens: Any) -> Any:
-    """Two all-reduces a layer over tensor-parallel ranks, as a ring; over data-parallel groups tokens are gathered for
-    the experts, and their sums scattered."""
-    level = system.levels[0]
-    size = tokens * model.hidden * DTYPE_BYTES["bf16"]
-    byte_ns = 1e9 / level.bandwidth_bytes_per_s
-    reduce_ns = 2 * (tp - 1) * (level.latency_ns + size / tp * byte_ns)
-    gather_ns = (groups - 1) * (level.latency_ns + size * byte_ns)
-    return model.layers * 2 * (reduce_ns + gather_ns)
+def graphs_of(model: str, max_num_seqs: int) -> tuple[int, ...]:
+    """Sizes that vLLM captures for a model and a limit of sequences: up to twice as many."""
+    sizes = WIDE if "gpt-oss" in model.lower() else GRAPHS
+    return tuple(size for size in sizes if size <= 2 * max_num_seqs)
 
 
 def profile_tables(folder: Path, model: Model, tp: int, *, spread: int = 1, groups: int = 1) -> dict[str, Any]:

@@ -10,7 +10,8 @@
 | `vllm bench serve --save-detailed` | `start_times`, seconds | `input_lens`, `output_lens` | failed ones are left out |
 | segments | `arrival`, seconds | the sum of `segments`, `output` | `segments`: `[[name, tokens, group]]`|
 
-Any of them may have `session`, `tenant`, `tier`, `deadline` (seconds after the arrival), `branches` and `parents`.
+Rows are in order of time, or are sorted on purpose. Any file may have `session`, `tenant`, `tier`, `deadline` (seconds
+after the arrival), `branches` and `parents`.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ BRANCHES: Final = ("branches",)
 PARENTS: Final = ("parents", "parent")
 
 
-def read_requests(path: str | PathLike[str]) -> Requests:
-    """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not."""
+def read_requests(path: str | PathLike[str], *, sort: bool = False) -> Requests:
+    """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not. A row that arrives before the one ahead
+    of it is refused unless `sort`."""
     place = Path(path)
     if not place.is_file():
         raise UsageError("there is no such file", where=str(path))
@@ -68,7 +70,7 @@ def read_requests(path: str | PathLike[str]) -> Requests:
     except (OSError, EOFError, zlib.error) as problem:
         raise FormatError(f"cannot be read: {problem}", path=path) from None
     rows = _json_rows(data, place) if name.endswith((".json", ".jsonl")) else _csv_rows(data, place)
-    return _from_rows(rows, place)
+    return _from_rows(rows, place, sort=sort)
 
 
 def _csv_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
@@ -114,7 +116,11 @@ def _one_object(record: dict[str, Any], path: Path) -> list[Any] | None:
         raise FormatError("no `start_times` of its requests", path=path, hint="a newer vLLM writes them")
     failed = [bool(why) for why in record.get("errors") or []] or [False] * len(prompt)
     rows = zip(at, prompt, output, failed, strict=True) if len(failed) == len(prompt) else ()
-    return [{"arrival": t, "prompt": p, "output": o} for t, p, o, lost in rows if not lost and o]
+    kept = [{"arrival": t, "prompt": p, "output": o} for t, p, o, lost in rows if not lost and o]
+    try:  # its lists are in the order of the prompts, which start when the client lets them
+        return sorted(kept, key=lambda row: float(row["arrival"]))
+    except (TypeError, ValueError):
+        raise FormatError("`start_times` are not numbers", path=path) from None
 
 
 def _segments(row: dict[str, Any], name: str, path: Path, where: str) -> list[Any]:
@@ -129,7 +135,7 @@ def _segments(row: dict[str, Any], name: str, path: Path, where: str) -> list[An
     return listed
 
 
-def _from_rows(rows: list[dict[str, Any]], path: Path) -> Requests:
+def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Requests:
     if not rows:
         raise FormatError("no request in it", path=path)
     plain = {str(name).strip().lower().replace(" ", "_"): name for name in rows[0]}
@@ -173,6 +179,15 @@ def _from_rows(rows: list[dict[str, Any]], path: Path) -> Requests:
     more = _further(plain, [(rows[row[3]], f"request {row[3]}") for row in found], path)
     if more["parents"] is not None and len(found) != len(rows):
         raise FormatError("parents are rows, and rows are left out", path=path)
+    early = np.flatnonzero(np.diff(columns[:, 0]) < 0)
+    if len(early) and more["parents"] is None and not sort:
+        ahead, row = (rows[int(columns[early[0] + k, 3])][str(nanoseconds or arrival)] for k in (0, 1))
+        raise FormatError(
+            f"arrives at {row}, before the one ahead of it ({ahead})",
+            path=path,
+            where=f"request {columns[early[0] + 1, 3]}",
+            hint="--sort puts the rows in order of time",
+        )
     return requests_of(
         columns[:, 0], columns[:, 1], columns[:, 2], session=session, blocks=blocks, segments=segments, **more
     )

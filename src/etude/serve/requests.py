@@ -53,6 +53,8 @@ class Requests:
     """Group of a block, for caches that keep each group on one replica; -1: none."""
     chained: bool = True
     """The id of a block stands for all before it too, as Mooncake's do."""
+    moved: int = 0
+    """Rows that sorting by time gave another place."""
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in ("arrival_ns", "prompt", "output", "session")}
@@ -112,7 +114,7 @@ class Requests:
         cut = {
             f.name: getattr(self, f.name)[: lengths.get(f.name, n)]
             for f in fields(self)
-            if f.name not in ("tier_names", "chained")
+            if f.name not in ("tier_names", "chained", "moved")
         }
         return replace(self, **cut)
 
@@ -150,7 +152,7 @@ def requests_of(
         arrival[order] - np.where(alone, early, 0),
         np.asarray(prompt, np.int64)[order], np.asarray(output, np.int64)[order], given[order],
         block_start, np.unique(flat, return_inverse=True)[1].astype(np.int64) if len(flat) else flat,
-        parent_start=parent_start, parent=parent, **whole, **columns,
+        parent_start=parent_start, parent=parent, moved=int((order != np.arange(len(order))).sum()), **whole, **columns,
     )  # fmt: skip
 
 

@@ -9,8 +9,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
+from etude.serve.engine import FOLLOWS
 from etude.serve.serving import Served
-from etude.serve.state import NEVER
+from etude.serve.state import BARRIERS, NEVER, PREFILL
 from etude.serve.workloads import statistics
 
 F64 = NDArray[np.float64]
@@ -46,6 +47,9 @@ def request_table(served: Served) -> pa.Table:
             "scheduled_s": served.column("SCHEDULED") / 1e9,
             "preempted": served.column("PREEMPTED"),
             "cache_hit_tokens": served.column("HIT"),
+            "decode_replica": served.column("DECODER"),
+            "kv_sent_bytes": served.column("SENT"),
+            "codec": served.column("CODED"),
         }
     )
 
@@ -62,23 +66,83 @@ def spread(values: F64) -> dict[str, float] | None:
 def energies(served: Served, duration_s: float) -> tuple[float | None, float | None]:
     """Joules of all devices until the last answer, and those of them that idle devices would take; None where nothing
     is known of their power."""
-    if not served.energy.ranks:
+    if not all(energy.ranks for energy in served.energies):
         return None, None
-    idle_j = served.energy.idle_w * served.energy.ranks * len(served.state.replica) * duration_s
+    held_s = _held_s(served, duration_s)
+    idle_j = sum(energy.idle_w * energy.ranks * held for energy, held in zip(served.energies, held_s, strict=True))
     return idle_j + float(served.state.energy_nj.sum()) / 1e9, idle_j
 
 
-def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[str, Any]:
-    """The record of `etude serve --json`. `limits` are those of the service: `{"ttft_s": 1.0, "tpot_s": 0.05}`;
-    goodput counts requests that keep all of them."""
+def _held_s(served: Served, duration_s: float) -> list[float]:
+    """That each replica was there."""
+    if served.held_ns is None:
+        return [duration_s] * len(served.state.replica)
+    return (served.held_ns / 1e9).tolist()
+
+
+Limits = dict[str, dict[str, float]]
+
+
+def kept_limits(served: Served, limits: Limits) -> NDArray[np.bool_]:
+    """Which requests keep all limits of their tier; those of the empty name are of tiers that are not named."""
+    times = request_times(served)
+    kept = np.ones(len(served.requests), bool)
+    names = served.requests.tier_names
+    unknown = [tier for tier in limits if tier and tier not in names]
+    if unknown:
+        raise UsageError(f"no request is of tier `{unknown[0]}`", hint=f"known: {', '.join(names) or 'none'}")
+    for tier, its in limits.items():
+        named = [k for k, name in enumerate(names) if (name == tier if tier else name not in limits)]
+        mine = np.isin(served.requests.tier, named) if names else np.full(len(kept), not tier)
+        for name, limit in its.items():
+            if name not in times:
+                raise UsageError(f"unknown limit `{name}`", hint=f"known: {', '.join(times)}")
+            kept &= ~(mine & (times[name] > limit))
+    return kept
+
+
+def step_imbalance(served: Served) -> float | None:
+    """With a barrier, the part of all steps that replicas wait for the longest: sum of (longest - mean) over sum of
+    longest."""
+    if not served.engine.barrier:
+        return None
+    longest = float(served.state.clock[BARRIERS])
+    together = served.count("ROLE") != PREFILL
+    return 1.0 - float(served.count("OWN")[together].mean()) / longest
+
+
+def _sent(served: Served) -> dict[str, Any]:
+    """Keys and values that went to other replicas, and how long after the first token they were there on the mean."""
+    sent = served.column("SENT") > 0
+    late = (served.column("READY") - served.column("FIRST"))[sent]
+    return {
+        "kv_sent_bytes": int(served.column("SENT").sum()),
+        "transfer_s": float(late.mean()) / 1e9 if sent.any() else None,
+    }
+
+
+def _by_tier(served: Served, kept: NDArray[np.bool_], duration_s: float) -> dict[str, Any]:
+    found = {}
+    for number, name in enumerate(served.requests.tier_names):
+        mine = served.requests.tier == number
+        found[name] = {
+            "requests": int(mine.sum()),
+            "within_limits": float(kept[mine].mean()) if mine.any() else None,
+            "goodput_rps": float(kept[mine].sum()) / duration_s,
+        }
+    return found
+
+
+def summary(served: Served, *, limits: Limits | None = None) -> dict[str, Any]:
+    """The record of `etude serve --json`. `limits` are those of the service, by tier, the empty name for all others:
+    `{"": {"ttft_s": 1.0, "tpot_s": 0.05}}`; goodput counts requests that keep all of them."""
     times = request_times(served)
     duration_s = float(served.column("FINISH").max()) / 1e9
-    kept = np.ones(len(served.requests), bool)
-    for name, limit in (limits or {}).items():
-        if name not in times:
-            raise UsageError(f"unknown limit `{name}`", hint=f"known: {', '.join(times)}")
-        kept &= ~(times[name] > limit)
-    busy, energy_j, idle_j = served.count("BUSY"), *energies(served, duration_s)
+    kept = kept_limits(served, limits or {})
+    energy_j, idle_j = energies(served, duration_s)
+    held_s = np.array(_held_s(served, duration_s))
+    there, busy = held_s > 0, served.count("BUSY")
+    part = busy[there] / held_s[there]
     return {
         "requests": len(served.requests),
         "finished": int((served.column("FINISH") != NEVER).sum()),
@@ -89,7 +153,7 @@ def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[s
         "output_tokens_per_s": float(served.requests.output.sum()) / duration_s,
         "energy_j": energy_j,
         "idle_energy_j": idle_j,
-        "kv_peak": float(served.count("PEAK").max() / served.blocks),
+        "kv_peak": float((served.count("PEAK") / served.count("ROOM")).max()),
         "preemptions": int(served.count("PREEMPTED").sum()),
         "cache_hit_tokens": int(served.count("FOUND").sum()),
         "stored_hit_tokens": int(served.count("STORED").sum()),
@@ -98,6 +162,12 @@ def summary(served: Served, *, limits: dict[str, float] | None = None) -> dict[s
         "prompt_tokens": int(served.requests.prompt.sum()),
         "workload": statistics(served.requests),
         "passes": int(served.count("PASSES").sum()),
-        "busy": float(busy.mean() / 1e9 / duration_s),
-        "imbalance": float(busy.max() / busy.mean() - 1.0),
+        "busy": float(busy.sum() / 1e9 / held_s.sum()),
+        "imbalance": float(part.max() / part.mean() - 1.0),
+        "step_imbalance": step_imbalance(served),
+        **_sent(served),
+        "replica_s": float(held_s.sum()),
+        "changes": served.changes,
+        "tiers": _by_tier(served, kept, duration_s),
+        "engine": FOLLOWS,
     }

@@ -57,7 +57,7 @@ def _load_in(q, mine, running, ahead):
         r = running[k]
         if q[r, at.OUTPUT] - q[r, at.PLANNED] >= ahead:
             total += q[r, at.PROMPT] + q[r, at.PLANNED] + ahead
-    for queue in (at.WAITING, at.INBOX):
+    for queue in (at.WAITING, at.INBOX, at.COMING, at.LANDING):
         r = mine[queue]
         while r != at.NOBODY:
             if q[r, at.OUTPUT] - q[r, at.PLANNED] >= ahead:

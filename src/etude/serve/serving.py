@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,18 @@ class Group:
     energy: Energy = UNKNOWN
     token_bytes: float = 0.0
     """Keys and values of a token on a rank, which a swap moves."""
+    error: tuple[float, float] | None = None
+    """Of interpolated step costs, median and largest, where it is known."""
+
+
+class Control(Protocol):
+    """Is called between two calls of the loop, and may open and shut replicas."""
+
+    changes: list[dict[str, Any]]
+
+    def start(self, state: of.State, rules: of.Rules) -> None: ...
+    def after(self, state: of.State, why: int) -> None: ...
+    def held_ns(self, now: int) -> I64: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +72,8 @@ class Options:
     draft: StepCost | None = None
     """Of the model that proposes tokens; None: they cost nothing."""
     hooks: Hooks = NO_HOOKS
+    control: Control | None = None
+    """Changes plans or replicas while requests are served: `elastic`."""
     keep_passes: bool = False
     seed: int = 0
 
@@ -77,6 +91,9 @@ class Served:
     energy: Energy = UNKNOWN
     energies: tuple[Energy, ...] = field(default=())
     """Of each replica."""
+    held_ns: I64 | None = None
+    """Time that each replica was there; None: all the time."""
+    changes: list[dict[str, Any]] = field(default_factory=list)
 
     def column(self, name: str) -> I64:
         """Of the requests: one of `state.Column`."""
@@ -103,15 +120,34 @@ def serve(
         raise UsageError(f"{replicas} replicas")
     groups = [Group(cost, replicas, of.BOTH, blocks, energy)] if isinstance(cost, StepCost) else list(cost)
     options = Options(**given)
+    ready = ready_for(requests, engine, groups, options)
+    state = ready.state
+    passes = run(state, ready.rules, ready.machines, options, ready.asked)
+    energies = tuple(group.energy for group in groups for _ in range(group.count))
+    room = int(state.replica[:, of.ROOM].min())
+    control, held = options.control, None
+    if control is not None:
+        held = control.held_ns(int(state.request[:, of.FINISH].max()))
+    changes = [] if control is None else control.changes
+    return Served(requests, state, engine, room, passes, energies[0], energies, held, changes)
+
+
+class Ready(NamedTuple):
+    """A run before its first event."""
+
+    state: of.State
+    rules: of.Rules
+    machines: Machines
+    asked: Asked
+
+
+def ready_for(requests: Requests, engine: Engine, groups: Sequence[Group], options: Options) -> Ready:
     rules = rules_of(engine, groups, options)
     state = start_of(requests, engine, groups, rules, options)
     kinds = [(group.cost, group.energy) for group in groups]
     machines = machines_of(kinds if options.draft is None else [*kinds, (options.draft, UNKNOWN)])
     _check(requests, engine, rules, state, options)
-    passes = run(state, rules, machines, options, Asked(options.hooks, options.router, rules))
-    energies = tuple(group.energy for group in groups for _ in range(group.count))
-    room = int(state.replica[:, of.ROOM].min())
-    return Served(requests, state, engine, room, passes, energies[0], energies)
+    return Ready(state, rules, machines, Asked(options.hooks, options.router, rules))
 
 
 def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Rules:
@@ -124,7 +160,7 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Ru
     swap = max(group.token_bytes for group in groups) * 1e9 / engine.swap_bandwidth_bytes_per_s
     if engine.preemption_mode == "swap" and not swap:
         raise UsageError("nothing says how many bytes the keys and values of a token have", hint="recompute")
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"apart": int(any(group.role != of.BOTH for group in groups))}
     if hooks.route is not None:
         router = ""
     if hooks.place is not None:
@@ -163,14 +199,18 @@ def run(state: of.State, rules: of.Rules, machines: Machines, options: Options, 
     keep = options.keep_passes
     log = np.zeros((max(LOG_ROWS, 2 * len(state.replica)) if keep else 0, len(of.Logged)), np.int64)
     kept: list[pa.Table] = []
-    advance = loop_with(options.hooks, asked)
+    advance, control = loop_with(options.hooks, asked), options.control
+    if control is not None:
+        control.start(state, rules)
     while (why := advance(state, rules, machines, log)) != of.DONE:
         if why == of.FULL:
             kept.append(_logged(log, state))
         elif why == of.ASKED:
             asked.answer(state)
-        else:
+        elif why == of.STUCK or control is None:
             _stuck(state)
+        if control is not None:
+            control.after(state, why)
     if keep:
         kept.append(_logged(log, state))
     return pa.concat_tables(kept) if keep else None

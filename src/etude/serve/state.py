@@ -87,6 +87,8 @@ class Rules(NamedTuple):
     """Part of the layers that tokens out go through."""
     horizon: int
     """Steps that the router `balance` looks ahead."""
+    apart: int
+    """Prompts have replicas of their own."""
     place: int
     """Router that says where an answer goes on, once its prompt is read."""
     wire: Wire

@@ -119,16 +119,24 @@ class Recommend:
     user_tokens: int = figure("count", "tokens about a user", 300)
     item_tokens: int = figure("count", "tokens of an item", 150)
     output: int = figure("count", "tokens out", 16)
+    to_users: int = figure("count", "users at the end, as their number changes; 0: it does not", 0, zero=True)
+    to_items: int = figure("count", "items at the end; 0: as at first", 0, zero=True)
+    bursts: int = figure(
+        "count", "parts of the stream that have the one and the other in turn; 0: a trend", 0, zero=True
+    )
 
     def drawn(self, rate_per_s: float, random: np.random.Generator) -> Requests:
-        if self.listed > self.items:
+        if self.listed > min(self.items, self.to_items or self.items):
             raise UsageError(f"recommend: {self.listed} of {self.items} items in a prompt")
-        weight = 1.0 / np.arange(1, self.items + 1) ** self.zipf
         at = np.cumsum(random.exponential(1 / rate_per_s, self.requests))
         rows = []
         for k in range(self.requests):
-            user = int(random.integers(self.users))
-            chosen = random.choice(self.items, self.listed, replace=False, p=weight / weight.sum()).tolist()
+            part = k / self.requests if not self.bursts else float(k * self.bursts // self.requests % 2)
+            ends = (self.users, self.to_users), (self.items, self.to_items)
+            users, count = (round(now + part * (then - now)) if then else now for now, then in ends)
+            weight = 1.0 / np.arange(1, count + 1) ** self.zipf
+            user = int(random.integers(users))
+            chosen = random.choice(count, self.listed, replace=False, p=weight / weight.sum()).tolist()
             items = [[f"item-{one}", self.item_tokens, one % self.groups] for one in chosen]
             ask = [[f"ask-{k}", 16]]
             rows.append((float(at[k]), user, self.output, [[f"user-{user}", self.user_tokens], *items, *ask]))
@@ -181,9 +189,10 @@ def request_stream(
     diurnal: str = "",
     like: str | PathLike[str] | None = None,
     seed: int = 0,
+    sort: bool = False,
 ) -> Requests:
-    """Those of a file (the first so many, at a rate if one is given), of a generator, or drawn: all alike, or with the
-    lengths of the file `like`."""
+    """Those of a file (sorted by time if asked, the first so many, at a rate if one is given), of a generator, or
+    drawn: all alike, or with the lengths of the file `like`."""
     if path is not None and (like is not None or diurnal):
         raise UsageError("--lengths and --diurnal are of requests that are drawn", hint="leave --requests away")
     if path is None:
@@ -191,11 +200,11 @@ def request_stream(
         arrival = _arrivals(rate_per_s, count, cv, diurnal, random)
         if like is None:
             return requests_of(arrival, np.full(count, prompt), np.full(count, output))
-        return requests_of(arrival, *lengths_like(read_requests(like), count, random))
+        return requests_of(arrival, *lengths_like(read_requests(like, sort=True), count, random))
     if fspath(path).partition(":")[0] in GENERATORS:
         found = generated(fspath(path), rate_per_s, seed)
         return found.first(first) if first else found
-    found = read_requests(path)
+    found = read_requests(path, sort=sort)
     found = found.first(first) if first else found
     return at_rate(found, rate_per_s) if rate_per_s else found
 

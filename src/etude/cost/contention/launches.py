@@ -128,9 +128,11 @@ def _shaped(device: Device, work: Work, size: float, alone_ns: float, gap_ns: fl
         blocks = max(blocks_of(device, cost, work), 1)
         waves = -(-blocks // device.cores)
         # What of the time alone is compute: a product whose bytes fill it has cores to spare.
-        compute_ns = max(work.flops, 0) / (device.peak(work.dtype or "bf16") * cost.flop_efficiency / 1e9)
+        rate = device.peak(work.dtype or "bf16") * cost.flop_efficiency / 1e9
+        compute_ns = max(work.flops, 0) / rate if rate else 0.0
         bound_ns = min(busy_ns, compute_ns) if size / memory_rate(device) > 0.6 * busy_ns else busy_ns
         room = ROOMS[work.op_class]
+        room = room._replace(cluster=min(room.cluster, device.cores))
         return replace(base, blocks=blocks, core_ns=bound_ns / waves, size_bytes=size / blocks, room=room)
     if work.op_class in (OpClass.ATTENTION, OpClass.ATTENTION_DECODE):
         chain = max(-(-work.m // BLOCK), 1)

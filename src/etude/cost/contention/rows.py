@@ -48,14 +48,29 @@ def predicted_rows(device: Device, path: str | PathLike[str]) -> list[dict[str, 
             time_ns = beside(device, op, _launch(device, row, "background", at, launches))
         else:
             drawn = _number(row, "holder_bytes_per_s_alone", at, 0.0)
-            time_ns = held(device, op, int(_number(row, "sms_held", at)), drawn)
-        measured = _number(row, "slowdown", at, 0.0) or None
+            time_ns = held(device, op, _cores(device, row, at), drawn)
         found.append({
             "row": number, "op": row["op"], "beside": row["background" if known is PAIR else "holder"],
-            "measured": measured, "predicted": time_ns / op.alone_ns, "predicted_ns": time_ns,
+            "measured": _measured(row, at), "predicted": time_ns / op.alone_ns, "predicted_ns": time_ns,
             "covered": row.get("covered", row.get("holder_covered_op", "1")) != "0",
         })  # fmt: skip
     return found
+
+
+def _cores(device: Device, row: Mapping[str, str], at: str) -> int:
+    count = _number(row, "sms_held", at)
+    if count != int(count) or count >= device.cores:
+        raise UsageError(f"`sms_held`: {count:g} of {device.cores} cores", where=at, hint="from none to all but one")
+    return int(count)
+
+
+def _measured(row: Mapping[str, str], at: str) -> float | None:
+    """The slow-down, or both of the times that it is made of."""
+    if found := _number(row, "slowdown", at, 0.0):
+        return found
+    alone, with_it = _number(row, "op_alone_ns", at, 0.0), _number(row, "op_with_background_ns", at, 0.0)
+    with_it = with_it or _number(row, "op_ns", at, 0.0)
+    return with_it / alone if alone and with_it else None
 
 
 def _launch(device: Device, row: Mapping[str, str], who: str, at: str, known: dict[tuple[str, ...], Launch]) -> Launch:
@@ -63,8 +78,13 @@ def _launch(device: Device, row: Mapping[str, str], who: str, at: str, known: di
     if key not in known:
         flops, size = _number(row, f"{who}_flops", at, 0.0), _number(row, f"{who}_bytes", at, 0.0)
         alone = _number(row, f"{who}_alone_ns", at, 0.0)
+        if not row[who]:
+            raise UsageError(f"`{who}` has no name", where=at)
         copies = next((way for way in COPY_ENGINE if row[who].startswith(f"{way}_")), "")
-        known[key] = launch_of(device, work_of(row[who], flops, size), alone, copies)
+        try:
+            known[key] = launch_of(device, work_of(row[who], flops, size), alone, copies)
+        except UsageError as problem:
+            raise UsageError(f"`{row[who]}`: {problem.problem}", where=at, hint=problem.hint) from None
     return known[key]
 
 

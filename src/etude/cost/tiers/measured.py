@@ -14,19 +14,21 @@ import numpy as np
 
 from etude.cost.tiers.streaming import streamed_ns
 from etude.cost.tiers.transfers import copy_ns, file_ns
-from etude.errors import ClusterError, UsageError
+from etude.errors import ClusterError, EtudeError, UsageError
 from etude.files import csv_rows
 from etude.machine.system import System
 from etude.machine.tier import Checkpointing
 
 Row = Mapping[str, str]
 WAYS: Final = {"h2d": "h2d", "d2h": "d2h", "both_bytes_each_way": "both", "h2d_queued": "h2d_queued"}
+HOST_COPY: Final = "host_copy"
 ENDINGS: Final = ("_nofsync", "_cold", "_cached")
 """What a row says behind the method: not flushed, not in the cache, in it."""
 
 
 def offload_rows(system: System, path: str | PathLike[str]) -> list[dict[str, Any]]:
-    """One entry for each row of a file that can be predicted: `row`, `what`, `measured` and `predicted` in ns."""
+    """One entry for each row of a file that can be predicted: `row`, `what`, `measured` (None where
+    its cell is empty) and `predicted` in ns."""
     where = str(path)
     columns, rows = csv_rows(path)
     predict = next((found for needed, found in KINDS if needed <= set(columns)), None)
@@ -38,34 +40,61 @@ def offload_rows(system: System, path: str | PathLike[str]) -> list[dict[str, An
         try:
             for what, measured, predicted in predict(system, row):
                 found.append({"row": number, "what": what, "measured": measured, "predicted": predicted})
-        except (ValueError, KeyError) as problem:
+        except EtudeError as problem:
+            raise UsageError(problem.problem, where=f"{where}: row {number}", hint=problem.hint) from None
+        except ValueError as problem:
             raise UsageError(f"cannot be read: {problem}", where=f"{where}: row {number}") from None
     return found
 
 
-Predicted = list[tuple[str, float, float]]
+Predicted = list[tuple[str, float | None, float]]
+
+
+def _figure(row: Row, name: str, least: float = 1.0) -> float:
+    value = float(row[name])
+    if not least <= value < 1e18:
+        raise ValueError(f"`{name}`: {row[name]} is outside what can be")
+    return value
+
+
+def _count(row: Row, name: str) -> int:
+    if (value := _figure(row, name)) != int(value):
+        raise ValueError(f"`{name}`: {row[name]} is not a whole number")
+    return int(value)
+
+
+def _measured(row: Row, name: str) -> float | None:
+    """None where it was not measured."""
+    return _figure(row, name, 0.0) if row[name].strip() else None
+
+
+def _word(row: Row, name: str, *known: str) -> str:
+    if row[name] not in known:
+        raise ValueError(f"`{name}`: unknown `{row[name]}`; known: {', '.join(known)}")
+    return row[name]
 
 
 def _transfer(system: System, row: Row) -> Predicted:
-    if row["direction"] not in WAYS:
+    if _word(row, "direction", *WAYS, HOST_COPY) == HOST_COPY:
         return []
-    pinned = row["memory"] == "pinned"
-    took = copy_ns(system.device, WAYS[row["direction"]], float(row["bytes"]), pinned=pinned)
-    return [(f"{row['direction']} {row['memory']}", float(row["ns_median"]), took)]
+    pinned = _word(row, "memory", "pinned", "pageable") == "pinned"
+    took = copy_ns(system.device, WAYS[row["direction"]], _figure(row, "bytes"), pinned=pinned)
+    return [(f"{row['direction']} {row['memory']}", _measured(row, "ns_median"), took)]
 
 
 def _file(system: System, row: Row) -> Predicted:
-    tier = row["place"] if row["place"] != "disk" or row["mode"] == "direct" else "page_cache"
+    direct = _word(row, "mode", "direct", "buffered") == "direct"
+    tier = row["place"] if row["place"] != "disk" or direct else "page_cache"
     took = file_ns(
-        system, tier, float(row["total_bytes"]), write=row["op"] == "write", request_bytes=float(row["block_bytes"]),
-        threads=int(row["threads"]), flush=row["fsync"] == "1",
+        system, tier, _figure(row, "total_bytes"), write=_word(row, "op", "read", "write") == "write",
+        request_bytes=_figure(row, "block_bytes"), threads=_count(row, "threads"), flush=row["fsync"] == "1",
     )  # fmt: skip
-    return [(f"{row['place']} {row['op']} {row['mode']}", float(row["ns"]), took)]
+    return [(f"{row['place']} {row['op']} {row['mode']}", _measured(row, "ns"), took)]
 
 
 def _checkpoint(system: System, row: Row) -> Predicted:
-    method, size, threads = row["method"], float(row["bytes"]), int(row["threads"])
-    total, stall = float(row["total_ns"]), float(row["stall_ns"])
+    method, size, threads = row["method"], _figure(row, "bytes"), _count(row, "threads")
+    total, stall = _measured(row, "total_ns"), _measured(row, "stall_ns")
     away = copy_ns(system.device, "d2h", size)
     if method == "async_d2h_overlapped":
         return [(method, total, away)]
@@ -92,13 +121,13 @@ def _way(system: System, method: str) -> Checkpointing:
 
 
 def _layers(system: System, row: Row) -> Predicted:
-    layers, size = int(row["layers"]), float(row["layer_bytes"])
+    layers, size = _count(row, "layers"), _figure(row, "layer_bytes")
     load = np.full(layers, copy_ns(system.device, "h2d_queued", size))
-    work = np.full(layers, float(row["compute_ns"]) / layers)
+    work = np.full(layers, _figure(row, "compute_ns", 0.0) / layers)
     return [
-        ("double buffered", float(row["double_buffered_ns"]), streamed_ns(work, load, 2)),
-        ("serial", float(row["serial_ns"]), streamed_ns(work, load, 1)),
-        ("transfer", float(row["transfer_ns"]), float(load.sum())),
+        ("double buffered", _measured(row, "double_buffered_ns"), streamed_ns(work, load, 2)),
+        ("serial", _measured(row, "serial_ns"), streamed_ns(work, load, 1)),
+        ("transfer", _measured(row, "transfer_ns"), float(load.sum())),
     ]
 
 

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from etude.generate.model.open import open_model as open_model
     from etude.generate.model.open import stored_as as stored_as
     from etude.generate.model.shape import Family as Family
+    from etude.generate.model.shape import Mixer as Mixer
     from etude.generate.model.shape import Model as Model
 
 __getattr__ = face(__name__)

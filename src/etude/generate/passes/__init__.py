@@ -9,5 +9,8 @@ if TYPE_CHECKING:
     from etude.generate.passes.job import PassShape as PassShape
     from etude.generate.passes.job import held_by as held_by
     from etude.generate.passes.job import pass_job as pass_job
+    from etude.generate.passes.job import replicas_job as replicas_job
+    from etude.generate.serving.batching import Pass as Pass
+    from etude.generate.serving.batching import Span as Span
 
 __getattr__ = face(__name__)

@@ -1,11 +1,10 @@
-"""pass_job(model, plan, shapes): a job that runs passes of these shapes, and what a replica of the model holds."""
+"""pass_job(model, plan, shapes): a job that runs passes of these shapes; replicas_job: passes of given requests on
+several replicas; and what a replica of the model holds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from etude.generate.model.shape import Model
 from etude.generate.plan import Plan
@@ -45,17 +44,29 @@ class Held:
 
 def pass_job(model: Model, plan: Plan, shapes: Sequence[PassShape], *, kv_dtype: str = "") -> Job:
     """The job of one replica; pass k of it is step k. Its ranks are those of the plan, with one stage."""
-    made = _one(model, plan, kv_dtype)
-    most = max((1 + s.decode for s in shapes), default=1)
     passes = [Pass(spans, len(spans)) for spans in (s.spans() for s in shapes)]
-    requests = [Request(1)] * most
-    instance = Instance([Batched(passes)], [list(range(most))])
-    writer = Writer([made.served], made.plan, (0, 0), requests, instance, 0, arrivals=False)
-    trace, groups, peers = writer.trace()
+    return replicas_job(model, plan, [passes], kv_dtype=kv_dtype)
+
+
+def replicas_job(
+    model: Model, plan: Plan, passes: Sequence[Sequence[Pass]], *, kv_dtype: str = "", name: str = ""
+) -> Job:
+    """The job of several replicas, each a copy of the plan with passes of its own, one after another; pass k of a
+    replica is its step k. Requests of spans are numbered from 0 within a replica."""
+    plan = plan.replace(gpus=plan.gpus * len(passes))
+    made = _one(model, plan, kv_dtype)
+    traces, slots = [], []
+    for mine in passes:
+        most = 1 + max((span.request for one in mine for span in one.spans), default=0)
+        instance = Instance([Batched(list(mine))], [list(range(most))])
+        writer = Writer([made.served], made.plan, (0, 0), [Request(1)] * most, instance, 0, arrivals=False)
+        trace, groups, peers = writer.trace()
+        traces.append(trace)
+        slots.append((groups, peers))
     grid = Grid.of(made.plan)
-    program = np.zeros(made.plan.gpus, np.int64)
+    program = grid.at["dp"]
     about = {"model": model.name, "serving": "yes"}
-    return job_of(f"{model.name}-passes", [trace], program, bind(grid, [(groups, peers)], program), about)
+    return job_of(name or f"{model.name}-passes", traces, program, bind(grid, slots, program), about)
 
 
 def held_by(model: Model, plan: Plan, tokens: int, *, kv_dtype: str = "") -> Held:

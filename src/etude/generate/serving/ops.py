@@ -147,7 +147,9 @@ class Passes:
 
     def fragment(self, one: Pass) -> Fragment:
         phase = Phase[one.phase.upper()]
-        key = self.served.padded(one.tokens), one.outputs, phase
+        # What is padded is computed alike, but fewer tokens meet fewer experts.
+        tokens = one.tokens if self.served.model.experts else self.served.padded(one.tokens)
+        key = tokens, one.outputs, phase
         if key not in self._made:
             self._made[key] = self._template(one, phase)
         template = self._made[key]

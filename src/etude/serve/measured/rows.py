@@ -23,16 +23,18 @@ from etude.serve.deployment import replica_plan
 from etude.serve.measured.diffusion import image_latency_s
 from etude.serve.measured.systems import SYSTEMS, number, row_model
 from etude.serve.pass_time import passes_ns
-from etude.serve.profiles import GRAPHS
+from etude.serve.profiles import graphs_of
 from etude.serve.stacks import ServingStack, serving_stack
-from etude.serve.steps import StepCost
+from etude.serve.steps import Shape
 
 STACK: Final = "vllm-0.11"
 PRECISIONS: Final = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "mxfp4": "bf16"}
 MXFP4: Final = 4.25 / 16
 """Bits of an expert's weight in mxfp4, with its scales, over those in bf16."""
 PROMPTS: Final = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 3000, "image-chat": 1000, "video-chat": 4000}
-"""Tokens of a prompt by task, which the rows do not say; of pictures and videos with those of their tokens."""
+"""Tokens of a typical prompt by task, which the rows do not say; of pictures and videos with those of their tokens."""
+MEAN: Final = {"lm-arena-chat": 2.5}
+"""The mean prompt over the typical one: of conversations a few are long."""
 LENGTHS: Final = ("avg_batch_size", "avg_output_len")
 LATENCY: Final = "batch_latency_s"
 """The column that rows of images and videos have."""
@@ -46,20 +48,28 @@ class Steady:
     tables: PassTables
     system: System
     gpus: int
+    """Of a copy of the model."""
+    copies: int
     batch: int
+    """Sequences of a copy."""
     output: float
-    prompt: int
-    """Tokens in."""
+    prompt: float
+    """Tokens in, of a typical request."""
+    mean: float
+    """... of the mean one."""
+    graphs: tuple[int, ...]
+    """Sizes of passes that the engine has a graph for."""
 
     def shapes(self) -> Any:
-        """A pass without a prompt, and one with those that come in it."""
-        keys = self.prompt + self.output / 2
-        fresh = self.prompt * max(self.batch / self.output, 1.0)
-        plain = [0.0, 1.0]  # one token of a sequence, through all layers
-        decode = [0.0, 0.0, self.batch, self.batch * keys, self.batch, keys, *plain]
-        pairs, outputs = fresh * (self.prompt + 1) / 2, self.batch + max(self.batch / self.output, 1.0)
-        mixed = [fresh, pairs, self.batch, self.batch * keys, outputs, keys, *plain]
-        return np.array([decode, mixed])
+        """A pass without a prompt, and those with prompts that come in it: typical ones, and mean ones."""
+        enter = self.batch / self.output / self.mixed
+        keys = self.mean + self.output / 2
+        plain = (0.0, 0.0, self.batch, self.batch * keys, self.batch, keys)
+        typical, mean = (
+            (p * enter, p * enter * (p + 1) / 2, self.batch, self.batch * keys, self.batch + enter, keys)
+            for p in (self.prompt, self.mean)
+        )
+        return np.array([Shape(*one) for one in (plain, typical, mean)], np.float64)
 
     @property
     def mixed(self) -> float:
@@ -69,28 +79,23 @@ class Steady:
 
 def steady_figures(row: Steady, stack: ServingStack) -> dict[str, float]:
     """Time between tokens, tokens a second, watts of all GPUs, joules of a token."""
-    plain, mixed = _asked(row.tables.step_cost(stack, graphs=GRAPHS), row)
+    plain, typical, mixed = passes_ns(row.tables.step_cost(stack, graphs=row.graphs), row.shapes()).tolist()
     part = row.mixed
     mean_ns = (1.0 - part) * plain + part * mixed
-    tokens_per_s = row.batch / (mean_ns / 1e9)
-    watts = row.gpus * _watts(row, stack, mean_ns)
+    tokens_per_s = row.copies * row.batch / (mean_ns / 1e9)
+    watts = row.copies * row.gpus * _watts(row, stack, mean_ns)
     return {
-        "median_itl_ms": (plain if part < 0.5 else mixed) / 1e6,
+        "median_itl_ms": (plain if part < 0.5 else typical) / 1e6,
         "output_throughput_tokens_per_sec": tokens_per_s,
         "avg_power_watts": watts,
         "energy_per_token_joules": watts / tokens_per_s,
     }
 
 
-def _asked(cost: StepCost, row: Steady) -> tuple[float, float]:
-    plain, mixed = passes_ns(cost, row.shapes()).tolist()
-    return plain, mixed
-
-
 def _watts(row: Steady, stack: ServingStack, mean_ns: float) -> float:
     """Of one GPU: idle, busy, and its work; no more than its limit."""
     device = row.system.device
-    plain, mixed = _asked(row.tables.energy(), row)
+    plain, _, mixed = passes_ns(row.tables.energy(), row.shapes()).tolist()
     work_j = ((1.0 - row.mixed) * plain + row.mixed * mixed) / 1e9
     power = costs_of(device).active_w + work_j / (mean_ns / 1e9)
     return min(idle_w(device) + stack.power * power, limit_w(device))
@@ -155,10 +160,23 @@ def steady(row: dict[str, str], device: Device | None = None) -> Steady:
     copies = max(int(number(row, "dp", 1)), 1)
     spread = number(row, "ep", 1) > 1
     sizes = number(row, "total_params_b", 0), number(row, "active_params_b", 0)
-    key = row["model"], sizes, row["gpu"], gpus // copies, spread, row["weight_precision"]
+    if gpus % copies:
+        raise UsageError(f"{copies} copies on {gpus} GPUs")
+    ranks = gpus // copies
+    key = row["model"], sizes, row["gpu"], ranks, copies, spread, row["weight_precision"]
     tables, system = _tables(*key) if device is None else _made(*key, device)
     batch = max(round(number(row, "avg_batch_size") / copies), 1)
-    return Steady(tables, system, gpus // copies, batch, max(number(row, "avg_output_len"), 2.0), PROMPTS[row["task"]])
+    return Steady(
+        tables=tables,
+        system=system,
+        gpus=ranks,
+        copies=copies,
+        batch=batch,
+        output=max(number(row, "avg_output_len"), 2.0),
+        prompt=PROMPTS[row["task"]],
+        mean=PROMPTS[row["task"]] * MEAN.get(row["task"], 1.0),
+        graphs=graphs_of(row["model"], int(number(row, "max_num_seqs", 256) or 256)),
+    )
 
 
 @cache
@@ -171,6 +189,7 @@ def _made(
     sizes: tuple[float, float],
     gpu: str,
     ranks: int,
+    copies: int,
     spread: bool,
     stored: str,
     device: Device | None = None,
@@ -178,5 +197,6 @@ def _made(
     system = open_system(SYSTEMS[gpu])
     system = system.replace(device=device) if device is not None else system
     network = row_model(model, *sizes)
-    plan = replica_plan(network, ranks, ep=ranks if spread else 1, precision=PRECISIONS[stored])
-    return pass_tables(network, plan, system, packed=MXFP4 if stored == "mxfp4" else 1.0), system
+    plan = replica_plan(network, ranks, ep=ranks if spread and ranks > 1 else 1, precision=PRECISIONS[stored])
+    packed = MXFP4 if stored == "mxfp4" else 1.0
+    return pass_tables(network, plan, system, packed=packed, groups=copies if spread else 1), system

@@ -159,5 +159,5 @@ def _cost(
     stack = serving_stack("vllm", name)
     if ops is None:
         plan = replica_plan(model, tp, ep=tp if ep > 1 else 1)
-        return pass_tables(model, plan, system).step_cost(stack, graphs=graphs)
+        return pass_tables(model, plan, system, groups=groups).step_cost(stack, graphs=graphs)
     return profile_cost(ops, model, system, stack, tp=tp, spread=ep, groups=groups, graphs=graphs)

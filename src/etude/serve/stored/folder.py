@@ -5,6 +5,13 @@
 | requests | each request, in order of arrival |
 | passes | each pass, in the order in which they start |
 | replicas | each replica |
+
+Of a workflow the record is that of `etude serve --workflow --json`, and the tables are these:
+
+| table | a row for |
+|---|---|
+| sessions | each session |
+| tasks | each call of a model or a tool |
 """
 
 from __future__ import annotations
@@ -21,10 +28,13 @@ from etude.errors import FormatError, UsageError
 from etude.files import writing
 from etude.serve.results import request_table
 from etude.serve.serving import Served
+from etude.serve.workflow.results import session_table, task_table
+from etude.serve.workflow.run import Ran
 
 RECORD: Final = "served.json"
 FORMAT: Final = "etude served 1"
-TABLES: Final = ("requests", "passes", "replicas")
+WORKFLOW: Final = "etude workflow 1"
+TABLES: Final = {FORMAT: ("requests", "passes", "replicas"), WORKFLOW: ("sessions", "tasks")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,17 +62,27 @@ def replica_table(served: Served) -> pa.Table:
 
 def write_served(served: Served, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False) -> None:
     """`record` is the summary, with what was asked."""
-    import msgspec
-    import pyarrow.parquet as pq
-
     if served.passes is None:
         raise UsageError("the passes of this stream were not kept")
     tables = {"requests": request_table(served), "passes": served.passes, "replicas": replica_table(served)}
+    _write(tables, {"format": FORMAT, **record}, path, force=force)
+
+
+def write_workflow(ran: Ran, record: dict[str, Any], path: str | PathLike[str], *, force: bool = False) -> None:
+    """`record` is the summary, with what was asked."""
+    tables = {"sessions": session_table(ran), "tasks": task_table(ran)}
+    _write(tables, {"format": WORKFLOW, **record}, path, force=force)
+
+
+def _write(tables: dict[str, pa.Table], record: dict[str, Any], path: str | PathLike[str], *, force: bool) -> None:
+    import msgspec
+    import pyarrow.parquet as pq
+
     with writing(path, force=force) as place:
         place.mkdir()
         for name, table in tables.items():
             pq.write_table(table, place / f"{name}.parquet", compression="zstd")
-        (place / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode({"format": FORMAT, **record})) + b"\n")
+        (place / RECORD).write_bytes(msgspec.json.format(msgspec.json.encode(record)) + b"\n")
 
 
 def read_served(path: str | PathLike[str]) -> ServedFolder:
@@ -72,9 +92,10 @@ def read_served(path: str | PathLike[str]) -> ServedFolder:
     place = Path(path)
     try:
         record = msgspec.json.decode((place / RECORD).read_bytes())
-        tables = {name: pq.read_table(place / f"{name}.parquet") for name in TABLES}
+        kind = record.pop("format", None) if isinstance(record, dict) else None
+        if kind not in TABLES:
+            raise FormatError("not a served stream that this version knows", path=place / RECORD)
+        tables = {name: pq.read_table(place / f"{name}.parquet") for name in TABLES[kind]}
     except (OSError, msgspec.DecodeError, pa.ArrowException) as problem:
         raise FormatError(f"not a served stream: {str(problem).splitlines()[0]}", path=path) from None
-    if not isinstance(record, dict) or record.pop("format", None) != FORMAT:
-        raise FormatError("not a served stream that this version knows", path=place / RECORD)
     return ServedFolder(record, tables)

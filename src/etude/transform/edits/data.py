@@ -29,7 +29,7 @@ from etude.transform.edits.definition import (
     time,
     whole,
 )
-from etude.transform.rewrite.rewriting import BEFORE, free_stream
+from etude.transform.rewrite.rewriting import BEFORE, free_stream, free_thread
 from etude.transform.rewrite.selector import WORLD
 
 I64 = NDArray[np.int64]
@@ -127,8 +127,7 @@ def _made(here: Here, first: I64, taken: I64, making: Making, queue: int, pause:
     """Nodes that end the making of each batch: read, decoded, put together by one worker. It begins when there is a
     place in the queue."""
     made, n = here.made, len(first)
-    threads = here.trace.thread[here.trace.cpu == 1]
-    thread = int(threads[threads != UNKNOWN].max(initial=0)) + 1
+    thread = free_thread(here.trace)
     took = rounded(np.full(n, making.read_ns), up=True)
     took[min(pause[1], n - 1)] += pause[0]
     nodes = made.add(first, BEFORE - 4, "read", kind=int(Kind.MEM_LOAD), tensor_bytes=making.read_bytes,

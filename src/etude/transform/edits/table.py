@@ -12,6 +12,7 @@ from etude.transform.edits import (
     offload,
     one_sided,
     overlap,
+    progress,
     recompute,
     relax,
     rounds,
@@ -37,5 +38,6 @@ TABLE: Final[dict[str, Definition]] = {
     "one_sided": one_sided.EDIT,
     "offload": offload.EDIT,
     "data": data.EDIT,
+    "progress": progress.EDIT,
     "scale": scale.EDIT,
 }

@@ -348,3 +348,9 @@ def compute_stream(trace: Trace) -> int:
 def free_stream(trace: Trace) -> int:
     """The first stream that nothing runs on."""
     return int(trace.stream.max(initial=0)) + 1
+
+
+def free_thread(trace: Trace) -> int:
+    """The first thread of the host that nothing runs on."""
+    threads = trace.thread[trace.cpu == 1]
+    return int(threads[threads != COLUMN["thread"].default].max(initial=0)) + 1

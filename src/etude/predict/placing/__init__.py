@@ -1,0 +1,11 @@
+"""A model of which a device holds a part."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.predict.placing.by_room import parts_of as parts_of
+    from etude.predict.placing.by_room import tokens_by_room as tokens_by_room
+
+__getattr__ = face(__name__)

@@ -1,0 +1,13 @@
+"""Plans that change and replicas that come and go while a stream is served."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.serve.elastic.deployed import elastic_pools as elastic_pools
+    from etude.serve.elastic.moves import change_ns as change_ns
+    from etude.serve.elastic.moves import moved_bytes as moved_bytes
+    from etude.serve.elastic.moves import pays as pays
+
+__getattr__ = face(__name__)

@@ -1,0 +1,64 @@
+"""What changes while requests are served, put on the rows of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from etude.errors import UsageError
+from etude.generate.model import Model
+from etude.serve.deployment import Deployment
+from etude.serve.elastic.moves import change_ns, moved_bytes
+from etude.serve.elastic.reconfigure import Shape, read_timetable, reconfigured
+from etude.serve.elastic.scale import Scale, read_scale
+from etude.serve.engine import Engine
+from etude.serve.pools import Between, deployed_pools, function_of, pools_of
+from etude.serve.serving import Control, Group
+
+Made = Callable[[], Control | None]
+
+
+def elastic_pools(
+    model: Model, pools: list[Any], engine: Engine, between: Between, *, file: bool = False, **how: Any
+) -> tuple[list[Group], Deployment, Made]:
+    """As `deployed_pools`, and what makes the control of one stream."""
+    if not between.reconfigure and not between.scale:
+        return *deployed_pools(model, pools, engine, **how), lambda: None
+    _check(pools, engine, between, file=file)
+    tp = pools[0].tp
+    cost: dict[str, Any] = {"set_up_ns": between.set_up_ns, "load_bytes_per_s": between.load_bytes_per_s}
+    if between.scale:
+        rule = read_scale(between.scale, pools[0].count, function_of)
+        groups, placed = deployed_pools(model, [replace(pools[0], count=rule.most)], engine, **how)
+        moved = moved_bytes(tp, 0, tp, placed.weights_bytes)
+        cold = change_ns(between.set_up_ns, moved, between.load_bytes_per_s)
+        return groups, placed, lambda: Scale(rule, pools[0].count, cold)
+    ranks = sum(pool.count for pool in pools) * tp
+    table = read_timetable(between.reconfigure, between.plans, Shape(tp, between.disaggregate), ranks, function_of)
+    found = []
+    for shape in table.plans:
+        split = replace(between, disaggregate=shape.split)
+        count = 1 if shape.split else ranks // shape.tp
+        found.append(deployed_pools(model, pools_of(split, replicas=count, tp=shape.tp, ep=1), engine, **how))
+    counts = [sum(group.count for group in groups) for groups, _ in found]
+    weights = [placed.weights_bytes for _, placed in found]
+    return (
+        [group for groups, _ in found for group in groups],
+        found[0][1],
+        lambda: reconfigured(table, counts, weights, ranks, **cost),
+    )
+
+
+def _check(pools: list[Any], engine: Engine, between: Between, *, file: bool) -> None:
+    flag = "--scale" if between.scale else "--reconfigure"
+    if between.scale and between.reconfigure:
+        raise UsageError("--scale and --reconfigure", hint="one of them")
+    if file or (between.scale and between.disaggregate):
+        raise UsageError(f"{flag} is of replicas that are alike", hint="a model and --replicas")
+    if pools[0].ep > 1:
+        raise UsageError(f"{flag} and --ep {pools[0].ep}", hint="experts split by --tp")
+    if engine.caching.stores:
+        raise UsageError(f"{flag} and stores below the device: what they keep has no new owner", hint="--cache prefix")
+    if between.reconfigure and between.draft_model:
+        raise UsageError("--reconfigure and --draft-model", hint="one of them")

@@ -1,0 +1,255 @@
+"""Plans that change while a stream is served: other tensor parallelism, or another split of prompts and answers, on the
+same devices.
+
+A change is drained. Requests that have begun are answered where they are; those that have not, and those that arrive,
+wait with the replicas of the new plan, which start when the old ones are empty, groups are set up and weights that
+ranks do not have are there. Keys and values are not moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from etude.errors import UsageError
+from etude.serve import state as of
+from etude.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule, time_ns
+from etude.serve.elastic.moves import change_ns, moved_bytes
+from etude.serve.hooks import called, number_of, seen_replica
+from etude.serve.queues import put_last
+
+ASKS: Final = {"every": "10s"}
+PLAN: Final = {"tp": "4", "split": "1:3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a plan looks like."""
+
+    tp: int
+    split: str = ""
+    """Replicas that read prompts and those that decode: `1:3`; empty: all do both."""
+
+    def __str__(self) -> str:
+        return f"tp={self.tp}" + (f",split={self.split}" if self.split else "")
+
+    def seen(self, ranks: int) -> dict[str, Any]:
+        """What a hook is told."""
+        prefill, _, decode = self.split.partition(":")
+        return {
+            "tp": self.tp, "replicas": ranks // self.tp, "prefill": int(prefill or 0), "decode": int(decode or 0),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A moment, and the number of a plan."""
+
+    at_ns: int
+    plan: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """Plans to be had, and when to change or whom to ask."""
+
+    plans: tuple[Shape, ...]
+    changes: tuple[Change, ...] = ()
+    hook: Callable[..., Any] | None = None
+    every_ns: int = EVERY_NS
+
+
+def read_timetable(
+    text: str, plans: str, first: Shape, ranks: int, hook_of: Callable[[str], Callable[..., Any]]
+) -> Timetable:
+    """`at=60s,tp=4;at=120s,tp=1`, or `FILE.py:name,every=10s` which chooses among `plans`: `tp=1;tp=4,split=1:3`."""
+    known = [first]
+
+    def number(shape: Shape) -> int:
+        if shape not in known:
+            known.append(shape)
+        return known.index(shape)
+
+    if not text.startswith("at="):
+        head, its = read_rule(text, "--reconfigure", ASKS)
+        hook = hook_of(head)
+        for one in filter(None, plans.split(";")):
+            number(_shape(one, "--plans", ranks))
+        if len(known) == 1:
+            raise UsageError("there is no other plan to change to", hint='--plans "tp=1;tp=4,split=1:3"')
+        every = time_ns(its["every"], "--reconfigure", least=1) if "every" in its else EVERY_NS
+        return Timetable(tuple(known), hook=hook, every_ns=every)
+    changes: list[Change] = []
+    for one in filter(None, text.split(";")):
+        head, _, rest = one.strip().partition(",")
+        if not head.startswith("at="):
+            raise UsageError(f"--reconfigure: `{one}`", hint="at=60s,tp=4;at=120s,tp=1,split=2:6, or FILE.py:name")
+        at_ns = time_ns(head.removeprefix("at="), "--reconfigure")
+        if changes and at_ns <= changes[-1].at_ns:
+            raise UsageError(f"--reconfigure: `{one}` is not after the change before it")
+        changes.append(Change(at_ns, number(_shape(rest, "--reconfigure", ranks))))
+    return Timetable(tuple(known), tuple(changes))
+
+
+def _shape(text: str, flag: str, ranks: int) -> Shape:
+    _, its = read_rule("," + text, flag, PLAN)
+    tp, split = its.get("tp", ""), its.get("split", "")
+    if not tp.isdecimal() or not int(tp) or ranks % int(tp):
+        raise UsageError(f"{flag}: `{text}`", hint=f"tp=N that divides the {ranks} devices")
+    parts = split.split(":") if split else []
+    if parts and (len(parts) != 2 or not all(p.isdecimal() and int(p) for p in parts)):
+        raise UsageError(f"{flag}: `{text}`", hint="split=1:3, replicas for prompts and for answers")
+    if parts and sum(map(int, parts)) * int(tp) != ranks:
+        raise UsageError(f"{flag}: `{text}` does not take all of the {ranks} devices")
+    return Shape(int(tp), split)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A plan on its rows of the loop."""
+
+    shape: Shape
+    rows: range
+    rank_bytes: float
+    """Weights of a rank."""
+
+
+class Reconfigure(Held):
+    """Changes plans between two calls of the loop."""
+
+    def __init__(
+        self, table: Timetable, placed: Sequence[Placed], ranks: int, *, set_up_ns: int, load_bytes_per_s: float
+    ) -> None:
+        super().__init__(placed[-1].rows.stop)
+        self.table, self.placed, self.ranks = table, placed, ranks
+        self.set_up_ns, self.load = set_up_ns, load_bytes_per_s
+        self.plan, self.to = 0, of.NOBODY
+        self.number, self.next_ns, self.asked_ns = 0, int(of.NEVER), 0
+
+    def start(self, state: of.State, rules: of.Rules) -> None:
+        self.rules = rules
+        state.replica[:, of.SHUT] = 1
+        state.replica[self.placed[0].rows, of.SHUT] = 0
+        self.begin(self.placed[0].rows, 0)
+        self._wait(state, 0)
+
+    def after(self, state: of.State, why: int) -> None:
+        """The loop stopped."""
+        if self.to != of.NOBODY:
+            if empty(state, self.placed[self.plan].rows) and state.clock[of.HAND] == of.NOBODY:
+                self._switch(state, int(state.clock[of.NOW]))
+        elif why == of.PAUSED:
+            to = self._wanted(state)
+            self.number += 1
+            if to == self.plan:
+                self._wait(state, self.next_ns)
+            else:
+                self._drain(state, to)
+
+    def cost(self, before: int, after: int) -> tuple[int, int]:
+        """Bytes that ranks load, and the time of a drained change."""
+        if before == after:
+            return 0, 0
+        old, new = self.placed[before], self.placed[after]
+        moved = moved_bytes(self.ranks, old.shape.tp, new.shape.tp, new.rank_bytes)
+        return sum(moved), change_ns(self.set_up_ns, moved, self.load)
+
+    def _wait(self, state: of.State, free_ns: int) -> None:
+        """For the next moment at which something is decided, not before a change is over."""
+        changes, every = self.table.changes, self.table.every_ns
+        if self.table.hook is not None:
+            self.number = max(self.number, 1, -(-free_ns // every))
+            self.next_ns = self.number * every
+        elif self.number < len(changes):
+            self.next_ns = max(changes[self.number].at_ns, free_ns)
+        else:
+            self.next_ns = int(of.NEVER)
+        state.clock[of.UNTIL] = self.next_ns - 1
+
+    def _wanted(self, state: of.State) -> int:
+        table, now = self.table, self.next_ns
+        if table.hook is None:
+            return table.changes[self.number].plan
+        rows = arrived(state, now - table.every_ns, now)
+        q = state.request[rows]
+        seen = {
+            "plan": self.plan,
+            "replicas": [seen_replica(state, i) for i in self.placed[self.plan].rows],
+            "arrived": len(rows), "prompt": int(q[:, of.PROMPT].sum()), "output": int(q[:, of.OUTPUT].sum()),
+            "tiers": q[:, of.TIER].tolist(),
+            "cost_s": [self.cost(self.plan, other)[1] / 1e9 for other in range(len(table.plans))],
+            "every_s": table.every_ns / 1e9,
+        }  # fmt: skip
+        where = f"--reconfigure at {now / 1e9:g} s"
+        found = called(table.hook, where, seen, [shape.seen(self.ranks) for shape in table.plans], now / 1e9)
+        return number_of(found, range(len(table.plans)), table.hook, where)
+
+    def _drain(self, state: of.State, to: int) -> None:
+        """Old replicas take no more requests; new ones take them, and wait."""
+        self.to, self.asked_ns = to, self.next_ns
+        old, new = self.placed[self.plan].rows, self.placed[to].rows
+        role = state.replica[:, of.ROLE]
+        closing = [i for i in old if role[i] != of.DECODE]
+        opening = [i for i in new if role[i] != of.DECODE]
+        state.replica[closing, of.SHUT] = 1
+        state.replica[opening, of.SHUT] = 0
+        state.replica[new, of.READY] = of.NEVER
+        _move(state, closing, opening)
+        state.clock[of.STOPS], state.clock[of.UNTIL] = 1, of.NEVER
+        if empty(state, old) and state.clock[of.HAND] == of.NOBODY:
+            self._switch(state, self.asked_ns)
+
+    def _switch(self, state: of.State, now: int) -> None:
+        """The old replicas are empty."""
+        moved, cost_ns = self.cost(self.plan, self.to)
+        old, new = self.placed[self.plan].rows, self.placed[self.to].rows
+        forget(state, self.rules, old)
+        state.replica[old, of.SHUT] = 1
+        state.replica[new, of.SHUT] = 0
+        ready = max(now + cost_ns, int(state.clock[of.NOW]) + 1)  # the loop looks for moments after now
+        state.replica[new, of.READY] = ready
+        self.end(old, now)
+        self.begin(new, now)
+        self.changes.append({
+            "plan": str(self.table.plans[self.to]), "asked_s": self.asked_ns / 1e9, "drained_s": now / 1e9,
+            "ready_s": ready / 1e9, "bytes": moved,
+        })  # fmt: skip
+        self.plan, self.to = self.to, of.NOBODY
+        state.clock[of.STOPS] = 0
+        self._wait(state, ready)
+
+
+def reconfigured(
+    table: Timetable, counts: Sequence[int], rank_bytes: Sequence[float], ranks: int, **options: Any
+) -> Reconfigure:
+    """For the loop, whose rows are those of each plan behind one another: `counts` of them."""
+    placed, first = [], 0
+    for shape, count, weights in zip(table.plans, counts, rank_bytes, strict=True):
+        placed.append(Placed(shape, range(first, first + count), weights))
+        first += count
+    return Reconfigure(table, placed, ranks, **options)
+
+
+def _move(state: of.State, closing: Sequence[int], opening: Sequence[int]) -> None:
+    """Requests that have not begun go along, in their order, each to where fewest are."""
+    q, moving = state.request, []
+    for i in closing:
+        mine = state.replica[i]
+        for queue in (of.WAITING, of.INBOX):
+            waiting, r = [], int(mine[queue])
+            while r != of.NOBODY:
+                waiting.append(r)
+                r = int(q[r, of.FOLLOWING])
+            mine[[queue, queue + 1]], mine[queue + 2] = of.NOBODY, 0
+            for r in waiting:
+                if q[r, of.SCHEDULED] != of.NEVER:
+                    put_last.py_func(q, mine, queue, r)
+                else:
+                    mine[of.PENDING] -= q[r, of.PROMPT] + q[r, of.OUTPUT]
+                    moving.append(r)
+    for r in sorted(moving):
+        i = min(opening, key=lambda i: int(state.replica[i, of.INBOX + 2]))
+        q[r, [of.REPLICA, of.DECODER]] = i
+        state.replica[i, of.PENDING] += q[r, of.PROMPT] + q[r, of.OUTPUT]
+        put_last.py_func(q, state.replica[i], of.INBOX, r)

@@ -1,0 +1,148 @@
+"""Replicas that come and go with the load.
+
+A replica that is asked for is held at once, and takes requests after the lag, the set-up and the time to load its
+weights. One that is given up takes no more, and is held until what it has is answered; asked for again before that, it
+goes on at once. Requests stay where they were routed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from etude.errors import UsageError
+from etude.serve import state as of
+from etude.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule, time_ns
+from etude.serve.hooks import called, number_of, seen_replica
+
+KNOWN: Final = {"most": "8", "least": "1", "every": "10s", "lag": "0s"}
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleRule:
+    most: int
+    least: int = 1
+    every_ns: int = EVERY_NS
+    lag_ns: int = 0
+    low: float = 0.0
+    """Requests on a replica, on the mean, below which one goes."""
+    high: float = math.inf
+    """... above which as many come as bring it back to this."""
+    hook: Callable[..., Any] | None = None
+
+    def wanted(self, requests: int, replicas: int) -> int:
+        if requests > self.high * replicas:
+            return min(math.ceil(requests / self.high), self.most)
+        return max(replicas - (requests < self.low * replicas), self.least)
+
+
+def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., Any]]) -> ScaleRule:
+    """`queue:2..16,most=8,least=1,every=10s,lag=0s`, or `FILE.py:name,most=8,every=10s`."""
+    head, its = read_rule(text, "--scale", KNOWN)
+    counts = {name: its[name] for name in ("most", "least") if name in its}
+    if "most" not in its or not all(value.isdecimal() and int(value) for value in counts.values()):
+        raise UsageError(f"--scale: `{text}`", hint="queue:2..16,most=8,least=1")
+    given: dict[str, Any] = {name: int(value) for name, value in counts.items()}
+    if not given.get("least", 1) <= replicas <= given["most"]:
+        raise UsageError(f"--scale: it starts with {replicas} replicas", hint="--replicas from least to most")
+    if "every" in its:
+        given["every_ns"] = time_ns(its["every"], "--scale", least=1)
+    if "lag" in its:
+        given["lag_ns"] = time_ns(its["lag"], "--scale")
+    if not head.startswith("queue:"):
+        return ScaleRule(**given, hook=hook_of(head))
+    low, _, high = head.removeprefix("queue:").partition("..")
+    try:
+        given |= {"low": float(low), "high": float(high)}
+    except ValueError:
+        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests on a replica") from None
+    if not 0 <= given["low"] < given["high"]:
+        raise UsageError(f"--scale: `{head}`", hint="queue:2..16, requests on a replica")
+    return ScaleRule(**given)
+
+
+class Scale(Held):
+    """Opens and shuts replicas between two calls of the loop."""
+
+    def __init__(self, rule: ScaleRule, replicas: int, cold_ns: int) -> None:
+        super().__init__(rule.most)
+        self.rule, self.first, self.cold_ns = rule, replicas, cold_ns
+        self.ready = np.full(rule.most, of.NEVER, np.int64)
+        """When one that was asked for is there."""
+        self.shut_at: dict[int, int] = {}
+        """Of those that are given up and not empty yet."""
+        self.decide_ns = self.next_ns = rule.every_ns
+
+    def start(self, state: of.State, rules: of.Rules) -> None:
+        self.state, self.rules = state, rules
+        state.replica[self.first :, of.SHUT] = 1
+        self.begin(slice(0, self.first), 0)
+        state.clock[of.UNTIL] = self.next_ns - 1
+
+    def after(self, state: of.State, why: int) -> None:
+        """The loop stopped."""
+        if why != of.PAUSED:
+            return
+        now = self.next_ns
+        self._released(state)
+        for i in np.flatnonzero(self.ready == now):
+            self.ready[i] = of.NEVER
+            state.replica[i, of.SHUT] = 0
+        if now == self.decide_ns:
+            self.decide_ns += self.rule.every_ns
+            self._change(state, now)
+        self.next_ns = int(min(self.decide_ns, self.ready.min()))
+        state.clock[of.UNTIL] = self.next_ns - 1
+
+    def held_ns(self, now: int) -> Any:
+        self._released(self.state)
+        return super().held_ns(now)
+
+    def _released(self, state: of.State) -> None:
+        for i, shut_ns in list(self.shut_at.items()):
+            if empty(state, [i]):
+                done = state.request[state.request[:, of.REPLICA] == i, of.FINISH]
+                self.end(i, max(shut_ns, int(done.max(initial=0))))
+                forget(state, self.rules, [i])
+                del self.shut_at[i]
+
+    def _change(self, state: of.State, now: int) -> None:
+        open_ = np.flatnonzero(state.replica[:, of.SHUT] == 0)
+        coming = np.flatnonzero(self.ready != of.NEVER)
+        wanted, before = self._wanted(state, open_, len(coming), now), len(open_) + len(coming)
+        if wanted == before:
+            return
+        self.changes.append({"replicas": wanted, "asked_s": now / 1e9})
+        more = wanted - before
+        for i in sorted(self.shut_at)[: max(more, 0)]:
+            state.replica[i, of.SHUT] = 0
+            del self.shut_at[i]
+            more -= 1
+        free = np.flatnonzero(self.since == of.NEVER)[: max(more, 0)]
+        self.begin(free, now)
+        self.ready[free] = max(now + self.rule.lag_ns + self.cold_ns, now + 1)
+        for i in [*coming[::-1], *open_[::-1]][: max(-more, 0)]:
+            if self.ready[i] != of.NEVER:
+                self.ready[i] = of.NEVER
+                self.end(i, now)
+            else:
+                state.replica[i, of.SHUT] = 1
+                self.shut_at[int(i)] = now
+
+    def _wanted(self, state: of.State, open_: Any, coming: int, now: int) -> int:
+        seen = [seen_replica(state, int(i)) for i in open_]
+        requests = sum(one.running + one.waiting for one in seen)
+        rule = self.rule
+        if rule.hook is None:
+            return rule.wanted(requests, len(seen) + coming)
+        given = {
+            "replicas": seen, "coming": coming, "requests": requests, "every_s": rule.every_ns / 1e9,
+            "arrived": len(arrived(state, now - rule.every_ns, now)),
+        }  # fmt: skip
+        where = f"--scale at {now / 1e9:g} s"
+        found = called(rule.hook, where, given, now / 1e9)
+        return number_of(found, range(rule.least, rule.most + 1), rule.hook, where)

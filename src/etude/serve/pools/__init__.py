@@ -1,0 +1,16 @@
+"""Replicas in groups that differ, and what lies between them."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.serve.pools.groups import Between as Between
+    from etude.serve.pools.groups import Pool as Pool
+    from etude.serve.pools.groups import between_options as between_options
+    from etude.serve.pools.groups import deployed_pools as deployed_pools
+    from etude.serve.pools.groups import function_of as function_of
+    from etude.serve.pools.groups import pools_of as pools_of
+    from etude.serve.pools.groups import read_pools as read_pools
+
+__getattr__ = face(__name__)

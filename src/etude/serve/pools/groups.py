@@ -1,0 +1,161 @@
+"""Pools: replicas in groups that differ in what they do or in what they run on, the wire between them, and who decides.
+
+model: llama3-70b
+pools:
+  - {role: prefill, count: 2, tp: 4, system: dgx-h100}
+  - {role: decode, count: 6, tp: 2, system: dgx-h200}
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+from etude.config import figure, read, read_mapping
+from etude.errors import ClusterError, UsageError
+from etude.generate.model import Model
+from etude.machine import open_system
+from etude.serve import state as of
+from etude.serve.deployment import Deployment, deployed, replica_plan
+from etude.serve.engine import Engine, admit_code
+from etude.serve.hooks import Hooks
+from etude.serve.serving import Group
+from etude.serve.wire import open_codecs, wire_of
+
+
+class Role(StrEnum):
+    BOTH = "both"
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+ROLES: Final = {Role.BOTH: of.BOTH, Role.PREFILL: of.PREFILL, Role.DECODE: of.DECODE}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Replicas that are alike."""
+
+    role: Role = figure("choice", "what they do", Role.BOTH, of=Role)
+    count: int = figure("count", "replicas", 1)
+    system: str = figure("text", "name in the catalogue, or a file", "")
+    tp: int = figure("count", "tensor-parallel ranks of each", 1)
+    ep: int = figure("count", "ranks that experts are spread over", 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """What lies between replicas, and who decides."""
+
+    disaggregate: str = figure("text", "replicas that read prompts, and those that decode: `2:6`", "")
+    link_bytes_per_s: int = figure("bandwidth", "port of a replica, each way, for keys and values", 50_000_000_000)
+    link_latency_ns: int = figure("time", "of a transfer of keys and values", 5_000, zero=True)
+    kv_codec: str = figure("text", "of keys and values on their way: none, fp8, int4, several, or FILE.csv", "")
+    kv_choose: str = figure("text", "which of these: best, or fixed:NAME", "best")
+    kv_quality: float = figure("number", "codecs of less quality are left out", 0.0, zero=True)
+    admit: str = figure("text", "branches of an answer side by side: off, eager, cap:4, slack, slack:0.5", "off")
+    draft_model: str = figure("text", "proposes --num-speculative-tokens, on the devices of a replica", "")
+    decide_ns: int = figure("time", "that the router takes for each request", 0, zero=True)
+    reconfigure: str = figure("text", "plans that change: `at=60s,tp=4`, or FILE.py:name,every=10s with --plans", "")
+    plans: str = figure("text", "that a function chooses among: `tp=1;tp=4,split=1:3`", "")
+    scale: str = figure("text", "replicas that come and go: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
+    set_up_ns: int = figure("time", "of groups, when a plan changes or a replica starts", 1_000_000_000, zero=True)
+    load_bytes_per_s: int = figure("bandwidth", "weights into a rank, then", 50_000_000_000)
+    hook: str = figure("text", "functions that decide: `evict=mine.py:longest,batch=mine.py:order`", "")
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], where: str = "pools") -> Between:
+        try:
+            made = read(cls, given, where)
+        except ClusterError as problem:
+            raise UsageError(problem.problem, where=problem.where or where, hint=problem.hint) from None
+        admit_code(made.admit)
+        return made
+
+    def hooks(self) -> Hooks:
+        known = [f.name for f in fields(Hooks)]
+        found = {}
+        for part in filter(None, self.hook.split(",")):
+            name, equals, place = part.partition("=")
+            if not equals or name not in known:
+                raise UsageError(f"--hook: `{part}`", hint=f"NAME=FILE.py:function; known: {', '.join(known)}")
+            found[name] = function_of(place)
+        return Hooks(**found)
+
+
+def function_of(text: str) -> Callable[..., Any]:
+    """The function that FILE.py:name says."""
+    path, colon, name = text.rpartition(":")
+    if not colon:
+        raise UsageError(f"`{text}` names no function", hint="FILE.py:name")
+    if not Path(path).is_file():
+        raise UsageError("there is no such file", where=path)
+    try:
+        found = runpy.run_path(path).get(name)
+    except Exception as problem:
+        raise UsageError(f"cannot be loaded: {type(problem).__name__}: {problem}", where=path) from problem
+    if not callable(found):
+        raise UsageError(f"has no function `{name}`", where=path)
+    return found
+
+
+def read_pools(path: str) -> tuple[str, list[Pool]] | None:
+    """Model and pools of a file; None if it is not one of pools."""
+    if not path.endswith((".yaml", ".yml")) or not Path(path).is_file():
+        return None
+    given = read_mapping(Path(path))
+    if "pools" not in given:
+        return None
+    if unknown := sorted(set(given) - {"model", "pools"}):
+        raise UsageError(f"unknown key `{unknown[0]}`", where=path, hint="known: model, pools")
+    if not isinstance(given.get("model"), str) or not isinstance(given["pools"], list) or not given["pools"]:
+        raise UsageError("names no model, or no pools", where=path, hint="model: llama3-8b, pools: [{role: prefill}]")
+    try:
+        return given["model"], [read(Pool, one, f"{path}: pools[{i}]") for i, one in enumerate(given["pools"])]
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+
+
+def pools_of(between: Between, *, replicas: int, tp: int, ep: int) -> list[Pool]:
+    """As flags say it: replicas that are alike, or those that read prompts and those that decode."""
+    if not between.disaggregate:
+        return [Pool(count=replicas, tp=tp, ep=ep)]
+    parts = between.disaggregate.split(":")
+    if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise UsageError(f"--disaggregate: `{between.disaggregate}`", hint="replicas for prompts and answers: 2:6")
+    if replicas not in (1, sum(map(int, parts))):
+        raise UsageError(f"--replicas {replicas} and --disaggregate {between.disaggregate}", hint="leave one away")
+    roles = (Role.PREFILL, Role.DECODE)
+    return [Pool(role=role, count=int(n), tp=tp, ep=ep) for role, n in zip(roles, parts, strict=True)]
+
+
+def deployed_pools(
+    model: Model, pools: list[Pool], engine: Engine, *, system: str, precision: str = "bf16", **options: Any
+) -> tuple[list[Group], Deployment]:
+    """Each pool as a group of the loop; and the first of them as it is deployed."""
+    made: dict[tuple[str, int, int], Deployment] = {}
+    groups = []
+    for pool in pools:
+        named = pool.system or system
+        if not named:
+            raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+        key = (named, pool.tp, pool.ep)
+        if key not in made:
+            plan = replica_plan(model, pool.tp, ep=pool.ep, precision=precision)
+            made[key] = deployed(model, plan, open_system(named), engine, **options)
+        one = made[key]
+        groups.append(Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error))
+    return groups, next(iter(made.values()))
+
+
+def between_options(between: Between, token_bytes: float) -> dict[str, Any]:
+    """As `serving.Options`, for keys and values of so many bytes a token."""
+    codecs = open_codecs(between.kv_codec, between.kv_quality)
+    wire = wire_of(token_bytes, between.link_bytes_per_s, between.link_latency_ns, codecs, between.kv_choose)
+    return {
+        "wire": wire, "admit": between.admit, "decide_ns": between.decide_ns, "hooks": between.hooks(),
+    }  # fmt: skip

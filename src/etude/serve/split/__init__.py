@@ -1,0 +1,13 @@
+"""One room for embeddings and for keys and values, and who gets how much of it."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.serve.split.serving import served_split as served_split
+    from etude.serve.split.words import RATIOS as RATIOS
+    from etude.serve.split.words import SplitRules as SplitRules
+    from etude.serve.split.words import split_rules as split_rules
+
+__getattr__ = face(__name__)
