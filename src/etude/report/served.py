@@ -30,13 +30,17 @@ def served_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: s
         verdict=_verdict(record),
         cards=_cards(record),
         sections=(_spread(requests), _waits(requests), _over_time(passes, replicas), _replicas(replicas)),
-        facts=tuple((str(name), str(value)) for name, value in asked.items()),
+        facts=tuple((str(name), str(value)) for name, value in asked.items() if value != ""),
         made_by=made_by,
     )
 
 
 def seconds(value: float) -> str:
     return words.time(value * 1e9)
+
+
+def _energy(joules: float) -> str:
+    return f"{joules / 3.6e6:.3g} kWh" if joules >= 3.6e5 else f"{joules / 1e3:.3g} kJ"
 
 
 def _count(value: float) -> str:
@@ -64,7 +68,7 @@ def _cards(record: dict[str, Any]) -> tuple[Figure, ...]:
         found.append(Figure("Found in blocks", words.percent(share), "of the tokens in"))
     if record["energy_j"] is not None:
         idle = words.percent(record["idle_energy_j"] / record["energy_j"])
-        found.append(Figure("Energy", f"{record['energy_j'] / 3.6e6:.3g} kWh", f"{idle} of it idle"))
+        found.append(Figure("Energy", _energy(record["energy_j"]), f"{idle} of it idle"))
     return tuple(found)
 
 
