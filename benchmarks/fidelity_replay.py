@@ -1,7 +1,9 @@
 """How close a replay comes to the program that was recorded.
 
     python benchmarks/fidelity_replay.py fresh                 programs recorded here, one process
-    python benchmarks/fidelity_replay.py fresh --ranks 2       the same with DistributedDataParallel over gloo
+    python benchmarks/fidelity_replay.py fresh --ranks 2       the same with DistributedDataParallel over gloo, and
+                                                               small programs with experts, FSDP2, DTensor
+    ONLY="experts,FSDP2" ROUNDS=15 python benchmarks/fidelity_replay.py fresh --ranks 2
     python benchmarks/fidelity_replay.py captures ../shared/traces/torch_cpu
     python benchmarks/fidelity_replay.py generated             4 of the 64 ranks of a job that never ran, 4 processes
     python benchmarks/fidelity_replay.py measured ../shared/measured/replay RESULTS
@@ -34,8 +36,12 @@ from pathlib import Path
 import etude
 from etude.replay import PlayerOptions, coverage, plan, play, play_together
 
-ROUNDS = 31
+STEPS = 1
+"""Steps that are recorded."""
+ROUNDS = int(os.environ.get("ROUNDS", "31"))
 """Turns that count: on a shared machine a median of 15 is still a matter of luck."""
+ONLY = os.environ.get("ONLY", "")
+"""Names of programs of `fresh`, between commas; all without any."""
 THEIRS = "param et_replay 0.5.0 on runs it can do: 12-58 s until ready, 340-1600 MB (stated, not measured here)"
 
 
@@ -88,12 +94,84 @@ def programs() -> dict[str, Callable[[], tuple[object, Callable[[object], None]]
         x, target = torch.randn(64, 512), torch.randint(0, 10, (64,))
         return model, lambda module: functional.cross_entropy(module(x), target)
 
+    class Unrolled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell, self.head = nn.LSTMCell(32, 32), nn.Linear(32, 10)
+
+        def forward(self, x):
+            state = None
+            for each in x:
+                state = self.cell(each, state)
+            return self.head(state[0])
+
+    def lstm():
+        x, target = torch.randn(12, 8, 32), torch.randint(0, 10, (8,))
+        return Unrolled(), lambda module: functional.cross_entropy(module(x), target)
+
+    def small_layers():
+        model = nn.Sequential(*(part for _ in range(8) for part in (nn.Linear(32, 32), nn.ReLU())), nn.Linear(32, 10))
+        x, target = torch.randn(16, 32), torch.randint(0, 10, (16,))
+        return model, lambda module: functional.cross_entropy(module(x), target)
+
     return {
         "gpt, width 64": lambda: gpt(64, 2, 4, 512, 4, 32),
         "gpt, width 256": lambda: gpt(256, 3, 4, 2000, 2, 128),
         "convolutions": convolutions,
         "perceptron": perceptron,
+        "lstm, unrolled": lstm,
+        "small layers": small_layers,
     }
+
+
+def spread(ranks: int) -> dict[str, Callable[[], tuple[object, Callable[[object], None]]]]:
+    """Small programs that communicate by themselves: most of their step is Python."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.nn.functional import all_to_all_single
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.nn import functional
+
+    def layers() -> nn.Sequential:
+        return nn.Sequential(*(nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64)) for _ in range(4)))
+
+    x, target = torch.randn(16 * ranks, 64), torch.randn(16 * ranks, 64)
+
+    def loss(module):
+        return functional.mse_loss(module(x), target)
+
+    class Experts(nn.Module):
+        """As many tokens go to each process; an expert a process."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.routers = nn.ModuleList(nn.Linear(64, ranks) for _ in range(2))
+            self.experts = nn.ModuleList(nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 64))
+                                         for _ in range(2))  # fmt: skip
+
+        def forward(self, x):
+            for router, expert in zip(self.routers, self.experts, strict=True):
+                weight, chosen = router(x).softmax(-1).max(-1)
+                order = chosen.argsort()
+                there = all_to_all_single(torch.empty_like(x), x[order])
+                back = all_to_all_single(torch.empty_like(x), expert(there))
+                x = x + torch.zeros_like(x).index_copy(0, order, back) * weight.unsqueeze(-1)
+            return x
+
+    def sharded():
+        model = layers()
+        for part in (*model, model):
+            fully_shard(part)
+        return model, loss
+
+    def tensor_parallel():
+        model, mesh = layers(), dist.init_device_mesh("cpu", (ranks,))
+        plan = {f"{k}.{n}": style() for k in range(4) for n, style in ((0, ColwiseParallel), (2, RowwiseParallel))}
+        return parallelize_module(model, mesh, plan), loss
+
+    return {"experts": lambda: (Experts(), loss), "FSDP2": sharded, "tensor parallel": tensor_parallel}
 
 
 def fresh_here(rank: int, ranks: int, folder: Path) -> list[dict[str, object]]:
@@ -101,7 +179,6 @@ def fresh_here(rank: int, ranks: int, folder: Path) -> list[dict[str, object]]:
     import torch
     import torch.distributed as dist
 
-    from etude.collect import torch as collect
     from etude.replay.communication.calls import Communicator
     from etude.replay.player import Player
 
@@ -109,21 +186,16 @@ def fresh_here(rank: int, ranks: int, folder: Path) -> list[dict[str, object]]:
     torch.manual_seed(rank)
     barrier: Callable[[], None] = (lambda: None) if ranks == 1 else dist.barrier
     rows = []
-    for number, (name, make) in enumerate(programs().items()):
+    several = spread(ranks) if ranks > 1 else {}
+    for number, (name, make) in enumerate((programs() | several).items()):
+        if ONLY and name not in ONLY.split(","):
+            continue
         model, loss = make()
-        module = torch.nn.parallel.DistributedDataParallel(model) if ranks > 1 else model
-        optimizer = torch.optim.AdamW(model.parameters())
-
-        def step(module=module, optimizer=optimizer, loss=loss) -> None:
-            optimizer.zero_grad()
-            loss(module).backward()
-            optimizer.step()
-
+        data_parallel = ranks > 1 and name not in several
+        module = torch.nn.parallel.DistributedDataParallel(model) if data_parallel else model
+        step = training(model, loss, module)
         run = folder / str(number)
-        with collect.trace(run, steps=1, warmup=3) as recording:
-            for _ in range(5):
-                step()
-                recording.step()
+        record(step, run)
         barrier()
         began = time.perf_counter()
         job = etude.open(run)
@@ -132,24 +204,51 @@ def fresh_here(rank: int, ranks: int, folder: Path) -> list[dict[str, object]]:
         player = Player(program, "cpu", comms=comms)
         player.prepare()
         ready_s = time.perf_counter() - began
-        times = take_turns(step, player.iteration, barrier)
+        fast = Player(program, "cpu", comms=comms, host="fast")
+        fast.prepare()
+        times = take_turns({"program": step, "replay": player.iteration, "fast": fast.iteration}, barrier)
         rows.append({"program": name, "ready_s": ready_s, **times, "coverage": coverage(program, player.failures)})
     return rows
 
 
-def take_turns(step: Callable[[], None], again: Callable[[], None], barrier: Callable[[], None]) -> dict[str, object]:
-    """Medians of the program's step and of its replay, which take turns and take turns in being the first; times on
+def training(model: object, loss: Callable[[object], object], module: object = None) -> Callable[[], None]:
+    """A step of a program; `module` is what wraps the model."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss(module or model).backward()
+        optimizer.step()
+
+    return step
+
+
+def record(step: Callable[[], None], run: Path) -> None:
+    from etude.collect import torch as collect
+
+    with collect.trace(run, steps=STEPS, warmup=3) as recording:
+        for _ in range(4 + STEPS):
+            step()
+            recording.step()
+
+
+def take_turns(turns: dict[str, Callable[[], None]], barrier: Callable[[], None]) -> dict[str, object]:
+    """Medians of the program's step and of its replays, which take turns and take turns in being the first; times on
     the clock, and of the process's own work, which other processes of the machine do not lengthen."""
     import torch
 
     found: dict[str, list[int]] = {}
-    both = (("program", step, True), ("replay", again, False))
+    both = list(turns.items())
+    gc.collect()
+    gc.freeze()
     for number in range(ROUNDS + 2):
-        for which, one, grad in both if number % 2 else both[::-1]:
+        for which, one in both if number % 2 else both[::-1]:
             gc.collect()
             gc.disable()
             barrier()
-            with torch.set_grad_enabled(grad):
+            with torch.set_grad_enabled(which == "program"):
                 begin, worked = time.perf_counter_ns(), time.process_time_ns()
                 one()
                 took, worked = time.perf_counter_ns() - begin, time.process_time_ns() - worked
@@ -171,19 +270,22 @@ def fresh(ranks: int) -> None:
             if any(child.wait() for child in started):
                 raise SystemExit("a process failed")
             everyone = [json.loads((folder / f"result{rank}").read_text()) for rank in range(ranks)]
-    errors, worked = [], []
-    print(f"{'program':<16}{'program, ms':>12}{'replay, ms':>12}{'error':>8}{'of CPU time':>12}{'by time':>9}"
-          f"{'ready, s':>10}")  # fmt: skip
+    errors, worked, fast = [], [], []
+    print(f"{'program':<16}{'program, ms':>12}{'replay, ms':>12}{'error':>8}{'of CPU time':>12}{'host fast':>11}"
+          f"{'by time':>9}{'ready, s':>10}")  # fmt: skip
     for rows in zip(*everyone, strict=True):  # a step takes as long as on its slowest rank
         program, replay = max(r["program_ns"] for r in rows), max(r["replay_ns"] for r in rows)
         errors.append(100 * (replay / program - 1))
         worked.append(100 * (sum(r["replay_cpu_ns"] for r in rows) / sum(r["program_cpu_ns"] for r in rows) - 1))
+        fast.append(100 * (max(r["fast_ns"] for r in rows) / program - 1))
         covered = min(r["coverage"]["time"] for r in rows)
         print(f"{rows[0]['program']:<16}{program / 1e6:>12.2f}{replay / 1e6:>12.2f}{errors[-1]:>+7.1f}%"
-              f"{worked[-1]:>+11.1f}%{100 * covered:>8.1f}%{max(r['ready_s'] for r in rows):>10.1f}")  # fmt: skip
+              f"{worked[-1]:>+11.1f}%{fast[-1]:>+10.1f}%{100 * covered:>8.1f}%"
+              f"{max(r['ready_s'] for r in rows):>10.1f}")  # fmt: skip
     peak = resource.getrusage(resource.RUSAGE_SELF if ranks == 1 else resource.RUSAGE_CHILDREN).ru_maxrss / 1e3
     mean = statistics.mean(map(abs, errors))
-    print(f"mean error {mean:.1f}% over {len(errors)} programs, of CPU time {statistics.mean(map(abs, worked)):.1f}%; "
+    print(f"mean error {mean:.1f}% over {len(errors)} programs, of CPU time {statistics.mean(map(abs, worked)):.1f}%, "
+          f"with --host fast {statistics.mean(map(abs, fast)):.1f}%; "
           f"{ranks} processes, medians of {ROUNDS} turns, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; "
           f"largest process {peak:.0f} MB (program and replay)")  # fmt: skip
 

@@ -15,6 +15,7 @@ from etude.cli import main
 from etude.cost.traces import ops_of
 from etude.errors import FormatError, UsageError
 from etude.replay import coverage, plan
+from etude.replay.between import Busy, pauses_ns, unit_ns, waited
 from etude.replay.compiled import compiled_sources
 from etude.replay.host_time import counted, host_intervals, plain_ns
 from etude.replay.program import CommKind, Fill, Origin, Program, StepKind
@@ -60,6 +61,40 @@ def test_time_of_the_host_without_the_profiler_by_hand():
     assert plain_ns(np.array([0, 200_000, 0, 200_000]), *given).tolist() == pytest.approx([0, 15_562, 0, 26_987], abs=1)
     # What a call with one tensor takes above 1.02 ms is time of the program; it is no sign of a slow host.
     assert plain_ns(np.array([0, 50_000, 0, 5 * ms]), *given).tolist() == [0, 6320, 0, 10_960 + 3_980_000]
+
+
+def test_time_between_operators_by_hand():
+    # Operators at 10-30 and 20-40, which are one piece, and at 60-70.
+    busy = Busy(np.array([20, 60, 10]), np.array([40, 70, 30]))
+    moments = np.array([0, 10, 35, 40, 55, 60, 65, 100])
+    # Free: 0-10, 40-60, 70-.
+    assert np.diff(busy.free_ns(moments)).tolist() == [10, 0, 0, 15, 5, 0, 30]
+    assert busy.has(moments).tolist() == [False, True, True, False, False, True, True, False]
+    assert Busy(np.zeros(0, np.int64), np.zeros(0, np.int64)).free_ns(np.array([5, 9])).tolist() == [5, 9]
+
+
+def test_a_wait_for_others_is_no_time_between_operators():
+    busy = Busy(np.array([10, 60]), np.array([40, 70]))
+    # Ended at 50, needed by the operator at 60: the host waited from 40 to 50, and Python is what follows.
+    found, over = waited(busy, np.array([50]), np.array([60]))
+    assert over.tolist() == [50] and np.diff(found.free_ns(np.array([40, 50, 60]))).tolist() == [0, 10]
+    # Ended at 50, needed at 80, after another operator: nobody waited. Ended within an operator: nobody waited either.
+    for ended in (50, 65):
+        found, over = waited(busy, np.array([ended]), np.array([80]))
+        assert over.tolist() == [80] and np.diff(found.free_ns(np.array([40, 60]))).tolist() == [20]
+
+
+def test_what_the_profiler_adds_to_a_gap_is_taken_off():
+    # An event at 10 with events at 14 and 30 inside, one at 50 with one at 58 inside; another that the observer lacks.
+    start, parent = np.array([10, 14, 30, 50, 58, 51]), np.array([-1, 0, 0, -1, 3, 3])
+    assert unit_ns(parent, start, np.array([True] * 5 + [False])) == 5.0  # a quarter of the way from 4 to 8
+    assert unit_ns(np.array([-1]), np.array([3]), np.array([True])) == 0.0
+    us = 1000
+    free, events = np.array([0, 150, 99, 200, 2000]) * us, np.array([0, 0, 0, 2, 0])
+    # With 10 us: 100 off a gap and 10 off for each event in it; 2 ms is not believed. 130 of 449 are no 30%.
+    assert pauses_ns(free, events, 10.0 * us).tolist() == [0] * 5
+    free[1] = 160 * us  # 140 of 459 are
+    assert pauses_ns(free, events, 10.0 * us).tolist() == [0, 60 * us, 0, 80 * us, 0]
 
 
 def test_intervals_of_the_host_by_hand():

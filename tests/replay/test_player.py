@@ -183,6 +183,25 @@ def test_calls_are_made_when_the_host_made_them(monkeypatch: pytest.MonkeyPatch)
         moments.clear()
 
 
+def test_time_between_operators_of_a_cpu_is_played_by_default(monkeypatch: pytest.MonkeyPatch):
+    b = ProgramBuilder(host={"free_ns": 600, "events": 4, "unit_ns": 5.0})
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    b.mark(0)
+    for _ in range(2):
+        b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
+    b.step(StepKind.END, 0)
+    b.host_ns = [0, 300, 0, 100]
+    program, spun = b.build(), []
+    monkeypatch.setattr("etude.replay.player.spin", spun.append)
+    for host, expected in (("fast", []), ("", [300, 100]), ("recorded", [300, 100])):
+        player = Player(program, "cpu", host=host)
+        player.prepare()
+        player.iteration()
+        assert spun == expected
+        spun.clear()
+    assert play(program, PlayerOptions(device="cpu"))["coverage"]["time"] is None  # a wait is no work
+
+
 def test_streams_and_events_of_a_device_are_none_on_a_cpu():
     b = ProgramBuilder()
     x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])

@@ -40,7 +40,7 @@ def replay(
         Host | None,
         typer.Option(
             help="Calls follow at once, or when the recorded host made them, less the profiler's share; by default "
-            "`recorded` for a recording of a GPU on a GPU."
+            "`recorded` for a recording of a GPU on a GPU, of a CPU on a CPU."
         ),
     ] = None,
     cuda_graph: Annotated[

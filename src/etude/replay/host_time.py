@@ -53,12 +53,12 @@ class HostClock:
         return read
 
 
-def host_intervals(kind: I64, what: I64, moment_ns: I64) -> I64:
+def host_intervals(kind: I64, what: I64, moment_ns: I64, timed: tuple[StepKind, ...] = TIMED) -> I64:
     """Of each step the time since the one before it. `what`: the operator of a call; `moment_ns` by the clock of the
     host, NOTHING where there is none. Training steps that make the same calls have one time for each: the median, the
     lower one of two, so that what held up the recording once is not played."""
     found = np.zeros(len(kind), np.int64)
-    rows = np.flatnonzero(np.isin(kind, TIMED) & (moment_ns != NOTHING))
+    rows = np.flatnonzero(np.isin(kind, timed) & (moment_ns != NOTHING))
     found[rows[1:]] = np.maximum(np.diff(moment_ns[rows]), 0)
     begins = np.flatnonzero(kind[rows] == StepKind.MARK)
     parts = np.split(rows, begins[1:]) if len(begins) > 1 else []

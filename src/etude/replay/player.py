@@ -31,7 +31,7 @@ from etude.replay.lanes import Lanes
 from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
 from etude.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Fill, Origin, Program, StepKind
-from etude.replay.stand_ins import StandInWork
+from etude.replay.stand_ins import StandInWork, spin
 
 CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
@@ -81,7 +81,10 @@ class Player:
         self._capturing = False
         self.on_device = self.device.type != "cpu"
         self._with_host_memory = any(not name.startswith("cpu") for name in program.devices)
+        self._gaps = "free_ns" in program.about.get("host", {})
+        """Time of the host is that between operators of a CPU, else from the begin of an iteration to each call."""
         timed = self.on_device and self._with_host_memory and "host" in program.about
+        timed |= self._gaps and not self.on_device
         self.host = host or ("recorded" if timed and not cuda_graph else "fast")
         """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
         self._due: list[int] = []
@@ -127,7 +130,11 @@ class Player:
 
     def _keep_pace(self) -> None:
         """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
-        how fast this host makes them."""
+        how fast this host makes them. On a CPU each call is made so much after the one before."""
+        if self._gaps:
+            self._due = self.program.steps.host_ns.tolist()
+            self._chunks = list(self._compiled())
+            return
         self._due = np.cumsum(self.program.steps.host_ns).tolist()
         if not self._lanes:
             self._capturing = True
@@ -339,6 +346,9 @@ class Player:
         before = []
         if self.paced and int(p.steps.start_ns[at]) >= 0:
             names["until"], before = self._until, [f"until({int(p.steps.start_ns[at])})"]
+        elif self._due and self._gaps:
+            if self._due[at]:
+                names["spin"], before = spin, [f"spin({self._due[at]})"]
         elif self._due and (kind in (StepKind.COMM, StepKind.END) or (kind == StepKind.CALL and p.steps.work_ns[at])):
             names["until"], before = self._until, [f"until({self._due[at]})"]
         if kind == StepKind.CALL and self.compute:
@@ -369,7 +379,7 @@ class Player:
             return [f"v[{slot}].zero_()" for slot in self._whole_numbers(row)]
         if kind == StepKind.WAIT and self.comms is not None:
             names["comms"] = self.comms
-            return [f"comms.wait({row})"]
+            return [*before, f"comms.wait({row})"]
         return []
 
     def _call_lines(self, row: int, names: dict[str, Any]) -> list[str]:

@@ -36,7 +36,7 @@ class PlayerOptions:
     chooses."""
     host: str = ""
     """`recorded`: the host takes the time that it took, less the share of the profiler; `fast`: what it needs. Empty:
-    `recorded` where a recording of a device is played on a device."""
+    `recorded` where a recording is played on the kind of device it is of."""
     cuda_graph: bool = False
     """All steps of an iteration are one launch."""
     trust_code: bool = False

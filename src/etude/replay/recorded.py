@@ -14,10 +14,11 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 from etude.replay.arguments import Arguments, arguments, results, without_stream
+from etude.replay.between import Busy, pauses_ns, unit_ns, waited
 from etude.replay.builder import ProgramBuilder
 from etude.replay.call_tree import owners
 from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
-from etude.replay.host_time import HostClock, counted, host_intervals, plain_ns
+from etude.replay.host_time import TIMED, HostClock, counted, host_intervals, plain_ns
 from etude.replay.indices import made_of, tell
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.levels import Op, chosen
@@ -267,11 +268,14 @@ class _Plan:
             return
         self.b.step(StepKind.END, sum(step[0] == StepKind.END for step in self.b.steps), start_ns=self._host_end())
         steps = np.array(self.b.steps, np.int64)
+        if not self.on_device:
+            self._between(steps, events)
+            return
         clock = HostClock(trace, self.inside, self.start, self.end)
         moment = np.where(steps[:, 3] == NOTHING, NOTHING, clock(steps[:, 3] + self.begin) - self.begin)
-        op, is_call = np.array([row[0] for row in self.b.calls] or [0], np.int64), steps[:, 0] == StepKind.CALL
+        is_call = steps[:, 0] == StepKind.CALL
         row = np.where(is_call, steps[:, 1], 0)
-        recorded = host_intervals(steps[:, 0], np.where(is_call, op[row], NOTHING), moment)
+        recorded = host_intervals(steps[:, 0], self._called(steps), moment)
         tensors = np.where(is_call, np.array([len(call[2]) for call in self.b.calls] or [0], np.int64)[row], 0)
         calls = self.inside & (trace.cpu == 1) & (trace.correlation != UNKNOWN)
         moments = np.where(steps[:, 3] == NOTHING, -1, steps[:, 3]) + self.begin
@@ -279,6 +283,35 @@ class _Plan:
         self.b.host_ns = plain_ns(recorded, of_events, of_calls, tensors).tolist()
         self.b.about["host"] = {"events": int(of_events.sum()), "calls": int(of_calls.sum()),
                                 "recorded_ns": int(recorded.sum())}  # fmt: skip
+
+    def _between(self, steps: I64, events: Bool) -> None:
+        """What a CPU takes between its operators without the profiler."""
+        kind, moment, node = steps[:, 0], steps[:, 3] + self.begin, steps[:, 5]
+        at = node[np.isin(kind, (StepKind.CALL, StepKind.COMM, StepKind.STAND_IN)) & (node != NOTHING)]
+        wait_ops = np.array([op.node for op in self.ops if op.name in WAITS], np.int64)
+        at = np.append(at, wait_ops)
+        waits = np.flatnonzero((kind == StepKind.WAIT) & (steps[:, 3] != NOTHING))
+        waits = waits[~np.isin(moment[waits], self.start[wait_ops])]
+        comm_of = {row: comm for comm, row in self.row_of.items()}
+        ends = np.array([self.end[comm] if (comm := comm_of[row]) >= 0 else 0 for row in steps[waits, 1]], np.int64)
+        busy, moment[waits] = waited(Busy(self.start[at], self.end[at]), ends, moment[waits])
+        timed = (*TIMED, StepKind.WAIT)
+        known = np.flatnonzero(np.isin(kind, timed) & (steps[:, 3] != NOTHING))
+        moments = np.maximum.accumulate(moment[known])
+        clock, count = np.full(len(steps), NOTHING), np.zeros(len(steps), np.int64)
+        clock[known] = busy.free_ns(moments) - self.begin
+        free = host_intervals(kind, self._called(steps), clock, timed)
+        starts = self.start[events]
+        count[known] = counted(moments, starts[~busy.has(starts)])
+        unit = unit_ns(self.trace.parent, self.start, events)
+        self.b.host_ns = pauses_ns(free, count, unit).tolist()
+        self.b.about["host"] = {"free_ns": int(free.sum()), "events": int(count.sum()), "unit_ns": unit}
+
+    def _called(self, steps: I64) -> I64:
+        """The operator of each step that is a call."""
+        op, is_call = np.array([row[0] for row in self.b.calls] or [0], np.int64), steps[:, 0] == StepKind.CALL
+        called: I64 = np.where(is_call, op[np.where(is_call, steps[:, 1], 0)], NOTHING)
+        return called
 
     def _host_end(self) -> int:
         """When the host was done, from the program's begin."""
