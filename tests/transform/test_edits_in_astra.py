@@ -48,6 +48,8 @@ CASES = [
     (MIXTURE, "overlap stream=30", RUNS),
     (MIXTURE, "one_sided control=8B", SLOWER),
     (TENSOR, "offload what=weights rate=1GB/s", SLOWER),
+    (DATA, "data sample=1MB read=1GB/s decode=1GB/s", SLOWER),
+    (TENSOR, "progress on=host cost=10us", SLOWER),
     (DATA, "scale axis=dp to=4", SLOWER),
 ]
 REFUSED = [

@@ -41,6 +41,8 @@ EDITS = (
     "offload what=activations module=*ffn* rate=55GB/s latency=5us",
     "offload what=optimizer size=1MB rate=55GB/s",
     "data sample=1kB read=1GB/s decode=2GB/s",
+    "progress on=host cost=1us",
+    "progress on=core cost=1us",
     "one_sided control=8B",
     "scale axis=world to={twice}",
 )

@@ -21,7 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "query": (
         LOOK,
-        "SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes, replicas)",
+        "SQL over a job (nodes, deps, attrs, groups, ranks) or a served stream (requests, passes; sessions, tasks)",
     ),
     "report": (LOOK, "One HTML page about a run: what happened, why, and where the time goes; it opens offline"),
     "timeline": (LOOK, "All ranks on one clock, for ui.perfetto.dev: lanes, flows, counters, the critical path"),
