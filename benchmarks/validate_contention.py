@@ -8,8 +8,9 @@ the largest is taken, `core_bandwidth` and the compute part of products that the
 looking at the errors of all their rows. `contention_split.csv` halves the pairs by the hash of their names, and both
 halves were seen. `h200_pairs.csv` was measured by `measure_contention.py` in a run of its own, with seven operators
 that the files do not have, while the model was written; the launches seen there confirmed the tiles, and the last two
-choices were made after its errors were known, for the sake of `sms_held.csv` (its own median went from 5.3% to 5.7%). `h200_pairs_later.csv` has twelve operators that none of
-these has, each beside each, chosen and measured when the model stood: nothing was changed after its errors were known.
+choices were made after its errors were known, for the sake of `sms_held.csv` (its own median went from 5.3% to 5.7%).
+`h200_pairs_later.csv` has twelve operators that none of these has, each beside each, chosen and measured when the model
+stood: nothing was changed after its errors were known.
 """
 
 from __future__ import annotations
