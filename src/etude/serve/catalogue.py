@@ -103,23 +103,23 @@ class PassTables:
         )
 
     def step_cost(self, stack: ServingStack, **options: Any) -> StepCost:
-        """With the factors of a stack; `options` are those of `steps.step_cost` that an engine sets."""
+        """With the factors of a stack; `options` are those of `steps.step_cost` that an engine sets, or that layers
+        have which are not all on the device."""
         factor = np.array([getattr(stack, name) for name in PARTS])
         prompt = np.vstack([np.zeros((1, len(PAST))), stack.attention * self.prompt_ns])
         decode = np.vstack([np.zeros((1, len(KEYS))), stack.decode_attention * self.decode_ns])
         grid = prompt[:, :, None, None] + decode[None, None, :, :]
         gaps = stack.kernel_ns * float(self.kernels[0])
         layers, launches = float(self.layers[0]), stack.launch_ns * float(self.kernels[0])
+        layers_given = {"tokens": TOKENS, "layers_ns": factor @ self.layers_ns} | options
         return step_cost(
-            tokens=TOKENS,
-            layers_ns=factor @ self.layers_ns,
             head=(SEQUENCES, factor @ self.head_ns),
             attention=((0, *CHUNKS), PAST, (0, *DECODE), KEYS, grid),
             floor_ns=(0.0, stack.layer_floor_ns * layers + launches, stack.mixed_floor_ns * layers + launches),
             chain_ns=(stack.chain_ns * layers, float(self.slots[0])),
             pass_ns=(stack.pass_ns + gaps, stack.pass_ns + gaps),
             sequence_ns=(stack.sequence_ns, stack.sequence_ns),
-            **options,
+            **layers_given,
         )
 
 
