@@ -11,10 +11,12 @@ import dataclasses
 import hashlib
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +28,7 @@ from etude.cost.ops import DTYPE_NUMBER, EXPERTS, NARROW, OpClass, OpTable
 from etude.cost.traces import ops_of
 from etude.files import writing
 from etude.generate import Plan
-from etude.generate.model import Model
+from etude.generate.model import Family, Model
 from etude.generate.passes import PassShape, held_by, pass_job
 from etude.machine.system import Device, System
 from etude.model.schema import Collective, Kind
@@ -166,7 +168,12 @@ def _folder() -> Path:
 
 def _digest(*given: Any) -> str:
     """Of what is asked, and of the code and catalogues that answer it."""
-    digest = hashlib.sha256(repr(given).encode())
+    return hashlib.sha256(repr(given).encode() + _code()).hexdigest()[:32]
+
+
+@cache
+def _code() -> bytes:
+    digest = hashlib.sha256()
     root = Path(__file__).parent.parent
     files = [Path(__file__)]
     for room in ("cost", "generate", "machine", "simulate"):
@@ -174,7 +181,7 @@ def _digest(*given: Any) -> str:
     for path in files:
         stat = path.stat()
         digest.update(f"{path.relative_to(root)}{stat.st_size}{stat.st_mtime_ns}".encode())
-    return digest.hexdigest()[:32]
+    return digest.digest()
 
 
 def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float, groups: int) -> PassTables:
@@ -187,25 +194,16 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
     shapes += [PassShape(decode=n, keys=k) for n in DECODE for k in KEYS]
     shapes += BETWEEN
-    job = pass_job(model, plan, shapes, kv_dtype=kv_dtype)
-    run = simulate(job, grown(system, len(job)), compute="roofline")
-    part = run.part(0)
-    trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
-    ops = ops_of(trace)
-    kind = _kinds(trace, ops, packed != 1.0)
-    if packed != 1.0:
-        ops, time_ns = _packed(system.device, ops, time_ns, packed)
-    sums = np.zeros((len(PARTS) + 1, len(shapes)))
-    np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
-    work = np.zeros_like(sums)
-    spent = _work_nj(system.device, ops, time_ns, kind == PARTS.index("network"), packed != 1.0)
-    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
-    others, attention = sums[:-1], sums[-1]
+    few = model.dense_layers + 1
+    if model.layers > few + 1 and _alike(model):
+        # Every layer adds what the one before it did: two models with one layer more and less say how much.
+        one, two = (_sums(model.replace(layers=n), plan, system, shapes, kv_dtype, packed) for n in (few, few + 1))
+        found = _Sums(*(a + (model.layers - few) * (b - a) for a, b in zip(one, two, strict=True)))
+    else:
+        found = _sums(model, plan, system, shapes, kv_dtype, packed)
+    others, attention, work = found.time_ns[:-1], found.time_ns[-1], found.work_nj
     tokens = np.array([float(s.chunk + s.decode) for s in shapes])
     network, direct = PARTS.index("network"), PARTS.index("direct")
-    others[direct] = others[network]
-    if 1 < plan.tp <= system.levels[0].size:
-        others[direct] = _sent(trace, time_ns, len(shapes), (model, system, plan.tp, tokens))
     if spread > 1:
         for experts in (PARTS.index(name) for name in PARTS if name.endswith("experts")):
             others[experts] = _of_groups(others[experts], tokens, groups) * fullest(model, spread, tokens * groups)
@@ -226,7 +224,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
         head_nj=np.maximum(energy[a:b] - np.interp(SEQUENCES, TOKENS, energy[:a]), 0.0),
         prompt_nj=work[-1, b:c].reshape(len(CHUNKS), len(PAST)),
         decode_nj=work[-1, c:d].reshape(len(DECODE), len(KEYS)),
-        kernels=np.array([float((trace.step == 0).sum())]),
+        kernels=found.kernels,
         layers=np.array([float(model.layers)]),
         slots=np.array([system.device.cores / max(model.kv // plan.tp, 1) if model.heads else 1.0]),
         weights_bytes=np.array([float(held.weights_bytes)]),
@@ -236,6 +234,44 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     )
     between = others[:direct, d:].sum(axis=0) + attention[d:]
     return dataclasses.replace(made, error=_error(made, between))
+
+
+class _Sums(NamedTuple):
+    """Over all nodes of a pass: (part, shape), the last part being attention."""
+
+    time_ns: F64
+    work_nj: F64
+    kernels: F64
+
+
+def _alike(model: Model) -> bool:
+    """All layers are, behind those without experts."""
+    even = model.window_every == 1 and not model.full_every if model.window else True
+    return even and model.family is Family.DECODER and model.moe_every == 1 and model.mixers == "a" and not model.feeds and not model.predict_layers
+
+
+def _sums(
+    model: Model, plan: Plan, system: System, shapes: Sequence[PassShape], kv_dtype: str, packed: float
+) -> _Sums:
+    job = pass_job(model, plan, shapes, kv_dtype=kv_dtype)
+    run = simulate(job, grown(system, len(job)), compute="roofline")
+    part = run.part(0)
+    trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
+    ops = ops_of(trace)
+    kind = _kinds(trace, ops, packed != 1.0)
+    if packed != 1.0:
+        ops, time_ns = _packed(system.device, ops, time_ns, packed)
+    sums = np.zeros((len(PARTS) + 1, len(shapes)))
+    np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
+    work = np.zeros_like(sums)
+    network, direct = PARTS.index("network"), PARTS.index("direct")
+    spent = _work_nj(system.device, ops, time_ns, kind == network, packed != 1.0)
+    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
+    tokens = np.array([float(s.chunk + s.decode) for s in shapes])
+    sums[direct] = sums[network]
+    if 1 < plan.tp <= system.levels[0].size:
+        sums[direct] = _sent(trace, time_ns, len(shapes), (model, system, plan.tp, tokens))
+    return _Sums(sums, work, np.array([float((trace.step == 0).sum())]))
 
 
 def _error(made: PassTables, node_level_ns: F64) -> F64:
