@@ -11,12 +11,11 @@ import dataclasses
 import hashlib
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ from etude.cost.ops import DTYPE_NUMBER, EXPERTS, NARROW, OpClass, OpTable
 from etude.cost.traces import ops_of
 from etude.files import writing
 from etude.generate import Plan
-from etude.generate.model import Family, Model
+from etude.generate.model import Model
 from etude.generate.passes import PassShape, held_by, pass_job
 from etude.machine.system import Device, System
 from etude.model.schema import Collective, Kind
@@ -113,7 +112,7 @@ class PassTables:
         grid = prompt[:, :, None, None] + decode[None, None, :, :]
         gaps = stack.kernel_ns * float(self.kernels[0])
         layers, launches = float(self.layers[0]), stack.launch_ns * float(self.kernels[0])
-        layers_given = {"tokens": TOKENS, "layers_ns": factor @ self.layers_ns} | options
+        layers_given: dict[str, Any] = {"tokens": TOKENS, "layers_ns": factor @ self.layers_ns} | options
         return step_cost(
             head=(SEQUENCES, factor @ self.head_ns),
             attention=((0, *CHUNKS), PAST, (0, *DECODE), KEYS, grid),
@@ -184,6 +183,30 @@ def _code() -> bytes:
     return digest.digest()
 
 
+def experts_ns(model: Model, system: System, packed: float) -> F64:
+    """Of the experts of one layer on one device of a system, for the tokens of TOKENS; kept on disk too."""
+    path = _folder() / f"{_digest('experts', model, system, packed)}.npy"
+    try:
+        return np.asarray(np.load(path), np.float64)
+    except (OSError, ValueError):
+        found = _experts(model, system, packed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path, force=True) as temporary, temporary.open("wb") as file:
+        np.save(file, found)
+    return found
+
+
+def _experts(model: Model, system: System, packed: float) -> F64:
+    layer = model.replace(layers=1, dense_layers=0)
+    job = pass_job(layer, Plan.from_dict({"gpus": 1}), [PassShape(chunk=t) for t in TOKENS])
+    part = simulate(job, grown(system, len(job)), compute="roofline").part(0)
+    ops, time_ns = ops_of(part.trace), (part.end_ns - part.start_ns).astype(np.float64)
+    if packed != 1.0:
+        ops, time_ns = _packed(system.device, ops, time_ns, packed)
+    mine = np.isin(ops.op_class, EXPERTS) & part.timed & (part.trace.step >= 0)
+    return np.bincount(part.trace.step[mine], time_ns[mine], len(TOKENS)).astype(np.float64)
+
+
 def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float, groups: int) -> PassTables:
     spread = plan.ep * groups
     if spread > 1:
@@ -194,16 +217,25 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     shapes += [PassShape(chunk=c, past=p) for c in CHUNKS for p in PAST]
     shapes += [PassShape(decode=n, keys=k) for n in DECODE for k in KEYS]
     shapes += BETWEEN
-    few = model.dense_layers + 1
-    if model.layers > few + 1 and _alike(model):
-        # Every layer adds what the one before it did: two models with one layer more and less say how much.
-        one, two = (_sums(model.replace(layers=n), plan, system, shapes, kv_dtype, packed) for n in (few, few + 1))
-        found = _Sums(*(a + (model.layers - few) * (b - a) for a, b in zip(one, two, strict=True)))
-    else:
-        found = _sums(model, plan, system, shapes, kv_dtype, packed)
-    others, attention, work = found.time_ns[:-1], found.time_ns[-1], found.work_nj
+    job = pass_job(model, plan, shapes, kv_dtype=kv_dtype)
+    run = simulate(job, grown(system, len(job)), compute="roofline")
+    part = run.part(0)
+    trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
+    ops = ops_of(trace)
+    kind = _kinds(trace, ops, packed != 1.0)
+    if packed != 1.0:
+        ops, time_ns = _packed(system.device, ops, time_ns, packed)
+    sums = np.zeros((len(PARTS) + 1, len(shapes)))
+    np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
+    work = np.zeros_like(sums)
+    spent = _work_nj(system.device, ops, time_ns, kind == PARTS.index("network"), packed != 1.0)
+    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
+    others, attention = sums[:-1], sums[-1]
     tokens = np.array([float(s.chunk + s.decode) for s in shapes])
     network, direct = PARTS.index("network"), PARTS.index("direct")
+    others[direct] = others[network]
+    if 1 < plan.tp <= system.levels[0].size:
+        others[direct] = _sent(trace, time_ns, len(shapes), (model, system, plan.tp, tokens))
     if spread > 1:
         for experts in (PARTS.index(name) for name in PARTS if name.endswith("experts")):
             others[experts] = _of_groups(others[experts], tokens, groups) * fullest(model, spread, tokens * groups)
@@ -224,7 +256,7 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
         head_nj=np.maximum(energy[a:b] - np.interp(SEQUENCES, TOKENS, energy[:a]), 0.0),
         prompt_nj=work[-1, b:c].reshape(len(CHUNKS), len(PAST)),
         decode_nj=work[-1, c:d].reshape(len(DECODE), len(KEYS)),
-        kernels=found.kernels,
+        kernels=np.array([float((trace.step == 0).sum())]),
         layers=np.array([float(model.layers)]),
         slots=np.array([system.device.cores / max(model.kv // plan.tp, 1) if model.heads else 1.0]),
         weights_bytes=np.array([float(held.weights_bytes)]),
@@ -234,44 +266,6 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
     )
     between = others[:direct, d:].sum(axis=0) + attention[d:]
     return dataclasses.replace(made, error=_error(made, between))
-
-
-class _Sums(NamedTuple):
-    """Over all nodes of a pass: (part, shape), the last part being attention."""
-
-    time_ns: F64
-    work_nj: F64
-    kernels: F64
-
-
-def _alike(model: Model) -> bool:
-    """All layers are, behind those without experts."""
-    even = model.window_every == 1 and not model.full_every if model.window else True
-    return even and model.family is Family.DECODER and model.moe_every == 1 and model.mixers == "a" and not model.feeds and not model.predict_layers
-
-
-def _sums(
-    model: Model, plan: Plan, system: System, shapes: Sequence[PassShape], kv_dtype: str, packed: float
-) -> _Sums:
-    job = pass_job(model, plan, shapes, kv_dtype=kv_dtype)
-    run = simulate(job, grown(system, len(job)), compute="roofline")
-    part = run.part(0)
-    trace, time_ns = part.trace, np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
-    ops = ops_of(trace)
-    kind = _kinds(trace, ops, packed != 1.0)
-    if packed != 1.0:
-        ops, time_ns = _packed(system.device, ops, time_ns, packed)
-    sums = np.zeros((len(PARTS) + 1, len(shapes)))
-    np.add.at(sums, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, time_ns, 0.0))
-    work = np.zeros_like(sums)
-    network, direct = PARTS.index("network"), PARTS.index("direct")
-    spent = _work_nj(system.device, ops, time_ns, kind == network, packed != 1.0)
-    np.add.at(work, (kind, np.maximum(trace.step, 0)), np.where(trace.step >= 0, spent, 0.0))
-    tokens = np.array([float(s.chunk + s.decode) for s in shapes])
-    sums[direct] = sums[network]
-    if 1 < plan.tp <= system.levels[0].size:
-        sums[direct] = _sent(trace, time_ns, len(shapes), (model, system, plan.tp, tokens))
-    return _Sums(sums, work, np.array([float((trace.step == 0).sum())]))
 
 
 def _error(made: PassTables, node_level_ns: F64) -> F64:

@@ -1,7 +1,7 @@
 """Experts below the device: they lie in the host's memory, and a pass has them computed there or loads them.
 
-- `host`: the host's cores compute them, and tokens go there and back. With `batches=2` a pass is taken in two halves where
-  that is shorter, one of which is on the device while the other is with the host;
+- `host`: the host's cores compute them, and tokens go there and back. With `batches=2` a pass is taken in two halves
+  where that is shorter, one of which is on the device while the other is with the host;
 - `stream`: each layer's experts are loaded while the layer before computes, whichever of them the tokens choose. The
   device has room for those of one layer;
 - `auto`: a pass takes whichever is shorter for its tokens, attention aside, which is the same in both.
@@ -22,7 +22,7 @@ from etude.errors import UsageError
 from etude.generate import Plan
 from etude.generate.model import Model
 from etude.machine import System, open_system
-from etude.serve.catalogue import PARTS, TOKENS, PassTables, pass_tables
+from etude.serve.catalogue import PARTS, TOKENS, PassTables, experts_ns, pass_tables
 from etude.serve.stacks import ServingStack
 from etude.units import format_bytes
 
@@ -102,7 +102,7 @@ def far_experts(
     own = (factor * ~WHOLE) @ tables.layers_ns
     near = (factor * WHOLE) @ tables.layers_ns
     # The host has no narrow products: it reads weights as they are stored, and computes in 16 bits.
-    far = pass_tables(model, Plan.from_dict({"gpus": 1}), host, packed=bits / 16).layers_ns[WHOLE].sum(axis=0)
+    far = sum(moe) * experts_ns(model, host, bits / 16)
     sent = 2 * (latency_ns + np.array(TOKENS) * model.hidden * 2 / link * 1e9) * sum(moe)
     ways = _Ways(own, near, far + sent, load, sum(moe), model.layers, bool(moe[0]), rules.batches)
     crossing = ways.crossing() if rules.path == "auto" else 0 if rules.path == "stream" else MOST
@@ -197,7 +197,7 @@ def _host(name: str, held_bytes: float, drawn_bytes_per_s: float) -> System:
     device = host.device
     if held_bytes > device.memory_bytes:
         raise UsageError(
-            f"experts of {format_bytes(round(held_bytes))} do not fit the {format_bytes(device.memory_bytes)} of memory",
+            f"experts of {format_bytes(round(held_bytes))} do not fit in {format_bytes(device.memory_bytes)} of memory",
             where=name,
             hint="fewer bits, or a host with more memory",
         )
