@@ -220,7 +220,7 @@ def serve(
     rates = _rates(rate)
     if (out is not None or window) and len(rates) > 1:
         raise UsageError("-o and --window are of one stream", hint="one --rate")
-    if window and control() is not None:
+    if window and (given.reconfigure or given.scale):
         raise UsageError(
             "--window: replicas that come, go or change are not written node by node", hint="leave it away"
         )
@@ -231,8 +231,9 @@ def serve(
             diurnal=diurnal, like=lengths, seed=seed, sort=sort,
         )  # fmt: skip
         found = served_by(
-            stream, rules, groups, keep_passes=out is not None or bool(window), control=control(), **options
-        )
+            stream, rules, groups, keep_passes=out is not None or bool(window),
+            control=control(stream, limits, options), **options,
+        )  # fmt: skip
         points.append((one, found))
     if sort:
         say(f"note: --sort moved {points[0][1].requests.moved:,} rows of {requests}")

@@ -83,9 +83,11 @@ def _held_s(served: Served, duration_s: float) -> list[float]:
 Limits = dict[str, dict[str, float]]
 
 
-def kept_limits(served: Served, limits: Limits) -> NDArray[np.bool_]:
-    """Which requests keep all limits of their tier; those of the empty name are of tiers that are not named."""
+def kept_limits(served: Served, limits: Limits, *, waited_s: F64 | float = 0.0) -> NDArray[np.bool_]:
+    """Which requests keep all limits of their tier; those of the empty name are of tiers that are not named. Each has
+    waited so long before it arrived."""
     times = request_times(served)
+    times |= {name: times[name] + waited_s for name in ("ttft_s", "latency_s")}
     kept = np.ones(len(served.requests), bool)
     names = served.requests.tier_names
     unknown = [tier for tier in limits if tier and tier not in names]

@@ -11,12 +11,16 @@ from etude.generate.model import Model
 from etude.serve.deployment import Deployment
 from etude.serve.elastic.moves import change_ns, moved_bytes
 from etude.serve.elastic.reconfigure import Shape, read_timetable, reconfigured
+from etude.serve.elastic.rehearse import rehearsal
 from etude.serve.elastic.scale import read_scale, scaled
 from etude.serve.engine import Engine
 from etude.serve.pools import Between, deployed_pools, function_of, pools_of
+from etude.serve.requests import Requests
+from etude.serve.results import Limits
 from etude.serve.serving import Control, Group
 
-Made = Callable[[], Control | None]
+Made = Callable[[Requests, Limits, dict[str, Any]], Control | None]
+"""From a stream, its limits, and the options that it is served with."""
 
 
 def elastic_pools(
@@ -24,7 +28,7 @@ def elastic_pools(
 ) -> tuple[list[Group], Deployment, Made]:
     """As `deployed_pools`, and what makes the control of one stream."""
     if not between.reconfigure and not between.scale:
-        return *deployed_pools(model, pools, engine, **how), lambda: None
+        return *deployed_pools(model, pools, engine, **how), lambda *given: None
     _check(pools, engine, between, file=file)
     tp = pools[0].tp
     cost: dict[str, Any] = {"set_up_ns": between.set_up_ns, "load_bytes_per_s": between.load_bytes_per_s}
@@ -38,7 +42,7 @@ def elastic_pools(
         groups, placed = deployed_pools(model, most, engine, **how)
         moved = moved_bytes(tp, 0, tp, placed.weights_bytes)
         cold = change_ns(between.set_up_ns, moved, between.load_bytes_per_s)
-        return groups, placed, lambda: scaled(rules, [pool.count for pool in pools], cold)
+        return groups, placed, lambda *given: scaled(rules, [pool.count for pool in pools], cold)
     ranks = sum(pool.count for pool in pools) * tp
     table = read_timetable(between.reconfigure, between.plans, Shape(tp, between.disaggregate), ranks, function_of)
     found = []
@@ -48,11 +52,16 @@ def elastic_pools(
         found.append(deployed_pools(model, pools_of(split, replicas=count, tp=shape.tp, ep=1), engine, **how))
     counts = [sum(group.count for group in groups) for groups, _ in found]
     weights = [placed.weights_bytes for _, placed in found]
-    return (
-        [group for groups, _ in found for group in groups],
-        found[0][1],
-        lambda: reconfigured(table, counts, weights, ranks, **cost),
-    )
+
+    def made(requests: Requests, limits: Limits, options: dict[str, Any]) -> Control:
+        own = table
+        if table.ahead and any(limits.values()):
+            plans = [groups for groups, _ in found]
+            hook = rehearsal(requests, engine, plans, limits, options, live=table.how.live, ahead=table.ahead)
+            own = replace(table, hook=hook)
+        return reconfigured(own, counts, weights, ranks, **cost)
+
+    return [group for groups, _ in found for group in groups], found[0][1], made
 
 
 def _check(pools: list[Any], engine: Engine, between: Between, *, file: bool) -> None:

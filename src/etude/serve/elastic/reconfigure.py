@@ -28,6 +28,7 @@ from etude.serve.queues import put_last
 
 HOW: Final = {"how": "drained or live", "kv": "move or recompute"}
 ASKS: Final = {"every": "10s", **HOW}
+GOODPUT: Final = "goodput"
 PLAN: Final = {"tp": "4", "split": "1:3"}
 
 
@@ -76,12 +77,14 @@ class Timetable:
     every_ns: int = EVERY_NS
     how: How = How()
     """Of changes that the hook wants."""
+    ahead: int = 0
+    """Intervals that `goodput` looks ahead; 0: it is not asked."""
 
 
 def read_timetable(
     text: str, plans: str, first: Shape, ranks: int, hook_of: Callable[[str], Callable[..., Any]]
 ) -> Timetable:
-    """`at=60s,tp=4;at=120s,tp=1,how=live`, or `FILE.py:name,every=10s` which chooses among `plans`:
+    """`at=60s,tp=4;at=120s,tp=1,how=live`, or `goodput` or `FILE.py:name,every=10s` which choose among `plans`:
     `tp=1;tp=4,split=1:3`."""
     known = [first]
 
@@ -91,14 +94,17 @@ def read_timetable(
         return known.index(shape)
 
     if not text.startswith("at="):
-        head, its = read_rule(text, "--reconfigure", ASKS)
-        hook = hook_of(head)
+        head, its = read_rule(text, "--reconfigure", ASKS | ({"ahead": "4"} if text.startswith(GOODPUT) else {}))
+        ahead = its.get("ahead", "4") if head == GOODPUT else "0"
+        if not ahead.isdecimal() or (head == GOODPUT and not int(ahead)):
+            raise UsageError(f"--reconfigure: ahead={ahead}", hint="ahead=4, intervals")
+        hook = _unbound if head == GOODPUT else hook_of(head)
         for one in filter(None, plans.split(";")):
             number(_shape(one, "--plans", ranks))
         if len(known) == 1:
             raise UsageError("there is no other plan to change to", hint='--plans "tp=1;tp=4,split=1:3"')
         every = time_ns(its["every"], "--reconfigure", least=1) if "every" in its else EVERY_NS
-        return Timetable(tuple(known), hook=hook, every_ns=every, how=_how(its))
+        return Timetable(tuple(known), hook=hook, every_ns=every, how=_how(its), ahead=int(ahead))
     changes: list[Change] = []
     for one in filter(None, text.split(";")):
         head, _, rest = one.strip().partition(",")
@@ -111,6 +117,10 @@ def read_timetable(
         shape = ",".join(f"{name}={value}" for name, value in its.items() if name in PLAN)
         changes.append(Change(at_ns, number(_shape(shape, "--reconfigure", ranks)), _how(its)))
     return Timetable(tuple(known), tuple(changes))
+
+
+def _unbound(*seen: Any) -> int:
+    raise UsageError("--reconfigure goodput is of a stream with limits", hint="--slo ttft=1s,tpot=50ms")
 
 
 def _how(its: dict[str, str]) -> How:
@@ -220,7 +230,7 @@ class Reconfigure(Held):
             "arrived": len(rows), "prompt": int(q[:, of.PROMPT].sum()), "output": int(q[:, of.OUTPUT].sum()),
             "tiers": q[:, of.TIER].tolist(),
             "cost_s": [self.cost(self.plan, other)[1] / 1e9 for other in range(len(table.plans))],
-            "every_s": table.every_ns / 1e9,
+            "every_s": table.every_ns / 1e9, "requests": rows.tolist(),
         }  # fmt: skip
         where = f"--reconfigure at {now / 1e9:g} s"
         found = called(table.hook, where, seen, [shape.seen(self.ranks) for shape in table.plans], now / 1e9)

@@ -61,9 +61,9 @@ class Between:
     draft_model: str = figure("text", "proposes --num-speculative-tokens, on the devices of a replica", "")
     decide_ns: int = figure("time", "that the router takes for each request", 0, zero=True)
     reconfigure: str = figure(
-        "text", "plans that change: `at=60s,tp=4,how=live`, or FILE.py:name,every=10s with --plans", ""
+        "text", "plans that change: `at=60s,tp=4,how=live`; `goodput` or FILE.py:name,every=10s with --plans", ""
     )
-    plans: str = figure("text", "that a function chooses among: `tp=1;tp=4,split=1:3`", "")
+    plans: str = figure("text", "that these choose among: `tp=1;tp=4,split=1:3`", "")
     scale: str = figure("text", "replicas that come and go: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
     set_up_ns: int = figure("time", "of groups, when a plan changes or a replica starts", 1_000_000_000, zero=True)
     load_bytes_per_s: int = figure("bandwidth", "weights into a rank, then", 50_000_000_000)
