@@ -77,5 +77,5 @@ def rehearsal(
     **how: Any,
 ) -> Rehearsal:  # fmt: skip
     """For one stream; `options` are those that it is served with."""
-    known = {name: options[name] for name in OPTIONS if name in options}
+    known: dict[str, Any] = {name: options[name] for name in OPTIONS if name in options}
     return Rehearsal(requests, engine, plans, limits, known, **how)
