@@ -25,7 +25,16 @@ def show_split(
     rules = replace(rules, room_bytes=rules.room_bytes or int(left), link_bytes_per_s=link)
     each = [replace(rules, ratios=(ratio,)) for ratio in rules.ratios] or [rules]
     found = [
-        served_split(requests, cost, one, token_bytes=token_bytes, replicas=replicas, router=router, limits=limits[""])
+        served_split(
+            requests,
+            cost,
+            one,
+            token_bytes=token_bytes,
+            replicas=replicas,
+            router=router,
+            limits=limits[""],
+            judged=len(each) == 1,
+        )
         for one in each
     ]
     if json:

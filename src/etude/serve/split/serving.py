@@ -32,20 +32,25 @@ def served_split(
     router: str = "least",
     limits: dict[str, float] | None = None,
     plan: npt.ArrayLike | None = None,
+    judged: bool = True,
 ) -> dict[str, Any]:
     """With the first of the fixed ratios, by the controller, or as `plan` says: places among RATIOS, a row for each
-    replica with one for each window of its requests. Needs `room_bytes` and `link_bytes_per_s`."""
+    replica with one for each window of its requests. Needs `room_bytes` and `link_bytes_per_s`. `judged`: a fixed ratio
+    of RATIOS is held against all of them, which a controller is anyway."""
     if router not in ROUTERS:
         raise UsageError(f"unknown router `{router}`", hint=f"with --hbm-split: {', '.join(ROUTERS)}")
     if rules.room_bytes <= 0 or rules.link_bytes_per_s <= 0:
         raise UsageError("--hbm-split: no room or no link", hint="room=2GB link=25GB/s")
     stream = _stream(requests, cost, rules, token_bytes)
     fixed = bool(rules.ratios) and plan is None
-    ratios = np.array(rules.ratios[:1]) if fixed else RATIOS
+    judged = fixed and judged and rules.ratios[0] in RATIOS
+    ratios = np.array(rules.ratios[:1]) if fixed and not judged else RATIOS
     windows = len(requests) // rules.every + 1
     if plan is None:
-        steps = np.full((replicas, windows), 0 if fixed else -1, np.int64)
-        steps[:, 0] = len(ratios) // 2
+        own = int(np.flatnonzero(ratios == rules.ratios[0])[0]) if fixed else -1
+        steps = np.full((replicas, windows), own, np.int64)
+        if not fixed:
+            steps[:, 0] = len(ratios) // 2
     else:
         steps = np.array(plan, np.int64)
         if steps.shape != (replicas, windows) or steps.min() < 0 or steps.max() >= len(RATIOS):
@@ -64,7 +69,8 @@ def served_split(
         stream, split, _lists(replicas, count), ghosts, np.zeros(count, np.uint8), steps, counts, free, first, finish,
         replica, chosen, best,
     )  # fmt: skip
-    return _summary(requests, first, finish, counts, (ratios, chosen, best), limits or {}, rules)
+    found = _summary(requests, first, finish, counts, (ratios, chosen, best), limits or {}, rules)
+    return found if len(ratios) > 1 else found | {"to_best": None}
 
 
 def _lists(rows: int, count: int) -> of.Lists:
