@@ -24,8 +24,16 @@ class Tier:
     turn_ns: float = figure("time", "the same where several threads take turns", 0.0, zero=True)
     read_ahead_bytes: int = figure("bytes", "what it asks the tier below for at once, at least", 0, zero=True)
     slots: int = figure("count", "requests under way at most; 0: as many as come", 0, zero=True)
+    per: str = figure("text", "who has one in common: `rank`, `node`, a level, `all`", "node")
+    links: int = figure(
+        "count", "ways of `read` and `write` each into it, which its ranks share; 0: one for each rank", 1, zero=True
+    )
     below: str = figure("text", "the tier that it keeps a copy of, and that holds what was flushed", "")
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+
+    def part(self, ranks: int) -> float:
+        """Of its rates what each of so many ranks has that use it at once."""
+        return min(1.0, self.links / max(ranks, 1)) if self.links else 1.0
 
     def rate(self, request_bytes: float, *, write: bool = False, requests: int = 0) -> float:
         """Bytes per second of requests of one size: the tier's rate, or what those under way bring in a latency."""
