@@ -7,7 +7,7 @@ import pytest
 
 import etude
 from etude.cost.tiers import streamed_ns
-from etude.errors import UsageError
+from etude.errors import ClusterError, UsageError
 from etude.generate import Plan, generate
 from etude.generate.model import Model
 from etude.generate.serving import Serving, serve
@@ -277,5 +277,5 @@ def test_ranks_of_a_host_must_fit_it_together():
     both = "offload what=weights size=60B", "offload what=features size=60B"
     with pytest.raises(UsageError, match=r"weights and features of 2 ranks \(0 to 1\) take 1,200 B"):
         etude.edit(job, *both, system=system)
-    with pytest.raises(UsageError, match="no level `rack`"):
+    with pytest.raises(ClusterError, match="no level `rack`"):
         ends("offload what=weights size=1B", per="rack")

@@ -26,6 +26,6 @@ class DataPlane:
 
     def __post_init__(self) -> None:
         if self.visible not in ("rank", "all"):
-            raise ClusterError(f"data: visible: no such choice `{self.visible}`", hint="known: rank, all")
+            raise ClusterError(f"visible: no such choice `{self.visible}`", hint="known: rank, all")
         if not self.producers and (self.make_bytes_per_s or self.commit_ns or self.commit_grows_ns):
-            raise ClusterError("data: batches are made and committed, and there is no producer", hint="producers: 8")
+            raise ClusterError("batches are made and committed, and there is no producer", hint="producers: 8")

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.machine.system import System
-
-RANK: Final = "rank"
-NODE: Final = "node"
-"""The innermost level, where none is called so."""
-ALL: Final = "all"
+from etude.machine.tier import ALL, NODE, RANK
 
 
 def scope_level(system: System, scope: str, where: str) -> int:

@@ -334,7 +334,7 @@ class System:
             raise ClusterError("placement: two ranks sit on one device")
         if seats and not 0 <= min(seats) <= max(seats) < len(self):
             raise ClusterError(f"placement: a device outside the system's {len(self)}")
-        check_tiers(self.tiers)
+        check_tiers(self.tiers, names)
 
     def __len__(self) -> int:
         """Devices."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from etude.config import figure
 from etude.errors import ClusterError
 
+RANK, NODE, ALL = SCOPES = ("rank", "node", "all")
+"""Who may have something in common, beside units of a level by its name; `node` is the innermost level."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
@@ -62,9 +65,13 @@ class Checkpointing:
             raise ClusterError(f"checkpoints: `{self.name}` saves or loads, one of them", hint="save: 0.75GB/s")
 
 
-def check_tiers(tiers: Sequence[Tier]) -> None:
-    """Refuses two of one name, one that lies above nothing, and a circle."""
+def check_tiers(tiers: Sequence[Tier], levels: Sequence[str]) -> None:
+    """Refuses two of one name, one of a level that is not there, one that lies above nothing, and a circle."""
     by_name = {tier.name: tier for tier in tiers}
+    scopes = [*SCOPES, *levels]
+    for tier in tiers:
+        if tier.per not in scopes:
+            raise ClusterError(f"tiers: `{tier.name}`: per: no level `{tier.per}`", hint=f"known: {', '.join(scopes)}")
     if len(by_name) < len(tiers):
         raise ClusterError(f"tiers: two have one name: {', '.join(tier.name for tier in tiers)}")
     for tier in tiers:

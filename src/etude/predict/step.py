@@ -68,6 +68,8 @@ class Prediction:
         return self.generated.summary() | figures | told
 
     def _error_band(self, stack: Stack) -> dict[str, Any]:
+        if self.simulated.choices():
+            return {"p50": None, "p90": None, "from": "no measured step with kernels or units of one's choice"}
         kind = kind_of(self.generated.model, stack)
         found = [band_of(stack, kind, device.name) for device in self.system.all_kinds]
         return max(found, key=lambda band: math.inf if band["p50"] is None else band["p50"])
