@@ -118,7 +118,7 @@ def test_what_the_job_does_not_say_is_refused(edit: str, told: str):
 
 def test_what_a_system_does_not_have_is_refused():
     with pytest.raises(UsageError, match="has no tier `host`"):
-        etude.edit(small(), "offload what=weights", system=open_system("dgx-h100"))
+        etude.edit(small(), "offload what=weights", system=open_system("dgx-a100"))
     big = f"offload what=weights module=head.logits size={126 * 2**30}B"
     with pytest.raises(UsageError, match="`host` has 134,217,728,000 B for each rank"):
         etude.edit(small(), big, system=open_system("h200-server"))
@@ -277,5 +277,10 @@ def test_ranks_of_a_host_must_fit_it_together():
     both = "offload what=weights size=60B", "offload what=features size=60B"
     with pytest.raises(UsageError, match=r"weights and features of 2 ranks \(0 to 1\) take 1,200 B"):
         etude.edit(job, *both, system=system)
+    # Of 2 TB of a node, eight ranks have 250 GB each.
+    eight, node = small(gpus=8, global_batch=8), open_system("dgx-h100").for_ranks(8)
+    assert etude.edit(eight, "offload what=weights module=head.logits size=250GB", system=node)
+    with pytest.raises(UsageError, match=r"8 ranks \(0 to 7\) take 2,008,000,000,000 B"):
+        etude.edit(eight, "offload what=weights module=head.logits size=251GB", system=node)
     with pytest.raises(ClusterError, match="no level `rack`"):
         ends("offload what=weights size=1B", per="rack")
