@@ -27,6 +27,7 @@ EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or man
       --checkpoint "remote:auto" --recover spare --spares 4
   etude fleet llama3-8b --gpus 512 --tp 8 --system dgx-h100 --days 1 --faults "kill:at=50s,every=50s,times=32" \\
       --checkpoint remote:10min --recover redistribute
+  etude fleet cluster.yaml --jobs alibaba_2023_pods.csv --policy fair
   etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
 
 A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
@@ -34,6 +35,7 @@ gives the same faults to every policy.
 """
 TIMES = "Recovery"
 PLAN = "The plan"
+SHARING = "Jobs that share a cluster"
 
 
 @app.command(rich_help_panel=RUN, help=EXAMPLE)
@@ -56,6 +58,21 @@ def fleet(
     recover: Annotated[
         str, typer.Option(help="restart, spare, shrink, redistribute, replan, or FILE.py:name.")
     ] = "restart",
+    jobs: Annotated[
+        Path | None, typer.Option(help="CSV of jobs that share the cluster of a YAML file.", rich_help_panel=SHARING)
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, or FILE.py:name.", rich_help_panel=SHARING
+        ),
+    ] = "fifo",
+    switch: Annotated[
+        str, typer.Option(help="Time in which a job that was stopped starts again: `30s`.", rich_help_panel=SHARING)
+    ] = "0s",
+    first: Annotated[
+        int, typer.Option(min=0, help="Only the first so many jobs; 0: all.", rich_help_panel=SHARING)
+    ] = 0,
     price: Annotated[float, typer.Option(min=0.0, help="Dollars of a device for an hour; 0: as the system says.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the faults.")] = 0,
     memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
@@ -69,6 +86,10 @@ def fleet(
     from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet, write_fleet
     from etude.machine import open_system
 
+    if jobs is not None:
+        from etude.cli.fleet_sharing import shared
+
+        return shared(model, jobs, policy, switch, first, out, force=force, json=json)
     if not model:
         raise UsageError("no model is given", hint="etude fleet llama3-8b --gpus 64 --system dgx-h100 --days 30")
     if not system:
