@@ -23,6 +23,7 @@ from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet
 from etude.fleet.costs import Config, Costs
 from etude.fleet.events import draw
 from etude.fleet.faults import open_faults
+from etude.fleet.federated import Clients, federate
 from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record
 from etude.generate import Plan
 from etude.generate.model import open_model
@@ -135,6 +136,20 @@ def alibaba(shared: Path) -> None:
         row(f"  {policy}", f"{told}, {found['utilisation']:.2%} in use")
 
 
+def rounds() -> None:
+    rng, n = np.random.default_rng(0), 1000
+    links = rng.uniform(1e6, 2e7, (2, n))
+    who = Clients(
+        tuple(map(str, range(n))), rng.uniform(0.1, 2.0, n), links[0], links[1], np.full(n, 0.8), np.zeros(n),
+        np.ones(n), np.ones(n),
+    )  # fmt: skip
+    for limit in (0.0, 2e8):
+        before = time.process_time()
+        found = federate(who, model_bytes=1e8, rounds=500, count=100, steps=10, server_bytes_per_s=limit)
+        told = f"{time.process_time() - before:.1f} CPU s, {found.round_s.mean():.1f} s a round"
+        row(f"500 rounds, 100 of {n:,} clients, server {limit / 1e9:g} GB/s (0: no limit)", told)
+
+
 def main() -> None:
     ask = argparse.ArgumentParser(description=__doc__)
     ask.add_argument("--seeds", type=int, default=1000)
@@ -145,6 +160,7 @@ def main() -> None:
     young()
     print()
     erlang()
+    rounds()
     alibaba(given.shared)
     costs = llama3_costs()
     llama3(costs)

@@ -105,12 +105,15 @@ def _served(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
 def _fleet(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
     """The page of a fleet; of several, side by side."""
     from etude import __version__
+    from etude.errors import UsageError
     from etude.files import writing
     from etude.fleet import read_fleet
     from etude.report.fleet import fleet_page
     from etude.view.page import render
 
     found = [(plain(path), read_fleet(path)) for path in paths]
+    if any("rounds" in folder.tables for _, folder in found):
+        raise UsageError("federated rounds have no page", hint='etude query FOLDER "select * from rounds"')
     with writing(out, force=force) as place:
         runs = [(name, folder.record, folder.tables) for name, folder in found]
         page = fleet_page(runs, title=title or " and ".join(name for name, _ in found), made_by=f"Etude {__version__}")
