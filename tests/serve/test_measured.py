@@ -1,14 +1,17 @@
 """Measured runs served again, and the command."""
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from etude.cli import main
 from etude.errors import EtudeError
 from etude.serve.measured import predict_rows, replayed
+from etude.serve.measured.rows import middle, steady
 
 
 @pytest.mark.parametrize("config", ["llama8b-chat-light-prefill_first", "llama8b-chat-medium-chunked"])
@@ -131,6 +134,24 @@ def test_rows_of_measured_serving_are_predicted_or_refused(tmp_path: Path, monke
         many["predicted"]["avg_power_watts"] / many["predicted"]["output_throughput_tokens_per_sec"]
     )
     assert "unknown GPU `TPU`" in refused[0]["refused"] and "not a number" in refused[1]["refused"]
+
+
+def test_passes_of_a_steady_state_read_all_prompts_that_come():
+    """Of 300 sequences that answer 600 tokens each, one ends every other pass, and 250 tokens come in its place."""
+    row = {
+        "model": "Qwen/Qwen3-0.6B", "task": "lm-arena-chat", "weight_precision": "bfloat16", "gpu": "H100",
+        "num_gpus": "1", "avg_batch_size": "300", "avg_output_len": "600", "max_num_seqs": "300",
+    }  # fmt: skip
+    shapes, often = steady(row).passes()
+    assert often.sum() == pytest.approx(1.0) and often[0] == pytest.approx(math.exp(-0.5))
+    assert shapes[0, 0] == 0 and (shapes[1:, 0] > 0).all() and (shapes[:, 2] == 300).all()
+    assert often @ shapes[:, 0] == pytest.approx(0.5 * 250, rel=0.05)
+    assert often @ (shapes[:, 4] - 300) == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_median_of_passes_that_come_more_or_less_often():
+    times = np.array([5.0, 1.0, 9.0])
+    assert [middle(times, np.array(w)) for w in ([0.6, 0.3, 0.1], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8])] == [5.0, 1.0, 9.0]
 
 
 def test_rows_without_their_columns_are_refused(tmp_path: Path):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from os import PathLike
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -35,7 +36,10 @@ PROMPTS: Final = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 3000, "i
 """Tokens of a typical prompt by task, which the rows do not say; of pictures and videos with those of their tokens."""
 MEAN: Final = {"lm-arena-chat": 2.5}
 """The mean prompt over the typical one: of conversations a few are long."""
-LENGTHS: Final = ("avg_batch_size", "avg_output_len")
+MIXED: Final = 256
+"""Passes with prompts that are looked at, and ..."""
+PROMPTS_TRIED: Final = 1021
+"""... prompts that fill them."""
 LATENCY: Final = "batch_latency_s"
 """The column that rows of images and videos have."""
 NUMBERS: Final = ("median_itl_ms", "output_throughput_tokens_per_sec", "avg_power_watts", "energy_per_token_joules")
@@ -60,45 +64,69 @@ class Steady:
     graphs: tuple[int, ...]
     """Sizes of passes that the engine has a graph for."""
 
-    def shapes(self) -> Any:
-        """A pass without a prompt, and those with prompts that come in it: typical ones, and mean ones."""
-        enter = self.batch / self.output / self.mixed
+    def passes(self) -> tuple[Any, Any]:
+        """Shapes of passes and how often each comes: one without a prompt, and MIXED with the prompts of those that
+        take the place of others, as many as come by chance and as long as conversations are."""
+        rate = self.batch / self.output
+        alone = math.exp(-rate)
+        counts = _entering(rate)
+        prompts = np.maximum(np.rint(_prompts(self.prompt, self.mean)), 1.0)
+        chosen = prompts[np.arange(counts.sum()) % len(prompts)]
+        starts = np.cumsum(counts) - counts
+        tokens, pairs = np.add.reduceat(chosen, starts), np.add.reduceat(chosen * (chosen + 1) / 2, starts)
         keys = self.mean + self.output / 2
-        plain = (0.0, 0.0, self.batch, self.batch * keys, self.batch, keys)
-        typical, mean = (
-            (p * enter, p * enter * (p + 1) / 2, self.batch, self.batch * keys, self.batch + enter, keys)
-            for p in (self.prompt, self.mean)
-        )
-        return np.array([Shape(*one) for one in (plain, typical, mean)], np.float64)
+        decoding = self.batch, self.batch * keys
+        shapes = [Shape(0, 0.0, *decoding, self.batch, keys)]
+        shapes += [Shape(t, p, *decoding, self.batch + n, keys) for t, p, n in zip(tokens, pairs, counts, strict=True)]
+        weights = np.full(len(shapes), (1.0 - alone) / MIXED)
+        weights[0] = alone
+        return np.array(shapes, np.float64), weights
 
-    @property
-    def mixed(self) -> float:
-        """Part of the passes that have a prompt."""
-        return 1.0 - math.exp(-self.batch / self.output)
+
+def _entering(rate: float) -> Any:
+    """Requests that enter in passes with at least one, evenly over their chances; so many come for each pass."""
+    most = int(rate + 10 * math.sqrt(rate) + 10)
+    counts = np.arange(1, most + 1)
+    chance = np.cumsum(np.exp(counts * math.log(rate) - np.cumsum(np.log(counts))))
+    at = (np.arange(MIXED) + 0.5) / MIXED * chance[-1]
+    return np.random.default_rng(0).permutation(counts[np.searchsorted(chance, at)])
+
+
+@cache
+def _prompts(typical: float, mean: float) -> Any:
+    """Lengths with this median and mean, log-normal, evenly over their chances."""
+    width = math.sqrt(2.0 * math.log(mean / typical))
+    places = [NormalDist().inv_cdf((i + 0.5) / PROMPTS_TRIED) for i in range(PROMPTS_TRIED)]
+    lengths = typical * np.exp(width * np.array(places))
+    return np.random.default_rng(1).permutation(lengths)
 
 
 def steady_figures(row: Steady, stack: ServingStack) -> dict[str, float]:
     """Time between tokens, tokens a second, watts of all GPUs, joules of a token."""
-    plain, typical, mixed = passes_ns(row.tables.step_cost(stack, graphs=row.graphs), row.shapes()).tolist()
-    part = row.mixed
-    mean_ns = (1.0 - part) * plain + part * mixed
+    shapes, weights = row.passes()
+    time_ns = passes_ns(row.tables.step_cost(stack, graphs=row.graphs), shapes)
+    mean_ns = float(weights @ time_ns)
     tokens_per_s = row.copies * row.batch / (mean_ns / 1e9)
-    watts = row.copies * row.gpus * _watts(row, stack, mean_ns)
+    work_j = float(weights @ passes_ns(row.tables.energy(), shapes)) / 1e9
+    watts = row.copies * row.gpus * _watts(row, stack, work_j / (mean_ns / 1e9))
     return {
-        "median_itl_ms": (plain if part < 0.5 else typical) / 1e6,
+        "median_itl_ms": middle(time_ns, weights) / 1e6,
         "output_throughput_tokens_per_sec": tokens_per_s,
         "avg_power_watts": watts,
         "energy_per_token_joules": watts / tokens_per_s,
     }
 
 
-def _watts(row: Steady, stack: ServingStack, mean_ns: float) -> float:
+def middle(values: Any, weights: Any) -> float:
+    """The median of values of which some come more often."""
+    order = np.argsort(values, kind="stable")
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())])
+
+
+def _watts(row: Steady, stack: ServingStack, work_w: float) -> float:
     """Of one GPU: idle, busy, and its work; no more than its limit."""
     device = row.system.device
-    plain, _, mixed = passes_ns(row.tables.energy(), row.shapes()).tolist()
-    work_j = ((1.0 - row.mixed) * plain + row.mixed * mixed) / 1e9
-    power = costs_of(device).active_w + work_j / (mean_ns / 1e9)
-    return min(idle_w(device) + stack.power * power, limit_w(device))
+    return min(idle_w(device) + stack.power * (costs_of(device).active_w + work_w), limit_w(device))
 
 
 def predict_rows(
