@@ -22,7 +22,7 @@ from etude.machine.system import Device
 from etude.serve.catalogue import PassTables, pass_tables
 from etude.serve.deployment import replica_plan
 from etude.serve.measured.diffusion import image_latency_s
-from etude.serve.measured.systems import SYSTEMS, number, row_model
+from etude.serve.measured.systems import SYSTEMS, number, row_model, text, whole
 from etude.serve.pass_time import passes_ns
 from etude.serve.profiles import graphs_of
 from etude.serve.stacks import ServingStack, serving_stack
@@ -36,10 +36,10 @@ PROMPTS: Final = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 3000, "i
 """Tokens of a typical prompt by task, which the rows do not say; of pictures and videos with those of their tokens."""
 MEAN: Final = {"lm-arena-chat": 2.5}
 """The mean prompt over the typical one: of conversations a few are long."""
+ENTER_MOST: Final = 100
+"""Requests that may enter in a pass, in the mean."""
 MIXED: Final = 256
-"""Passes with prompts that are looked at, and ..."""
-PROMPTS_TRIED: Final = 1021
-"""... prompts that fill them."""
+"""Passes with prompts that are looked at."""
 LATENCY: Final = "batch_latency_s"
 """The column that rows of images and videos have."""
 NUMBERS: Final = ("median_itl_ms", "output_throughput_tokens_per_sec", "avg_power_watts", "energy_per_token_joules")
@@ -70,8 +70,7 @@ class Steady:
         rate = self.batch / self.output
         alone = math.exp(-rate)
         counts = _entering(rate)
-        prompts = np.maximum(np.rint(_prompts(self.prompt, self.mean)), 1.0)
-        chosen = prompts[np.arange(counts.sum()) % len(prompts)]
+        chosen = _prompts(int(counts.sum()), self.prompt, self.mean)
         starts = np.cumsum(counts) - counts
         tokens, pairs = np.add.reduceat(chosen, starts), np.add.reduceat(chosen * (chosen + 1) / 2, starts)
         keys = self.mean + self.output / 2
@@ -92,13 +91,11 @@ def _entering(rate: float) -> Any:
     return np.random.default_rng(0).permutation(counts[np.searchsorted(chance, at)])
 
 
-@cache
-def _prompts(typical: float, mean: float) -> Any:
-    """Lengths with this median and mean, log-normal, evenly over their chances."""
-    width = math.sqrt(2.0 * math.log(mean / typical))
-    places = [NormalDist().inv_cdf((i + 0.5) / PROMPTS_TRIED) for i in range(PROMPTS_TRIED)]
-    lengths = typical * np.exp(width * np.array(places))
-    return np.random.default_rng(1).permutation(lengths)
+def _prompts(count: int, typical: float, mean: float) -> Any:
+    """Lengths with this mean, log-normal about the typical one, evenly over their chances."""
+    width, normal = math.sqrt(2.0 * math.log(mean / typical)), NormalDist()
+    lengths = np.exp(width * np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count)]))
+    return np.random.default_rng(1).permutation(np.maximum(np.rint(lengths * mean / lengths.mean()), 1.0))
 
 
 def steady_figures(row: Steady, stack: ServingStack) -> dict[str, float]:
@@ -143,7 +140,8 @@ def predict_rows(
                 continue
             row = steady(given)
             predicted = steady_figures(row, serving_stack(stack, given["gpu"].lower()))
-            record |= {"measured": {name: number(given, name) for name in NUMBERS}, "predicted": predicted}
+            measured = {name: number(given, name) for name in NUMBERS if given.get(name)}
+            record |= {"measured": measured, "predicted": predicted}
         except EtudeError as problem:
             record["refused"] = str(problem).splitlines()[0]
         finally:
@@ -159,17 +157,7 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise FormatError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", path=path) from None
-    needed: tuple[str, ...] = (
-        "model",
-        "task",
-        "gpu",
-        "num_gpus",
-        "weight_precision",
-        "avg_batch_size",
-        "avg_output_len",
-    )
-    if rows and LATENCY in rows[0]:
-        needed = ("model", "gpu", "num_gpus", LATENCY, "batch_size", "inference_steps")
+    needed = "model", "gpu", "num_gpus"
     lacking = [name for name in needed if not rows or name not in rows[0]]
     if lacking:
         raise FormatError(f"no column `{lacking[0]}`", path=path, hint=f"columns: {', '.join(needed)}")
@@ -178,32 +166,31 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
 
 def steady(row: dict[str, str], device: Device | None = None) -> Steady:
     """What a row asks for; `device` in the place of the catalogue's, for fits of its power."""
-    if row["task"] not in PROMPTS:
-        raise UsageError(f"unknown task `{row['task']}`", hint=f"known: {', '.join(PROMPTS)}")
-    if row["gpu"] not in SYSTEMS:
-        raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(SYSTEMS)}")
-    if row["weight_precision"] not in PRECISIONS:
-        raise UsageError(f"unknown precision `{row['weight_precision']}`", hint=f"known: {', '.join(PRECISIONS)}")
-    gpus = int(number(row, "num_gpus"))
-    copies = max(int(number(row, "dp", 1)), 1)
+    task, gpu, stored = (text(row, name) for name in ("task", "gpu", "weight_precision"))
+    for value, what, known in ((task, "task", PROMPTS), (gpu, "GPU", SYSTEMS), (stored, "precision", PRECISIONS)):
+        if value not in known:
+            raise UsageError(f"unknown {what} `{value}`", hint=f"known: {', '.join(known)}")
+    gpus, copies = whole(row, "num_gpus"), whole(row, "dp", 1)
     spread = number(row, "ep", 1) > 1
     sizes = number(row, "total_params_b", 0), number(row, "active_params_b", 0)
+    running, output = number(row, "avg_batch_size"), max(number(row, "avg_output_len"), 2.0)
+    if not running or running > output * ENTER_MOST:
+        raise UsageError(f"{running:g} sequences that answer {output:g} tokens each are no steady state")
     if gpus % copies:
         raise UsageError(f"{copies} copies on {gpus} GPUs")
     ranks = gpus // copies
-    key = row["model"], sizes, row["gpu"], ranks, copies, spread, row["weight_precision"]
+    key = text(row, "model"), sizes, gpu, ranks, copies, spread, stored
     tables, system = _tables(*key) if device is None else _made(*key, device)
-    batch = max(round(number(row, "avg_batch_size") / copies), 1)
     return Steady(
         tables=tables,
         system=system,
         gpus=ranks,
         copies=copies,
-        batch=batch,
-        output=max(number(row, "avg_output_len"), 2.0),
-        prompt=PROMPTS[row["task"]],
-        mean=PROMPTS[row["task"]] * MEAN.get(row["task"], 1.0),
-        graphs=graphs_of(row["model"], int(number(row, "max_num_seqs", 256) or 256)),
+        batch=max(round(running / copies), 1),
+        output=output,
+        prompt=PROMPTS[task],
+        mean=PROMPTS[task] * MEAN.get(task, 1.0),
+        graphs=graphs_of(key[0], whole(row, "max_num_seqs", 256)),
     )
 
 
