@@ -74,12 +74,13 @@ class Steady:
         starts = np.cumsum(counts) - counts
         tokens, pairs = np.add.reduceat(chosen, starts), np.add.reduceat(chosen * (chosen + 1) / 2, starts)
         keys = self.mean + self.output / 2
-        decoding = self.batch, self.batch * keys
-        shapes = [Shape(0, 0.0, *decoding, self.batch, keys)]
-        shapes += [Shape(t, p, *decoding, self.batch + n, keys) for t, p, n in zip(tokens, pairs, counts, strict=True)]
+        plain = Shape(0, 0.0, self.batch, round(self.batch * keys), self.batch, round(keys))
+        shapes = np.tile(np.array(plain, np.float64), (1 + MIXED, 1))
+        shapes[1:, 0], shapes[1:, 1] = tokens, pairs
+        shapes[1:, 4] += counts
         weights = np.full(len(shapes), (1.0 - alone) / MIXED)
         weights[0] = alone
-        return np.array(shapes, np.float64), weights
+        return shapes, weights
 
 
 def _entering(rate: float) -> Any:
