@@ -40,8 +40,9 @@ def vllm_run(folder: Path, ops: Path | None) -> MeasuredRun:
     ep = tp * dp if limits.get("enable_expert_parallel") and model.experts else 1
     system = _system(device, tp * dp, config)
     assumed: list[str] = []
-    blocks, size = _blocks(meta, config, model, device, tp, budget, assumed)
     together = dp > 1 and bool(model.experts)
+    held = model.replace(experts=model.experts // dp) if together else model  # groups share the experts
+    blocks, size = _blocks(meta, config, held, device, tp, budget, assumed)
     engine = Engine(
         max_num_batched_tokens=budget,
         max_num_seqs=int(limits.get("max_num_seqs") or 256),
