@@ -104,7 +104,7 @@ def test_python_between_operators_from_light_steps_by_hand():
     calls, recorded = np.array([False, True, True, True]), np.array([0, 90, 95, 30])
     light = [(np.array([0, 20, 20, 99]), np.array([0, 0, 3, 0])), (np.array([0, 40, 22, 99]), np.array([0, 0, 3, 0]))]
     # An event costs 4: 16 and 36 before the first call; 4 and 6 with three events more; 95 is more than was recorded.
-    assert python_ns(recorded, light, calls, 4.0).tolist() == [0, 26, 5, 30]
+    assert python_ns(recorded, light, calls, 4.0).tolist() == [0, 16, 4, 30]
 
 
 def test_pauses_make_up_for_calls_that_the_player_makes_slowly():

@@ -14,7 +14,7 @@ from etude.collect import features
 from etude.collect.turns import ours
 from etude.quiet import quiet
 
-MOST = 3
+MOST, LEAST_NS = 3, 300
 
 
 def light_steps(torch: Any, warmup: int) -> int:
@@ -42,6 +42,7 @@ class LightCapture:
         config = features.experimental(torch, sync_events=False, stacks=False, memory=False)
         cpu = [torch.profiler.ProfilerActivity.CPU]
         self._profiler = torch.profiler.profile(activities=cpu, experimental_config=config)
+        self._off_ns = _operator_ns(torch)
         with ours(), quiet():
             self._profiler.start()
 
@@ -70,7 +71,7 @@ class LightCapture:
             on_ns = _operator_ns(self._torch)
             with quiet():
                 self._profiler.stop()
-            self._least_ns = max(on_ns - _operator_ns(self._torch), 0)
+            self._least_ns = max(on_ns - min(self._off_ns, _operator_ns(self._torch)), LEAST_NS)
             self._profiler.export_chrome_trace(str(self._file))
 
     def events(self, unprofiled_cpu_ns: list[int]) -> dict[str, Any]:
@@ -118,4 +119,4 @@ def _operator_ns(torch: Any) -> int:
         begin = time.perf_counter_ns()
         torch.empty(0)
         took.append(time.perf_counter_ns() - begin)
-    return min(int(statistics.median(took[k : k + 40])) for k in range(0, len(took), 40))
+    return int(statistics.quantiles(took, n=4)[0])  # others on the machine only add
