@@ -80,10 +80,23 @@ def record(folder: Path) -> None:
         torch.cuda.synchronize()
     profiler.export_chrome_trace(str(folder / "triton.rank0.kineto.json"))
     observer.unregister_callback()
+    _complete(folder)
     told = {"step_ns": statistics.median(took), "device": torch.cuda.get_device_name(), "torch": torch.__version__}
     (folder / "step.json").write_text(json.dumps(told))
     sources = sorted(path.name for path in folder.glob("*_resources/*.py"))
     print(f"{len(sources)} sources of kernels, step {told['step_ns'] / 1e6:.3f} ms, {told['device']}, {told['torch']}")
+
+
+def _complete(folder: Path) -> None:
+    """The observer does not keep all sources; those of the same names are in Inductor's cache."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    nodes = json.loads((folder / "triton.rank0.et.json").read_text())["nodes"]
+    wanted = {one["value"] for node in nodes for one in node["attrs"] if one["name"] == "kernel_file" and one["value"]}
+    kept = next(folder.glob("*_resources"))
+    for path in Path(cache_dir()).rglob("*.py"):
+        if path.name in wanted and not (kept / path.name).exists():
+            (kept / path.name).write_text(path.read_text())
 
 
 def play(plans: Path, step: Path) -> None:

@@ -155,7 +155,7 @@ class Player:
         """How long to wait before each step. Where the plan has the time of Python itself, what a call costs here is
         taken off; communication is left out while that is measured, so that no process waits for another."""
         found = self.program.steps.host_ns
-        if not self.program.about["host"].get("light_steps") or not found.any():
+        if not self.program.about["host"].get("light_steps"):
             return found
         kind = self.program.steps.kind
         comms, self.comms = self.comms, None
@@ -163,6 +163,8 @@ class Player:
         upto = slice(self._ends[len(chunks) - 1] + 1)
         self.comms = comms
         calls, views = (int((kind[upto] == which).sum()) for which in (StepKind.CALL, StepKind.VIEW))
+        if comms is not None and comms.all_light:  # cores are shared while it is measured, as they will be
+            comms.meet()
         with torch.no_grad():
             self.own_call_ns = own_call_ns(chunks, calls, views)
         return pauses_before(found, kind == StepKind.CALL, self.own_call_ns, pause_ns())
