@@ -12,7 +12,7 @@ from module_graph import circles, folders, inside, module_graph, module_name, so
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-GROUND = {"errors", "faces", "units", "files", "config", "seals"}
+GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet"}
 BASE = GROUND | {"kernels", "machine", "model"}
 VERBS = {
     "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "qualify", "analyse",
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": {"errors"},
     "config": {"errors", "units"},
     "seals": set(),
+    "quiet": set(),
     "kernels": {"errors"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},
