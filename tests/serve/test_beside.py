@@ -1,14 +1,19 @@
-"""Adapters, images, shares of tenants, and replicas that take over: by hand."""
+"""Adapters, images, shares of tenants, replicas that take over or share experts, results of a client: by hand."""
+
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from etude.errors import UsageError
+from etude.errors import FormatError, UsageError
 from etude.generate.model import open_model
 from etude.machine import open_system
 from etude.serve import Engine, serve
 from etude.serve.adapters import LoraCost
 from etude.serve.beside import lora_cost, tower_cost, weighed, with_images
+from etude.serve.deployment import shared_plan
+from etude.serve.measured import bench_result, beside_bench
 from etude.serve.request_files import read_requests
 from etude.serve.requests import Requests, requests_of
 from etude.serve.stacks import ServingStack
@@ -104,7 +109,7 @@ def test_a_tower_makes_tokens():
 # -- tenants -----------------------------------------------------------------------------------------------------------
 
 
-def test_shares_of_tenants_that_always_have_work(tmp_path):
+def test_shares_of_tenants_that_always_have_work(tmp_path: Path):
     path = tmp_path / "r.csv"
     rows = [f"0,4,1,{'chat' if k % 2 else 'batch'}" for k in range(120)]
     path.write_text("\n".join(["arrival,prompt,output,tenant", *rows]))
@@ -133,3 +138,52 @@ def test_who_has_no_work_takes_over():
     assert found.count("STOLEN").sum() == 3 and not found.count("PENDING").any()
     one = serve(requests, engine(max_num_seqs=1), COST, router="session+steal")
     assert (one.column("FINISH") == alone.column("FINISH")).all()
+
+
+# -- replicas that share experts ---------------------------------------------------------------------------------------
+
+
+def test_steps_without_work_and_choices_ahead_at_a_barrier():
+    # Two replicas start together; the second has nothing after its first step.
+    requests = requests_of([0, 0], [4, 4], [3, 1])
+    found = serve(requests, engine(barrier=True), COST, replicas=2)
+    assert found.count("DUMMY").tolist() == [0, 2] and found.column("FINISH").tolist() == [3000, 1000]
+    ahead = serve(requests, Engine(barrier=True), COST, replicas=2)
+    assert ahead.column("FINISH").tolist() == [3000, 1000]
+    # One that comes while a step runs: the next is chosen already, and it is in the one after.
+    late = requests_of([0, 100], [4, 4], [4, 1])
+    first = [serve(late, e, COST).column("FIRST")[1] for e in (engine(barrier=True), Engine(barrier=True))]
+    assert first == [2000, 3000]
+
+
+def test_experts_over_all_replicas():
+    plan = shared_plan(open_model("qwen3-30b-a3b"), 2, 4)
+    assert (plan.gpus, plan.tp, plan.ep) == (8, 2, 8)
+    with pytest.raises(UsageError, match="128 experts over 6 ranks"):
+        shared_plan(open_model("qwen3-30b-a3b"), 1, 6)
+
+
+# -- what a client measured --------------------------------------------------------------------------------------------
+
+
+def test_a_result_of_the_client_beside_a_prediction(tmp_path: Path):
+    path = tmp_path / "result.json"
+    record = {
+        "request_throughput": 2.0, "start_times": [7.0, 7.5], "input_lens": [4, 4], "output_lens": [3, 1],
+        "ttfts": [0.2, 0.4], "itls": [[0.1, 0.3], []], "errors": ["", ""],
+    }  # fmt: skip
+    path.write_text(json.dumps(record))
+    measured = bench_result(path)
+    assert measured == pytest.approx({"ttft_s": 0.3, "latency_s": 0.5, "tpot_s": 0.2})
+    requests = read_requests(path)
+    assert requests.arrival_ns.tolist() == [0, 500_000_000] and requests.output.tolist() == [3, 1]
+    second = step_cost(tokens=[1], layers_ns=[0.15e9])
+    found = beside_bench(measured, serve(requests, engine(), second))
+    assert found["predicted"] == pytest.approx({"ttft_s": 0.15, "tpot_s": 0.15, "latency_s": 0.3})
+    assert found["error"]["ttft_s"] == pytest.approx(-0.5)
+    path.write_text(json.dumps(record | {"mean_ttft_ms": 310.0}))
+    assert bench_result(path)["ttft_s"] == pytest.approx(0.31)
+    for bad in ("{", "{}", json.dumps(record | {"itls": [[1]]}), json.dumps(record | {"ttfts": ["x", 1]})):
+        path.write_text(bad)
+        with pytest.raises(FormatError):
+            bench_result(path)
