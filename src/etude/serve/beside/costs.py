@@ -10,7 +10,6 @@ from typing import Final
 from etude.errors import UsageError
 from etude.generate import Plan
 from etude.generate.model import Family, Model
-from etude.generate.model.parts import PartKind
 from etude.machine import System
 from etude.machine.system import OpCost
 from etude.predict import predict
@@ -86,7 +85,7 @@ def tower_cost(model: Model, tp: int, system: System) -> TowerCost:
     tokens = tower.streams[0].tokens
     part = predict(alone, Plan(gpus=1, seq=tokens, train="forward"), system, check=False).simulated.part(0)
     whole = float(part.end_ns[part.timed].max() - part.start_ns[part.timed].min())
-    merged = [one.factor for block in tower.blocks for one in block.parts if one.part is PartKind.MERGE]
+    merged = [one.factor for block in tower.blocks for one in block.parts if one.part == "merge"]
     return TowerCost(math.ceil(whole / tp), tokens // max(merged, default=1))
 
 
