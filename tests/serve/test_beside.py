@@ -14,6 +14,8 @@ from etude.serve.adapters import LoraCost
 from etude.serve.beside import lora_cost, tower_cost, weighed, with_images
 from etude.serve.deployment import shared_plan
 from etude.serve.measured import bench_result, beside_bench
+from etude.serve.pools import deployed_pools
+from etude.serve.pools.groups import Pool
 from etude.serve.request_files import read_requests
 from etude.serve.requests import Requests, requests_of
 from etude.serve.stacks import ServingStack
@@ -161,6 +163,8 @@ def test_experts_over_all_replicas():
     assert (plan.gpus, plan.tp, plan.ep) == (8, 2, 8)
     with pytest.raises(UsageError, match="128 experts over 6 ranks"):
         shared_plan(open_model("qwen3-30b-a3b"), 1, 6)
+    with pytest.raises(UsageError, match="has no experts"):
+        deployed_pools(open_model("llama3-8b"), [Pool(count=4, ep=4)], engine(), system="dgx-h100")
 
 
 # -- what a client measured --------------------------------------------------------------------------------------------

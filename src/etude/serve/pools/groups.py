@@ -148,7 +148,7 @@ def deployed_pools(
         named = pool.system or system
         if not named:
             raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-        shared = pool.ep > pool.tp and pool.ep == pool.tp * pool.count
+        shared = bool(model.experts) and pool.ep > pool.tp and pool.ep == pool.tp * pool.count
         streams = 0
         if options.get("experts") is not None and pool.role is Role.DECODE:
             streams = sum(other.tp for other in pools if other.role is Role.PREFILL)
