@@ -340,13 +340,13 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
     if "refused" in record:
         return {"row": record["row"], "figure": None, "measured": None, "predicted": None, "error": record["refused"]}
     name = next(iter(record["predicted"]))
-    measured, predicted = record["measured"][name], record["predicted"][name]
+    measured, predicted = record["measured"].get(name), record["predicted"][name]
     return {
         "row": record["row"],
         "figure": name,
-        "measured": round(measured, 3),
+        "measured": round(measured, 3) if measured else None,
         "predicted": round(predicted, 3),
-        "error": f"{predicted / measured - 1:+.1%}",
+        "error": f"{predicted / measured - 1:+.1%}" if measured else None,
     }
 
 

@@ -10,13 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from etude.errors import FormatError, UsageError
-from etude.generate import Plan
 from etude.generate.model import Model, open_model
 from etude.generate.passes import held_by
 from etude.machine import Device, System, device_names, open_device
 from etude.machine.system import Level, LevelKind
 from etude.serve.catalogue import pass_tables
-from etude.serve.deployment import replica_plan, shared_plan
+from etude.serve.deployment import replica_plan
 from etude.serve.engine import Engine
 from etude.serve.measured.run import MeasuredRun, means
 from etude.serve.profiles import GRAPHS, profile_cost
@@ -42,8 +41,8 @@ def vllm_run(folder: Path, ops: Path | None) -> MeasuredRun:
     system = _system(device, tp * dp, config)
     assumed: list[str] = []
     together = dp > 1 and bool(model.experts)
-    plan = shared_plan(model, tp, dp) if ep > 1 and together else replica_plan(model, tp)
-    blocks, size = _blocks(meta, config, model, device, plan, budget, assumed)
+    held = model.replace(experts=model.experts // dp) if together else model  # groups share the experts
+    blocks, size = _blocks(meta, config, held, device, tp, budget, assumed)
     engine = Engine(
         max_num_batched_tokens=budget,
         max_num_seqs=int(limits.get("max_num_seqs") or 256),
@@ -135,9 +134,8 @@ def _system(device: Device, ranks: int, config: dict[str, Any]) -> System:
 
 
 def _blocks(
-    meta: dict[str, Any], config: dict[str, Any], model: Model, device: Device, plan: Plan, budget: int,
-    assumed: list[str],
-) -> tuple[int, int]:  # fmt: skip
+    meta: dict[str, Any], config: dict[str, Any], model: Model, device: Device, tp: int, budget: int, assumed: list[str]
+) -> tuple[int, int]:
     """Blocks of keys and values, and tokens of each: as the engine said, else what its memory leaves."""
     cache = meta.get("kv_cache") or {}
     size = int(cache.get("block_size") or 16)
@@ -146,7 +144,7 @@ def _blocks(
     memory = _instance(config).get("npu_mem") or {}
     room = float(memory.get("mem_size") or 0) * 1e9 or float(device.memory_bytes)
     part = float(memory.get("mem_util") or cache.get("gpu_memory_utilization") or UTILISATION)
-    held = held_by(model, plan, budget)
+    held = held_by(model, replica_plan(model, tp), budget)
     left = room * part - held.weights_bytes - held.working_bytes
     blocks = int(left // (held.token_bytes * size))
     if blocks < 1:
