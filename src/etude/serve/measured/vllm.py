@@ -49,7 +49,7 @@ def vllm_run(folder: Path, ops: Path | None) -> MeasuredRun:
         block_size=size,
         num_gpu_blocks=blocks,
         enable_prefix_caching=bool((meta.get("kv_cache") or {}).get("enable_prefix_caching", True)),
-        async_scheduling=bool((resolved.get("scheduler_config") or {}).get("async_scheduling", True)) and not together,
+        async_scheduling=bool((resolved.get("scheduler_config") or {}).get("async_scheduling", True)),
         barrier=together,
     )
     graphs = (resolved.get("compilation_config") or {}).get("cudagraph_capture_sizes") or GRAPHS
