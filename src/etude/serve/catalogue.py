@@ -40,9 +40,14 @@ from etude.serve.steps import Shape, StepCost, step_cost
 from etude.simulate import simulate
 
 F64 = NDArray[np.float64]
-PARTS: Final = ("products", "narrow", "experts", "narrow_experts", "packed_experts", "rest", "network", "direct")
-"""Kinds of work: products in 16 bits or more and in fewer, those of experts in 16, 8 and 4, all else, communication as
-it is generated, and as engines have it (a stack takes the one or the other)."""
+PARTS: Final = (
+    "products", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "network", "direct",
+    "group_ns", "word_ns",
+)  # fmt: skip
+"""Kinds of work: products in 16 bits or more and in fewer, those of experts in 16 (`wide`: spread over ranks, and fewer
+on a rank than tokens), 8 and 4, all else, communication as it is generated, and as engines have it (a stack takes the
+one or the other); and what the catalogue has no time for: how many products of experts in 8 bits there are, and words
+that a token out is chosen from."""
 TOKENS: Final = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
 )  # fmt: skip
@@ -241,15 +246,22 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
             others[experts] = _of_groups(others[experts], tokens, groups) * fullest(model, spread, tokens * groups)
             work[experts] = _of_groups(work[experts], tokens, groups)
         others[[network, direct]] += gathered_ns(model, system, groups, tokens)
+        wide = tokens * groups > model.experts // spread
+        others[PARTS.index("wide_experts")] = np.where(wide, others[PARTS.index("experts")], 0.0)
+        others[PARTS.index("experts"), wide] = 0.0
+    narrow = kind == PARTS.index("narrow_experts")
+    others[PARTS.index("group_ns")] = np.bincount(trace.step[narrow], minlength=len(shapes))
     energy = work[:-1].sum(axis=0)
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
     c = b + len(CHUNKS) * len(PAST)
     d = len(shapes) - len(BETWEEN)
     at_sequences = np.array([np.interp(SEQUENCES, TOKENS, row) for row in others[:, :a]])
+    head_ns = np.maximum(others[:, a:b] - at_sequences, 0.0)
+    head_ns[PARTS.index("word_ns")] = model.vocab * np.array(SEQUENCES)
     held, working = held_by(model, plan, 1, kv_dtype=kv_dtype), held_by(model, plan, 4096, kv_dtype=kv_dtype)
     made = PassTables(
         layers_ns=others[:, :a],
-        head_ns=np.maximum(others[:, a:b] - at_sequences, 0.0),
+        head_ns=head_ns,
         prompt_ns=attention[b:c].reshape(len(CHUNKS), len(PAST)),
         decode_ns=attention[c:d].reshape(len(DECODE), len(KEYS)),
         layers_nj=energy[:a],
