@@ -110,7 +110,11 @@ def serve(
     ] = "first",
     place: Annotated[str, typer.Option(help="FILE.py:name in the place of a router.", rich_help_panel=FLOW)] = "",
     offload: Annotated[
-        str, typer.Option(help="Keys and values below the device, one request at a time: `kv path=cache|direct|dual`.")
+        str,
+        typer.Option(
+            help="Below the device: `kv path=cache|direct|dual`, one request at a time, or "
+            "`experts path=host|stream|auto host=xeon-8480`."
+        ),
     ] = "",
     host_memory: Annotated[str, typer.Option(help="Memory of the host for these: `8GB`.")] = "8GB",
     hbm_split: Annotated[
@@ -148,6 +152,13 @@ def serve(
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
     if not system and not model.endswith((".yaml", ".yml")):  # a file of pools may name them
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    experts = None
+    if offload.partition(" ")[0] == "experts":
+        from etude.serve.offload import expert_rules
+
+        experts, offload = expert_rules(offload), ""
+        if window or between.get("draft_model") or hbm_split:
+            raise UsageError("--offload experts: not with --window, --draft-model or --hbm-split", hint="one of them")
     if degree:
         from etude.cli.serve_images import show_images
 
@@ -173,7 +184,9 @@ def serve(
     pooled, given = read_pools(model), _between(between)
     network = model_of(pooled[0] if pooled else model)
     pools = pooled[1] if pooled else pools_of(given, replicas=replicas, tp=tp, ep=ep)
-    how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype}
+    how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype} | (
+        {"experts": experts} if experts else {}
+    )
     groups, placed, control = elastic_pools(network, pools, rules, given, file=pooled is not None, **how)
     token_bytes = placed.token_bytes * pools[0].tp
     if offload:
@@ -224,6 +237,8 @@ def serve(
     if sort:
         say(f"note: --sort moved {points[0][1].requests.moved:,} rows of {requests}")
     more: dict[str, Any] = {"interpolation_error": _interpolation(groups)}
+    if placed.experts:
+        more["experts"] = placed.experts
     if job_out is not None:
         from etude.cli.serve_window import write_window
 

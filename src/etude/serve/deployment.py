@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.errors import UsageError
 from etude.generate import Plan
@@ -12,8 +12,9 @@ from etude.generate.model import Model
 from etude.machine import System, device_names, open_device
 from etude.serve.cache import CacheRules, on_system
 from etude.serve.catalogue import pass_tables
-from etude.serve.energy import Energy, energy_of
+from etude.serve.energy import UNKNOWN, Energy, energy_of
 from etude.serve.engine import Engine
+from etude.serve.offload import ExpertRules, far_experts, tables_of
 from etude.serve.profiles import GRAPHS, profile_cost
 from etude.serve.requests import BLOCK_TOKENS
 from etude.serve.stacks import serving_stack
@@ -38,6 +39,8 @@ class Deployment:
     """Of a rank."""
     error: tuple[float, float] | None = None
     """Of interpolated step costs, median and largest; None where times come from operators."""
+    experts: dict[str, Any] = field(default_factory=dict)
+    """Of experts that lie with the host."""
 
 
 def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
@@ -61,16 +64,28 @@ def deployed(
     ops: Path | None = None,
     kv_dtype: str = "",
     memory_bytes: int = 0,
+    experts: ExpertRules | None = None,
+    streams: int = 0,
 ) -> Deployment:
-    """One replica: the ranks of the plan."""
-    tables = pass_tables(model, plan, system, kv_dtype=kv_dtype)
+    """One replica: the ranks of the plan. `experts` lie with the host, whose memory so many `streams` of other replicas
+    draw on."""
     software = serving_stack(stack, device_name(system))
-    if ops is None:
-        cost = tables.step_cost(software, graphs=GRAPHS)
+    record: dict[str, Any] = {}
+    if experts is not None:
+        if ops is not None or plan.ep > 1:
+            raise UsageError('--offload "experts" with --ops or --ep', hint="one of them")
+        tables = tables_of(model, plan, system, experts, kv_dtype=kv_dtype)
+        far = far_experts(model, plan, system, experts, tables, software, streams=streams)
+        cost, weights, record = tables.step_cost(software, **far.curves), far.weights_bytes, far.record
     else:
-        cost = profile_cost(ops, model, system, software, tp=plan.tp)
+        tables = pass_tables(model, plan, system, kv_dtype=kv_dtype)
+        weights = float(tables.weights_bytes[0])
+        if ops is None:
+            cost = tables.step_cost(software, graphs=GRAPHS)
+        else:
+            cost = profile_cost(ops, model, system, software, tp=plan.tp)
     memory = memory_bytes or system.device.memory_bytes
-    weights, token = float(tables.weights_bytes[0]), float(tables.token_bytes[0])
+    token = float(tables.token_bytes[0])
     left = memory * UTILISATION - weights - float(tables.working_bytes[0]) * engine.max_num_batched_tokens
     if left < token * engine.block_size:
         raise UsageError(
@@ -79,10 +94,11 @@ def deployed(
             hint="more --tp, --precision fp8, or a device with more memory",
         )
     blocks = int(left // (token * engine.block_size)) if token else 0
-    energy = energy_of(system.device, tables.energy(), plan.tp, software.power)
+    # Nothing is known of the power of a host that computes.
+    energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
-    return Deployment(cost, blocks, round(token), energy, caching, weights, error)
+    return Deployment(cost, blocks, round(token), energy, caching, weights, error, record)
 
 
 def device_name(system: System) -> str:

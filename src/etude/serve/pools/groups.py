@@ -139,16 +139,21 @@ def deployed_pools(
     model: Model, pools: list[Pool], engine: Engine, *, system: str, precision: str = "bf16", **options: Any
 ) -> tuple[list[Group], Deployment]:
     """Each pool as a group of the loop; and the first of them as it is deployed."""
-    made: dict[tuple[str, int, int], Deployment] = {}
+    made: dict[tuple[str, int, int, int], Deployment] = {}
     groups = []
+    if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
+        raise UsageError("experts lie with one host, which replicas that are alike would share", hint="one replica")
     for pool in pools:
         named = pool.system or system
         if not named:
             raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-        key = (named, pool.tp, pool.ep)
+        streams = 0
+        if options.get("experts") is not None and pool.role is Role.DECODE:
+            streams = sum(other.tp for other in pools if other.role is Role.PREFILL)
+        key = (named, pool.tp, pool.ep, streams)
         if key not in made:
             plan = replica_plan(model, pool.tp, ep=pool.ep, precision=precision)
-            made[key] = deployed(model, plan, open_system(named), engine, **options)
+            made[key] = deployed(model, plan, open_system(named), engine, streams=streams, **options)
         one = made[key]
         groups.append(Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error))
     return groups, next(iter(made.values()))
