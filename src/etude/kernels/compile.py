@@ -20,7 +20,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from enum import Enum
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numba.core import config
@@ -33,19 +33,28 @@ from etude.kernels import first_use
 PACKAGE = __name__.partition(".")[0]
 
 
-def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False) -> Any:
+def kernel(
+    function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool | Literal["llvm"] = False
+) -> Any:
     """Compiles a function when it is first called, and keeps the result on disk.
 
     `allocates=False`: it makes no arrays, nor does anything it calls; no references are counted, which small kernels
-    that are called for every event feel. `inline`: LLVM puts its body where it is called. Numba can do so itself, but
-    then types and translates the body anew at every call.
+    that are called for every event feel. `inline`: its body is put where it is called, by Numba, which types and
+    translates it anew at every call; `inline="llvm"`: by LLVM, which is much sooner compiled and as fast, but not for
+    a kernel that makes no arrays and returns a slice of one.
     """
     if function is None:
         return lambda given: kernel(given, allocates=allocates, inline=inline)
     if config.DISABLE_JIT:
         return function
-    options = {"nopython": True, "boundscheck": None, "nogil": True, "error_model": "numpy", "inline": "never"}
-    if inline:
+    options = {
+        "nopython": True,
+        "boundscheck": None,
+        "nogil": True,
+        "error_model": "numpy",
+        "inline": "always" if inline is True else "never",
+    }
+    if inline == "llvm":
         options["forceinline"] = True
     if not allocates:
         options["_nrt"] = False

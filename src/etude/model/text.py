@@ -39,7 +39,7 @@ def words(heap: U8) -> NDArray[np.uint64]:
     return np.lib.stride_tricks.as_strided(first, shape=(len(heap) - 7,), strides=(1,), writeable=writeable)
 
 
-@kernel(inline=True)
+@kernel(inline="llvm")
 def prefix(heap, offset):  # type: ignore[no-untyped-def]
     """(first byte, length) of the slice at offset; the heap was checked when it was made."""
     length, first = read_varint(heap, offset, len(heap))
