@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from etude.errors import ClusterError, UsageError
 from etude.machine.routes import check_connected
-from etude.machine.topology import Topology, topology_of
+from etude.machine.topology import Topology, topology_of, with_windows
 
 End = int | str
 I64 = NDArray[np.int64]
@@ -35,7 +35,7 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
             rate[links] /= factor
     if not failed.any():
         return replace(topology, bytes_per_s=rate), [f"links between {len(slow):,} pairs of ends are slow"]
-    keep = np.flatnonzero(~failed)
+    keep = np.flatnonzero(~failed[: topology.wires])
     made = topology_of(
         topology.name, kind=topology.kind, forwards=topology.forwards, src=topology.src[keep], dst=topology.dst[keep],
         bytes_per_s=rate[keep], latency_ns=topology.latency_ns[keep], link_type=topology.link_type[keep],
@@ -48,6 +48,8 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
         raise ClusterError(
             f"{problem.problem} without the links that failed: {gone}", where=topology.name, hint="nothing leads around"
         ) from None
+    if topology.windows:
+        made = with_windows(made, topology.windows)
     return made, [f"{int(failed.sum()):,} directed links have failed, and ways are searched around them"]
 
 

@@ -20,7 +20,7 @@ from etude.simulate.lower import Lowered, lower
 from etude.simulate.meetings import meetings
 from etude.simulate.network import RunningNetwork
 from etude.simulate.operations import Operations, operations
-from etude.simulate.options import LinkChange, Network, Options
+from etude.simulate.options import LinkChange, Options
 from etude.simulate.result import Simulated, simulated
 from etude.simulate.state import DONE
 
@@ -42,7 +42,7 @@ def simulate(
         raise UsageError("options are given twice: as one value and by name")
     options = options or _options(more)
     if options.grain:
-        system = options.grain.on(system, closed_forms=options.network == Network.ANALYTIC)
+        system = options.grain.on(system)
     options = options.on(system)
     lowered, notes = lower(job, system, options)
     ops = operations(lowered)
