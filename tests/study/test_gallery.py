@@ -8,8 +8,9 @@ import pytest
 
 from etude.cli import main
 from etude.cli.study import executed
-from etude.study import Said, entries
+from etude.study import entries
 from etude.study import study as opened
+from etude.study.tasks import Said
 
 ENTRIES = {entry["name"]: entry for entry in entries()}
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from etude.study.run import evaluate as evaluate
     from etude.study.run import study as study
     from etude.study.space import Space as Space
-    from etude.study.tasks import Said as Said
     from etude.study.tasks import answer as answer
     from etude.study.tasks import serve as serve
 
