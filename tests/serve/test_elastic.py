@@ -12,8 +12,8 @@ from etude.serve import Engine, serve
 from etude.serve import state as of
 from etude.serve.elastic import change_ns, moved_bytes, pays
 from etude.serve.elastic.moves import part_of
-from etude.serve.elastic.reconfigure import Change, Reconfigure, Shape, Timetable, read_timetable, reconfigured
-from etude.serve.elastic.scale import Scale, ScaleRule, read_scale
+from etude.serve.elastic.reconfigure import Change, How, Reconfigure, Shape, Timetable, read_timetable, reconfigured
+from etude.serve.elastic.scale import Scale, ScaleRule, read_scale, scaled
 from etude.serve.requests import Requests, requests_of
 from etude.serve.serving import Group
 from etude.serve.steps import step_cost
@@ -22,14 +22,17 @@ from etude.serve.wire import wire_of
 SLOW = step_cost(tokens=[1], layers_ns=[1000.0])
 QUICK = step_cost(tokens=[1], layers_ns=[400.0])
 PLAIN = Engine(async_scheduling=False)
+DRAINED, LIVE, AGAIN = How(), How(live=True), How(live=True, move=False)
 ONE, TWO, APART = Shape(1), Shape(2), Shape(1, "1:1")
 GROUPS = {ONE: [Group(SLOW, 2)], TWO: [Group(QUICK, 1)], APART: [Group(SLOW, 1, of.PREFILL), Group(SLOW, 1, of.DECODE)]}
 
 
-def changing(*changes: Change, plans: tuple[Shape, ...] = (ONE, TWO), hook=None, every_ns: int = 1000) -> Reconfigure:
+def changing(
+    *changes: Change, plans: tuple[Shape, ...] = (ONE, TWO), hook=None, every_ns: int = 1000, how: How = DRAINED
+) -> Reconfigure:
     """Two ranks; 100 bytes of weights, which load at a byte a ns, and 100 ns of set-up."""
     counts = [sum(group.count for group in GROUPS[plan]) for plan in plans]
-    table = Timetable(plans, changes, hook, every_ns)
+    table = Timetable(plans, changes, hook, every_ns, how)
     weights = [100 / plan.tp for plan in plans]
     return reconfigured(table, counts, weights, 2, set_up_ns=100, load_bytes_per_s=1e9)
 
@@ -143,6 +146,83 @@ def test_nothing_is_lost_while_plans_change(engine: Engine):
     assert not found.count("CACHED")[closed].any()
 
 
+def test_a_live_change_moves_what_ranks_lack_by_hand():
+    # Two replicas of one rank become one of two: each rank has all keys and values of its own requests, keeps one half
+    # and lacks the half of the other's. Weights: halves are there, so 100 of set-up: copied at 1,600. Passes that run
+    # end at 2,000, when each request has read 4 tokens and has 2 out: 5 tokens are held, so each rank gets 2.5 tokens
+    # of 8 bytes, 20 bytes at 1 byte a ns, after 7 of latency. Then passes of 400.
+    requests = requests_of([0, 0, 1700], [4, 4, 4], [4, 3, 1])
+    wire = wire_of(8.0, 1e9, 7)
+    found = serve(
+        requests, PLAIN, groups_of(ONE, TWO), router="least", control=changing(Change(1500, 1, LIVE)), wire=wire
+    )
+    (change,) = found.changes
+    assert (change["copied_s"], change["halted_s"], change["ready_s"]) == (1600 / 1e9, 2000 / 1e9, 2027 / 1e9)
+    assert (change["bytes"], change["kv_bytes"], change["moved"], change["read_again"]) == (0, 40, 2, 0)
+    # The third came when the first had room: it has not begun, and goes along.
+    assert found.column("FINISH").tolist() == [2027 + 800, 2027 + 400, 2027 + 400]
+    assert found.column("REPLICA").tolist() == [2, 2, 2] and found.column("PREEMPTED").sum() == 0
+
+
+def test_a_live_change_may_read_again():
+    requests = requests_of([0], [4], [4])
+    found = serve(requests, PLAIN, groups_of(ONE, TWO), control=changing(Change(1500, 1, AGAIN)), wire=wire_of(8.0))
+    (change,) = found.changes
+    assert (change["kv_bytes"], change["moved"], change["read_again"]) == (0, 0, 1)
+    # Two tokens are out by 2,000; the next pass reads 6 tokens again, and a nanosecond passes between.
+    assert found.column("FINISH").tolist() == [2001 + 800] and found.count("READ").tolist() == [4, 0, 6]
+
+
+def test_requests_are_shared_out_among_smaller_replicas():
+    # One replica of two ranks becomes two of one: a rank lacks half of the keys and values of each request it gets.
+    requests = requests_of([0, 0], [4, 4], [9, 9])
+    control = changing(Change(500, 1, LIVE), plans=(TWO, ONE))
+    found = serve(requests, PLAIN, groups_of(TWO, ONE), control=control, wire=wire_of(8.0, 1e9, 0))
+    # Copied at 500 + 100 + 50, where the second pass runs until 800: 5 tokens of each are held.
+    (change,) = found.changes
+    assert sorted(found.column("REPLICA").tolist()) == [1, 2] and change["kv_bytes"] == 2 * 20
+    assert change["bytes"] == 100 and found.column("FINISH").tolist() == [800 + 20 + 7000] * 2
+
+
+def test_copies_of_weights_take_room_from_keys_and_values():
+    # Halves to wholes: 50 bytes for each rank, in blocks of 16 tokens of 1 byte: 4 of 10. The second pass, at 400,
+    # needs two blocks for each of four requests.
+    control = changing(Change(350, 1, LIVE), plans=(TWO, ONE))
+    engine = Engine(async_scheduling=False, num_gpu_blocks=10)
+    many = requests_of([0] * 4, [16] * 4, [12] * 4)
+    found = serve(many, engine, groups_of(TWO, ONE), control=control, wire=wire_of(2.0, 1e9, 0))
+    assert found.count("PREEMPTED").tolist() == [1, 0, 0] and found.count("ROOM").tolist() == [10, 10, 10]
+    large = requests_of([0], [100], [20])
+    with pytest.raises(UsageError, match="weights of both plans leave 6 blocks"):
+        control = changing(Change(500, 1, LIVE), plans=(TWO, ONE))
+        serve(large, engine, groups_of(TWO, ONE), control=control, wire=wire_of(2.0, 1e9, 0))
+
+
+@pytest.mark.parametrize("how", [LIVE, AGAIN])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        PLAIN,
+        Engine(block_size=4, num_gpu_blocks=40),
+        Engine(cache="prefix"),
+        Engine(chunked=False),
+        Engine(max_num_seqs=2),
+    ],
+)
+def test_nothing_is_lost_while_plans_change_live(engine: Engine, how: How):
+    control = changing(
+        plans=(ONE, TWO, APART), hook=lambda now, plans, now_s: (now["plan"] + 1) % 3, every_ns=5000, how=how
+    )
+    wire, requests = wire_of(10.0, choose="best"), drawn(alike=engine.cache == "prefix")
+    found = serve(requests, engine, groups_of(ONE, TWO, APART), router="least", control=control, wire=wire)
+    assert (found.column("FINISH") != of.NEVER).all() and len(found.changes) > 5
+    assert int(found.count("MADE").sum()) == int(requests.output.sum())
+    assert not found.count("USED").any() and not found.count("PENDING").any()
+    assert sum(one["moved"] + one["read_again"] for one in found.changes) > 0
+    ranks = np.array([1, 1, 2, 1, 1])
+    assert found.held_ns is not None and int((found.held_ns * ranks).sum()) == 2 * int(found.column("FINISH").max())
+
+
 def test_a_hook_that_returns_nonsense_names_the_moment():
     control = changing(hook=lambda now, plans, now_s: 7)
     with pytest.raises(UsageError, match="returned 7"):
@@ -154,7 +234,7 @@ def test_a_hook_that_returns_nonsense_names_the_moment():
     [
         ("at=60s", ""), ("at=60s,tp=3", ""), ("at=60s,tp=2,split=1:1", ""), ("at=60s,tp=1,split=x", ""),
         ("at=60s,tp=2;at=50s,tp=1", ""), ("at=60s,tp=2;tp=1", ""), ("f,every=0s", "tp=2"), ("f", ""), ("f", "tp=9"),
-        ("f,often=1s", "tp=2"),
+        ("f,often=1s", "tp=2"), ("at=60s,tp=2,how=soon", ""), ("at=60s,tp=2,kv=move", ""), ("f,kv=x,how=live", "tp=2"),
     ],
 )  # fmt: skip
 def test_timetables_that_are_refused(text: str, plans: str):
@@ -223,6 +303,25 @@ def test_a_function_is_told_what_arrived_since():
     assert told[:4] == [1, 0, 0, 1] and sum(told) == 2
 
 
+def test_prompts_and_answers_scale_apart():
+    groups = [Group(SLOW, 3, of.PREFILL), Group(SLOW, 4, of.DECODE)]
+    told = []
+
+    def count(seen, now_s):
+        told.append(seen["role"])
+        return 3 if seen["requests"] > 2 else 1
+
+    rules = [ScaleRule(most=3, every_ns=700, hook=count), ScaleRule(most=4, every_ns=900, low=1.0, high=3.0)]
+    found = serve(
+        drawn(), PLAIN, groups, router="least", control=scaled(rules, [1, 2], 300), wire=wire_of(1.0, choose="best")
+    )
+    assert (found.column("FINISH") != of.NEVER).all() and set(told) == {"prefill"}
+    assert {one["role"] for one in found.changes} == {"prefill", "decode"}
+    busy = found.count("BUSY")
+    assert found.held_ns is not None and (busy <= found.held_ns).all()
+    assert (found.held_ns <= int(found.column("FINISH").max())).all() and not found.count("USED").any()
+
+
 @pytest.mark.parametrize(
     "text",
     ["queue:2..16", "queue:16..2,most=4", "queue:2,most=4", "queue:1..2,most=0", "queue:1..2,most=1", "f,most=4,x=1"],
@@ -260,6 +359,7 @@ def test_the_command_scales(capsys: pytest.CaptureFixture[str], tmp_path: Path):
     [
         ["--scale", "queue:1..2,most=4", "--reconfigure", "at=1s,tp=2"],
         ["--scale", "queue:1..2,most=4", "--disaggregate", "1:1"],
+        ["--scale", "queue:1..2,most=4;queue:1..2,most=4"],
         ["--reconfigure", "at=1s,tp=2", "--replicas", "2", "--cache", "prefix host=4GB"],
         ["--reconfigure", "nowhere.py:mine", "--plans", "tp=1"],
     ],

@@ -126,3 +126,17 @@ def test_ways_of_a_graph_have_the_round_trips_of_their_length(network: str):
     assert ends(1) == 100 + 200_000  # 1,000 bytes in 200 ns
     assert ends(2) == 1100 + 2_200_000  # and in 2,200
     assert ends(2, 3) == 1100 + 4_400_000  # which both share
+
+
+@pytest.mark.parametrize("network", ["links", "flow"])
+def test_windows_stay_where_links_fail(network: str):
+    """Two switches between two devices, 500 ns apart: half the rate of a link by lines, whichever way is left."""
+    graph = topology_of(
+        "two ways", kind=np.array([1, 1, 2, 2], np.uint8), device=np.arange(2, dtype=np.int32),
+        src=np.array([0, 2, 0, 3, 1, 2, 1, 3], np.int32), dst=np.array([2, 1, 3, 1, 2, 0, 3, 0], np.int32),
+        bytes_per_s=np.full(8, 10e9), latency_ns=np.full(8, 250, np.int64), vertex_name=str,
+    )  # fmt: skip
+    system, lines = TWO.replace(levels=levels_of(graph).levels, topology=graph), Grain(line_bytes=100, outstanding=50)
+    for failed in ({}, {("0", "2"): float("inf")}, {("0", "3"): float("inf")}):
+        found = simulate(message(1_000_000), system, network=network, grain=lines, slow_links=failed)
+        assert found.makespan_ns == 500 + 200_000

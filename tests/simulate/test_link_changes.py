@@ -7,7 +7,7 @@ import math
 import pytest
 
 from etude.cli import main
-from etude.errors import UsageError
+from etude.errors import ClusterError, UsageError
 from etude.model.build import TraceBuilder, job_of
 from etude.model.schema import Kind
 from etude.simulate import simulate
@@ -60,17 +60,85 @@ def test_others_take_what_a_slow_link_leaves():
     assert ends == [100 + 56 + 10, 100 + 500 + 10]
 
 
+RING = one_level("ring", 4, gbyte_per_s=2.0)
+"""1 byte/ns and 10 ns each way between neighbours."""
+
+
+def on_ring(*pairs: tuple[int, int], size: int = 100, **options):
+    """Each pair is a message; when each has landed, and the run."""
+    ranks, sends = [TraceBuilder() for _ in range(4)], []
+    for tag, (src, dst) in enumerate(pairs):
+        sends.append((src, ranks[src].add(Kind.SEND, "s", dst=dst, tag=tag, in_bytes=size, stream=tag)))
+        ranks[dst].add(Kind.RECV, "r", src=src, tag=tag, in_bytes=size, stream=tag)
+    ran = simulate(job_of("m", ranks, {}), RING, **{"network": "flow"} | options)
+    return [int(ran.timing.block(rank)[1][node]) for rank, node in sends], ran
+
+
+FAILS, BACK = LinkChange(40, (0, 1), math.inf), LinkChange(60, (0, 1), 1.0)
+
+
+def test_what_is_on_a_link_that_fails_goes_on_another_way():
+    assert on_ring((0, 1))[0] == [100 + 10]
+    # 40 bytes went; 60 go around, over three links
+    found, ran = on_ring((0, 1), link_changes=(FAILS,), link_stats=True)
+    assert found == [40 + 60 + 30]
+    assert {use.link.split(": ")[1]: use.bytes for use in ran.links} == {
+        "device.0 -> device.1": 40, "device.0 -> device.3": 60, "device.3 -> device.2": 60, "device.2 -> device.1": 60,
+    }  # fmt: skip
+    visits = ran.link_stats.visits.to_pylist()
+    assert [(v["size_bytes"], v["begin_ns"], v["end_ns"]) for v in visits] == [(40, 0, 40), *[(60, 40, 100)] * 3]
+    # ... and 40 of these over the link again, once it is back
+    assert on_ring((0, 1), link_changes=(FAILS, BACK))[0] == [40 + 20 + 40 + 10]
+
+
+def test_ways_that_meet_after_a_failure_share_their_links():
+    # From 40 on both use 3 -> 2, with half of it each: 60 bytes take 120 ns.
+    assert on_ring((0, 1), (3, 2), link_changes=(FAILS,))[0] == [40 + 120 + 30, 40 + 120 + 10]
+    # Others are on their ways as before.
+    assert on_ring((0, 1), (2, 3), link_changes=(FAILS,))[0] == [130, 110]
+
+
+def test_what_begins_after_a_failure_goes_around_as_if_it_had_failed_before():
+    early = LinkChange(0, (0, 1), math.inf)
+    before = on_ring((0, 1), (2, 1), slow_links={(0, 1): math.inf})[0]
+    assert on_ring((0, 1), (2, 1), link_changes=(early,))[0] == before == [200 + 30, 200 + 10]
+
+
+def test_no_way_is_left():
+    cut = (FAILS, LinkChange(50, (0, 3), math.inf))
+    with pytest.raises(ClusterError, match="no way from device.0 to device.1 is left"):
+        on_ring((0, 1), link_changes=cut)
+    assert on_ring((1, 2), link_changes=cut)[0] == [110]  # nobody needs it
+    assert on_ring((0, 1), link_changes=(*cut, LinkChange(1000, (0, 3), 1.0)))[0] == [1000 + 50 + 30]
+    with pytest.raises(ClusterError, match="no way from device.0 to switch0.0|no way from device.0 to device.1"):
+        takes(LinkChange(1, LINK, math.inf))
+
+
+def test_links_that_take_one_message_at_a_time_have_rates_over_time_too():
+    def links(*changes, pairs=((0, 1),)):
+        return on_ring(*pairs, network="links", link_changes=changes)[0]
+
+    assert links() == [110]
+    # 40 bytes in 40 ns, 10 at a quarter of the rate, 50
+    assert links(LinkChange(40, (0, 1), 4.0), LinkChange(80, (0, 1), 1.0)) == [80 + 50 + 10]
+    assert links(FAILS, BACK) == [60 + 60 + 10]
+    # The second waits until the first has left the link, at 40 + 240, and half of it goes at a tenth of the rate.
+    changes = LinkChange(40, (0, 1), 4.0), LinkChange(280, (0, 1), 1.0), LinkChange(330, (0, 1), 10.0)
+    assert links(*changes, pairs=((0, 1), (0, 1))) == [280 + 10, 330 + 500 + 10]
+
+
 def test_bad_changes():
     for wrong, said in (
         ((LinkChange(-1, LINK, 2.0),), "before the run"),
         ((LinkChange(1, LINK, 0.0),), "not a positive factor"),
-        ((LinkChange(1, LINK, math.inf),), "never comes back"),
         ((LinkChange(1, (0, 1), 2.0),), "no link joins"),
     ):
         with pytest.raises(UsageError, match=said):
             takes(*wrong)
-    with pytest.raises(UsageError, match="need flows"):
+    with pytest.raises(UsageError, match="closed forms"):
         simulate(message(100), TOY, link_changes=(LinkChange(1, LINK, 2.0),))
+    with pytest.raises(UsageError, match="never comes back"):
+        on_ring((0, 1), network="links", link_changes=(FAILS,))
 
 
 def test_the_flag(tmp_path, capsys):

@@ -29,6 +29,7 @@ EXAMPLE = """A stream of requests on replicas of a model: first tokens, tails, g
   etude serve llama3-8b --replicas 8 --system dgx-h100 --requests r.csv --router mine.py:route
   etude serve --run measured/vllm_runs/RTX4090/Llama-3.1-8B --ops measured/vllm_profiles/RTX4090/...
   etude serve --workflow swe_agent --models llama3-70b,llama3-8b --cache belady --router affinity
+  etude serve wan2.1-14b --gpus 16 --system dgx-h100 --requests dit.csv --degree elastic --set-up 60us
   etude serve --rows measured/ml_energy_llm.csv --json
   etude serve ... -o served/; etude report served/ -o serve.html; etude query served/ "select ..."
   etude serve ... --window 60s:62s --job-out job/
@@ -41,6 +42,7 @@ POOLS = "Between replicas"
 MEASURED = "Measured runs"
 HOLDS = 0.9
 FLOW = "Workflows"
+IMAGES = "Images and videos"
 TIMES = {"ttft": "ttft_s", "tpot": "tpot_s", "latency": "latency_s"}
 
 
@@ -114,6 +116,17 @@ def serve(
     hbm_split: Annotated[
         str, typer.Option(help="Part of the memory that embeddings get beside keys: `0.3`, `0.1..0.9`, `adaptive`.")
     ] = "",
+    degree: Annotated[
+        str,
+        typer.Option(
+            help="Devices of a denoising step: fixed:4, elastic, elastic:1..8, FILE.py:name.", rich_help_panel=IMAGES
+        ),
+    ] = "",
+    gpus: Annotated[int, typer.Option(min=1, help="Devices that images share.", rich_help_panel=IMAGES)] = 8,
+    images_at_once: Annotated[
+        int, typer.Option(min=1, max=16, help="Of one size that share a step.", rich_help_panel=IMAGES)
+    ] = 1,
+    encode: Annotated[str, typer.Option(help="Time to encode a text, on one device.", rich_help_panel=IMAGES)] = "0s",
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
@@ -135,6 +148,15 @@ def serve(
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
     if not system and not model.endswith((".yaml", ".yml")):  # a file of pools may name them
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    if degree:
+        from etude.cli.serve_images import show_images
+
+        drawn = {"count": count, "first": first, "cv": burst, "seed": seed}
+        return show_images(
+            model, system, requests, degree, gpus=gpus, rates=_rates(rate), limits=_limits(slo), drawn=drawn,
+            encode=encode, set_up_ns=_between(between).set_up_ns, batch=images_at_once,
+            order=str(_engine(engine).scheduling_policy), stack=stack if stack != "vllm" else "xdit-0.4", json=json,
+        )  # fmt: skip
     if not requests and not rate and not offload:
         raise UsageError("no requests are given", hint="--requests FILE, or --rate 4")
     if bool(window) != (job_out is not None):

@@ -69,7 +69,7 @@ SlowLinks = Annotated[Pairs | None, typer.Option(help="`0-1=2`: between ranks; `
 FailedLinks = Annotated[Pairs | None, typer.Option(help="`0-1`: between ranks; `nic.0/leaf.0`: a link.")]
 LinkChanges = Annotated[
     Pairs | None,
-    typer.Option(help="During the run, with `flow`: `10ms:0/switch0.0=4` is four times slower, `=inf` stands still."),
+    typer.Option(help="During the run: `10ms:0/switch0.0=4` is four times slower, `=inf` fails, `=1` is back."),
 ]
 Seed = Annotated[int, typer.Option(help="Seed of the jitter.")]
 

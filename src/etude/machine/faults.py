@@ -35,12 +35,7 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
             rate[links] /= factor
     if not failed.any():
         return replace(topology, bytes_per_s=rate), [f"links between {len(slow):,} pairs of ends are slow"]
-    keep = np.flatnonzero(~failed[: topology.wires])
-    made = topology_of(
-        topology.name, kind=topology.kind, forwards=topology.forwards, src=topology.src[keep], dst=topology.dst[keep],
-        bytes_per_s=rate[keep], latency_ns=topology.latency_ns[keep], link_type=topology.link_type[keep],
-        link_names=topology.link_names, device=topology.device, vertex_name=topology.vertex_name,
-    )  # fmt: skip
+    made, _ = without(topology, failed, rate)
     try:
         check_connected(made)
     except ClusterError as problem:
@@ -48,9 +43,21 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
         raise ClusterError(
             f"{problem.problem} without the links that failed: {gone}", where=topology.name, hint="nothing leads around"
         ) from None
-    if topology.windows:
-        made = with_windows(made, topology.windows)
     return made, [f"{int(failed.sum()):,} directed links have failed, and ways are searched around them"]
+
+
+def without(topology: Topology, failed: NDArray[np.bool_], bytes_per_s: NDArray[np.float64]) -> tuple[Topology, I64]:
+    """The topology without these links, the others at these rates, and which they were. Ways in it are searched."""
+    keep, windows = np.flatnonzero(~failed[: topology.wires]), topology.windows
+    names = topology.link_names[:-1] if windows else topology.link_names
+    made = topology_of(
+        topology.name, kind=topology.kind, forwards=topology.forwards, src=topology.src[keep], dst=topology.dst[keep],
+        bytes_per_s=bytes_per_s[keep], latency_ns=topology.latency_ns[keep], link_type=topology.link_type[keep],
+        link_names=names, device=topology.device, vertex_name=topology.vertex_name,
+    )  # fmt: skip
+    if windows is None:
+        return made, keep
+    return with_windows(made, windows), np.append(keep, np.arange(topology.wires, len(topology.src)))
 
 
 def links_between(topology: Topology, pair: tuple[End, End]) -> I64:

@@ -127,6 +127,14 @@ class Routes:
         """Hops from every vertex to this one; 2**30 where there is no way."""
         return self._distances(vertex).hops
 
+    def reach(self, src: I64, dst: I64) -> NDArray[np.bool_]:
+        """Whether there is a way from vertex src[i] to vertex dst[i]."""
+        found = np.zeros(len(src), np.bool_)
+        for goal in np.unique(dst).tolist():
+            some = dst == goal
+            found[some] = self.hops_to(goal)[src[some]] < _FAR
+        return found
+
     def _distances(self, goal: int) -> Distances:
         return Distances(*_distances(goal, self._net))
 

@@ -57,6 +57,11 @@ PARENTS: Final = ("parents", "parent")
 def read_requests(path: str | PathLike[str], *, sort: bool = False) -> Requests:
     """Requests of a CSV, JSON or JSON Lines file, compressed by gzip or not. A row that arrives before the one ahead
     of it is refused unless `sort`."""
+    return _from_rows(rows_of(path), Path(path), sort=sort)
+
+
+def rows_of(path: str | PathLike[str]) -> list[dict[str, Any]]:
+    """As the file has them."""
     place = Path(path)
     if not place.is_file():
         raise UsageError("there is no such file", where=str(path))
@@ -69,8 +74,7 @@ def read_requests(path: str | PathLike[str], *, sort: bool = False) -> Requests:
             data = gzip.decompress(data)
     except (OSError, EOFError, zlib.error) as problem:
         raise FormatError(f"cannot be read: {problem}", path=path) from None
-    rows = _json_rows(data, place) if name.endswith((".json", ".jsonl")) else _csv_rows(data, place)
-    return _from_rows(rows, place, sort=sort)
+    return _json_rows(data, place) if name.endswith((".json", ".jsonl")) else _csv_rows(data, place)
 
 
 def _csv_rows(data: bytes, path: Path) -> list[dict[str, Any]]:
@@ -139,7 +143,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
     if not rows:
         raise FormatError("no request in it", path=path)
     plain = {str(name).strip().lower().replace(" ", "_"): name for name in rows[0]}
-    arrival, prompt, output = (_column(plain, names) for names in (SECONDS, PROMPT, OUTPUT))
+    arrival, prompt, output = (column_of(plain, names) for names in (SECONDS, PROMPT, OUTPUT))
     if "segments" in plain:
         for number, row in enumerate(rows):
             listed = _segments(row, plain["segments"], path, f"request {number}")
@@ -157,7 +161,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
     for number, row in enumerate(rows):
         where = f"request {number}"
         try:
-            at = int(row[nanoseconds]) if nanoseconds else _time_ns(row[arrival], scale) if arrival else 0
+            at = int(row[nanoseconds]) if nanoseconds else time_ns_of(row[arrival], scale) if arrival else 0
             tokens = int(float(row[prompt])), int(float(row[output]))
         except (KeyError, TypeError, ValueError, OverflowError):
             raise FormatError("not the numbers of a request", path=path, where=where) from None
@@ -172,7 +176,7 @@ def _from_rows(rows: list[dict[str, Any]], path: Path, *, sort: bool) -> Request
         found.append((at, *tokens, number))
     if not found:
         raise FormatError("no request with an answer in it", path=path)
-    session = _sessions(rows, _column(plain, SESSION), [row[3] for row in found])
+    session = _sessions(rows, column_of(plain, SESSION), [row[3] for row in found])
     blocks = [list(rows[row[3]].get(plain["hash_ids"]) or []) for row in found] if "hash_ids" in plain else None
     segments = [rows[row[3]][plain["segments"]] for row in found] if "segments" in plain else None
     columns = np.array(found, np.int64)
@@ -201,7 +205,7 @@ def _further(plain: Mapping[str, str], rows: list[tuple[dict[str, Any], str]], p
         "parents": (PARENTS, _parents),
     }  # fmt: skip
     for name, (names, read) in known.items():
-        column = _column(plain, names)
+        column = column_of(plain, names)
         found[name] = None
         if column is None:
             continue
@@ -228,7 +232,7 @@ def _readable(read: Any, value: Any) -> bool:
 
 def _deadline(value: Any) -> int:
     """Seconds after the arrival; nothing: no deadline."""
-    return NO_DEADLINE if value in (None, "") else _time_ns(value, 1e9)
+    return NO_DEADLINE if value in (None, "") else time_ns_of(value, 1e9)
 
 
 def _parents(value: Any) -> list[int]:
@@ -243,7 +247,7 @@ def _failed(plain: Mapping[str, str], tokens: tuple[int, int]) -> bool:
     return "response_tokens" in plain and min(tokens) <= 0
 
 
-def _column(plain: Mapping[str, str], names: Iterable[str]) -> str | None:
+def column_of(plain: Mapping[str, str], names: Iterable[str]) -> str | None:
     return next((plain[name] for name in names if name in plain), None)
 
 
@@ -253,7 +257,7 @@ def _sessions(rows: list[dict[str, Any]], name: str | None, numbers: list[int]) 
     return np.unique([str(rows[i].get(name)) for i in numbers], return_inverse=True)[1].astype(np.int64)
 
 
-def _time_ns(value: Any, scale: float) -> int:
+def time_ns_of(value: Any, scale: float) -> int:
     """Seconds (or what `scale` says) or a date and time, in ns."""
     try:
         number = float(value)

@@ -25,11 +25,11 @@ STEPS: Final = 4096
 def poisson(rate_per_s: float, count: int, prompt: int, output: int, *, seed: int = 0, cv: float = 1.0) -> Requests:
     """Requests all alike at a rate. Gaps are gamma distributed with this coefficient of variation: 1 is Poisson, 0 is
     even, more is bursty."""
-    arrival = _arrivals(rate_per_s, count, cv, "", np.random.default_rng(seed))
+    arrival = arrivals(rate_per_s, count, cv, "", np.random.default_rng(seed))
     return requests_of(arrival, np.full(count, prompt), np.full(count, output))
 
 
-def _arrivals(rate_per_s: float, count: int, cv: float, diurnal: str, random: np.random.Generator) -> I64:
+def arrivals(rate_per_s: float, count: int, cv: float, diurnal: str, random: np.random.Generator) -> I64:
     """In ns. With `diurnal` the rate swings around its mean like a sine that starts at it, and gaps are drawn in the
     time in which it is constant."""
     if not rate_per_s > 0 or count < 1 or cv < 0:
@@ -197,7 +197,7 @@ def request_stream(
         raise UsageError("--lengths and --diurnal are of requests that are drawn", hint="leave --requests away")
     if path is None:
         random = np.random.default_rng(seed)
-        arrival = _arrivals(rate_per_s, count, cv, diurnal, random)
+        arrival = arrivals(rate_per_s, count, cv, diurnal, random)
         if like is None:
             return requests_of(arrival, np.full(count, prompt), np.full(count, output))
         return requests_of(arrival, *lengths_like(read_requests(like, sort=True), count, random))

@@ -71,9 +71,9 @@ class Engine:
             pass
         return why == REACHED
 
-    def step(self) -> bool:
-        """Runs for about a tenth of a second; True while there is more to do."""
-        return self._slice(NEVER) == PAUSED
+    def step(self, until_ns: int = NEVER) -> bool:
+        """Runs for about a tenth of a second; True while there is more to do up to this time."""
+        return self._slice(until_ns) == PAUSED
 
     def _slice(self, until_ns: int) -> int:
         while (why := _run(self.state, self.network.state, until_ns, SLICE, TURNS)) in (CROWDED, ASKING):

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from etude.errors import ClusterError
 from etude.kernels.heap import empty_heap
 from etude.machine.fabrics import topology_of_system
 from etude.machine.faults import links_between, with_faults
@@ -17,6 +18,7 @@ from etude.simulate.link_stats import LinkStats, link_stats, room_for_visits
 from etude.simulate.lower import Lowered
 from etude.simulate.networks.operation import Model, NetworkOptions
 from etude.simulate.networks.registry import Registry, grown
+from etude.simulate.networks.rerouting import Rerouting, moved, rates_over_time, waiting
 from etude.simulate.networks.sharing import Sharing
 from etude.simulate.networks.state import I64, OPERATION, NetworkState, OperationState, Table
 from etude.simulate.operations import Operations
@@ -35,6 +37,7 @@ class RunningNetwork:
     def __init__(self, lowered: Lowered, ops: Operations, sharing: Sharing | None) -> None:
         self.notes: list[str] = []
         self.topology: Topology | None = None
+        self.rerouting: Rerouting | None = None
         self.carried_op: I64 = np.zeros(0, np.int64)
         done = np.zeros(int(lowered.base[-1]), np.int32), np.zeros(1, np.int64)
         self.state = NetworkState(
@@ -64,6 +67,11 @@ class RunningNetwork:
         registry.register_messages(messages)
         links, flows = registry.state()
         self.carried_op = number
+        if lowered.options.link_changes:
+            self.rerouting = Rerouting(topology, links.paths)
+            if flows is None:
+                changes = [(c.time_ns, links_between(topology, c.ends), c.factor) for c in lowered.options.link_changes]
+                links = links._replace(rates=rates_over_time(topology, changes))
         if lowered.options.link_stats:
             plans = links.schedules.plans
             visits = room_for_visits(links.carried, plans["transfers"], registry.most_hops)
@@ -78,16 +86,39 @@ class RunningNetwork:
         self.state = self.state._replace(links=links._replace(place_of=place_of), flows=flows)
 
     def change(self, change: LinkChange) -> None:
-        """Links have another rate from now on, and all that flows works out its own again."""
+        """Links have another rate from now on. All that flows works out its own again, over other links where some
+        failed; what waits in line for links that take one message at a time knew it before."""
         links, flows = self.state.links, self.state.flows
-        if links is None or flows is None or self.topology is None:
+        if links is None or self.topology is None or self.rerouting is None:
             return
         rows = links_between(self.topology, change.ends)
         links.links["bytes_per_ns"][rows] = self.topology.bytes_per_s[rows] / 1e9 / change.factor
+        if flows is None:
+            return
         links.clock["now_ns"][0] = max(int(links.clock["now_ns"][0]), change.time_ns)
+        paths = self.rerouting.change(rows, change.factor)
+        if paths is not None:
+            links, flows = moved(links, flows, paths)
+            self.state = self.state._replace(links=links, flows=flows)
         live = int(flows.clock["live"][0])
         flows.fresh[:live] = flows.live[:live]
         flows.clock["fresh"][0] = live
+
+    def no_way(self) -> ClusterError | None:
+        """What to say where transfers wait for links that failed and do not come back."""
+        links, topology = self.state.links, self.topology
+        ends = waiting(links, self.state.flows, topology) if links is not None and topology is not None else []
+        if topology is None or self.rerouting is None or not ends:
+            return None
+        name = topology.vertex_name
+        gone = [topology.link_name(i) for i in np.flatnonzero(np.isinf(self.rerouting.factor)).tolist()]
+        others = f", nor between {len(ends) - 1:,} other pairs" if len(ends) > 1 else ""
+        return ClusterError(
+            f"no way from {name(ends[0][0])} to {name(ends[0][1])} is left{others}: "
+            f"{len(gone):,} directed links failed during the run, {gone[0]} among them",
+            where=topology.name,
+            hint="a later change that restores it: --link-change 20ms:A/B=1",
+        )
 
     def grow(self, room: int) -> None:
         """Room for so many more ends of operations, and for more transfers where there was too little."""

@@ -135,28 +135,22 @@ class RemoteMemory:
 
 class LinkChange(NamedTuple):
     """From a time on, the links between two ends take `factor` times as long for a byte as at first: 1 restores them,
-    math.inf lets nothing through. What is on its way goes on at the new rate, over the links that it is on."""
+    math.inf lets nothing through. What is on its way goes on at the new rate; with `flow` it takes another way where a
+    link fails, and waits where there is none."""
 
     time_ns: int
     ends: tuple[int | str, int | str]
     factor: float
 
 
-def _check_changes(changes: Sequence[LinkChange]) -> None:
-    last: dict[tuple[int | str, int | str], float] = {}
-    for change in sorted(map(LinkChange._make, changes), key=lambda c: c.time_ns):
-        named = f"link {change.ends[0]}-{change.ends[1]}"
-        if change.time_ns < 0:
-            raise UsageError(f"{named}: a change at {change.time_ns} ns is before the run")
-        if not change.factor > 0:
-            raise UsageError(f"{named}: {change.factor} is not a positive factor")
-        last[change.ends] = change.factor
-    gone = [ends for ends, factor in last.items() if math.isinf(factor)]
-    if gone:
-        raise UsageError(
-            f"link {gone[0][0]}-{gone[0][1]} fails during the run and never comes back: ways are not searched again",
-            hint="a later change that restores it, or --failed-link from the start",
-        )
+def _in_order(changes: Sequence[LinkChange]) -> tuple[LinkChange, ...]:
+    for change in changes:
+        named = f"link {change[1][0]}-{change[1][1]}"
+        if change[0] < 0:
+            raise UsageError(f"{named}: a change at {change[0]} ns is before the run")
+        if not change[2] > 0:
+            raise UsageError(f"{named}: {change[2]} is not a positive factor")
+    return tuple(sorted(map(LinkChange._make, changes), key=lambda c: c.time_ns))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +199,8 @@ class Options:
     """Two ends -> factor on the time of what goes between them; math.inf is a link that failed. With closed forms two
     ranks; with links the two ends of one: a rank is its device, a text the name of a vertex."""
     link_changes: tuple[LinkChange, ...] = ()
-    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow`."""
+    """Links whose rate changes during the run, as (time_ns, ends, factor); with `flow`, and `links` where none fails
+    for good."""
     network: Network | None = None
     """None: closed forms where the system has levels, `flow` where it is a graph."""
     routing: Routing = Routing.STATIC
@@ -243,7 +238,7 @@ class Options:
         for pair, factor in self.slow_links.items():
             if not factor > 0:
                 raise UsageError(f"slow link {pair[0]}-{pair[1]}: {factor} is not a positive factor")
-        _check_changes(self.link_changes)
+        object.__setattr__(self, "link_changes", _in_order(self.link_changes))
         if self.eager_bytes is not None and self.eager_bytes < 0:
             raise UsageError(f"eager: {self.eager_bytes} bytes is negative")
         if self.compute == Compute.TABLE and not self.table:
@@ -260,8 +255,8 @@ class Options:
         """The same, with the network that the system is simulated on."""
         if self.network is None:
             return replace(self, network=Network.ANALYTIC if system.topology is None else Network.FLOW).on(system)
-        if self.link_changes and self.network != Network.FLOW:
-            raise UsageError("links that change during the run need flows that share them", hint="--network flow")
+        if self.link_changes:
+            self._check_changes()
         if self.network.has_links:
             check_on_links(self.share)
             return self
@@ -311,6 +306,21 @@ class Options:
             return None
         plans = [given] if isinstance(given, Schedule) else given
         return next((plan for plan in plans if plan.members == members), None)
+
+    def _check_changes(self) -> None:
+        if self.network == Network.ANALYTIC:
+            raise UsageError(
+                "links that change during the run: closed forms know the time of a whole operation, and no links",
+                hint="--network flow",
+            )
+        last = {frozenset(change.ends): change for change in self.link_changes}
+        gone = [change.ends for change in last.values() if math.isinf(change.factor)]
+        if gone and self.network == Network.LINKS:
+            raise UsageError(
+                f"link {gone[0][0]}-{gone[0][1]} fails during the run and never comes back: with `links` what is on "
+                "its way takes no other way",
+                hint="--network flow; a later change that restores it; or --failed-link from the start",
+            )
 
     def _check_links(self) -> None:
         if self.collective_times == Times.RECORDED:

@@ -19,6 +19,8 @@ from etude.simulate.initial_state import initial_state
 from etude.simulate.lower import Lowered, lower
 from etude.simulate.meetings import meetings
 from etude.simulate.network import RunningNetwork
+from etude.simulate.networks.rerouting import LATE_NS
+from etude.simulate.networks.state import NEVER
 from etude.simulate.operations import Operations, operations
 from etude.simulate.options import LinkChange, Options
 from etude.simulate.result import Simulated, simulated
@@ -49,6 +51,8 @@ def simulate(
     engine, said = start(lowered, ops)
     stopped = _go(engine, options.link_changes, progress)
     if not stopped and engine.done_nodes < engine.nodes:
+        if (problem := engine.network.no_way()) is not None:
+            raise problem
         if len(lowered.classes) < len(job.ranks) and job.nodes <= EXPLAINED:
             simulate(job, system, replace(options, fold=False, grain=None))  # ranks by name, not by class
         raise explain(lowered, engine.state.nodes)
@@ -76,10 +80,10 @@ def _options(given: dict[str, Any]) -> Options:
 def _go(engine: Engine, changes: Sequence[LinkChange], progress: Progress | None) -> bool:
     """Runs to the end, with the links changing meanwhile; True if Ctrl-C came first."""
     try:
-        for change in sorted(map(LinkChange._make, changes), key=lambda c: c.time_ns):
+        for change in changes:
             engine.advance(change.time_ns)
             engine.network.change(change)
-        while engine.step():
+        while engine.step(LATE_NS if changes else NEVER):
             if progress is not None:
                 progress(engine.done_nodes, engine.now_ns)
     except KeyboardInterrupt:

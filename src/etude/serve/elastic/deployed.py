@@ -11,7 +11,7 @@ from etude.generate.model import Model
 from etude.serve.deployment import Deployment
 from etude.serve.elastic.moves import change_ns, moved_bytes
 from etude.serve.elastic.reconfigure import Shape, read_timetable, reconfigured
-from etude.serve.elastic.scale import Scale, read_scale
+from etude.serve.elastic.scale import read_scale, scaled
 from etude.serve.engine import Engine
 from etude.serve.pools import Between, deployed_pools, function_of, pools_of
 from etude.serve.serving import Control, Group
@@ -29,11 +29,16 @@ def elastic_pools(
     tp = pools[0].tp
     cost: dict[str, Any] = {"set_up_ns": between.set_up_ns, "load_bytes_per_s": between.load_bytes_per_s}
     if between.scale:
-        rule = read_scale(between.scale, pools[0].count, function_of)
-        groups, placed = deployed_pools(model, [replace(pools[0], count=rule.most)], engine, **how)
+        texts = between.scale.split(";")
+        if len(texts) != len(pools):
+            hint = "--scale 'queue:1..4,most=4;queue:4..32,most=12': prompts, then answers"
+            raise UsageError(f"--scale has {len(texts)} rules for {len(pools)} kinds of replicas", hint=hint)
+        rules = [read_scale(text, pool.count, function_of) for text, pool in zip(texts, pools, strict=True)]
+        most = [replace(pool, count=rule.most) for pool, rule in zip(pools, rules, strict=True)]
+        groups, placed = deployed_pools(model, most, engine, **how)
         moved = moved_bytes(tp, 0, tp, placed.weights_bytes)
         cold = change_ns(between.set_up_ns, moved, between.load_bytes_per_s)
-        return groups, placed, lambda: Scale(rule, pools[0].count, cold)
+        return groups, placed, lambda: scaled(rules, [pool.count for pool in pools], cold)
     ranks = sum(pool.count for pool in pools) * tp
     table = read_timetable(between.reconfigure, between.plans, Shape(tp, between.disaggregate), ranks, function_of)
     found = []
@@ -54,7 +59,7 @@ def _check(pools: list[Any], engine: Engine, between: Between, *, file: bool) ->
     flag = "--scale" if between.scale else "--reconfigure"
     if between.scale and between.reconfigure:
         raise UsageError("--scale and --reconfigure", hint="one of them")
-    if file or (between.scale and between.disaggregate):
+    if file:
         raise UsageError(f"{flag} is of replicas that are alike", hint="a model and --replicas")
     if pools[0].ep > 1:
         raise UsageError(f"{flag} and --ep {pools[0].ep}", hint="experts split by --tp")

@@ -37,9 +37,9 @@ class Held:
 
 
 def empty(state: of.State, rows: Any) -> bool:
-    """Nothing is under way there."""
+    """Nothing is under way there, and no keys and values wait to be sent."""
     mine = state.replica[rows]
-    queues = [of.RUNNING, *(queue + 2 for queue in (of.INBOX, of.WAITING, of.COMING, of.LANDING))]
+    queues = [of.RUNNING, of.USED, *(queue + 2 for queue in (of.INBOX, of.WAITING, of.COMING, of.LANDING))]
     return not mine[:, queues].any() and bool((mine[:, of.END] == of.NEVER).all())
 
 

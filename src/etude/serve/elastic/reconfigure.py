@@ -1,13 +1,18 @@
 """Plans that change while a stream is served: other tensor parallelism, or another split of prompts and answers, on the
 same devices.
 
-A change is drained. Requests that have begun are answered where they are; those that have not, and those that arrive,
+A drained change: requests that have begun are answered where they are; those that have not, and those that arrive,
 wait with the replicas of the new plan, which start when the old ones are empty, groups are set up and weights that
 ranks do not have are there. Keys and values are not moved.
+
+A live change: the old replicas go on while groups are set up and weights are copied beside theirs, which takes room
+from keys and values. Then passes that run end, all requests go to the replicas of the new plan with their keys and
+values (`live`), and each of these starts when it has its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,11 +20,14 @@ from typing import Any, Final
 from etude.errors import UsageError
 from etude.serve import state as of
 from etude.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule, time_ns
+from etude.serve.elastic.live import Plan, carry, listed
 from etude.serve.elastic.moves import change_ns, moved_bytes
+from etude.serve.engine import FOREVER
 from etude.serve.hooks import called, number_of, seen_replica
 from etude.serve.queues import put_last
 
-ASKS: Final = {"every": "10s"}
+HOW: Final = {"how": "drained or live", "kv": "move or recompute"}
+ASKS: Final = {"every": "10s", **HOW}
 PLAN: Final = {"tp": "4", "split": "1:3"}
 
 
@@ -43,11 +51,19 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class How:
+    live: bool = False
+    move: bool = True
+    """Keys and values are moved; else they are read again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """A moment, and the number of a plan."""
 
     at_ns: int
     plan: int
+    how: How = How()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +74,15 @@ class Timetable:
     changes: tuple[Change, ...] = ()
     hook: Callable[..., Any] | None = None
     every_ns: int = EVERY_NS
+    how: How = How()
+    """Of changes that the hook wants."""
 
 
 def read_timetable(
     text: str, plans: str, first: Shape, ranks: int, hook_of: Callable[[str], Callable[..., Any]]
 ) -> Timetable:
-    """`at=60s,tp=4;at=120s,tp=1`, or `FILE.py:name,every=10s` which chooses among `plans`: `tp=1;tp=4,split=1:3`."""
+    """`at=60s,tp=4;at=120s,tp=1,how=live`, or `FILE.py:name,every=10s` which chooses among `plans`:
+    `tp=1;tp=4,split=1:3`."""
     known = [first]
 
     def number(shape: Shape) -> int:
@@ -79,7 +98,7 @@ def read_timetable(
         if len(known) == 1:
             raise UsageError("there is no other plan to change to", hint='--plans "tp=1;tp=4,split=1:3"')
         every = time_ns(its["every"], "--reconfigure", least=1) if "every" in its else EVERY_NS
-        return Timetable(tuple(known), hook=hook, every_ns=every)
+        return Timetable(tuple(known), hook=hook, every_ns=every, how=_how(its))
     changes: list[Change] = []
     for one in filter(None, text.split(";")):
         head, _, rest = one.strip().partition(",")
@@ -88,8 +107,17 @@ def read_timetable(
         at_ns = time_ns(head.removeprefix("at="), "--reconfigure")
         if changes and at_ns <= changes[-1].at_ns:
             raise UsageError(f"--reconfigure: `{one}` is not after the change before it")
-        changes.append(Change(at_ns, number(_shape(rest, "--reconfigure", ranks))))
+        _, its = read_rule("," + rest, "--reconfigure", PLAN | HOW)
+        shape = ",".join(f"{name}={value}" for name, value in its.items() if name in PLAN)
+        changes.append(Change(at_ns, number(_shape(shape, "--reconfigure", ranks)), _how(its)))
     return Timetable(tuple(known), tuple(changes))
+
+
+def _how(its: dict[str, str]) -> How:
+    how, kv = its.get("how", "drained"), its.get("kv", "move")
+    if how not in ("drained", "live") or kv not in ("move", "recompute") or ("kv" in its and how != "live"):
+        raise UsageError(f"--reconfigure: how={how}, kv={kv}", hint="how=drained, or how=live with kv=move|recompute")
+    return How(how == "live", kv == "move")
 
 
 def _shape(text: str, flag: str, ranks: int) -> Shape:
@@ -125,6 +153,7 @@ class Reconfigure(Held):
         self.table, self.placed, self.ranks = table, placed, ranks
         self.set_up_ns, self.load = set_up_ns, load_bytes_per_s
         self.plan, self.to = 0, of.NOBODY
+        self.how, self.copied_ns, self.less = How(), 0, 0
         self.number, self.next_ns, self.asked_ns = 0, int(of.NEVER), 0
 
     def start(self, state: of.State, rules: of.Rules) -> None:
@@ -136,7 +165,15 @@ class Reconfigure(Held):
 
     def after(self, state: of.State, why: int) -> None:
         """The loop stopped."""
-        if self.to != of.NOBODY:
+        if self.to != of.NOBODY and self.how.live:
+            if why == of.PAUSED:  # weights are there
+                state.clock[of.HALT], state.clock[of.UNTIL] = 1, of.NEVER
+                rows = self.placed[self.plan].rows
+                if (state.replica[rows, of.END] == of.NEVER).all() and not state.replica[rows, of.LANDING + 2].any():
+                    self._carry(state, self.copied_ns)
+            elif why == of.HALTED:
+                self._carry(state, int(state.clock[of.NOW]))
+        elif self.to != of.NOBODY:
             if empty(state, self.placed[self.plan].rows) and state.clock[of.HAND] == of.NOBODY:
                 self._switch(state, int(state.clock[of.NOW]))
         elif why == of.PAUSED:
@@ -144,6 +181,8 @@ class Reconfigure(Held):
             self.number += 1
             if to == self.plan:
                 self._wait(state, self.next_ns)
+            elif self.how.live:
+                self._copy(state, to)
             else:
                 self._drain(state, to)
 
@@ -170,7 +209,9 @@ class Reconfigure(Held):
     def _wanted(self, state: of.State) -> int:
         table, now = self.table, self.next_ns
         if table.hook is None:
+            self.how = table.changes[self.number].how
             return table.changes[self.number].plan
+        self.how = table.how
         rows = arrived(state, now - table.every_ns, now)
         q = state.request[rows]
         seen = {
@@ -184,6 +225,51 @@ class Reconfigure(Held):
         where = f"--reconfigure at {now / 1e9:g} s"
         found = called(table.hook, where, seen, [shape.seen(self.ranks) for shape in table.plans], now / 1e9)
         return number_of(found, range(len(table.plans)), table.hook, where)
+
+    def _copy(self, state: of.State, to: int) -> None:
+        """Weights of the new plan are copied beside those of the old one, into room of keys and values."""
+        self.to, self.asked_ns = to, self.next_ns
+        old, new = self.placed[self.plan], self.placed[to]
+        moved = moved_bytes(self.ranks, old.shape.tp, new.shape.tp, new.rank_bytes)
+        block_bytes = self.rules.wire.token_bytes / old.shape.tp * self.rules.block
+        room = int(state.replica[old.rows, of.ROOM].min())
+        if block_bytes and room < FOREVER:
+            self.less = math.ceil(max(moved) / block_bytes)
+            q = state.request
+            need = -(-(q[:, of.PROMPT] + q[:, of.OUTPUT]) // self.rules.block)
+            if need.max() > room - self.less:
+                raise UsageError(
+                    f"weights of both plans leave {max(room - self.less, 0):,} blocks of a replica's {room:,}, and "
+                    f"request {int(need.argmax())} needs {int(need.max()):,}",
+                    where=f"--reconfigure at {self.asked_ns / 1e9:g} s",
+                    hint="how=drained",
+                )
+            state.replica[old.rows, of.ROOM] -= self.less
+        self.copied_ns = max(self.asked_ns + self.cost(self.plan, to)[1], int(state.clock[of.NOW]) + 1)
+        state.clock[of.UNTIL] = self.copied_ns - 1
+
+    def _carry(self, state: of.State, now: int) -> None:
+        """No pass runs: requests go on with the new plan."""
+        old, new = self.placed[self.plan], self.placed[self.to]
+        state.clock[of.HALT] = 0
+        state.replica[old.rows, of.ROOM] += self.less
+        before, after = Plan(old.rows, old.shape.tp), Plan(new.rows, new.shape.tp)
+        found = carry(state, self.rules, before, after, now, move=self.how.move)
+        forget(state, self.rules, old.rows)
+        state.replica[old.rows, of.SHUT] = 1
+        state.replica[new.rows, of.SHUT] = 0
+        for row, ready in found.ready_ns.items():
+            state.replica[row, of.READY] = max(ready, int(state.clock[of.NOW]) + 1)
+        self.end(old.rows, now)
+        self.begin(new.rows, now)
+        self.changes.append({
+            "plan": str(self.table.plans[self.to]), "asked_s": self.asked_ns / 1e9, "copied_s": self.copied_ns / 1e9,
+            "halted_s": now / 1e9, "ready_s": max(found.ready_ns.values()) / 1e9,
+            "bytes": self.cost(self.plan, self.to)[0], "kv_bytes": found.kv_bytes, "moved": found.moved,
+            "read_again": found.read_again,
+        })  # fmt: skip
+        self.plan, self.to, self.less = self.to, of.NOBODY, 0
+        self._wait(state, now)
 
     def _drain(self, state: of.State, to: int) -> None:
         """Old replicas take no more requests; new ones take them, and wait."""
@@ -237,12 +323,7 @@ def _move(state: of.State, closing: Sequence[int], opening: Sequence[int]) -> No
     for i in closing:
         mine = state.replica[i]
         for queue in (of.WAITING, of.INBOX):
-            waiting, r = [], int(mine[queue])
-            while r != of.NOBODY:
-                waiting.append(r)
-                r = int(q[r, of.FOLLOWING])
-            mine[[queue, queue + 1]], mine[queue + 2] = of.NOBODY, 0
-            for r in waiting:
+            for r in listed(state, i, queue):
                 if q[r, of.SCHEDULED] != of.NEVER:
                     put_last.py_func(q, mine, queue, r)
                 else:

@@ -2,23 +2,26 @@
 
 A replica that is asked for is held at once, and takes requests after the lag, the set-up and the time to load its
 weights. One that is given up takes no more, and is held until what it has is answered; asked for again before that, it
-goes on at once. Requests stay where they were routed.
+goes on at once. Requests stay where they were routed. Where prompts and answers have replicas of their own, each kind
+has its own rule.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.serve import state as of
 from etude.serve.elastic.held import EVERY_NS, Held, arrived, empty, forget, read_rule, time_ns
 from etude.serve.hooks import called, number_of, seen_replica
 
+I64 = NDArray[np.int64]
 KNOWN: Final = {"most": "8", "least": "1", "every": "10s", "lag": "0s"}
 
 
@@ -66,12 +69,16 @@ def read_scale(text: str, replicas: int, hook_of: Callable[[str], Callable[..., 
 
 
 class Scale(Held):
-    """Opens and shuts replicas between two calls of the loop."""
+    """Opens and shuts replicas between two calls of the loop: as many rows as the rule allows, of `total`, from
+    `begin_row` on."""
 
-    def __init__(self, rule: ScaleRule, replicas: int, cold_ns: int) -> None:
-        super().__init__(rule.most)
-        self.rule, self.first, self.cold_ns = rule, replicas, cold_ns
-        self.ready = np.full(rule.most, of.NEVER, np.int64)
+    def __init__(
+        self, rule: ScaleRule, replicas: int, cold_ns: int, *, begin_row: int = 0, total: int = 0, role: str = ""
+    ) -> None:
+        super().__init__(total or rule.most)
+        self.rule, self.first, self.cold_ns, self.role = rule, replicas, cold_ns, role
+        self.rows = np.arange(begin_row, begin_row + rule.most)
+        self.ready = np.full(len(self.since), of.NEVER, np.int64)
         """When one that was asked for is there."""
         self.shut_at: dict[int, int] = {}
         """Of those that are given up and not empty yet."""
@@ -79,8 +86,8 @@ class Scale(Held):
 
     def start(self, state: of.State, rules: of.Rules) -> None:
         self.state, self.rules = state, rules
-        state.replica[self.first :, of.SHUT] = 1
-        self.begin(slice(0, self.first), 0)
+        state.replica[self.rows[self.first :], of.SHUT] = 1
+        self.begin(self.rows[: self.first], 0)
         state.clock[of.UNTIL] = self.next_ns - 1
 
     def after(self, state: of.State, why: int) -> None:
@@ -105,24 +112,23 @@ class Scale(Held):
     def _released(self, state: of.State) -> None:
         for i, shut_ns in list(self.shut_at.items()):
             if empty(state, [i]):
-                done = state.request[state.request[:, of.REPLICA] == i, of.FINISH]
-                self.end(i, max(shut_ns, int(done.max(initial=0))))
+                self.end(i, max(shut_ns, _left_ns(state.request, i)))
                 forget(state, self.rules, [i])
                 del self.shut_at[i]
 
     def _change(self, state: of.State, now: int) -> None:
-        open_ = np.flatnonzero(state.replica[:, of.SHUT] == 0)
+        open_ = self.rows[state.replica[self.rows, of.SHUT] == 0]
         coming = np.flatnonzero(self.ready != of.NEVER)
         wanted, before = self._wanted(state, open_, len(coming), now), len(open_) + len(coming)
         if wanted == before:
             return
-        self.changes.append({"replicas": wanted, "asked_s": now / 1e9})
+        self.changes.append(({"role": self.role} if self.role else {}) | {"replicas": wanted, "asked_s": now / 1e9})
         more = wanted - before
         for i in sorted(self.shut_at)[: max(more, 0)]:
             state.replica[i, of.SHUT] = 0
             del self.shut_at[i]
             more -= 1
-        free = np.flatnonzero(self.since == of.NEVER)[: max(more, 0)]
+        free = self.rows[self.since[self.rows] == of.NEVER][: max(more, 0)]
         self.begin(free, now)
         self.ready[free] = max(now + self.rule.lag_ns + self.cold_ns, now + 1)
         for i in [*coming[::-1], *open_[::-1]][: max(-more, 0)]:
@@ -143,6 +149,55 @@ class Scale(Held):
             "replicas": seen, "coming": coming, "requests": requests, "every_s": rule.every_ns / 1e9,
             "arrived": len(arrived(state, now - rule.every_ns, now)),
         }  # fmt: skip
+        if self.role:
+            given["role"] = self.role
         where = f"--scale at {now / 1e9:g} s"
         found = called(rule.hook, where, given, now / 1e9)
         return number_of(found, range(rule.least, rule.most + 1), rule.hook, where)
+
+
+def _left_ns(q: I64, i: int) -> int:
+    """When the last request of a replica was answered, or what it read was sent elsewhere."""
+    read, decoded = q[:, of.REPLICA] == i, q[:, of.DECODER] == i
+    sent = q[read & ~decoded, of.LANDS]
+    return int(max(q[decoded, of.FINISH].max(initial=0), sent[sent < of.NEVER].max(initial=0)))
+
+
+class Scales:
+    """Several rules, each of its own rows."""
+
+    def __init__(self, rules: Sequence[Scale]) -> None:
+        self.rules = rules
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        return sorted((one for rule in self.rules for one in rule.changes), key=lambda one: one["asked_s"])
+
+    def start(self, state: of.State, rules: of.Rules) -> None:
+        for rule in self.rules:
+            rule.start(state, rules)
+        self._wait(state)
+
+    def after(self, state: of.State, why: int) -> None:
+        now = min(rule.next_ns for rule in self.rules)
+        for rule in self.rules:
+            if rule.next_ns == now:
+                rule.after(state, why)
+        self._wait(state)
+
+    def held_ns(self, now: int) -> I64:
+        return np.sum([rule.held_ns(now) for rule in self.rules], axis=0)
+
+    def _wait(self, state: of.State) -> None:
+        state.clock[of.UNTIL] = min(rule.next_ns for rule in self.rules) - 1
+
+
+def scaled(rules: Sequence[ScaleRule], replicas: Sequence[int], cold_ns: int) -> Scale | Scales:
+    """For replicas that are alike, or for those that read prompts and those that decode."""
+    if len(rules) == 1:
+        return Scale(rules[0], replicas[0], cold_ns)
+    total, made, first = sum(rule.most for rule in rules), [], 0
+    for rule, count, role in zip(rules, replicas, ("prefill", "decode"), strict=True):
+        made.append(Scale(rule, count, cold_ns, begin_row=first, total=total, role=role))
+        first += rule.most
+    return Scales(made)

@@ -84,8 +84,16 @@ class Images:
     """Pixels of all frames of a batch, as those of videos."""
 
     def latency_s(self, stack: ServingStack) -> float:
+        return (self.step_ns(stack) + self.decode_ns(stack)) / 1e9
+
+    def step_ns(self, stack: ServingStack) -> float:
+        """Of all its steps."""
         times = [work.time_ns(stack, self.samples) for work in self.layouts]
-        return (self.passes * sum(times) / len(times) + stack.pixel_ns * self.decoded) / 1e9
+        return self.passes * sum(times) / len(times)
+
+    def decode_ns(self, stack: ServingStack) -> float:
+        """Of its pixels."""
+        return stack.pixel_ns * self.decoded
 
 
 def image_latency_s(row: dict[str, str]) -> float:
@@ -98,17 +106,29 @@ def images(row: dict[str, str]) -> Images:
     if row["gpu"] not in SYSTEMS:
         raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(SYSTEMS)}")
     gpus, batch = max(int(number(row, "num_gpus")), 1), max(int(number(row, "batch_size")), 1)
-    name = row["model"].rpartition("/")[2].lower()
-    passes, each = next((found for family, found in GUIDANCE.items() if name.startswith(family)), APART)
     sort = "video" if row.get("num_frames") else "image"
     height, width = (int(number(row, f"{sort}_{side}")) for side in ("height", "width"))
     frames = int(number(row, "num_frames")) if sort == "video" else 1
+    return asked_images(
+        row["model"], SYSTEMS[row["gpu"]], gpus, batch, (frames, height, width), sort=sort,
+        steps=number(row, "inference_steps"), billions=number(row, "total_params_b", 0),
+    )  # fmt: skip
+
+
+def asked_images(
+    model: str, system: str, gpus: int, batch: int, shape: tuple[int, int, int], *, sort: str = "", steps: float = 1.0,
+    billions: float = 0.0,
+) -> Images:  # fmt: skip
+    """A batch of `shape` (frames, height, width) on so many GPUs of a system."""
+    frames, height, width = shape
+    name = model.rpartition("/")[2].lower()
+    passes, each = next((found for family, found in GUIDANCE.items() if name.startswith(family)), APART)
     own = min(batch * each, MOST)
-    model, scale = _network(row["model"], sort, number(row, "total_params_b", 0))
+    network, scale = _network(model, sort or ("video" if frames > 1 else "image"), billions)
     return Images(
-        layouts=_layouts(model, _tokens(name, frames, height, width), row["gpu"], gpus, own),
+        layouts=_layouts(network, _tokens(name, frames, height, width), system, gpus, own),
         samples=batch * each / own * scale,
-        passes=passes * number(row, "inference_steps"),
+        passes=passes * steps,
         decoded=batch * frames * height * width * (FLAT if frames == 1 else 1.0),
     )
 
@@ -135,18 +155,18 @@ def _tokens(name: str, frames: int, height: int, width: int) -> int:
 
 
 @cache
-def _layouts(model: str, tokens: int, gpu: str, gpus: int, batch: int) -> tuple[Work, ...]:
+def _layouts(model: str, tokens: int, on: str, gpus: int, batch: int) -> tuple[Work, ...]:
     """One for each way in which tokens can be spread: heads or tokens may not divide."""
     network = open_model(model)
     if gpus == 1:
-        return (_work(network, gpu, Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")),)
+        return (_work(network, on, Plan(gpus=1, seq=tokens, micro_batch=batch, train="forward")),)
     streams = [replace(s, tokens=_even(s.tokens, gpus)) if s.tokens > 1 else s for s in network.streams]
     network = replace(network, streams=tuple(streams))
     found, problem = [], None
     asked = {"gpus": gpus, "cp": gpus, "seq": _even(tokens, gpus), "micro_batch": batch, "train": "forward"}
     for kind in ("ulysses", RING):
         try:
-            found.append(_work(network, gpu, Plan.from_dict({**asked, "cp_kind": kind}, model)))
+            found.append(_work(network, on, Plan.from_dict({**asked, "cp_kind": kind}, model)))
         except EtudeError as why:
             problem = why
     if not found and problem is not None:
@@ -159,8 +179,8 @@ def _even(tokens: int, gpus: int) -> int:
     return -(-tokens // gpus) * gpus
 
 
-def _work(model: Model, gpu: str, plan: Plan) -> Work:
-    system = open_system(SYSTEMS[gpu])
+def _work(model: Model, on: str, plan: Plan) -> Work:
+    system = open_system(on)
     part = predict(model, plan, system, check=False).simulated.part(0)
     time_ns = np.where(part.timed, part.end_ns - part.start_ns, 0).astype(np.float64)
     ops, computes = ops_of(part.trace), part.trace.kind == int(Kind.COMP)

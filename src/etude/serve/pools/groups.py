@@ -60,7 +60,9 @@ class Between:
     admit: str = figure("text", "branches of an answer side by side: off, eager, cap:4, slack, slack:0.5", "off")
     draft_model: str = figure("text", "proposes --num-speculative-tokens, on the devices of a replica", "")
     decide_ns: int = figure("time", "that the router takes for each request", 0, zero=True)
-    reconfigure: str = figure("text", "plans that change: `at=60s,tp=4`, or FILE.py:name,every=10s with --plans", "")
+    reconfigure: str = figure(
+        "text", "plans that change: `at=60s,tp=4,how=live`, or FILE.py:name,every=10s with --plans", ""
+    )
     plans: str = figure("text", "that a function chooses among: `tp=1;tp=4,split=1:3`", "")
     scale: str = figure("text", "replicas that come and go: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
     set_up_ns: int = figure("time", "of groups, when a plan changes or a replica starts", 1_000_000_000, zero=True)

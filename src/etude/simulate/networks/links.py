@@ -11,7 +11,23 @@ import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.simulate.networks.slots import keep_visit, put_event
-from etude.simulate.networks.state import LAND, MOVE, LinkState
+from etude.simulate.networks.state import LAND, MOVE, LinkState, Rates
+
+
+@kernel(allocates=False)
+def _moving_ns(rates: Rates, link: int, begin_ns: int, wire_bytes: float) -> float:
+    """How long the link has to do from a time on, while its rate changes: the bytes are the integral of the rate."""
+    at_ns, rest = np.float64(begin_ns), wire_bytes
+    for k in range(rates.start[link], rates.start[link + 1]):
+        last = k + 1 == rates.start[link + 1]
+        if not last and rates.since_ns[k + 1] <= at_ns:
+            continue
+        room = (rates.since_ns[k + 1] - at_ns) * rates.bytes_per_ns[k] if not last else np.inf
+        if rest <= room:
+            return at_ns - begin_ns + (rest / rates.bytes_per_ns[k] if rest > 0 else 0.0)
+        rest -= room
+        at_ns = np.float64(rates.since_ns[k + 1])
+    return at_ns - begin_ns
 
 
 @kernel(allocates=False)
@@ -28,6 +44,8 @@ def hop(state: LinkState, slot: int, size_bytes: int, lag_ns: int) -> None:
     link = state.links[number]
     begin_ns = max(now_ns, link.free_ns)
     moving_ns = it.wire_bytes / link.bytes_per_ns
+    if len(state.rates.since_ns) > 0:
+        moving_ns = _moving_ns(state.rates, number, begin_ns, it.wire_bytes)
     latency_ns = link.latency_ns
     if at + 1 == last:
         latency_ns = max(latency_ns + lag_ns, 0)

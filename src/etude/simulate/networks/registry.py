@@ -41,6 +41,7 @@ from etude.simulate.networks.state import (
     LinkCosts,
     LinkState,
     Paths,
+    Rates,
     Schedules,
     Table,
 )
@@ -412,6 +413,7 @@ class Registry:
             ready=numbers[2],
             order=numbers[3],
             links=self._links(),
+            rates=Rates(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0)),
             visits=np.zeros(0, VISIT),
         )
         state.clock["next_ns"] = NEVER

@@ -239,6 +239,15 @@ class Paths(NamedTuple):
     choices: int
 
 
+class Rates(NamedTuple):
+    """Of the model `links`: link i moves bytes_per_ns[k] from since_ns[k] on, for k from start[i] to start[i + 1].
+    Empty where no link changes."""
+
+    start: I64
+    since_ns: I64
+    bytes_per_ns: NDArray[np.float64]
+
+
 class Amounts(NamedTuple):
     """Of the transfers of operations, from `size0`, `lag0` and `factor0` on; of their members, from `seat0` on."""
 
@@ -267,6 +276,7 @@ class LinkState(NamedTuple):
     ready: I64  # slots that may set off
     order: I64  # the same, in order
     links: Table
+    rates: Rates
     visits: Table  # empty where nobody asks
 
 

@@ -1,0 +1,136 @@
+"""Images and videos as requests: groups of devices, by hand."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.cli import main
+from etude.errors import UsageError
+from etude.serve.images import degree_rule, image_stream, image_summary, serve_images
+from etude.serve.images.costs import ImageCosts
+from etude.serve.images.requests import images_of
+from etude.serve.images.words import DegreeRule
+
+SMALL, LARGE = (1, 512, 512), (1, 1024, 1024)
+COSTS = ImageCosts(
+    (1, 2, 4),
+    # Of the small one hardly anything is gained by more devices; shared steps of two take 150.
+    np.array([[[100, 150], [80, 120], [79, 118]], [[1000, 1900], [510, 1000], [260, 500]]]),
+    np.array([50, 200]),
+    np.array([0, 0]),
+)
+ONLY_LARGE = ImageCosts(COSTS.degrees, COSTS.step_ns[1:], COSTS.decode_ns[1:], COSTS.encode_ns[1:])
+FIXED2, ELASTIC = DegreeRule(degrees=(2,)), DegreeRule(degrees=(1, 2, 4), elastic=True)
+
+
+def drawn(count: int = 60, seed: int = 1):
+    random = np.random.default_rng(seed)
+    shapes = np.array([SMALL, LARGE])[random.integers(0, 2, count)]
+    return images_of(np.cumsum(random.integers(0, 900, count)), shapes, random.integers(1, 12, count))
+
+
+def test_a_group_that_stays_by_hand():
+    # Two groups of two: 3 steps of 510 and 200; the third waits for the first group that is free.
+    found = serve_images(images_of([0, 0, 5], [LARGE, SMALL, SMALL], [3, 2, 1]), COSTS, 4, FIXED2)
+    assert found.finish_ns.tolist() == [3 * 510 + 200, 2 * 80 + 50, 210 + 80 + 50]
+    assert image_summary(found)["mean_degree"] == 2.0
+
+
+def test_steps_that_are_shared():
+    # One group; the second joins after the step that the first is in, and leaves earlier.
+    rule = DegreeRule(degrees=(1,), batch=2)
+    found = serve_images(images_of([0, 30], [SMALL, SMALL], [4, 1]), COSTS, 1, rule)
+    # 100 alone, 150 together, 50 for the pixels of the second, then 2 of 100 and 50.
+    assert found.finish_ns.tolist() == [100 + 150 + 50 + 200 + 50, 300]
+
+
+def test_a_share_changes_between_steps():
+    # Alone the large one has four devices. The other comes at 100, within the first step: at 260 both have two.
+    found = serve_images(images_of([0, 100], [LARGE, LARGE], [2, 2]), ONLY_LARGE, 4, ELASTIC)
+    tasks = found.tasks.to_pylist()
+    assert [(t["requests"], t["task"], t["start_ns"], t["degree"]) for t in tasks[:3]] == [
+        ([0], "steps", 0, 4), ([0], "steps", 260, 2), ([0], "decode", 770, 1),
+    ]  # fmt: skip
+    # The second had 510 for its first step; then three devices are free beside the pixels: it stays with two.
+    assert found.finish_ns[0] == 970 and tasks[3]["degree"] == 2
+
+
+def test_set_ups_are_paid_where_devices_were_no_group_before():
+    rule = DegreeRule(degrees=(1, 2, 4), elastic=True, set_up_ns=40)
+    found = serve_images(images_of([0, 100], [LARGE, LARGE], [2, 2]), ONLY_LARGE, 4, rule)
+    steps = [t for t in found.tasks.to_pylist() if t["task"] == "steps"]
+    assert all(t["set_up_ns"] in (0, 40) for t in steps) and steps[0]["set_up_ns"] == 40
+    free = serve_images(images_of([0, 100], [LARGE, LARGE], [2, 2]), ONLY_LARGE, 4, ELASTIC)
+    assert found.finish_ns.max() > free.finish_ns.max()
+
+
+@pytest.mark.parametrize("order", ["fcfs", "edf", "shortest"])
+def test_one_degree_without_set_up_is_the_fixed_one(order):
+    bare = ImageCosts(COSTS.degrees, COSTS.step_ns, np.array([0, 0]), COSTS.encode_ns)
+    requests = drawn()
+    fixed = serve_images(requests, bare, 4, DegreeRule(degrees=(2,), order="fcfs"))
+    one = serve_images(requests, bare, 4, DegreeRule(degrees=(2,), elastic=True, order="fcfs"))
+    assert (fixed.finish_ns == one.finish_ns).all()
+    any_order = serve_images(requests, COSTS, 4, DegreeRule(degrees=(1, 2, 4), elastic=True, order=order))
+    assert (any_order.finish_ns >= 0).all()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("elastic", [False, True])
+def test_steps_and_device_seconds_are_conserved(batch, elastic):
+    requests = drawn()
+    rule = DegreeRule(degrees=(1, 2, 4) if elastic else (2,), elastic=elastic, set_up_ns=7, batch=batch)
+    found = serve_images(requests, COSTS, 8, rule)
+    taken = np.zeros(len(requests), int)
+    devices: dict[int, list[tuple[int, int]]] = {}
+    for task in found.tasks.to_pylist():
+        taken[task["requests"]] += task["steps"]
+        assert len(task["devices"]) == task["degree"] and len(task["requests"]) <= batch
+        for device in task["devices"]:
+            devices.setdefault(device, []).append((task["start_ns"], task["end_ns"]))
+    assert (taken == requests.steps).all()
+    for spans in devices.values():  # a device is in one group at a time
+        assert all(a[1] <= b[0] for a, b in zip(sorted(spans), sorted(spans)[1:], strict=False))
+    spent = image_summary(found)["device_s"]
+    assert spent["idle"] >= 0 and sum(spent[k] for k in ("busy", "idle", "set_up")) == pytest.approx(spent["all"])
+
+
+def test_a_function_says_the_degrees():
+    def degrees(requests, gpus, now_s):
+        return [one["degrees"][0] if number < gpus else 0 for number, one in enumerate(requests)]
+
+    found = serve_images(drawn(20), COSTS, 4, DegreeRule(degrees=(1, 2, 4), elastic=True, hook=degrees))
+    one = serve_images(drawn(20), COSTS, 4, DegreeRule(degrees=(1,), elastic=True))
+    assert (found.finish_ns == one.finish_ns).all()
+    for wrong in (None, [3], [0, 0, 0, 0, 0]):
+        with pytest.raises(UsageError, match="--degree at"):
+            rule = DegreeRule(degrees=(1, 2, 4), elastic=True, hook=lambda *_, wrong=wrong: wrong)
+            serve_images(drawn(20), COSTS, 4, rule)
+
+
+def test_words_and_files(tmp_path: Path):
+    assert degree_rule("elastic:2..8", 16, str).degrees == (2, 4, 8)
+    for text in ("fixed:3", "fixed", "elastic:x", "elastic:9..10", "half"):
+        with pytest.raises(UsageError, match="--degree"):
+            degree_rule(text, 8, str)
+    path = tmp_path / "dit.csv"
+    path.write_text("arrival,height,width,frames,steps,deadline\n0,512,512,1,20,\n1.5,480,832,81,50,60\n")
+    found = image_stream(path)
+    assert found.sizes.tolist() == [[1, 512, 512], [81, 480, 832]] and found.steps.tolist() == [20, 50]
+    assert found.arrival_ns.tolist() == [0, 1_500_000_000] and found.deadline_ns[1] == 60_000_000_000
+    assert image_stream(path, rate_per_s=2).arrival_ns.tolist() == [0, 500_000_000]
+    for bad in ("0,512,512,1,0,\n", "0,512,8,1,5,\n", "0,512,512,1,x,\n", "1,512,512,1,5,\n0,512,512,1,5,\n"):
+        path.write_text("arrival,height,width,frames,steps,deadline\n" + bad)
+        with pytest.raises(Exception, match="request"):
+            image_stream(path)
+
+
+def test_the_command(capsys):
+    asked = ["serve", "pixart-sigma", "--gpus", "1", "--system", "dgx-h100", "--count", "9"]
+    asked += ["--requests", "mix:256x256@4"]
+    assert main([*asked, "--rate", "2", "--degree", "fixed:1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["finished"] == 9 and found["steps"] == 36 and found["sizes"][0]["step_s"]["1"] > 0
+    assert main([*asked, "--degree", "fixed:1"]) == 2 and "--rate" in capsys.readouterr().err
