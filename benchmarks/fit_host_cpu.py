@@ -1,25 +1,27 @@
-"""What of the gaps between operators in a recording of a CPU is time of the program, and not of the profiler.
+"""What of the gaps between operators in a recording of a CPU without light steps is time of the program.
 
     python benchmarks/fit_host_cpu.py
 
 Programs are recorded here; then a step of each without the profiler and a replay with `--host fast` take turns. What
 the replay lacks is compared with `etude.replay.between.pauses_ns`, whose first two numbers are tried on a grid: least
 squares of errors relative to the step. Times are those of the process's own work, so that others on the machine count
-little. Programs of `record_host.py` and `fidelity_replay.py`, those on DTensor and FSDP2 in a group of one; three
+little. Programs of `record_host.py` and `replay_programs.py`, those on DTensor and FSDP2 in a group of one; three
 programs of `record_host.py` are held out.
 """
 
 from __future__ import annotations
 
+import gc
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from unittest import mock
 
-import fidelity_replay
 import record_host
+import replay_programs
 import torch
 import torch.distributed as dist
 
@@ -28,17 +30,40 @@ from etude.replay import between, plan, recorded
 from etude.replay.communication.calls import Communicator
 from etude.replay.player import Player
 
+ROUNDS = 7
 GRID = ((4, 6, 8, 10, 12, 14), (0, 0.5, 1, 1.5, 2, 3))
 NAMES = ("GAP_UNITS", "EVENT_UNITS")
 
 
+def take_turns(turns: dict[str, Callable[[], None]]) -> dict[str, int]:
+    """Medians of the program's step and of its replays, which take turns and take turns in being the first; times on
+    the clock, and of the process's own work, which other processes of the machine do not lengthen."""
+    found: dict[str, list[int]] = {}
+    both = list(turns.items())
+    gc.collect()
+    gc.freeze()
+    for number in range(ROUNDS + 2):
+        for which, one in both if number % 2 else both[::-1]:
+            gc.collect()
+            gc.disable()
+            with torch.set_grad_enabled(which == "program"):
+                begin, worked = time.perf_counter_ns(), time.process_time_ns()
+                one()
+                took, worked = time.perf_counter_ns() - begin, time.process_time_ns() - worked
+            gc.enable()
+            if number >= 2:
+                found.setdefault(f"{which}_ns", []).append(took)
+                found.setdefault(f"{which}_cpu_ns", []).append(worked)
+    return {name: int(statistics.median(times)) for name, times in found.items()}
+
+
 def row(step: Callable[[], None], run: Path) -> dict[str, object]:
-    fidelity_replay.record(step, run)
+    replay_programs.record(step, run)
     with mock.patch.object(recorded, "pauses_ns", wraps=between.pauses_ns) as asked:
         program = plan(etude.open(run))[0]
     player = Player(program, "cpu", host="fast", comms=Communicator(program, [0], torch.device("cpu")))
     player.prepare()
-    times = fidelity_replay.take_turns({"program": step, "fast": player.iteration}, lambda: None)
+    times = take_turns({"program": step, "fast": player.iteration})
     steps = program.about["steps"]
     return {"step": times["program_cpu_ns"], "fast": times["fast_cpu_ns"] / steps, "steps": steps,
             "gaps": asked.call_args.args}  # fmt: skip
@@ -52,14 +77,13 @@ def error(row: dict[str, object], numbers: tuple[float, ...]) -> float:
 
 def main() -> None:
     record_host.DEVICE = "cpu"
-    fidelity_replay.STEPS, fidelity_replay.ROUNDS = 3, 7
     torch.set_num_threads(1)
     rows: dict[str, dict[str, object]] = {}
     with tempfile.TemporaryDirectory() as folder:
         dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 1), rank=0, world_size=1)
-        here = fidelity_replay.programs() | fidelity_replay.spread(1)
+        here = replay_programs.programs() | replay_programs.spread(1)
         wanted = ("FSDP2", "tensor parallel", "experts", "small layers", "perceptron", "gpt, width 64")
-        makers = {name: lambda name=name: fidelity_replay.training(*here[name]()) for name in wanted}
+        makers = {name: lambda name=name: replay_programs.training(*here[name]()) for name in wanted}
         others = (record_host.recommender, record_host.towers, record_host.autoencoder, record_host.decoder,
                   record_host.lstm)  # fmt: skip
         makers |= {one.__name__: lambda one=one: record_host.step_of(one()) for one in others}

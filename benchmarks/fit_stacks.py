@@ -87,9 +87,12 @@ def eager(kept: Kept, workers: int, path: Path) -> Fit:
     return Fit(samples, fit_effects(samples, own), np.array(held_out(samples, own)))
 
 
-def band(errors: np.ndarray, source: str) -> Band:
-    half, most = np.percentile(np.abs(errors), [50, 90])
-    return Band(p50=round(float(half), 4), p90=round(float(most), 4), rows=len(errors), source=source)
+def band(fit: Fit, here: np.ndarray, source: str) -> Band:
+    """Of these samples of a fit."""
+    half, most = np.percentile(np.abs(fit.errors[here]), [50, 90])
+    devices = sorted({s.case.system.device.name for s, mine in zip(fit.samples, here, strict=True) if mine})
+    return Band(p50=round(float(half), 4), p90=round(float(most), 4), rows=int(here.sum()), source=source,
+                devices=tuple(devices))  # fmt: skip
 
 
 def bands_of(known: Fit, unknown: Fit, own: Fit) -> dict[str, Band]:
@@ -97,12 +100,12 @@ def bands_of(known: Fit, unknown: Fit, own: Fit) -> dict[str, Band]:
     for fit, name in ((known, "known"), (unknown, "unknown")):
         kinds = np.array([kind_of(s.case.model, s.case.stack) for s in fit.samples])
         for kind in ("all", *sorted(set(kinds))):
-            here = fit.errors if kind == "all" else fit.errors[kinds == kind]
-            if len(here) >= FEW:
+            here = np.full(len(kinds), True) if kind == "all" else kinds == kind
+            if here.sum() >= FEW:
                 what = WORDS.get(kind, "")
                 stack = "their stack named" if name == "known" else "no stack named"
-                found[f"{kind} {name}"] = band(here, f"published steps{what}, {stack}, their source held out")
-    found["eager known"] = band(own.errors, "steps of one H200, each held out")
+                found[f"{kind} {name}"] = band(fit, here, f"published steps{what}, {stack}, their source held out")
+    found["eager known"] = band(own, np.full(len(own.errors), True), "steps of one H200, each held out")
     return found
 
 

@@ -35,7 +35,7 @@ from etude.serve.hooks import Hooks
 from etude.serve.measured import predict_rows, replayed
 from etude.serve.measured.diffusion import images as images_of
 from etude.serve.measured.reference import fitted
-from etude.serve.measured.rows import NUMBERS, read_rows, steady, steady_figures
+from etude.serve.measured.rows import NUMBERS, middle, read_rows, steady, steady_figures
 from etude.serve.pass_time import passes_ns
 from etude.serve.stacks import ServingStack
 from etude.serve.workloads import poisson
@@ -75,14 +75,17 @@ def vllm(folder: Path, profiles: Path) -> None:
 
 
 TEXT = ("lm-arena-chat", "gpqa")
-PULL = 0.04
-"""Weight of the square of a factor's logarithm beside the mean error: work is as the catalogue has it, unless rows say
-otherwise."""
-START = {
-    "products": 1.0, "narrow": 1.2, "experts": 1.0, "narrow_experts": 1.2, "packed_experts": 1.0,
-    "decode_attention": 1.2, "direct": 1.0,
-    "kernel_ns": 1000.0, "pass_ns": 5e5, "sequence_ns": 2e4, "launch_ns": 3e4,
+FACTORS = {
+    "products": 1.0, "narrow": 1.15, "experts": 0.9, "wide_experts": 1.1, "narrow_experts": 1.05,
+    "packed_experts": 0.65, "decode_attention": 1.1,
 }  # fmt: skip
+HOST = {
+    "group_ns": 2.5e4, "word_ns": 0.1, "kernel_ns": 1000.0, "pass_ns": 5e5, "sequence_ns": 1.2e4, "launch_ns": 4e4,
+}  # fmt: skip
+"""Where the search begins."""
+PULL, HOST_PULL = 0.04, 0.004
+"""Weights, beside the mean error, of the squared logarithms of factors, and of other figures over where they begin:
+work is as the catalogue has it, unless rows say otherwise."""
 
 
 def rows(path: Path) -> None:
@@ -149,56 +152,63 @@ def fit_images(path: Path) -> None:
         print(gpu, len(chosen), "rows", {name: round(value, 3) for name, value in best.items()})
 
 
-FACTORS = ("products", "narrow", "experts", "narrow_experts", "packed_experts", "decode_attention", "direct")
-
-
 ENGINE = {"network": 0.0, "direct": 1.0}
 
 
 class Parts:
-    """A row, taken apart once: times of its passes are sums of parts times factors, so that a fit takes seconds.
+    """A row, taken apart once: times of its passes are sums of parts times figures, so that a fit takes seconds.
     What it says is what `steady_figures` says (which `--fit-rows` checks at the end)."""
 
     def __init__(self, row: dict[str, str]) -> None:
         self.asked, self.row = steady(row), row
-        shapes = self.asked.shapes()
+        shapes, self.weights = self.asked.passes()
 
-        def times(**factors: float) -> np.ndarray:
-            return passes_ns(
-                self.asked.tables.step_cost(ServingStack(**{**ENGINE, **factors}), graphs=self.asked.graphs), shapes
-            )
+        def times(**figures: float) -> np.ndarray:
+            stack = ServingStack(**{**ENGINE, **figures})
+            return passes_ns(self.asked.tables.step_cost(stack, graphs=self.asked.graphs), shapes)
 
         whole = times()
-        self.parts = np.array([times(**{name: 2.0}) - whole for name in FACTORS])
-        self.others = whole - self.parts.sum(axis=0)
+        factors = [times(**{name: 2.0}) - whole for name in FACTORS]
+        self.parts = np.array([*factors, *(times(**{name: 1e3}) / 1e3 - whole / 1e3 for name in COUNTED)])
+        self.others = whole - sum(factors)
         self.kernels = float(self.asked.tables.kernels[0])
         self.eager = shapes[:, 0] + shapes[:, 2] > max(self.asked.graphs)
         self.sequences = shapes[:, 2] + shapes[:, 4]
         self.measured = [float(row[name]) for name in NUMBERS[:2]]
 
     def error(self, figures: dict[str, float]) -> list[float]:
-        device = np.array([figures[name] for name in FACTORS]) @ self.parts + self.others
+        device = np.array([figures[name] for name in (*FACTORS, *COUNTED)]) @ self.parts + self.others
         floor = self.eager * figures["launch_ns"] * self.kernels
         own = figures["pass_ns"] + figures["kernel_ns"] * self.kernels + figures["sequence_ns"] * self.sequences
-        plain, typical, mixed = np.maximum(device, floor) + own
-        part = self.asked.mixed
-        between_ns = plain if part < 0.5 else typical
-        tokens = self.asked.copies * self.asked.batch / ((1 - part) * plain + part * mixed) * 1e9
-        return [abs(np.log(between_ns / 1e6 / self.measured[0])), abs(np.log(tokens / self.measured[1]))]
+        time_ns = np.maximum(device, floor) + own
+        tokens = self.asked.copies * self.asked.batch / (self.weights @ time_ns) * 1e9
+        between_ms = middle(time_ns, self.weights) / 1e6
+        return [abs(np.log(between_ms / self.measured[0])), abs(np.log(tokens / self.measured[1]))]
+
+
+COUNTED = ("group_ns", "word_ns")
+"""Figures of HOST that times of passes are linear in, as in factors."""
+
+
+WIDE = list(FACTORS).index("wide_experts")
 
 
 def fit_rows(path: Path) -> None:
-    fit = split("serving_split.csv")
+    fit, tiles = split("serving_split.csv"), 1.0
     given = [row for row in read_rows(path) if row["task"] in TEXT and row["model"] in fit]
     for gpu in ("H100", "B200"):
         chosen = [Parts(row) for row in given if row["gpu"] == gpu]
 
         def error(figures: dict[str, float], chosen=chosen) -> float:
             off = [size for one in chosen for size in one.error(figures)]
-            pull = sum(np.log(figures[name]) ** 2 for name in FACTORS)
-            return float(np.minimum(off, 0.3).mean() + 0.1 * np.mean(off) + PULL * pull)
+            pull = PULL * sum(np.log(figures[name]) ** 2 for name in FACTORS)
+            pull += HOST_PULL * sum(np.log(figures[name] / HOST[name]) ** 2 for name in HOST)
+            return float(np.minimum(off, 0.3).mean() + 0.1 * np.mean(off) + pull)
 
-        best = descend(START, error)
+        best = descend({**FACTORS, **HOST}, error)
+        if any(one.parts[WIDE].any() for one in chosen):
+            tiles = best["wide_experts"] / best["experts"]
+        best["wide_experts"] = tiles * best["experts"]  # of the kernel's tiles: where no row shows it, as on H100
         print(gpu, len(chosen), "rows", {name: round(value, 3) for name, value in best.items()})
         found = [steady_figures(one.asked, ServingStack(**{**ENGINE, **best})) for one in chosen]
         own = [abs(np.log(f[name] / float(one.row[name]))) for f, one in zip(found, chosen, strict=True)

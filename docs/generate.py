@@ -13,8 +13,11 @@ from typing import Any
 
 from etude.config import EXAMPLE, key_of
 from etude.machine import device_names, open_device, open_system, system_names
+from etude.machine.data_plane import DataPlane
 from etude.machine.power import PowerCosts
+from etude.machine.sharing import HostLink
 from etude.machine.system import CollectiveSettings, Device, Level, OpCost, Protocol, System
+from etude.machine.tier import Tier
 from etude.model import schema
 from etude.model.job import VALUE_COLUMNS
 from etude.units import format_bandwidth, format_bytes, format_count, format_time
@@ -115,22 +118,35 @@ MACHINES_HEAD = """# Machines
 
 <!-- made by docs/generate.py from the catalogue in etude/machine/catalogue: change that, then run `make docs` -->
 
-The machines that Etude knows. `etude.open_system("dgx-h100")` is one of them, `.resized(512)` is as many of its nodes as 512 devices take (of a torus the slice nearest to a cube; `wrap` says whether its dimensions still close: on TPU v6e a dimension of 16 does, on v5p those of whole 4x4x4 cubes), and the path of a file is a system of your own. Rates of devices are dense peaks; bandwidths are those of one device in one direction. An *assumption* says so: it is nobody's measurement. What the figures do is in [Costs](costs.md).
-
-"""
-
-MACHINES_KEYS = """
 ## A file of your own
 
 ```yaml
 name: my-cluster
-device: h100            # one of the devices above, or its keys as below
-levels:                 # innermost first
-  - {name: nvlink, kind: switch, size: 8, bandwidth: 450GB/s, latency: 700ns, efficiency: 0.75}
-  - {name: fabric, kind: switch, size: 64, bandwidth: 400Gb/s, latency: 2us, rails: true, oversubscription: 2}
+device: h100            # one of the devices below, or its keys
+levels:                 # of the network, innermost first
+  - {name: nvlink, kind: switch, size: 8, bandwidth: 450GB/s, latency: 700ns}
+  - {name: fabric, kind: switch, size: 64, bandwidth: 400Gb/s, latency: 2us}
 ```
 
-Levels say what a topology is: several `ring` levels make a torus (or one of `kind: torus` with a `shape`), `mesh` levels one without wraps, a fat tree is `switch` upon `switch` with its `oversubscription`, a rail-optimised fabric has `rails`, a dragonfly is a `switch` level for the group under a `full` level for the groups. A device has a port to scale up and one to scale out: the second belongs to the level at which the bandwidth changes most, and the other tiers are reached through the switches below them (a fat tree of equal bandwidths has one port a device). `port: own` or `port: shared` on a level says otherwise. Figures carry their units. Unknown keys, zeros and negative figures are refused: `my.yaml: levels[0]: bandwidth: `0GB/s` is not positive`.
+That is 64 nodes of 8 H100. A bandwidth is that of one device in one direction, a rate of a device is a dense peak, and figures carry their units. Unknown keys, zeros and negative figures are refused: `my.yaml: levels[0]: bandwidth: `0GB/s` is not positive`.
+
+## What you do with it
+
+```
+etude systems check my-cluster.yaml                                      what it is, or what is wrong with it
+etude predict llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml      a training step
+etude simulate job/ --system my-cluster.yaml --network flow              a job that you have, on its links
+etude energy llama3-8b --gpus 64 --zero 3 --system my-cluster.yaml       what it draws
+etude plan llama3-70b --gpus 512 --system my-cluster.yaml                how to cut a model for it
+```
+
+Every command with `--system` takes the path of such a file, or the name of a [cluster](#clusters) or [device](#devices) of the catalogue: `--system dgx-h100`, `--system rtx5090`. From Python `etude.open_system("my-cluster.yaml")` is the same, and `.resized(512)` is as many of its nodes as 512 devices take (of a torus the slice nearest to a cube; `wrap` says whether its dimensions still close: on TPU v6e a dimension of 16 does, on v5p those of whole 4x4x4 cubes). What the figures do is in [Costs](costs.md).
+
+"""
+
+MACHINES_MORE = """## What else a file can say
+
+**Levels** say what a topology is: several `ring` levels make a torus (or one of `kind: torus` with a `shape`), `mesh` levels one without wraps, a fat tree is `switch` upon `switch` with its `oversubscription`, a rail-optimised fabric has `rails`, a dragonfly is a `switch` level for the group under a `full` level for the groups. A device has a port to scale up and one to scale out: the second belongs to the level at which the bandwidth changes most, and the other tiers are reached through the switches below them (a fat tree of equal bandwidths has one port a device). `port: own` or `port: shared` on a level says otherwise.
 
 **A mix.** `devices` in the place of `device` says which devices are of which kind, by number or by units of a level; every device must have one. Kinds are those of the catalogue, or of your own under `kinds`. A rank takes the time, memory and power of its own device; `etude.open_system("rtx5090")` is one device of the catalogue by itself.
 
@@ -152,6 +168,19 @@ regions: {east: {round_trip: 80ms}, west: {round_trip: 20ms}}
 levels:
   - {name: nvlink, kind: switch, size: 8, bandwidth: 450GB/s}
   - {name: wan, kind: switch, size: 2, bandwidth: 100Gb/s, latency: 1ms, regions: [east, west]}    # 51 ms
+```
+
+**Memory below the devices, and data.** `tiers` are the host's memory, disks and stores ([tiers](tiers.md)); ranks have one in common by `per` and share its `links`. `data` is what feeds the machine ([data](data.md)).
+
+```yaml
+name: with-hosts
+device: h100
+levels:
+  - {name: nvlink, kind: switch, size: 8, bandwidth: 450GB/s}
+tiers:
+  - {name: host, capacity: 2TB, read: 55GB/s, write: 55GB/s, per: nvlink, links: 8}     # a link for each device
+  - {name: nvme, capacity: 30TB, read: 50GB/s, write: 25GB/s, latency: 50us, per: nvlink}
+data: {store: 2GB/s, producers: 8, make: 1GB/s, commit: 5ms, queue: 4}
 ```
 
 **A graph.** An InfraGraph file is a system too, known by its content: `etude simulate job/ --system cluster.infragraph.yaml`. [Networks](network.md#infragraph) says what is read and what is refused. Its links are simulated (`--network flow` unless told); closed forms take its *levels*, which are worked out where the graph is regular: devices within so many hops of one another make a unit, and a level is where units of one size divide all devices. `etude systems check FILE` prints them. A graph without levels (a ring of devices, nodes of different size) is simulated with `flow` or `links` only. What an InfraGraph has no place for stands beside it:
@@ -223,14 +252,25 @@ def keys(cls: type[Any]) -> str:
     return table(("key", "for example", "meaning", "needed"), rows)
 
 
+MACHINES_CATALOGUE = """## The catalogue
+
+An *assumption* says so: it is nobody's measurement.
+
+"""
+
+
 def machines_page() -> str:
-    parts = [MACHINES_HEAD, "## Devices\n\n", devices(), "\n## Clusters\n\n", clusters(), MACHINES_KEYS]
+    parts = [MACHINES_HEAD, MACHINES_MORE, MACHINES_CATALOGUE, "### Devices\n\n", devices()]
+    parts += ["\n### Clusters\n\n", clusters(), "\n## All keys\n\n"]
     titles = {
         System: "System",
         Level: "Level",
         Device: "Device",
         OpCost: "`ops` of a device",
         PowerCosts: "`energy` of a device",
+        HostLink: "`host_link` of a device",
+        Tier: "`tiers`",
+        DataPlane: "`data`",
     }
     for cls, title in {**titles, CollectiveSettings: "`collectives`", Protocol: "`protocols`"}.items():
         parts += [f"### {title}\n\n", keys(cls), "\n"]

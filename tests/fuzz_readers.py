@@ -88,10 +88,10 @@ def readers(folder: Path) -> list[Reader]:
     from etude.cost.schedule_files import from_msccl
     from etude.generate.model.open import open_model
     from etude.generate.schedules import csv as schedule_files
-    from etude.generate.serving.requests import read_requests
     from etude.generate.train.lengths import Lengths
     from etude.ingest import causal, reading
     from etude.machine.open import open_system
+    from etude.serve.request_files import read_requests
     from etude.store import cards
     from etude.store.tables import read_table
     from etude.store.times import read_timing

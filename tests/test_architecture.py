@@ -12,7 +12,7 @@ from module_graph import circles, folders, inside, module_graph, module_name, so
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "etude"
 
-GROUND = {"errors", "faces", "units", "files", "config", "seals"}
+GROUND = {"errors", "faces", "units", "files", "config", "seals", "quiet"}
 BASE = GROUND | {"kernels", "machine", "model"}
 VERBS = {
     "collect", "link", "ingest", "generate", "synth", "transform", "simulate", "astra", "replay", "qualify", "analyse",
@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": {"errors"},
     "config": {"errors", "units"},
     "seals": set(),
+    "quiet": set(),
     "kernels": {"errors"},
     "machine": GROUND | {"kernels"},
     "model": GROUND | {"kernels", "machine"},
@@ -48,10 +49,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "opening": BASE | {"store", "cost", "link", "ingest"},
     "predict": BASE | VERBS | {"store", "cost", "opening"},
     "serve": BASE | {"cost", "generate", "simulate", "predict"},
+    "fleet": BASE | {"cost", "generate", "simulate", "analyse", "predict", "serve"},
     "report": BASE | {"cost", "analyse", "view"},
     "archive": BASE | {"store", "analyse", "report"},
     "study": BASE | {"view", "__init__"},  # its points are commands, which the command line runs for it
-    "cli": BASE | VERBS | {"store", "cost", "opening", "predict", "serve", "report", "archive", "study", "__init__"},
+    "cli": BASE
+    | VERBS
+    | {"store", "cost", "opening", "predict", "serve", "fleet", "report", "archive", "study", "__init__"},
     # the doors; __init__ also gives the version to whoever asks
     "__init__": BASE | VERBS | {"store", "cost", "opening", "predict", "study"},
     "__main__": {"cli"},
@@ -144,14 +148,14 @@ def test_a_face_has_few_names_and_each_is_there(room: str):
         assert there == name and getattr(module, name) is not None
 
 
-COMPOSERS = ("predict", "serve", "report", "archive", "study", "opening", "cli", "__init__")
+COMPOSERS = ("predict", "serve", "fleet", "report", "archive", "study", "opening", "cli", "__init__")
 SHELVES = ("analyse", "view")
 """Rooms whose files are their faces, each with an `__all__`."""
 
 
 def inside_of_rooms(src: Path) -> Iterator[str]:
     """What composers take of a verb, or of one another, beside what these show."""
-    shown_rooms = {*VERBS, "predict", "serve", "report", "archive", "study"}
+    shown_rooms = {*VERBS, "predict", "serve", "fleet", "report", "archive", "study"}
     for path in sorted(src.rglob("*.py")):
         room = room_of(path, src)
         for node in source(path).imports if room in COMPOSERS else ():

@@ -51,7 +51,9 @@ def check_rank(found: Files, scenario: str, rank: int, size: int) -> None:
 
 def test_the_launcher_records_every_rank_of_an_unchanged_script(tmp_path: Path):
     run = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    process = start("-m", "etude", "collect", "-o", tmp_path / "run", "--", *run, PROGRAMS / "plain.py", "trains")
+    process = start(
+        "-m", "etude", "collect", "--warmup", 2, "-o", tmp_path / "run", "--", *run, PROGRAMS / "plain.py", "trains"
+    )
     out, talk = finished(process)
     assert process.returncode == 0, talk
     assert sorted(out.splitlines()) == ["done 0 -", "done 1 -"]
@@ -67,7 +69,7 @@ def test_the_launcher_records_every_rank_of_an_unchanged_script(tmp_path: Path):
 
 def test_the_launcher_leaves_a_script_as_it_is(tmp_path: Path):
     ways = ("infers", "raises", "profiles")
-    launch = ("-m", "etude", "collect", "-o")
+    launch = ("-m", "etude", "collect", "--warmup", 2, "-o")
     started = [start(*launch, tmp_path / how, "--", sys.executable, PROGRAMS / "plain.py", how) for how in ways]
     ended = [finished(process) for process in started]
     assert [process.returncode for process in started] == [7, 1, 7], ended
@@ -96,7 +98,19 @@ done
 
 def test_profilers_of_the_program_are_left_as_they_are_and_recording_goes_on_after_them(tmp_path: Path):
     """What the program prints are two calls a step of its two linear layers, with or without the launcher."""
-    command = ("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "profilers.py", "6")
+    command = (
+        "-m",
+        "etude",
+        "collect",
+        "--warmup",
+        2,
+        "-o",
+        tmp_path,
+        "--",
+        sys.executable,
+        PROGRAMS / "profilers.py",
+        "6",
+    )
     process = start(*command)
     out, talk = finished(process)
     assert (out, process.returncode) == (OWN, 5), talk
@@ -110,7 +124,9 @@ def test_profilers_of_the_program_are_left_as_they_are_and_recording_goes_on_aft
 
 def test_ranks_are_the_job_and_other_processes_lie_beside_it(tmp_path: Path):
     """Ranks that destroy their groups before they end, and have no RANK in their environment."""
-    process = start("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "processes.py")
+    process = start(
+        "-m", "etude", "collect", "--warmup", 2, "-o", tmp_path, "--", sys.executable, PROGRAMS / "processes.py"
+    )
     out, talk = finished(process)
     assert (out, process.returncode) == ("ended [0, 0, 0]\n", 0), talk
     for rank in range(2):
@@ -134,7 +150,19 @@ def test_ranks_are_the_job_and_other_processes_lie_beside_it(tmp_path: Path):
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_ctrl_c_ends_the_script_and_keeps_what_there_is(tmp_path: Path):
-    command = ("-m", "etude", "collect", "-o", tmp_path, "--", sys.executable, PROGRAMS / "plain.py", "waits")
+    command = (
+        "-m",
+        "etude",
+        "collect",
+        "--warmup",
+        2,
+        "-o",
+        tmp_path,
+        "--",
+        sys.executable,
+        PROGRAMS / "plain.py",
+        "waits",
+    )
     process = start(*command)
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"

@@ -1,5 +1,6 @@
 """Tiers of memory: Little's law, residency, streaming and placing, worked by hand."""
 
+import heapq
 import itertools
 from pathlib import Path
 
@@ -25,10 +26,37 @@ def system(*tiers: dict) -> System:
 
 def test_slots_limit_the_rate():
     tier = Tier(name="nvme", read_bytes_per_s=10e9, write_bytes_per_s=5e9, latency_ns=100_000.0, slots=32)
-    assert tier.rate(4096) == pytest.approx(32 * 4096 / 100e-6)  # 1.3 GB/s
-    assert tier.rate(1 << 20) == 10e9
-    assert tier.rate(4096, requests=8) == pytest.approx(8 * 4096 / 100e-6)
+    assert tier.rate(4096) == pytest.approx(queued_rate(32, 4096, 100_000, 10.0), rel=0.01)  # 1.3 GB/s
+    assert tier.rate(1 << 20) == 10e9 == pytest.approx(queued_rate(32, 1 << 20, 100_000, 10.0), rel=0.01)
+    assert tier.rate(4096, requests=8) == pytest.approx(queued_rate(8, 4096, 100_000, 10.0), rel=0.01)
     assert tier.rate(4096, write=True) == 5e9
+
+
+def queued_rate(slots: int, size: int, latency_ns: float, bytes_per_ns: float, requests: int = 8192) -> float:
+    """Bytes per second of a queue, request by request: a slot is taken for the latency, bytes leave one after another
+    at the rate, in the order of the requests."""
+    free, sent_ns = [0.0] * slots, 0.0
+    for _ in range(requests):
+        sent_ns = max(heapq.heappop(free) + latency_ns, sent_ns + size / bytes_per_ns)
+        heapq.heappush(free, sent_ns)
+    return requests * size / sent_ns * 1e9
+
+
+def fewest_misses(items: tuple[int, ...], room: int, held: frozenset[int] = frozenset()) -> int:
+    """Every way to make room, tried."""
+    if not items:
+        return 0
+    item, rest = items[0], items[1:]
+    if item in held:
+        return fewest_misses(rest, room, held)
+    ways = [held] if len(held) < room else [held - {out} for out in held]
+    return 1 + min(fewest_misses(rest, room, way | {item}) for way in ways)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_belady_is_the_best_of_all_ways(seed: int):
+    items, room = np.random.default_rng(seed).integers(0, 5, 11), 2 + seed % 2
+    assert reside(items, room, "belady").misses == fewest_misses(tuple(items.tolist()), room)
 
 
 def test_requests_of_a_file_wait_in_turn():

@@ -1,5 +1,6 @@
 """Serving: batching that loses nothing, passes as closed forms say, jobs that run."""
 
+import gzip
 import json
 from collections import defaultdict
 from dataclasses import replace
@@ -15,14 +16,14 @@ from etude.cli import main
 from etude.cost.aten_matrix import VARLEN
 from etude.cost.ops import OpClass
 from etude.cost.traces import ops_of
-from etude.errors import FormatError, UsageError
+from etude.errors import UsageError
 from etude.generate.model.open import open_model
 from etude.generate.model.shape import Model
 from etude.generate.passes import PassShape, pass_job
 from etude.generate.plan import Plan
 from etude.generate.serving.batching import DRAFT, BatchLimits, batch
 from etude.generate.serving.job import Serving, serve
-from etude.generate.serving.requests import Request, read_requests
+from etude.generate.serving.requests import Request
 from etude.machine import open_system
 from etude.model.schema import Kind
 from etude.predict.serving import predict_serving
@@ -374,40 +375,17 @@ def test_waiting_begins_with_the_arrival():
 # --- request traces
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.csv", "arrival,prompt,output\n1.5,10,3\n0,20,2\n"),
-        ("b.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n1.5,10,3\n0,20,2\n"),
-        ("c.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n1.5,10,3\n0,20,2\n"),
-        ("d.json", '[{"arrival": 1.5, "prompt": 10, "output": 3}, {"arrival": 0, "prompt": 20, "output": 2}]'),
-        ("e.json", '{"requests": [{"arrival_ns": 15e8, "prompt": 10, "output": 3}, {"prompt": 20, "output": 2}]}'),
-    ],
-)  # fmt: skip
-def test_request_traces(name: str, content: str, tmp_path: Path):
-    (tmp_path / name).write_text(content)
-    assert read_requests(tmp_path / name) == (Request(20, 2), Request(10, 3, 1_500_000_000))
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [
-        ("", "no request in it"),
-        ("arrival,prompt\n1,2\n", "no column for output"),
-        ("prompt,output\n1,x\n", "request 1: not numbers"),
-        ("prompt,output\n0,1\n", "request 1: a request of 0 tokens"),
-        ("arrival,prompt,output\nnan,1,1\n", "request 1: not numbers"),
-        ("arrival,prompt,output\n-1,1,1\n", "request 1: a request of"),
-    ],
-)
-def test_bad_request_traces(content: str, problem: str, tmp_path: Path):
-    path = tmp_path / "r.csv"
-    path.write_text(content)
-    with pytest.raises(FormatError, match=problem):
-        read_requests(path)
-    (tmp_path / "r.json").write_text("{")
-    with pytest.raises(FormatError, match="not JSON"):
-        read_requests(tmp_path / "r.json")
+def test_requests_are_those_that_are_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Columns of Azure's files, compressed; a row that is early is refused by the same reader."""
+    rows = "TIMESTAMP,ContextTokens,GeneratedTokens\n", "2023-11-16 18:00:01.5,10,3\n", "2023-11-16 18:00:00,20,2\n"
+    asked = ["predict", "qwen3-0.6b", "--serve", "--system", "dgx-h100", "--json", "--requests"]
+    (tmp_path / "r.csv.gz").write_bytes(gzip.compress("".join((rows[0], rows[2], rows[1])).encode()))
+    assert main([*asked, str(tmp_path / "r.csv.gz")]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["requests"] == 2 and 1.5e9 < found["makespan_ns"] < 1.6e9
+    (tmp_path / "r.csv").write_text("".join(rows))
+    assert main([*asked, str(tmp_path / "r.csv")]) == 2
+    assert "request 1: arrives at 2023-11-16 18:00:00, before the one ahead" in capsys.readouterr().err
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -11,7 +11,7 @@ from etude.cost.stacks import Efficiency, Stack, band_of, generation_of, open_st
 from etude.cost.stacks.stack import tuned
 from etude.errors import EtudeError
 from etude.generate.model import open_model
-from etude.machine import open_system
+from etude.machine import open_device, open_system
 from etude.predict.measured.recipes import Said, completed
 
 
@@ -143,10 +143,20 @@ def test_an_unknown_condition_of_a_recipe_is_refused():
 def test_bands_are_of_the_kind_or_of_all():
     for kind in ("dense", "experts"):
         for name in ("default", "nemo"):
-            band = band_of(open_stack(name), kind)
+            band = band_of(open_stack(name), kind, "NVIDIA H100 SXM5 80GB")
             assert 0 < band["p50"] <= band["p90"] < 1
             assert "held out" in band["from"]
-    assert band_of(open_stack("nemo"), "dense") != band_of(open_stack("default"), "dense")
+    h100 = "NVIDIA H100 SXM5 80GB"
+    assert band_of(open_stack("nemo"), "dense", h100) != band_of(open_stack("default"), "dense", h100)
+
+
+def test_a_device_without_measured_steps_has_no_band():
+    stack = open_stack("default")
+    near = band_of(stack, "dense", "NVIDIA H200 SXM 141GB")
+    assert near["p50"] and "none of them on NVIDIA H200" in near["from"] and "hopper" in near["from"]
+    for device in ("raspberry-pi5", "tpu-v6e", "mi300x", "rtx4090"):
+        band = band_of(stack, "dense", open_device(device).name)
+        assert band["p50"] is None and band["p90"] is None and "no measured step" in band["from"]
 
 
 def test_factors_of_overlap_below_1_are_refused():

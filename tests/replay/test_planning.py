@@ -14,10 +14,13 @@ import etude
 from etude.cli import main
 from etude.cost.traces import ops_of
 from etude.errors import FormatError, UsageError
+from etude.model.build import TraceBuilder
+from etude.model.schema import Kind
 from etude.replay import coverage, plan
-from etude.replay.between import Busy, pauses_ns, unit_ns, waited
+from etude.replay.between import Busy, pauses_before, pauses_ns, python_ns, unit_ns, waited
 from etude.replay.compiled import compiled_sources
 from etude.replay.host_time import counted, host_intervals, plain_ns
+from etude.replay.light import light_clocks, light_events
 from etude.replay.program import CommKind, Fill, Origin, Program, StepKind
 from recorded import device_json, event, host_json, kernel, launch, node, op
 
@@ -95,6 +98,55 @@ def test_what_the_profiler_adds_to_a_gap_is_taken_off():
     assert pauses_ns(free, events, 10.0 * us).tolist() == [0] * 5
     free[1] = 160 * us  # 140 of 459 are
     assert pauses_ns(free, events, 10.0 * us).tolist() == [0, 60 * us, 0, 80 * us, 0]
+
+
+def test_python_between_operators_from_light_steps_by_hand():
+    calls, recorded = np.array([False, True, True, True]), np.array([0, 90, 95, 30])
+    light = [(np.array([0, 20, 20, 99]), np.array([0, 0, 3, 0])), (np.array([0, 40, 22, 99]), np.array([0, 0, 3, 0]))]
+    # An event costs 4: 16 and 36 before the first call; 4 and 6 with three events more; 95 is more than was recorded.
+    assert python_ns(recorded, light, calls, 4.0).tolist() == [0, 16, 4, 30]
+
+
+def test_pauses_make_up_for_calls_that_the_player_makes_slowly():
+    us, calls = 1000, np.array([True] * 5)
+    # A call costs 3 us: ahead by 7, which is played; then behind by 2, ahead by 2 (too little), ahead by 5.
+    wanted = np.array([10, 1, 7, 6, 0]) * us
+    assert pauses_before(wanted, calls, 3.0 * us, 200.0).tolist() == [6800, 0, 0, 4800, 0]
+
+
+def test_moments_of_a_window_are_those_of_the_same_events_in_a_light_step(tmp_path: Path):
+    # The window at 1000: a step with two operators, and the same 10 times as fast; the backend ends by itself.
+    b = TraceBuilder()
+    for name in ("ProfilerStep#7", "aten::mm", "aten::add"):
+        b.add(Kind.COMP, name, cpu=1, thread=1, step=7)
+    b.add(Kind.COLL, "gloo:all_reduce", cpu=1, thread=2, step=7)
+    trace = b.build()
+    start, end = np.array([1000, 1100, 1500, 1200]), np.array([2000, 1400, 1600, 1900])
+    told = {
+        "names": ["ProfilerStep#5", "aten::mm", "aten::add", "gloo:all_reduce"], "name": [0, 1, 3, 2],
+        "thread": [4, 4, 5, 4], "start_ns": [0, 10, 15, 50], "end_ns": [100, 40, 77, 60], "event_ns": 2.5,
+    }  # fmt: skip
+    file = tmp_path / "trace.rank3.light.json.gz"
+    file.write_bytes(gzip.compress(json.dumps(told).encode()))
+    light = light_events(tmp_path)[3]
+    events = np.array([True, True, True, False])
+    (clock,) = light_clocks(trace, events, start, end, light)
+    assert clock(np.array([1000, 1100, 1250, 1400, 1450, 1500, 1600, 2000])).tolist() == [
+        0,
+        10,
+        25,
+        40,
+        45,
+        50,
+        60,
+        100,
+    ]
+    assert clock.comm_end_ns == {3: 77} and light.event_ns == 2.5
+    assert light_clocks(trace, events & (np.arange(4) != 2), start, end, light) == []  # another program
+    for broken in (b"{}", b"[", json.dumps(told | {"name": [9, 1, 3, 2]}).encode()):
+        file.write_bytes(gzip.compress(broken))
+        with pytest.raises(FormatError, match="light steps"):
+            light_events(tmp_path)
 
 
 def test_intervals_of_the_host_by_hand():

@@ -17,6 +17,7 @@ from etude.replay.program import CommKind, Fill, Origin, Program, StandInKind, S
 torch = pytest.importorskip("torch", reason="needs PyTorch: make test TORCH=1")
 
 from etude.replay.cuda_graph import refusals  # noqa: E402 - needs PyTorch
+from etude.replay.own_cost import own_call_ns  # noqa: E402
 from etude.replay.player import Player  # noqa: E402
 
 
@@ -152,7 +153,7 @@ def test_a_step_without_the_profiler_is_known(tmp_path: Path, capsys: pytest.Cap
             optimizer.step()
             run.step()
     measured = collect.manifests(tmp_path / "run")[0]["steps"]["unprofiled"]
-    assert measured["count"] == 3 and measured["step_ns"] > 0  # the first of four is recorded and thrown away
+    assert measured["count"] == 2 and measured["step_ns"] > 0  # of four the first is thrown away, the last is light
     command = ["replay", str(tmp_path / "run"), "--device", "cpu", "--iterations", "1", "--warmup", "0", "--json"]
     assert main(command) == 0
     assert json.loads(capsys.readouterr().out)["step_ns"]["unprofiled"] == measured["step_ns"]
@@ -160,7 +161,8 @@ def test_a_step_without_the_profiler_is_known(tmp_path: Path, capsys: pytest.Cap
     assert json.loads(capsys.readouterr().out)["step_ns"]["unprofiled"] == 41_000_000
     assert main([*command, "--unprofiled", "soon"]) == 2
     torch.set_num_threads(2)  # recorded with one thread: so it is played
-    program = plan(etude.open(tmp_path / "run"))[0]
+    program = plan(etude.open(tmp_path / "run"), recording=tmp_path / "run")[0]
+    assert program.about["host"]["light_steps"] == 1
     assert play(program, PlayerOptions(iterations=1, warmup=0, device="cpu"))["threads"] == 1
     assert play(program, PlayerOptions(iterations=1, warmup=0, device="cpu", threads=2))["threads"] == 2
 
@@ -200,6 +202,34 @@ def test_time_between_operators_of_a_cpu_is_played_by_default(monkeypatch: pytes
         assert spun == expected
         spun.clear()
     assert play(program, PlayerOptions(device="cpu"))["coverage"]["time"] is None  # a wait is no work
+
+
+def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatch):
+    us = 1000
+    b = ProgramBuilder(host={"free_ns": 600 * us, "light_steps": 2, "event_ns": 900.0})
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    b.mark(0)
+    for _ in range(2):
+        b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
+    b.step(StepKind.END, 0)
+    b.host_ns = [0, 300 * us, 2 * us, 100 * us]
+    spun: list[int] = []
+    monkeypatch.setattr("etude.replay.player.spin", spun.append)
+    monkeypatch.setattr(
+        "etude.replay.player.own_call_ns", lambda chunks, calls, views, most_ns: 10.0 * us * (calls == 2)
+    )
+    monkeypatch.setattr("etude.replay.player.pause_ns", lambda: 500.0)
+    player = Player(b.build(), "cpu")
+    player.prepare()
+    player.iteration()
+    # 10 us late before the first call, so 290 of 300; 8 us late before the second, so 92 of the last 100.
+    assert spun == [289_500, 91_500]
+
+
+def test_the_cost_of_a_call_is_measured_without_its_operator():
+    x = torch.ones(300, 300)
+    found = own_call_ns([lambda: [torch.mm(x, x) for _ in range(20)]], 20, 0, 1000.0)  # ms of products, us of calls
+    assert 0 <= found < 1e6
 
 
 def test_streams_and_events_of_a_device_are_none_on_a_cpu():

@@ -108,6 +108,20 @@ def test_few_tokens_read_few_experts():
     assert experts[0] < 0.15 * experts[10]  # 8 of 128 against all, and what is fixed
 
 
+def test_what_an_engine_adds_to_the_catalogue():
+    """A token is chosen from all words; a product of experts in 8 bits takes some time whatever is in it. A layer of
+    this model has two, with gate and input in one."""
+    model = open_model("qwen3-30b-a3b").replace(layers=2)
+    tables = pass_tables(model, Plan(gpus=1, precision="fp8"), open_system("dgx-h100"), keep=False)
+
+    def beyond(**figures: float) -> float:
+        plain = one(tables.step_cost(ServingStack()), decode=8, decode_keys=800, outputs=8)
+        return one(tables.step_cost(ServingStack(**figures)), decode=8, decode_keys=800, outputs=8) - plain
+
+    assert beyond(word_ns=0.5) == pytest.approx(0.5 * 8 * 151_936, abs=2)
+    assert beyond(group_ns=1000.0) == pytest.approx(1000 * 2 * 2, abs=2)
+
+
 def test_the_rank_with_the_most_experts_to_read_decides():
     """Of 8 experts a token chooses 2. On 4 ranks with 2 each, one token chooses an expert with 1/4: a rank has none
     with 9/16, at most one with 15/16; no rank has any with (9/16)^4, none more than one with (15/16)^4."""
@@ -118,11 +132,15 @@ def test_the_rank_with_the_most_experts_to_read_decides():
 
 def test_groups_share_the_experts_of_all_ranks():
     """Two data-parallel groups of one rank: each rank reads half of the experts, for the tokens of both."""
-    model, system, experts = open_model("mixtral-8x7b"), open_system("dgx-h100"), PARTS.index("experts")
+    model, system = open_model("mixtral-8x7b"), open_system("dgx-h100")
+    experts, wide = PARTS.index("experts"), PARTS.index("wide_experts")
     alone = pass_tables(model, Plan(gpus=1), system, keep=False).layers_ns
     both = pass_tables(model, Plan(gpus=1), system, groups=2, keep=False).layers_ns
     at, twice = TOKENS.index(256), TOKENS.index(512)  # enough to read all
-    assert both[experts, at] == pytest.approx(alone[experts, twice] / 2)
+    assert both[wide, at] == pytest.approx(alone[experts, twice] / 2)
+    assert both[experts, at] == 0 and alone[wide, at] == 0
+    few = TOKENS.index(2)  # of two groups: as many as a rank has experts
+    assert both[wide, few] == 0 and both[experts, few] > 0
     network = PARTS.index("network")
     assert both[network, at] > 0 and alone[network, at] == 0
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from etude.cli import main
+from etude.cli.serve_curve import holds_rps, shown_point
 from etude.errors import FormatError
 from etude.report import served_page
 from etude.serve import Engine, serve, summary
@@ -48,6 +49,21 @@ def test_its_page_says_what_it_shows(folder: Path, tmp_path: Path):
     assert "20 requests answered" in text and "the slowest 1%" in text and "&lt;m&gt;" in text
     found = read_served(folder)
     assert text.startswith(render(served_page(found.record, found.tables, title="served"))[:200])
+
+
+def test_a_curve_is_shown(folder: Path):
+    found = read_served(folder)
+    times = {"p50": 0.1, "p99": 0.4}
+    rates = [
+        {"rate_rps": rate, "within_limits": kept, "goodput_rps": rate * kept, "ttft_s": times, "tpot_s": times}
+        for rate, kept in ((1.0, 1.0), (2.0, 0.95), (4.0, 0.5), (8.0, 0.95))
+    ]
+    holds = holds_rps(rates, 0.9)
+    assert holds == 2.0 and shown_point({"rates": rates, "holds_rps": holds}) == 1
+    assert shown_point({"rates": rates, "holds_rps": None}) == 0
+    text = render(served_page(found.record | {"rates": rates, "holds_rps": holds}, found.tables, title="served"))
+    assert "Goodput against rate" in text and "It holds up to 2 a second" in text
+    assert "Goodput against rate" not in render(served_page(found.record, found.tables, title="served"))
 
 
 def test_two_streams_side_by_side(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

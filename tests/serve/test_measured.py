@@ -1,14 +1,18 @@
 """Measured runs served again, and the command."""
 
 import json
+import math
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from etude.cli import main
 from etude.errors import EtudeError
 from etude.serve.measured import predict_rows, replayed
+from etude.serve.measured.rows import middle, steady, steady_figures
+from etude.serve.stacks import serving_stack
 
 
 @pytest.mark.parametrize("config", ["llama8b-chat-light-prefill_first", "llama8b-chat-medium-chunked"])
@@ -131,6 +135,47 @@ def test_rows_of_measured_serving_are_predicted_or_refused(tmp_path: Path, monke
         many["predicted"]["avg_power_watts"] / many["predicted"]["output_throughput_tokens_per_sec"]
     )
     assert "unknown GPU `TPU`" in refused[0]["refused"] and "not a number" in refused[1]["refused"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "problem"),
+    [
+        ({"task": ""}, "no `task`"),
+        ({"model": "nobody/nothing"}, "is not known"),
+        ({"num_gpus": "1.5"}, "`num_gpus` is 1.5"),
+        ({"num_gpus": "1e9"}, "`num_gpus` is 1e+09"),
+        ({"avg_batch_size": "1e30"}, "no steady state"),
+        ({"avg_batch_size": "0"}, "no steady state"),
+        ({"dp": "2"}, "2 copies on 1 GPUs"),
+        ({"weight_precision": "int3"}, "unknown precision `int3`"),
+    ],
+)
+def test_a_row_that_says_nonsense_is_refused(tmp_path: Path, capsys, changed: dict, problem: str):
+    row = {"model": "Qwen/Qwen3-0.6B", "gpu": "H100", "num_gpus": "1", "dp": "1", "task": "gpqa", "avg_batch_size": "8",
+           "avg_output_len": "300", "weight_precision": "bfloat16"} | changed  # fmt: skip
+    (tmp_path / "rows.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")
+    assert main(["serve", "--rows", str(tmp_path / "rows.csv")]) == 0
+    assert problem in capsys.readouterr().out
+
+
+def test_passes_of_a_steady_state_read_all_prompts_that_come():
+    """Of 300 sequences that answer 600 tokens each, one ends every other pass, and 250 tokens come in its place."""
+    row = {
+        "model": "Qwen/Qwen3-0.6B", "task": "lm-arena-chat", "weight_precision": "bfloat16", "gpu": "H100",
+        "num_gpus": "1", "avg_batch_size": "300", "avg_output_len": "600", "max_num_seqs": "300",
+    }  # fmt: skip
+    asked = steady(row)
+    assert "avg_power_watts" in steady_figures(asked, serving_stack("vllm-0.11", "h200"))  # as on H100
+    shapes, often = asked.passes()
+    assert often.sum() == pytest.approx(1.0) and often[0] == pytest.approx(math.exp(-0.5))
+    assert shapes[0, 0] == 0 and (shapes[1:, 0] > 0).all() and (shapes[:, 2] == 300).all()
+    assert often @ shapes[:, 0] == pytest.approx(0.5 * 250, rel=0.05)
+    assert often @ (shapes[:, 4] - 300) == pytest.approx(0.5, rel=0.01)
+
+
+def test_a_median_of_passes_that_come_more_or_less_often():
+    times = np.array([5.0, 1.0, 9.0])
+    assert [middle(times, np.array(w)) for w in ([0.6, 0.3, 0.1], [0.2, 0.6, 0.2], [0.1, 0.1, 0.8])] == [5.0, 1.0, 9.0]
 
 
 def test_rows_without_their_columns_are_refused(tmp_path: Path):

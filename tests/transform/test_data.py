@@ -1,17 +1,20 @@
 """data: batches before steps, worked out by hand; storage nodes as protobuf reads them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from google.protobuf import json_format
 
 import chakra_pb
 import etude
 from etude.cli import main
-from etude.errors import UsageError
+from etude.errors import FormatError, UsageError
 from etude.generate import Plan, generate
 from etude.generate.model import Model
 from etude.machine import open_system
+from etude.machine.system import System
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
@@ -60,6 +63,44 @@ def test_a_step_waits_for_the_slowest_stage(edit: str, wanted: int):
 def test_a_queue_hides_an_interruption(queue: int, pause: int, lost: int):
     """A batch may begin `queue` steps before it is taken, and takes 50."""
     assert takes(f"data sample=50B read=1GB/s queue={queue} pause={pause}ns at=8") == 50 + 1000 + lost
+
+
+@pytest.mark.parametrize(
+    ("edit", "wanted"),
+    [
+        ("producers=1 make=1GB/s", 10 * 150 + 100),  # one machine makes 150 B a batch
+        ("producers=2 make=1GB/s queue=4", 150 + 10 * 100),  # two of them 75
+        ("producers=2 make=1GB/s queue=4 read=1GB/s", 10 * 150 + 150 + 100),  # the rank reads what was made
+        ("producers=8 commit=150ns queue=4", 10 * 150 + 100),  # in order, one after another
+        # commits of 60, 70, ... 150: from the fifth on they are slower than a step
+        ("producers=8 commit=60ns grows=10ns queue=20", sum(range(60, 160, 10)) + 100),
+        ("producers=8 commit=0 grows=0", 10 * 100),
+    ],
+)
+def test_batches_of_producers(edit: str, wanted: int):
+    assert takes(f"data sample=150B {edit}") == wanted
+
+
+@pytest.mark.parametrize(("pause", "lost"), [(100, 0), (250, 0), (251, 1), (400, 150)])
+def test_a_queue_hides_a_fault_of_a_producer(pause: int, lost: int):
+    """A batch may begin 4 steps before it is taken, and takes one of two producers 150: 250 cost nothing."""
+    asked = f"data sample=150B producers=2 make=1GB/s queue=4 pause={pause}ns at=12 of=producer"
+    job = steps(*[100] * 16)
+    assert takes(asked, job) == 150 + 1600 + lost
+    assert len(batches(etude.edit(job, asked), 0)) == 16  # each once, whatever fails
+
+
+def test_the_system_says_what_feeds_it():
+    fed = System.from_dict(
+        {**ONE.to_dict(), "data": {"producers": 2, "make": "1GB/s", "commit": "20ns", "queue": 4, "store": "1GB/s"}}
+    )
+    assert System.from_dict(fed.to_dict()) == fed
+    job = steps(*[100] * 10)
+    by_system = etude.edit(job, "data sample=150B", system=fed)
+    said = etude.edit(job, "data sample=150B producers=2 make=1GB/s commit=20ns queue=4 store=1GB/s")
+    assert etude.simulate(by_system, ONE).makespan_ns == etude.simulate(said, ONE).makespan_ns == 1500 + 170 + 100
+    free = etude.edit(job, "data sample=150B producers=0 make=inf commit=0 store=inf", system=fed)
+    assert etude.simulate(free, ONE).makespan_ns == 1000
 
 
 def made(**plan: int) -> Job:
@@ -113,6 +154,8 @@ def test_a_batch_is_there_for_all_at_once():
         ("data sample=1MB ratio=0", "out of range"),
         ("data sample=1MB queue=0", "not a whole number from 1 on"),
         ("data sample=1MB read=1GB/s visible=all", "1 of 2 ranks read samples"),
+        ("data sample=1MB make=1GB/s", "no producer"),
+        ("data sample=1MB read=1GB/s pause=1s of=producer", "no producer"),
     ],
 )
 def test_what_is_not_known_is_refused(edit: str, told: str):
@@ -195,4 +238,40 @@ def test_the_command_writes_and_reads_them(job: Job, tmp_path: Path):
     assert main(["convert", plain, typed, "--dialect", "storage"]) == 0
     assert main(["convert", typed, memory, "--dialect", "memory"]) == 0
     assert etude.diff(etude.open(memory), etude.open(plain)) is None
-    assert main(["convert", plain, str(tmp_path / "j"), "--to", "json", "--dialect", "storage"]) == 2
+
+
+def test_json_says_them_by_name_and_gives_the_same_bytes_again(job: Job, tmp_path: Path):
+    plain, typed, spoken, again, memory = (tmp_path / name for name in ("plain", "typed", "json", "again", "memory"))
+    plain.mkdir()
+    chakra.write_job(job, plain)
+    assert main(["convert", str(plain), str(typed), "--dialect", "storage"]) == 0
+    assert main(["convert", str(plain), str(spoken), "--to", "json", "--dialect", "storage"]) == 0
+    nodes = json.loads(next(spoken.glob("*.0.json")).read_text())["nodes"]
+    assert [n["storage"] for n in nodes if n.get("type") == "STORAGE_NODE"] == [
+        {"level": 1, "fs": {"op": 3, "sizeBytes": "4000"}}
+    ]
+    assert sum(n.get("type") in ("BATCH_NODE", "CHECKPOINT_NODE") for n in nodes) == 3
+    newer = chakra_pb.build(NEWER.replace("METADATA_NODE = 1;", "METADATA_NODE = 1; STORAGE_NODE = 8; BATCH_NODE = 9; "
+                                          "CHECKPOINT_NODE = 10;"))  # fmt: skip
+    read = [json_format.ParseDict(node, newer.Node()) for node in nodes]  # protobuf's own reader
+    assert [n.storage.fs.size_bytes for n in read if n.type == 8] == [4000]
+    assert main(["convert", str(spoken), str(again), "--to", "et"]) == 0
+    assert [p.read_bytes() for p in sorted(again.glob("*.et"))] == [p.read_bytes() for p in sorted(typed.glob("*.et"))]
+    assert main(["convert", str(spoken), str(memory), "--to", "json", "--dialect", "memory"]) == 0
+    assert etude.diff(etude.open(memory), etude.open(plain)) is None
+
+
+@pytest.mark.parametrize(
+    ("storage", "told"),
+    [
+        ({"level": "high"}, "storage.level"),
+        ({"fs": {"size": 3}}, "unknown field `size`"),
+        ({"fs": {"pathname": 3}}, "not text"),
+        ({"fs": 3}, "expected an object"),
+    ],
+)
+def test_json_with_odd_storage_is_refused(storage: object, told: str, tmp_path: Path):
+    nodes = [{"id": "1", "type": "STORAGE_NODE", "storage": storage}]
+    (tmp_path / "x.0.json").write_text(json.dumps({"metadata": {}, "nodes": nodes}))
+    with pytest.raises(FormatError, match=told):
+        etude.open(tmp_path)

@@ -7,11 +7,13 @@ import pytest
 
 import etude
 from etude.cost.tiers import streamed_ns
-from etude.errors import UsageError
+from etude.errors import ClusterError, UsageError
 from etude.generate import Plan, generate
 from etude.generate.model import Model
 from etude.generate.serving import Serving, serve
 from etude.machine import open_system
+from etude.machine.system import System
+from etude.machine.tier import Tier
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Kind
@@ -19,7 +21,7 @@ from etude.predict import predict
 from etude.predict.what_if import what_if
 from etude.transform import with_durations
 from etude.transform.edits import apply_edits
-from toy_systems import one_level
+from toy_systems import one_level, two_levels
 
 ONE = one_level("switch", 2)
 SMALL = {"name": "small", "layers": 2, "hidden": 64, "heads": 8, "ffn": 128, "vocab": 256, "seq": 64}
@@ -116,9 +118,9 @@ def test_what_the_job_does_not_say_is_refused(edit: str, told: str):
 
 def test_what_a_system_does_not_have_is_refused():
     with pytest.raises(UsageError, match="has no tier `host`"):
-        etude.edit(small(), "offload what=weights", system=open_system("dgx-h100"))
+        etude.edit(small(), "offload what=weights", system=open_system("dgx-a100"))
     big = f"offload what=weights module=head.logits size={126 * 2**30}B"
-    with pytest.raises(UsageError, match="do not fit `host`, which has 134,217,728,000 B"):
+    with pytest.raises(UsageError, match="`host` has 134,217,728,000 B for each rank"):
         etude.edit(small(), big, system=open_system("h200-server"))
 
 
@@ -234,3 +236,51 @@ def test_what_still_does_not_fit_is_refused_with_the_numbers():
     with pytest.raises(UsageError, match=r"does not fit: pipeline rank 0 needs .* of 1 MB"):
         what_if(found, ["offload what=weights"], check=True)
     what_if(found, ["offload what=weights", "offload what=optimizer", "offload what=activations"], check=False)
+
+
+# -- ranks of one host -------------------------------------------------------------------------------------------------
+
+
+def hosts(ranks: int = 4, **tier: object) -> tuple[Job, System]:
+    """Ranks of five layers of 100 ns, two on a host, which has room for 1000 B and one way of 1 byte/ns."""
+    builders = [TraceBuilder() for _ in range(ranks)]
+    for b in builders:
+        before: list[int] = []
+        for number in range(5):
+            before = [b.add(Kind.COMP, f"layer{number}", data=before, duration_ns=100)]
+    given = {"name": "host", "capacity_bytes": 1000, "read_bytes_per_s": 1e9, "write_bytes_per_s": 1e9} | tier
+    return job_of("layers", builders, {}), two_levels(2, 2).replace(tiers=(Tier(**given),))
+
+
+def ends(edit: str, ranks: int = 4, **tier: object) -> list[int]:
+    job, system = hosts(ranks, **tier)
+    ran = etude.simulate(etude.edit(job, edit, system=system), system)
+    return [int(ran.timing.block(rank)[1].max()) for rank in range(ranks)]
+
+
+def test_ranks_of_a_host_share_its_rates():
+    each = "offload what=weights size=75B"
+    assert ends(each, links=0) == ends(each, per="rank") == [5 * 100 + 75] * 4
+    assert ends(each) == [5 * 150 + 100] * 4  # half of the rate each
+    assert ends(each, links=2) == [5 * 100 + 75] * 4
+    assert ends("offload what=weights size=75B", ranks=3) == [850, 850, 575]  # one is alone on its host
+    assert ends(f"{each} ranks=0", ranks=2) == [575, 500]  # nobody else loads
+    assert ends(each, per="all", links=2, capacity_bytes=0) == [5 * 150 + 100] * 4
+
+
+def test_ranks_of_a_host_must_fit_it_together():
+    with pytest.raises(UsageError, match=r"2 ranks \(0 to 1\) take 1,010 B, and `host` has 1,000 B for each node"):
+        ends("offload what=weights size=101B")
+    assert ends("offload what=weights size=101B", per="rank")  # 505 B
+    assert ends("offload what=weights size=101B ranks=0,2")
+    job, system = hosts()
+    both = "offload what=weights size=60B", "offload what=features size=60B"
+    with pytest.raises(UsageError, match=r"weights and features of 2 ranks \(0 to 1\) take 1,200 B"):
+        etude.edit(job, *both, system=system)
+    # Of 2 TB of a node, eight ranks have 250 GB each.
+    eight, node = small(gpus=8, global_batch=8), open_system("dgx-h100").for_ranks(8)
+    assert etude.edit(eight, "offload what=weights module=head.logits size=250GB", system=node)
+    with pytest.raises(UsageError, match=r"8 ranks \(0 to 7\) take 2,008,000,000,000 B"):
+        etude.edit(eight, "offload what=weights module=head.logits size=251GB", system=node)
+    with pytest.raises(ClusterError, match="no level `rack`"):
+        ends("offload what=weights size=1B", per="rack")

@@ -12,7 +12,7 @@ def collect(
     command: Annotated[list[str], typer.Argument(help="What to run, after `--`.", metavar="-- COMMAND...")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder to record into.")],
     steps: Annotated[int, typer.Option(help="Optimizer steps to record.")] = 3,
-    warmup: Annotated[int, typer.Option(help="Optimizer steps to let pass before.")] = 2,
+    warmup: Annotated[int, typer.Option(help="Optimizer steps to let pass before.")] = 6,
     whole: Annotated[bool, typer.Option("--whole", help="Record all, from `import torch` to the end.")] = False,
     name: Annotated[str, typer.Option(help="What the names of the files start with.")] = "trace",
     stacks: Annotated[bool, typer.Option("--stacks", help="Python frames too.")] = False,

@@ -54,6 +54,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
         RUN,
         "A stream of requests on replicas of a model: first tokens, tails, goodput, from the costs of passes",
     ),
+    "fleet": (RUN, "Days of jobs on a cluster: faults, checkpoints and recovery, or many jobs that share its devices"),
+    "federate": (
+        RUN,
+        "Federated rounds: clients of mixed devices and links, sampled, with deadlines and limits of the server",
+    ),
     "plan": (RUN, "The plans of a model that fit a cluster, ranked by simulated step time"),
     "study": (
         RUN,

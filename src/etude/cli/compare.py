@@ -23,7 +23,7 @@ def compare(
     a: Annotated[
         Path,
         typer.Argument(
-            help="A job, a profiler's trace, a folder of several runs, or a served stream.", show_default=False
+            help="A job, a profiler's trace, a folder of several runs, a served stream, or a fleet.", show_default=False
         ),
     ],
     b: Annotated[Path, typer.Argument(help="Another.", show_default=False)],
@@ -56,6 +56,7 @@ def compare(
     etude compare small/ large/ --system dgx-h100
     etude compare h100.json.gz mi300.json.gz --operators
     etude compare served-a/ served-b/
+    etude compare fleet-a/ fleet-b/
 
     Measures of --fail-if: step, compute, communication, exposed (communication that no compute hides), idle, host
     (time of the hosts), launches, memory (peak), mfu, kernel:NAME. A limit in % is a change; with a unit (ms, GB) it
@@ -63,9 +64,10 @@ def compare(
     steps, or of runs where A and B are folders of several.
     """
     from etude.analyse.gate import parse_limit
+    from etude.fleet import is_fleet
 
-    if (a / "served.json").is_file() or (b / "served.json").is_file():
-        return _served(a, b, fail_if, json=json, csv=csv, md=md)
+    if (a / "served.json").is_file() or (b / "served.json").is_file() or is_fleet(a) or is_fleet(b):
+        return _records(a, b, fail_if, json=json, csv=csv, md=md)
     limits = [parse_limit(text) for text in fail_if]
     first = opened_runs(a, workers, system_a or ("" if timing_a else system), timing_a)
     second = opened_runs(b, workers, system_b or ("" if timing_b else system), timing_b)
@@ -89,14 +91,16 @@ def compare(
     return 1 if failed else 0
 
 
-def _served(a: Path, b: Path, fail_if: list[str], *, json: bool, csv: bool, md: bool) -> int:
-    """The summaries of two served streams."""
+def _records(a: Path, b: Path, fail_if: list[str], *, json: bool, csv: bool, md: bool) -> int:
+    """The summaries of two served streams, or of two fleets."""
     from etude.errors import UsageError
+    from etude.fleet import is_fleet, read_fleet
     from etude.serve.stored import compared, read_served
 
     if fail_if:
-        raise UsageError("--fail-if is for runs, not for served streams", hint="--json has all measures")
-    measures, settings = compared(read_served(a), read_served(b))
+        raise UsageError("--fail-if is for runs of traces", hint="--json has all measures")
+    read = read_fleet if is_fleet(a) or is_fleet(b) else read_served
+    measures, settings = compared(read(a).record, read(b).record)
     if json:
         emit({"measures": measures.to_pylist(), "settings": settings.to_pylist()}, json=True)
         return 0

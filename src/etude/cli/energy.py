@@ -331,10 +331,20 @@ def _shown(figures: dict[str, Any], json: bool) -> dict[str, Any]:
     }
     names = {"per_step_j": "J a step", "per_token_j": "J a token", "per_request_j": "J a request"}
     names |= {"carbon_g": "g of CO2", "cost": "dollars of electricity", "device_cost": "dollars of devices"}
-    rows |= {"available": f"{figures['available']:.1%}"} if figures["available"] < 1 else {}
+    rows |= {"available": _available(figures)} if figures["available"] < 1 else {}
     names |= {name: name for name in ("checkpoints", "failures") if figures[name]}
     names |= {"clock": "clock over the nominal one", "cap_met": "keeps to the cap"}
     return rows | {shown: figures[key] for key, shown in names.items() if figures.get(key) is not None}
+
+
+def _available(figures: dict[str, Any]) -> str:
+    from etude.units import format_time
+
+    if not figures["expected_time_ns"]:
+        return "never all at once"
+    return (
+        f"{figures['available']:.1%} of the hours: {format_time(figures['expected_time_ns'])} with those they are not"
+    )
 
 
 def _rows(path: Path, system: str, *, json: bool) -> int:

@@ -54,8 +54,6 @@ def in_dialect(job: "Job", to: To, dialect: Dialect) -> tuple["Job", list[str]]:
     from etude.transform.dialects import as_memory, as_storage, astra_problems, for_astra
 
     if dialect == Dialect.STORAGE:
-        if to != To.ET:
-            raise UsageError("JSON of Chakra's own tools has no storage nodes", hint="`--to et --dialect storage`")
         return as_storage(job), []
     left = 0
     if dialect in (Dialect.ASTRA, Dialect.MEMORY):

@@ -23,9 +23,12 @@ ModelName = Annotated[
 PANEL = "The plan"
 
 
-def with_fields(cls: type[Any], into: str, panel: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A command with a flag for each field of a dataclass of figures; it gets those that were given as `into`."""
-    made = {f"{into}_{f.name}": _parameter(f, into, panel) for f in fields(cls)}
+def with_fields(
+    cls: type[Any], into: str, panel: str, *, but: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A command with a flag for each field of a dataclass of figures, but for some; it gets those that were given as
+    `into`."""
+    made = {f"{into}_{f.name}": _parameter(f, into, panel) for f in fields(cls) if f.name not in but}
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         def run(**given: Any) -> Any:

@@ -170,9 +170,7 @@ def _shown(found: "Prediction") -> dict[str, Any]:
     from etude.units import format_bytes, format_time
 
     band = found.summary().get("error_band")
-    error = (
-        {"error to expect": f"{band['p50']:.0%}, 9 of 10 below {band['p90']:.0%} (from {band['from']})"} if band else {}
-    )
+    error = {"error to expect": _error(band)} if band else {}
     return {
         "step": format_time(found.step_time_ns),
         "tokens/s on a GPU": round(found.tokens_per_s_per_gpu, 1),
@@ -184,6 +182,12 @@ def _shown(found: "Prediction") -> dict[str, Any]:
         **_of_lengths(found),
         **mapped_figures(found.generated),
     }
+
+
+def _error(band: dict[str, Any]) -> str:
+    if band["p50"] is None:
+        return f"not known: {band['from']}"
+    return f"{band['p50']:.0%}, 9 of 10 below {band['p90']:.0%} (from {band['from']})"
 
 
 def _energy(found: "Prediction", options: dict[str, Any]) -> dict[str, Any]:

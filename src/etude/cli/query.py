@@ -14,7 +14,7 @@ def query(
         str,
         typer.Argument(
             help="Tables: nodes, deps, attrs, groups, ranks; requests, passes, replicas; sessions, tasks; links, "
-            "visits, operations.",
+            "visits, operations; events, states, jobs.",
             show_default=False,
         ),
     ],
@@ -29,10 +29,16 @@ def query(
 
     A Parquet job is not loaded for it.
     """
+    from etude.fleet import is_fleet
     from etude.opening import is_columns, refuse_for_columns
     from etude.store import sql as store_sql
     from etude.units import parse_bytes
 
+    if is_fleet(path):
+        from etude.fleet import read_fleet
+
+        emit(store_sql.query_tables(read_fleet(path).tables, sql), json=json, csv=csv, md=md)
+        return
     if (path / "served.json").is_file():
         from etude.serve.stored import read_served
 

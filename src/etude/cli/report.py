@@ -50,6 +50,9 @@ def report(
     from etude.report import report as compose
     from etude.view.page import MARKS, render
 
+    if any((path / "fleet.json").is_file() for path in paths):
+        _fleet(paths, out, title, force=force)
+        return
     if any((path / "served.json").is_file() for path in paths):
         _served(paths, out, title, force=force)
         return
@@ -94,6 +97,26 @@ def _served(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
     compose = workflow_page if "sessions" in found.tables else served_page
     with writing(out, force=force) as place:
         page = compose(found.record, found.tables, title=title or plain(paths[0]), made_by=f"Etude {__version__}")
+        place.write_text(render(page), encoding="utf-8")
+    say(page.verdict)
+    say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")
+
+
+def _fleet(paths: list[Path], out: Path, title: str, *, force: bool) -> None:
+    """The page of a fleet; of several, side by side."""
+    from etude import __version__
+    from etude.errors import UsageError
+    from etude.files import writing
+    from etude.fleet import read_fleet
+    from etude.report.fleet import fleet_page
+    from etude.view.page import render
+
+    found = [(plain(path), read_fleet(path)) for path in paths]
+    if any("rounds" in folder.tables for _, folder in found):
+        raise UsageError("federated rounds have no page", hint='etude query FOLDER "select * from rounds"')
+    with writing(out, force=force) as place:
+        runs = [(name, folder.record, folder.tables) for name, folder in found]
+        page = fleet_page(runs, title=title or " and ".join(name for name, _ in found), made_by=f"Etude {__version__}")
         place.write_text(render(page), encoding="utf-8")
     say(page.verdict)
     say(f"wrote {out}: {out.stat().st_size / 1e6:.2f} MB, opens in any browser")

@@ -1,4 +1,4 @@
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,7 +60,10 @@ def serve(
     kv_dtype: Annotated[str, typer.Option(help="Of keys and values: bf16, fp8; default: as the model computes.")] = "",
     replicas: Annotated[int, typer.Option(min=1, help="Copies of the model, each with an engine of its own.")] = 1,
     router: Annotated[
-        str, typer.Option(help="turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, or FILE.py:name.")
+        str,
+        typer.Option(
+            help="turn, least, tokens, two, session, prefix, affinity, br0, br:STEPS, NAME+steal, FILE.py:name."
+        ),
     ] = "least",
     requests: Annotated[
         str, typer.Option(help="CSV, JSON or JSON Lines of requests, `.gz` too; or `agents:turns=8`, `recommend:`.")
@@ -110,7 +113,11 @@ def serve(
     ] = "first",
     place: Annotated[str, typer.Option(help="FILE.py:name in the place of a router.", rich_help_panel=FLOW)] = "",
     offload: Annotated[
-        str, typer.Option(help="Keys and values below the device, one request at a time: `kv path=cache|direct|dual`.")
+        str,
+        typer.Option(
+            help="Below the device: `kv path=cache|direct|dual`, one request at a time, or "
+            "`experts path=host|stream|auto host=xeon-8480`."
+        ),
     ] = "",
     host_memory: Annotated[str, typer.Option(help="Memory of the host for these: `8GB`.")] = "8GB",
     hbm_split: Annotated[
@@ -130,7 +137,15 @@ def serve(
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     json: AsJson = False,
 ) -> int:
-    if run is not None:
+    bench = None
+    if run is not None and run.is_file():
+        from etude.serve.measured import bench_result
+
+        bench, requests = bench_result(run), str(run)
+        if not model or not system:
+            hint = "etude serve llama3-8b --system dgx-h100 --run result.json, and the engine's flags"
+            raise UsageError("a result of `vllm bench serve` does not say what it ran on", where=str(run), hint=hint)
+    elif run is not None:
         return _run(run, ops, config, steps, json=json)
     if rows is not None:
         return _rows(rows, json=json)
@@ -148,6 +163,13 @@ def serve(
         raise UsageError("no model is given", hint="etude serve llama3-8b --system dgx-h100 --rate 4")
     if not system and not model.endswith((".yaml", ".yml")):  # a file of pools may name them
         raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    experts = None
+    if offload.partition(" ")[0] == "experts":
+        from etude.serve.offload import expert_rules
+
+        experts, offload = expert_rules(offload), ""
+        if window or between.get("draft_model") or hbm_split:
+            raise UsageError("--offload experts: not with --window, --draft-model or --hbm-split", hint="one of them")
     if degree:
         from etude.cli.serve_images import show_images
 
@@ -164,8 +186,10 @@ def serve(
     if token_budget:
         engine["max_num_batched_tokens"] = token_budget
     rules = _engine(engine)
+    from etude.machine import open_system
     from etude.serve import request_stream, summary
     from etude.serve import serve as served_by
+    from etude.serve.beside import tower_cost, weighed, with_images
     from etude.serve.elastic import elastic_pools
     from etude.serve.pools import between_options, deployed_pools, pools_of, read_pools
     from etude.serve.stored import write_served
@@ -173,12 +197,15 @@ def serve(
     pooled, given = read_pools(model), _between(between)
     network = model_of(pooled[0] if pooled else model)
     pools = pooled[1] if pooled else pools_of(given, replicas=replicas, tp=tp, ep=ep)
-    how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype}
+    if any(pool.ep > pool.tp for pool in pools):
+        rules = replace(rules, barrier=True)
+    how = {"system": system, "precision": precision, "stack": stack, "ops": ops, "kv_dtype": kv_dtype} | (
+        {"experts": experts} if experts else {}
+    )
     groups, placed, control = elastic_pools(network, pools, rules, given, file=pooled is not None, **how)
     token_bytes = placed.token_bytes * pools[0].tp
     if offload:
         from etude.cli.serve_offload import show_offloaded
-        from etude.machine import open_system
 
         one_by_one = 0.0 if requests else 1.0
         stream = request_stream(
@@ -188,7 +215,6 @@ def serve(
         return show_offloaded(stream, placed.cost, open_system(system), offload, host_memory, kept, json=json)
     if hbm_split:
         from etude.cli.serve_split import show_split
-        from etude.machine import open_system
 
         stream = request_stream(requests or None, first=first, rate_per_s=_one_rate(rate), seed=seed, sort=sort)
         room = float(placed.blocks * rules.block_size * token_bytes), float(token_bytes)
@@ -199,14 +225,14 @@ def serve(
     limits, chosen = _limits(slo), _router(router)
     options = between_options(given, token_bytes) | {
         "tpot_ns": _least(limits, "tpot_s") * 1e9, "router": chosen, "caching": placed.caching,
-        "token_bytes": token_bytes, "seed": seed,
+        "token_bytes": token_bytes, "seed": seed, "lora": placed.lora,
     }  # fmt: skip
     if given.draft_model:
         draft = deployed_pools(model_of(given.draft_model), pools[:1], rules, **how)  # type: ignore[arg-type]
         options["draft"] = draft[0][0].cost
     rates = _rates(rate)
-    if (out is not None or window) and len(rates) > 1:
-        raise UsageError("-o and --window are of one stream", hint="one --rate")
+    if window and len(rates) > 1:
+        raise UsageError("--window is of one stream", hint="one --rate")
     if window and control() is not None:
         raise UsageError(
             "--window: replicas that come, go or change are not written node by node", hint="leave it away"
@@ -217,13 +243,25 @@ def serve(
             requests or None, first=first, rate_per_s=one, count=count, prompt=prompt, output=output, cv=burst,
             diurnal=diurnal, like=lengths, seed=seed, sort=sort,
         )  # fmt: skip
+        if stream.images.any():
+            tower = tower_cost(network, pools[0].tp, open_system(pools[0].system or system))
+            stream, options["image_ns"] = with_images(stream, tower), tower.image_ns
+        if given.tenant_weights:
+            stream = weighed(stream, given.tenant_weights)
         found = served_by(
-            stream, rules, groups, keep_passes=out is not None or bool(window), control=control(), **options
-        )
+            stream, rules, groups, keep_passes=(out is not None and len(rates) < 2) or bool(window), control=control(),
+            **options,
+        )  # fmt: skip
         points.append((one, found))
+    if bench is not None:
+        from etude.serve.measured import beside_bench
+
+        return _beside(beside_bench(bench, points[0][1]), json=json)
     if sort:
         say(f"note: --sort moved {points[0][1].requests.moved:,} rows of {requests}")
     more: dict[str, Any] = {"interpolation_error": _interpolation(groups)}
+    if placed.experts:
+        more["experts"] = placed.experts
     if job_out is not None:
         from etude.cli.serve_window import write_window
 
@@ -238,13 +276,17 @@ def serve(
             "model": model, "system": system, "tp": tp, "ep": ep, "precision": precision, "replicas": replicas,
             "router": router, "requests": requests, "rate": rate, "slo": slo, "stack": stack, "seed": seed,
         }  # fmt: skip
+        shown, curve = points[-1][1], {}
+        if len(points) > 1:  # the stream at the highest rate that holds stands for all
+            from etude.cli.serve_curve import curve_of, shown_point
+
+            curve = curve_of(points, limits, HOLDS)
+            shown = served_by(
+                points[shown_point(curve)][1].requests, rules, groups, keep_passes=True, control=control(), **options
+            )
         engine_said = {name: str(value) for name, value in (engine | between).items()}
-        write_served(
-            points[-1][1],
-            summary(points[-1][1], limits=limits) | more | {"asked": asked | engine_said},
-            out,
-            force=force,
-        )
+        record = summary(shown, limits=limits) | more | curve | {"asked": asked | engine_said}
+        write_served(shown, record, out, force=force)
         say(f"wrote {out}")
     _emit(points, limits, more, json=json)
     return 0
@@ -263,7 +305,11 @@ def _between(given: dict[str, Any]) -> Between:
 def _run(folder: Path, ops: Path | None, config: str, steps: str, *, json: bool) -> int:
     from etude.serve.measured import replayed
 
-    found = replayed(folder, ops=ops, config=config, steps=steps)
+    return _beside(replayed(folder, ops=ops, config=config, steps=steps), json=json)
+
+
+def _beside(found: dict[str, Any], *, json: bool) -> int:
+    """What was measured, and what is predicted."""
     if json:
         emit(found, json=True)
         return 0
@@ -294,13 +340,13 @@ def _row(record: dict[str, Any]) -> dict[str, Any]:
     if "refused" in record:
         return {"row": record["row"], "figure": None, "measured": None, "predicted": None, "error": record["refused"]}
     name = next(iter(record["predicted"]))
-    measured, predicted = record["measured"][name], record["predicted"][name]
+    measured, predicted = record["measured"].get(name), record["predicted"][name]
     return {
         "row": record["row"],
         "figure": name,
-        "measured": round(measured, 3),
+        "measured": round(measured, 3) if measured else None,
         "predicted": round(predicted, 3),
-        "error": f"{predicted / measured - 1:+.1%}",
+        "error": f"{predicted / measured - 1:+.1%}" if measured else None,
     }
 
 
@@ -374,15 +420,16 @@ def _interpolation(groups: list[Any]) -> dict[str, float] | None:
 def _emit(
     rows: list[tuple[float, "Served"]], limits: dict[str, dict[str, float]], more: dict[str, Any], *, json: bool
 ) -> None:
+    from etude.cli.serve_curve import holds_rps
     from etude.serve import summary
 
     found = [({"rate_rps": rate} if len(rows) > 1 else {}) | summary(served, limits=limits) for rate, served in rows]
+    holds = holds_rps(found, HOLDS) if len(rows) > 1 else None
     if json:
-        emit({"rates": found, "holds_rps": _holds(found), **more} if len(rows) > 1 else found[0] | more, json=True)
+        emit({"rates": found, "holds_rps": holds, **more} if len(rows) > 1 else found[0] | more, json=True)
         return
     if len(rows) > 1:
         emit([_line(one) for one in found])
-        holds = _holds(found)
         _say_error(more)
         say(f"{HOLDS:.0%} of the requests are within the limits up to {holds:.3g}/s" if holds else "no rate holds")
         return
@@ -418,16 +465,6 @@ def _emit(
 def _say_error(more: dict[str, Any]) -> None:
     if off := more["interpolation_error"]:
         say(f"step costs are interpolated: {off['median']:.1%} off in the median, {off['max']:.1%} at most")
-
-
-def _holds(found: list[dict[str, Any]]) -> float | None:
-    """The highest rate before the first at which fewer requests are within the limits."""
-    held = None
-    for one in found:
-        if one["within_limits"] < HOLDS:
-            break
-        held = one["rate_rps"]
-    return held
 
 
 def _line(one: dict[str, Any]) -> dict[str, Any]:

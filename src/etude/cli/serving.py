@@ -14,7 +14,7 @@ from etude.generate.serving import Serving
 
 if TYPE_CHECKING:
     from etude.cost.needs import Quantised
-    from etude.generate.serving import ServedJob
+    from etude.generate.serving import Request, ServedJob
 
 PANEL = "Serving, with --serve"
 with_serving = with_fields(Serving, "serving", PANEL)
@@ -22,7 +22,7 @@ with_serving = with_fields(Serving, "serving", PANEL)
 Serve = Annotated[bool, typer.Option("--serve", help="Not training but inference.", rich_help_panel=PANEL)]
 Requests = Annotated[
     Path | None,
-    typer.Option(help="CSV or JSON: arrival (s), prompt, output. With --system they wait.", rich_help_panel=PANEL),
+    typer.Option(help="A file as `etude serve` takes it. With --system they wait.", rich_help_panel=PANEL),
 ]
 Draft = Annotated[str, typer.Option(help="The model that proposes tokens.", rich_help_panel=PANEL)]
 
@@ -46,7 +46,7 @@ class Asked:
 def served(asked: Asked, *, check: bool = True, weights: "Quantised | None" = None) -> "ServedJob":
     """The job, with weights of products kept as a kernel asks. Without --gpus there are as many ranks as one instance
     needs, or all instances of a split."""
-    from etude.generate.serving import check_serving_memory, read_requests, serve
+    from etude.generate.serving import check_serving_memory, serve
     from etude.machine import open_system
     from etude.units import parse_bytes
 
@@ -60,7 +60,7 @@ def served(asked: Asked, *, check: bool = True, weights: "Quantised | None" = No
         model_of(asked.model, asked.hf),
         plan_of(flags, asked.plan, asked.model),
         options,
-        requests=read_requests(asked.requests) if asked.requests else None,
+        requests=_requests(asked.requests) if asked.requests else None,
         draft=model_of(asked.draft) if asked.draft else None,
         device=device,
         name=asked.name,
@@ -70,6 +70,18 @@ def served(asked: Asked, *, check: bool = True, weights: "Quantised | None" = No
     if check:
         check_serving_memory(found, limit)
     return found
+
+
+def _requests(path: Path) -> "tuple[Request, ...]":
+    """Those of a file that `etude serve` reads, by their tokens and times alone."""
+    from etude.generate.serving import Request
+    from etude.serve import request_stream
+
+    found = request_stream(path)
+    if len(found.parent):
+        raise UsageError("requests that wait for others are not generated", where=str(path), hint="etude serve")
+    columns = (found.prompt.tolist(), found.output.tolist(), found.arrival_ns.tolist())
+    return tuple(Request(*one) for one in zip(*columns, strict=True))
 
 
 def predicted(asked: Asked, *, check: bool, json: bool, **options: Any) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from etude.collect import features
 from etude.collect.options import CollectOptions
-from etude.collect.quiet import quiet
 from etude.collect.turns import ours
+from etude.quiet import quiet
 
 
 class Capture:

@@ -2,8 +2,8 @@
 
         begin()              step_done() x warmup            step_done() x steps, or the end
 waiting ────────► recording ──────────────────► recording ───────────────────────────► done, written
-                  (thrown away)                 (kept)          ▲ next step │ the program's own profiler begins
-                                                                └── aside ◄─┘
+                  (thrown away; the last        (kept)          ▲ next step │ the program's own profiler begins
+                  steps lightly, kept)                          └── aside ◄─┘
 
 What is recorded before the first step is kept if no step ever comes: then there are none to be told apart. A window
 that the program's own profiler cut short is put aside: a whole one may come later, else the longest is written.
@@ -24,6 +24,7 @@ from typing import Any
 from etude.collect import compiled, flight, layout
 from etude.collect.capture import Capture, settle
 from etude.collect.groups import GroupWatch
+from etude.collect.light import LightCapture, light_steps
 from etude.collect.manifest import World, manifest, process_name, world
 from etude.collect.options import CollectOptions
 from etude.collect.signals import Signals
@@ -59,11 +60,14 @@ class Recorder:
         self.files: dict[str, str] = {}
         self._first_step = 0
         self._capture: Capture | None = None
+        self._light: LightCapture | None = None
         self._aside: Window | None = None
         self._windows = 0
         self._since_ns = 0
         self._unprofiled_ns: list[int] = []
-        """Times of steps before the window, without a profiler."""
+        self._unprofiled_cpu_ns: list[int] = []
+        """Times of steps before the window, without a profiler, and what this thread worked in them."""
+        self._since_cpu_ns = 0
         self._gave_way = False
         self._stuck = False
         self._began = False
@@ -118,13 +122,16 @@ class Recorder:
                 self._advance()
             elif self.steps_seen > 1:  # the program's first step was taken for several; if for one, that was right
                 self._start_over()
-            self._since_ns = time.perf_counter_ns() if self._capture is None and not self._turns.taken else 0
+            profiled = self._capture is not None or (self._light is not None and self._light.running)
+            self._since_ns = 0 if profiled or self._turns.taken else time.perf_counter_ns()
+            self._since_cpu_ns = time.thread_time_ns()
 
     def interrupt(self) -> None:
         """The program's own profiler or observer is about to begin."""
         if self._pid != os.getpid():
             return
         with self._lock:
+            self._drop_light()
             capture = self._capture
             if self.done or capture is None:
                 return
@@ -139,6 +146,19 @@ class Recorder:
                 capture.stop()
                 self._put_aside(window)
 
+    def _drop_light(self) -> None:
+        """One that runs is of no use; what is done is kept."""
+        light = self._light
+        if light is None or not light.running:
+            return
+        self._light = None
+        if not light.can_stop:
+            self._stuck = True
+            return
+        with contextlib.suppress(Exception):
+            light.stop()
+        light.discard()
+
     def _put_aside(self, window: Window) -> None:
         other, self._aside = self._aside, window
         if other is not None and other.steps >= window.steps:
@@ -148,7 +168,8 @@ class Recorder:
 
     def _start_over(self) -> None:
         self._throw_away()
-        self._unprofiled_ns = []
+        self._drop_light()
+        self._unprofiled_ns, self._unprofiled_cpu_ns = [], []
         self.steps_seen, self.steps_recorded = 1, 0
         if self.options.warmup <= 1:
             self._open()
@@ -161,6 +182,7 @@ class Recorder:
         if self.steps_seen == self.options.warmup:
             settle(self._torch)
         self._unprofiled_ns.append(time.perf_counter_ns() - self._since_ns)
+        self._unprofiled_cpu_ns.append(time.thread_time_ns() - self._since_cpu_ns)
 
     def _unprofiled(self) -> dict[str, int] | None:
         """A host runs ahead of its device, so that there only the sum of all steps tells."""
@@ -174,8 +196,12 @@ class Recorder:
         self._look_around()
         if self.steps_seen < self.options.warmup:
             self._throw_away()
+            if self.options.warmup - self.steps_seen <= light_steps(self._torch, self.options.warmup):
+                self._open_light()
         elif self.steps_seen == self.options.warmup:
             self._throw_away()
+            if self._light is not None:
+                self._light.stop()
             self._open()
         elif self._capture is None:
             self._open()
@@ -198,6 +224,7 @@ class Recorder:
             if not self._began:
                 return
             self._signals.hold()
+            self._drop_light()
             with self._leaving_nothing():
                 window = self._last_window()
                 self._settle_name()
@@ -225,6 +252,8 @@ class Recorder:
             yield
         finally:
             self._throw_away(stopped=True)
+            if self._light is not None:
+                self._light.discard()
             self._signals.leave()
 
     def _open(self) -> None:
@@ -236,6 +265,14 @@ class Recorder:
         folder = layout.recording_folder(self._folder, self._pid, self._windows)
         self._capture = Capture(self._torch, self.options, folder)
         self._capture.mark(self.steps_seen)
+
+    def _open_light(self) -> None:
+        if self._turns.taken or self._stuck:
+            return
+        if self._light is None:
+            self._windows += 1
+            self._light = LightCapture(self._torch, layout.recording_folder(self._folder, self._pid, self._windows))
+        self._light.mark(self.steps_seen)
 
     def _throw_away(self, *, stopped: bool = False) -> None:
         capture, self._capture = self._capture, None
@@ -282,6 +319,11 @@ class Recorder:
         layout.compress(capture.host, host, force=force)
         layout.compress(capture.device, device, force=force)
         self.files = {"host": host.name, "device": device.name}
+        events = self._light.events(self._unprofiled_cpu_ns) if self._light is not None else {}
+        if events:
+            path = self._path(layout.LIGHT)
+            layout.write_json(path, events, force=force)
+            self.files["light"] = path.name
         code = compiled.sources()
         if code:
             path = self._path(layout.COMPILED)

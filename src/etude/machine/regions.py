@@ -40,7 +40,7 @@ class Region:
     price_per_kwh: float = figure("number", "dollars for a kWh; 0 unknown", 0.0, zero=True)
     pue: float = figure("number", "energy of the site over that of its machines", 1.0)
     round_trip_ns: float = figure("time", "to a point that all regions and users meet at, and back", 0.0, zero=True)
-    available: float = figure("fraction", "chance that it is to be had, or is up", 1.0)
+    available: float = figure("fraction", "share of hours in which it is to be had, or is up", 1.0)
     source: Mapping[str, str] = figure("texts", "where the figures come from", {})
 
     def __post_init__(self) -> None:
@@ -172,7 +172,7 @@ def hourly_price(kinds: Sequence[tuple[Device, int]]) -> float | None:
 
 
 def availability(kinds: Sequence[tuple[Device, int]], region: Region | None = None) -> float:
-    """Chance that all of these devices, and the region, are to be had at once, each for itself."""
+    """Share of hours in which all of these devices, and the region, are to be had at once, each for itself."""
     whole = region.available if region is not None else 1.0
     for device, count in kinds:
         whole *= device.available**count

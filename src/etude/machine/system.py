@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from etude.config import figure, plain, read
 from etude.errors import ClusterError, UsageError
+from etude.machine.data_plane import DataPlane
 from etude.machine.mix import as_text, kind_numbers
 from etude.machine.power import PowerCosts
 from etude.machine.sharing import HostLink, KernelSharing
@@ -122,7 +123,7 @@ class Device:
     idle_power_w: float = figure("power", "power when idle; 0 unknown", 0.0, zero=True)
     energy: PowerCosts | None = figure("one", "what work costs beyond idle; default: worked out", None, of=PowerCosts)
     price: float = figure("number", "of an hour, in dollars; 0 unknown", 0.0, zero=True)
-    available: float = figure("fraction", "chance that one is to be had, or is up", 1.0)
+    available: float = figure("fraction", "share of hours in which one is to be had, or is up", 1.0)
     ops: Mapping[str, OpCost] = figure("map of one", "constants by op class, `default` for the others", {}, of=OpCost)
     sharing: KernelSharing = figure(
         "one", "how kernels of several streams meet on it", KernelSharing(), of=KernelSharing
@@ -311,6 +312,7 @@ class System:
     checkpoints: tuple[Checkpointing, ...] = figure(
         "list", "ways in which the host writes and reads checkpoints", (), of=Checkpointing
     )
+    data: DataPlane = figure("one", "what feeds it: store, producers, workers", DataPlane(), of=DataPlane)
     topology: Topology | None = None
     """The graph itself, where it comes from a file: rank r sits on its device r. The levels then only stand for it."""
     irregular: str = ""
@@ -332,7 +334,7 @@ class System:
             raise ClusterError("placement: two ranks sit on one device")
         if seats and not 0 <= min(seats) <= max(seats) < len(self):
             raise ClusterError(f"placement: a device outside the system's {len(self)}")
-        check_tiers(self.tiers)
+        check_tiers(self.tiers, names)
 
     def __len__(self) -> int:
         """Devices."""

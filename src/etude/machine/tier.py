@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from etude.config import figure
 from etude.errors import ClusterError
 
+RANK, NODE, ALL = SCOPES = ("rank", "node", "all")
+"""Who may have something in common, beside units of a level by its name; `node` is the innermost level."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tier:
@@ -24,8 +27,16 @@ class Tier:
     turn_ns: float = figure("time", "the same where several threads take turns", 0.0, zero=True)
     read_ahead_bytes: int = figure("bytes", "what it asks the tier below for at once, at least", 0, zero=True)
     slots: int = figure("count", "requests under way at most; 0: as many as come", 0, zero=True)
+    per: str = figure("text", "who has one in common: `rank`, `node`, a level, `all`", "node")
+    links: int = figure(
+        "count", "ways of `read` and `write` each into it, which its ranks share; 0: one for each rank", 1, zero=True
+    )
     below: str = figure("text", "the tier that it keeps a copy of, and that holds what was flushed", "")
     source: Mapping[str, str] = figure("texts", "where the figures come from: one text, or one for each key", {})
+
+    def part(self, ranks: int) -> float:
+        """Of its rates what each of so many ranks has that use it at once."""
+        return min(1.0, self.links / max(ranks, 1)) if self.links else 1.0
 
     def rate(self, request_bytes: float, *, write: bool = False, requests: int = 0) -> float:
         """Bytes per second of requests of one size: the tier's rate, or what those under way bring in a latency."""
@@ -54,9 +65,13 @@ class Checkpointing:
             raise ClusterError(f"checkpoints: `{self.name}` saves or loads, one of them", hint="save: 0.75GB/s")
 
 
-def check_tiers(tiers: Sequence[Tier]) -> None:
-    """Refuses two of one name, one that lies above nothing, and a circle."""
+def check_tiers(tiers: Sequence[Tier], levels: Sequence[str]) -> None:
+    """Refuses two of one name, one of a level that is not there, one that lies above nothing, and a circle."""
     by_name = {tier.name: tier for tier in tiers}
+    scopes = [*SCOPES, *levels]
+    for tier in tiers:
+        if tier.per not in scopes:
+            raise ClusterError(f"tiers: `{tier.name}`: per: no level `{tier.per}`", hint=f"known: {', '.join(scopes)}")
     if len(by_name) < len(tiers):
         raise ClusterError(f"tiers: two have one name: {', '.join(tier.name for tier in tiers)}")
     for tier in tiers:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -61,10 +62,17 @@ class Prediction:
         if self.stack is not None:
             figures["stack"] = self.stack.name
             if not self.by_database:
-                figures["error_band"] = band_of(self.stack, kind_of(self.generated.model, self.stack))
+                figures["error_band"] = self._error_band(self.stack)
             figures |= {"assumed": list(self.assumed)} if self.assumed else {}
         told = self.of_lengths() | self.generated.pipeline() | self.simulated.choices()
         return self.generated.summary() | figures | told
+
+    def _error_band(self, stack: Stack) -> dict[str, Any]:
+        if self.simulated.choices():
+            return {"p50": None, "p90": None, "from": "no measured step with kernels or units of one's choice"}
+        kind = kind_of(self.generated.model, stack)
+        found = [band_of(stack, kind, device.name) for device in self.system.all_kinds]
+        return max(found, key=lambda band: math.inf if band["p50"] is None else band["p50"])
 
     def of_lengths(self) -> dict[str, Any]:
         """Where samples have lengths: what comes out, what is padding, how uneven ranks are."""

@@ -7,6 +7,7 @@ the recording itself has: the time from the begin of an event to that of the fir
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,8 @@ EVENT_UNITS: Final = 1.0
 """What the profiler adds to a gap, and for each event in it (`benchmarks/fit_host_cpu.py`)."""
 LEAST_PART: Final = 0.3
 """Where less of the gaps is left they are the profiler's: the rest would be a small difference of large numbers."""
+SHORTEST_NS: Final = 5_000
+"""A pause takes some time by itself."""
 LONGEST_NS: Final = 1_500_000
 """In a longer gap another process had the core, or something was read or written: it is not played."""
 
@@ -85,3 +88,27 @@ def pauses_ns(free_ns: I64, events: I64, unit: float) -> I64:
     rest = np.maximum(gaps - unit * (GAP_UNITS + EVENT_UNITS * events), 0)
     found: I64 = np.rint(rest).astype(np.int64)
     return found if rest.sum() > LEAST_PART * gaps.sum() else np.zeros_like(found)
+
+
+def python_ns(recorded_ns: I64, light: Sequence[tuple[I64, I64]], calls: Bool, event_ns: float) -> I64:
+    """Of each step the time of the program before it, from the gaps in light steps and the events in them, to which the
+    end of one call and the begin of the next add one: the median, the lower one of two. What is longer than the same
+    gap in the window, where the profiler added more, was something else that had the core."""
+    gaps = np.stack([free - event_ns * (events + calls) for free, events in light])
+    usual = np.sort(gaps, axis=0)[(len(gaps) - 1) // 2]
+    found: I64 = np.rint(np.minimum(usual, recorded_ns)).astype(np.int64)
+    return found
+
+
+def pauses_before(python_ns: I64, calls: Bool, own_ns: float, pause_ns: float) -> I64:
+    """How long a player waits before each step to take as long as the program, where a call costs it `own_ns` of its
+    own and a pause that takes no time `pause_ns`. What it is late at one step it makes up for at the next ones, and a
+    pause that would be shorter than SHORTEST_NS is made later."""
+    ahead = np.cumsum(python_ns - own_ns * calls).tolist()
+    found = np.zeros(len(ahead), np.int64)
+    paused = 0.0
+    for step, wanted in enumerate(ahead):
+        if wanted - paused >= SHORTEST_NS:
+            found[step] = round(wanted - paused - pause_ns)
+            paused = wanted
+    return found

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from etude.errors import UsageError
 from etude.model.job import Job, ranges
 from etude.replay.compiled import compiled_sources, may_run
+from etude.replay.light import light_events
 from etude.replay.program import Program
 from etude.replay.recorded import plan_recorded
 from etude.replay.regions import attribute
@@ -24,13 +25,14 @@ def plan(
 ) -> list[Program]:
     """A program for each rank, or for these. A rank whose operators were recorded with their arguments calls them
     again; of others (generated, anonymised, learned) synthetic work of the same FLOPs and bytes is done. `recording`:
-    the files that the job was read from, beside which the code of its compiled graphs may lie; it becomes part of a
-    program where this user recorded it on this machine, or where it is trusted."""
+    the files that the job was read from, beside which its light steps and the code of its compiled graphs may lie; code
+    becomes part of a program where this user recorded it on this machine, or where it is trusted."""
     wanted = job.ranks.tolist() if ranks is None else list(ranks)
     missing = [rank for rank in wanted if rank not in set(job.ranks.tolist())]
     if missing:
         raise UsageError(f"rank {missing[0]} is not in the job", hint=f"present: {ranges(job.ranks)}")
     sources = compiled_sources(recording) if recording is not None else {}
+    light = light_events(recording) if recording is not None else {}
     left_out = not may_run(sources, trusted=trust_code)
     found: dict[int, Program] = {}
     for rank in wanted:
@@ -38,7 +40,7 @@ def plan(
         schema, words = attribute(trace, "op_schema")
         with_arguments = (schema >= 0) & (trace.in_types >= 0)
         if with_arguments.any() and job.timing is not None:
-            found[rank] = plan_recorded(job, rank, schema, words, {} if left_out else sources)
+            found[rank] = plan_recorded(job, rank, schema, words, {} if left_out else sources, light.get(rank))
         else:
             found[rank] = plan_sized(job, rank)
     for program in found.values():

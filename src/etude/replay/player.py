@@ -23,13 +23,16 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from etude.errors import UsageError
+from etude.replay.between import pauses_before
 from etude.replay.compiled import compiled_call, triton_call
 from etude.replay.cuda_graph import captured, captured_parts
 from etude.replay.lanes import Lanes
 from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
+from etude.replay.own_cost import own_call_ns, pause_ns
 from etude.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork, spin
 
@@ -37,6 +40,8 @@ CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
 
 
+OWN_CHUNKS: Final = 5
+"""Functions on which the player measures what a call costs itself."""
 PAUSE_S: Final = 2.0
 """Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
 
@@ -87,6 +92,8 @@ class Player:
         timed |= self._gaps and not self.on_device
         self.host = host or ("recorded" if timed and not cuda_graph else "fast")
         """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
+        self.own_call_ns = 0.0
+        """What a call costs this player beside the operator, where that was measured."""
         self._due: list[int] = []
         self.parts: list[tuple[Any, int]] = []
         """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
@@ -132,7 +139,7 @@ class Player:
         """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
         how fast this host makes them. On a CPU each call is made so much after the one before."""
         if self._gaps:
-            self._due = self.program.steps.host_ns.tolist()
+            self._due = self._pauses().tolist()
             self._chunks = list(self._compiled())
             return
         self._due = np.cumsum(self.program.steps.host_ns).tolist()
@@ -143,6 +150,24 @@ class Player:
             self._capturing = False
             self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
         self._chunks = list(self._compiled())
+
+    def _pauses(self) -> NDArray[np.int64]:
+        """How long to wait before each step. Where the plan has the time of Python itself, what a call costs here is
+        taken off; communication is left out while that is measured, so that no process waits for another."""
+        found = self.program.steps.host_ns
+        if not self.program.about["host"].get("light_steps"):
+            return found
+        kind = self.program.steps.kind
+        comms, self.comms = self.comms, None
+        chunks = list(self._compiled())[:OWN_CHUNKS]
+        upto = slice(self._ends[len(chunks) - 1] + 1)
+        self.comms = comms
+        calls, views = (int((kind[upto] == which).sum()) for which in (StepKind.CALL, StepKind.VIEW))
+        if comms is not None and comms.all_light:  # cores are shared while it is measured, as they will be
+            comms.meet()
+        with torch.no_grad():
+            self.own_call_ns = own_call_ns(chunks, calls, views, self.program.about["host"]["event_ns"])
+        return pauses_before(found, kind == StepKind.CALL, self.own_call_ns, pause_ns())
 
     def _capture(self) -> None:
         self._capturing = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from etude.model.job import Job
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.trace import Trace
 from etude.replay.arguments import Arguments, arguments, results, without_stream
-from etude.replay.between import Busy, pauses_ns, unit_ns, waited
+from etude.replay.between import Busy, pauses_ns, python_ns, unit_ns, waited
 from etude.replay.builder import ProgramBuilder
 from etude.replay.call_tree import owners
 from etude.replay.comm_ops import COMM_OPS, WAITS, number_at, numbers_at, tensors_at
@@ -22,6 +22,7 @@ from etude.replay.host_time import TIMED, HostClock, counted, host_intervals, pl
 from etude.replay.indices import made_of, tell
 from etude.replay.kinds import dtype_of_class, stand_in_kind
 from etude.replay.levels import Op, chosen
+from etude.replay.light import LightClock, LightEvents, light_clocks
 from etude.replay.memory import Memory
 from etude.replay.program import COMPILED_SPACE, NOTHING, CommKind, Program, StandInKind, StepKind
 from etude.replay.regions import Regions, own_ns
@@ -35,10 +36,17 @@ _CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
 
 
 def plan_recorded(
-    job: Job, rank: int, schema: I64, schemas: list[str], sources: Mapping[str, Mapping[str, str]]
+    job: Job,
+    rank: int,
+    schema: I64,
+    schemas: list[str],
+    sources: Mapping[str, Mapping[str, str]],
+    light: LightEvents | None = None,
 ) -> Program:
     """See `etude.replay.planning.plan`."""
-    return _Plan(job, rank, schema, schemas, sources).program()
+    plan = _Plan(job, rank, schema, schemas, sources)
+    plan.light = light
+    return plan.program()
 
 
 class _Plan:
@@ -67,6 +75,7 @@ class _Plan:
         self.recorded: set[int] = set()
         """Work whose event has been recorded."""
         self.begin = int(self.start[self.inside].min()) if self.inside.any() else 0
+        self.light: LightEvents | None = None
 
     # -- what there is -------------------------------------------------------------------------------------------------
 
@@ -286,26 +295,42 @@ class _Plan:
 
     def _between(self, steps: I64, events: Bool) -> None:
         """What a CPU takes between its operators without the profiler."""
-        kind, moment, node = steps[:, 0], steps[:, 3] + self.begin, steps[:, 5]
+        free, count = self._gaps(steps, events, None)
+        clocks = light_clocks(self.trace, events, self.start, self.end, self.light)
+        about: dict[str, Any] = {"free_ns": int(free.sum()), "events": int(count.sum()), "light_steps": len(clocks)}
+        if clocks and self.light is not None:
+            each = [self._gaps(steps, events, clock) for clock in clocks]
+            self.b.host_ns = python_ns(free, each, steps[:, 0] == StepKind.CALL, self.light.event_ns).tolist()
+            about["event_ns"] = self.light.event_ns
+        else:
+            about["unit_ns"] = unit_ns(self.trace.parent, self.start, events)
+            self.b.host_ns = pauses_ns(free, count, about["unit_ns"]).tolist()
+        self.b.about["host"] = about
+
+    def _gaps(self, steps: I64, events: Bool, clock: LightClock | None) -> tuple[I64, I64]:
+        """Of each step the time since the one before in which the host was in no operator and did not wait, and the
+        events in it; as recorded, or by the clock of a light step."""
+        on: Callable[[I64], I64] = clock or (lambda moments: moments)
+        kind, moment, node = steps[:, 0], on(steps[:, 3] + self.begin), steps[:, 5]
         at = node[np.isin(kind, (StepKind.CALL, StepKind.COMM, StepKind.STAND_IN)) & (node != NOTHING)]
         wait_ops = np.array([op.node for op in self.ops if op.name in WAITS], np.int64)
         at = np.append(at, wait_ops)
         waits = np.flatnonzero((kind == StepKind.WAIT) & (steps[:, 3] != NOTHING))
-        waits = waits[~np.isin(moment[waits], self.start[wait_ops])]
+        waits = waits[~np.isin(moment[waits], on(self.start[wait_ops]))]
         comm_of = {row: comm for comm, row in self.row_of.items()}
-        ends = np.array([self.end[comm] if (comm := comm_of[row]) >= 0 else 0 for row in steps[waits, 1]], np.int64)
-        busy, moment[waits] = waited(Busy(self.start[at], self.end[at]), ends, moment[waits])
+        comms = np.array([comm_of[row] for row in steps[waits, 1]], np.int64)
+        ends = np.where(comms >= 0, on(self.end[comms]), 0)
+        if clock is not None:
+            ends = np.array([clock.comm_end_ns.get(comm, end) for comm, end in zip(comms, ends, strict=True)], np.int64)
+        busy, moment[waits] = waited(Busy(on(self.start[at]), on(self.end[at])), ends, moment[waits])
         timed = (*TIMED, StepKind.WAIT)
         known = np.flatnonzero(np.isin(kind, timed) & (steps[:, 3] != NOTHING))
         moments = np.maximum.accumulate(moment[known])
-        clock, count = np.full(len(steps), NOTHING), np.zeros(len(steps), np.int64)
-        clock[known] = busy.free_ns(moments) - self.begin
-        free = host_intervals(kind, self._called(steps), clock, timed)
-        starts = self.start[events]
+        free, count = np.full(len(steps), NOTHING), np.zeros(len(steps), np.int64)
+        free[known] = busy.free_ns(moments) - self.begin
+        starts = on(self.start[events])
         count[known] = counted(moments, starts[~busy.has(starts)])
-        unit = unit_ns(self.trace.parent, self.start, events)
-        self.b.host_ns = pauses_ns(free, count, unit).tolist()
-        self.b.about["host"] = {"free_ns": int(free.sum()), "events": int(count.sum()), "unit_ns": unit}
+        return host_intervals(kind, self._called(steps), free, timed), count
 
     def _called(self, steps: I64) -> I64:
         """The operator of each step that is a call."""

@@ -29,7 +29,7 @@ def served_page(record: dict[str, Any], tables: dict[str, pa.Table], *, title: s
         subtitle=f"{asked.get('model', 'a model')} on {words.plural(len(replicas), 'replica')}, simulated",
         verdict=_verdict(record),
         cards=_cards(record),
-        sections=(_spread(requests), _waits(requests), _over_time(passes, replicas), _replicas(replicas)),
+        sections=(*_curve(record), _spread(requests), _waits(requests), *_runs(passes, replicas)),
         facts=tuple((str(name), str(value)) for name, value in asked.items() if value != ""),
         made_by=made_by,
     )
@@ -94,6 +94,35 @@ def spread_of(label: str, values: F64, of: str) -> str:
     return f"<h3>{label}</h3>{drawn}"
 
 
+def _curve(record: dict[str, Any]) -> tuple[Section, ...]:
+    """Where a stream was served at several rates."""
+    rates = record.get("rates")
+    if not rates:
+        return ()
+    at = [float(one["rate_rps"]) for one in rates]
+    good = [float(one["goodput_rps"]) for one in rates]
+    x = fitted("requests a second", _count, [min(at), max(at)], log=False)
+    y = fitted("within the limits, a second", _count, [0.0, max(max(good), max(at))], log=False)
+    lines = [("trend l-idle", "all", [(a, a) for a in at]), ("trend l-compute", "", list(zip(at, good, strict=True)))]
+    body = "<h3>Goodput</h3>" + plot("Goodput against rate", x, y, (), lines, size=(1080, 260))
+    for key, label in TIMES[:2]:
+        late = [(float(one["rate_rps"]), one[key]) for one in rates if one.get(key)]
+        if late:
+            highest = max(times["p99"] for _, times in late)
+            drawn = [
+                (f"trend l-{sort}", name, [(rate, float(times[name])) for rate, times in late])
+                for name, sort in (("p50", "compute"), ("p99", "communication"))
+            ]
+            axis = fitted(label.lower(), seconds, [0.0, float(highest)], log=False)
+            body += f"<h3>{label}, median and 99th percentile</h3>"
+            body += plot(f"{label} against rate", x, axis, (), drawn, size=(1080, 220))
+    held = record.get("holds_rps")
+    holds = f"It holds up to {held:.3g} a second" if held else "No rate holds"
+    lead = f"Each point is the whole stream at another rate. {holds}; the rest of the page is of "
+    lead += "that rate." if held else "the lowest."
+    return (Section("rates", "Goodput against rate", lead, body),)
+
+
 def _spread(requests: pa.Table) -> Section:
     times = _times(requests)
     body = "".join(spread_of(label, times[key], "part of the requests") for key, label in TIMES)
@@ -114,6 +143,10 @@ def _waits(requests: pa.Table) -> Section:
         rows.append(Bar(name, pieces))
     lead = "Means: until it was first in a pass, until its first token, until its last."
     return Section("waits", "What requests waited for", lead, legend(PARTS) + bars(rows, seconds))
+
+
+def _runs(passes: pa.Table, replicas: pa.Table) -> tuple[Section, ...]:
+    return _over_time(passes, replicas), _replicas(replicas)
 
 
 def _over_time(passes: pa.Table, replicas: pa.Table) -> Section:

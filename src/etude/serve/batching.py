@@ -7,9 +7,10 @@ import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.serve import state as at
+from etude.serve.adapters import leave_adapter, may_enter, take_adapter
 from etude.serve.machines import machine_ns
 from etude.serve.prefix import evict, keep, leading, release, share
-from etude.serve.queues import draw, put_by_key, put_first, put_last, take
+from etude.serve.queues import draw, put_back, put_by_key, put_first, put_last, take
 from etude.serve.steps import Shape
 from etude.serve.store import find
 
@@ -31,6 +32,10 @@ def time_of(mine, put_together, rules, machines):
         none, half = at.NONE, shape.pairs * 0.0
         one = Shape(none, half, shape.decode, shape.decode_keys, shape.decode, shape.most_keys, none, half + 1.0)
         time_ns += rules.speculate * machine_ns(machines, rules.draft, one, none)
+    if mine[at.ADAPTERS]:
+        tokens = shape.prompt_tokens + shape.decode + shape.more_tokens
+        more = rules.lora_pass_ns + rules.lora_adapter_ns * mine[at.ADAPTERS] + rules.lora_token_ns * tokens
+        time_ns += np.int64(np.ceil(more))
     return time_ns + np.int64(np.ceil(mine[at.MOVED] * rules.swap_ns)) + mine[at.LOADING]
 
 
@@ -114,6 +119,8 @@ def _preempt(state, rules, i, least, now):
         q[r, at.THERE] = 0
     q[r, at.PREEMPTED] += 1
     mine[at.GAVE_WAY] += 1
+    if rules.lora_slots:
+        leave_adapter(q, mine, state.adapter[i], r, now)
     for j in range(k, mine[at.RUNNING] - 1):
         state.running[i, j] = state.running[i, j + 1]
     mine[at.RUNNING] -= 1
@@ -301,15 +308,18 @@ def _find(q, mine, rules, r):
 
 
 @kernel(allocates=False)
-def _join(q, mine, running, r, found, now):
+def _join(q, mine, running, adapters, rules, r, found, now):
     """A request is one of those running."""
     take(q, mine, at.WAITING)
+    if rules.lora_slots:
+        take_adapter(q, mine, adapters, rules, r)
     running[mine[at.RUNNING]] = r
     mine[at.RUNNING] += 1
     mine[at.MOST] = max(mine[at.MOST], mine[at.RUNNING])
     if q[r, at.SCHEDULED] == at.NEVER:
         q[r, at.SCHEDULED] = now
         q[r, at.HIT] = found
+        mine[at.LOADING] += q[r, at.IMAGES] * rules.image_ns
     mine[at.VIRTUAL] = max(mine[at.VIRTUAL], q[r, at.KEY])
 
 
@@ -336,13 +346,16 @@ def _enter(state, rules, i, budget, now):
     while mine[at.WAITING] != at.NOBODY and budget > 0 and mine[at.RUNNING] < seats:
         r = mine[at.WAITING]
         whole = q[r, at.PROMPT] + q[r, at.PLANNED]
+        if rules.lora_slots and not may_enter(q, mine, state.adapter[i], rules.lora_slots, r):
+            put_last(q, mine, at.SKIPPED, take(q, mine, at.WAITING))
+            continue
         if not admits(state, rules, i, r, now):
             break
         if q[r, at.THERE]:
             tokens = min(whole - q[r, at.COMPUTED], budget)
             if not _come_back(state, rules, i, r, tokens):
                 break
-            _join(q, mine, state.running[i], r, at.NONE, now)
+            _join(q, mine, state.running[i], state.adapter[i], rules, r, at.NONE, now)
             if rules.chunked:
                 _add(state, rules, i, r, tokens, now)
                 budget -= tokens
@@ -382,11 +395,13 @@ def _enter(state, rules, i, budget, now):
         mine[at.FOUND] += front + found
         mine[at.PENDING] -= there
         q[r, at.COMPUTED] = there
-        _join(q, mine, state.running[i], r, front + found, now)
+        _join(q, mine, state.running[i], state.adapter[i], rules, r, front + found, now)
         if not rules.chunked and tokens == 1 and there >= q[r, at.PROMPT]:
             continue  # it goes on with the others
         _add(state, rules, i, r, tokens, now)
         budget -= tokens
+    if mine[at.SKIPPED] != at.NOBODY:
+        put_back(q, mine)
 
 
 @kernel(allocates=False)
@@ -404,10 +419,10 @@ def _take_in(q, mine, tags, order, now):
             q[r, at.KEY] = q[r, at.TIER]
         elif order == at.SHORTEST:
             q[r, at.KEY] = q[r, at.PROMPT]
-        else:  # start-time fair queueing: a tenant's requests behind one another, on a clock of tokens
+        else:  # start-time fair queueing: a tenant's requests behind one another, on a clock of tokens in thousandths
             tenant = q[r, at.TENANT]
             q[r, at.KEY] = max(mine[at.VIRTUAL], tags[tenant])
-            tags[tenant] = q[r, at.KEY] + q[r, at.PROMPT] + q[r, at.OUTPUT]
+            tags[tenant] = q[r, at.KEY] + (q[r, at.PROMPT] + q[r, at.OUTPUT]) * 1_000_000 // q[r, at.WEIGHT]
         put_by_key(q, mine, at.WAITING, r)
 
 

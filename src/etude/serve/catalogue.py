@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 from dataclasses import dataclass, fields
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -39,9 +40,14 @@ from etude.serve.steps import Shape, StepCost, step_cost
 from etude.simulate import simulate
 
 F64 = NDArray[np.float64]
-PARTS: Final = ("products", "narrow", "experts", "narrow_experts", "packed_experts", "rest", "network", "direct")
-"""Kinds of work: products in 16 bits or more and in fewer, those of experts in 16, 8 and 4, all else, communication as
-it is generated, and as engines have it (a stack takes the one or the other)."""
+PARTS: Final = (
+    "products", "narrow", "experts", "wide_experts", "narrow_experts", "packed_experts", "rest", "network", "direct",
+    "group_ns", "word_ns",
+)  # fmt: skip
+"""Kinds of work: products in 16 bits or more and in fewer, those of experts in 16 (`wide`: spread over ranks, and fewer
+on a rank than tokens), 8 and 4, all else, communication as it is generated, and as engines have it (a stack takes the
+one or the other); and what the catalogue has no time for: how many products of experts in 8 bits there are, and words
+that a token out is chosen from."""
 TOKENS: Final = (
     1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 640, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384,
 )  # fmt: skip
@@ -103,23 +109,23 @@ class PassTables:
         )
 
     def step_cost(self, stack: ServingStack, **options: Any) -> StepCost:
-        """With the factors of a stack; `options` are those of `steps.step_cost` that an engine sets."""
+        """With the factors of a stack; `options` are those of `steps.step_cost` that an engine sets, or that layers
+        have which are not all on the device."""
         factor = np.array([getattr(stack, name) for name in PARTS])
         prompt = np.vstack([np.zeros((1, len(PAST))), stack.attention * self.prompt_ns])
         decode = np.vstack([np.zeros((1, len(KEYS))), stack.decode_attention * self.decode_ns])
         grid = prompt[:, :, None, None] + decode[None, None, :, :]
         gaps = stack.kernel_ns * float(self.kernels[0])
         layers, launches = float(self.layers[0]), stack.launch_ns * float(self.kernels[0])
+        layers_given: dict[str, Any] = {"tokens": TOKENS, "layers_ns": factor @ self.layers_ns} | options
         return step_cost(
-            tokens=TOKENS,
-            layers_ns=factor @ self.layers_ns,
             head=(SEQUENCES, factor @ self.head_ns),
             attention=((0, *CHUNKS), PAST, (0, *DECODE), KEYS, grid),
             floor_ns=(0.0, stack.layer_floor_ns * layers + launches, stack.mixed_floor_ns * layers + launches),
             chain_ns=(stack.chain_ns * layers, float(self.slots[0])),
             pass_ns=(stack.pass_ns + gaps, stack.pass_ns + gaps),
             sequence_ns=(stack.sequence_ns, stack.sequence_ns),
-            **options,
+            **layers_given,
         )
 
 
@@ -166,7 +172,12 @@ def _folder() -> Path:
 
 def _digest(*given: Any) -> str:
     """Of what is asked, and of the code and catalogues that answer it."""
-    digest = hashlib.sha256(repr(given).encode())
+    return hashlib.sha256(repr(given).encode() + _code()).hexdigest()[:32]
+
+
+@cache
+def _code() -> bytes:
+    digest = hashlib.sha256()
     root = Path(__file__).parent.parent
     files = [Path(__file__)]
     for room in ("cost", "generate", "machine", "simulate"):
@@ -174,7 +185,31 @@ def _digest(*given: Any) -> str:
     for path in files:
         stat = path.stat()
         digest.update(f"{path.relative_to(root)}{stat.st_size}{stat.st_mtime_ns}".encode())
-    return digest.hexdigest()[:32]
+    return digest.digest()
+
+
+def experts_ns(model: Model, system: System, packed: float) -> F64:
+    """Of the experts of one layer on one device of a system, for the tokens of TOKENS; kept on disk too."""
+    path = _folder() / f"{_digest('experts', model, system, packed)}.npy"
+    try:
+        return np.asarray(np.load(path), np.float64)
+    except (OSError, ValueError):
+        found = _experts(model, system, packed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path, force=True) as temporary, temporary.open("wb") as file:
+        np.save(file, found)
+    return found
+
+
+def _experts(model: Model, system: System, packed: float) -> F64:
+    layer = model.replace(layers=1, dense_layers=0)
+    job = pass_job(layer, Plan.from_dict({"gpus": 1}), [PassShape(chunk=t) for t in TOKENS])
+    part = simulate(job, grown(system, len(job)), compute="roofline").part(0)
+    ops, time_ns = ops_of(part.trace), (part.end_ns - part.start_ns).astype(np.float64)
+    if packed != 1.0:
+        ops, time_ns = _packed(system.device, ops, time_ns, packed)
+    mine = np.isin(ops.op_class, EXPERTS) & part.timed & (part.trace.step >= 0)
+    return np.bincount(part.trace.step[mine], time_ns[mine], len(TOKENS)).astype(np.float64)
 
 
 def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float, groups: int) -> PassTables:
@@ -211,15 +246,22 @@ def _made(model: Model, plan: Plan, system: System, kv_dtype: str, packed: float
             others[experts] = _of_groups(others[experts], tokens, groups) * fullest(model, spread, tokens * groups)
             work[experts] = _of_groups(work[experts], tokens, groups)
         others[[network, direct]] += gathered_ns(model, system, groups, tokens)
+        wide = tokens * groups > model.experts // spread
+        others[PARTS.index("wide_experts")] = np.where(wide, others[PARTS.index("experts")], 0.0)
+        others[PARTS.index("experts"), wide] = 0.0
+    narrow = kind == PARTS.index("narrow_experts")
+    others[PARTS.index("group_ns")] = np.bincount(trace.step[narrow], minlength=len(shapes))
     energy = work[:-1].sum(axis=0)
     a, b = len(TOKENS), len(TOKENS) + len(SEQUENCES)
     c = b + len(CHUNKS) * len(PAST)
     d = len(shapes) - len(BETWEEN)
     at_sequences = np.array([np.interp(SEQUENCES, TOKENS, row) for row in others[:, :a]])
+    head_ns = np.maximum(others[:, a:b] - at_sequences, 0.0)
+    head_ns[PARTS.index("word_ns")] = model.vocab * np.array(SEQUENCES)
     held, working = held_by(model, plan, 1, kv_dtype=kv_dtype), held_by(model, plan, 4096, kv_dtype=kv_dtype)
     made = PassTables(
         layers_ns=others[:, :a],
-        head_ns=np.maximum(others[:, a:b] - at_sequences, 0.0),
+        head_ns=head_ns,
         prompt_ns=attention[b:c].reshape(len(CHUNKS), len(PAST)),
         decode_ns=attention[c:d].reshape(len(DECODE), len(KEYS)),
         layers_nj=energy[:a],

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from etude.errors import UsageError
 from etude.generate import Plan
 from etude.generate.model import Model
+from etude.generate.passes import held_by
 from etude.machine import System, device_names, open_device
+from etude.serve.adapters import NO_LORA, LoraCost
+from etude.serve.beside import lora_cost
 from etude.serve.cache import CacheRules, on_system
 from etude.serve.catalogue import pass_tables
-from etude.serve.energy import Energy, energy_of
+from etude.serve.energy import UNKNOWN, Energy, energy_of
 from etude.serve.engine import Engine
+from etude.serve.offload import ExpertRules, far_experts, tables_of
 from etude.serve.profiles import GRAPHS, profile_cost
 from etude.serve.requests import BLOCK_TOKENS
 from etude.serve.stacks import serving_stack
@@ -38,6 +42,9 @@ class Deployment:
     """Of a rank."""
     error: tuple[float, float] | None = None
     """Of interpolated step costs, median and largest; None where times come from operators."""
+    lora: LoraCost = NO_LORA
+    experts: dict[str, Any] = field(default_factory=dict)
+    """Of experts that lie with the host."""
 
 
 def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16") -> Plan:
@@ -46,9 +53,18 @@ def replica_plan(model: Model, tp: int, *, ep: int = 1, precision: str = "bf16")
     if ep > 1 and not model.experts:
         raise UsageError(f"`{model.name}` has no experts", hint="leave --ep away")
     if ep > 1 and tp % ep:
-        raise UsageError(f"experts over {ep} of {tp} ranks", hint="an --ep that divides --tp")
+        hint = "an --ep that divides --tp, or --tp times --replicas: replicas that share experts"
+        raise UsageError(f"experts over {ep} of {tp} ranks", hint=hint)
     split = tp // ep if model.experts else 1
     return Plan.from_dict({"gpus": tp, "tp": tp, "ep": ep, "etp": split, "precision": precision}, model.name)
+
+
+def shared_plan(model: Model, tp: int, groups: int, precision: str = "bf16") -> Plan:
+    """Of replicas that share their experts, each of which is whole on one rank."""
+    ranks = tp * groups
+    if model.experts % ranks:
+        raise UsageError(f"{model.experts} experts over {ranks} ranks", hint="ranks that divide the experts")
+    return Plan.from_dict({"gpus": ranks, "tp": tp, "ep": ranks, "etp": 1, "precision": precision}, model.name)
 
 
 def deployed(
@@ -61,17 +77,35 @@ def deployed(
     ops: Path | None = None,
     kv_dtype: str = "",
     memory_bytes: int = 0,
+    groups: int = 1,
+    experts: ExpertRules | None = None,
+    streams: int = 0,
 ) -> Deployment:
-    """One replica: the ranks of the plan."""
-    tables = pass_tables(model, plan, system, kv_dtype=kv_dtype)
+    """One replica: the ranks of the plan. Experts may be spread over those of so many replicas, the `groups`; or
+    `experts` lie with the host, whose memory so many `streams` of other replicas draw on."""
     software = serving_stack(stack, device_name(system))
-    if ops is None:
-        cost = tables.step_cost(software, graphs=GRAPHS)
+    record: dict[str, Any] = {}
+    if experts is not None:
+        if ops is not None or plan.ep > 1:
+            raise UsageError('--offload "experts" with --ops or --ep', hint="one of them")
+        tables = tables_of(model, plan, system, experts, kv_dtype=kv_dtype)
+        far = far_experts(model, plan, system, experts, tables, software, streams=streams)
+        cost, weights, record = tables.step_cost(software, **far.curves), far.weights_bytes, far.record
     else:
-        cost = profile_cost(ops, model, system, software, tp=plan.tp)
+        tables = pass_tables(model, plan, system, kv_dtype=kv_dtype, groups=groups)
+        weights = float(tables.weights_bytes[0])
+        if groups > 1:
+            weights = float(held_by(model, shared_plan(model, plan.tp, groups, plan.precision), 1).weights_bytes)
+        if ops is None:
+            cost = tables.step_cost(software, graphs=GRAPHS)
+        else:
+            spread = plan.tp * groups if groups > 1 else plan.ep
+            cost = profile_cost(ops, model, system, software, tp=plan.tp, spread=spread, groups=groups)
     memory = memory_bytes or system.device.memory_bytes
-    weights, token = float(tables.weights_bytes[0]), float(tables.token_bytes[0])
-    left = memory * UTILISATION - weights - float(tables.working_bytes[0]) * engine.max_num_batched_tokens
+    token = float(tables.token_bytes[0])
+    lora = lora_cost(model, plan.tp, system, software, engine.max_lora_rank, engine.max_loras)
+    beside = float(tables.working_bytes[0]) * engine.max_num_batched_tokens + lora.slot_bytes * engine.max_loras
+    left = memory * UTILISATION - weights - beside
     if left < token * engine.block_size:
         raise UsageError(
             f"weights of {format_bytes(round(weights))} leave no room for keys and values in {format_bytes(memory)}",
@@ -79,10 +113,11 @@ def deployed(
             hint="more --tp, --precision fp8, or a device with more memory",
         )
     blocks = int(left // (token * engine.block_size)) if token else 0
-    energy = energy_of(system.device, tables.energy(), plan.tp, software.power)
+    # Nothing is known of the power of a host that computes.
+    energy = UNKNOWN if record else energy_of(system.device, tables.energy(), plan.tp, software.power)
     caching = on_system(engine.caching, system, token * plan.tp * BLOCK_TOKENS)
     error = (float(tables.error[0]), float(tables.error[1])) if ops is None else None
-    return Deployment(cost, blocks, round(token), energy, caching, weights, error)
+    return Deployment(cost, blocks, round(token), energy, caching, weights, error, lora, record)
 
 
 def device_name(system: System) -> str:

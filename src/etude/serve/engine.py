@@ -18,6 +18,8 @@ ROUTERS: Final = {
     "turn": at.TURN, "least": at.LEAST, "tokens": at.TOKENS, "two": at.TWO, "session": at.SESSION,
     "prefix": at.BY_PREFIX, "affinity": at.AFFINITY, "br0": at.BALANCE,
 }  # fmt: skip
+STEAL: Final = "+steal"
+"""Behind the name of a router: replicas without work take over what others cannot take."""
 FOLLOWS: Final = "vLLM 0.19 (V1 scheduler)"
 FOREVER: Final = 1 << 40
 
@@ -76,11 +78,11 @@ class Engine:
     num_speculative_tokens: int = figure("count", "tokens that a draft proposes for a sequence", 0, zero=True)
     acceptance: float = figure("fraction", "chance that the next of these is right", 0.7, zero=True)
     exit_depth: float = figure("fraction", "part of the layers that tokens out go through", 1.0)
+    max_loras: int = figure("count", "adapters in use at a time; 0: requests have none", 0, zero=True)
+    max_lora_rank: int = figure("count", "rank of these", 16)
 
     def __post_init__(self) -> None:
         cache_rules(self.cache)
-        if self.barrier and self.async_scheduling:
-            raise ClusterError("replicas that start together choose their passes then", hint="no --async-scheduling")
 
     @property
     def caching(self) -> CacheRules:
@@ -88,10 +90,11 @@ class Engine:
 
     def rules(self, router: str = "turn", **more: Any) -> Rules:
         """For the loop. `more` are fields of `Rules` that the engine does not say."""
-        code, horizon = router_code(router)
+        code, horizon = router_code(router.removesuffix(STEAL))
         given: dict[str, Any] = {
             "apart": 0, "place": code, "swap_ns": 0.0, "admit": at.SERIAL, "admit_value": 0.0, "tpot_ns": 0.0,
-            "draft": at.NOBODY, "wire": NO_WIRE,
+            "draft": at.NOBODY, "wire": NO_WIRE, "steal": int(router.endswith(STEAL)), "lora_slots": self.max_loras,
+            "lora_load_ns": 0, "lora_pass_ns": 0.0, "lora_adapter_ns": 0.0, "lora_token_ns": 0.0, "image_ns": 0,
         }  # fmt: skip
         return Rules(
             chunked=int(self.chunked), token_budget=self.max_num_batched_tokens, max_seqs=self.max_num_seqs,
@@ -118,7 +121,9 @@ def router_code(router: str) -> tuple[int, int]:
     if name == "br" and steps.isdecimal() and int(steps) < 4096:
         return at.BALANCE, int(steps)
     if router not in ROUTERS:
-        raise UsageError(f"unknown router `{router}`", hint=f"known: {', '.join(ROUTERS)}, br:STEPS, or FILE.py:name")
+        raise UsageError(
+            f"unknown router `{router}`", hint=f"known: {', '.join(ROUTERS)}, br:STEPS, NAME+steal, or FILE.py:name"
+        )
     return ROUTERS[router], 0
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numba.core.dispatcher import Dispatcher
 
 from etude.errors import UsageError
-from etude.serve import batching, loop, queues, routing, transfers
+from etude.serve import adapters, batching, loop, queues, routing, transfers
 from etude.serve import state as of
 from etude.serve.queues import put_last
 
@@ -65,6 +65,7 @@ NO_HOOKS: Final = Hooks()
 ROLES: Final = {of.BOTH: "both", of.PREFILL: "prefill", of.DECODE: "decode", of.OFF: "off"}
 SEEN: Final = (
     "arrival", "prompt", "output", "session", "tenant", "tier", "deadline", "branches", "out", "computed", "preempted",
+    "adapter", "images",
 )  # fmt: skip
 
 
@@ -150,7 +151,7 @@ def loop_with(hooks: Hooks, asked: Asked, around: dict[Any, Around] | None = Non
     given = {old: new for old, new in inside.items() if new is not None}
     if not given and not around:
         return loop.advance
-    plain = plain_form((queues, routing, batching, transfers, loop), given, around or {})[loop.advance]
+    plain = plain_form((queues, adapters, routing, batching, transfers, loop), given, around or {})[loop.advance]
 
     def advance(*arguments: Any) -> int:
         with np.errstate(over="ignore"):

@@ -13,11 +13,12 @@ import numpy as np
 
 from etude.kernels.compile import kernel
 from etude.serve import state as at
+from etude.serve.adapters import leave_adapter
 from etude.serve.batching import choose, shape_of, time_of
 from etude.serve.machines import machine_nj
 from etude.serve.prefix import release
 from etude.serve.queues import pop_later, push_later, put_last
-from etude.serve.routing import route
+from etude.serve.routing import route, steal
 from etude.serve.store import put
 from etude.serve.transfers import hand_over, land, placed, pull
 
@@ -66,6 +67,8 @@ def _finish(state, i, now):
             if q[r, at.FINISH] == at.NEVER and not (mine[at.ROLE] == at.PREFILL and q[r, at.OUT]):
                 state.running[i, kept] = r
                 kept += 1
+            elif mine[at.ADAPTERS]:
+                leave_adapter(q, mine, state.adapter[i], r, now)
         mine[at.RUNNING] = kept
     mine[at.BATCH] = at.NOBODY
     mine[at.END] = at.NEVER
@@ -113,6 +116,8 @@ def _start(state, rules, machines, log, busy, now):
             continue
         if mine[at.AHEAD] == at.NOBODY:
             waits = mine[at.INBOX + 2] + mine[at.WAITING + 2] + mine[at.RUNNING]
+            if rules.steal and not waits and not mine[at.SHUT]:
+                waits = steal(state.request, state.replica, i)
             if not waits or clock[at.HALT]:
                 continue
             if not choose(state, rules, machines, i, now):
@@ -133,6 +138,10 @@ def _start(state, rules, machines, log, busy, now):
             mine = state.replica[i]
             if mine[at.AHEAD] != at.NOBODY and _joined(mine, rules):
                 _begin(mine, state.batch[i], state.shape[i], clock, state.energy_nj, machines, log, i, now, longest)
+                if rules.ahead and not clock[at.HALT]:
+                    choose(state, rules, machines, i, now)
+            elif _joined(mine, rules):
+                mine[at.DUMMY] += 1
     return True
 
 

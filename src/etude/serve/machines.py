@@ -54,14 +54,16 @@ def _part(values, place):
 @kernel(allocates=False, inline=True)
 def _cost_at(machines, row):
     real, whole, place = machines.real, machines.whole, machines.place[row]
-    grid, own = place[8], place[13]
+    grid, own, more = place[8], place[13], place[15]
     attention = real[grid[0] : grid[0] + grid[1] * grid[2] * grid[3] * grid[4]]
     engine = real[own[0] : own[0] + own[1] * own[2]]
+    beside = real[more[0] : more[0] + more[1] * more[2]]
     return StepCost(
         _part(real, place[0]), _part(real, place[1]), _part(real, place[2]), _part(real, place[3]),
         _part(real, place[4]), _part(real, place[5]), _part(real, place[6]), _part(real, place[7]),
         attention.reshape((grid[1], grid[2], grid[3], grid[4])), _part(whole, place[9]), _part(whole, place[10]),
         _part(real, place[11]), _part(real, place[12]), engine.reshape((own[1], own[2])), _part(whole, place[14]),
+        beside.reshape((more[1], more[2])),
     )  # fmt: skip
 
 

@@ -99,6 +99,9 @@ def pass_ns(cost, shape, number):
     device = (_curve(cost.tokens, cost.layers_ns, float(run)) + attention_of(cost, shape)) * shape.depth
     if shape.outputs:
         device += _curve(cost.sequences, cost.head_ns, float(shape.outputs))
+    if cost.beside_ns.shape[1]:
+        beside = _curve(cost.tokens, cost.beside_ns[0], float(run))
+        device = max(device, beside + _curve(cost.tokens, cost.beside_ns[1], float(run)) * device)
     own = cost.engine_ns[0, eager] + cost.engine_ns[1, eager] * (shape.decode + shape.outputs)
     floor = cost.floor_ns[eager * (2 if shape.prompt_tokens and shape.decode else 1)]
     return max(np.int64(np.ceil(max(device, floor) + own - 1e-6)), 1)

@@ -45,6 +45,19 @@ def put_by_key(q, mine, queue, r):
 
 
 @kernel(allocates=False)
+def put_back(q, mine):
+    """Those that were skipped are ahead of all that wait."""
+    if mine[at.WAITING] == at.NOBODY:
+        mine[at.WAITING + 1] = mine[at.SKIPPED + 1]
+    q[mine[at.SKIPPED + 1], at.FOLLOWING] = mine[at.WAITING]
+    mine[at.WAITING] = mine[at.SKIPPED]
+    mine[at.WAITING + 2] += mine[at.SKIPPED + 2]
+    mine[at.SKIPPED] = at.NOBODY
+    mine[at.SKIPPED + 1] = at.NOBODY
+    mine[at.SKIPPED + 2] = 0
+
+
+@kernel(allocates=False)
 def take(q, mine, queue):
     r = mine[queue]
     mine[queue] = q[r, at.FOLLOWING]

@@ -11,7 +11,7 @@
 | segments | `arrival`, seconds | the sum of `segments`, `output` | `segments`: `[[name, tokens, group]]`|
 
 Rows are in order of time, or are sorted on purpose. Any file may have `session`, `tenant`, `tier`, `deadline` (seconds
-after the arrival), `branches` and `parents`.
+after the arrival), `branches`, `parents`, `adapter` and `images`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,8 @@ TIER: Final = ("tier", "slo_class", "priority")
 DEADLINE: Final = ("deadline", "deadline_s")
 BRANCHES: Final = ("branches",)
 PARENTS: Final = ("parents", "parent")
+ADAPTER: Final = ("adapter", "lora", "lora_name")
+IMAGES: Final = ("images", "num_images")
 
 
 def read_requests(path: str | PathLike[str], *, sort: bool = False) -> Requests:
@@ -202,7 +204,7 @@ def _further(plain: Mapping[str, str], rows: list[tuple[dict[str, Any], str]], p
     found: dict[str, Any] = {}
     known: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
         "tenant": (TENANT, str), "tier": (TIER, str), "deadline_ns": (DEADLINE, _deadline), "branches": (BRANCHES, int),
-        "parents": (PARENTS, _parents),
+        "parents": (PARENTS, _parents), "adapter": (ADAPTER, _name), "images": (IMAGES, _images),
     }  # fmt: skip
     for name, (names, read) in known.items():
         column = column_of(plain, names)
@@ -217,9 +219,19 @@ def _further(plain: Mapping[str, str], rows: list[tuple[dict[str, Any], str]], p
     for name in ("tenant", "tier"):
         if found[name] is not None:
             words, found[name] = np.unique(found[name], return_inverse=True)
-            if name == "tier":
-                found["tier_names"] = tuple(words.tolist())
+            found[f"{name}_names"] = tuple(words.tolist())
+    if found["adapter"] is not None:  # a row without one has none
+        words = np.unique([name for name in found["adapter"] if name])
+        found["adapter"] = [int(np.searchsorted(words, name)) if name else -1 for name in found["adapter"]]
     return found
+
+
+def _name(value: Any) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _images(value: Any) -> int:
+    return 0 if value in (None, "") else int(value)
 
 
 def _readable(read: Any, value: Any) -> bool:

@@ -16,6 +16,8 @@ BLOCK_TOKENS: Final = 512
 """Tokens of a Mooncake block."""
 
 NONE: Final = np.zeros(0, np.int64)
+WHOLE: Final = ("tier_names", "tenant_names", "chained", "block_tokens", "block_home")
+"""Columns that are not sorted with the requests."""
 NO_DEADLINE: Final = 2**62
 
 
@@ -55,12 +57,19 @@ class Requests:
     """The id of a block stands for all before it too, as Mooncake's do."""
     moved: int = 0
     """Rows that sorting by time gave another place."""
+    tenant_names: tuple[str, ...] = ()
+    weights: tuple[int, ...] = ()
+    """Of tenants in fair queueing, in thousandths; none: all alike."""
+    adapter: I64 = field(default_factory=_none)
+    """Number of the adapter, or -1."""
+    images: I64 = field(default_factory=_none)
+    """That a tower turns into tokens of the prompt, which counts these."""
 
     def __post_init__(self) -> None:
         lengths = {len(getattr(self, name)) for name in ("arrival_ns", "prompt", "output", "session")}
         if len(lengths) != 1 or not len(self):
             raise UsageError("requests: columns of different lengths" if len(self) else "there is no request")
-        usual = {"tenant": 0, "tier": 0, "deadline_ns": NO_DEADLINE, "branches": 1}
+        usual = {"tenant": 0, "tier": 0, "deadline_ns": NO_DEADLINE, "branches": 1, "adapter": -1, "images": 0}
         for name, value in usual.items():
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.full(len(self), value, np.int64))
@@ -91,7 +100,8 @@ class Requests:
             bad = np.flatnonzero((getattr(self, name) < 1) | (getattr(self, name) > MAX_TOKENS))
             if len(bad):
                 raise UsageError(f"{name} of {getattr(self, name)[bad[0]]} tokens", where=f"request {bad[0]}")
-        for name, least in (("arrival_ns", 0), ("deadline_ns", 1), ("branches", 1), ("tenant", 0), ("tier", 0)):
+        for name, least in (("arrival_ns", 0), ("deadline_ns", 1), ("branches", 1), ("tenant", 0), ("tier", 0),
+                            ("adapter", -1), ("images", 0)):  # fmt: skip
             bad = np.flatnonzero(getattr(self, name) < least)
             if len(bad):
                 what = "arrives before the start" if name == "arrival_ns" else f"{name} {getattr(self, name)[bad[0]]}"
@@ -114,7 +124,7 @@ class Requests:
         cut = {
             f.name: getattr(self, f.name)[: lengths.get(f.name, n)]
             for f in fields(self)
-            if f.name not in ("tier_names", "chained", "moved")
+            if f.name not in ("tier_names", "tenant_names", "weights", "chained", "moved")
         }
         return replace(self, **cut)
 
@@ -143,7 +153,7 @@ def requests_of(
         blocks = [[number[str(one[0])] for one in row] for row in segments]
         tokens, home = ([one[k] if len(one) > k else -1 for row in listed for one in row] for k in (1, 2))
         more |= {"chained": False, "block_tokens": np.array(tokens, np.int64), "block_home": np.array(home, np.int64)}
-    whole = {name: more.pop(name) for name in ("tier_names", "chained", "block_tokens", "block_home") if name in more}
+    whole = {name: more.pop(name) for name in WHOLE if name in more}
     block_start, flat = _lists([blocks[i] for i in order.tolist()] if blocks is not None else [], len(arrival))
     parent_start, parent = _lists(parents or [], len(arrival))
     columns: dict[str, Any] = {name: np.asarray(c, np.int64)[order] for name, c in more.items() if c is not None}

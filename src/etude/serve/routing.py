@@ -7,7 +7,7 @@ import numpy as np
 from etude.kernels.compile import kernel
 from etude.serve import state as at
 from etude.serve.prefix import leading
-from etude.serve.queues import draw
+from etude.serve.queues import draw, put_last, take
 from etude.serve.store import find
 
 
@@ -141,3 +141,27 @@ def route(state, rules, router, r, phase):
         if load < least:
             best, least = i, load
     return best
+
+
+@kernel(allocates=False)
+def steal(q, replicas, i):
+    """A replica without work takes over the first that waits where most do and that has not begun; how many it took."""
+    most, found = 0, at.NOBODY
+    for j in range(len(replicas)):
+        there = replicas[j]
+        first = there[at.WAITING]
+        if first == at.NOBODY or there[at.END] == at.NEVER or there[at.ROLE] != replicas[i, at.ROLE]:
+            continue
+        if there[at.WAITING + 2] > most and q[first, at.SCHEDULED] == at.NEVER:
+            most, found = there[at.WAITING + 2], j
+    if found == at.NOBODY:
+        return 0
+    r = take(q, replicas[found], at.WAITING)
+    whole = q[r, at.PROMPT] + q[r, at.OUTPUT]
+    replicas[found, at.PENDING] -= whole
+    replicas[i, at.PENDING] += whole
+    replicas[i, at.STOLEN] += 1
+    q[r, at.REPLICA] = i
+    q[r, at.DECODER] = i
+    put_last(q, replicas[i], at.INBOX, r)
+    return 1

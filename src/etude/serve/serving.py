@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from etude.errors import UsageError
 from etude.serve import state as of
+from etude.serve.adapters import NO_LORA, LoraCost, adapters_of
 from etude.serve.cache import CacheRules
 from etude.serve.energy import UNKNOWN, Energy
-from etude.serve.engine import FOREVER, Engine, admit_code
+from etude.serve.engine import FOREVER, STEAL, Engine, admit_code
 from etude.serve.hooks import NO_HOOKS, Asked, Hooks, Route, loop_with
 from etude.serve.machines import Machines, machines_of
 from etude.serve.prefix import no_prefix, prefix_of
@@ -71,6 +72,10 @@ class Options:
     """Keys and values of a token on all ranks of a replica."""
     draft: StepCost | None = None
     """Of the model that proposes tokens; None: they cost nothing."""
+    lora: LoraCost = NO_LORA
+    """Of the adapters of requests."""
+    image_ns: int = 0
+    """Of the tower, for an image."""
     hooks: Hooks = NO_HOOKS
     control: Control | None = None
     """Changes plans or replicas while requests are served: `elastic`."""
@@ -152,7 +157,7 @@ def ready_for(requests: Requests, engine: Engine, groups: Sequence[Group], optio
 
 def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Rules:
     router, hooks = options.router if isinstance(options.router, str) else "", options.hooks
-    if router in ("prefix", "affinity") and engine.caching.mode == "none":
+    if router.removesuffix(STEAL) in ("prefix", "affinity") and engine.caching.mode == "none":
         raise UsageError(f"the router `{router}` looks for what a cache has", hint="--cache prefix")
     admit, value = admit_code(options.admit)
     if admit == of.SLACK and not options.tpot_ns:
@@ -167,6 +172,11 @@ def rules_of(engine: Engine, groups: Sequence[Group], options: Options) -> of.Ru
         more["place"] = of.ASK
     elif not router:
         more["place"] = of.LEAST
+    lora = options.lora
+    more |= {
+        "lora_load_ns": lora.load_ns, "lora_pass_ns": lora.pass_ns, "lora_adapter_ns": lora.adapter_ns,
+        "lora_token_ns": lora.token_ns, "image_ns": options.image_ns,
+    }  # fmt: skip
     wire = options.wire if hooks.choose is None else options.wire._replace(choice=of.ASK)
     return engine.rules(
         router, admit=admit, admit_value=value, tpot_ns=float(options.tpot_ns), wire=wire,
@@ -182,8 +192,9 @@ def start_of(
     caching = options.caching or engine.caching
     prefix = prefix_of(requests, caching, total, rules.block) if rules.prefix else no_prefix()
     store = store_of(requests, caching, total, rules.block, options.token_bytes) if caching.stores else no_store()
+    adapters = adapters_of(total, int(requests.adapter.max()) + 1 if engine.max_loras else 1)
     state = of.start(
-        requests, total, engine.max_num_seqs, prefix, store, seed=options.seed, decide_ns=options.decide_ns
+        requests, total, engine.max_num_seqs, prefix, store, adapters, seed=options.seed, decide_ns=options.decide_ns
     )
     first = 0
     for kind, group in enumerate(groups):
@@ -230,6 +241,17 @@ def _check(requests: Requests, engine: Engine, rules: of.Rules, state: of.State,
         raise UsageError("prompts and answers need replicas each", hint="--disaggregate 2:6")
     if engine.num_speculative_tokens and requests.branches.max() > 1:
         raise UsageError("a draft proposes tokens for one branch", where=f"request {int(requests.branches.argmax())}")
+    if (requests.adapter >= 0).any():
+        where = f"request {int((requests.adapter >= 0).argmax())}"
+        if not engine.max_loras:
+            raise UsageError("has an adapter, and there is no slot for one", where=where, hint="--max-loras 4")
+        if rules.apart or options.control is not None:
+            raise UsageError(
+                "adapters stay on one replica", where=where, hint="no --disaggregate, no plans that change"
+            )
+    if requests.images.any() and not rules.image_ns:
+        where = f"request {int((requests.images > 0).argmax())}"
+        raise UsageError("has images, and nothing says what a tower takes", where=where, hint="a model with a tower")
     room = state.replica[:, of.ROOM]
     for roles, tokens in (
         ((of.PREFILL,), requests.prompt),

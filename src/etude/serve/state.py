@@ -92,6 +92,17 @@ class Rules(NamedTuple):
     place: int
     """Router that says where an answer goes on, once its prompt is read."""
     wire: Wire
+    steal: int
+    """A replica without work takes over the first request that another could not take into its last pass."""
+    lora_slots: int
+    """Adapters that may be in use at a time."""
+    lora_load_ns: int
+    lora_pass_ns: float
+    """Added to passes with adapters: for itself, for each adapter, for each token."""
+    lora_adapter_ns: float
+    lora_token_ns: float
+    image_ns: int
+    """Of the tower, for each image of a request that enters."""
 
 
 class Column(IntEnum):
@@ -135,6 +146,9 @@ class Column(IntEnum):
     SENT = 34  # bytes
     REUSED = 35  # tokens of a store, at any place
     LESS = 36  # pairs of queries and keys that these save, beyond those of as many tokens at the front
+    ADAPTER = 37  # or NOBODY
+    IMAGES = 38  # that a tower turns into tokens of its prompt
+    WEIGHT = 39  # of its tenant in fair queueing, in thousandths
 
 
 class Count(IntEnum):
@@ -180,6 +194,12 @@ class Count(IntEnum):
     DECODER = 45
     LOADING = 46  # ns that the next pass waits for a store
     STORED = 47  # tokens found in a store
+    SKIPPED = 48  # queue: those whose adapter has no slot, while a pass is put together
+    ADAPTERS = 51  # in use
+    RESIDENT = 52  # adapters in slots
+    LOADED = 53  # adapters, in all
+    STOLEN = 54  # requests taken over from other replicas
+    DUMMY = 55  # steps in which it only took part, for the others
 
 
 class Clock(IntEnum):
@@ -246,21 +266,26 @@ class State(NamedTuple):
     """Ids of blocks, and which are there: `prefix.Prefix`."""
     store: Any
     """What a cache keeps beside the blocks: `store.Store`."""
+    adapter: I64
+    """Users of each adapter, and when it was left: (replica, adapter, 2), as `adapters` has it."""
 
 
 (ARRIVAL, PROMPT, OUTPUT, SESSION_OF, TENANT, TIER, DEADLINE, BRANCHES, PARENTS, COMPUTED, PLANNED, OUT, HELD, LEFT,
  LEFT_AT, FOLLOWING, REPLICA, QUEUED, SCHEDULED, FIRST, FINISH, PREEMPTED, REFS, HIT, AT, MISSING, KEY, THERE, DECODER,
- LANDS, BRANCH_AT, BRANCH, HOLDS, CODED, SENT, REUSED, LESS) = (int(c) for c in Column)  # fmt: skip
+ LANDS, BRANCH_AT, BRANCH, HOLDS, CODED, SENT, REUSED, LESS, ADAPTER, IMAGES,
+ WEIGHT) = (int(c) for c in Column)  # fmt: skip
 (INBOX, WAITING, RUNNING, BATCH, AHEAD, END, USED, PENDING, PASSES, BUSY, PEAK, GAVE_WAY, READ, MADE, MOST, TAKEN,
  FOUND, CACHED, EVICTED, ROOM, KIND, ROLE, SHUT, READY, COMING, LANDING, MOVED, OWN, EXTRA, EXTRA_NS, SLACK_NS, LOAD,
- SCORE, VIRTUAL, ENCODER, PORT_OUT, PORT_IN, DECODES, LOADING, STORED) = (int(c) for c in Count)  # fmt: skip
+ SCORE, VIRTUAL, ENCODER, PORT_OUT, PORT_IN, DECODES, LOADING, STORED, SKIPPED, ADAPTERS,
+ RESIDENT, LOADED, STOLEN, DUMMY) = (int(c) for c in Count)  # fmt: skip
 (NOW, NEXT, FINISHED, LOGGED, DEALT, RANDOM, CHOSEN, MISFIT, ASKING, ABOUT, UNTIL, HALT, HAND, HEAP,
  BARRIERS, STOPS) = (int(c) for c in Clock)  # fmt: skip
 
 
 def start(
-    requests: Requests, replicas: int, max_seqs: int, prefix: Any, store: Any, *, seed: int = 0, decide_ns: int = 0
-) -> State:
+    requests: Requests, replicas: int, max_seqs: int, prefix: Any, store: Any, adapter: I64, *, seed: int = 0,
+    decide_ns: int = 0,
+) -> State:  # fmt: skip
     """Nothing has happened yet. All replicas are alike, with no room; a router takes `decide_ns` for each request."""
     count = len(requests)
     request = np.zeros((count, len(Column)), np.int64)
@@ -273,8 +298,10 @@ def start(
     request[:, MISSING] = request[:, PARENTS]
     request[:, AT] = _decided(request, decide_ns)
     request[:, BRANCH_AT] = np.concatenate([[0], np.cumsum(requests.branches)[:-1]])
-    replica = np.zeros((replicas, STORED + 1), np.int64)
-    for queue in (INBOX, WAITING, COMING, LANDING):
+    request[:, [ADAPTER, IMAGES]] = np.stack([requests.adapter, requests.images], axis=1)
+    request[:, WEIGHT] = np.asarray(requests.weights, np.int64)[requests.tenant] if len(requests.weights) else 1000
+    replica = np.zeros((replicas, DUMMY + 1), np.int64)
+    for queue in (INBOX, WAITING, COMING, LANDING, SKIPPED):
         replica[:, [queue, queue + 1]] = NOBODY
     replica[:, [BATCH, AHEAD]] = NOBODY
     replica[:, END] = NEVER
@@ -290,7 +317,7 @@ def start(
         np.zeros((replicas, 8)), clock, np.zeros(replicas),
         np.zeros((replicas, int(requests.tenant.max()) + 1), np.int64),
         np.zeros(int(requests.branches.sum()), np.int64), child_start.astype(np.int64), child.astype(np.int64),
-        np.zeros(int((request[:, PARENTS] > 0).sum()), np.int64), prefix, store,
+        np.zeros(int((request[:, PARENTS] > 0).sum()), np.int64), prefix, store, adapter,
     )  # fmt: skip
 
 

@@ -2,6 +2,8 @@
 
     time = max(host floor, layers of all new tokens + attention + logits of the tokens sampled) + the engine's own
 
+What goes on beside the device (weights on their way, another part of the batch on the host) may take longer than it.
+
 Layers are a curve over tokens, logits a curve over sequences, attention a grid over (tokens of prompts, their past,
 sequences that decode, their keys); all are linear between points and go on with their last slope outside.
 """
@@ -48,6 +50,9 @@ class StepCost(NamedTuple):
     engine_ns: F64
     """Added to every pass: for itself, and for each sequence in it; with a graph, and without one."""
     recorded: I64
+    beside_ns: F64
+    """Empty along the second axis, or over `tokens`: what goes on beside the device, and the part of the device's own
+    time that does not overlap with it."""
 
 
 NONE: Final = np.zeros(0, np.int64)
@@ -85,6 +90,7 @@ def step_cost(
     pass_ns: tuple[float, float] = (0.0, 0.0),
     sequence_ns: tuple[float, float] = (0.0, 0.0),
     recorded: Any = (),
+    beside: Any = ((), ()),
 ) -> StepCost:
     """Checked, with axes in order. `graphs` are the sizes that any pass is padded to, `decode_graphs` those of passes
     without a prompt; pairs are with a graph and without one."""
@@ -99,10 +105,13 @@ def step_cost(
         np.array(floor_ns, np.float64), np.array(chain_ns, np.float64),
         np.array([pass_ns, sequence_ns], np.float64),
         np.ascontiguousarray(recorded, np.int64),
+        np.ascontiguousarray(beside, np.float64).reshape(2, -1),
     )  # fmt: skip
     if grid.shape != tuple(len(a) for a in axes) or len(made.tokens) != len(made.layers_ns):
         raise UsageError("step costs: tables and their axes differ in length")
-    for table in (made.layers_ns, made.head_ns, grid, made.floor_ns, made.engine_ns):
+    if made.beside_ns.shape[1] not in (0, len(made.tokens)):
+        raise UsageError("step costs: tables and their axes differ in length")
+    for table in (made.layers_ns, made.head_ns, grid, made.floor_ns, made.engine_ns, made.beside_ns):
         if not np.isfinite(table).all() or (table < 0).any():
             raise UsageError("step costs: a time is negative or not a number")
     return made

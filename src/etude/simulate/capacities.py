@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from etude.machine.scopes import units_of
 from etude.model.schema import UNKNOWN
 from etude.model.use import Use
 from etude.simulate.lower import Lowered
@@ -29,16 +30,15 @@ def resources_of(lowered: Lowered) -> Resources | None:
 
 def _pools(lowered: Lowered) -> I32:
     """Number of the pool of each capacity and simulated rank."""
-    device = lowered.system.device_of(lowered.job.ranks[lowered.classes.first])
-    sizes = np.cumprod([1, *(level.size for level in lowered.system.levels)])
+    ranks = lowered.job.ranks[lowered.classes.first]
     first, found = 0, []
     for name in lowered.options.share:
         level = level_of(lowered.system, name)
-        unit = np.arange(len(device)) if level < 0 else device // sizes[level + 1]
+        unit = np.arange(len(ranks)) if level < 0 else units_of(lowered.system, level, ranks)
         number = np.unique(unit, return_inverse=True)[1].reshape(-1)
         found.append(number + first)
         first += int(number.max(initial=-1)) + 1
-    return np.array(found, np.int32).reshape(len(found), len(device))
+    return np.array(found, np.int32).reshape(len(found), len(ranks))
 
 
 def _chunks(lowered: Lowered) -> I64:

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from etude.errors import UsageError
+from etude.machine.scopes import scope_level
 from etude.machine.system import System
 from etude.simulate.networks.resources import CLASSES
-
-NODE = "node"
-"""In the place of a level's name: the innermost level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +80,4 @@ def check_on_links(shares: Shares) -> None:
 def level_of(system: System, name: str) -> int:
     """Position of the level whose units have a capacity in common; -1 where each rank has its own."""
     scope = scope_of(name)
-    if not scope:
-        return -1
-    names = [level.name for level in system.levels]
-    if not names:
-        raise UsageError(
-            f"share: {name}: system `{system.name}` has no levels", hint="capacities of a rank have no `@`"
-        )
-    if scope == NODE and NODE not in names:
-        return 0
-    if scope not in names:
-        raise UsageError(
-            f"share: {name}: system `{system.name}` has no level `{scope}`", hint=f"known: {NODE}, {', '.join(names)}"
-        )
-    return names.index(scope)
+    return scope_level(system, scope, f"share: {name}") if scope else -1

@@ -14,6 +14,7 @@ from etude.model.attrs import encode_list, scalar_to_varint
 from etude.model.schema import KIND_TO_WIRE, ValueKind
 from etude.store.et_irregular import delimited
 from etude.store.et_wire import VALUE_WIRE
+from etude.store.json_storage import FIELD, TYPES, storage_bytes
 
 V = ValueKind
 
@@ -25,7 +26,7 @@ def _camel(kind: ValueKind) -> str:
 
 FIELD_NAME: Final = {k: _camel(k) for k in V if k}
 _KIND: Final = {name: k for k, name in FIELD_NAME.items()}
-_TYPE: Final = {k.wire_name: wire for k, wire in KIND_TO_WIRE.items()}
+_TYPE: Final = {k.wire_name: wire for k, wire in KIND_TO_WIRE.items()} | {n: wire for wire, n in TYPES.items()}
 _SMALL: Final = [encode_varint(i) for i in range(1 << 14)]
 _HEAD: Final = [bytes((i & 127 | 128, i >> 7 | 128)) for i in range(1 << 14)]
 """The first two bytes of a longer varint."""
@@ -62,6 +63,7 @@ class Node(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     inputs: IO | None = None
     outputs: IO | None = None
     attr: list[dict[str, Any]] | None = None
+    storage: dict[str, Any] | None = None
     unknown: str | None = msgspec.field(default=None, name="_unknown")
 
 
@@ -135,6 +137,8 @@ class Encoder:
             out.append(_io(b"\x4a", n.outputs))
         if n.attr:
             self._attrs(n.attr, out)
+        if n.storage is not None:
+            out.append(_storage(n.storage))
         if n.unknown:
             out.append(unbase64(n.unknown, "._unknown"))
         return b"".join(out)
@@ -203,6 +207,14 @@ def _type(value: str | int) -> bytes:
     if not -(2**31) <= number < 2**31:
         raise MappingError(f"type {number} does not fit 32 bits", ".type")
     return b"\x18" + encode_varint(number) if number else b""
+
+
+def _storage(given: Any) -> bytes:
+    try:
+        return delimited(FIELD, storage_bytes(given))
+    except ValueError as problem:
+        text, below = problem.args
+        raise MappingError(text, f".storage{below}") from None
 
 
 def _io(tag: bytes, io: IO) -> bytes:

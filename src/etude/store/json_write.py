@@ -20,6 +20,7 @@ from etude.store.et_decode import Decoded, attribute
 from etude.store.et_encode import Owned, micros
 from etude.store.et_irregular import fields
 from etude.store.json_read import metadata_bytes
+from etude.store.json_storage import FIELD, TYPES, storage_object
 from etude.store.json_values import FIELD_NAME
 
 I64 = NDArray[np.int64]
@@ -299,14 +300,18 @@ def _template(layout: Layout) -> str:
 
 def _with_extra(node: str, extra: bytes) -> str:
     """Fields that the model keeps aside: those of the schema under their names, the rest as they are."""
-    unknown, parts = b"", []
+    unknown, parts, storage = b"", [], ""
     for f in fields(extra, "", 0):
         if f.number == 3 and f.wire == 0:
-            parts.append(f'"type":{f.value - 2**64 if f.value >= 2**63 else f.value}')
+            number = f.value - 2**64 if f.value >= 2**63 else f.value
+            parts.append(f'"type":"{TYPES[number]}"' if number in TYPES else f'"type":{number}')
         elif f.number in (6, 7) and f.wire == 0:
             parts.append(f'"{"startTimeMicros" if f.number == 6 else "durationMicros"}":"{f.value}"')
+        elif f.number == FIELD and f.wire == 2 and not (unknown or storage) and (said := storage_object(f.payload)):
+            storage = f'"storage":{msgspec.json.encode(said).decode()}'
         else:
             unknown += f.raw
+    parts += [storage] if storage else []
     if unknown:
         parts.append(f'"_unknown":"{b64(unknown)}"')
     return "{" + ",".join(filter(None, [node[1:-1], *parts])) + "}"

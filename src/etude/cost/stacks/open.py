@@ -88,13 +88,16 @@ def _bands() -> dict[str, Band]:
     return {key: read(Band, value, f"bands.yaml: {key}") for key, value in given.items()}
 
 
-def band_of(stack: Stack, kind: str) -> dict[str, Any]:
+def band_of(stack: Stack, kind: str, device: str) -> dict[str, Any]:
     """The error to expect: of the stack's own rows where it brings some, else of held-out rows of this kind, with the
-    stack known or not."""
+    stack known or not. Of a device without such rows, and without a relative that has some, nothing is known."""
     own: Mapping[str, Band] = stack.bands
-    for found in (own.get(kind), own.get("all")):
-        if found is not None:
-            return found.summary()
     known = "unknown" if stack.name in (DEFAULT, NONE) else "known"
     bands = _bands()
-    return next(bands[key] for key in (f"{kind} {known}", f"all {known}") if key in bands).summary()
+    found = own.get(kind) or own.get("all") or bands.get(f"{kind} {known}") or bands[f"all {known}"]
+    if not found.devices or device in found.devices:
+        return found.summary()
+    generation = generation_of(device)
+    if generation and generation in map(generation_of, found.devices):
+        return found.summary(f", none of them on {device}: on other {generation} GPUs")
+    return {"p50": None, "p90": None, "from": f"no measured step of {device}, nor of a GPU of its generation"}

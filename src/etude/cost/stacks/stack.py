@@ -47,9 +47,10 @@ class Band:
     p90: float = figure("number", "its 90th percentile", zero=True)
     rows: int = figure("count", "rows behind it")
     source: str = figure("text", "which rows", "")
+    devices: tuple[str, ...] = figure("list", "devices that they were measured on; empty: not said", (), of=str)
 
-    def summary(self) -> dict[str, Any]:
-        return {"p50": self.p50, "p90": self.p90, "from": f"{self.rows} {self.source}"}
+    def summary(self, more: str = "") -> dict[str, Any]:
+        return {"p50": self.p50, "p90": self.p90, "from": f"{self.rows} {self.source}{more}"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,6 @@ if TYPE_CHECKING:
     from etude.generate.serving.job import check_serving_memory as check_serving_memory
     from etude.generate.serving.job import serve as serve
     from etude.generate.serving.options import Serving as Serving
-    from etude.generate.serving.requests import read_requests as read_requests
+    from etude.generate.serving.requests import Request as Request
 
 __getattr__ = face(__name__)

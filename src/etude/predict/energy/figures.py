@@ -25,6 +25,7 @@ def energy_figures(
     power = curve or found.curve
     joules = power.energy_j
     site = region or Region()
+    available = availability(kinds, region)
     span_h, price = power.span_ns / 3.6e12, hourly_price(kinds)
     return {
         "energy_j": joules,
@@ -39,7 +40,8 @@ def energy_figures(
         "kwh": site.kwh(joules),
         "device_hours": span_h * found.ranks,
         "device_cost": None if price is None else span_h * price,
-        "available": availability(kinds, region),
+        "available": available,
+        "expected_time_ns": power.span_ns / available if available else None,
         "time_ns": power.span_ns,
         "ranks": found.ranks,
         "device_mean_w": power.mean_w / found.ranks if found.ranks else None,

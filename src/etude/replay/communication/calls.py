@@ -75,6 +75,8 @@ class Communicator:
         """Calls that other calls stand for, and how many."""
         self.groups: dict[int, Any] = {-1: None}
         self.members: dict[int, list[int]] = {-1: list(range(len(ranks)))}
+        self.all_light = False
+        """All processes know the time between operators from light steps."""
         self._make_groups()
         self.works: dict[int, list[Any]] = {}
         self.own_rows = own_rows(program)
@@ -85,8 +87,9 @@ class Communicator:
         """`new_group` must be called by all processes for each group, in one order, members or not."""
         mine = list(zip(self.program.group_names, self.program.groups, strict=True))
         told: list[Any] = [None] * len(self.process_of)
-        dist.all_gather_object(told, mine)
-        everywhere = sorted({(tuple(members), name) for groups in told for name, members in groups})
+        dist.all_gather_object(told, (mine, bool(self.program.about.get("host", {}).get("light_steps"))))
+        self.all_light = all(light for _, light in told)
+        everywhere = sorted({(tuple(members), name) for groups, _ in told for name, members in groups})
         made = {}
         for members, name in everywhere:
             processes = [self.process_of[rank] for rank in members if rank in self.process_of]
@@ -95,6 +98,10 @@ class Communicator:
         for number, (name, members) in enumerate(mine):
             self.groups[number] = made.get((name, tuple(members)))
             self.members[number] = [self.process_of[rank] for rank in members if rank in self.process_of]
+
+    def meet(self) -> None:
+        """Until all processes are here."""
+        dist.barrier()
 
     def group_name(self, row: int) -> str:
         """The name by which PyTorch knows the group of a call."""

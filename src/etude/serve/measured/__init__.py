@@ -6,6 +6,8 @@ from etude.faces import face
 
 if TYPE_CHECKING:
     from etude.serve.measured.again import replayed as replayed
+    from etude.serve.measured.bench import bench_result as bench_result
+    from etude.serve.measured.bench import beside_bench as beside_bench
     from etude.serve.measured.diffusion import asked_images as asked_images
     from etude.serve.measured.power import power_rows as power_rows
     from etude.serve.measured.rows import predict_rows as predict_rows

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from os import PathLike
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from etude.machine.system import Device
 from etude.serve.catalogue import PassTables, pass_tables
 from etude.serve.deployment import replica_plan
 from etude.serve.measured.diffusion import image_latency_s
-from etude.serve.measured.systems import SYSTEMS, number, row_model
+from etude.serve.measured.systems import SYSTEMS, number, row_model, text, whole
 from etude.serve.pass_time import passes_ns
 from etude.serve.profiles import graphs_of
 from etude.serve.stacks import ServingStack, serving_stack
@@ -35,7 +36,10 @@ PROMPTS: Final = {"lm-arena-chat": 100, "gpqa": 250, "sourcegraph-fim": 3000, "i
 """Tokens of a typical prompt by task, which the rows do not say; of pictures and videos with those of their tokens."""
 MEAN: Final = {"lm-arena-chat": 2.5}
 """The mean prompt over the typical one: of conversations a few are long."""
-LENGTHS: Final = ("avg_batch_size", "avg_output_len")
+ENTER_MOST: Final = 100
+"""Requests that may enter in a pass, in the mean."""
+MIXED: Final = 256
+"""Passes with prompts that are looked at."""
 LATENCY: Final = "batch_latency_s"
 """The column that rows of images and videos have."""
 NUMBERS: Final = ("median_itl_ms", "output_throughput_tokens_per_sec", "avg_power_watts", "energy_per_token_joules")
@@ -60,45 +64,67 @@ class Steady:
     graphs: tuple[int, ...]
     """Sizes of passes that the engine has a graph for."""
 
-    def shapes(self) -> Any:
-        """A pass without a prompt, and those with prompts that come in it: typical ones, and mean ones."""
-        enter = self.batch / self.output / self.mixed
+    def passes(self) -> tuple[Any, Any]:
+        """Shapes of passes and how often each comes: one without a prompt, and MIXED with the prompts of those that
+        take the place of others, as many as come by chance and as long as conversations are."""
+        rate = self.batch / self.output
+        alone = math.exp(-rate)
+        counts = _entering(rate)
+        chosen = _prompts(int(counts.sum()), self.prompt, self.mean)
+        starts = np.cumsum(counts) - counts
+        tokens, pairs = np.add.reduceat(chosen, starts), np.add.reduceat(chosen * (chosen + 1) / 2, starts)
         keys = self.mean + self.output / 2
-        plain = (0.0, 0.0, self.batch, self.batch * keys, self.batch, keys)
-        typical, mean = (
-            (p * enter, p * enter * (p + 1) / 2, self.batch, self.batch * keys, self.batch + enter, keys)
-            for p in (self.prompt, self.mean)
-        )
-        return np.array([Shape(*one) for one in (plain, typical, mean)], np.float64)
+        plain = Shape(0, 0.0, self.batch, round(self.batch * keys), self.batch, round(keys))
+        shapes = np.tile(np.array(plain, np.float64), (1 + MIXED, 1))
+        shapes[1:, 0], shapes[1:, 1] = tokens, pairs
+        shapes[1:, 4] += counts
+        weights = np.full(len(shapes), (1.0 - alone) / MIXED)
+        weights[0] = alone
+        return shapes, weights
 
-    @property
-    def mixed(self) -> float:
-        """Part of the passes that have a prompt."""
-        return 1.0 - math.exp(-self.batch / self.output)
+
+def _entering(rate: float) -> Any:
+    """Requests that enter in passes with at least one, evenly over their chances; so many come for each pass."""
+    most = int(rate + 10 * math.sqrt(rate) + 10)
+    counts = np.arange(1, most + 1)
+    chance = np.cumsum(np.exp(counts * math.log(rate) - np.cumsum(np.log(counts))))
+    at = (np.arange(MIXED) + 0.5) / MIXED * chance[-1]
+    return np.random.default_rng(0).permutation(counts[np.searchsorted(chance, at)])
+
+
+def _prompts(count: int, typical: float, mean: float) -> Any:
+    """Lengths with this mean, log-normal about the typical one, evenly over their chances."""
+    width, normal = math.sqrt(2.0 * math.log(mean / typical)), NormalDist()
+    lengths = np.exp(width * np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count)]))
+    return np.random.default_rng(1).permutation(np.maximum(np.rint(lengths * mean / lengths.mean()), 1.0))
 
 
 def steady_figures(row: Steady, stack: ServingStack) -> dict[str, float]:
     """Time between tokens, tokens a second, watts of all GPUs, joules of a token."""
-    plain, typical, mixed = passes_ns(row.tables.step_cost(stack, graphs=row.graphs), row.shapes()).tolist()
-    part = row.mixed
-    mean_ns = (1.0 - part) * plain + part * mixed
+    shapes, weights = row.passes()
+    time_ns = passes_ns(row.tables.step_cost(stack, graphs=row.graphs), shapes)
+    mean_ns = float(weights @ time_ns)
     tokens_per_s = row.copies * row.batch / (mean_ns / 1e9)
-    watts = row.copies * row.gpus * _watts(row, stack, mean_ns)
+    work_j = float(weights @ passes_ns(row.tables.energy(), shapes)) / 1e9
+    watts = row.copies * row.gpus * _watts(row, stack, work_j / (mean_ns / 1e9))
     return {
-        "median_itl_ms": (plain if part < 0.5 else typical) / 1e6,
+        "median_itl_ms": middle(time_ns, weights) / 1e6,
         "output_throughput_tokens_per_sec": tokens_per_s,
         "avg_power_watts": watts,
         "energy_per_token_joules": watts / tokens_per_s,
     }
 
 
-def _watts(row: Steady, stack: ServingStack, mean_ns: float) -> float:
+def middle(values: Any, weights: Any) -> float:
+    """The median of values of which some come more often."""
+    order = np.argsort(values, kind="stable")
+    return float(values[order][np.searchsorted(np.cumsum(weights[order]), 0.5 * weights.sum())])
+
+
+def _watts(row: Steady, stack: ServingStack, work_w: float) -> float:
     """Of one GPU: idle, busy, and its work; no more than its limit."""
     device = row.system.device
-    plain, _, mixed = passes_ns(row.tables.energy(), row.shapes()).tolist()
-    work_j = ((1.0 - row.mixed) * plain + row.mixed * mixed) / 1e9
-    power = costs_of(device).active_w + work_j / (mean_ns / 1e9)
-    return min(idle_w(device) + stack.power * power, limit_w(device))
+    return min(idle_w(device) + stack.power * (costs_of(device).active_w + work_w), limit_w(device))
 
 
 def predict_rows(
@@ -115,7 +141,8 @@ def predict_rows(
                 continue
             row = steady(given)
             predicted = steady_figures(row, serving_stack(stack, given["gpu"].lower()))
-            record |= {"measured": {name: number(given, name) for name in NUMBERS}, "predicted": predicted}
+            measured = {name: number(given, name) for name in NUMBERS if given.get(name)}
+            record |= {"measured": measured, "predicted": predicted}
         except EtudeError as problem:
             record["refused"] = str(problem).splitlines()[0]
         finally:
@@ -131,17 +158,7 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as problem:
         raise FormatError(f"cannot be read: {getattr(problem, 'strerror', None) or problem}", path=path) from None
-    needed: tuple[str, ...] = (
-        "model",
-        "task",
-        "gpu",
-        "num_gpus",
-        "weight_precision",
-        "avg_batch_size",
-        "avg_output_len",
-    )
-    if rows and LATENCY in rows[0]:
-        needed = ("model", "gpu", "num_gpus", LATENCY, "batch_size", "inference_steps")
+    needed = "model", "gpu", "num_gpus"
     lacking = [name for name in needed if not rows or name not in rows[0]]
     if lacking:
         raise FormatError(f"no column `{lacking[0]}`", path=path, hint=f"columns: {', '.join(needed)}")
@@ -150,32 +167,31 @@ def read_rows(path: str | PathLike[str]) -> list[dict[str, str]]:
 
 def steady(row: dict[str, str], device: Device | None = None) -> Steady:
     """What a row asks for; `device` in the place of the catalogue's, for fits of its power."""
-    if row["task"] not in PROMPTS:
-        raise UsageError(f"unknown task `{row['task']}`", hint=f"known: {', '.join(PROMPTS)}")
-    if row["gpu"] not in SYSTEMS:
-        raise UsageError(f"unknown GPU `{row['gpu']}`", hint=f"known: {', '.join(SYSTEMS)}")
-    if row["weight_precision"] not in PRECISIONS:
-        raise UsageError(f"unknown precision `{row['weight_precision']}`", hint=f"known: {', '.join(PRECISIONS)}")
-    gpus = int(number(row, "num_gpus"))
-    copies = max(int(number(row, "dp", 1)), 1)
+    task, gpu, stored = (text(row, name) for name in ("task", "gpu", "weight_precision"))
+    for value, what, known in ((task, "task", PROMPTS), (gpu, "GPU", SYSTEMS), (stored, "precision", PRECISIONS)):
+        if value not in known:
+            raise UsageError(f"unknown {what} `{value}`", hint=f"known: {', '.join(known)}")
+    gpus, copies = whole(row, "num_gpus"), whole(row, "dp", 1)
     spread = number(row, "ep", 1) > 1
     sizes = number(row, "total_params_b", 0), number(row, "active_params_b", 0)
+    running, output = number(row, "avg_batch_size"), max(number(row, "avg_output_len"), 2.0)
+    if not running or running > output * ENTER_MOST:
+        raise UsageError(f"{running:g} sequences that answer {output:g} tokens each are no steady state")
     if gpus % copies:
         raise UsageError(f"{copies} copies on {gpus} GPUs")
     ranks = gpus // copies
-    key = row["model"], sizes, row["gpu"], ranks, copies, spread, row["weight_precision"]
+    key = text(row, "model"), sizes, gpu, ranks, copies, spread, stored
     tables, system = _tables(*key) if device is None else _made(*key, device)
-    batch = max(round(number(row, "avg_batch_size") / copies), 1)
     return Steady(
         tables=tables,
         system=system,
         gpus=ranks,
         copies=copies,
-        batch=batch,
-        output=max(number(row, "avg_output_len"), 2.0),
-        prompt=PROMPTS[row["task"]],
-        mean=PROMPTS[row["task"]] * MEAN.get(row["task"], 1.0),
-        graphs=graphs_of(row["model"], int(number(row, "max_num_seqs", 256) or 256)),
+        batch=max(round(running / copies), 1),
+        output=output,
+        prompt=PROMPTS[task],
+        mean=PROMPTS[task] * MEAN.get(task, 1.0),
+        graphs=graphs_of(key[0], whole(row, "max_num_seqs", 256)),
     )
 
 

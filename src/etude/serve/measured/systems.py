@@ -10,6 +10,9 @@ from etude.generate.model import Model, open_model
 
 SYSTEMS: Final = {"H100": "dgx-h100", "B200": "dgx-b200", "H200": "dgx-h200", "A100": "dgx-a100"}
 
+MOST: Final = 1 << 20
+"""Of anything that is counted."""
+
 
 def number(row: dict[str, str], name: str, default: float | None = None) -> float:
     text = row.get(name) or ""
@@ -22,6 +25,23 @@ def number(row: dict[str, str], name: str, default: float | None = None) -> floa
     if not math.isfinite(value) or value < 0:
         raise UsageError(f"`{name}` is {value}")
     return value
+
+
+def whole(row: dict[str, str], name: str, default: int | None = None) -> int:
+    """A count; what is 0 or nothing is the default."""
+    found = number(row, name, default)
+    if not found and default is not None:
+        return default
+    if found != int(found) or not 1 <= found <= MOST:
+        raise UsageError(f"`{name}` is {found:g}", hint=f"1 to {MOST}")
+    return int(found)
+
+
+def text(row: dict[str, str], name: str) -> str:
+    found = row.get(name)
+    if not found:
+        raise UsageError(f"no `{name}`")
+    return found
 
 
 def row_model(name: str, total: float, active: float) -> Model:

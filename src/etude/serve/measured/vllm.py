@@ -40,15 +40,16 @@ def vllm_run(folder: Path, ops: Path | None) -> MeasuredRun:
     ep = tp * dp if limits.get("enable_expert_parallel") and model.experts else 1
     system = _system(device, tp * dp, config)
     assumed: list[str] = []
-    blocks, size = _blocks(meta, config, model, device, tp, budget, assumed)
     together = dp > 1 and bool(model.experts)
+    held = model.replace(experts=model.experts // dp) if together else model  # groups share the experts
+    blocks, size = _blocks(meta, config, held, device, tp, budget, assumed)
     engine = Engine(
         max_num_batched_tokens=budget,
         max_num_seqs=int(limits.get("max_num_seqs") or 256),
         block_size=size,
         num_gpu_blocks=blocks,
         enable_prefix_caching=bool((meta.get("kv_cache") or {}).get("enable_prefix_caching", True)),
-        async_scheduling=bool((resolved.get("scheduler_config") or {}).get("async_scheduling", True)) and not together,
+        async_scheduling=bool((resolved.get("scheduler_config") or {}).get("async_scheduling", True)),
         barrier=together,
     )
     graphs = (resolved.get("compilation_config") or {}).get("cudagraph_capture_sizes") or GRAPHS

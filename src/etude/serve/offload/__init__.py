@@ -1,10 +1,14 @@
-"""Keys and values in the host's memory and on its disk."""
+"""What lies in the host's memory and on its disk: keys and values, or experts."""
 
 from typing import TYPE_CHECKING
 
 from etude.faces import face
 
 if TYPE_CHECKING:
+    from etude.serve.offload.experts import ExpertRules as ExpertRules
+    from etude.serve.offload.experts import expert_rules as expert_rules
+    from etude.serve.offload.experts import far_experts as far_experts
+    from etude.serve.offload.experts import tables_of as tables_of
     from etude.serve.offload.paths import offloaded as offloaded
 
 __getattr__ = face(__name__)

@@ -44,7 +44,7 @@ class Pool:
     count: int = figure("count", "replicas", 1)
     system: str = figure("text", "name in the catalogue, or a file", "")
     tp: int = figure("count", "tensor-parallel ranks of each", 1)
-    ep: int = figure("count", "ranks that experts are spread over", 1)
+    ep: int = figure("count", "ranks that experts are spread over: of a replica, or tp times count, of all", 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,7 @@ class Between:
     scale: str = figure("text", "replicas that come and go: `queue:2..16,most=8`, or FILE.py:name,most=8", "")
     set_up_ns: int = figure("time", "of groups, when a plan changes or a replica starts", 1_000_000_000, zero=True)
     load_bytes_per_s: int = figure("bandwidth", "weights into a rank, then", 50_000_000_000)
+    tenant_weights: str = figure("text", "shares of tenants with --scheduling-policy fair: `chat=3,batch=1`", "")
     hook: str = figure("text", "functions that decide: `evict=mine.py:longest,batch=mine.py:order`", "")
 
     @classmethod
@@ -139,16 +140,22 @@ def deployed_pools(
     model: Model, pools: list[Pool], engine: Engine, *, system: str, precision: str = "bf16", **options: Any
 ) -> tuple[list[Group], Deployment]:
     """Each pool as a group of the loop; and the first of them as it is deployed."""
-    made: dict[tuple[str, int, int], Deployment] = {}
+    made: dict[tuple[str, int, int, int, int], Deployment] = {}
     groups = []
+    if options.get("experts") is not None and any(pool.count > 1 for pool in pools):
+        raise UsageError("experts lie with one host, which replicas that are alike would share", hint="one replica")
     for pool in pools:
         named = pool.system or system
         if not named:
             raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
-        key = (named, pool.tp, pool.ep)
+        shared = bool(model.experts) and pool.ep > pool.tp and pool.ep == pool.tp * pool.count
+        streams = 0
+        if options.get("experts") is not None and pool.role is Role.DECODE:
+            streams = sum(other.tp for other in pools if other.role is Role.PREFILL)
+        key = (named, pool.tp, pool.ep, pool.count if shared else 1, streams)
         if key not in made:
-            plan = replica_plan(model, pool.tp, ep=pool.ep, precision=precision)
-            made[key] = deployed(model, plan, open_system(named), engine, **options)
+            plan = replica_plan(model, pool.tp, ep=pool.tp if shared else pool.ep, precision=precision)
+            made[key] = deployed(model, plan, open_system(named), engine, groups=key[3], streams=streams, **options)
         one = made[key]
         groups.append(Group(one.cost, pool.count, ROLES[pool.role], one.blocks, one.energy, one.token_bytes, one.error))
     return groups, next(iter(made.values()))

@@ -1,4 +1,4 @@
-"""compared(a, b): two served streams side by side."""
+"""compared(a, b): two served streams, or other records of runs, side by side."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from etude.serve.stored.folder import ServedFolder
-
 LEFT_OUT = ("asked", "window")
 
 
-def compared(a: ServedFolder, b: ServedFolder) -> tuple[pa.Table, pa.Table]:
-    """Measures of the summaries, those of parts with a dot (`ttft_s.p99`): `a`, `b`, `change` = b - a and `ratio` =
+def compared(a: dict[str, Any], b: dict[str, Any]) -> tuple[pa.Table, pa.Table]:
+    """Measures of the records, those of parts with a dot (`ttft_s.p99`): `a`, `b`, `change` = b - a and `ratio` =
     b / a, null where one is not known or a is 0; and the settings that differ."""
-    one, two = (dict(_numbers({k: v for k, v in of.record.items() if k not in LEFT_OUT})) for of in (a, b))
+    one, two = (dict(_numbers({k: v for k, v in of.items() if k not in LEFT_OUT})) for of in (a, b))
     names = list(dict.fromkeys([*one, *two]))
     pairs = [(one.get(name), two.get(name)) for name in names]
     measures = pa.table({
@@ -25,7 +23,7 @@ def compared(a: ServedFolder, b: ServedFolder) -> tuple[pa.Table, pa.Table]:
         "change": pa.array([y - x if x is not None and y is not None else None for x, y in pairs], pa.float64()),
         "ratio": pa.array([y / x if x and y is not None else None for x, y in pairs], pa.float64()),
     })  # fmt: skip
-    said = [of.record.get("asked", {}) for of in (a, b)]
+    said = [of.get("asked", {}) for of in (a, b)]
     keys = [k for k in dict.fromkeys([*said[0], *said[1]]) if said[0].get(k) != said[1].get(k)]
     texts = [[None if k not in of else str(of[k]) for k in keys] for of in said]
     settings = pa.table(

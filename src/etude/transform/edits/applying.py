@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from etude.cost.collectives import p2p_time_ns
 from etude.cost.groups import GroupShape, group_shape
+from etude.cost.tiers.transfers import tier_of
 from etude.errors import CycleError, UsageError
 from etude.machine.system import System
 from etude.model.check.findings import Finding, Report, classes
@@ -26,6 +27,7 @@ from etude.model.match import match
 from etude.model.schema import UNKNOWN, Kind
 from etude.model.timing import Timing
 from etude.model.trace import Trace
+from etude.transform.edits.below import Below, beside, check_room
 from etude.transform.edits.definition import Definition, Freed, Here, Parties
 from etude.transform.edits.exposure import Exposure
 from etude.transform.edits.spoken import Edit
@@ -84,7 +86,7 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
 
     `times`: asked by `when=pays`, which then counts what of a call nothing hides; without, calls are judged alone.
     """
-    steps, notes = [], dict[str, None]()
+    steps, notes, below = [], dict[str, None](), list[Below]()
     for one in [Edit.parse(given) if isinstance(given, str) else given for given in edits]:
         before, freed = communicated_bytes(job), list[Freed]()
         definition, arguments = TABLE[one.name], one.arguments()
@@ -95,7 +97,9 @@ def apply_edits(job: Job, edits: Sequence[Said], *, system: System | None = None
             else:
                 asked = times(job) if times is not None and arguments.get("when") == "pays" else None
                 exposed = Exposure(job, asked) if asked is not None else None
-                changed, nodes = _Applied(job, one.select, definition, arguments, system, notes, exposed, freed).found()
+                changed, nodes = _Applied(
+                    job, one.select, definition, arguments, system, notes, exposed, freed, below
+                ).found()
         except UsageError as problem:
             where = problem.where or f"edit `{one.name}`"
             raise UsageError(problem.problem, where=where, hint=problem.hint) from None
@@ -156,6 +160,7 @@ class _Applied:
     notes: dict[str, None]
     exposed: Exposure | None
     freed: list[Freed]
+    below: list[Below]
 
     def found(self) -> tuple[Job, int]:
         """(the edited job, nodes that were selected)"""
@@ -164,20 +169,35 @@ class _Applied:
         parties = asked(job, **self.arguments) if asked is not None else None
         more = [self.exposed.codes()] if self.exposed is not None else []
         more += [parties.role, job.tag_base] if parties is not None else []
+        beside = self._beside()
+        more += [beside] if beside is not None else []
         made = []
         nodes = 0
         for one in _classes(job, select, self.system if self.definition.timed else None, more):
-            rewriting, selected = self._rewritten(one, parties)
+            rewriting, selected = self._rewritten(one, parties, 1 if beside is None else int(beside[one.at[0]]))
             nodes += selected * len(one.at)
             made.append((one, rewriting))
         if all(rewriting.is_nothing for _, rewriting in made):
             return job, nodes
+        check_room(job, self.system, self.below)
         changed = _assembled(job, made, parties)
         if select.ranks or any(rewriting.may_break for _, rewriting in made):
             _refuse_broken(job, changed)
         return changed, nodes
 
-    def _rewritten(self, one: _Class, parties: Parties | None) -> tuple[Rewriting, int]:
+    def _beside(self) -> I64 | None:
+        """Where the edit names a tier: how many selected ranks have it in common with each."""
+        name = self.arguments.get(self.definition.tier) if self.definition.tier else None
+        if self.system is None or name not in [tier.name for tier in self.system.tiers]:
+            return None
+        job, uses = self.job, np.zeros(len(self.job.ranks), np.bool_)
+        for one in _classes(job, self.select, None, []):
+            trace, ranks = job.traces[one.trace], job.ranks[one.at]
+            view = View(trace=trace, group_names=_names(job, int(ranks[0]), trace), ranks=ranks)
+            uses[one.at] = len(self.select.rows(view, self.definition.selects)) > 0
+        return beside(job, self.system, tier_of(self.system, str(name)), uses)
+
+    def _rewritten(self, one: _Class, parties: Parties | None, beside: int) -> tuple[Rewriting, int]:
         job, definition = self.job, self.definition
         assert definition.rewrite is not None
         trace = job.traces[one.trace].replace(**one.own) if one.own else job.traces[one.trace]
@@ -190,6 +210,7 @@ class _Applied:
                 job=job, trace=trace, ranks=ranks, rows=rows, made=rewriting, system=self.system, notes=self.notes,
                 groups=names, role=None if parties is None else int(parties.role[first]),
                 exposed_ns=None if self.exposed is None else self.exposed.of(first), freed=self.freed,
+                below=self.below, beside=beside,
             )  # fmt: skip
             definition.rewrite(here, **self.arguments)
         return rewriting, len(rows)

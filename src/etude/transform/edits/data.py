@@ -1,22 +1,27 @@
 """data: what comes before a step. Batches are read, decoded and put together by workers, as far ahead as a queue goes.
 
 data sample=40MB samples=8 read=1GB/s ratio=4 decode=5GB/s          read and decoded in turn by one thread
-data sample=150kB samples=256 from=disk workers=8 rate=200MB/s queue=16
+data sample=150kB samples=256 tier=disk workers=8 rate=200MB/s queue=16
+data sample=1MB store=2GB/s producers=8 make=1GB/s commit=5ms queue=4 pause=60s at=9 of=producer
 """
 
 from __future__ import annotations
 
 import math
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from etude.cost.tiers.transfers import tier_of
 from etude.errors import ClusterError, UsageError
+from etude.machine.data_plane import DataPlane
+from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import IS_BATCH, READS_FILE, UNKNOWN, Collective, Kind, Why
 from etude.model.trace import Trace
+from etude.transform.edits.below import asked_tier
 from etude.transform.edits.definition import (
     Definition,
     Here,
@@ -37,6 +42,16 @@ F64 = NDArray[np.float64]
 
 NOWHERE: Final = "rate"
 """Samples come at `read`, not from a tier."""
+SYSTEM: Final = "system"
+"""What `data` of the system's file says."""
+READER: Final = "reader"
+PRODUCER: Final = "producer"
+_PLANE: Final = {
+    "read_bytes_per_s": "read", "store_bytes_per_s": "store", "decode_bytes_per_s": "decode", "workers": "workers",
+    "work_bytes_per_s": "rate", "queue": "queue", "producers": "producers", "make_bytes_per_s": "make",
+    "commit_ns": "commit", "commit_grows_ns": "grows", "visible": "visible",
+}  # fmt: skip
+"""Parameter in the place of each field of `DataPlane`."""
 
 
 class Making(NamedTuple):
@@ -48,33 +63,57 @@ class Making(NamedTuple):
     decode_ns: float
     work_ns: float
     copy_ns: float
+    make_ns: float
+    """Of the batches of all ranks, by one producer."""
+    commit_ns: float
+    grows_ns: float
+    """By which each commit is longer than the one before."""
     turns: bool
     workers: int
+    producers: int
+    queue: int
+
+    @property
+    def is_free(self) -> bool:
+        return not any(self[2:9])
+
+
+class Fault(NamedTuple):
+    pause_ns: int
+    at: int
+    """The batch that it hits."""
+    of: str
+    """Whose: `reader` or `producer`."""
 
 
 def rewrite(
-    here: Here, sample: int, samples: int, read: float, tier: str, request: int, ratio: float, decode: float,
-    lanes: str, workers: int, rate: float, copy: float, queue: int, store: float, visible: str, pause: int, at: int,
+    here: Here, sample: int, samples: int, tier: str, request: int, ratio: float, lanes: str, copy: float, pause: int,
+    at: int, of: str, **given: Any,
 ) -> None:  # fmt: skip
-    total = sample * samples
-    way, latency_ns = _way(here, tier, read, request)
-    loaders = _loaders(here.job)
-    way = min(way, store / max(loaders, 1))
-    if visible == "all" and loaders < here.job.world_size:
+    plane = _plane(here.system, given)
+    loaders, total = max(_loaders(here.job), 1), sample * samples
+    read, latency_ns = _way(here, tier, plane.read_bytes_per_s / 1e9 or math.inf, request)
+    read = min(read, (plane.store_bytes_per_s / 1e9 or math.inf) / loaders)
+    if plane.visible == "all" and loaders < here.job.world_size:
         raise UsageError(f"visible=all: {loaders:,} of {here.job.world_size:,} ranks read samples", hint="visible=rank")
+    if of == PRODUCER and pause and not plane.producers:
+        raise UsageError("of=producer: there is no producer", hint="producers=8 make=1GB/s")
     making = Making(
-        total, math.ceil(total / ratio), latency_ns + total / ratio / way, total / decode, total / rate, total / copy,
-        lanes == "one", workers,
+        size_bytes=total, read_bytes=math.ceil(total / ratio), read_ns=latency_ns + total / ratio / read,
+        decode_ns=_takes_ns(total, plane.decode_bytes_per_s), work_ns=_takes_ns(total, plane.work_bytes_per_s),
+        copy_ns=total / copy, make_ns=_takes_ns(total * loaders, plane.make_bytes_per_s), commit_ns=plane.commit_ns,
+        grows_ns=plane.commit_grows_ns, turns=lanes == "one", workers=plane.workers, producers=plane.producers,
+        queue=plane.queue,
     )  # fmt: skip
-    if not any(making[2:6]) and not pause and visible == "rank":
+    if making.is_free and not pause and plane.visible == "rank":
         return
     first = _begins(here.trace, here.rows)
     if not len(first):
         here.note("data: no selected node begins a micro-batch of its own on some ranks; these get no batches")
         return
     taken = _taken(here, first, making)
-    ready = _made(here, first, taken, making, queue, (pause, at))
-    if visible == "all" and here.job.world_size > 1:
+    ready = _made(here, first, taken, making, Fault(pause, at, of))
+    if plane.visible == "all" and here.job.world_size > 1:
         shown = here.made.add(first, BEFORE, "visible", kind=int(Kind.COLL), collective=int(Collective.BARRIER),
                               group=_everyone(here), in_bytes=0, cpu=0, stream=free_stream(here.trace) + 1)  # fmt: skip
         here.made.wait(shown, ready)
@@ -82,17 +121,31 @@ def rewrite(
     here.made.wait(taken, ready)
 
 
+def _plane(system: System | None, given: Mapping[str, Any]) -> DataPlane:
+    """That of the system, with what is given in its place: rates in bytes per ns, of which the infinite are 0."""
+    plane = system.data if system is not None else DataPlane()
+    changes: dict[str, Any] = {}
+    for field, name in _PLANE.items():
+        value = given[name]
+        if value is not None:
+            rate_of = field.endswith("_bytes_per_s")
+            changes[field] = (0.0 if math.isinf(value) else value * 1e9) if rate_of else value
+    try:
+        return replace(plane, **changes)
+    except ClusterError as problem:
+        raise UsageError(problem.problem, hint="producers=8") from None
+
+
+def _takes_ns(size_bytes: int, bytes_per_s: float) -> float:
+    return size_bytes / bytes_per_s * 1e9 if bytes_per_s else 0.0
+
+
 def _way(here: Here, tier: str, read: float, request: int) -> tuple[float, float]:
     """(bytes per ns, latency) of the reads of a rank."""
     if tier == NOWHERE:
         return read, 0.0
-    if here.system is None:
-        raise UsageError(f"how fast `{tier}` is read is not known", hint="--system h200-server, or read=1GB/s")
-    try:
-        found = tier_of(here.system, tier)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, hint=f"{problem.hint}; or read=1GB/s") from None
-    return min(read, found.rate(float(request)) / 1e9), float(found.latency_ns)
+    found = asked_tier(here.system, tier, "read=1GB/s")
+    return min(read, found.rate(float(request)) / 1e9 * found.part(here.beside)), float(found.latency_ns)
 
 
 def _begins(trace: Trace, rows: I64) -> I64:
@@ -123,17 +176,22 @@ def _everyone(here: Here) -> int:
     raise UsageError("visible=all: the job has no group of all ranks", hint="visible=rank")
 
 
-def _made(here: Here, first: I64, taken: I64, making: Making, queue: int, pause: tuple[int, int]) -> I64:
-    """Nodes that end the making of each batch: read, decoded, put together by one worker. It begins when there is a
-    place in the queue."""
-    made, n = here.made, len(first)
-    thread = free_thread(here.trace)
+def _made(here: Here, first: I64, taken: I64, making: Making, fault: Fault) -> I64:
+    """Nodes that end the making of each batch: made and committed by a producer, read, decoded, put together by one
+    worker. It begins when there is a place in the queue."""
+    made, n, thread = here.made, len(first), free_thread(here.trace)
+    nodes = _produced(here, first, making, fault)
     took = rounded(np.full(n, making.read_ns), up=True)
-    took[min(pause[1], n - 1)] += pause[0]
-    nodes = made.add(first, BEFORE - 4, "read", kind=int(Kind.MEM_LOAD), tensor_bytes=making.read_bytes,
-                     duration_ns=took, cpu=1, thread=thread)  # fmt: skip
+    if fault.of == READER:
+        took[min(fault.at, n - 1)] += fault.pause_ns
+    read = made.add(first, BEFORE - 4, "read", kind=int(Kind.MEM_LOAD), tensor_bytes=making.read_bytes,
+                    duration_ns=took, cpu=1, thread=thread)  # fmt: skip
     made.mark(READS_FILE)
-    made.wait(nodes[queue:], taken[: max(n - queue, 0)], Why.PROGRAM, data=False)
+    if nodes is not None:
+        made.wait(read, nodes[1])
+    begins = read if nodes is None else nodes[0]
+    made.wait(begins[making.queue :], taken[: max(n - making.queue, 0)], Why.PROGRAM, data=False)
+    ends = read
     stages = [
         ("decode", making.decode_ns, np.full(n, thread if making.turns else thread + 1)),
         ("assemble", making.work_ns, thread + 2 + np.arange(n) % making.workers),
@@ -142,11 +200,30 @@ def _made(here: Here, first: I64, taken: I64, making: Making, queue: int, pause:
         if each_ns:
             took = rounded(np.full(n, each_ns), up=True)
             after = made.add(first, BEFORE - 3 + place, name, kind=int(Kind.COMP), duration_ns=took, cpu=1, thread=lane)
-            made.wait(after, nodes)
+            made.wait(after, ends)
             if name == "decode" and making.turns:
-                made.wait(nodes[1:], after[:-1], Why.PROGRAM, data=False)
-            nodes = after
-    return nodes
+                made.wait(read[1:], after[:-1], Why.PROGRAM, data=False)
+            ends = after
+    return ends
+
+
+def _produced(here: Here, first: I64, making: Making, fault: Fault) -> tuple[I64, I64] | None:
+    """(what begins each batch, what shows it to readers): batch b is made by producer b modulo their number, and
+    batches are committed in order, one after another. A producer that stops makes its batch after that."""
+    if not making.producers:
+        return None
+    made, n = here.made, len(first)
+    thread = free_thread(here.trace) + 2 + making.workers
+    took = rounded(np.full(n, making.make_ns), up=True)
+    if fault.of == PRODUCER:
+        took[min(fault.at, n - 1)] += fault.pause_ns
+    make = made.add(first, BEFORE - 6, "make", kind=int(Kind.COMP), duration_ns=took, cpu=1,
+                    thread=thread + 1 + np.arange(n) % making.producers)  # fmt: skip
+    commit = made.add(first, BEFORE - 5, "commit", kind=int(Kind.COMP), cpu=1, thread=thread,
+                      duration_ns=rounded(making.commit_ns + making.grows_ns * np.arange(n), up=True))  # fmt: skip
+    made.wait(commit, make)
+    made.wait(commit[1:], commit[:-1], Why.PROGRAM, data=False)
+    return make, commit
 
 
 def _taken(here: Here, first: I64, making: Making) -> I64:
@@ -160,6 +237,11 @@ def _taken(here: Here, first: I64, making: Making) -> I64:
     return taken
 
 
+def _or_system(read: Callable[[str], Any]) -> Callable[[str], Any]:
+    """None where the system says it."""
+    return lambda text: None if text == SYSTEM else read(text)
+
+
 EDIT = Definition(
     doc="each micro-batch of a rank that begins with data waits for its batch, which is read, decoded and put together "
     "on threads of the host, at most `queue` batches before it is taken",
@@ -167,22 +249,31 @@ EDIT = Definition(
     parameters={
         "sample": Parameter(read=size, doc="bytes of a sample as the step takes it: 40MB"),
         "samples": Parameter(read=whole(1), default="1", doc="of a micro-batch"),
-        "read": Parameter(read=rate, default="inf", doc="bytes a second that one rank reads: 1GB/s"),
+        "read": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes a second that one rank reads: 1GB/s"),
         "tier": Parameter(read=str, default=NOWHERE, doc="tier of the system that is read: disk"),
         "request": Parameter(read=size, default="0", doc="bytes of a read request, for the slots of the tier"),
         "ratio": Parameter(read=number(above=True), default="1", doc="bytes of a sample over those that are read"),
-        "decode": Parameter(read=rate, default="inf", doc="bytes of samples a second: 5GB/s"),
+        "decode": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes of samples a second: 5GB/s"),
         "lanes": Parameter(read=choice("one", "own"), default="one", doc="reading and decoding: in turn, or beside"),
-        "workers": Parameter(read=whole(1), default="1", doc="each puts a batch together, one after another"),
-        "rate": Parameter(read=rate, default="inf", doc="bytes a second of one worker"),
+        "workers": Parameter(read=_or_system(whole(1)), default=SYSTEM, doc="each puts one batch after another "
+                             "together"),
+        "rate": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes a second of one worker"),
         "copy": Parameter(read=rate, default="inf", doc="into the device, while nothing else of the step runs"),
-        "queue": Parameter(read=whole(1), default="2", doc="batches made before they are taken"),
-        "store": Parameter(read=rate, default="inf", doc="bytes a second that all ranks together read"),
-        "visible": Parameter(read=choice("rank", "all"), default="rank", doc="a batch is there rank by rank, or for "
-                             "all at once"),
-        "pause": Parameter(read=time, default="0", doc="an interruption of one read: 60s"),
+        "queue": Parameter(read=_or_system(whole(1)), default=SYSTEM, doc="batches made before they are taken"),
+        "store": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes a second that all ranks together read"),
+        "producers": Parameter(read=_or_system(whole(0)), default=SYSTEM, doc="machines that make the batches of all "
+                               "ranks, each one after another; 0: ranks read samples"),
+        "make": Parameter(read=_or_system(rate), default=SYSTEM, doc="bytes of samples a second of one producer"),
+        "commit": Parameter(read=_or_system(time), default=SYSTEM, doc="of a batch, until readers see it: 5ms"),
+        "grows": Parameter(read=_or_system(time), default=SYSTEM, doc="by which each commit is longer than the one "
+                           "before"),
+        "visible": Parameter(read=_or_system(choice("rank", "all")), default=SYSTEM, doc="a batch is there rank by "
+                             "rank, or for all at once"),
+        "pause": Parameter(read=time, default="0", doc="an interruption of one batch: 60s"),
         "at": Parameter(read=whole(0), default="0", doc="the batch that it hits"),
+        "of": Parameter(read=choice(READER, PRODUCER), default=READER, doc="whose: reader or producer"),
     },
     selects="compute",
+    tier="tier",
     rewrite=rewrite,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
 from etude.model.trace import Trace
+from etude.transform.edits.below import Below
 from etude.transform.rewrite import Rewriting
 from etude.units import parse_bandwidth, parse_bytes, parse_time
 
@@ -66,6 +67,10 @@ class Here:
     exposed_ns: I64 | None = None
     """Of each node what of it nothing hid in a run of the job, where there was one."""
     freed: list[Freed] = field(default_factory=list)
+    below: list[Below] = field(default_factory=list)
+    """What this edit and those before it put into tiers."""
+    beside: int = 1
+    """Ranks that use a tier at once, of those that have it in common with these."""
 
     def note(self, text: str) -> None:
         self.notes[text] = None
@@ -131,6 +136,8 @@ class Definition:
     """It asks what communication takes on the system."""
     parties: Callable[..., Parties | None] | None = None
     """(Job, parameters): who talks to whom, of edits that add messages."""
+    tier: str = ""
+    """The parameter that names a tier of the system, which ranks have in common."""
 
 
 def rounded(values: NDArray[np.floating], *, up: bool = False) -> I64:

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.cost.tiers.residency import POLICIES, Held, held
-from etude.cost.tiers.transfers import tier_of
-from etude.errors import ClusterError, UsageError
+from etude.errors import UsageError
 from etude.model.schema import Kind, Why
+from etude.transform.edits.below import Below, asked_tier
 from etude.transform.edits.definition import (
     Definition,
     Freed,
@@ -49,7 +49,6 @@ class Way(NamedTuple):
     """Bytes per ns."""
     read_latency_ns: float
     write_latency_ns: float
-    capacity_bytes: int
 
 
 def rewrite(
@@ -65,7 +64,8 @@ def rewrite(
         here.note(f"offload: none of the selected nodes needs {what}")
         return
     way = _way(here, to, rate, latency)
-    _check_room(here, what, to, found, way)
+    if rate is None:
+        here.below.append(Below(what, to, here.ranks, _below_bytes(here, what, found)))
     kept = _kept(here, found, policy, room)
     loads = np.flatnonzero(kept.missed & ~found.makes & (found.load_bytes > 0))
     stores = np.flatnonzero((found.write_bytes > 0) & (kept.is_dirty | (what == "kv")))  # a cache is written through
@@ -91,25 +91,19 @@ def _kept(here: Here, found: Needed, policy: str, room: int) -> Held:
 
 def _way(here: Here, to: str, given: float | None, latency_ns: int) -> Way:
     if given is not None:
-        return Way(given, given, latency_ns, latency_ns, 0)
-    if here.system is None:
-        raise UsageError(f"how fast `{to}` is read is not known", hint="--system h200-server, or rate=55GB/s")
-    try:
-        tier = tier_of(here.system, to)
-    except ClusterError as problem:
-        raise UsageError(problem.problem, hint=f"{problem.hint}; or rate=55GB/s") from None
-    read, write = tier.read_bytes_per_s / 1e9, tier.write_bytes_per_s / 1e9
-    more = float(latency_ns)
-    return Way(read, write, tier.latency_ns + more, tier.write_latency_ns + more, tier.capacity_bytes)
+        return Way(given, given, latency_ns, latency_ns)
+    tier = asked_tier(here.system, to, "rate=55GB/s")
+    part, more = tier.part(here.beside) / 1e9, float(latency_ns)
+    if tier.part(here.beside) < 1:
+        here.note(f"offload: {here.beside} ranks at a time share the rates of `{to}`")
+    read, write = tier.read_bytes_per_s * part, tier.write_bytes_per_s * part
+    return Way(read, write, tier.latency_ns + more, tier.write_latency_ns + more)
 
 
-def _check_room(here: Here, what: str, to: str, found: Needed, way: Way) -> None:
+def _below_bytes(here: Here, what: str, found: Needed) -> int:
     """What one rank has there: every item once; of results those of a step."""
     steps = here.trace.step[found.row] if what == "activations" else np.zeros(len(found.row), np.int64)
-    below = max(int(_largest(found, steps == step).sum()) for step in np.unique(steps).tolist())
-    if way.capacity_bytes and below > way.capacity_bytes:
-        raise UsageError(f"{what} of {below:,} B do not fit `{to}`, which has {way.capacity_bytes:,} B",
-                         hint="part=0.5, or fewer modules")  # fmt: skip
+    return max(int(_largest(found, steps == step).sum()) for step in np.unique(steps).tolist())
 
 
 def _largest(found: Needed, which: Bool) -> I64:
@@ -182,7 +176,7 @@ def _order(here: Here, found: Needed, kept: Held, loads: tuple[I64, I64], stores
 EDIT = Definition(
     doc="what selected nodes need lies in the tier `to`: loaded on a stream of its own, up to `prefetch` nodes ahead; "
     "what is new of it is stored there; with `policy` and `room` some of it stays in the device",
-    cannot="other traffic on the link to the host, but with `--share`; what ranks of one host have together",
+    cannot="other traffic on the link to the host, but with `--share`; ranks of a host that load at different times",
     parameters={
         "what": Parameter(read=choice(*CLASSES), doc="weights, experts, features, activations, optimizer or kv"),
         "to": Parameter(read=str, default="host", doc="a tier of the system"),
@@ -195,5 +189,6 @@ EDIT = Definition(
         "latency": Parameter(read=time, default="0", doc="of a copy, beside that of the tier: 5us"),
     },
     selects="compute",
+    tier="to",
     rewrite=rewrite,
 )  # fmt: skip

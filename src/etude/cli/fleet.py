@@ -1,0 +1,171 @@
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from etude.cli.app import RUN, app
+from etude.cli.output import AsJson, emit, say
+from etude.cli.plan_flags import ModelName, given_of, model_of, with_fields
+from etude.config import key_of
+from etude.errors import UsageError
+from etude.fleet import Recovery
+from etude.generate import Plan
+
+if TYPE_CHECKING:
+    from etude.fleet import Costs
+    from etude.generate.model import Model
+    from etude.machine.system import System
+
+EXAMPLE = """Days of jobs on a cluster: faults, checkpoints and recovery, or many jobs that share its devices
+
+[bold]Example[/bold]
+
+  etude fleet llama3-405b --gpus 16384 --tp 8 --pp 16 --system dgx-h100 --days 54 --faults llama3 \\
+      --checkpoint "local:5min,remote:1h" --recover restart
+  etude fleet llama3-8b --gpus 512 --tp 8 --system dgx-h100 --days 30 --faults "node:mtbf=2000h,repair=4h" \\
+      --checkpoint "remote:auto" --recover spare --spares 4
+  etude fleet llama3-8b --gpus 512 --tp 8 --system dgx-h100 --days 1 --faults "kill:at=50s,every=50s,times=32" \\
+      --checkpoint remote:10min --recover redistribute
+  etude fleet cluster.yaml --jobs alibaba_2023_pods.csv --policy fair
+  etude fleet ... -o fleet/; etude report fleet/ -o fleet.html; etude query fleet/ "select state, ... from states"
+
+A step is predicted once for every state that the plan can be in; the loop over days takes these times. The same seed
+gives the same faults to every policy.
+"""
+TIMES = "Recovery"
+PLAN = "The plan"
+SHARING = "Jobs that share a cluster"
+
+
+@app.command(rich_help_panel=RUN, help=EXAMPLE)
+@with_fields(Recovery, "recovery", TIMES)
+@with_fields(Plan, "flags", PLAN, but=("checkpoint", "steps", "samples", "join"))
+def fleet(
+    flags: dict[str, Any],
+    recovery: dict[str, Any],
+    model: ModelName = "",
+    system: Annotated[str, typer.Option("--system", "-s", help="Name in the catalogue, or a YAML file.")] = "",
+    stack: Annotated[str, typer.Option(help="Software: a name that `etude stacks` lists, or a YAML file.")] = "",
+    plan: Annotated[Path | None, typer.Option(help="YAML with the plan; flags go over it.")] = None,
+    days: Annotated[float, typer.Option(min=0.0, help="How long the job runs.")] = 30.0,
+    faults: Annotated[
+        str, typer.Option(help="`llama3`, `node:mtbf=2000h,repair=4h;slow:...`, a YAML of kinds, a CSV of events.")
+    ] = "none",
+    checkpoint: Annotated[
+        str, typer.Option(help="`local:5min,remote:1h`; `remote:500:async:rate=2GB/s`; `remote:auto`.")
+    ] = "none",
+    recover: Annotated[
+        str, typer.Option(help="restart, spare, shrink, redistribute, replan, or FILE.py:name.")
+    ] = "restart",
+    jobs: Annotated[
+        Path | None, typer.Option(help="CSV of jobs that share the cluster of a YAML file.", rich_help_panel=SHARING)
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="fifo, backfill, sjf, srtf, las, deadline, priority, fair, or FILE.py:name.", rich_help_panel=SHARING
+        ),
+    ] = "fifo",
+    switch: Annotated[
+        str, typer.Option(help="Time in which a job that was stopped starts again: `30s`.", rich_help_panel=SHARING)
+    ] = "0s",
+    first: Annotated[
+        int, typer.Option(min=0, help="Only the first so many jobs; 0: all.", rich_help_panel=SHARING)
+    ] = 0,
+    price: Annotated[float, typer.Option(min=0.0, help="Dollars of a device for an hour; 0: as the system says.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the faults.")] = 0,
+    memory_check: Annotated[bool, typer.Option(help="Refuse what does not fit the device.")] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for `etude query`, `compare` and `report`.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a folder that exists.")] = False,
+    json: AsJson = False,
+) -> int:
+    from etude.cost.stacks import open_stack
+    from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet, write_fleet
+    from etude.machine import open_system
+
+    if jobs is not None:
+        from etude.cli.fleet_sharing import shared
+
+        return shared(model, jobs, policy, switch, first, out, force=force, json=json)
+    if not model:
+        raise UsageError("no model is given", hint="etude fleet llama3-8b --gpus 64 --system dgx-h100 --days 30")
+    if not system:
+        raise UsageError("no system is given", hint="--system dgx-h100; `etude systems` lists them")
+    if not 0 < days < 36_500:
+        raise UsageError(f"--days: {days:g} days cannot be", hint="--days 54")
+    network, machine = model_of(model), open_system(system)
+    tiers = parse_checkpoints(checkpoint, machine.tiers)
+    rules = recovery_of(recovery)
+    wanted = fitting(network, given_of(flags, plan, model), machine, str(plan or "plan"), check=memory_check)
+    costs = predicted_costs(network, wanted, machine, stack=open_stack(stack or "default"), check=memory_check)
+    found = simulate_fleet(costs, days=days, faults=faults, tiers=tiers, recover=recover, recovery=rules, seed=seed)
+    record = found.record(name=model, price=price)
+    if out is not None:
+        asked = {
+            "model": model, "system": system, "days": days, "faults": faults, "checkpoint": checkpoint,
+            "recover": recover, "seed": seed, "stack": stack,
+        }  # fmt: skip
+        said = {name: str(value) for name, value in (flags | recovery).items()}
+        write_fleet(found.tables(record), record | {"asked": asked | said}, out, force=force)
+        say(f"wrote {out}")
+    emit(record if json else shown(record, costs), json=json)
+    return 0
+
+
+def recovery_of(given: dict[str, Any]) -> Recovery:
+    from etude.config import read
+    from etude.errors import ClusterError
+
+    keys = {f.name: key_of(f) for f in fields(Recovery)}
+    try:
+        return read(Recovery, {keys[name]: value for name, value in given.items()}, "recovery")
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+
+
+def fitting(model: "Model", given: dict[str, Any], system: "System", where: str, *, check: bool) -> Plan:
+    """The plan. Where it says nothing of sharding and recomputation and does not fit, the first of these that does."""
+    from etude.generate.train import plan_memory
+
+    tries: list[dict[str, Any]]
+    tries = [{}, {"zero": 1}, {"zero": 1, "recompute": "selective:norm,activation"}, {"zero": 1, "recompute": "full"}]
+    first = Plan.from_dict(given, where)
+    if not check or given.keys() & {"zero", "recompute", "directives"} or not system.memory_bytes:
+        return first
+    for more in tries:
+        plan = Plan.from_dict(given | more, where)
+        if max(m.peak_bytes for m in plan_memory(model, plan)) <= system.memory_bytes:
+            if more:
+                told = " ".join(f"--{name} {value}" for name, value in more.items())
+                say(f"note: the plan as given does not fit the devices: taken with {told}")
+            return plan
+    return first
+
+
+def shown(record: dict[str, Any], costs: "Costs") -> dict[str, Any]:
+    """What a reader wants to see first."""
+    whole = record["duration_s"]
+    lost = {part: seconds for part, seconds in record["lost_s"].items() if seconds}
+    rows = {
+        "time": f"{whole / 86400:,.2f} days, {record['steps']:,} steps of {record['step_s']:.3f} s kept",
+        "useful": f"{record['useful_fraction']:.2%}",
+        "lost": ", ".join(f"{part} {s / whole:.2%}" for part, s in sorted(lost.items(), key=lambda kv: -kv[1])) or None,
+        "tokens/s": f"{record['goodput_tokens_per_s']:,.0f} of {record['planned_tokens_per_s']:,.0f}",
+        "interruptions": record["interruptions"],
+        "state": f"{costs.state_bytes / 1e12:.3g} TB",
+    }
+    if record["interruptions"]:
+        rows["between them"] = f"{record['mttf_s'] / 3600:.2f} h of work, then {record['mttr_s'] / 60:.1f} min down"
+    if "interval" in record:
+        it = record["interval"]
+        rows["best interval"] = (
+            f"{it['best_s']:,.0f} s to {it['tier']} (Young {it['young_s']:,.0f} s, Daly {it['daly_s']:,.0f} s)"
+        )
+    if record["energy_j"] is not None:
+        rows["energy"] = f"{record['energy_j'] / 3.6e9:,.4g} MWh"
+    if record["cost"] is not None:
+        rows["cost"] = f"{record['cost']:,.0f} dollars"
+    return rows

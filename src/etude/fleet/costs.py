@@ -1,0 +1,180 @@
+"""What a step costs in each state that a plan can be in, by prediction, and what is held and saved.
+
+Replicas are the data-parallel copies of a plan: the unit in which a plan can lose nodes and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from etude.errors import EtudeError, UsageError
+
+if TYPE_CHECKING:
+    from etude.cost.stacks import Stack
+    from etude.generate import Plan
+    from etude.generate.model import Model
+    from etude.machine.system import System
+    from etude.predict import Prediction
+
+RESTART, SHRINK, REDISTRIBUTE, REPLAN = "restart", "shrink", "redistribute", "replan"
+SHAPES: Final = (SHRINK, REDISTRIBUTE, REPLAN)
+"""Ways to run on fewer nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A state that the job can run in."""
+
+    gpus: int
+    step_ns: int
+    tokens: int
+    """Of a step; samples, where a model knows no tokens."""
+    energy_j: float = 0.0
+    """Of a step, all devices; 0 unknown."""
+    name: str = ""
+
+
+@dataclass(slots=True)
+class Costs:
+    """Of one job. `predicted(shape, gpus)` answers for states that have not been asked for yet."""
+
+    healthy: Config
+    gpus_per_node: int
+    replica_gpus: int
+    state_bytes: float
+    """What a checkpoint of the whole job holds."""
+    node_bytes: float
+    """What a node holds of weights and optimizer."""
+    node_bytes_per_s: float
+    """From a node to another, for state that is handed over."""
+    replicated: bool = False
+    """Every replica holds the whole state, so that any of them can give it to others."""
+    idle_w: float = 0.0
+    """Of a device that waits."""
+    price: float = 0.0
+    """Of a device for an hour; 0 unknown."""
+    predicted: Callable[[str, int], Config | None] | None = None
+    notes: list[str] = field(default_factory=list)
+    _known: dict[tuple[str, int], Config | None] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.healthy.gpus // self.gpus_per_node)
+
+    def at(self, shape: str, nodes: int) -> Config | None:
+        """What the job can do on so many nodes; None where it cannot run."""
+        gpus = min(nodes * self.gpus_per_node, self.healthy.gpus)
+        if gpus == self.healthy.gpus:
+            return self.healthy
+        if shape == RESTART or self.predicted is None:
+            return None
+        if shape != REPLAN:
+            gpus = gpus // self.replica_gpus * self.replica_gpus
+        if not gpus:
+            return None
+        if (shape, gpus) not in self._known:
+            self._known[shape, gpus] = self.predicted(shape, gpus)
+        return self._known[shape, gpus]
+
+
+def predicted_costs(
+    model: Model, plan: Plan, system: System, *, stack: Stack | None = None, check: bool = True, energy: bool = True
+) -> Costs:
+    """Costs of a training job on a system, its states predicted as they are needed."""
+    from etude.generate.train import plan_memory
+    from etude.predict import predict
+
+    def one(wanted: Plan, name: str, tokens: int = 0) -> Config:
+        return _config(predict(model, wanted, system, stack=stack, check=check), name, tokens, energy=energy)
+
+    found = predict(model, plan, system, stack=stack, check=check)
+    healthy, replica = _config(found, "as planned", energy=energy), plan.tp * plan.cp * plan.pp
+
+    def smaller(shape: str, gpus: int) -> Config | None:
+        if shape == SHRINK:
+            return one(_shrunk(plan, gpus, plan.micro_batches), f"{gpus // replica} replicas")
+        if shape == REDISTRIBUTE:
+            return one(_dealt(plan, gpus), f"{gpus // replica} replicas, same batch", healthy.tokens)
+        return _best([_replanned(plan, gpus, pp) for pp in (plan.pp, plan.pp // 2, plan.pp * 2)], one, healthy.tokens)
+
+    whole = plan_memory(model, plan.replace(zero=0, dp_shard=0))
+    per_weight = sum(m.weights + m.optimizer for m in whole) / max(sum(m.weights for m in whole), 1)
+    node = min(system.levels[0].size, plan.gpus)
+    outer = system.levels[-1]
+    return Costs(
+        healthy=healthy,
+        gpus_per_node=node,
+        replica_gpus=replica,
+        state_bytes=found.generated.params * (4 if plan.dtype == "fp32" else 2) * per_weight,
+        node_bytes=max(m.weights + m.optimizer for m in found.generated.memory) * node,
+        node_bytes_per_s=outer.rate_bytes_per_ns * 1e9 * node,
+        replicated=plan.zero == 0 and plan.dp > 1,
+        idle_w=system.device.idle_power_w,
+        price=system.device.price,
+        predicted=smaller,
+        notes=list(found.assumed),
+    )
+
+
+def _config(found: Prediction, name: str, tokens: int = 0, *, energy: bool) -> Config:
+    from etude.analyse.energy import energy as energy_of
+
+    plan, joules = found.generated.plan, 0.0
+    if energy and found.system.device.power_w:
+        own = None if found.system.devices else found.system.device
+        joules = energy_of(found.simulated, device=own, end_ns=found.time_ns).curve.energy_j
+    return Config(
+        gpus=plan.gpus,
+        step_ns=found.step_time_ns,
+        tokens=tokens or (found.generated.tokens or found.generated.samples) // plan.steps,
+        energy_j=joules / plan.steps,
+        name=name,
+    )
+
+
+def _shrunk(plan: Plan, gpus: int, micro_batches: int) -> Plan:
+    dp = gpus // (plan.tp * plan.cp * plan.pp)
+    return plan.replace(gpus=gpus, global_batch=dp * plan.micro_batch * micro_batches)
+
+
+def _dealt(plan: Plan, gpus: int) -> Plan:
+    """The same batch on fewer replicas: the fullest has as many micro-batches as are left over for it."""
+    dp = gpus // (plan.tp * plan.cp * plan.pp)
+    return _shrunk(plan, gpus, -(-plan.micro_batches * plan.dp // dp))
+
+
+def _replanned(plan: Plan, gpus: int, pp: int) -> Plan | None:
+    if not pp:
+        return None
+    inner = plan.tp * plan.cp * pp
+    dp = gpus // inner
+    if not dp:
+        return None
+    each = -(-plan.batch // (dp * plan.micro_batch))
+    try:
+        return plan.replace(gpus=dp * inner, pp=pp, global_batch=dp * plan.micro_batch * each, stages=())
+    except EtudeError:
+        return None
+
+
+def _best(plans: list[Plan | None], one: Callable[..., Config], tokens: int) -> Config | None:
+    """The fastest of those that can run."""
+    found = []
+    for plan in plans:
+        try:
+            if plan is not None:
+                found.append(one(plan, f"tp {plan.tp} pp {plan.pp} dp {plan.dp}", tokens))
+        except EtudeError:
+            continue
+    return min(found, key=lambda config: config.step_ns, default=None)
+
+
+def check_shape(costs: Costs, shape: str) -> None:
+    """Refuses a way to go on that no degraded state of the plan can run."""
+    if shape in (SHRINK, REDISTRIBUTE) and costs.healthy.gpus < 2 * costs.replica_gpus:
+        raise UsageError(
+            f"--recover {shape}: the plan has one replica of {costs.replica_gpus:,} GPUs, and none is left without it",
+            hint="--recover restart, or a plan with more data-parallel replicas",
+        )

@@ -1,0 +1,111 @@
+"""Recovery: what a job does when it has lost nodes, or when they come back. A policy is a plain function.
+
+    def mine(view: View) -> str:
+        return "spare" if view.spare_nodes else "shrink"
+
+It is asked when a fault has been noticed and when nodes come back, and answers with one of ANSWERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from etude.config import figure
+from etude.errors import ClusterError, UsageError
+from etude.fleet.costs import REDISTRIBUTE, REPLAN, RESTART, SHRINK
+
+SPARE, WAIT, STAY = "spare", "wait", "stay"
+ANSWERS: Final = (RESTART, SPARE, SHRINK, REDISTRIBUTE, REPLAN, WAIT, STAY)
+"""restart: all processes start again on as many nodes as planned; spare: the others stay, new nodes take the place of
+lost ones; shrink: fewer replicas, each with its share of the batch; redistribute: fewer replicas, the same batch;
+replan: another plan; wait: for repairs; stay: as it is."""
+
+
+class View(NamedTuple):
+    now_s: float
+    lost: bool
+    """Nodes or processes were lost; else nodes came back."""
+    scope: str
+    nodes_needed: int
+    nodes_up: int
+    nodes_in_job: int
+    spare_nodes: int
+    """Up, and not in the job."""
+    next_repair_s: float | None
+
+
+Policy = Callable[[View], str]
+
+
+def restart(view: View) -> str:
+    return RESTART if view.lost else STAY
+
+
+def spare(view: View) -> str:
+    """Waits for repairs where there is none."""
+    return (SPARE if view.nodes_up >= view.nodes_needed else WAIT) if view.lost else STAY
+
+
+def shrink(view: View) -> str:
+    return SHRINK
+
+
+def redistribute(view: View) -> str:
+    return REDISTRIBUTE
+
+
+def replan(view: View) -> str:
+    return REPLAN
+
+
+POLICIES: Final[dict[str, Policy]] = {
+    "restart": restart, "spare": spare, "shrink": shrink, "redistribute": redistribute, "replan": replan,
+}  # fmt: skip
+
+
+def policy_of(text: str) -> Policy:
+    """A built-in by name, or FILE.py:name."""
+    if ":" in text:
+        from etude.serve.pools import function_of
+
+        return function_of(text)
+    if text not in POLICIES:
+        raise UsageError(f"--recover: no policy `{text}`", hint=f"known: {', '.join(POLICIES)}, FILE.py:name")
+    return POLICIES[text]
+
+
+def asked(policy: Policy, view: View) -> str:
+    try:
+        answer = policy(view)
+    except Exception as problem:
+        raise UsageError(f"the recovery policy failed: {type(problem).__name__}: {problem}") from problem
+    if answer not in ANSWERS:
+        raise UsageError(f"the recovery policy answered {answer!r}", hint=f"known: {', '.join(ANSWERS)}")
+    if view.lost and answer == STAY:
+        raise UsageError("the recovery policy stays as it is after a fault, and would never go on", hint="restart")
+    if view.lost and answer == WAIT and view.nodes_up >= view.nodes_needed:
+        raise UsageError("the recovery policy waits though all nodes are up, and would never go on", hint="restart")
+    return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """Times of transitions, and what nodes there are beside the job's. The times are assumptions: say yours."""
+
+    detect_ns: float = figure("time", "until a fault is noticed, where its kind does not say", 60e9, zero=True)
+    restart_ns: float = figure("time", "to start all processes again, before the state is loaded", 300e9, zero=True)
+    regroup_ns: float = figure("time", "to form groups anew while processes live", 30e9, zero=True)
+    spares: str = figure("text", "nodes that stand by: a number; default: never short of one", "")
+    reintegrate: bool = figure("flag", "nodes that come back are taken in at the next step", True)
+    eject: bool = figure("flag", "slow nodes are left out once they are noticed", False)
+
+    def __post_init__(self) -> None:
+        if self.spares and not self.spares.isdecimal():
+            raise ClusterError(f"spares `{self.spares}` is not a number of nodes", hint="--spares 16")
+
+    @property
+    def spare_nodes(self) -> int | None:
+        """None: never short of one."""
+        return int(self.spares) if self.spares else None

@@ -1,0 +1,131 @@
+"""A cluster: nodes with devices of a kind, processors and memory.
+
+gpus: 64                                            # 8 nodes of 8, without limits of processors and memory
+nodes: nodes.csv                                    # a row for each: gpu (or gpus), model (or kind), cpu_milli, ...
+nodes: [{count: 16, gpus: 8, kind: h100, cpus: 96, memory: 2TB, price: 2.5}]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.config import figure, read, read_mapping
+from etude.errors import ClusterError, UsageError
+from etude.files import csv_rows
+
+I64 = NDArray[np.int64]
+WHOLE: Final = 1000
+"""Parts of a device."""
+NO_LIMIT: Final = 1 << 50
+KEYS: Final = ("name", "doc", "gpus", "node_gpus", "kind", "price", "nodes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """Nodes that are alike."""
+
+    count: int = figure("count", "so many of them", 1)
+    gpus: int = figure("count", "devices of one", 8, zero=True)
+    kind: str = figure("text", "what the devices are", "")
+    cpus: float = figure("number", "processors of one; 0: no limit", 0.0, zero=True)
+    memory_bytes: int = figure("bytes", "memory of one; 0: no limit", 0, zero=True)
+    price: float = figure("number", "dollars of a device for an hour", 0.0, zero=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """Columns of nodes."""
+
+    name: str
+    gpus: I64
+    cpu_milli: I64
+    memory_mib: I64
+    kind: I64
+    """Row of `kinds`."""
+    price: NDArray[np.float64]
+    kinds: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def devices(self) -> int:
+        return int(self.gpus.sum())
+
+
+def _cluster(name: str, rows: list[tuple[int, float, float, str, float]]) -> Cluster:
+    """Rows: devices, processors in thousandths, memory in MiB, kind, price."""
+    if not rows:
+        raise UsageError("has no nodes", where=name, hint="nodes: [{count: 4, gpus: 8}]")
+    kinds = tuple(dict.fromkeys(row[3] for row in rows))
+    gpus, cpu, memory = (np.array([row[k] for row in rows], np.float64).astype(np.int64) for k in range(3))
+    kind = np.array([kinds.index(row[3]) for row in rows], np.int64)
+    return Cluster(name, gpus, cpu, memory, kind, np.array([row[4] for row in rows], np.float64), kinds)
+
+
+def read_cluster(path: str | PathLike[str]) -> Cluster:
+    """A YAML file, or a CSV of nodes."""
+    if str(path).endswith(".csv"):
+        return _cluster(str(path), _csv(Path(path)))
+    given = read_mapping(path)
+    if unknown := [key for key in given if key not in KEYS]:
+        raise UsageError(f"unknown key `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(KEYS)}")
+    nodes = given.get("nodes")
+    try:
+        if isinstance(nodes, str):
+            return _cluster(str(given.get("name", path)), _csv(Path(path).parent / nodes))
+        if nodes is None:
+            nodes = _alike(given, str(path))
+        if not isinstance(nodes, list):
+            raise UsageError("nodes: a list, or a CSV file", where=str(path))
+        kinds = [read(NodeKind, one, f"{path}: nodes[{i}]") for i, one in enumerate(nodes)]
+    except ClusterError as problem:
+        raise UsageError(problem.problem, where=problem.where, hint=problem.hint) from None
+    rows = [
+        (k.gpus, k.cpus * 1000 or NO_LIMIT, k.memory_bytes / 2**20 or NO_LIMIT, k.kind, k.price)
+        for k in kinds
+        for _ in range(k.count)
+    ]
+    return _cluster(str(given.get("name", path)), rows)
+
+
+def _alike(given: dict[str, Any], where: str) -> list[dict[str, Any]]:
+    gpus, each = given.get("gpus"), given.get("node_gpus", 8)
+    if not isinstance(gpus, int) or not isinstance(each, int) or gpus < 1 or each < 1:
+        raise UsageError("says no nodes", where=where, hint="gpus: 64, or nodes: [{count: 8, gpus: 8}]")
+    more: dict[str, Any] = {key: given[key] for key in ("kind", "price") if key in given}
+    parts = [(gpus // each, each), (1, gpus % each)]
+    return [more | {"count": count, "gpus": of} for count, of in parts if count and of]
+
+
+def _csv(path: Path) -> list[tuple[int, float, float, str, float]]:
+    columns, rows = csv_rows(path)
+    device = next((name for name in ("gpus", "gpu", "gpu_capacity_num") if name in columns), "")
+    if not device:
+        raise UsageError("has no column `gpus`", where=str(path), hint="gpus, kind, cpu_milli, memory_mib, price")
+    kind = next((name for name in ("kind", "model", "gpu_model") if name in columns), "")
+    found = []
+    for number, row in enumerate(rows):
+        where = f"{path}: row {number}"
+        cpu = _number(row, "cpu_milli", where) or 1000 * _number(row, "cpu_num", where)
+        memory = _number(row, "memory_mib", where)
+        price = _number(row, "price", where)
+        found.append((int(_number(row, device, where)), cpu or NO_LIMIT, memory or NO_LIMIT, row.get(kind, ""), price))
+    return found
+
+
+def _number(row: dict[str, str], name: str, where: str) -> float:
+    text = row.get(name, "")
+    try:
+        value = float(text or 0)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e15:
+        raise UsageError(f"{name}: `{text}` is not a figure that can be", where=where)
+    return value

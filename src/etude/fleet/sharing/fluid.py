@@ -1,0 +1,76 @@
+"""Fair shares: devices in proportion to weights, none more than it asks for, and none idle while somebody wants more.
+
+Shares change when a job comes or goes and are exact in between: max-min shares with weights, as a generalised processor
+is shared. Places do not count, so no device is lost to fragments; jobs without devices do not wait.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.fleet.sharing.cluster import Cluster
+from etude.fleet.sharing.gangs import UNKNOWN, Shared
+from etude.fleet.sharing.jobs import Jobs
+
+F64 = NDArray[np.float64]
+
+
+def shares(wanted: F64, weight: F64, capacity: float) -> F64:
+    """Devices of each: w·λ, or all that it wants where that is less."""
+    out = np.zeros(len(wanted))
+    if wanted.sum() <= capacity:
+        return wanted.copy()
+    order = np.argsort(wanted / weight, kind="stable")
+    left, weights = capacity, float(weight.sum())
+    for k in order:
+        level = left / weights
+        if wanted[k] > level * weight[k]:
+            rest = order[np.flatnonzero(order == k)[0] :]
+            out[rest] = level * weight[rest]
+            break
+        out[k] = wanted[k]
+        left -= wanted[k]
+        weights -= float(weight[k])
+    return out
+
+
+def run_fair(cluster: Cluster, jobs: Jobs, refused: list[int]) -> Shared:
+    """All devices are one pool."""
+    n = len(jobs)
+    out = Shared(
+        jobs, cluster, np.full(n, UNKNOWN, np.int64), np.full(n, UNKNOWN, np.int64), np.full(n, UNKNOWN, np.int64),
+        np.zeros(n), np.zeros(n, np.int64), np.zeros(n), [], refused,
+    )  # fmt: skip
+    gone, devices = np.zeros(n, bool), jobs.devices
+    gone[refused] = True
+    left: F64 = jobs.work_ns.astype(np.float64) * np.where(
+        devices > 0, devices, 1.0
+    )  # device nanoseconds; without devices a job's own
+    arrival, capacity = jobs.arrival_ns.astype(np.float64), float(cluster.devices)
+    active = np.zeros(0, np.int64)
+    coming = [k for k in range(n) if not gone[k]]
+    now, next_job = 0.0, 0
+    while next_job < len(coming) or len(active):
+        wanted = devices[active]
+        rate = shares(wanted, jobs.weight[active], capacity) if len(active) else np.zeros(0)
+        speed = np.where(wanted > 0, rate, 1.0)
+        ends = now + np.divide(left[active], speed, out=np.full(len(active), np.inf), where=speed > 0)
+        soonest = float(ends.min(initial=np.inf))
+        arrives = arrival[coming[next_job]] if next_job < len(coming) else np.inf
+        then = min(soonest, arrives)
+        elapsed = then - now
+        left[active] -= elapsed * speed
+        out.service_ns[active] += elapsed * rate
+        now = then
+        done = ends <= now
+        out.end_ns[active[done]] = round(now)
+        active = active[~done]
+        while next_job < len(coming) and arrival[coming[next_job]] <= now:
+            job = coming[next_job]
+            out.start_ns[job], out.waited_ns[job] = round(now), 0
+            active = np.append(active, job)
+            next_job += 1
+        used = float(np.minimum(devices[active].sum(), capacity))
+        out.series.append((round(now), len(active), 0, used))
+    return out

@@ -1,0 +1,157 @@
+"""Jobs that want devices: columns, from a file.
+
+A CSV has `arrival_s`, `gpus`, `duration_s` and, where they are not as usual, `name`, `gpu_milli`, `cpu_milli`,
+`memory_mib`, `kind`, `weight`, `priority`, `deadline_s`, `tenant`. Pods of the Alibaba GPU trace of 2023 are read as
+they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from os import PathLike
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import UsageError
+from etude.files import csv_rows
+from etude.fleet.sharing.cluster import WHOLE
+
+I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+COLUMNS: Final = (
+    "name", "arrival_s", "gpus", "duration_s", "gpu_milli", "cpu_milli", "memory_mib", "kind", "weight", "priority",
+    "deadline_s", "tenant",
+)  # fmt: skip
+PODS: Final = ("num_gpu", "creation_time", "deletion_time", "scheduled_time")
+NEVER: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Jobs:
+    """In order of arrival. A job has `gpus` devices, or `gpu_milli` thousandths of each of them."""
+
+    name: tuple[str, ...]
+    arrival_ns: I64
+    work_ns: I64
+    """With all that it asks for."""
+    gpus: I64
+    gpu_milli: I64
+    cpu_milli: I64
+    memory_mib: I64
+    kind: tuple[str, ...]
+    """Empty: any."""
+    weight: F64
+    priority: F64
+    """Higher goes first."""
+    deadline_ns: I64
+    tenant: tuple[str, ...]
+    recorded_wait_ns: I64
+    """-1: not known."""
+    notes: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.arrival_ns)
+
+    @property
+    def devices(self) -> F64:
+        """That it asks for, parts of a device counted as such."""
+        return self.gpus * self.gpu_milli / WHOLE
+
+
+def read_jobs(path: str | PathLike[str], *, first: int = 0) -> Jobs:
+    columns, rows = csv_rows(path)
+    rows = rows[:first] if first else rows
+    if not rows:
+        raise UsageError("has no jobs", where=str(path))
+    pods = set(PODS) <= set(columns)
+    if not pods:
+        if missing := [name for name in ("arrival_s", "gpus", "duration_s") if name not in columns]:
+            raise UsageError(f"has no column `{missing[0]}`", where=str(path), hint=f"known: {', '.join(COLUMNS)}")
+        if unknown := [name for name in columns if name not in COLUMNS]:
+            raise UsageError(f"unknown column `{unknown[0]}`", where=str(path), hint=f"known: {', '.join(COLUMNS)}")
+    return _of_pods(rows, str(path)) if pods else _of_rows(rows, str(path))
+
+
+def _of_pods(rows: list[dict[str, str]], path: str) -> Jobs:
+    created, deleted = _figures(rows, "creation_time", path), _figures(rows, "deletion_time", path)
+    never = np.array([not row["scheduled_time"] for row in rows])
+    scheduled = np.where(never, created, _figures(rows, "scheduled_time", path, 0.0))
+    notes = []
+    if never.any():
+        notes.append(f"{never.sum():,} pods were never scheduled: taken to run as long as they were there")
+    if (deleted < scheduled).any() or (scheduled < created).any():
+        row = int(np.flatnonzero((deleted < scheduled) | (scheduled < created))[0])
+        raise UsageError("ends before it begins", where=f"{path}: row {row}")
+    return _jobs(
+        rows, created, deleted - scheduled, _figures(rows, "num_gpu", path), path, tuple(notes),
+        kind=tuple(row.get("gpu_spec", "") for row in rows), tenant=tuple(row.get("qos", "") for row in rows),
+        recorded=np.where(never, -1.0, scheduled - created),
+    )  # fmt: skip
+
+
+def _of_rows(rows: list[dict[str, str]], path: str) -> Jobs:
+    duration = _figures(rows, "duration_s", path)
+    return _jobs(
+        rows, _figures(rows, "arrival_s", path), duration, _figures(rows, "gpus", path), path, (),
+        kind=tuple(row.get("kind", "") for row in rows), tenant=tuple(row.get("tenant", "") for row in rows),
+        recorded=np.full(len(rows), -1.0),
+    )  # fmt: skip
+
+
+def _jobs(
+    rows: list[dict[str, str]], arrival: F64, duration: F64, gpus: F64, path: str, notes: tuple[str, ...], *,
+    kind: tuple[str, ...], tenant: tuple[str, ...], recorded: F64,
+) -> Jobs:  # fmt: skip
+    milli = _figures(rows, "gpu_milli", path, float(WHOLE))
+    if ((milli > WHOLE) | ((milli <= 0) & (gpus > 0))).any() or (gpus != np.round(gpus)).any():
+        row = int(np.flatnonzero((milli > WHOLE) | ((milli <= 0) & (gpus > 0)) | (gpus != np.round(gpus)))[0])
+        raise UsageError(f"asks for {gpus[row]:g} devices, {milli[row]:g} of 1000 of each", where=f"{path}: row {row}")
+    weight = _figures(rows, "weight", path, 1.0)
+    if (weight <= 0).any():
+        raise UsageError("weight: not positive", where=f"{path}: row {int(np.flatnonzero(weight <= 0)[0])}")
+    deadline = _figures(rows, "deadline_s", path, NEVER / 1e9)
+    order = np.argsort(arrival, kind="stable")
+    ns = [np.round(column * 1e9).astype(np.int64)[order] for column in (arrival, duration, recorded)]
+    cpu, memory = (_figures(rows, name, path, 0.0).astype(np.int64)[order] for name in ("cpu_milli", "memory_mib"))
+    names = [row.get("name") or f"job {number}" for number, row in enumerate(rows)]
+    return Jobs(
+        name=tuple(names[k] for k in order),
+        arrival_ns=ns[0],
+        work_ns=ns[1],
+        gpus=gpus.astype(np.int64)[order],
+        gpu_milli=milli.astype(np.int64)[order],
+        cpu_milli=cpu,
+        memory_mib=memory,
+        kind=tuple(kind[k] for k in order),
+        weight=weight[order],
+        priority=_figures(rows, "priority", path, 0.0, negative=True)[order],
+        deadline_ns=np.minimum(np.round(deadline[order] * 1e9), float(NEVER)).astype(np.int64),
+        tenant=tuple(tenant[k] for k in order),
+        recorded_wait_ns=np.where(ns[2] < 0, -1, ns[2]),
+        notes=notes,
+    )
+
+
+def _figures(
+    rows: list[dict[str, str]], name: str, path: str, usual: float | None = None, *, negative: bool = False
+) -> F64:
+    """A column; empty cells are as usual."""
+    try:
+        texts = [row.get(name) or usual for row in rows]
+        found = np.array(texts, np.float64)
+    except (TypeError, ValueError):
+        found = np.array([_or_nan(text) for text in texts])
+    bad = ~np.isfinite(found) | ((found < 0) & (not negative))
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise UsageError(f"{name}: `{rows[row].get(name, '')}` is not a figure that can be", where=f"{path}: row {row}")
+    return found
+
+
+def _or_nan(text: object) -> float:
+    try:
+        return float(text)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return float("nan")

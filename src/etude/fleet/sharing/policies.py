@@ -1,0 +1,96 @@
+"""Which job goes first. A policy is a function of a job: the smallest answer goes first.
+
+    def mine(job: JobView, now_s: float) -> float:
+        return job.left_s * job.gpus
+
+With `mine.preempts = True` it may take devices from jobs that are worse. `fair` is none of these: it shares devices in
+proportion to weights, without places; see fluid.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from etude.errors import UsageError
+
+FAIR: Final = "fair"
+QUEUES_S: Final = (3600.0, 36_000.0)
+"""Device seconds of service at which `las` puts a job into the next queue."""
+
+
+class JobView(NamedTuple):
+    name: str
+    arrival_s: float
+    gpus: float
+    duration_s: float
+    left_s: float
+    """Of its own time, with all that it asks for."""
+    service_s: float
+    """Device seconds that it has had."""
+    weight: float
+    priority: float
+    deadline_s: float
+    tenant: str
+
+
+Key = Callable[[JobView, float], float]
+
+
+class Policy(NamedTuple):
+    name: str
+    key: Key
+    preempts: bool = False
+    skips: bool = True
+    """What does not fit is passed over; else all others wait behind it."""
+    steady: bool = True
+    """The key of a job that waits does not change."""
+
+
+def fifo(job: JobView, now_s: float) -> float:
+    return job.arrival_s
+
+
+def sjf(job: JobView, now_s: float) -> float:
+    return job.duration_s
+
+
+def srtf(job: JobView, now_s: float) -> float:
+    return job.left_s
+
+
+def las(job: JobView, now_s: float) -> float:
+    """Least attained service in queues, as Tiresias has it; in a queue the first comes first."""
+    return sum(job.service_s >= limit for limit in QUEUES_S) * 1e12 + job.arrival_s
+
+
+def deadline(job: JobView, now_s: float) -> float:
+    return job.deadline_s
+
+
+def priority(job: JobView, now_s: float) -> float:
+    return -job.priority * 1e12 + job.arrival_s
+
+
+POLICIES: Final = {
+    "fifo": Policy("fifo", fifo, skips=False),
+    "backfill": Policy("backfill", fifo),
+    "sjf": Policy("sjf", sjf),
+    "srtf": Policy("srtf", srtf, preempts=True),
+    "las": Policy("las", las, preempts=True),
+    "deadline": Policy("deadline", deadline, preempts=True),
+    "priority": Policy("priority", priority, preempts=True),
+}
+
+
+def sharing_policy(text: str) -> Policy:
+    """A built-in by name, or FILE.py:name."""
+    if ":" in text:
+        from etude.serve.pools import function_of
+
+        found: Any = function_of(text)
+        return Policy(text, found, preempts=bool(getattr(found, "preempts", False)), steady=False)
+    if text not in POLICIES:
+        known = ", ".join([*POLICIES, FAIR])
+        raise UsageError(f"--policy: no policy `{text}`", hint=f"known: {known}, FILE.py:name")
+    return POLICIES[text]

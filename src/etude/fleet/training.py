@@ -1,0 +1,86 @@
+"""simulate_fleet(costs, ...): a training job for days, under faults, with checkpoints and a way to recover."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from etude.fleet.checkpoint import SaveTier
+from etude.fleet.costs import SHAPES, Costs, check_shape
+from etude.fleet.events import Events, draw, event_table, is_events, read_events
+from etude.fleet.faults import Faults, open_faults
+from etude.fleet.intervals import Searched, best_interval
+from etude.fleet.loop import Ran, run_job
+from etude.fleet.recovery import Policy, Recovery, policy_of
+from etude.fleet.results import job_table, summary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fleet:
+    """One job's days."""
+
+    ran: Ran
+    costs: Costs
+    events: Events
+    searched: Searched | None
+    tiers: tuple[SaveTier, ...]
+
+    def record(self, *, name: str = "", price: float = 0.0) -> dict[str, Any]:
+        found = summary(self.ran, self.costs, name=name, price=price)
+        if self.searched is not None:
+            found["interval"] = self.searched.record()
+        return found
+
+    def tables(self, record: dict[str, Any]) -> dict[str, pa.Table]:
+        return {
+            "events": event_table(self.events, self.ran.hit),
+            "states": self.ran.account.table(),
+            "jobs": job_table(record),
+        }
+
+
+def spares_of(recover: str, recovery: Recovery) -> int | None:
+    """Nodes that stand by. Where nothing is said, those that take the place of lost nodes never run out, and policies
+    that do without such nodes have none."""
+    if recovery.spare_nodes is not None:
+        return recovery.spare_nodes
+    return None if recover in ("restart", "spare") else 0
+
+
+def simulate_fleet(
+    costs: Costs, *, days: float, faults: str = "none", tiers: tuple[SaveTier, ...] = (), recover: str = "restart",
+    recovery: Recovery | None = None, seed: int = 0,
+) -> Fleet:  # fmt: skip
+    """`faults`: a named mix, kinds in one line, a YAML file, or a file of events."""
+    recovery = recovery or Recovery()
+    policy = policy_of(recover)
+    if recover in SHAPES:
+        check_shape(costs, recover)
+    spares, horizon_ns = spares_of(recover, recovery), round(days * 86_400e9)
+    nodes = costs.nodes + (spares or 0)
+    given = is_events(faults)
+    mix = Faults(name="events") if given else open_faults(faults)
+
+    def events_of(number: int) -> Events:
+        if given:
+            return read_events(faults, nodes=nodes)
+        return draw(mix, nodes=nodes, gpus_per_node=costs.gpus_per_node, horizon_ns=horizon_ns, seed=number)
+
+    def one(chosen: tuple[SaveTier, ...], events: Events, how: Policy = policy) -> Ran:
+        return run_job(costs, events, tiers=chosen, policy=how, recovery=recovery, spares=spares, horizon_ns=horizon_ns)
+
+    searched = None
+    if any(not tier.every_ns and not tier.steps for tier in tiers):
+        mtbf_ns = mix.mtbf_ns(nodes * costs.gpus_per_node, nodes)
+        known: dict[int, Events] = {}
+
+        def useful(chosen: tuple[SaveTier, ...], number: int) -> float:
+            # other seeds than the run's own: an interval is not chosen by the faults that it will meet
+            events = known.setdefault(number, events_of(seed + 1 + number))
+            return one(chosen, events).account.useful_ns / horizon_ns
+
+        tiers, searched = best_interval(costs, tiers, mtbf_ns, useful)
+    events = events_of(seed)
+    return Fleet(one(tiers, events), costs, events, searched, tiers)

@@ -1,0 +1,31 @@
+"""What feeds a system with data: the store, its producers, and the host's part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from etude.config import figure
+from etude.errors import ClusterError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPlane:
+    """What the edit `data` takes where it does not say otherwise. A rate of 0 is no limit."""
+
+    read_bytes_per_s: float = figure("bandwidth", "that one rank reads; 0: no limit", 0.0, zero=True)
+    store_bytes_per_s: float = figure("bandwidth", "that all ranks together read; 0: no limit", 0.0, zero=True)
+    decode_bytes_per_s: float = figure("bandwidth", "of samples, on one thread; 0: no limit", 0.0, zero=True)
+    workers: int = figure("count", "threads of a rank that put batches together", 1)
+    work_bytes_per_s: float = figure("bandwidth", "of one worker; 0: no limit", 0.0, zero=True)
+    queue: int = figure("count", "batches made before they are taken", 2)
+    producers: int = figure("count", "machines that make batches of all ranks; 0: ranks read samples", 0, zero=True)
+    make_bytes_per_s: float = figure("bandwidth", "of samples, of one producer; 0: no limit", 0.0, zero=True)
+    commit_ns: float = figure("time", "of a batch of a producer, until readers see it", 0.0, zero=True)
+    commit_grows_ns: float = figure("time", "that each commit takes longer than the one before", 0.0, zero=True)
+    visible: str = figure("text", "`rank` by rank, or to `all` ranks at once", "rank")
+
+    def __post_init__(self) -> None:
+        if self.visible not in ("rank", "all"):
+            raise ClusterError(f"visible: no such choice `{self.visible}`", hint="known: rank, all")
+        if not self.producers and (self.make_bytes_per_s or self.commit_ns or self.commit_grows_ns):
+            raise ClusterError("batches are made and committed, and there is no producer", hint="producers: 8")

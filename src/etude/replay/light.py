@@ -1,0 +1,130 @@
+"""Steps that `etude collect` recorded lightly: when operators ran, with the least of a profiler.
+
+The file lies beside the recording. Its events are those of the recorded window, one for one, so that every moment of
+the window has one in a light step: at begins and ends of events the same event's, between them in proportion.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from etude.errors import FormatError
+from etude.model.schema import UNKNOWN, Kind
+from etude.model.trace import Trace
+
+I64 = NDArray[np.int64]
+Bool = NDArray[np.bool_]
+
+_FILE: Final = re.compile(r".*\.rank(\d+)\.light\.json\.gz")
+_STEP: Final = "ProfilerStep#"
+_BACKEND: Final = "gloo:"
+_COMMS: Final = (int(Kind.COLL), int(Kind.SEND), int(Kind.RECV))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LightEvents:
+    """Of one rank, in order of time."""
+
+    names: list[str]
+    name: I64
+    """Numbers in `names`."""
+    thread: I64
+    start_ns: I64
+    end_ns: I64
+    event_ns: float
+    """What the profiler added to an operator."""
+
+
+def light_events(path: Path) -> dict[int, LightEvents]:
+    """Rank -> what lies beside a recording; empty where nothing does."""
+    folder, stem = (path, "") if path.is_dir() else (path.parent, path.name)
+    found = {}
+    for file in sorted(folder.glob(f"{glob.escape(stem)}*.light.json.gz")) if folder.is_dir() else ():
+        match = _FILE.fullmatch(file.name)
+        if match is None:
+            continue
+        try:
+            found[int(match[1])] = _read(json.loads(gzip.decompress(file.read_bytes())))
+        except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, OverflowError) as problem:
+            raise FormatError(f"not the light steps of a recording: {problem}", path=file) from None
+    return found
+
+
+def _read(told: dict[str, Any]) -> LightEvents:
+    thread, start, end = (np.array(told[column], np.int64) for column in ("thread", "start_ns", "end_ns"))
+    names, name = [str(one) for one in told["names"]], np.array(told["name"], np.int64)
+    if not len(name) == len(thread) == len(start) == len(end):
+        raise ValueError("columns of different lengths")
+    if len(name) and not (name.min() >= 0 and name.max() < len(names)):
+        raise ValueError("an event without a name")
+    return LightEvents(names, name, thread, start, end, float(told["event_ns"]))
+
+
+class LightClock:
+    """Moments of the window as moments of a light step; each recorded step has that step anew, one behind the other."""
+
+    def __init__(self, window_ns: I64, light_ns: I64, comm_end_ns: dict[int, int]) -> None:
+        order = np.lexsort((light_ns, window_ns))
+        self._window = window_ns[order].astype(np.float64)
+        self._light = np.maximum.accumulate(light_ns[order]).astype(np.float64)
+        self.comm_end_ns = comm_end_ns
+        """Nodes of communication that ran beside the host -> when they ended."""
+
+    def __call__(self, moments_ns: I64) -> I64:
+        found: I64 = np.rint(np.interp(moments_ns, self._window, self._light)).astype(np.int64)
+        return found
+
+
+def light_clocks(trace: Trace, events: Bool, start_ns: I64, end_ns: I64, light: LightEvents | None) -> list[LightClock]:
+    """A clock for each light step; none where the program did something else in it than in the window. `events`: nodes
+    that the profiler saw."""
+    rows = np.flatnonzero(events & (trace.step != UNKNOWN))
+    if light is None or not len(rows) or not len(light.name):
+        return []
+    codes, names = trace.coded("name")
+    known = {_plain(name): number for number, name in enumerate(light.names)}
+    nodes = np.array([known.get(_plain(name), -1) for name in names], np.int64)[codes]
+    lights = np.array([known[_plain(name)] for name in light.names], np.int64)[light.name]
+    rows = rows[trace.thread[rows] == _busiest(trace.thread[rows])]
+    rows = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
+    window = [rows[trace.step[rows] == step] for step in np.unique(trace.step[rows]).tolist()]
+    mine = np.flatnonzero(light.thread == _busiest(light.thread))
+    beside = np.flatnonzero(np.array([name.startswith(_BACKEND) for name in light.names])[light.name])
+    begins = np.flatnonzero(lights[mine] == known.get(_STEP, -1))
+    clocks = []
+    for step in np.split(mine, begins)[1:]:
+        begin, end = int(light.start_ns[step[0]]), int(light.end_ns[step[0]])
+        step = step[light.start_ns[step] < end]
+        if any(not np.array_equal(nodes[part], lights[step]) for part in window):
+            continue
+        sent = beside[(light.start_ns[beside] >= begin) & (light.start_ns[beside] < end)]
+        moments, moments_light, ends = [], [], dict[int, int]()
+        for number, part in enumerate(window):
+            shift = number * (end - begin) - begin
+            moments += [start_ns[part], end_ns[part]]
+            moments_light += [light.start_ns[step] + shift, light.end_ns[step] + shift]
+            comms = np.flatnonzero(np.isin(trace.kind, _COMMS) & (trace.step == trace.step[part[0]]))
+            comms = comms[np.argsort(start_ns[comms], kind="stable")]
+            if np.array_equal(nodes[comms], lights[sent]):
+                ends |= dict(zip(comms.tolist(), (light.end_ns[sent] + shift).tolist(), strict=True))
+        clocks.append(LightClock(np.concatenate(moments), np.concatenate(moments_light), ends))
+    return clocks
+
+
+def _busiest(threads: I64) -> int:
+    found, count = np.unique(threads, return_counts=True)
+    return int(found[np.argmax(count)])
+
+
+def _plain(name: str) -> str:
+    """Steps have numbers, which differ."""
+    return _STEP if name.startswith(_STEP) else name

@@ -1,0 +1,10 @@
+"""Pages of fleets: days of a training job, and jobs that share a cluster."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.report.fleet.page import fleet_page as fleet_page
+
+__getattr__ = face(__name__)

@@ -1,0 +1,61 @@
+"""fleet_page(runs): one fleet run, or several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from etude.report.fleet.sharing import sharing_sections, sharing_verdict
+from etude.report.fleet.training import duration, hours_section, training_sections, training_verdict
+from etude.view.page import Figure, Page, Section
+
+Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
+"""Name, record and tables of `etude fleet -o FOLDER`."""
+
+
+def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Page:
+    """The first run is told in full; of several, the hours of all stand side by side."""
+    _, record, tables = runs[0]
+    trained = "events" in tables
+    asked = record.get("asked", {})
+    verdict = training_verdict(record) if trained else sharing_verdict(record)
+    sections: list[Section] = [hours_section([(name, one) for name, one, _ in runs])]
+    sections += training_sections(record, tables) if trained else sharing_sections(record, tables)
+    what = asked.get("model") or asked.get("cluster") or "a fleet"
+    return Page(
+        title=title,
+        subtitle=f"{what} for {duration(record['duration_s'])}, simulated from the costs of steps"
+        if trained
+        else f"{record['jobs_done']:,} jobs on {record['devices']:,} devices, simulated",
+        verdict=verdict,
+        cards=_cards(record, trained=trained),
+        sections=tuple(sections),
+        facts=tuple((str(name), str(value)) for name, value in asked.items() if value != ""),
+        made_by=made_by,
+    )
+
+
+def _cards(record: dict[str, Any], *, trained: bool) -> tuple[Figure, ...]:
+    found = [Figure("Useful", f"{record['useful_fraction']:.1%}", "of the time", "compute")]
+    if trained:
+        planned = record["planned_tokens_per_s"]
+        found.append(Figure("Tokens kept", f"{record['goodput_tokens_per_s']:,.0f} /s", f"{planned:,.0f} as planned"))
+        found.append(Figure("Interruptions", f"{record['interruptions']:,}", _between(record)))
+    else:
+        wait, jct = record["wait_s"], record["jct_s"]
+        found.append(Figure("Waiting, mean", duration(wait["mean"]), f"p99 {duration(wait['p99'])}", "idle"))
+        found.append(Figure("Arrival to end, mean", duration(jct["mean"]), f"p99 {duration(jct['p99'])}"))
+        found.append(Figure("Preemptions", f"{record['interruptions']:,}"))
+    if record.get("energy_j"):
+        found.append(Figure("Energy", f"{record['energy_j'] / 3.6e9:,.3g} MWh"))
+    if record.get("cost"):
+        found.append(Figure("Cost", f"{record['cost']:,.0f} $"))
+    return tuple(found)
+
+
+def _between(record: dict[str, Any]) -> str:
+    if not record["interruptions"]:
+        return ""
+    return f"{duration(record['mttf_s'])} of work each, then {duration(record['mttr_s'])} down"

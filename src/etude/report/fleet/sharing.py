@@ -1,0 +1,64 @@
+"""Jobs that share a cluster: how long they waited, and how many devices were in use."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from etude.report import words
+from etude.report.fleet.training import duration, str_of, unit_of
+from etude.report.served import spread_of
+from etude.view.charts import Heading, table
+from etude.view.page import Section
+from etude.view.plots import Axis, fitted, plot
+
+POINTS: Final = 400
+
+
+def sharing_verdict(record: dict[str, Any]) -> str:
+    wait = record["wait_s"]
+    recorded = record.get("recorded_wait_s")
+    beside = f" ({duration(recorded['mean'])} as recorded)" if recorded else ""
+    return (
+        f"{words.plural(record['jobs_done'], 'job')} under `{record['policy']}` waited {duration(wait['mean'])} in the "
+        f"mean{beside}; {record['utilisation']:.1%} of the device time was used."
+    )
+
+
+def sharing_sections(record: dict[str, Any], tables: dict[str, pa.Table]) -> list[Section]:
+    jobs, states = tables["jobs"], tables["states"]
+    spreads = "".join(
+        spread_of(label, jobs[key].drop_null().to_numpy(), "part of the jobs")
+        for key, label in (("wait_s", "Waiting"), ("recorded_wait_s", "Waiting, as recorded"), ("duration_s", "Length"))
+    )
+    rows = jobs.sort_by([("wait_s", "descending")]).slice(0, 50).to_pylist()
+    columns = [
+        Heading("name", "job", str, number=False), Heading("tenant", "tenant", str, number=False),
+        Heading("gpus", "devices", words.number), Heading("wait_s", "waited", duration),
+        Heading("recorded_wait_s", "recorded", duration), Heading("duration_s", "length", duration),
+        Heading("preemptions", "stopped", words.number),
+    ]  # fmt: skip
+    return [
+        _over_time(states, record),
+        Section("spread", "How long", "The part of the jobs that took no longer; those that took no time left out.",
+                spreads, "No job waited."),
+        Section("jobs", "Those that waited longest", "", table("job-table", rows, columns, first=16)),
+    ]  # fmt: skip
+
+
+def _over_time(states: pa.Table, record: dict[str, Any]) -> Section:
+    time = states["time_s"].to_numpy()
+    (name, unit), body = unit_of(float(time[-1] - time[0])), ""
+    for key, label, sort, most in (
+        ("devices", "Devices in use", "compute", float(record["devices"])),
+        ("waiting", "Jobs that wait", "communication", 1.0),
+    ):
+        values = states[key].to_numpy().astype(np.float64)
+        chosen = np.unique(np.linspace(0, len(time) - 1, POINTS).astype(np.int64))
+        points = [(float(time[k]) / unit, float(values[k])) for k in chosen]
+        x = Axis("time", str_of(name), False, float(time[0]) / unit, float(time[-1]) / unit)
+        y = fitted(label.lower(), lambda v: f"{v:,.0f}", [max(most, float(values.max()))], log=False)
+        body += f"<h3>{label}</h3>" + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 220))
+    return Section("time", "Over time", f"At {POINTS} moments at which a job came or went.", body)

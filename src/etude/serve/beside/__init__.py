@@ -1,0 +1,13 @@
+"""What a model carries beside its layers, and what requests say of it: adapters, towers of images, tenants."""
+
+from typing import TYPE_CHECKING
+
+from etude.faces import face
+
+if TYPE_CHECKING:
+    from etude.serve.beside.costs import lora_cost as lora_cost
+    from etude.serve.beside.costs import tower_cost as tower_cost
+    from etude.serve.beside.costs import weighed as weighed
+    from etude.serve.beside.costs import with_images as with_images
+
+__getattr__ = face(__name__)

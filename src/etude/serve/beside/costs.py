@@ -1,0 +1,113 @@
+"""What a model carries beside its layers: adapters (LoRA) of requests, and towers that turn images into tokens. Closed
+forms and generated passes, with no measurement beside them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+from etude.errors import UsageError
+from etude.generate import Plan
+from etude.generate.model import Family, Model
+from etude.machine import System
+from etude.machine.system import OpCost
+from etude.predict import predict
+from etude.serve.adapters import NO_LORA, LoraCost
+from etude.serve.requests import Requests
+from etude.serve.stacks import ServingStack
+
+HOST_BYTES_PER_S: Final = 25e9
+"""Of a link to the host that a device does not say."""
+CALLS: Final = 2
+"""Kernels of an adapter at a product: down to its rank, and up again."""
+WIDTH: Final = 2
+"""Bytes of a weight and of a value between layers."""
+
+
+def _products(model: Model, tp: int) -> list[tuple[str, float, float]]:
+    """Name, inputs and outputs on a rank of the products that adapters are put on: attention, and feed-forward layers
+    that are not experts. Those of one name share their kernels."""
+    hidden, inner = float(model.hidden), float(model.heads * model.head)
+    found = [
+        ("qkv", hidden, inner / tp),
+        *[("qkv", hidden, model.kv * model.head / tp)] * 2,
+        ("out", inner / tp, hidden),
+    ]
+    if model.ffn and not model.experts:
+        found += [("up", hidden, model.ffn / tp)] * (2 if model.gated else 1)
+        found += [("down", model.ffn / tp, hidden)]
+    return found
+
+
+def lora_cost(model: Model, tp: int, system: System, stack: ServingStack, rank: int, slots: int) -> LoraCost:
+    """A pass reads the weights of each adapter in it, and inputs and outputs of its products once more; launches and
+    gaps are those of two kernels for each."""
+    if not slots:
+        return NO_LORA
+    if model.family is not Family.DECODER or not model.heads:
+        raise UsageError(f"`{model.name}`: adapters are of decoders with attention", hint="leave --max-loras away")
+    device, products = system.device, _products(model, tp)
+    moved = sum(WIDTH * (wide + 2 * out) + 2 * 4 * rank for _, wide, out in products)
+    flops = sum(2 * rank * (wide + out) for _, wide, out in products)
+    held = WIDTH * rank * sum(wide + out for _, wide, out in products) * model.layers
+    memory, peak = device.memory_bandwidth_bytes_per_s, device.peak_flop_per_s.get("bf16", 0.0)
+    if not memory or not peak:
+        raise UsageError("says nothing of its memory or of its rate in bf16", where=device.name)
+    kernels = CALLS * len({name for name, _, _ in products}) * model.layers
+    each = device.ops["default"] if "default" in device.ops else OpCost()
+    link = device.host_link.read_bytes_per_s if device.host_link else HOST_BYTES_PER_S
+    return LoraCost(
+        pass_ns=kernels * (stack.kernel_ns + each.fixed_ns),
+        adapter_ns=held / memory * 1e9,
+        token_ns=model.layers * max(moved / memory, flops / peak) * 1e9,
+        load_ns=math.ceil(held / link * 1e9),
+        slot_bytes=held,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class TowerCost:
+    """Of one image: ns of a replica, and tokens that it becomes."""
+
+    image_ns: int = 0
+    tokens: int = 0
+
+
+def tower_cost(model: Model, tp: int, system: System) -> TowerCost:
+    """The towers of a model as a pass of their own. Every rank of a replica has them whole, and takes the images in
+    turn."""
+    if not model.towers:
+        raise UsageError(f"`{model.name}` has no tower for images", hint="leave `images` away, or qwen3-vl-8b")
+    tower = model.towers[0]
+    alone = replace(model, name=f"{model.name}-tower", family=Family.COMPOSED, streams=tower.streams,
+                    blocks=tower.blocks, towers=(), params="")  # fmt: skip
+    tokens = tower.streams[0].tokens
+    part = predict(alone, Plan(gpus=1, seq=tokens, train="forward"), system, check=False).simulated.part(0)
+    whole = float(part.end_ns[part.timed].max() - part.start_ns[part.timed].min())
+    merged = [one.factor for block in tower.blocks for one in block.parts if one.part == "merge"]
+    return TowerCost(math.ceil(whole / tp), tokens // max(merged, default=1))
+
+
+def with_images(requests: Requests, cost: TowerCost) -> Requests:
+    """Prompts with the tokens of their images."""
+    return replace(requests, prompt=requests.prompt + requests.images * cost.tokens)
+
+
+def weighed(requests: Requests, text: str) -> Requests:
+    """Tenants with the weights that `chat=3,batch=1` says; others have 1."""
+    found = dict.fromkeys(requests.tenant_names, 1000)
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.strip().partition("=")
+        try:
+            weight = round(float(value) * 1000)
+        except ValueError:
+            weight = 0
+        if not equals or not 1 <= weight <= 1_000_000_000:
+            raise UsageError(f"--tenant-weights: `{part}`", hint="chat=3,batch=1")
+        if name not in found:
+            raise UsageError(
+                f"--tenant-weights: no request is of `{name}`", hint=f"known: {', '.join(found) or 'no tenants'}"
+            )
+        found[name] = weight
+    return replace(requests, weights=tuple(found.values()))

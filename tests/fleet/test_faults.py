@@ -1,0 +1,139 @@
+"""Faults, events and checkpoints: what is read, drawn and refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from etude.errors import UsageError
+from etude.fleet.checkpoint import daly_ns, parse_checkpoints, young_ns
+from etude.fleet.costs import Config, Costs
+from etude.fleet.events import draw, event_table, read_events
+from etude.fleet.faults import open_faults
+from etude.fleet.training import simulate_fleet
+
+DAY = 86_400 * 10**9
+
+
+def test_the_published_mix_has_all_interruptions():
+    mix = open_faults("llama3")
+    days = 54 * DAY
+    expected = sum(16384 * days / kind.mtbf_ns for kind in mix.kinds)
+    assert expected == pytest.approx(419)
+    assert mix.mtbf_ns(16384, 2048) / 3.6e12 == pytest.approx(3.093, abs=0.001)  # hours, as published
+    drawn = [len(draw(mix, nodes=2048, gpus_per_node=8, horizon_ns=days, seed=seed)) for seed in range(40)]
+    assert np.mean(drawn) == pytest.approx(419, abs=4 * np.sqrt(419 / 40))
+    assert np.std(drawn) == pytest.approx(np.sqrt(419), rel=0.4)
+
+
+def test_draws_are_the_same_with_the_same_seed_and_do_not_depend_on_other_kinds():
+    one = open_faults("node:mtbf=100h,repair=1h")
+    two = open_faults("node:mtbf=100h,repair=1h;rack:mtbf=900h,nodes=4")
+    given = {"nodes": 64, "gpus_per_node": 8, "horizon_ns": 30 * DAY}
+    first, again, other = draw(one, **given), draw(one, **given), draw(two, **given)
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+    assert np.array_equal(other.time_ns[other.kind == 0], first.time_ns)
+    racks = other.node[other.kind == 1]
+    assert len(racks) and (racks % 4 == 0).all() and (other.nodes[other.kind == 1] == 4).all()
+    assert not np.array_equal(draw(one, **given, seed=1).time_ns, first.time_ns)
+
+
+def test_skewed_hazards_strike_few_nodes_more_often():
+    given = {"nodes": 100, "gpus_per_node": 8, "horizon_ns": 400 * DAY}
+    counts = [
+        np.bincount(draw(open_faults(f"node:mtbf=1000h{more}"), **given).node, minlength=100)
+        for more in ("", ",skew=1.5")
+    ]
+    assert counts[0].max() < 3 * counts[0].mean() and counts[1].max() > 10 * counts[1].mean()
+
+
+def test_events_are_read_as_they_are_written(tmp_path: Path):
+    import pyarrow.parquet as pq
+
+    mix = open_faults("node:mtbf=100h,detect=5s;slow:mtbf=90h,factor=1.5,duration=1h;process:mtbf=10h")
+    drawn = draw(mix, nodes=16, gpus_per_node=8, horizon_ns=3 * DAY)
+    pq.write_table(event_table(drawn), tmp_path / "e.parquet")
+    read = read_events(tmp_path / "e.parquet", nodes=16)
+    for name in ("time_ns", "effect", "scope", "node", "nodes", "duration_ns", "factor", "detect_ns"):
+        assert np.array_equal(getattr(read, name), getattr(drawn, name)), name
+    (tmp_path / "e.csv").write_text("time_s,node,duration_s\n50,3,600\n20,1,600\n")
+    assert (read_events(tmp_path / "e.csv", nodes=4).time_ns / 1e9).tolist() == [20, 50]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("time_s,node\n-5,1\n", "time_s: `-5`"),
+        ("time_s,node\n5,9\n", r"node 9 \+ 1 of 4"),
+        ("time_s,effect\n5,melts\n", "unknown effect `melts`"),
+        ("time_s,effect,factor\n5,slow,0.5\n", "not slower"),
+        ("at,node\n5,1\n", "no column `time_s`"),
+        ("time_s,colour\n5,1\n", "unknown column `colour`"),
+    ],
+)
+def test_events_that_cannot_be_are_refused(text: str, said: str, tmp_path: Path):
+    (tmp_path / "e.csv").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        read_events(tmp_path / "e.csv", nodes=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("llama9", "no mix and no file"),
+        ("node:repair=4h", "how often"),
+        ("node:mtbf=-4h", "is not positive|negative"),
+        ("node:mtbf=4h,colour=red", "unknown key `colour`"),
+        ("slow:mtbf=4h,factor=1.5", "for how long"),
+        ("slow:mtbf=4h,factor=0.5,duration=1h", "not slower"),
+        ("node:mtbf", "has no value"),
+    ],
+)
+def test_kinds_that_cannot_be_are_refused(text: str, said: str):
+    with pytest.raises(UsageError, match=said):
+        open_faults(text)
+
+
+def test_checkpoints_are_read():
+    local, remote = parse_checkpoints("local:5min,remote:500:async:rate=2GB/s:diff=0.2:total=1TB/s")
+    assert (local.every_ns, local.outlives, local.background) == (300e9, 0, False)
+    assert (remote.steps, remote.share, remote.background, remote.outlives) == (500, 0.2, True, 3)
+    # 1 TB of which a fifth is written by 1,000 nodes at 1 GB/s each, that is 1 TB/s: 0.2 s
+    assert remote.write_ns(1e12, 1000) == 200_000_000
+    assert local.steps_between(70 * 10**9) == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tape:5min", "no tier `tape`"),
+        ("local", "how often"),
+        ("local:5min:10min", "`10min`"),
+        ("local:-5min", "every -5min"),
+        ("local:5min,local:6min", "one name"),
+        ("local:auto,remote:auto", "one tier"),
+        ("local:5min:survives=moon", "survives `moon`"),
+        ("remote:1h:contend=0.5", "not faster"),
+    ],
+)
+def test_checkpoints_that_cannot_be_are_refused(text: str, said: str):
+    with pytest.raises(UsageError, match=said):
+        parse_checkpoints(text)
+
+
+def test_closed_forms_as_published():
+    """M = 3.09 h and C = 5, 30, 120 s: 5.6, 13.6, 27.2 min."""
+    found = [young_ns(c * 1e9, 3.09 * 3.6e12) / 6e10 for c in (5, 30, 120)]
+    assert found == pytest.approx([5.56, 13.62, 27.24], abs=0.01)
+    assert daly_ns(120e9, 3.09 * 3.6e12) < young_ns(120e9, 3.09 * 3.6e12)
+
+
+def test_the_interval_that_is_found_is_youngs():
+    save_s, healthy = 60, Config(8192, 2 * 10**9, 1000)
+    costs = Costs(healthy, 8, 8, state_bytes=1024.0 * save_s, node_bytes=0.0, node_bytes_per_s=1.0)
+    tiers = parse_checkpoints("remote:auto:rate=1B/s")
+    found = simulate_fleet(costs, days=20, faults="crash:scope=process,mtbf=3.09h", tiers=tiers).searched
+    assert found is not None and found.save_s == save_s
+    grid = np.array([every for every, _ in found.tried])
+    best, young = (int(np.abs(grid - at).argmin()) for at in (found.best_s, found.young_s))
+    assert abs(best - young) <= 1

@@ -1,0 +1,80 @@
+"""`etude fleet` from end to end on a small job."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from etude.cli import main
+
+JOB = ["gpt2", "--gpus", "16", "--zero", "0", "--system", "dgx-h100", "--days", "0.02"]
+
+
+def fleet(capsys: pytest.CaptureFixture[str], *more: str) -> dict:
+    assert main(["fleet", *JOB, *more, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def whole(record: dict) -> float:
+    return record["useful_s"] + sum(record["lost_s"].values())
+
+
+def test_without_faults_it_is_the_prediction(capsys: pytest.CaptureFixture[str]):
+    found = fleet(capsys)
+    assert main(["predict", *JOB[:7], "--json"]) == 0
+    step = json.loads(capsys.readouterr().out)
+    steps = 0.02 * 86_400e9 // step["step_time_ns"]
+    assert found["steps"] == steps and found["useful_s"] == pytest.approx(steps * step["step_time_ns"] / 1e9)
+    rate = step["tokens_per_s_per_gpu"] * 16
+    assert found["goodput_tokens_per_s"] == pytest.approx(rate, rel=1e-3)
+    assert found["interruptions"] == 0 and found["energy_j"] > 0 and whole(found) == pytest.approx(0.02 * 86_400)
+
+
+FAULTS = ["--faults", "node:mtbf=1h,repair=10min;process:mtbf=10min", "--detect", "5s", "--restart", "20s"]
+
+
+@pytest.mark.parametrize("recover", ["restart", "spare", "shrink", "redistribute", "replan"])
+def test_parts_add_up_for_every_way_to_recover(recover: str, capsys: pytest.CaptureFixture[str]):
+    found = fleet(capsys, *FAULTS, "--checkpoint", "local:20s,remote:2min", "--recover", recover)
+    assert whole(found) == pytest.approx(found["duration_s"], rel=1e-9) and found["interruptions"] > 0
+    assert sum(found["device_s"].values()) == pytest.approx(16 * found["duration_s"])
+    assert set(found["lost_s"]) == {"detect", "restart", "redo", "checkpoint", "degraded", "idle"}
+
+
+def test_same_seed_same_bytes_and_the_folder_is_asked_and_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        fleet(capsys, *FAULTS, "--checkpoint", "remote:2min", "--seed", seed, "-o", str(tmp_path / name))
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == ["events.parquet", "fleet.json", "jobs.parquet", "states.parquet"]
+    assert all((tmp_path / "a" / f).read_bytes() == (tmp_path / "b" / f).read_bytes() for f in files)
+    assert (tmp_path / "a" / "events.parquet").read_bytes() != (tmp_path / "c" / "events.parquet").read_bytes()
+    assert main(["query", str(tmp_path / "a"), "select sum(end_s - start_s) as s from states", "--csv"]) == 0
+    assert float(capsys.readouterr().out.split()[1]) == pytest.approx(1728)
+    assert main(["compare", str(tmp_path / "a"), str(tmp_path / "c"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {row["setting"] for row in told["settings"]} == {"seed"}
+    assert main(["report", str(tmp_path / "a"), str(tmp_path / "c"), "-o", str(tmp_path / "page.html")]) == 0
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Where the hours went" in page and "What broke" in page and page.count("% useful<") == 2
+    capsys.readouterr()
+    again = fleet(capsys, *FAULTS[2:], "--checkpoint", "remote:2min", "--faults", str(tmp_path / "a/events.parquet"))
+    written = json.loads((tmp_path / "a/fleet.json").read_text())
+    assert again == {name: written[name] for name in again}  # the same events, the same answer
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--days", "-1"], "days"),
+        (["--recover", "pray"], "no policy `pray`"),
+        (["--faults", "node:mtbf=x"], "is not a time"),
+        (["--checkpoint", "local:soon"], "not a time"),
+        (["--tp", "4", "--pp", "4", "--recover", "shrink"], "one replica"),
+        (["--checkpoint", "remote:auto"], "no fault has a rate"),
+        (["--spares", "many"], "not a number of nodes"),
+        (["--restart", "-5s"], "negative"),
+    ],
+)
+def test_what_cannot_be_is_refused(more: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["fleet", *JOB, *more]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,91 @@
+"""Experts that lie with the host: streamed layer by layer, or computed there."""
+
+import numpy as np
+import pytest
+
+from etude.cost.tiers import streamed_ns
+from etude.errors import UsageError
+from etude.generate.model import open_model
+from etude.machine import open_system
+from etude.serve.catalogue import TOKENS
+from etude.serve.deployment import replica_plan
+from etude.serve.offload.experts import MOST, _Ways, expert_rules, far_experts, tables_of
+from etude.serve.pass_time import times_ns
+from etude.serve.stacks import ServingStack
+from etude.serve.steps import Shape, step_cost
+
+
+def ways(*, device_ns: float = 0.0, load: float = 0.0, host_ns: float = 0.0, moe: int = 4, first: bool = False,
+         batches: int = 1, layers: int = 6) -> _Ways:  # fmt: skip
+    """A pass of any tokens is `device_ns` long on the device, half of it experts, and `host_ns` with the host."""
+    flat = np.ones(len(TOKENS))
+    return _Ways(device_ns / 2 * flat, device_ns / 2 * flat, host_ns * flat, load, moe, layers, first, batches)
+
+
+def pass_of(curves: np.ndarray, tokens: int) -> float:
+    cost = step_cost(tokens=[tokens, tokens + 1], layers_ns=curves[0], beside=curves[1:])
+    return float(times_ns(cost, [Shape(tokens, tokens, 0, 0, 0, 0)])[0])
+
+
+@pytest.mark.parametrize("load", [10.0, 60.0, 400.0])
+@pytest.mark.parametrize(("moe", "first"), [(4, False), (6, True)])
+def test_a_streamed_pass_is_its_layers_one_after_another(load: float, moe: int, first: bool) -> None:
+    """Each layer 100 ns; the layers without experts come first; two buffers."""
+    at = np.array([64.0, 65.0])
+    found = pass_of(ways(device_ns=600, load=load, moe=moe, first=first).streamed(at), 64)
+    loads = np.array([0.0] * (6 - moe) + [load] * moe)
+    assert found == pytest.approx(streamed_ns(np.full(6, 100.0), loads), abs=1)
+
+
+def test_the_host_computes_or_takes_turns() -> None:
+    at = np.array([8.0, 9.0])
+    assert pass_of(ways(device_ns=200, host_ns=300).hosted(at), 8) == 400
+    # halves of 100 and 300 ns each, two of each: the host is never idle, once the first half is past its first layer
+    found = pass_of(ways(device_ns=200, host_ns=150, batches=2).hosted(at), 8)
+    assert found == 250  # 100 + 150 as they are: two halves would take 300
+    linear = np.array(TOKENS, np.float64)
+    halves = _Ways(10 * linear, 0 * linear, 30 * linear, 1.0, 4, 6, False, 2).hosted(at)
+    # of 8 tokens: 80 on the device and 240 with the host, of which the first half's first layer comes before
+    assert pass_of(halves, 8) == pytest.approx(240 + 80 / 12, abs=1)
+    assert pass_of(halves, 8) < 80 + 240
+
+
+def test_a_pass_takes_the_shorter_way() -> None:
+    linear = np.array(TOKENS, np.float64)
+    both = _Ways(0 * linear, 0 * linear, 10 * linear, 100.0, 4, 4, False, 1)  # 400 ns of loads; 10 ns a token
+    assert both.crossing() == 40
+    assert _Ways(0 * linear, 20 * linear, 10 * linear, 1.0, 4, 4, False, 1).crossing() == MOST
+
+
+def test_the_bytes_of_a_real_model_and_what_the_device_holds() -> None:
+    """Two layers of DeepSeek-V2-Lite, one of 64 experts of three matrices of 2,048 x 1,408."""
+    model, system = open_model("deepseek-v2-lite").replace(layers=2), open_system("rtx5090")
+    plan = replica_plan(model, 1)
+    rules = expert_rules("experts path=stream host=xeon-8480 bits=4")
+    tables = tables_of(model, plan, system, rules, kv_dtype="")
+    far = far_experts(model, plan, system, rules, tables, ServingStack())
+    numbers = 64 * 3 * 2048 * 1408
+    assert far.record["host_bytes"] == numbers // 2
+    assert far.record["token_bytes"] == numbers // 2 * 6 // 64
+    assert far.record["load_s"] == pytest.approx(5500e-9 + numbers / 2 / 55.4e9)
+    assert far.weights_bytes == float(tables.weights_bytes[0]) - numbers * 2 + numbers / 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["experts", "experts path=disk host=xeon-8480", "experts path=auto", "experts path=auto host=xeon-8480 bits=0.5",
+     "experts path=auto host=xeon-8480 batches=3", "experts path=auto host=xeon-8480 rooms=1"],
+)  # fmt: skip
+def test_words_that_say_nothing(words: str) -> None:
+    with pytest.raises(UsageError):
+        expert_rules(words)
+
+
+def test_a_model_without_experts_and_a_host_too_small() -> None:
+    model, system = open_model("llama3-8b"), open_system("rtx5090")
+    rules = expert_rules("experts path=auto host=xeon-8480")
+    with pytest.raises(UsageError, match="no experts"):
+        far_experts(model, replica_plan(model, 1), system, rules, None, ServingStack())  # type: ignore[arg-type]
+    big = open_model("deepseek-v3")
+    with pytest.raises(UsageError, match="do not fit in"):
+        far_experts(big, replica_plan(big, 1), system, rules, None, ServingStack())  # type: ignore[arg-type]
