@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError
+from etude.kernels.arrays import as_read
 from etude.kernels.compile import kernel
 from etude.machine.topology import I32, I64, SHAPES, Topology, VertexKind
 
@@ -80,7 +81,7 @@ class Routes:
         """Of vertex src[i] to vertex dst[i]: links[start[i]:start[i + 1]], first hop first. None where src is dst."""
         src = np.ascontiguousarray(src, np.int64)
         dst = np.ascontiguousarray(dst, np.int64)
-        flows = np.ascontiguousarray(np.broadcast_to(np.asarray(flow, np.int64), src.shape))
+        flows = as_read(np.broadcast_to(np.asarray(flow, np.int64), src.shape))
         t = self.topology
         if len(src) == 0:
             return np.zeros(1, np.int64), np.zeros(0, np.int32)
