@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -439,14 +438,12 @@ REFUSED: list[tuple[Any, dict[str, Any], type[EtudeError], str]] = [
 @pytest.mark.parametrize(("make", "options", "kind", "text"), REFUSED)
 def test_what_cannot_be_is_refused(make: Any, options: dict[str, Any], kind: type[EtudeError], text: str):
     job = make()
-    begin = time.process_time()
     if not text:
         simulate(job, ONE, **options)
         return
     with pytest.raises(kind) as caught:
         simulate(job, ONE, **options)
     assert text in str(caught.value)
-    assert time.process_time() - begin < 1
 
 
 # -- the public face ---------------------------------------------------------------------------------------------------
