@@ -59,6 +59,16 @@ def test_gelu_waits_for_its_stream_not_only_for_its_launch():
     assert times(job) == [(0, 10), (10, 110), (110, 140)]
 
 
+def test_a_step_ends_with_the_last_of_its_nodes_on_any_rank():
+    a, b = TraceBuilder(), TraceBuilder()
+    for builder, longer in ((a, 0), (b, 5)):
+        builder.add(Kind.COMP, duration_ns=10, stream=1, step=0)  # 0..10
+        builder.add(Kind.COMP, duration_ns=20 + longer, stream=2, step=0)  # 0..20 or 25
+        builder.add(Kind.COMP, duration_ns=3, stream=1, step=1)  # 10..13: before the other is over
+        builder.add(Kind.COMP, duration_ns=40, stream=1)  # of no step
+    assert simulate(job_of("two", [a, b]), system(2)).step_ends() == {0: 25, 1: 13}
+
+
 def test_lanes_run_side_by_side_and_a_receive_without_a_stream_holds_none():
     job = alone(comp(10, stream=1), comp(20, stream=2), comp(5, cpu=1))
     assert times(job) == [(0, 10), (0, 20), (0, 5)]
