@@ -215,7 +215,9 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     b.host_ns = [0, 300 * us, 2 * us, 100 * us]
     spun: list[int] = []
     monkeypatch.setattr("etude.replay.player.spin", spun.append)
-    monkeypatch.setattr("etude.replay.player.own_call_ns", lambda chunks, calls, views: 10.0 * us * (calls == 2))
+    monkeypatch.setattr(
+        "etude.replay.player.own_call_ns", lambda chunks, calls, views, most_ns: 10.0 * us * (calls == 2)
+    )
     monkeypatch.setattr("etude.replay.player.pause_ns", lambda: 500.0)
     player = Player(b.build(), "cpu")
     player.prepare()
@@ -226,7 +228,7 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
 
 def test_the_cost_of_a_call_is_measured_without_its_operator():
     x = torch.ones(300, 300)
-    found = own_call_ns([lambda: [torch.mm(x, x) for _ in range(20)]], 20, 0)  # ms of products, us of calls
+    found = own_call_ns([lambda: [torch.mm(x, x) for _ in range(20)]], 20, 0, 1000.0)  # ms of products, us of calls
     assert 0 <= found < 1e6
 
 

@@ -51,12 +51,13 @@ class LightCapture:
         return self._any_thread or threading.get_ident() == self._thread
 
     def mark(self, step: int) -> None:
-        self._unmark()
+        self.unmark()
         self._marker = self._torch.profiler.record_function(f"ProfilerStep#{step}")
         self._marker.__enter__()
         self._since_ns = time.thread_time_ns()
 
-    def _unmark(self) -> None:
+    def unmark(self) -> None:
+        """The step is over: what follows is the recorder's own."""
         marker, self._marker = self._marker, None
         if marker is not None:
             self._cpu_ns.append(time.thread_time_ns() - self._since_ns)
@@ -66,7 +67,7 @@ class LightCapture:
         if not self.running:
             return
         self.running = False
-        self._unmark()
+        self.unmark()
         with ours():
             on_ns = _operator_ns(self._torch)
             with quiet():

@@ -116,6 +116,8 @@ class Recorder:
             if counted_by == "optimizer" and self.counted_by == "call":
                 return
             before, self.counted_by = self.counted_by, counted_by
+            if self._light is not None:
+                self._light.unmark()
             if (counted_by, before) != ("call", "optimizer"):
                 self.steps_seen += 1
                 self._time_step()

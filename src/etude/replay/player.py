@@ -166,7 +166,7 @@ class Player:
         if comms is not None and comms.all_light:  # cores are shared while it is measured, as they will be
             comms.meet()
         with torch.no_grad():
-            self.own_call_ns = own_call_ns(chunks, calls, views)
+            self.own_call_ns = own_call_ns(chunks, calls, views, self.program.about["host"]["event_ns"])
         return pauses_before(found, kind == StepKind.CALL, self.own_call_ns, pause_ns())
 
     def _capture(self) -> None:
