@@ -21,7 +21,7 @@ def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Pa
     trained = "events" in tables
     asked = record.get("asked", {})
     verdict = training_verdict(record) if trained else sharing_verdict(record)
-    sections: list[Section] = [hours_section([(name, one) for name, one, _ in runs])]
+    sections: list[Section] = [hours_section([(name, one) for name, one, _ in runs], trained=trained)]
     sections += training_sections(record, tables) if trained else sharing_sections(record, tables)
     what = asked.get("model") or asked.get("cluster") or "a fleet"
     return Page(

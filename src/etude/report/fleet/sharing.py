@@ -57,8 +57,9 @@ def _over_time(states: pa.Table, record: dict[str, Any]) -> Section:
     ):
         values = states[key].to_numpy().astype(np.float64)
         chosen = np.unique(np.linspace(0, len(time) - 1, POINTS).astype(np.int64))
-        points = [(float(time[k]) / unit, float(values[k])) for k in chosen]
+        held = zip(chosen, np.append(chosen[1:], chosen[-1]), strict=True)
+        points = [(float(time[at]) / unit, float(values[k])) for k, until in held for at in (k, until)]
         x = Axis("time", str_of(name), False, float(time[0]) / unit, float(time[-1]) / unit)
         y = fitted(label.lower(), lambda v: f"{v:,.0f}", [max(most, float(values.max()))], log=False)
         body += f"<h3>{label}</h3>" + plot(label, x, y, (), [(f"trend l-{sort}", "", points)], size=(1080, 220))
-    return Section("time", "Over time", f"At {POINTS} moments at which a job came or went.", body)
+    return Section("time", "Over time", "As jobs came and went; of very many moments some are left out.", body)

@@ -56,13 +56,16 @@ def training_verdict(record: dict[str, Any]) -> str:
     )
 
 
-def hours_section(records: Sequence[tuple[str, dict[str, Any]]]) -> Section:
+def hours_section(records: Sequence[tuple[str, dict[str, Any]]], *, trained: bool = True) -> Section:
+    """Of a job, or of the devices of a cluster that jobs share."""
+    sorts = SORTS if trained else SORTS | {"useful": ("compute", "in use"), "idle": ("idle", "not in use")}
     rows = []
     for name, record in records:
         values = {"useful": record["useful_s"]} | record["lost_s"]
-        pieces = tuple(Piece(*SORTS[part], values[part]) for part in SORTS if values.get(part, 0) > 0)
+        pieces = tuple(Piece(*sorts[part], values[part]) for part in sorts if values.get(part, 0) > 0)
         rows.append(Bar(name, pieces, f"{record['useful_fraction']:.1%} useful"))
-    shown = [SORTS[part] for part in SORTS if any(SORTS[part][1] == p.label for row in rows for p in row.pieces)]
+    labels = {piece.label for row in rows for piece in row.pieces}
+    shown = [sort for sort in sorts.values() if sort[1] in labels]
     lead = "All of the time, by what it was spent on." if len(rows) == 1 else "Side by side, by part."
     return Section("hours", "Where the hours went", lead, legend(shown) + bars(rows, duration))
 
