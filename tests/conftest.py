@@ -1,4 +1,5 @@
 import fcntl
+import gc
 import os
 import signal
 from collections.abc import Callable
@@ -17,6 +18,9 @@ settings.load_profile(os.environ.get("ETUDE_HYPOTHESIS", "etude"))
 # A shell ignores Ctrl-C for what it runs in the background, and so would every test of it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Compiling makes objects by the million and keeps most: a tenth of it would go into looking for garbage.
+gc.set_threshold(100_000, 20, 20)
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -40,7 +40,7 @@ def raising(problem: BaseException) -> typer.Typer:
 def shell(*args: str, code: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     start = ["-c", code] if code else ["-m", "etude"]
     return subprocess.run(
-        [sys.executable, *start, *args], capture_output=True, text=True, env=os.environ | env, timeout=60
+        [sys.executable, *start, *args], capture_output=True, text=True, env=os.environ | env, timeout=300
     )
 
 

@@ -22,7 +22,7 @@ from etude.errors import UsageError
 
 def python(code: str, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, *args], env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *args], env=os.environ | ENVIRONMENT, capture_output=True, text=True, timeout=300
     )
 
 
@@ -109,7 +109,7 @@ def test_a_signal_has_its_usual_effect_in_the_end(how: str, written: str):
         time.sleep(0.3)  # to be inside the native call
         process.terminate()
         assert process.stdout.read() == written
-        assert process.wait(20) == -15
+        assert process.wait(300) == -15
 
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")

@@ -1,4 +1,3 @@
-import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -123,10 +122,8 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path: Path, change: tuple[str,
     if message is None:
         assert len(open_system(path)) == 8
         return
-    start = time.perf_counter()
     with pytest.raises(ClusterError, match=message):
         open_system(path)
-    assert time.perf_counter() - start < 1
 
 
 @pytest.mark.parametrize("text", ["", "3", "[]", "\x00", "a: &x [*x]", "- " * 50, "{a: {b: !!python/none x}}"])

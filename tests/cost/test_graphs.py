@@ -1,11 +1,16 @@
 """Graph networks out of core: bytes against naive walks over the drawn graph."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from etude.cost.tiers.graph_parts import Edges, parted
+from etude.cost.tiers.graph_time import pass_time
 from etude.cost.tiers.graphs import Graph, out_of_core
-from etude.errors import UsageError
-from etude.machine import open_system
+from etude.cost.tiers.streaming import staged_ns
+from etude.errors import FormatError, UsageError
+from etude.machine import open_device, open_system
 
 SMALL = Graph(nodes=60, edges=400, partitions=6, feature_bytes=100, locality=0.6, seed=3)
 EVERYTHING = 10**9
@@ -130,9 +135,84 @@ def test_a_stream_reads_all_once_and_what_was_spilled(room: int):
     assert room < 60 or found.spilled_bytes == 0
 
 
-def test_time_is_bytes_over_the_rates_of_the_tier():
+def test_time_of_stages_that_work_side_by_side():
     found = out_of_core(SMALL, layers=1, room_bytes=EVERYTHING, read="partitions")
-    assert found.time_ns(open_system("h200-server"), "disk") == pytest.approx(6000 / 3.5 + 6000 / 2.7)
+    server, host = open_system("h200-server"), open_device("xeon-8480")
+    took = pass_time(found, server, "disk", host)
+    assert took.tier_ns == pytest.approx(6000 / 3.5 + 6000 / 2.7)
+    stages = (took.tier_ns, took.host_ns, took.link_ns, took.compute_ns)
+    assert min(stages) > 0
+    assert max(stages) <= took.time_ns <= sum(stages)
+    slow = server.replace(tiers=tuple(replace(t, read_bytes_per_s=1e3) for t in server.tiers))
+    waits = pass_time(found, slow, "disk", host)
+    assert waits.time_ns == pytest.approx(waits.tier_ns, rel=1e-3)  # all else hides behind the tier
+    # 2 requests of 1,000 B in 50 us
+    slots = server.replace(tiers=tuple(replace(t, latency_ns=50_000, slots=2) for t in server.tiers))
+    assert pass_time(found, slots, "disk", host).tier_ns == pytest.approx(6000 / 0.04 + 6000 / 2.7)
+    stream = out_of_core(SMALL, layers=2, room_bytes=100 * 20, read="stream")
+    assert int(stream.steps.nodes.sum()) == 2 * 60 and int(stream.steps.edges.sum()) == 2 * 400
+
+
+def test_stages_by_hand():
+    # 0..2, 2..4 | 4..6; the second stage 2..7, 7..12, 12..17: the third item waits for a buffer until 7
+    assert staged_ns(np.array([[2.0, 2, 2], [5, 5, 5]])) == 17
+    assert staged_ns(np.array([[5.0, 5, 5], [2, 2, 2]])) == 17
+    # one buffer: what is behind must be done before the next is begun
+    assert staged_ns(np.array([[2.0, 2, 2], [5, 5, 5]]), buffers=1) == 21
+    assert staged_ns(np.array([[1.0, 1], [3, 3], [2, 2]])) == 9  # 0..1 1..2 | 1..4 4..7 | 4..6 7..9
+    with pytest.raises(UsageError, match="do not go together"):
+        staged_ns(np.zeros((0, 2)))
+
+
+def test_degrees_by_a_power_law():
+    """The k-th largest degree of weights k**(-1/(a - 1)) falls off with the same power."""
+    graph = Graph(nodes=20_000, edges=400_000, partitions=20, feature_bytes=4, exponent=2.5, locality=0.7, reach=2)
+    source, target = graph.drawn()
+    for ends in (source, target):
+        degree = np.sort(np.bincount(ends, minlength=graph.nodes))[::-1]
+        slope = np.log(degree[999] / degree[99]) / np.log(10)
+        assert slope == pytest.approx(-1 / 1.5, abs=0.1)
+    part = source // 1000, target // 1000
+    assert (part[0] == part[1]).mean() == pytest.approx(0.7, abs=0.01)
+    away = (part[0] - part[1]) % 20
+    assert set(np.unique(away).tolist()) == {0, 1, 2, 18, 19}
+
+
+def test_a_partitioner_finds_what_belongs_together():
+    """Eight rings of 25 nodes, numbered at random: parts of one ring each have no edge between them."""
+    names = np.random.default_rng(1).permutation(200)
+    at = np.arange(200)
+    ahead = at // 25 * 25 + (at + 1) % 25
+    more = at // 25 * 25 + (at + 3) % 25
+    edges = Edges(names[np.append(at, at)], names[np.append(ahead, more)])
+    found = parted(edges, 200, 8, "greedy")
+    assert np.bincount(np.unique(np.concatenate(found.edges)) // 25).tolist() == [25] * 8
+    degrees = [np.sort(np.bincount(e.source, minlength=200)).tolist() for e in (edges, found.edges)]
+    assert degrees[0] == degrees[1]
+    inside = [(e.source // 25 == e.target // 25).mean() for e in (edges, found.edges)]
+    assert inside[1] > 2 * inside[0]
+    assert found.held_bytes == 8 * (201 + 4 * 200 + 200 + 8 * 8)
+    assert parted(edges, 200, 8, "order") == (edges, 0)
+
+
+def test_a_graph_of_a_file(tmp_path):
+    path = tmp_path / "edges.csv"
+    path.write_text("source,target,weight\n0,1,5\n1,2,5\n4,0,5\n")
+    graph = Graph.read(path, partitions=3, feature_bytes=10)
+    assert (graph.nodes, graph.edges) == (6, 3)  # 5 in three parts, and one to fill up
+    found = out_of_core(graph, layers=1, room_bytes=1000, read="partitions")
+    assert found.read_bytes == 2 * 2 * 10  # parts 0 and 2; nothing needs part 1
+    assert found.used_bytes == 3 * 10
+    for text, told in (
+        ("a,b\n1,2\n", "no edges"),
+        ("source,target\n1,x\n", "no edges"),
+        ("source,target\n-1,2\n", "negative"),
+    ):
+        path.write_text(text)
+        with pytest.raises(FormatError, match=told):
+            Graph.read(path, partitions=1, feature_bytes=1)
+    with pytest.raises(UsageError, match=r"none\.csv"):
+        Graph.read(tmp_path / "none.csv", partitions=1, feature_bytes=1)
 
 
 @pytest.mark.parametrize(
@@ -147,5 +227,9 @@ def test_time_is_bytes_over_the_rates_of_the_tier():
 def test_bad_input_is_refused(given: dict, told: str):
     with pytest.raises(UsageError, match=told):
         out_of_core(SMALL, **{"layers": 1, "room_bytes": 10_000, **given})
+    with pytest.raises(UsageError, match="exponent"):
+        Graph(nodes=10, edges=5, partitions=2, feature_bytes=1, exponent=1.5)
+    with pytest.raises(UsageError, match="no such partitioner"):
+        parted(Edges(*SMALL.drawn()), 60, 6, "metis")
     with pytest.raises(UsageError, match="equal parts"):
         Graph(nodes=10, edges=5, partitions=3, feature_bytes=1)

@@ -75,6 +75,9 @@ def test_gangs_wider_than_a_node_and_jobs_that_fit_nowhere(tmp_path: Path):
     three = cluster(tmp_path, "gpus: 12\nnode_gpus: 4\n")
     found = share(three, jobs(tmp_path, "wide,0,10,50", "huge,0,13,5", "rest,0,2,50", "more,0,1,10"), "backfill")
     assert [found.jobs.name[k] for k in found.refused] == ["huge"]
+    mixed = cluster(tmp_path, "nodes: [{gpus: 8, kind: a}, {count: 2, gpus: 4, kind: b}]")
+    spread = share(mixed, jobs(tmp_path, "b only,0,8,5,b", head="name,arrival_s,gpus,duration_s,kind"))
+    assert ends(spread) == {"b only": 5}  # over both nodes of its kind, though another kind has wider ones
     assert ends(found) | {"huge": 0} == {"wide": 50, "rest": 50, "more": 60, "huge": 0}
     with pytest.raises(UsageError, match="none of the 1 jobs fits"):
         share(three, jobs(tmp_path, "huge,0,13,5"))

@@ -164,6 +164,13 @@ def test_the_command(tmp_path, capsys):
     assert main(["energy"]) == 2
 
 
+def test_the_command_takes_the_file_of_a_model(tmp_path, capsys):
+    (tmp_path / "two.yaml").write_text("{name: two, layers: 2, hidden: 256, heads: 4, ffn: 512, vocab: 128, seq: 64}\n")
+    asked = ["--serve", "--prefill", "16", "--decode", "2", "--system", "dgx-h200", "--json"]
+    assert main(["energy", str(tmp_path / "two.yaml"), *asked]) == 0
+    assert json.loads(capsys.readouterr().out)["energy_j"] > 0
+
+
 def test_the_command_on_a_job_of_a_step(tmp_path, capsys):
     assert main(["generate", "gpt2", "--gpus", "2", "--seq", "128", "-o", str(tmp_path / "job")]) == 0
     assert main(["energy", str(tmp_path / "job"), "--system", "dgx-h200", "--json"]) == 0

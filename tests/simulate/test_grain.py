@@ -2,13 +2,16 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from etude.errors import ClusterError
 from etude.machine import open_system
 from etude.machine.fabrics import topology_of_system
 from etude.machine.grain import Access, Grain
+from etude.machine.levels import levels_of
 from etude.machine.system import Device, Level, LevelKind, System
+from etude.machine.topology import topology_of
 from etude.model.build import TraceBuilder, job_of
 from etude.model.job import Job
 from etude.model.schema import Collective, Kind
@@ -87,10 +90,53 @@ def test_bad_grains_are_refused(given: dict[str, Any], message: str):
         Grain(**({"line_bytes": 100} | given))
 
 
-def test_a_graph_takes_lines_in_closed_forms_alone():
-    graph, lines = TWO.replace(topology=topology_of_system(TWO)), Grain(line_bytes=100, outstanding=50)
-    # half the rate of the link, as of the levels that stand for it
-    assert simulate(message(1_000_000), graph, network="analytic", grain=lines).makespan_ns == 500 + 200_000
-    for network in ("flow", "links", None):
-        with pytest.raises(ClusterError, match=r"is a graph(.|\n)*--network analytic"):
-            simulate(message(64), graph, network=network, grain=lines)
+@pytest.mark.parametrize("network", ["analytic", "links", "flow", None])
+def test_a_graph_takes_lines_as_the_levels_that_stand_for_it(network: str | None):
+    graph = TWO.replace(topology=topology_of_system(TWO))
+
+    def ends(**grain: Any) -> int:
+        lines = Grain(line_bytes=100, **grain) if grain else None
+        return simulate(message(1_000_000), graph, network=network, grain=lines).makespan_ns
+
+    assert ends(outstanding=50) == 500 + 200_000
+    assert ends(outstanding=100) == ends() == 500 + 100_000
+    assert ends(outstanding=100, access=Access.LOAD) == ends(access=Access.LOAD) == 1000 + 100_000
+
+
+# Two pairs on a switch each, 100 ns apart, and 1,100 ns from the other pair; links of 10 bytes per ns
+FAR = topology_of(
+    "two pairs", kind=np.array([1, 1, 1, 1, 2, 2], np.uint8), device=np.arange(4, dtype=np.int32),
+    src=np.array([0, 1, 2, 3, 4, 4, 5, 5, 4, 5], np.int32), dst=np.array([4, 4, 5, 5, 0, 1, 2, 3, 5, 4], np.int32),
+    bytes_per_s=np.full(10, 10e9), latency_ns=np.array([50] * 8 + [1000] * 2, np.int64), vertex_name=str,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("network", ["links", "flow"])
+def test_ways_of_a_graph_have_the_round_trips_of_their_length(network: str):
+    system = TWO.replace(levels=levels_of(FAR).levels, topology=FAR)
+
+    def ends(*to: int) -> int:
+        ranks = [TraceBuilder() for _ in range(4)]
+        for rank in to:
+            ranks[0].add(Kind.SEND, dst=rank, in_bytes=1_000_000, stream=rank)
+            ranks[rank].add(Kind.RECV, src=0, in_bytes=1_000_000)
+        return simulate(job_of("far", ranks), system, network=network, grain=lines).makespan_ns
+
+    lines = Grain(line_bytes=100, outstanding=10)
+    assert ends(1) == 100 + 200_000  # 1,000 bytes in 200 ns
+    assert ends(2) == 1100 + 2_200_000  # and in 2,200
+    assert ends(2, 3) == 1100 + 4_400_000  # which both share
+
+
+@pytest.mark.parametrize("network", ["links", "flow"])
+def test_windows_stay_where_links_fail(network: str):
+    """Two switches between two devices, 500 ns apart: half the rate of a link by lines, whichever way is left."""
+    graph = topology_of(
+        "two ways", kind=np.array([1, 1, 2, 2], np.uint8), device=np.arange(2, dtype=np.int32),
+        src=np.array([0, 2, 0, 3, 1, 2, 1, 3], np.int32), dst=np.array([2, 1, 3, 1, 2, 0, 3, 0], np.int32),
+        bytes_per_s=np.full(8, 10e9), latency_ns=np.full(8, 250, np.int64), vertex_name=str,
+    )  # fmt: skip
+    system, lines = TWO.replace(levels=levels_of(graph).levels, topology=graph), Grain(line_bytes=100, outstanding=50)
+    for failed in ({}, {("0", "2"): float("inf")}, {("0", "3"): float("inf")}):
+        found = simulate(message(1_000_000), system, network=network, grain=lines, slow_links=failed)
+        assert found.makespan_ns == 500 + 200_000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -58,6 +57,16 @@ def test_gelu_waits_for_its_stream_not_only_for_its_launch():
         comp(30, stream=7, data=[0]),              # gelu: ready at 10, stream busy until 110
     )  # fmt: skip
     assert times(job) == [(0, 10), (10, 110), (110, 140)]
+
+
+def test_a_step_ends_with_the_last_of_its_nodes_on_any_rank():
+    a, b = TraceBuilder(), TraceBuilder()
+    for builder, longer in ((a, 0), (b, 5)):
+        builder.add(Kind.COMP, duration_ns=10, stream=1, step=0)  # 0..10
+        builder.add(Kind.COMP, duration_ns=20 + longer, stream=2, step=0)  # 0..20 or 25
+        builder.add(Kind.COMP, duration_ns=3, stream=1, step=1)  # 10..13: before the other is over
+        builder.add(Kind.COMP, duration_ns=40, stream=1)  # of no step
+    assert simulate(job_of("two", [a, b]), system(2)).step_ends() == {0: 25, 1: 13}
 
 
 def test_lanes_run_side_by_side_and_a_receive_without_a_stream_holds_none():
@@ -429,14 +438,12 @@ REFUSED: list[tuple[Any, dict[str, Any], type[EtudeError], str]] = [
 @pytest.mark.parametrize(("make", "options", "kind", "text"), REFUSED)
 def test_what_cannot_be_is_refused(make: Any, options: dict[str, Any], kind: type[EtudeError], text: str):
     job = make()
-    begin = time.process_time()
     if not text:
         simulate(job, ONE, **options)
         return
     with pytest.raises(kind) as caught:
         simulate(job, ONE, **options)
     assert text in str(caught.value)
-    assert time.process_time() - begin < 1
 
 
 # -- the public face ---------------------------------------------------------------------------------------------------

@@ -10,17 +10,19 @@ from etude.cli import main
 from etude.cli.study import executed
 from etude.study import entries
 from etude.study import study as opened
+from etude.study.tasks import Said
 
 ENTRIES = {entry["name"]: entry for entry in entries()}
 
 
 @pytest.mark.parametrize("name", list(ENTRIES))
 def test_an_entry_holds_and_its_mechanism_is_why(name: str, tmp_path: Path) -> None:
-    """In one folder, so that points of both run once."""
-    found = opened(name, quick=True).outcome(execute=executed, out=tmp_path / "a")
+    """In one folder, so that points of both run once, and so do commands that points have in common."""
+    said = Said()
+    found = opened(name, quick=True).outcome(execute=executed, out=tmp_path / "a", said=said)
     assert [check for check in found.checks if not check["ok"]] == []
     assert not any(row["error"] for row in found.points)
-    off = opened(name, quick=True, neutral=True).outcome(execute=executed, out=tmp_path / "a")
+    off = opened(name, quick=True, neutral=True).outcome(execute=executed, out=tmp_path / "a", said=said)
     assert [check["name"] for check in off.checks if check["kind"] == "shape" and not check["ok"]]
 
 

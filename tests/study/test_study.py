@@ -60,7 +60,7 @@ def test_rows_ratios_and_verdicts() -> None:
     assert found.ok and found.ran == 4
 
 
-def test_what_points_share_is_asked_once_unless_it_writes() -> None:
+def test_what_points_share_is_asked_once() -> None:
     calls: list[str] = []
 
     def execute(words: list[str]) -> tuple[int, str, str]:
@@ -77,6 +77,32 @@ def test_what_points_share_is_asked_once_unless_it_writes() -> None:
     found = Study(spec_of({**given, "sweep": {}}, "toy", "toy.yaml", Path("/nowhere"))).outcome(execute=execute)
     assert [(r["own"], r["fixed"], r["other"]) for r in found.points] == [(1, 7, 1), (2, 7, 2)]
     assert calls == ["read fixed.txt", "make 1", "read job", "read of-1.txt", "make 2", "read job", "read of-2.txt"]
+
+
+def test_what_points_share_is_written_once() -> None:
+    calls: list[str] = []
+
+    def execute(words: list[str]) -> tuple[int, str, str]:
+        calls.append(" ".join(words))
+        if words[0] == "make":
+            Path(words[1]).mkdir(exist_ok=True)
+            (Path(words[1]) / "of").write_text(words[2])
+        elif words[0] == "change":
+            (Path(words[1]) / "of").write_text("4")
+        named = words[1:] if words[0] == "read" else words[1:2]
+        return 0, json.dumps({"time": sum(float((Path(name) / "of").read_text()) for name in named)}), ""
+
+    run = {
+        "same": "make same 10", "first": "read same", "own": "make own {speed}", "again": "read same",
+        "both": "read same own", "changed": "change same", "last": "read same",
+    }  # fmt: skip
+    given = {k: v for k, v in TOY.items() if k != "workload"} | {"run": run, "sweep": {}}
+    given["metrics"] = {name: f"{name}.time" for name in ("first", "both", "last")}
+    found = Study(spec_of(given, "toy", "toy.yaml", Path("/nowhere"))).outcome(execute=execute)
+    # What reads only the folder that points share is asked once, also behind commands that write another.
+    assert [(r["first"], r["both"], r["last"]) for r in found.points] == [(10, 11, 4), (10, 12, 4)]
+    first = ["make same 10", "read same", "make own 1", "read same own", "change same", "read same"]
+    assert calls == [*first, "make own 2", "read same own", "change same"]
 
 
 def test_a_against_a_is_zero_and_runs_once() -> None:

@@ -88,7 +88,7 @@ def energy(
     if (clock or cap) and any(chosen.values()):
         raise UsageError("--clock and --cap know no other kernels and units", hint="leave away --kernel and --units")
     seed = 0 if serve else serving.pop("seed", 0)
-    if Path(target).exists():
+    if _is_run(Path(target)):
         if any(chosen.values()):
             raise UsageError("--kernel and --units are of a model", hint=f"and {target} is a run")
         given = [f"--{name.replace('_', '-')}" for name in (*flags, *serving)]
@@ -105,6 +105,11 @@ def energy(
     found = _figures(made, long, clock, cap, region, regions, smooth, timeline, every, force=force)
     emit(_shown(found, json), json=json)
     return 0
+
+
+def _is_run(path: Path) -> bool:
+    """Not the file of a model, as `etude predict` takes it."""
+    return path.exists() and path.suffix not in (".yaml", ".yml") and path.name != "config.json"
 
 
 class Made:

@@ -2,11 +2,12 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from etude.cli.output import AsCsv, AsJson, AsMarkdown, emit, say
+from etude.errors import UsageError
 
 
 def offload(
@@ -39,10 +40,11 @@ def offload(
 
 
 def graph(
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the graph, which is drawn.")],
-    edges: Annotated[int, typer.Option(min=1, help="Edges: up to 2,000,000; a larger graph by its ratios.")],
     feature: Annotated[str, typer.Option(help="Bytes of a node's features: `4kB`.")],
     room: Annotated[str, typer.Option(help="Memory of the host for features, or for sums that wait: `32GB`.")],
+    nodes: Annotated[int, typer.Option(min=0, help="Nodes of a graph that is drawn.")] = 0,
+    edges: Annotated[int, typer.Option(min=0, help="Its edges: up to 2,000,000; a larger graph by its ratios.")] = 0,
+    file: Annotated[Path | None, typer.Option("--graph", help="CSV of edges instead: source,target.")] = None,
     partitions: Annotated[int, typer.Option(min=1, help="Equal parts in which nodes are worked on.")] = 1,
     layers: Annotated[int, typer.Option(min=1, help="Layers of the network.")] = 2,
     read: Annotated[str, typer.Option(help="`gather` pages, whole `partitions`, or `stream` all features.")] = "gather",
@@ -52,32 +54,53 @@ def graph(
     regather: Annotated[bool, typer.Option("--regather", help="Gather again in the backward pass.")] = False,
     locality: Annotated[float, typer.Option(help="Part of the edges inside a partition.")] = 0.5,
     reach: Annotated[int, typer.Option(min=0, help="Partitions away that other edges begin; 0: anywhere.")] = 0,
+    exponent: Annotated[float, typer.Option(help="Degrees by a power law: `2.2`; 0: all nodes alike.")] = 0.0,
+    shuffle: Annotated[bool, typer.Option("--shuffle", help="Nodes in any order, not part by part.")] = False,
+    partitioner: Annotated[str, typer.Option(help="Parts by `order` of the nodes, or `greedy` by neighbours.")] = (
+        "order"
+    ),
     seed: Annotated[int, typer.Option(help="Seed of the graph.")] = 0,
     system: Annotated[str, typer.Option("--system", "-s", help="System whose tier holds the features.")] = (
         "h200-server"
     ),
     tier: Annotated[str, typer.Option(help="The tier.")] = "disk",
+    host: Annotated[str, typer.Option(help="Whose memory gathers and sums: a device of the catalogue.")] = "xeon-8480",
     json: AsJson = False,
 ) -> None:
-    """What a graph network reads and writes whose features lie in storage, by how they are read and what stays
+    """What a graph network reads and writes whose features lie in storage, and how long it takes
 
     etude ops graph --nodes 100000 --edges 1000000 --feature 512B --partitions 100 --room 8MB --read partitions
-    etude ops graph --nodes 100000 --edges 1000000 --feature 512B --room 8MB --read stream --json
+    etude ops graph --nodes 100000 --edges 1000000 --exponent 2.2 --feature 512B --room 8MB --read stream --json
+    etude ops graph --graph edges.csv --partitions 64 --partitioner greedy --feature 1kB --room 64MB --train
+
+    The tier, the host, the link and the device work side by side, a part behind one another. docs/tiers.md says how.
     """
+    from etude.cost.tiers.graph_time import pass_time
     from etude.cost.tiers.graphs import Graph, out_of_core
-    from etude.machine import open_system
+    from etude.machine import open_device, open_system
     from etude.units import format_bytes, format_time, parse_bytes
 
-    drawn = Graph(nodes=nodes, edges=edges, partitions=partitions, feature_bytes=parse_bytes(feature),
-                  locality=locality, reach=reach, seed=seed)  # fmt: skip
+    given: dict[str, Any] = {"feature_bytes": parse_bytes(feature), "partitioner": partitioner}
+    if file is not None:
+        if nodes or edges or exponent or shuffle:
+            raise UsageError("a graph is read or drawn", hint="--graph, or --nodes, --edges and what they are drawn by")
+        drawn = Graph.read(file, partitions=partitions, **given)
+    else:
+        drawn = Graph(nodes=nodes, edges=edges, partitions=partitions, locality=locality, reach=reach,
+                      exponent=exponent, shuffle=shuffle, seed=seed, **given)  # fmt: skip
     found = out_of_core(drawn, layers=layers, room_bytes=parse_bytes(room), read=read, policy=policy,
                         page_bytes=parse_bytes(page), train=train, regather=regather)  # fmt: skip
-    took = found.time_ns(open_system(system), tier)
+    took = asdict(pass_time(found, open_system(system), tier, open_device(host)))
+    names = ("read", "written", "used", "gathered", "spilled", "partitioner")
+    sizes = {f"{name}_bytes": getattr(found, f"{name}_bytes") for name in names}
     if json:
-        emit(asdict(found) | {"amplification": found.amplification, "time_ns": round(took)}, json=True)
+        times = {name: round(one) for name, one in took.items()}
+        sizes |= {"nodes": drawn.nodes, "edges": drawn.edges}
+        emit(sizes | {"amplification": found.amplification, "inside": drawn.inside} | times, json=True)
         return
-    shown = {name.removesuffix("_bytes"): format_bytes(size) for name, size in asdict(found).items()}
-    emit(shown | {"read over used": f"{found.amplification:.2f}", "time": format_time(round(took))})
+    shown = {name.removesuffix("_bytes"): format_bytes(size) for name, size in sizes.items()}
+    times = {name.removesuffix("_ns"): format_time(round(one)) for name, one in took.items()}
+    emit(shown | {"read over used": f"{found.amplification:.2f}", "edges inside": f"{drawn.inside:.2f}"} | times)
 
 
 def place(

@@ -197,6 +197,7 @@ def _show(found: "Simulated", json: bool, jitter: "Mapping[str, float]") -> None
     if json:
         record: dict[str, Any] = {"makespan_ns": found.makespan_ns, "ranks": rows.to_pylist()}
         record |= {
+            "steps": [{"step": step, "end_ns": end_ns} for step, end_ns in found.step_ends().items()],
             "links": [asdict(link) for link in found.links],
             "partial": found.timing.partial,
             "simulated_ranks": found.simulated_ranks,

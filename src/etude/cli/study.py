@@ -30,7 +30,10 @@ def run_study(
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of studies; each has a folder in it.")] = OUT,
     workers: Annotated[
-        int, typer.Option("--workers", "-j", min=0, help="Processes; 0: as many as cores if there are many points.")
+        int,
+        typer.Option(
+            "--workers", "-j", min=0, help="Processes; 0: as many as cores if there are many points, one with --quick."
+        ),
     ] = 0,
     ray: Annotated[str, typer.Option(help="Run on Ray: `auto`, or the address of a cluster.")] = "",
     all_of_them: Annotated[bool, typer.Option("--all", help="Every entry of the gallery.")] = False,
@@ -59,7 +62,7 @@ def run_study(
         points = len(one.spec.space.points()) * len(one.spec.variants) * max(1, len(one.spec.seeds))
         outcome = one.outcome(
             out=out / (one.spec.name + (".quick" if quick else "") + (".neutral" if neutral else "")),
-            workers=workers or (1 if points <= FEW else 0),
+            workers=workers or (1 if quick or points <= FEW else 0),
             ray=ray,
             again=again,
             execute=executed,

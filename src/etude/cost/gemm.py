@@ -51,6 +51,12 @@ class Core(NamedTuple):
     """Of partial sums, which lie in the cache."""
 
 
+def _core(device: Device, cost: OpCost, ns_per_flop: F64, ns_per_byte: float) -> Core:
+    """All of them floats, whatever a file wrote, so that the kernel is compiled once."""
+    times = map(float, (cost.tile_falloff, cost.depth_ns, cost.wave_ns, cost.split_ns, ns_per_byte))
+    return Core(device.cores, ns_per_flop, *times)
+
+
 def gemm_ns(
     device: Device, cost: OpCost, ops: OpTable, compute_ns: F64, memory_ns: F64, *, ragged: bool = False
 ) -> F64:
@@ -60,15 +66,7 @@ def gemm_ns(
     work = np.maximum(2.0 * ops.m.astype(np.float64) * ops.n * ops.k * ops.batch, 1.0)
     rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
     byte_ns = 1 / rate if rate > 0 else 0.0
-    core = Core(
-        device.cores,
-        compute_ns / work * device.cores,
-        cost.tile_falloff,
-        cost.depth_ns,
-        cost.wave_ns,
-        cost.split_ns,
-        byte_ns / max(device.cache_speedup, 1.0),
-    )
+    core = _core(device, cost, compute_ns / work * device.cores, byte_ns / max(device.cache_speedup, 1.0))
     waves_ns = np.where(shaped, fastest_tile_ns(ops.m, ops.n, ops.k, ops.batch, core, ragged), compute_ns)
     if cost.tile_rows < TILE_ROWS[0]:
         filled = np.ceil(ops.m / cost.tile_rows) * cost.tile_rows
@@ -111,10 +109,8 @@ def blocks_of(device: Device, cost: OpCost, work: Work) -> int:
     fastest a library takes the largest, which reads least."""
     ns_per_flop = device.cores / max(device.peak(work.dtype or "bf16") * cost.flop_efficiency / 1e9, 1e-9)
     rate = device.memory_bandwidth_bytes_per_s * cost.memory_efficiency / 1e9
-    core = Core(
-        device.cores, np.array([ns_per_flop]), cost.tile_falloff, cost.depth_ns, cost.wave_ns, cost.split_ns,
-        1 / (rate * max(device.cache_speedup, 1.0)) if rate > 0 else 0.0,
-    )  # fmt: skip
+    byte_ns = 1 / (rate * max(device.cache_speedup, 1.0)) if rate > 0 else 0.0
+    core = _core(device, cost, np.array([ns_per_flop]), byte_ns)
     return int(_fastest(work.m, work.n, work.k, work.batch, ns_per_flop, core, False)[1])
 
 

@@ -13,6 +13,8 @@ from etude.fleet.costs import Costs
 
 GRID: Final = tuple(2 ** (k / 2) for k in range(-4, 5))
 """Intervals that are tried, over Young's."""
+FURTHEST: Final = 64
+"""Over Young's, at most."""
 SEEDS: Final = 4
 
 
@@ -50,12 +52,16 @@ def best_interval(
     save_ns = tier.stall_ns(costs.state_bytes, nodes)
     young = young_ns(save_ns, mtbf_ns)
     tried: dict[int, float] = {}
-    for factor in GRID:
+    factors = list(GRID)
+    while factors:
+        factor = factors.pop(0)
         steps = max(round(young * factor / costs.healthy.step_ns), 1)
         if steps not in tried:
             chosen = with_interval(tiers, open_tier, steps * costs.healthy.step_ns)
             tried[steps] = sum(useful(chosen, seed) for seed in seeds) / len(seeds)
-    best = max(tried, key=lambda steps: tried[steps])
+        best = max(tried, key=lambda steps: tried[steps])
+        if not factors and best == max(tried) and factor < FURTHEST:
+            factors.append(2 * factor)  # the best lies beyond: copies are hardly needed
     each = costs.healthy.step_ns / 1e9
     found = Searched(
         tier.name, save_ns / 1e9, mtbf_ns / 1e9, young / 1e9, daly_ns(save_ns, mtbf_ns) / 1e9, best * each,

@@ -9,6 +9,9 @@ GIL, and a division by zero gives what NumPy gives.
 Compiled code is kept beside the source. Numba drops it when the kernel's own file changes; here it is also dropped when
 a constant, a kernel or a NamedTuple changes that the kernel takes from somewhere else, since the key of an entry holds
 a digest of all of them.
+
+What Python calls and what other kernels call is compiled apart. A kernel that only kernels call needs no entry for
+Python, which reads every array of every NamedTuple and is most of the code of a small kernel.
 """
 
 from __future__ import annotations
@@ -17,39 +20,74 @@ import hashlib
 from collections.abc import Callable, Iterator
 from enum import Enum
 from types import CodeType, ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from numba import njit
+from numba.core import config
 from numba.core.caching import FunctionCache
 from numba.core.dispatcher import Dispatcher
+from numba.core.registry import CPUDispatcher
 
 from etude.kernels import first_use
 
 PACKAGE = __name__.partition(".")[0]
 
 
-def kernel(function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool = False) -> Any:
+def kernel(
+    function: Callable[..., Any] | None = None, *, allocates: bool = True, inline: bool | Literal["llvm"] = False
+) -> Any:
     """Compiles a function when it is first called, and keeps the result on disk.
 
     `allocates=False`: it makes no arrays, nor does anything it calls; no references are counted, which small kernels
-    that are called for every event feel. `inline`: its body is put where it is called.
+    that are called for every event feel. `inline`: its body is put where it is called, by Numba, which types and
+    translates it anew at every call; `inline="llvm"`: by LLVM, which is much sooner compiled and as fast, but not for
+    a kernel that makes no arrays and returns a slice of one.
     """
     if function is None:
         return lambda given: kernel(given, allocates=allocates, inline=inline)
-    more = {} if allocates else {"_nrt": False}
-    made = njit(nogil=True, error_model="numpy", inline="always" if inline else "never", **more)(function)
-    made._cache = Cache(function)
-    made.compile = first_use.interruptible(made.compile)
-    return made
+    if config.DISABLE_JIT:
+        return function
+    options = {
+        "nopython": True,
+        "boundscheck": None,
+        "nogil": True,
+        "error_model": "numpy",
+        "inline": "always" if inline is True else "never",
+    }
+    if inline == "llvm":
+        options["forceinline"] = True
+    if not allocates:
+        options["_nrt"] = False
+    return Kernel(function, targetoptions=options)
+
+
+class Kernel(CPUDispatcher):  # type: ignore[misc]
+    """A function that is compiled when Python calls it; other kernels see and call `inner`."""
+
+    def __init__(self, py_func: Callable[..., Any], locals: Any = None, targetoptions: Any = None) -> None:
+        super().__init__(py_func, locals or {}, targetoptions)
+        self._cache = Cache(py_func)
+        self.compile: Any = first_use.interruptible(super().compile)
+        bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        self.inner = CPUDispatcher(py_func, locals or {}, targetoptions | bare)
+        self.inner._cache = Cache(py_func, inner=True)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self.inner._numba_type_
 
 
 class Cache(FunctionCache):  # type: ignore[misc]
     """Numba's own, with what a kernel takes from elsewhere in the key of each entry."""
 
+    def __init__(self, function: Callable[..., Any], *, inner: bool = False) -> None:
+        super().__init__(function)
+        self.inner = inner
+
     def _index_key(self, sig: Any, codegen: Any) -> Any:
         fields = tuple(sorted({f"{t.instance_class.__qualname__}{t.instance_class._fields}" for t in _records(sig)}))
-        return (*super()._index_key(sig, codegen), fields, taken(self._py_func))
+        key = (*super()._index_key(sig, codegen), fields, taken(self._py_func))
+        return (*key, "inner") if self.inner else key
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:

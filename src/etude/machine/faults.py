@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from etude.errors import ClusterError, UsageError
 from etude.machine.routes import check_connected
-from etude.machine.topology import Topology, topology_of
+from etude.machine.topology import Topology, topology_of, with_windows
 
 End = int | str
 I64 = NDArray[np.int64]
@@ -48,13 +48,16 @@ def with_faults(topology: Topology, slow: Mapping[tuple[End, End], float]) -> tu
 
 def without(topology: Topology, failed: NDArray[np.bool_], bytes_per_s: NDArray[np.float64]) -> tuple[Topology, I64]:
     """The topology without these links, the others at these rates, and which they were. Ways in it are searched."""
-    keep = np.flatnonzero(~failed)
+    keep, windows = np.flatnonzero(~failed[: topology.wires]), topology.windows
+    names = topology.link_names[:-1] if windows else topology.link_names
     made = topology_of(
         topology.name, kind=topology.kind, forwards=topology.forwards, src=topology.src[keep], dst=topology.dst[keep],
         bytes_per_s=bytes_per_s[keep], latency_ns=topology.latency_ns[keep], link_type=topology.link_type[keep],
-        link_names=topology.link_names, device=topology.device, vertex_name=topology.vertex_name,
+        link_names=names, device=topology.device, vertex_name=topology.vertex_name,
     )  # fmt: skip
-    return made, keep
+    if windows is None:
+        return made, keep
+    return with_windows(made, windows), np.append(keep, np.arange(topology.wires, len(topology.src)))
 
 
 def links_between(topology: Topology, pair: tuple[End, End]) -> I64:

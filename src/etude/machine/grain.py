@@ -2,6 +2,9 @@
 
 A rate is the least of what the link carries, of outstanding lines over the round trip of one (Little's law), and of
 what the blocks issue. A store's line goes there; a load's is asked for first, which takes the way once more.
+
+The levels of a system carry no more than that. In a graph, where ways are of several lengths, a device has a window for
+the ways of each level, which all that it sends there shares.
 """
 
 from __future__ import annotations
@@ -9,8 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+import numpy as np
+
 from etude.errors import ClusterError
 from etude.machine.system import Level, System
+from etude.machine.topology import Topology, Windows, with_windows
+
+_NO_LIMIT_BYTES_PER_S = 1e15
 
 
 class Access(StrEnum):
@@ -46,14 +54,20 @@ class Grain:
             rate = self.outstanding * self.line_bytes / (2 * latency_ns) * 1e9
         return min(rate, self.ctas * self.cta_bytes_per_s) if self.cta_bytes_per_s else rate
 
-    def on(self, system: System, *, closed_forms: bool = False) -> System:
-        """The system, with levels that carry no more than that. Those of a graph are for closed forms alone."""
-        if system.topology is not None and not closed_forms:
-            raise ClusterError(
-                f"grain: system `{system.name}` is a graph, whose links have rates of their own",
-                hint="--network analytic, or a system of levels",
-            )
-        return system.replace(levels=tuple(map(self._level, system.levels)))
+    def on(self, system: System) -> System:
+        """The system, with levels, and windows of a graph, that carry no more than that."""
+        graph = system.topology and self._windowed(system.topology, system.levels)
+        return system.replace(levels=tuple(map(self._level, system.levels)), topology=graph)
+
+    def _windowed(self, graph: Topology, levels: tuple[Level, ...]) -> Topology:
+        latency = np.unique([level.latency_ns for level in levels])
+        leaves = np.bincount(graph.src, graph.bytes_per_s, len(graph.kind))[graph.device]  # all links together
+        most = np.array([self.most_bytes_per_s(one) for one in latency])
+        asks = latency if self.access == Access.LOAD else np.zeros(len(latency))
+        is_limited = (most < leaves[:, None]) | (asks > 0)
+        rank, kind = np.nonzero(is_limited)
+        rate, asked_ns = np.minimum(most, _NO_LIMIT_BYTES_PER_S)[kind], np.rint(asks).astype(np.int64)[kind]
+        return with_windows(graph, Windows(latency, graph.device[rank], kind, rate, asked_ns))
 
     def _level(self, level: Level) -> Level:
         most = self.most_bytes_per_s(level.latency_ns) / level.bandwidth_bytes_per_s

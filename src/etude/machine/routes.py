@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import ClusterError
+from etude.kernels.arrays import as_read
 from etude.kernels.compile import kernel
 from etude.machine.topology import I32, I64, SHAPES, Topology, VertexKind
 
@@ -40,9 +41,10 @@ class Net(NamedTuple):
 
 def net_of(topology: Topology) -> Net:
     t, in_start = topology, np.zeros(len(topology.kind) + 1, np.int64)
-    np.cumsum(np.bincount(t.dst, minlength=len(t.kind)), out=in_start[1:])
-    in_link = np.argsort(t.dst, kind="stable").astype(np.int32)
-    return Net(t.src, t.dst, t.bytes_per_s, t.forwards, t.out_start, t.out_link, in_start, in_link)
+    wires = slice(t.wires)
+    np.cumsum(np.bincount(t.dst[wires], minlength=len(t.kind)), out=in_start[1:])
+    in_link = np.argsort(t.dst[wires], kind="stable").astype(np.int32)
+    return Net(t.src[wires], t.dst[wires], t.bytes_per_s[wires], t.forwards, t.out_start, t.out_link, in_start, in_link)
 
 
 class Distances(NamedTuple):
@@ -79,14 +81,16 @@ class Routes:
         """Of vertex src[i] to vertex dst[i]: links[start[i]:start[i + 1]], first hop first. None where src is dst."""
         src = np.ascontiguousarray(src, np.int64)
         dst = np.ascontiguousarray(dst, np.int64)
-        flows = np.ascontiguousarray(np.broadcast_to(np.asarray(flow, np.int64), src.shape))
+        flows = as_read(np.broadcast_to(np.asarray(flow, np.int64), src.shape))
         t = self.topology
         if len(src) == 0:
             return np.zeros(1, np.int64), np.zeros(0, np.int32)
         devices = int(np.count_nonzero(t.kind == VertexKind.DEVICE))
         if t.dimensions and max(src.max(), dst.max()) < devices:
-            return _walk_product(src, dst, flows, self._step)
-        return self._searched(src, dst, flows)
+            start, links = _walk_product(src, dst, flows, self._step)
+        else:
+            start, links = self._searched(src, dst, flows)
+        return t.windows.on(src, start, links, t) if t.windows else (start, links)
 
     def first_links(self, src: I64, dst: I64) -> I64:
         """How many links the equal ways of vertex src[i] to vertex dst[i], another one, begin with."""

@@ -12,7 +12,7 @@ one direction: full duplex is two links. `etude.machine.fabrics` builds fat tree
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from math import prod
 from typing import Any, Literal, NamedTuple
@@ -83,6 +83,30 @@ class Blocks:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Windows:
+    """What devices have in flight, as the first link of their ways. No search goes over these links."""
+
+    way_ns: F64
+    """Latencies of classes, ascending: a way belongs to the first that is as long, or to the last."""
+    vertex: I32
+    way: I64
+    """Class of each window."""
+    bytes_per_s: F64
+    latency_ns: I64
+
+    def on(self, src: I64, start: I64, links: I32, topology: Topology) -> tuple[I64, I32]:
+        """Ways of vertices `src`, as `Routes.paths` finds them, through the windows."""
+        number = np.full((len(topology.kind), len(self.way_ns)), -1, np.int32)
+        number[self.vertex, self.way] = topology.wires + np.arange(len(self.vertex))
+        along = np.append(0, np.cumsum(topology.latency_ns[links]))
+        took = along[start[1:]] - along[start[:-1]]
+        way = np.minimum(np.searchsorted(self.way_ns, took), len(self.way_ns) - 1)
+        window = np.where(np.diff(start) > 0, number[src, way], -1)
+        has = np.flatnonzero(window >= 0)
+        return start + np.append(0, np.cumsum(window >= 0)), np.insert(links, start[has], window[has])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Topology:
     """Link i goes from vertex src[i] to dst[i]; those that leave vertex v are out_link[out_start[v]:out_start[v + 1]].
 
@@ -105,6 +129,7 @@ class Topology:
     vertex_name: Callable[[int], str]
     dimensions: tuple[Dimension, ...] = ()
     """Of a product, which routes in order of dimension; empty where ways are searched."""
+    windows: Windows | None = None
 
     def __post_init__(self) -> None:
         _check(self)
@@ -112,6 +137,11 @@ class Topology:
             value = getattr(self, f.name)
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
+
+    @property
+    def wires(self) -> int:
+        """Links that ways are searched on; windows follow them."""
+        return len(self.src) - (len(self.windows.vertex) if self.windows else 0)
 
     def __len__(self) -> int:
         """Devices."""
@@ -157,6 +187,20 @@ def topology_of(name: str, *, kind: U8, src: I32, dst: I32, device: I32, **more:
     more.setdefault("link_type", np.zeros(len(src), np.int32))
     more.setdefault("link_names", ("",))
     return Topology(name, kind=kind, src=src, dst=dst, device=device, out_start=out_start, out_link=order, **more)
+
+
+def with_windows(topology: Topology, windows: Windows) -> Topology:
+    count = len(windows.vertex)
+    return replace(
+        topology,
+        src=np.append(topology.src, windows.vertex),
+        dst=np.append(topology.dst, windows.vertex),
+        bytes_per_s=np.append(topology.bytes_per_s, windows.bytes_per_s),
+        latency_ns=np.append(topology.latency_ns, windows.latency_ns),
+        link_type=np.append(topology.link_type, np.full(count, len(topology.link_names), np.int32)),
+        link_names=(*topology.link_names, "in flight"),
+        windows=windows,
+    )
 
 
 class LinkList:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.arrays import as_read
 from etude.kernels.compile import kernel
 from etude.kernels.varint import put_varint, varint_length
 from etude.model import text
@@ -49,7 +50,8 @@ def spell(trace: Trace, heap: U8) -> tuple[U8, I64]:
     size = _place(explained(trace), trace.data_start, trace.ctrl_start, base, offset)
     bigger = np.zeros(size + text.PAD, np.uint8)
     bigger[:base] = heap[:base]
-    _spell(Reasons(trace.data_start, trace.data_why, trace.ctrl_start, trace.ctrl_why), offset, bigger)
+    reasons = Reasons(trace.data_start, as_read(trace.data_why), trace.ctrl_start, as_read(trace.ctrl_why))
+    _spell(reasons, offset, bigger)
     return bigger, offset
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.kernels.arrays import as_read
 from etude.kernels.compile import kernel
 from etude.kernels.varint import LONGEST, decode_varint, encode_varint, put_varint, read_varint
 
@@ -31,11 +32,14 @@ def pad(data: bytes | bytearray | memoryview | U8) -> U8:
 
 def words(heap: U8) -> NDArray[np.uint64]:
     """Element p is the eight bytes at offset p, unaligned."""
+    writeable = heap.flags.writeable
+    if len(heap) == 8:  # one word counts as contiguous, and kernels would be compiled again for it
+        heap = np.append(heap, np.uint8(0))
     first = heap[:8].view(np.uint64)
-    return np.lib.stride_tricks.as_strided(first, shape=(len(heap) - 7,), strides=(1,), writeable=heap.flags.writeable)
+    return np.lib.stride_tricks.as_strided(first, shape=(len(heap) - 7,), strides=(1,), writeable=writeable)
 
 
-@kernel(inline=True)
+@kernel(inline="llvm")
 def prefix(heap, offset):  # type: ignore[no-untyped-def]
     """(first byte, length) of the slice at offset; the heap was checked when it was made."""
     length, first = read_varint(heap, offset, len(heap))
@@ -146,7 +150,7 @@ class _Dictionary:
     """The codes of one text column, and the table they are looked up in."""
 
     def __init__(self, offsets: I64) -> None:
-        self.offsets = np.ascontiguousarray(offsets)
+        self.offsets = as_read(offsets)
         self.codes = np.empty(len(offsets), np.int32)
         self._row = self._used = 0
         self._make(1 << 12)

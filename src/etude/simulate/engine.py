@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import numpy as np
+
 from etude.kernels.compile import kernel
 from etude.kernels.heap import KEY, Heap, pop, push
 from etude.simulate.lanes import choose, complete, row_of, starts_with_operation, wake
@@ -161,7 +163,7 @@ def _end_nodes(sharing: Sharing | None, state: State) -> None:
 def _end_members(state: State, operations: OperationState) -> None:
     """Nodes with which the network is done; those that take longer than the operation end later."""
     for k in range(operations.done_count[0]):
-        node = operations.done[k]
+        node = np.int64(operations.done[k])  # of the same type as other nodes, so that what takes it is compiled once
         it = state.nodes[node]
         starts_with_operation(state, node, operations.table[it.op].begin_ns)
         if it.cost_ns > 0:
@@ -175,7 +177,7 @@ def _end_members(state: State, operations: OperationState) -> None:
 def _start_nodes(sharing: Sharing | None, state: State, network: NetworkState) -> None:
     now_ns = state.clock[0].now_ns
     for k in range(choose(state)):
-        node = state.starting[k]
+        node = np.int64(state.starting[k])
         it = state.nodes[node]
         cost_ns = it.cost_ns
         if it.op >= 0:

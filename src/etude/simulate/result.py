@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from etude.cost.choice import Taken
 from etude.machine.system import System
 from etude.model.job import Job
 from etude.model.memory import memory_peaks
 from etude.model.run import Run
+from etude.model.schema import UNKNOWN
 from etude.model.timing import Timing
 from etude.simulate.link_stats import LinkStats
 
@@ -46,6 +49,16 @@ class Simulated(Run):
     """Compute nodes and their work by the kernel and the units that were chosen for them, where some were asked for."""
     unit_flops: Mapping[str, int] = field(default_factory=dict)
     """Operations by the unit that does them, where units were asked for."""
+
+    def step_ends(self) -> dict[int, int]:
+        """When the last node of each step ends, of any rank; steps of which no end is known are not in it."""
+        ends: dict[int, int] = {}
+        for part in self.parts():
+            known = part.end_ns != UNKNOWN
+            step, end = part.trace.step[known], part.end_ns[known]
+            for one in np.unique(step[step != UNKNOWN]).tolist():
+                ends[one] = max(ends.get(one, 0), int(end[step == one].max()))
+        return dict(sorted(ends.items()))
 
     def choices(self) -> dict[str, Any]:
         """What kernels and units were chosen, and the part of the operations that each unit does."""

@@ -22,7 +22,7 @@ from etude.simulate.network import RunningNetwork
 from etude.simulate.networks.rerouting import LATE_NS
 from etude.simulate.networks.state import NEVER
 from etude.simulate.operations import Operations, operations
-from etude.simulate.options import LinkChange, Network, Options
+from etude.simulate.options import LinkChange, Options
 from etude.simulate.result import Simulated, simulated
 from etude.simulate.state import DONE
 
@@ -44,7 +44,7 @@ def simulate(
         raise UsageError("options are given twice: as one value and by name")
     options = options or _options(more)
     if options.grain:
-        system = options.grain.on(system, closed_forms=options.network == Network.ANALYTIC)
+        system = options.grain.on(system)
     options = options.on(system)
     lowered, notes = lower(job, system, options)
     ops = operations(lowered)

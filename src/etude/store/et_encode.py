@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from etude.errors import TraceError
+from etude.kernels.arrays import as_read
 from etude.kernels.varint import encode_varint
 from etude.model import reasons, text
 from etude.model.schema import UNKNOWN
@@ -96,7 +97,7 @@ def encode_parts(decoded: Decoded, *, id_base: int = 0, tag_base: int = 0) -> It
     layouts, layout = complete_layouts(trace, start_ns)
     program, names = _program(layouts)
     writer = text.HeapWriter()
-    writer.put(b"")  # words of a heap of one word are of another type, for which the kernel would be compiled again
+    writer.put(b"")  # at 0, for what has no group
     group_offset = writer.put_all(list(decoded.group_names))
     side, why_offset = writer.heap(), np.zeros(0, np.int64)
     if "dep_why" in names:
@@ -134,8 +135,8 @@ def _rows(trace: Trace, start_ns: I64, layout: NDArray[np.int32], cells: I64, a:
         a,
         trace.source_id[a:b],
         trace.kind[a:b],
-        np.ascontiguousarray(trace.name[a:b]),
-        np.ascontiguousarray(trace.io[a:b]),
+        as_read(trace.name[a:b]),
+        as_read(trace.io[a:b]),
         micros(start_ns[a:b]),
         micros(trace.duration_ns[a:b]),
         io_text,

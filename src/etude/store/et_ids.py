@@ -7,7 +7,7 @@ import numpy as np
 from etude.kernels.compile import kernel
 
 
-@kernel(inline=True)
+@kernel(inline="llvm")
 def _scattered(value):
     """A hash of an id whose low bits depend on all of them, so that no plain pattern of ids collides."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from etude.errors import FormatError
+from etude.kernels.arrays import as_read
 from etude.kernels.varint import decode_varint, encode_varint
 from etude.model.schema import ValueKind
 from etude.model.text import pad, words
@@ -137,7 +138,7 @@ def check_value(f: WireField, where: str, base: int) -> None:
     if kind == ValueKind.STRING:
         _check_text(f.payload, where, base)
     elif kind.is_list:
-        heap = pad(f.payload)
+        heap = as_read(pad(f.payload))
         problem = check_list(heap, words(heap), int(kind), 0, len(f.payload))
         if problem:
             raise FormatError(PROBLEM[problem], path=where, offset=base)

@@ -246,7 +246,7 @@ def _value(u8, word, kind, q, e):
     return value, 0 if q + size == e else 1
 
 
-@kernel(inline=True)
+@kernel(inline="llvm")
 def _is_next(word, a, length, start, n, kind):
     """Does the attribute message of `length` bytes at a belong to the state with these n key bytes at `start`?"""
     return n <= length and same_bytes(word, a, start, n) and (kind != 0 or n == length)

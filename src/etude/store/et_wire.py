@@ -32,7 +32,7 @@ VALUE_WIRE = np.array(
 )
 
 
-@kernel(inline=True)
+@kernel(inline="llvm")
 def is_ascii(word, p, end):
     """Has no byte from p to end its high bit set?"""
     seen = np.uint64(0)

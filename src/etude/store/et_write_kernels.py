@@ -88,7 +88,7 @@ ROW, EXTRA, SIZE = 0, 1, 2
 OUT_OF_RANGE = -2
 
 
-@kernel(inline=True)
+@kernel(inline="llvm")
 def _copy(word, a, length, out_word, p):
     """`length` bytes; may write up to 7 more behind them, which the caller's spare room takes."""
     n = 0
@@ -98,7 +98,7 @@ def _copy(word, a, length, out_word, p):
     return p + length
 
 
-@kernel(inline=True)
+@kernel(inline="llvm")
 def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     total = 0
     for e in range(begin, end):
@@ -112,7 +112,7 @@ def _deps(out, p, tag, begin, end, dep, ids, missing, base):
     return p
 
 
-@kernel(inline=True)
+@kernel(inline="llvm")
 def _wire_value(kind, value):
     """(what goes out as a varint, fits): an integer value of a kind."""
     if kind == 7 or kind == 11:

@@ -19,7 +19,7 @@ from etude.study.results import Results, kept_in, settle
 from etude.study.space import Space
 from etude.study.spec import Spec, read_spec, spec_of
 from etude.study.sweep import carry_out, metric_of, table_of
-from etude.study.tasks import Execute
+from etude.study.tasks import Execute, Said
 from etude.study.workers import Run, here, processes
 
 if TYPE_CHECKING:
@@ -76,20 +76,21 @@ class Study:
         ray: str = "",
         again: bool = False,
         execute: Execute | None = None,
+        said: Said | None = None,
         progress: Progress = lambda what, total: nullcontext(lambda n: None),
     ) -> Outcome:
         """All points, each run once, and what comes of them.
 
         `out`: a folder for numbers, files and a page, from which a run that was cut off goes on; `workers`: processes,
         0 as many as cores; `ray`: `auto`, or the address of a cluster; `again`: try what failed before once more;
-        `execute`: runs a command in this process.
+        `execute`: runs a command in this process; `said`: what commands of other studies said there.
         """
         folder = Path(out) if out is not None else None
         if folder is not None:
             from etude.study.folder import prepare
 
             prepare(folder, self.spec)
-        run = _runner(self.spec, workers, ray, execute)
+        run = _runner(workers, ray, execute, said)
         with kept_in(folder, again) as results:
             points, ran = _all(self.spec, results, run, progress)
             found = _outcome(self.spec, points, results, ran, folder)
@@ -171,13 +172,13 @@ def _columns(found: dict[str, Any], metrics: Mapping[str, str]) -> tuple[dict[st
         return {}, str(problem).replace("\n", "; ")
 
 
-def _runner(spec: Spec, workers: int, ray: str, execute: Execute | None) -> Run:
+def _runner(workers: int, ray: str, execute: Execute | None, said: Said | None) -> Run:
     if ray:
         from etude.study.on_ray import on_ray
 
         return on_ray(ray, workers)
     count = workers or os.cpu_count() or 1
-    return here(execute) if execute is not None and count == 1 else processes(count)
+    return here(execute, said) if execute is not None and count == 1 else processes(count)
 
 
 def _all(spec: Spec, results: Results, run: Run, progress: Progress) -> tuple[list[Point], int]:

@@ -7,9 +7,10 @@ takes tasks as lines of JSON.
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 Execute: TypeAlias = Callable[[list[str]], tuple[int, str, str]]
 """Words of a command -> exit code, stdout, stderr."""
@@ -19,10 +20,42 @@ Answer: TypeAlias = dict[str, Any]
 FAILED: Final = 2
 """Exit codes from here on are failures; 1 is an answer of no."""
 CUT_OFF: Final = 128
+MOST_KEPT_BYTES: Final = 64 << 20
+"""Of files that commands have written, over all tasks of a process."""
 
 
-Said: TypeAlias = dict[str, dict[str, Any]]
-"""What commands that leave nothing behind have said, by all that they could read: points often share some."""
+@dataclass(slots=True)
+class Said:
+    """What commands have said and written, by all that they could read: points often share some."""
+
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    """What each left behind, where it fits."""
+    kept_bytes: int = 0
+
+    def keep(self, key: str, answer: dict[str, Any], folder: Path, written: Collection[str]) -> None:
+        sizes = sum((folder / name).stat().st_size for name in written)
+        if self.kept_bytes + sizes <= MOST_KEPT_BYTES:
+            self.kept_bytes += sizes
+            self.answers[key] = answer
+            self.files[key] = {name: (folder / name).read_bytes() for name in written}
+
+    def repeated(self, key: str, folder: Path) -> dict[str, Any] | None:
+        """The answer, and what was written lies in the folder again; None: not known."""
+        for name, content in self.files.get(key, {}).items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        return self.answers.get(key)
+
+
+class Wrote(NamedTuple):
+    """A command that left something behind."""
+
+    key: str
+    names: frozenset[str]
+    """Files and folders at the top, by their stems."""
+    is_named: bool
+    """By its own words: then only commands that name one can read it."""
 
 
 def answer(task: Mapping[str, Any], execute: Execute, said: Said | None = None) -> Answer:
@@ -40,59 +73,71 @@ def answer(task: Mapping[str, Any], execute: Execute, said: Said | None = None) 
             link.symlink_to(source)
         try:
             os.chdir(place)
-            return _run(task, execute, str(place), {} if said is None else said)
+            return _run(task, execute, place, Said() if said is None else said)
         finally:
             os.chdir(before)
 
 
-def _run(task: Mapping[str, Any], execute: Execute, folder: str, said: Said) -> Answer:
+def _run(task: Mapping[str, Any], execute: Execute, place: Path, said: Said) -> Answer:
     answers: list[dict[str, Any]] = []
-    wrote: list[list[str]] = []
+    wrote: list[Wrote] = []
+    folder = str(place)
     for words in task["commands"]:
-        known = _read([*words, *(word for before in wrote for word in before)], task["files"])
-        key = json.dumps([words, wrote, known, task["inputs"]], sort_keys=True)
-        if key in said:
-            answers.append(said[key])
-            continue
-        before = _state(folder)
-        code, out, err = execute(list(words))
-        if code >= CUT_OFF:
-            raise KeyboardInterrupt
-        if code >= FAILED:
-            lines = [
-                line for line in err.replace(f"{folder}/", "").splitlines() if line.startswith(("error:", "hint:"))
-            ]
-            why = " ".join(lines).removeprefix("error: ") or f"exit code {code}"
-            return {"answers": answers, "error": f"etude {words[0]}: {why}"}
-        answers.append({"code": code, "out": out.replace(f"{folder}/", "").replace(folder, ".")})
-        if _state(folder) == before:
-            said[key] = answers[-1]
-        else:
-            wrote.append(list(words))
+        key = _key(words, task, wrote)
+        before = _state(place)
+        known = said.repeated(key, place)
+        if known is None:
+            code, out, err = execute(list(words))
+            if code >= CUT_OFF:
+                raise KeyboardInterrupt
+            if code >= FAILED:
+                return {"answers": answers, "error": f"etude {words[0]}: {_why(code, err, folder)}"}
+            known = {"code": code, "out": out.replace(f"{folder}/", "").replace(folder, ".")}
+        answers.append(known)
+        after = _state(place)
+        written = [name for name, state in after.items() if before.get(name) != state]
+        if key not in said.answers and all(name not in before for name in written) and before.keys() <= after.keys():
+            said.keep(key, known, place, written)
+        if after != before:
+            names = frozenset(Path(Path(name).parts[0]).stem for name in {*written, *(before.keys() - after.keys())})
+            wrote.append(Wrote(key, names, all(any(name in word for word in words) for name in names)))
     return {"answers": answers, "error": ""}
 
 
-def _read(words: list[str], files: Mapping[str, str]) -> dict[str, str]:
-    """The files that commands of these words may read: named by them, or by one of those."""
+def _why(code: int, err: str, folder: str) -> str:
+    lines = [line for line in err.replace(f"{folder}/", "").splitlines() if line.startswith(("error:", "hint:"))]
+    return " ".join(lines).removeprefix("error: ") or f"exit code {code}"
+
+
+def _key(words: list[str], task: Mapping[str, Any], wrote: list[Wrote]) -> str:
+    """A command by all that it may read: files of the task that its words name, or that one of those names, and what
+    commands before it wrote, which are known by their own keys."""
+    files: Mapping[str, str] = task["files"]
     found: dict[str, str] = {}
-    texts = list(words)
+    texts, seen = list(words), list(words)
     while texts:
         text = texts.pop()
         for name in files:
             if name not in found and Path(name).stem in text:
                 found[name] = files[name]
                 texts.append(files[name])
-    return found
+                seen.append(files[name])
+    takes_all = any(word in (".", "..") or "*" in word for word in words)
+    from_before = [
+        one.key for one in wrote
+        if takes_all or not one.is_named or any(name in text for name in one.names for text in seen)
+    ]  # fmt: skip
+    return json.dumps([list(words), from_before, found, task["inputs"]], sort_keys=True)
 
 
-def _state(folder: str) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of all that lies in a folder."""
+def _state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of every file of a folder."""
     files = [Path(at) / name for at, _, names in os.walk(folder) for name in names]
-    return sorted((str(f), f.lstat().st_size, f.lstat().st_mtime_ns) for f in files)
+    return {str(f.relative_to(folder)): (f.lstat().st_size, f.lstat().st_mtime_ns) for f in files}
 
 
 def serve(lines: Iterable[str], write: Callable[[str], None], execute: Execute) -> None:
     """A worker: a task a line, an answer a line, until there are no more."""
-    said: Said = {}
+    said = Said()
     for line in lines:
         write(json.dumps(answer(json.loads(line), execute, said)) + "\n")

@@ -89,13 +89,13 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, (own, os.environ.get("PYTHONPATH", ""))))
 
 
-def here(execute: Execute) -> Run:
-    """One task after the other, in this process."""
+def here(execute: Execute, said: Said | None = None) -> Run:
+    """One task after the other, in this process; `said` is what others have run before."""
+    known = Said() if said is None else said
 
     def run(tasks: Sequence[Task]) -> Iterator[tuple[Task, Answer]]:
-        said: Said = {}
         for task in tasks:
-            yield task, answer(asdict(task), execute, said)
+            yield task, answer(asdict(task), execute, known)
 
     return run
 

@@ -26,14 +26,14 @@ SIGN = np.int64(-(2**63))
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def stop(clock, status):
     """Ask the machine to stop; the first reason stands."""
     if clock.status == RUNNING:
         clock.status = status
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def take(pool, clock):
     """A record of a pool, or the sink and a stop when there is none left."""
     record = pool[ANCHOR].next
@@ -45,7 +45,7 @@ def take(pool, clock):
     return record
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def give(pool, record):
     """Put a record back on the free list of its pool."""
     if record != SINK:
@@ -53,7 +53,7 @@ def give(pool, record):
         pool[ANCHOR].next = record
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _hash(time, mask):
     return np.int64((np.uint64(time) * GOLDEN) >> np.uint64(32)) & mask
 
@@ -78,7 +78,7 @@ def _bucket_of(queue, time):
     return number
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _forget_time(times, time):
     """Delete a key from the open-addressing table by shifting later entries of its run back."""
     mask = len(times) - 1
@@ -118,7 +118,7 @@ def push(queue, time, payload):
     bucket.tail = event
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def schedule(queue, time, payload):
     """Schedule an event; the original cannot process one at tick 0 and aborts."""
     if time == 0:
@@ -126,7 +126,7 @@ def schedule(queue, time, payload):
     push(queue, time, payload)
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def pop(queue):
     """The payload of the next event, with the clock set to its time; -1 when there is none."""
     clock = queue.clock[0]
@@ -154,7 +154,7 @@ def pop(queue):
     return payload
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def find_batch(queue, rank, time):
     """The rank's pending list of calls at an instant, or -1."""
     batch = queue.first_batch[rank]
@@ -163,7 +163,7 @@ def find_batch(queue, rank, time):
     return batch
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _batch_of(queue, rank, time):
     """The rank's list of calls at an instant, made and scheduled if there is none; the sink if there is no room."""
     number = find_batch(queue, rank, time)
@@ -179,7 +179,7 @@ def _batch_of(queue, rank, time):
     return number
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def _insert_call(queue, batch, number):
     """Put a call where its time of registration belongs in a batch that has calls registered as late or later."""
     call, calls = queue.calls[number], queue.calls
@@ -229,14 +229,14 @@ def call_at(queue, rank, time, kind, arg, then_ns, registered_ns):
         _insert_call(queue, batch, number)
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def call_after(queue, rank, delay_ns, kind, arg, then_ns):
     """Put a call on a rank's list for an instant after now."""
     now = queue.clock[0].now
     call_at(queue, rank, now + delay_ns, kind, arg, then_ns, now)
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def next_call(queue, number):
     """Take the first call off a batch; when none is left the batch is closed and -1 comes back."""
     batch = queue.batches[number]

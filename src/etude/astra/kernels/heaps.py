@@ -3,7 +3,7 @@
 from etude.kernels.compile import kernel
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def push_time(heap, size, key, bucket):
     """Add a time to a heap that holds `size` of them."""
     i = size
@@ -16,7 +16,7 @@ def push_time(heap, size, key, bucket):
     heap[i].key, heap[i].bucket = key, bucket
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def pop_time(heap, size):
     """Take the first time off a heap of `size`; returns its bucket."""
     top = heap[0].bucket
@@ -37,7 +37,7 @@ def pop_time(heap, size):
     return top
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def push_key(keys, start, size, key):
     """Add a key to the heap of `size` keys that begins at `start`."""
     i = size
@@ -50,7 +50,7 @@ def push_key(keys, start, size, key):
     keys[start + i] = key
 
 
-@kernel(allocates=False, inline=True)
+@kernel(allocates=False, inline="llvm")
 def pop_key(keys, start, size):
     """Take the smallest key, which is keys[start], off a heap of `size`."""
     n = size - 1

@@ -182,12 +182,12 @@ def grids_of(first: Launch, second: Launch) -> Grids:
     return Grids(
         np.array([x.blocks for x in both], np.int64),
         np.array([x.period for x in both], np.int64),
-        np.array([x.core_ns for x in both]),
-        np.array([x.size_bytes for x in both]),
-        np.array([x.room.threads for x in both]),
-        np.array([x.room.shared for x in both]),
+        np.array([x.core_ns for x in both], np.float64),
+        np.array([x.size_bytes for x in both], np.float64),
+        np.array([x.room.threads for x in both], np.float64),
+        np.array([x.room.shared for x in both], np.float64),
         np.array([x.room.cluster for x in both], np.int64),
-        np.array([x.gap_ns for x in both]),
+        np.array([x.gap_ns for x in both], np.float64),
     )
 
 

@@ -8,22 +8,25 @@
 In training, what a part gathered is kept for the backward pass, in the same memory or, where that is full, in storage;
 or it is gathered again.
 
-A graph is drawn: each edge ends at any node, and begins in the same part with probability `locality`, else in one of
-the parts up to `reach` away, or anywhere.
+A graph is read from a file, or drawn: each edge ends at any node, and begins in the same part with probability
+`locality`, else in one of the parts up to `reach` away, or anywhere. With an `exponent` both ends are drawn by weights
+that fall off as a power of their rank, so that degrees do as well.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import lru_cache
+from math import ceil
+from pathlib import Path
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from etude.cost.tiers.graph_parts import Edges, Parted, parted, read_edges
 from etude.cost.tiers.residency import held
-from etude.cost.tiers.transfers import tier_of
 from etude.errors import UsageError
-from etude.machine.system import System
 from etude.units import format_bytes
 
 I64 = NDArray[np.int64]
@@ -41,7 +44,14 @@ class Graph:
     locality: float = 0.5
     reach: int = 0
     """Parts that others are near; 0: all are."""
+    exponent: float = 0.0
+    """Of the distribution of degrees, above 2; 0: all nodes alike."""
+    shuffle: bool = False
+    """Numbers of nodes say nothing of where they belong."""
+    partitioner: str = "order"
     seed: int = 0
+    given: Edges | None = None
+    """Instead of a drawn graph."""
 
     def __post_init__(self) -> None:
         if not 0 < self.partitions <= self.nodes or self.nodes % self.partitions:
@@ -49,10 +59,45 @@ class Graph:
         if not 0 < self.edges <= MOST_EDGES or self.feature_bytes < 1 or not 0 <= self.locality <= 1:
             raise UsageError(f"{self.edges:,} edges, features of {self.feature_bytes:,} B, locality {self.locality:g}",
                              hint=f"1 to {MOST_EDGES:,} edges; a larger graph by its ratios")  # fmt: skip
+        if self.exponent and not self.exponent > 2:
+            raise UsageError(f"an exponent of degrees of {self.exponent:g}", hint="above 2, or 0: all nodes alike")
+
+    @classmethod
+    def read(cls, path: Path, *, partitions: int, **more: Any) -> Graph:
+        """The graph of a file; nodes without edges fill up the last part."""
+        edges = read_edges(path)
+        nodes = int(max(edges.source.max(), edges.target.max())) + 1
+        whole = ceil(nodes / partitions) * partitions
+        return cls(nodes=whole, edges=len(edges.source), partitions=partitions, given=edges, **more)
+
+    @property
+    def size(self) -> int:
+        """Nodes of a part."""
+        return self.nodes // self.partitions
+
+    @property
+    def parted(self) -> Parted:
+        if self.given is None:
+            return _drawn(self)
+        return parted(self.given, self.nodes, self.partitions, self.partitioner)
+
+    @property
+    def inside(self) -> float:
+        """The part of the edges that lie inside a part."""
+        source, target = self.parted.edges
+        return float((source // self.size == target // self.size).mean())
 
     def drawn(self) -> tuple[I64, I64]:
         """(source, target) of each edge."""
-        rng, size = np.random.default_rng(self.seed), self.nodes // self.partitions
+        rng = np.random.default_rng(self.seed)
+        source, target = self._by_degree(rng) if self.exponent else self._alike(rng)
+        if self.shuffle:
+            number = rng.permutation(self.nodes)
+            return number[source], number[target]
+        return source, target
+
+    def _alike(self, rng: np.random.Generator) -> tuple[I64, I64]:
+        size = self.size
         target = rng.integers(0, self.nodes, self.edges)
         near = target // size * size + rng.integers(0, size, self.edges)
         far = rng.integers(0, self.nodes, self.edges)
@@ -61,27 +106,79 @@ class Graph:
             far = (near + away * size) % self.nodes
         return np.where(rng.random(self.edges) < self.locality, near, far), target
 
+    def _by_degree(self, rng: np.random.Generator) -> tuple[I64, I64]:
+        weight = rng.permutation(np.arange(1, self.nodes + 1) ** (-1 / (self.exponent - 1)))
+        up_to = np.append(0, np.cumsum(weight))
+
+        def drawn(first: I64 | int, last: I64 | int) -> I64:
+            at = up_to[first] + rng.random(self.edges) * (up_to[last] - up_to[first])
+            return np.clip(np.searchsorted(up_to, at, side="right") - 1, first, np.asarray(last) - 1)
+
+        target = drawn(0, self.nodes)
+        begin = target // self.size * self.size
+        is_far = rng.random(self.edges) >= self.locality
+        if not self.reach:
+            return np.where(is_far, drawn(0, self.nodes), drawn(begin, begin + self.size)), target
+        away = rng.integers(1, self.reach + 1, self.edges) * rng.choice([-1, 1], self.edges)
+        begin = np.where(is_far, begin + away * self.size, begin) % self.nodes
+        return drawn(begin, begin + self.size), target
+
+
+@lru_cache(maxsize=2)
+def _drawn(graph: Graph) -> Parted:
+    """Studies ask for one graph many times."""
+    return parted(Edges(*graph.drawn()), graph.nodes, graph.partitions, graph.partitioner)
+
+
+class Steps(NamedTuple):
+    """What is done in each turn: a part of a layer, or, of a stream, as many nodes as a part has."""
+
+    read_bytes: I64
+    written_bytes: I64
+    gathered: I64
+    """Nodes whose features are taken in."""
+    edges: I64
+    nodes: I64
+    """Whose results are made."""
+    is_backward: NDArray[np.bool_]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Bytes of all layers, forward and, in training, backward."""
+    """All layers, forward and, in training, backward."""
 
-    read_bytes: int
-    written_bytes: int
     used_bytes: int
     """Features of neighbours, each counted once for each part that needs it."""
     gathered_bytes: int
     """Those of one layer."""
     spilled_bytes: int = 0
     """What was kept and did not fit: written, and read again."""
+    partitioner_bytes: int = 0
+    """What the partitioner had in memory."""
+    steps: Steps
+    turns: int
+    """Of a layer."""
+    feature_bytes: int
+    item_bytes: int
+    """Of a request to the tier."""
+    is_stream: bool = False
+
+    @property
+    def read_bytes(self) -> int:
+        return int(self.steps.read_bytes.sum())
+
+    @property
+    def written_bytes(self) -> int:
+        return int(self.steps.written_bytes.sum())
+
+    @property
+    def width(self) -> int:
+        """Numbers of two bytes in a node's features, and in its results."""
+        return max(self.feature_bytes // 2, 1)
 
     @property
     def amplification(self) -> float:
         return self.read_bytes / self.used_bytes
-
-    def time_ns(self, system: System, tier: str) -> float:
-        place = tier_of(system, tier)
-        return self.read_bytes * 1e9 / place.read_bytes_per_s + self.written_bytes * 1e9 / place.write_bytes_per_s
 
 
 def out_of_core(
@@ -94,35 +191,54 @@ def out_of_core(
         raise UsageError(f"no such way to read `{read}`", hint=f"known: {', '.join(READS)}")
     if train and read == "stream":
         raise UsageError("a stream of features is of inference", hint="--read partitions with --train")
-    source, target = graph.drawn()
-    size = graph.nodes // graph.partitions
-    pairs = np.unique(target // size * graph.nodes + source)  # part that needs it, node
-    gathered = len(pairs) * graph.feature_bytes
-    results = layers * graph.nodes * graph.feature_bytes
+    (source, target), partitioner_bytes = graph.parted
+    pairs = np.unique(target // graph.size * graph.nodes + source)  # part that needs it, node
+    gathered = np.bincount(pairs // graph.nodes, minlength=graph.partitions)
+    passes = layers * (2 if train else 1)
+    facts: dict[str, Any] = {
+        "used_bytes": passes * len(pairs) * graph.feature_bytes, "gathered_bytes": len(pairs) * graph.feature_bytes,
+        "partitioner_bytes": partitioner_bytes, "turns": graph.partitions, "feature_bytes": graph.feature_bytes,
+    }  # fmt: skip
     if read == "stream":
-        spilled = layers * _spilled(graph, source, target, room_bytes)
-        once = layers * graph.nodes * graph.feature_bytes
-        return Pass(read_bytes=once + spilled, written_bytes=results + spilled, used_bytes=layers * gathered,
-                    gathered_bytes=gathered, spilled_bytes=spilled)  # fmt: skip
-    nodes_each = size if read == "partitions" else max((page_bytes or 4096) // graph.feature_bytes, 1)
+        one = _streamed(graph, source, target, room_bytes)
+        spilled = layers * int(one.read_bytes.sum() - graph.nodes * graph.feature_bytes)
+        columns: Any = [np.tile(column, layers) for column in one]
+        steps = Steps(*columns)
+        item_bytes = graph.size * graph.feature_bytes
+        return Pass(spilled_bytes=spilled, steps=steps, item_bytes=item_bytes, is_stream=True, **facts)
+    nodes_each = graph.size if read == "partitions" else max((page_bytes or 4096) // graph.feature_bytes, 1)
     need = np.unique(pairs // graph.nodes * graph.nodes + pairs % graph.nodes // nodes_each)
     item_bytes, count = nodes_each * graph.feature_bytes, -(-graph.nodes // nodes_each)
     if item_bytes > room_bytes:
         raise UsageError(f"{'a part' if read == 'partitions' else 'a page'} of {format_bytes(item_bytes)} does not fit "
                          f"{format_bytes(room_bytes)}", hint="more room, or smaller parts")  # fmt: skip
-    kept = np.bincount(pairs // graph.nodes, minlength=graph.partitions) * graph.feature_bytes
-    walk = _walk(graph, need, count, layers, item_bytes, kept if train and not regather else None)
-    if train and regather:
-        again = np.concatenate([need % graph.nodes + layer * count for layer in reversed(range(layers))])
-        walk = _Walk(*(np.append(a, b) for a, b in zip(walk, _reads(again, item_bytes), strict=True)))
+    walk = _walk(graph, need, count, layers, item_bytes, gathered * graph.feature_bytes, train, regather)
     fits = walk.size <= room_bytes
-    found = held(walk.item[fits], walk.size[fits], room_bytes, policy, walk.makes[fits])
-    missed = found.missed & ~walk.makes[fits]
-    spilled = int(walk.size[fits][found.is_dirty & walk.makes[fits]].sum()) + int(walk.size[~fits & walk.makes].sum())
-    misses = int(walk.size[fits][missed].sum()) + int(walk.size[~fits & ~walk.makes].sum())
-    passes = layers * (2 if train else 1)
-    return Pass(read_bytes=misses, written_bytes=results + spilled, used_bytes=passes * gathered,
-                gathered_bytes=gathered, spilled_bytes=spilled)  # fmt: skip
+    some = _Walk(walk.item[fits], walk.size[fits], walk.makes[fits], walk.turn[fits])
+    found = held(some.item, some.size, room_bytes, policy, some.makes)
+    turns = passes * graph.partitions
+    misses = np.append(np.flatnonzero(fits)[found.missed & ~some.makes], np.flatnonzero(~fits & ~walk.makes))
+    gone = np.flatnonzero(found.is_dirty & some.makes)  # written when something else takes its place
+    never = ~fits & walk.makes
+    spilled_at = _sums(some.turn[found.gone_at[gone]], some.size[gone], turns)
+    spilled_at += _sums(walk.turn[never], walk.size[never], turns)
+    results = np.zeros(turns, np.int64)
+    results[: layers * graph.partitions] = graph.size * graph.feature_bytes
+    part = np.tile(np.arange(graph.partitions), passes)
+    if train and not regather:
+        part[layers * graph.partitions :] = np.tile(np.arange(graph.partitions)[::-1], layers)
+    steps = Steps(
+        read_bytes=_sums(walk.turn[misses], walk.size[misses], turns), written_bytes=results + spilled_at,
+        gathered=gathered[part], edges=np.bincount(target // graph.size, minlength=graph.partitions)[part],
+        nodes=np.full(turns, graph.size), is_backward=np.arange(turns) >= layers * graph.partitions,
+    )  # fmt: skip
+    return Pass(spilled_bytes=int(spilled_at.sum()), steps=steps, item_bytes=item_bytes, **facts)
+
+
+def _sums(at: I64, values: I64, count: int) -> I64:
+    found = np.zeros(count, np.int64)
+    np.add.at(found, at, values)
+    return found
 
 
 class _Walk(NamedTuple):
@@ -131,42 +247,63 @@ class _Walk(NamedTuple):
     item: I64
     size: I64
     makes: NDArray[np.bool_]
+    turn: I64
 
 
-def _reads(items: I64, item_bytes: int) -> _Walk:
-    return _Walk(items, np.full(len(items), item_bytes), np.zeros(len(items), bool))
+def _reads(items: I64, item_bytes: int, turn: I64) -> _Walk:
+    return _Walk(items, np.full(len(items), item_bytes), np.zeros(len(items), bool), turn)
 
 
-def _walk(graph: Graph, need: I64, count: int, layers: int, item_bytes: int, kept: I64 | None) -> _Walk:
-    """Forward, part by part and layer by layer; `kept`: bytes that each part made and needs again, the last first."""
+def _walk(
+    graph: Graph, need: I64, count: int, layers: int, item_bytes: int, kept: I64, train: bool, regather: bool
+) -> _Walk:
+    """Forward, part by part and layer by layer; in training what each part made (`kept` bytes) is needed again, the
+    last first, or the features once more."""
     part, parts = need // graph.nodes, np.arange(graph.partitions)
-    found = [_reads(np.zeros(0, np.int64), item_bytes)]
+    found = [_reads(np.zeros(0, np.int64), item_bytes, np.zeros(0, np.int64))]
     for layer in range(layers):
-        reads = _reads(need % graph.nodes + layer * count, item_bytes)
-        if kept is not None:  # behind the reads of each part
-            made = (layers * count + layer * graph.partitions + parts, kept, np.ones(graph.partitions, bool))
+        reads = _reads(need % graph.nodes + layer * count, item_bytes, layer * graph.partitions + part)
+        if train and not regather:  # behind the reads of each part
+            turn = layer * graph.partitions + parts
+            made = _Walk(layers * count + turn, kept, np.ones(graph.partitions, bool), turn)
             order = np.argsort(np.append(part * 2, parts * 2 + 1), kind="stable")
             reads = _Walk(*(np.append(a, b)[order] for a, b in zip(reads, made, strict=True)))
         found.append(reads)
-    if kept is not None:
-        back = layers * count + np.arange(layers * graph.partitions)[::-1]
-        found.append(_Walk(back, np.tile(kept, layers)[::-1], np.zeros(len(back), bool)))
+    first = layers * graph.partitions
+    if train and not regather:
+        back = np.arange(first)[::-1]
+        found.append(_Walk(layers * count + back, np.tile(kept, layers)[::-1], np.zeros(first, bool),
+                           first + np.arange(first)))  # fmt: skip
+    elif train:
+        for layer in reversed(range(layers)):
+            turn = first + (layers - 1 - layer) * graph.partitions + part
+            found.append(_reads(need % graph.nodes + layer * count, item_bytes, turn))
     return _Walk(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
-def _spilled(graph: Graph, source: I64, target: I64, room_bytes: int) -> int:
-    """Of one layer: messages come in the order of their sources; of sums that wait, those with the fewest messages to
-    come leave first, and those that are complete leave for good."""
+def _streamed(graph: Graph, source: I64, target: I64, room_bytes: int) -> Steps:
+    """One layer: messages come in the order of their sources; of sums that wait, those with the fewest messages to come
+    leave first, and those that are complete leave for good. A sum that left is read when its next message comes."""
     if room_bytes < graph.feature_bytes:
         raise UsageError(
             f"a sum of {graph.feature_bytes:,} B does not fit {format_bytes(room_bytes)}", hint="more room"
         )
-    items = target[np.argsort(source, kind="stable")]
+    order = np.argsort(source, kind="stable")
+    items, turn = target[order], source[order] // graph.size
     sizes = np.full(len(items), graph.feature_bytes)
     found = held(items, sizes, room_bytes, "min_pending", np.ones(len(items), bool))
-    order = np.argsort(items, kind="stable")
-    ordered = items[order]
-    is_last = np.append(ordered[1:] != ordered[:-1], True)
-    waits = np.zeros(len(items), bool)
-    waits[order] = ~is_last
-    return int((found.is_dirty & waits).sum()) * graph.feature_bytes
+    by_item = np.argsort(items, kind="stable")
+    starts = np.append(True, np.diff(items[by_item]) != 0)
+    is_first, is_last = np.zeros(len(items), bool), np.zeros(len(items), bool)
+    is_first[by_item], is_last[by_item] = starts, np.append(starts[1:], True)
+    out, back = found.is_dirty & ~is_last, found.missed & ~is_first
+    done = np.bincount(turn[is_last], minlength=graph.partitions)
+    alone = np.setdiff1d(np.arange(graph.nodes), items)  # without a message: done when they are read
+    done += np.bincount(alone // graph.size, minlength=graph.partitions)
+    each, size = np.full(graph.partitions, graph.size), graph.feature_bytes
+    return Steps(
+        read_bytes=(each + np.bincount(turn[back], minlength=graph.partitions)) * size,
+        written_bytes=(done + np.bincount(turn[found.gone_at[out]], minlength=graph.partitions)) * size,
+        gathered=each, edges=np.bincount(turn, minlength=graph.partitions), nodes=done,
+        is_backward=np.zeros(graph.partitions, bool),
+    )  # fmt: skip

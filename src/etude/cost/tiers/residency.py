@@ -93,18 +93,64 @@ def _next_use(items: I64) -> I64:
     return found
 
 
+class _Queue(NamedTuple):
+    """A heap of what may go: the least rank first, of equals what was used longest ago. Entries of items that were used
+    again, or are gone, stay until they come up."""
+
+    rank: I64
+    used_at: I64
+    item: I64
+    length: I64
+
+
+@kernel
+def _is_less(queue: _Queue, a: int, b: int) -> bool:
+    return queue.rank[a] < queue.rank[b] or (queue.rank[a] == queue.rank[b] and queue.used_at[a] < queue.used_at[b])
+
+
+@kernel
+def _swap(queue: _Queue, a: int, b: int) -> None:
+    queue.rank[a], queue.rank[b] = queue.rank[b], queue.rank[a]
+    queue.used_at[a], queue.used_at[b] = queue.used_at[b], queue.used_at[a]
+    queue.item[a], queue.item[b] = queue.item[b], queue.item[a]
+
+
+@kernel
+def _push(queue: _Queue, rank: int, used_at: int, item: int) -> None:
+    at = queue.length[0]
+    queue.rank[at], queue.used_at[at], queue.item[at] = rank, used_at, item
+    queue.length[0] += 1
+    while at and _is_less(queue, at, (at - 1) // 2):
+        _swap(queue, at, (at - 1) // 2)
+        at = (at - 1) // 2
+
+
+@kernel
+def _drop(queue: _Queue) -> None:
+    queue.length[0] -= 1
+    last, at = queue.length[0], 0
+    _swap(queue, 0, last)
+    while 2 * at + 1 < last:
+        least = 2 * at + 1
+        if least + 1 < last and _is_less(queue, least + 1, least):
+            least += 1
+        if not _is_less(queue, least, at):
+            break
+        _swap(queue, least, at)
+        at = least
+
+
 @kernel
 def _held(items: I64, sizes: I64, next_use: I64, written: Bool, room: int, policy: int) -> Held:
     n = len(items)
     missed, is_dirty = np.zeros(n, np.bool_), np.zeros(n, np.bool_)
     gone_at = np.full(n, -1, np.int64)
     count = items.max() + 1 if n else 0
-    rank = np.zeros(count, np.int64)  # the least goes first
     uses, pending, size_of = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
-    last, place = np.full(count, -1, np.int64), np.full(count, -1, np.int64)
-    was_written = np.zeros(count, np.bool_)
-    there = np.zeros(count, np.int64)
-    number, used = 0, 0
+    last = np.full(count, -1, np.int64)
+    is_there, was_written = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+    queue = _Queue(np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(1, np.int64))
+    used = 0
     for i in range(n):
         pending[items[i]] += 1
     for i in range(n):
@@ -112,43 +158,31 @@ def _held(items: I64, sizes: I64, next_use: I64, written: Bool, room: int, polic
         uses[item] += 1
         pending[item] -= 1
         if policy == BELADY:
-            rank[item] = -next_use[i]
+            rank = -next_use[i]
         elif policy == LFU:
-            rank[item] = uses[item]
+            rank = uses[item]
         elif policy == MIN_PENDING:
-            rank[item] = pending[item]
+            rank = pending[item]
         else:
-            rank[item] = i
-        missed[i] = place[item] < 0
+            rank = i
+        missed[i] = not is_there[item]
         more = sizes[i] if missed[i] else sizes[i] - size_of[item]
         if missed[i] and policy == PINNED and used + more > room:
             gone_at[i], is_dirty[i] = i, written[i]
             continue
-        while used + more > room:
-            at = -1
-            for k in range(number):
-                one, best = there[k], there[at]
-                if one == item:
-                    continue
-                if at < 0 or rank[one] < rank[best] or (rank[one] == rank[best] and last[one] < last[best]):
-                    at = k  # of equals, what was used longest ago
-            if at < 0:
-                break  # a pinned item that has grown beyond the room
-            gone = there[at]
-            gone_at[last[gone]], is_dirty[last[gone]] = i, was_written[gone]
+        last[item] = i  # entries of its own are out of date
+        while used + more > room and queue.length[0]:  # none is left: a pinned item that has grown beyond the room
+            gone, at = queue.item[0], queue.used_at[0]
+            _drop(queue)
+            if not is_there[gone] or last[gone] != at:
+                continue
+            gone_at[at], is_dirty[at] = i, was_written[gone]
             was_written[gone] = False
             used -= size_of[gone]
-            place[gone] = -1
-            number -= 1
-            if at < number:
-                there[at] = there[number]
-                place[there[at]] = at
-        if missed[i]:
-            there[number] = item
-            place[item] = number
-            number += 1
+            is_there[gone] = False
+        is_there[item] = True
         used += more
         size_of[item] = sizes[i]
-        last[item] = i
         was_written[item] |= written[i]
+        _push(queue, rank, i, item)
     return Held(missed, gone_at, is_dirty)

@@ -24,6 +24,23 @@ def streamed_ns(compute_ns: F64, load_ns: F64, buffers: int = 2) -> float:
     return ends[-1] if ends else 0.0
 
 
+def staged_ns(times_ns: F64, buffers: int = 2) -> float:
+    """End of the last item of all: row s of `times_ns` is stage s, which takes one item after the other when the stage
+    before is done with it and one of the buffers to the stage behind is free."""
+    if times_ns.ndim != 2 or not times_ns.size or buffers < 1:
+        raise UsageError(f"{times_ns.shape} times of stages and {buffers} buffers do not go together")
+    stages, items = times_ns.shape
+    ends = [[0.0] * items for _ in range(stages)]
+    for i, column in enumerate(times_ns.T.tolist()):
+        ready = 0.0
+        for s, took in enumerate(column):
+            begin = max(ready, ends[s][i - 1] if i else 0.0)
+            if s + 1 < stages and i >= buffers:
+                begin = max(begin, ends[s + 1][i - buffers])
+            ready = ends[s][i] = begin + took
+    return ready
+
+
 def resident_needed(
     layer_bytes: float, compute_ns: float, bytes_per_ns: float, shared_bytes: float = 0.0, *, in_series: bool = False
 ) -> float | None:

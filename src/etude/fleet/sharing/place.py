@@ -53,7 +53,8 @@ class Free:
         if alone.any():
             node = int(np.where(alone, self.sum, 1 << 60).argmin())
             return [Seat(node, self._free_devices(node, gpus), WHOLE, cpu, memory)]
-        return self._gang(right, gpus, cpu, memory) if gpus > self.device.shape[1] else []
+        widest = int(self.cluster.gpus.max() if right is None else self.cluster.gpus[right].max(initial=0))
+        return self._gang(right, gpus, cpu, memory) if gpus > widest else []
 
     def _of_kind(self, kind: str) -> NDArray[np.bool_] | None:
         """`T4|P100` is either of them."""

@@ -18,7 +18,9 @@ def bench_result(path: Path) -> dict[str, float]:
     try:
         record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as problem:
-        raise FormatError(f"cannot be read: {problem}", path=path) from None
+        raise FormatError(
+            f"cannot be read: {problem}", path=path, hint="a result of `vllm bench serve`, or the folder of a run"
+        ) from None
     if not isinstance(record, dict) or "request_throughput" not in record:
         raise FormatError("not a result of `vllm bench serve`", path=path, hint="--save-result --save-detailed")
     said = {
