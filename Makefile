@@ -9,7 +9,6 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH_VERSION := 2.13.0
 RAY    ?= $(TORCH)
-EARLY  := tests/kernels tests/simulate
 
 # A stamp per set of packages; all but the first two are renewed when pyproject.toml changes. Each stands on the one
 # before, so that one pip runs at a time even under `make -j`.
@@ -22,7 +21,7 @@ DOCS_STAMP  := $(VENV)/.docs
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo install test test-early test-late browser check format bench docs clean
+.PHONY: help demo install test browser check format bench docs clean
 
 help:
 	@sed -n '2,4s/^#   //p' Makefile
@@ -32,13 +31,13 @@ $(VENV_STAMP):
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# PyTorch comes alone, so that nothing else has a say in its version, and first where it is asked for from the start.
+# PyTorch comes first and alone, so that nothing else has a say in its version.
 $(TORCH_STAMP): $(VENV_STAMP)
 	@echo "installing torch==$(TORCH_VERSION) into $(VENV)" >&2
 	@$(PIP) torch==$(TORCH_VERSION)
 	@touch $@
 
-$(BASE_STAMP): pyproject.toml $(VENV_STAMP) | $(if $(TORCH),$(TORCH_STAMP))
+$(BASE_STAMP): pyproject.toml $(VENV_STAMP) $(if $(TORCH),$(TORCH_STAMP))
 	@echo "installing etude into $(VENV)" >&2
 	@$(PIP) --editable .
 	@touch $@
@@ -74,13 +73,6 @@ install: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
 # -rs: what was skipped, and why; -n: up to four processes, a folder of tests stays in one
 test: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
 	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 $(ARGS)
-
-# The same in two parts: folders that have no use for PyTorch, in one process while it comes, and all the others.
-test-early: $(DEV_STAMP)
-	$(BIN)/python -m pytest -rs $(EARLY)
-
-test-late: $(DEV_STAMP) $(if $(RAY),$(RAY_STAMP))
-	$(BIN)/python -m pytest -rs -n auto --maxprocesses 4 $(EARLY:%=--ignore=%) $(ARGS)
 
 check: $(DEV_STAMP)
 	$(BIN)/ruff check .
