@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 
 import chakra_pb as pb
 import store_jobs as jobs
@@ -17,6 +17,8 @@ from etude.model.fold import fold
 from etude.store import chakra, json
 from etude.store.et_decode import Decoded
 from etude.store.json_write import lines
+
+NEWER = {"STORAGE_NODE": 8, "BATCH_NODE": 9, "CHECKPOINT_NODE": 10}
 
 
 def text_of(decoded: Decoded) -> str:
@@ -37,6 +39,8 @@ def assert_protobuf_agrees(data: bytes, text: str) -> None:
     pairs = [(pb.GlobalMetadata, document["metadata"], metadata)]
     pairs += [(pb.Node, shown, node) for shown, node in zip(document["nodes"], nodes, strict=True)]
     for kind, shown, message in pairs:
+        if shown.get("type") in NEWER:  # names that the schema of these messages does not have yet
+            shown["type"] = NEWER[shown["type"]]
         parsed = json_format.ParseDict(shown, kind(), ignore_unknown_fields=True)
         message.DiscardUnknownFields()
         # NaN has one spelling in JSON, so messages are compared as JSON where they differ in bits
@@ -58,6 +62,8 @@ def test_real_files_come_back(shared: Path, part: str) -> None:
 
 @settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=strategies.et_files())
+@example(data=b"\x00\x02\x18\x08")
+@example(data=b"\x00\x02\x18\x0b")
 def test_any_file_comes_back(data: bytes) -> None:
     assert_protobuf_agrees(data, assert_comes_back(data))
 
