@@ -49,11 +49,13 @@ def check_rank(found: Files, scenario: str, rank: int, size: int) -> None:
     assert sorted(entries) == sorted(name for name in gloo if name not in P2P)
 
 
+def collecting(out: Path) -> tuple[object, ...]:
+    return ("-m", "etude", "collect", "--warmup", 2, "-o", out, "--")
+
+
 def test_the_launcher_records_every_rank_of_an_unchanged_script(tmp_path: Path):
     run = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone")
-    process = start(
-        "-m", "etude", "collect", "--warmup", 2, "-o", tmp_path / "run", "--", *run, PROGRAMS / "plain.py", "trains"
-    )
+    process = start(*collecting(tmp_path / "run"), *run, PROGRAMS / "plain.py", "trains")
     out, talk = finished(process)
     assert process.returncode == 0, talk
     assert sorted(out.splitlines()) == ["done 0 -", "done 1 -"]
@@ -69,8 +71,7 @@ def test_the_launcher_records_every_rank_of_an_unchanged_script(tmp_path: Path):
 
 def test_the_launcher_leaves_a_script_as_it_is(tmp_path: Path):
     ways = ("infers", "raises", "profiles")
-    launch = ("-m", "etude", "collect", "--warmup", 2, "-o")
-    started = [start(*launch, tmp_path / how, "--", sys.executable, PROGRAMS / "plain.py", how) for how in ways]
+    started = [start(*collecting(tmp_path / how), sys.executable, PROGRAMS / "plain.py", how) for how in ways]
     ended = [finished(process) for process in started]
     assert [process.returncode for process in started] == [7, 1, 7], ended
     assert [out for out, _ in ended] == ["done - -\n", "", "own profile has events: True\ndone - -\n"]
@@ -98,20 +99,7 @@ done
 
 def test_profilers_of_the_program_are_left_as_they_are_and_recording_goes_on_after_them(tmp_path: Path):
     """What the program prints are two calls a step of its two linear layers, with or without the launcher."""
-    command = (
-        "-m",
-        "etude",
-        "collect",
-        "--warmup",
-        2,
-        "-o",
-        tmp_path,
-        "--",
-        sys.executable,
-        PROGRAMS / "profilers.py",
-        "6",
-    )
-    process = start(*command)
+    process = start(*collecting(tmp_path), sys.executable, PROGRAMS / "profilers.py", "6")
     out, talk = finished(process)
     assert (out, process.returncode) == (OWN, 5), talk
     assert talk.splitlines()[-1] == f"etude collect: 1 ranks, 3 steps each, in {tmp_path}"
@@ -124,9 +112,7 @@ def test_profilers_of_the_program_are_left_as_they_are_and_recording_goes_on_aft
 
 def test_ranks_are_the_job_and_other_processes_lie_beside_it(tmp_path: Path):
     """Ranks that destroy their groups before they end, and have no RANK in their environment."""
-    process = start(
-        "-m", "etude", "collect", "--warmup", 2, "-o", tmp_path, "--", sys.executable, PROGRAMS / "processes.py"
-    )
+    process = start(*collecting(tmp_path), sys.executable, PROGRAMS / "processes.py")
     out, talk = finished(process)
     assert (out, process.returncode) == ("ended [0, 0, 0]\n", 0), talk
     for rank in range(2):
@@ -150,20 +136,7 @@ def test_ranks_are_the_job_and_other_processes_lie_beside_it(tmp_path: Path):
 
 @pytest.mark.skipif(os.name != "posix", reason="POSIX signals")
 def test_ctrl_c_ends_the_script_and_keeps_what_there_is(tmp_path: Path):
-    command = (
-        "-m",
-        "etude",
-        "collect",
-        "--warmup",
-        2,
-        "-o",
-        tmp_path,
-        "--",
-        sys.executable,
-        PROGRAMS / "plain.py",
-        "waits",
-    )
-    process = start(*command)
+    process = start(*collecting(tmp_path), sys.executable, PROGRAMS / "plain.py", "waits")
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
     os.killpg(process.pid, signal.SIGINT)  # as a terminal would: to all of its processes
