@@ -98,7 +98,5 @@ def _over_time(states: pa.Table) -> Section:
 def _lent(lent: pa.Table) -> Section:
     time = lent["time_s"].to_numpy()
     body = _steps("Devices that are lent", "devices", time, lent["devices"].to_numpy(), "compute")
-    body += _steps(
-        "Requests on the replicas that serve", "requests", time, lent["requests"].to_numpy(), "communication"
-    )
+    body += _steps("Requests that are served", "requests", time, lent["requests"].to_numpy(), "communication")
     return Section("lent", "Devices of the stream", "What rollouts had of them, and what they served meanwhile.", body)
