@@ -23,7 +23,7 @@ from etude.fleet import parse_checkpoints, predicted_costs, simulate_fleet
 from etude.fleet.costs import Config, Costs
 from etude.fleet.events import draw
 from etude.fleet.faults import open_faults
-from etude.fleet.federated import Clients, federate
+from etude.fleet.federated import Swarm, alike, federate
 from etude.fleet.sharing import read_cluster, read_jobs, share, shared_record
 from etude.generate import Plan
 from etude.generate.model import open_model
@@ -137,17 +137,41 @@ def alibaba(shared: Path) -> None:
 
 
 def rounds() -> None:
+    """1,000 clients, 500 rounds: some of them, or all that are there."""
     rng, n = np.random.default_rng(0), 1000
-    links = rng.uniform(1e6, 2e7, (2, n))
-    who = Clients(
-        tuple(map(str, range(n))), rng.uniform(0.1, 2.0, n), links[0], links[1], np.full(n, 0.8), np.zeros(n),
-        np.ones(n), np.ones(n),
-    )  # fmt: skip
-    for limit in (0.0, 2e8):
+    links, step = rng.uniform(1e6, 2e7, (2, n)), rng.uniform(0.1, 2.0, n)
+    who = alike(tuple(map(str, range(n))), step, links[0], links[1], available=np.full(n, 0.8))
+    federate(who, model_bytes=1e8, rounds=1, count=2, server_bytes_per_s=1e9)
+    for count, limit, sample in (
+        (100, 0.0, "uniform"),
+        (100, 2e8, "uniform"),
+        (100, 2e8, "awpsp"),
+        (n, 2e8, "uniform"),
+    ):
         before = time.process_time()
-        found = federate(who, model_bytes=1e8, rounds=500, count=100, steps=10, server_bytes_per_s=limit)
+        found = federate(
+            who, model_bytes=1e8, rounds=500, count=count, steps=10, server_bytes_per_s=limit, sample=sample
+        )
         told = f"{time.process_time() - before:.1f} CPU s, {found.round_s.mean():.1f} s a round"
-        row(f"500 rounds, 100 of {n:,} clients, server {limit / 1e9:g} GB/s (0: no limit)", told)
+        row(f"500 rounds, {count:,} of {n:,} clients, {sample}, server {limit / 1e9:g} GB/s", told)
+
+
+def swarms() -> None:
+    """Updates of 140 GB in 100 chunks, links of 7 to 10 Gb/s."""
+    for n in (25, 50, 100, 200):
+        link = np.random.default_rng(0).uniform(7, 10, n) * 1e9 / 8
+        who = alike(tuple(map(str, range(n))), np.zeros(n), link, link)
+        told = []
+        for part in (None, 0.0, 0.05, 0.1):
+            rules = Swarm(chunk_bytes=1.4e9) if part is None else Swarm(
+                chunk_bytes=1.4e9, warmup=0.1, lag_ns=part * (n - 1) * 140e9 / link.min() * 1e9
+            )  # fmt: skip
+            before = time.process_time()
+            found = federate(who, model_bytes=140e9, rounds=1, count=n, swarm=rules).summary()
+            took = time.process_time() - before
+            name = "plain" if part is None else f"lags to {part:.0%}"
+            told.append(f"{name} {found['of_bound']:.1%} ({found['warmup_share']:.1%} warm-up)")
+        row(f"swarm of {n}: part of the max-flow bound", f"{'; '.join(told)}; {took:.1f} CPU s")
 
 
 def main() -> None:
@@ -161,6 +185,7 @@ def main() -> None:
     print()
     erlang()
     rounds()
+    swarms()
     alibaba(given.shared)
     costs = llama3_costs()
     llama3(costs)

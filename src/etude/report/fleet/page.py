@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from etude.report.fleet.federated import federated_cards, federated_sections, federated_verdict
 from etude.report.fleet.sharing import sharing_sections, sharing_verdict
 from etude.report.fleet.training import duration, hours_section, training_sections, training_verdict
 from etude.view.page import Figure, Page, Section
@@ -18,6 +19,8 @@ Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Page:
     """The first run is told in full; of several, the hours of all stand side by side."""
     _, record, tables = runs[0]
+    if "rounds" in tables:
+        return _rounds_page(runs, title=title, made_by=made_by)
     trained = "events" in tables
     asked = record.get("asked", {})
     verdict = training_verdict(record) if trained else sharing_verdict(record)
@@ -32,9 +35,28 @@ def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Pa
         verdict=verdict,
         cards=_cards(record, trained=trained),
         sections=tuple(sections),
-        facts=tuple((str(name), str(value)) for name, value in asked.items() if value != ""),
+        facts=_facts(asked),
         made_by=made_by,
     )
+
+
+def _rounds_page(runs: Sequence[Run], *, title: str, made_by: str) -> Page:
+    record = runs[0][1]
+    asked = record.get("asked", {})
+    return Page(
+        title=title,
+        subtitle=f"{asked.get('model') or 'a model'}, {record['rounds']:,} federated rounds of {record['clients']:,} "
+        "clients, simulated",
+        verdict=federated_verdict(record),
+        cards=federated_cards(record),
+        sections=tuple(federated_sections(runs)),
+        facts=_facts(asked),
+        made_by=made_by,
+    )
+
+
+def _facts(asked: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(value)) for name, value in asked.items() if value != "")
 
 
 def _cards(record: dict[str, Any], *, trained: bool) -> tuple[Figure, ...]:
