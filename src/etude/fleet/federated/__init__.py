@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from etude.fleet.federated.clients import drawn_clients as drawn_clients
     from etude.fleet.federated.clients import read_clients as read_clients
     from etude.fleet.federated.presence import Together as Together
-    from etude.fleet.federated.results import Federated as Federated
     from etude.fleet.federated.rounds import federate as federate
     from etude.fleet.federated.shares import trained as trained
     from etude.fleet.federated.swarm import Swarm as Swarm
