@@ -108,10 +108,8 @@ def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max
     for _ in range(max_turns):
         if clock.done_nodes >= stop:
             break
-        if not clock.woken:
-            wake(state)
-        else:
-            ahead_ns = _next_end(state.ends)
+        if clock.wake_ns > clock.now_ns:  # else it is the very first round
+            ahead_ns = min(_next_end(state.ends), clock.wake_ns)
             at_ns = next_time(network, clock.now_ns, ahead_ns)
             if at_ns == NEVER:
                 return OVER
@@ -126,6 +124,8 @@ def _run(state: State, network: NetworkState, until_ns: int, max_nodes: int, max
                 clock.instant += 1
             _end_nodes(state.sharing, state)
             _end_members(state, network.operations)
+        if clock.wake_ns == clock.now_ns:
+            wake(state)
         _start_nodes(state.sharing, state, network)
         if not _share(state.sharing, state, network.operations):
             return ASKING

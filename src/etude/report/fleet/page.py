@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from etude.report.fleet.federated import federated_cards, federated_sections, federated_verdict
 from etude.report.fleet.rl import rl_cards, rl_sections, rl_verdict
 from etude.report.fleet.sharing import sharing_sections, sharing_verdict
 from etude.report.fleet.training import duration, hours_section, training_sections, training_verdict
@@ -19,6 +20,8 @@ Run = tuple[str, dict[str, Any], dict[str, pa.Table]]
 def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Page:
     """The first run is told in full; of several, the hours of all stand side by side."""
     _, record, tables = runs[0]
+    if "rounds" in tables:
+        return _rounds_page(runs, title=title, made_by=made_by)
     trained, by_stage = "events" in tables, "stages" in tables
     asked = record.get("asked", {})
     sections: list[Section] = [hours_section([(name, one) for name, one, _ in runs], trained=trained)]
@@ -39,9 +42,28 @@ def fleet_page(runs: Sequence[Run], *, title: str, made_by: str = "Etude") -> Pa
         verdict=verdict,
         cards=_cards(record, rl_cards(record) if by_stage else [], trained=trained),
         sections=tuple(sections),
-        facts=tuple((str(name), str(value)) for name, value in asked.items() if value != ""),
+        facts=_facts(asked),
         made_by=made_by,
     )
+
+
+def _rounds_page(runs: Sequence[Run], *, title: str, made_by: str) -> Page:
+    record = runs[0][1]
+    asked = record.get("asked", {})
+    return Page(
+        title=title,
+        subtitle=f"{asked.get('model') or 'a model'}, {record['rounds']:,} federated rounds of {record['clients']:,} "
+        "clients, simulated",
+        verdict=federated_verdict(record),
+        cards=federated_cards(record),
+        sections=tuple(federated_sections(runs)),
+        facts=_facts(asked),
+        made_by=made_by,
+    )
+
+
+def _facts(asked: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((str(name), str(value)) for name, value in asked.items() if value != "")
 
 
 def _cards(record: dict[str, Any], more: list[Figure], *, trained: bool) -> tuple[Figure, ...]:
