@@ -61,6 +61,10 @@ class Replica:
         """Samples that it could take."""
         return self.at_once - len(self.heap) if self.speed > 0 and not self.trains else 0
 
+    def next_step_ns(self, stage: str) -> float:
+        """With one sample more."""
+        return float(self.step_ns[stage][len(self.heap) + 1]) / self.speed
+
     def rate(self) -> float:
         """Steps in a nanosecond, from `ready_ns` on."""
         if not self.heap or self.speed <= 0 or self.trains:

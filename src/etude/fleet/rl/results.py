@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from etude.fleet.rl.loop import ROLLOUT, TRAIN
 from etude.fleet.rl.run import Ran
+from etude.fleet.rl.spec import BORROWED
 
 
 def rl_record(ran: Ran) -> dict[str, Any]:
@@ -22,7 +23,9 @@ def rl_record(ran: Ran) -> dict[str, Any]:
     steps = sum(replica.steps_made for replica in loop.replicas)
     redone = made * loop.lost_steps / steps if steps else 0.0
     parts = {"useful": made - redone + train, "redone": redone, "set_up": set_up, "idle": idle}
-    lent = float(ran.beside.get("lent_device_s", 0.0)) * 1e9
+    lent = sum(
+        one.account.make + one.account.idle + one.account.set_up for one in loop.replicas if one.group == BORROWED
+    )
     there = ran.there_ns + lent
     part = {name: seconds * value / there if there else 0.0 for name, value in parts.items()}
     rolled = [one for one in loop.stretches if one.stage == ROLLOUT]
@@ -38,7 +41,7 @@ def rl_record(ran: Ran) -> dict[str, Any]:
         "lost_s": {"detect": 0.0, "restart": part["set_up"], "redo": part["redone"], "checkpoint": 0.0,
                    "degraded": 0.0, "idle": part["idle"]},
         "device_s": {name: value / 1e9 for name, value in parts.items()}
-        | {"make": made / 1e9, "train": train / 1e9, "there": there / 1e9},
+        | {"make": made / 1e9, "train": train / 1e9, "lent": lent / 1e9, "there": there / 1e9},
         "utilisation": part["useful"] / seconds,
         "updates": updates,
         "updates_per_h": updates / seconds * 3600,
