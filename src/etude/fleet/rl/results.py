@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from etude.fleet.rl.loop import ROLLOUT, TRAIN
+from etude.fleet.rl.loop import EXPLORE, ROLLOUT, TRAIN
 from etude.fleet.rl.run import Ran
 from etude.fleet.rl.spec import BORROWED
 
@@ -29,6 +29,7 @@ def rl_record(ran: Ran) -> dict[str, Any]:
     there = ran.there_ns + lent
     part = {name: seconds * value / there if there else 0.0 for name, value in parts.items()}
     rolled = [one for one in loop.stretches if one.stage == ROLLOUT]
+    explored = [one.end_ns - one.start_ns for one in loop.stretches if one.stage == EXPLORE]
     trained = [one for one in loop.stretches if one.stage == TRAIN]
     tokens = loop.done_steps
     updates = spec.steps * spec.tenants
@@ -47,6 +48,7 @@ def rl_record(ran: Ran) -> dict[str, Any]:
         "updates_per_h": updates / seconds * 3600,
         "step_s": seconds / spec.steps,
         "rollout_s": float(np.mean([one.end_ns - one.start_ns for one in rolled])) / 1e9,
+        "explore_s": float(np.mean(explored)) / 1e9 if explored else 0.0,
         "train_s": float(np.mean([one.end_ns - one.start_ns for one in trained])) / 1e9,
         "tenant_s": float(np.mean([tenant.end_ns for tenant in loop.tenants])) / 1e9,
         "samples": loop.samples_done,
