@@ -215,7 +215,7 @@ def swarm_of(share: str, chunk: str, warmup: float, lag: str, peers: int) -> "Sw
     if size <= 0:
         raise UsageError(f"--chunk: {chunk} holds nothing", hint="--chunk 16MB")
     warm = share == "swarm+warmup"
-    if warm and not 0 < warmup < 1:
+    if warm and not 0 <= warmup < 1:
         raise UsageError(f"--warmup: {warmup:g} is not a part of the chunks", hint="--warmup 0.1")
     return Swarm(
         chunk_bytes=float(size), warmup=warmup if warm else 0.0, lag_ns=seconds(lag, "--lag") * 1e9 if warm else 0.0,
