@@ -55,7 +55,7 @@ def apply(state: State, network: RunningNetwork, lowered: Lowered, event: Event,
         return state
     if state.sharing is not None:
         raise UsageError(
-            "ranks that stop or become slow during a run share nothing with others here: no overlap, contention or shares",
+            "ranks that stop or become slow during a run: not beside overlap, contention or shares",
             hint="a fault, or these options",
         )
     if len(lowered.classes) < len(lowered.job.ranks):
