@@ -48,6 +48,16 @@ def summary(ran: Ran, costs: Costs, *, name: str = "", price: float = 0.0) -> di
             for tier, n in zip(ran.copies.tiers, ran.copies.writes, strict=True)
         },
         "transitions": ran.transitions,
+        "configs": [
+            {
+                "name": config.name,
+                "gpus": config.gpus,
+                "step_s": config.step_ns / 1e9,
+                "tokens": config.tokens,
+                "micro_batches": config.rounds.most if config.rounds is not None else None,
+            }
+            for config in account.configs.values()
+        ],
         "energy_j": account.energy_j if known_energy else None,
         "cost": hourly * held * seconds / 3600 if hourly else None,
     }
