@@ -108,10 +108,9 @@ def test_python_between_operators_from_light_steps_by_hand():
 
 
 def test_pauses_make_up_for_calls_that_the_player_makes_slowly():
-    us, calls = 1000, np.array([True] * 5)
-    # A call costs 3 us: ahead by 7, which is played; then behind by 2, ahead by 2 (too little), ahead by 5.
-    wanted = np.array([10, 1, 7, 6, 0]) * us
-    assert pauses_before(wanted, calls, 3.0 * us, 200.0).tolist() == [6800, 0, 0, 4800, 0]
+    # A call costs 30 or 20: ahead by 70, which is played; then behind by 20, ahead by 20 (too little), and by 50.
+    wanted, own = np.array([100.0, 10, 70, 50, 0]), np.array([30.0, 30, 30, 20, 30])
+    assert pauses_before(wanted, own, 50.0, 2.0).tolist() == [68, 0, 0, 48, 0]
 
 
 def test_moments_of_a_window_are_those_of_the_same_events_in_a_light_step(tmp_path: Path):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
 Bool = NDArray[np.bool_]
 
 GAP_UNITS: Final = 10.0
@@ -100,15 +101,15 @@ def python_ns(recorded_ns: I64, light: Sequence[tuple[I64, I64]], calls: Bool, e
     return found
 
 
-def pauses_before(python_ns: I64, calls: Bool, own_ns: float, pause_ns: float) -> I64:
-    """How long a player waits before each step to take as long as the program, where a call costs it `own_ns` of its
-    own and a pause that takes no time `pause_ns`. What it is late at one step it makes up for at the next ones, and a
-    pause that would be shorter than SHORTEST_NS is made later."""
-    ahead = np.cumsum(python_ns - own_ns * calls).tolist()
+def pauses_before(python: F64, own: F64, shortest: float, pause: float) -> I64:
+    """How long a player works before each step to take as long as the program, where a step takes the program `python`
+    and the player `own`, and a pause of no length `pause`: all in one unit, which a pause is a whole number of. What
+    the player is late at one step it makes up for at the next ones; a pause shorter than `shortest` is made later."""
+    ahead = np.cumsum(python - own).tolist()
     found = np.zeros(len(ahead), np.int64)
     paused = 0.0
     for step, wanted in enumerate(ahead):
-        if wanted - paused >= SHORTEST_NS:
-            found[step] = round(wanted - paused - pause_ns)
+        if wanted - paused >= shortest:
+            found[step] = round(wanted - paused - pause)
             paused = wanted
     return found

@@ -41,7 +41,9 @@ class LightEvents:
     start_ns: I64
     end_ns: I64
     event_ns: float
-    """What the profiler added to an operator."""
+    """What the profiler added to an event."""
+    page_faults: int = 0
+    """New pages of memory that a step without a profiler touched."""
 
 
 def light_events(path: Path) -> dict[int, LightEvents]:
@@ -66,7 +68,7 @@ def _read(told: dict[str, Any]) -> LightEvents:
         raise ValueError("columns of different lengths")
     if len(name) and not (name.min() >= 0 and name.max() < len(names)):
         raise ValueError("an event without a name")
-    return LightEvents(names, name, thread, start, end, float(told["event_ns"]))
+    return LightEvents(names, name, thread, start, end, float(told["event_ns"]), int(told.get("page_faults", 0)))
 
 
 class LightClock:

@@ -26,13 +26,26 @@ import torch
 from numpy.typing import NDArray
 
 from etude.errors import UsageError
-from etude.replay.between import pauses_before
+from etude.pages import page_faults
+from etude.replay.between import SHORTEST_NS, pauses_before
 from etude.replay.compiled import compiled_call, triton_call
 from etude.replay.cuda_graph import captured, captured_parts
+from etude.replay.heap import FEWEST, keep_heap, touch_new_pages
 from etude.replay.lanes import Lanes
 from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
-from etude.replay.own_cost import own_call_ns, pause_ns
+from etude.replay.own_cost import (
+    COMM,
+    UNCLEAR,
+    Expected,
+    own,
+    pause_rounds,
+    rounds_before,
+    session,
+    times_for,
+    took,
+    work,
+)
 from etude.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork, spin
 
@@ -40,8 +53,8 @@ CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
 
 
-OWN_CHUNKS: Final = 5
-"""Functions on which the player measures what a call costs itself."""
+OWN_CHUNKS: Final = 20
+"""Functions on which the player measures what it takes between operators, where it need not meet others."""
 PAUSE_S: Final = 2.0
 """Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
 
@@ -92,8 +105,15 @@ class Player:
         timed |= self._gaps and not self.on_device
         self.host = host or ("recorded" if timed and not cuda_graph else "fast")
         """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
-        self.own_call_ns = 0.0
-        """What a call costs this player beside the operator, where that was measured."""
+        self.own_rounds, self.round_ns, self.rate = 0, 0.0, 0.0
+        """What this player takes between the operators of an iteration, where that was measured, in rounds of Python;
+        the time of a round; rounds for each ns of the recording."""
+        self._light = self._gaps and not self.on_device and bool(program.about["host"].get("light_steps"))
+        """The plan has what the program took between operators."""
+        self._together = comms is None or comms.all_light
+        """So have all processes."""
+        self.new_pages = 0
+        """That a step touches beside those that its operators do."""
         self._due: list[int] = []
         self.parts: list[tuple[Any, int]] = []
         """Where the host is as recorded and the calls can be graphs: graphs, and when each is due."""
@@ -118,6 +138,8 @@ class Player:
 
     def prepare(self) -> None:
         """Allocates what is there before the first step and plays every step once, one by one."""
+        if self._light:
+            keep_heap()
         try:
             self._fill()
             with torch.no_grad():
@@ -130,16 +152,30 @@ class Player:
                 hint=f"inputs and states alone take {need / 1e9:.1f} GB; replay fewer ranks on a device, or on the CPU",
             ) from None
         self._chunks = list(self._compiled())
+        once_ns = self._once() if self._light and self._together else 0
         if self.host == "recorded" and not self.paced and "host" in self.program.about:
-            self._keep_pace()
+            self._keep_pace(once_ns)
+        elif self.new_pages:
+            self._chunks = list(self._compiled())
         if self.with_graph:
             self._capture()
 
-    def _keep_pace(self) -> None:
+    def _once(self) -> int:
+        """How long an iteration takes by itself; counts the pages that it lacks. All processes do it together."""
+        with torch.no_grad():
+            self.iteration()  # now its memory is there
+            before = page_faults()
+            once_ns = took(self.iteration)
+        steps = max(int((self.program.steps.kind == StepKind.MARK).sum()), 1)
+        lacking = int(self.program.about["host"]["page_faults"]) - (page_faults() - before) // steps
+        self.new_pages = lacking if lacking >= FEWEST else 0
+        return once_ns
+
+    def _keep_pace(self, once_ns: int) -> None:
         """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
         how fast this host makes them. On a CPU each call is made so much after the one before."""
         if self._gaps:
-            self._due = self._pauses().tolist()
+            self._due = self._pauses(once_ns).tolist()
             self._chunks = list(self._compiled())
             return
         self._due = np.cumsum(self.program.steps.host_ns).tolist()
@@ -151,23 +187,41 @@ class Player:
             self.parts = [(graph, self._due[end]) for graph, end in zip(graphs, self._ends, strict=False)]
         self._chunks = list(self._compiled())
 
-    def _pauses(self) -> NDArray[np.int64]:
-        """How long to wait before each step. Where the plan has the time of Python itself, what a call costs here is
-        taken off; communication is left out while that is measured, so that no process waits for another."""
-        found = self.program.steps.host_ns
-        if not self.program.about["host"].get("light_steps"):
-            return found
-        kind = self.program.steps.kind
-        comms, self.comms = self.comms, None
-        chunks = list(self._compiled())[:OWN_CHUNKS]
-        upto = slice(self._ends[len(chunks) - 1] + 1)
+    def _pauses(self, once_ns: int) -> NDArray[np.int64]:
+        """How long to pause before each step: rounds of Python where the plan has the time of Python itself, as much as
+        the program needed there, less what the player takes; else ns."""
+        steps = self.program.steps
+        if not self._light:
+            return steps.host_ns
+        comms = self.comms
+        if not self._together:  # nobody is to wait for another
+            self.comms, self._chunks = None, list(self._compiled())
+        chunks = self._chunks if self.comms is not None else self._chunks[:OWN_CHUNKS]
+        expected = list(self._expected(self._ends[len(chunks) - 1] + 1))
+        times = times_for(once_ns) if self.comms is None else self.comms.least(times_for(once_ns))
         self.comms = comms
-        calls, views = (int((kind[upto] == which).sum()) for which in (StepKind.CALL, StepKind.VIEW))
-        if comms is not None and comms.all_light:  # cores are shared while it is measured, as they will be
-            comms.meet()
         with torch.no_grad():
-            self.own_call_ns = own_call_ns(chunks, calls, views, self.program.about["host"]["event_ns"])
-        return pauses_before(found, kind == StepKind.CALL, self.own_call_ns, pause_ns())
+            told = session(lambda: [chunk() for chunk in chunks], times)
+        found = own(told.events, expected, times, len(steps.kind))
+        if found is None:
+            return np.zeros_like(steps.host_ns)
+        event_ns = self.program.about["host"]["event_ns"]
+        python, mine, self.rate = rounds_before(steps.host_ns, steps.light_ns, event_ns, found, told)
+        self.own_rounds, self.round_ns = round(mine.sum()), float(np.median(told.round_ns))
+        return pauses_before(python, mine, SHORTEST_NS / self.round_ns, pause_rounds())
+
+    def _expected(self, upto: int) -> Iterator[Expected]:
+        """Steps by which a profiler's events can be told apart."""
+        p = self.program
+        for at, (kind, row) in enumerate(zip(p.steps.kind[:upto].tolist(), p.steps.row[:upto].tolist(), strict=True)):
+            if kind == StepKind.CALL and self.compute:
+                op = p.ops[int(p.calls.op[row])]
+                plain = row not in self.failures and not op.startswith((COMPILED_SPACE, TRITON_SPACE))
+                yield Expected(at, kind, op.partition(".")[0] if plain else UNCLEAR, row)
+            elif kind == StepKind.STAND_IN and self.compute:
+                yield Expected(at, kind, UNCLEAR, row)
+            elif kind in (StepKind.COMM, StepKind.WAIT) and self.comms is not None:
+                yield Expected(at, kind, COMM, row)
 
     def _capture(self) -> None:
         self._capturing = True
@@ -373,7 +427,7 @@ class Player:
             names["until"], before = self._until, [f"until({int(p.steps.start_ns[at])})"]
         elif self._due and self._gaps:
             if self._due[at]:
-                names["spin"], before = spin, [f"spin({self._due[at]})"]
+                names["pause"], before = work if self._light else spin, [f"pause({self._due[at]})"]
         elif self._due and (kind in (StepKind.COMM, StepKind.END) or (kind == StepKind.CALL and p.steps.work_ns[at])):
             names["until"], before = self._until, [f"until({self._due[at]})"]
         if kind == StepKind.CALL and self.compute:
@@ -396,7 +450,8 @@ class Player:
             return before
         if kind == StepKind.MARK:
             names["mark"] = self._mark
-            return [*before, "mark()"]
+            names["pages"] = touch_new_pages
+            return [*before, "mark()", *([f"pages({self.new_pages})"] if self.new_pages else [])]
         if kind == StepKind.COMM and self.comms is not None:
             names["comms"] = self.comms
             return [*before, f"comms.issue({row}, v)"]

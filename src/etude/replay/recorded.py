@@ -301,7 +301,8 @@ class _Plan:
         if clocks and self.light is not None:
             each = [self._gaps(steps, events, clock) for clock in clocks]
             self.b.host_ns = python_ns(free, each, steps[:, 0] == StepKind.CALL, self.light.event_ns).tolist()
-            about["event_ns"] = self.light.event_ns
+            self.b.light_ns = self._light_ns(steps, clocks).tolist()
+            about |= {"event_ns": self.light.event_ns, "page_faults": self.light.page_faults}
         else:
             about["unit_ns"] = unit_ns(self.trace.parent, self.start, events)
             self.b.host_ns = pauses_ns(free, count, about["unit_ns"]).tolist()
@@ -331,6 +332,13 @@ class _Plan:
         starts = on(self.start[events])
         count[known] = counted(moments, starts[~busy.has(starts)])
         return host_intervals(kind, self._called(steps), free, timed), count
+
+    def _light_ns(self, steps: I64, clocks: list[LightClock]) -> I64:
+        """What each call took in light steps, the median; 0 of other steps."""
+        node = np.where(steps[:, 0] == StepKind.CALL, steps[:, 5], NOTHING)
+        took = np.stack([clock(self.end[node]) - clock(self.start[node]) for clock in clocks])
+        found: I64 = np.where(node == NOTHING, 0, np.sort(took, axis=0)[(len(clocks) - 1) // 2])
+        return found
 
     def _called(self, steps: I64) -> I64:
         """The operator of each step that is a call."""
