@@ -279,6 +279,36 @@ def test_a_step_touches_as_many_new_pages_as_the_program_did():
     assert 290 <= player.new_pages <= 300 <= page_faults() - before + 10
 
 
+def test_second_moments_are_0_where_gradients_are():
+    b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "page_faults": 0})
+    gradient, average, square = (b.storage(16, origin=Origin.OUTSIDE) for _ in range(3))
+    for storage, fill in ((gradient, Fill.ONES), (average, Fill.AVERAGES), (square, Fill.SQUARES)):
+        b.fill(storage, fill)
+    g, m, v = (b.slot(storage, "float32", [4]) for storage in (gradient, average, square))
+    half = b.slot(gradient, "float32", [2])
+    b.mark(0)
+    b.call("aten::zero_", [{"t": 0}], [half], [])
+    b.call("aten::lerp_.Scalar", [{"t": 0}, {"t": 1}, 0.1], [m, g], [])
+    b.call("aten::addcmul_", [{"t": 0}, {"t": 1}, {"t": 2}, 0.001], [v, g, g], [])
+    player = Player(b.build(), "cpu", host="fast")
+    player.prepare()
+    assert player._values[m].tolist()[:2] == [0, 0] == player._values[v].tolist()[:2]
+    assert min(player._values[v].tolist()[2:]) > 0.001 and not player.failures
+
+
+def test_functions_of_python_are_called_where_they_take_the_arguments():
+    b = ProgramBuilder()
+    x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
+    b.call("aten::fill_.Scalar", [{"t": 0}, 3], [x], [])
+    b.call("aten::add_.Tensor", [{"t": 0}, {"t": 1}, 2], [x, x], [])  # alpha must have its name
+    b.call("aten::ones_like", [{"t": 0}, 6, 0, "cpu", False, None], [x], [])  # a data type as a number: the operator
+    player = Player(b.build(), "cpu")
+    player.prepare()
+    player.iteration()
+    assert player._values[x].tolist() == [9.0] * 4 and not player.failures
+    assert [player.program.ops[op] for op, _ in player._not_quick] == ["aten::ones_like"]
+
+
 def test_streams_and_events_of_a_device_are_none_on_a_cpu():
     b = ProgramBuilder()
     x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])

@@ -14,8 +14,8 @@ from etude.collect import features
 from etude.collect.turns import ours
 from etude.quiet import quiet
 
-PASSES = 8
-"""After each step, through the small network that an event of the profiler is measured on."""
+PASSES, LAYERS, NODES = 8, 6, 4
+"""After each step, through a network of so many layers, each so many nodes of autograd."""
 
 
 def light_steps(torch: Any, warmup: int) -> int:
@@ -34,7 +34,8 @@ class LightCapture:
         self._file = folder / "light.json"
         self.running = True
         self._more_ns: list[int] = []
-        """What the profiler added to each pass."""
+        self._graph_ns: list[int] = []
+        """What the profiler added to each pass, and what autograd added to its forward half."""
         self._marker: Any = None
         self._thread = threading.get_ident()
         self._any_thread = features.any_thread_may_stop(torch, memory=False)
@@ -58,7 +59,9 @@ class LightCapture:
         marker, self._marker = self._marker, None
         if marker is not None:
             marker.__exit__(None, None, None)
-            self._more_ns += _more_ns(self._torch)
+            more_ns, graph_ns = _added_ns(self._torch)
+            self._more_ns += more_ns
+            self._graph_ns += graph_ns
 
     def stop(self) -> None:
         if not self.running:
@@ -72,8 +75,8 @@ class LightCapture:
 
     def events(self) -> dict[str, Any]:
         """Columns: the `names`, and of each event its `name` as a number, its `thread`, `start_ns` and `end_ns`, in
-        order of time, outer before inner; `event_ns`: what the profiler added to an event. Empty where nothing can be
-        read."""
+        order of time, outer before inner; `event_ns`: what the profiler added to an event; `node_ns`: what a node of
+        autograd takes to be made. Empty where nothing can be read."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, ArithmeticError):
             rows = [one for one in json.loads(self._file.read_bytes())["traceEvents"]
                     if one.get("cat") in ("cpu_op", "user_annotation")]  # fmt: skip
@@ -93,6 +96,7 @@ class LightCapture:
                 "end_ns": [round(1000 * (one["ts"] + one["dur"] - first)) for one in rows],
                 "names": list(names),
                 "event_ns": max(statistics.median(self._more_ns), 0.0) / passed,
+                "node_ns": max(statistics.median(self._graph_ns), 0.0) / (NODES * LAYERS),
             }
         return {}
 
@@ -100,26 +104,32 @@ class LightCapture:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _more_ns(torch: Any) -> list[int]:
+def _added_ns(torch: Any) -> tuple[list[int], list[int]]:
     """What the profiler, which is on, adds to the CPU time of passes through a network that is all operators and no
-    work. Passes with it and without it take turns: how fast a core is changes from one moment to the next."""
+    work, and what autograd adds to their forward half. Passes with and without take turns: how fast a core is changes
+    from one moment to the next."""
+    more, graph = [], []
+    first = torch.ones(8, 8, device="cpu", dtype=torch.float32)
     with torch.enable_grad():
-        first = torch.ones(8, 8, device="cpu", dtype=torch.float32)
-        weights = [torch.full((8, 8), 0.1, device="cpu", requires_grad=True) for _ in range(6)]
-        found = []
+        weights = [torch.full((8, 8), 0.1, device="cpu", requires_grad=True) for _ in range(LAYERS)]
         for _ in range(PASSES):
-            with_it = _pass_ns(torch, first, weights)
+            forward_ns, backward_ns = _pass_ns(torch, first, weights)
             torch.autograd._enable_record_function(False)
             try:
-                found.append(with_it - _pass_ns(torch, first, weights))
+                plain_ns, behind_ns = _pass_ns(torch, first, weights)
+                with torch.no_grad():
+                    graph.append(plain_ns - _pass_ns(torch, first, weights)[0])
             finally:
                 torch.autograd._enable_record_function(True)
-    return found
+            more.append(forward_ns + backward_ns - plain_ns - behind_ns)
+    return more, graph
 
 
-def _pass_ns(torch: Any, first: Any, weights: list[Any]) -> int:
+def _pass_ns(torch: Any, first: Any, weights: list[Any]) -> tuple[int, int]:
     begin, x = time.thread_time_ns(), first
     for weight in weights:
         x = x + (x * weight).relu().t()
-    torch.autograd.grad(x.sum(), weights)
-    return time.thread_time_ns() - begin
+    x, half = x.sum(), time.thread_time_ns()
+    if x.requires_grad:
+        torch.autograd.grad(x, weights)
+    return half - begin, time.thread_time_ns() - half

@@ -42,6 +42,8 @@ class LightEvents:
     end_ns: I64
     event_ns: float
     """What the profiler added to an event."""
+    node_ns: float = 0.0
+    """What a node of autograd takes to be made."""
     page_faults: int = 0
     """New pages of memory that a step without a profiler touched."""
 
@@ -68,7 +70,8 @@ def _read(told: dict[str, Any]) -> LightEvents:
         raise ValueError("columns of different lengths")
     if len(name) and not (name.min() >= 0 and name.max() < len(names)):
         raise ValueError("an event without a name")
-    return LightEvents(names, name, thread, start, end, float(told["event_ns"]), int(told.get("page_faults", 0)))
+    event_ns, node_ns, faults = float(told["event_ns"]), float(told.get("node_ns", 0)), int(told.get("page_faults", 0))
+    return LightEvents(names, name, thread, start, end, event_ns, node_ns, faults)
 
 
 class LightClock:

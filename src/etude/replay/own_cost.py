@@ -132,7 +132,12 @@ def session(play: Callable[[], object], times: int) -> Session:
 
 def pause_rounds() -> float:
     """A pause of no rounds."""
-    return _worked(lambda: [work(0) for _ in range(ROUNDS)]) / ROUNDS / _round_ns()
+
+    def pauses() -> None:
+        for _ in repeat(None, ROUNDS):
+            work(0)
+
+    return max(_worked(pauses) / ROUNDS / _round_ns() - 1, 0.0)
 
 
 def _round_ns() -> float:
@@ -207,4 +212,5 @@ def rounds_before(python_ns: I64, light_ns: I64, event_ns: float, found: Own, to
         usual = np.nanmedian(before)
     calls = np.isfinite(inside)
     before = np.where(np.isfinite(before), before, usual if np.isfinite(usual) else 0.0)
-    return python_ns * rate, np.where(calls, np.maximum(before, 0.0), 0.0), rate
+    mine: F64 = np.where(calls, np.maximum(before, 0.0), 0.0).astype(np.float64)
+    return (python_ns * rate).astype(np.float64), mine, rate

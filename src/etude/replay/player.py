@@ -15,11 +15,12 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
@@ -55,6 +56,7 @@ CHUNK: Final = 400
 
 OWN_CHUNKS: Final = 20
 """Functions on which the player measures what it takes between operators, where it need not meet others."""
+_RANDOM: Final = (Fill.NORMAL, Fill.POSITIVE, Fill.UNIT, Fill.AVERAGES, Fill.SQUARES)
 PAUSE_S: Final = 2.0
 """Before an iteration is recorded: a device that was busy has a lower clock than when the program was recorded."""
 
@@ -130,8 +132,11 @@ class Player:
         self._marks: list[Any] = []
         self._work = StandInWork(self.device, program)
         self._dtypes = [getattr(torch, name) for name in program.dtypes]
-        self._held: list[Any] = []
+        self._held: dict[int, torch.Tensor] = {}
+        """Storage -> its memory, where it is there before the first step."""
         self._code: dict[str, Callable[..., Any]] = {}
+        self._not_quick: set[tuple[int, int]] = set()
+        """Operators with arguments that PyTorch's functions of Python do not take."""
         self._lanes = Lanes(program, self.device)
 
     # -- getting ready -------------------------------------------------------------------------------------------------
@@ -163,6 +168,7 @@ class Player:
     def _once(self) -> int:
         """How long an iteration takes by itself; counts the pages that it lacks. All processes do it together."""
         with torch.no_grad():
+            self._moments()
             self.iteration()  # now its memory is there
             before = page_faults()
             once_ns = took(self.iteration)
@@ -170,6 +176,28 @@ class Player:
         lacking = int(self.program.about["host"]["page_faults"]) - (page_faults() - before) // steps
         self.new_pages = lacking if lacking >= FEWEST else 0
         return once_ns
+
+    def _moments(self) -> None:
+        """Moments of an optimizer are 0 where gradients are, as those of rows that no index picks: a root of 0 takes
+        some CPUs 15 times as long. Elsewhere second moments are as large as before, so that weights stay what they are.
+        """
+        fill = self.program.storages.fill
+        of = {which: [self._typed(row) for row in np.flatnonzero(fill == which).tolist() if row in self._held]
+              for which in (Fill.AVERAGES, Fill.SQUARES)}  # fmt: skip
+        if not of[Fill.SQUARES]:
+            return
+        for moment in (*of[Fill.AVERAGES], *of[Fill.SQUARES]):
+            moment.zero_()
+        self.iteration()
+        for moment in of[Fill.SQUARES]:
+            moment.copy_(
+                torch.where(moment != 0, torch.randn(moment.shape, generator=self._generator).abs() * 0.02, 0.0)
+            )
+
+    def _typed(self, row: int) -> torch.Tensor:
+        """The memory of a storage as numbers of its first use."""
+        slot = int(np.flatnonzero(self.program.slots.storage == row)[0])
+        return self._held[row].view(self._dtypes[int(self.program.layouts.dtype[self.program.slots.layout[slot]])])
 
     def _keep_pace(self, once_ns: int) -> None:
         """Calls are made when they are due. Those of a chunk are one graph where they can be: then it does not matter
@@ -216,7 +244,7 @@ class Player:
         for at, (kind, row) in enumerate(zip(p.steps.kind[:upto].tolist(), p.steps.row[:upto].tolist(), strict=True)):
             if kind == StepKind.CALL and self.compute:
                 op = p.ops[int(p.calls.op[row])]
-                plain = row not in self.failures and not op.startswith((COMPILED_SPACE, TRITON_SPACE))
+                plain = row not in self.failures and not self._is_code(int(p.calls.op[row]))
                 yield Expected(at, kind, op.partition(".")[0] if plain else UNCLEAR, row)
             elif kind == StepKind.STAND_IN and self.compute:
                 yield Expected(at, kind, UNCLEAR, row)
@@ -240,7 +268,7 @@ class Player:
         for slot, storage in enumerate(p.slots.storage.tolist()):
             if storage in memory:
                 self._values[slot] = self._look(memory[storage], int(p.slots.layout[slot]))
-        self._held = list(memory.values())
+        self._held = memory
 
     def _filled(self, row: int) -> torch.Tensor:
         """The memory of a storage, as bytes."""
@@ -255,14 +283,14 @@ class Player:
             made = torch.randint(low, max(high, low + 1), (count,), generator=self._generator, dtype=dtype)
             return made.to(place).view(torch.uint8)
         made = torch.zeros(count, dtype=dtype, device=place)
-        if fill in (Fill.NORMAL, Fill.POSITIVE, Fill.UNIT) and (dtype.is_floating_point or dtype.is_complex):
+        if fill in _RANDOM and (dtype.is_floating_point or dtype.is_complex):
             spread = 1.0 if fill == Fill.UNIT else 0.02
             if dtype.itemsize == 1:
                 made.copy_(torch.randn(count, generator=self._generator).mul_(spread))
             else:
                 seeded = torch.Generator(place).manual_seed(row)
                 made.normal_(0.0, spread, generator=seeded)
-            if fill == Fill.POSITIVE:
+            if fill in (Fill.POSITIVE, Fill.SQUARES):
                 made.abs_()
         elif fill == Fill.ONES:
             made.fill_(1)
@@ -329,8 +357,7 @@ class Player:
         inputs, outputs = p.calls.inputs[row], p.calls.outputs[row]
         args = _filled_in(self.arguments(form, inputs), values)
         try:
-            call = self._operator(name)
-            got = list(_opened(call(*args)))
+            got = list(_opened(self._called(row, name, args)))
         except torch.OutOfMemoryError:
             raise
         except Exception as problem:
@@ -344,6 +371,20 @@ class Player:
                 self.pinned.add(slot)
                 made = self._values[slot] = self._fresh(slot)
             values[slot] = made
+
+    def _called(self, row: int, name: str, args: list[Any]) -> Any:
+        """What a call gives; finds out whether PyTorch's function of Python takes these arguments."""
+        call = self._operator(name)
+        key = int(self.program.calls.op[row]), int(self.program.calls.form[row])
+        if not self._is_code(key[0]) and key not in self._not_quick:
+            bound = remapped(name, self.device.type)
+            if bound.quick is not None:
+                named = dict(zip(bound.named, args[bound.positional :], strict=False))
+                with suppress(TypeError, ValueError, Warning), catch_warnings():  # before anything is done
+                    simplefilter("error")  # an old order of arguments
+                    return bound.quick(*args[: bound.positional], **named)
+            self._not_quick.add(key)
+        return call(*args)
 
     def _operator(self, name: str) -> Callable[..., Any]:
         """What to call: an operator of PyTorch, or code that was compiled from some."""
@@ -359,6 +400,10 @@ class Player:
                 kernel, _, file = name.removeprefix(TRITON_SPACE).partition("@")
                 self._code[name] = triton_call(files[file]["code"], kernel)
         return self._code[name]
+
+    def _is_code(self, op: int) -> bool:
+        """It is no operator, but code that was compiled."""
+        return self.program.ops[op].startswith((COMPILED_SPACE, TRITON_SPACE))
 
     def _viewed(self, base: torch.Tensor, slot: int) -> torch.Tensor:
         p = self.program
@@ -439,7 +484,7 @@ class Player:
             layout = int(p.slots.layout[slot])
             shape = p.layouts.shape[layout]
             stride = p.layouts.stride[layout] or _contiguous(shape)
-            names["view"] = operator("aten::as_strided", self.device.type)
+            names["view"] = torch.as_strided
             return [f"v[{slot}]=view(v[{base}],{shape},{list(stride)},{int(p.layouts.offset[layout])})"]
         if kind == StepKind.STAND_IN and self.compute:
             names[f"w{at}"] = self._work.of(p, row, int(p.steps.work_ns[at]))
@@ -467,14 +512,21 @@ class Player:
             return []
         p = self.program
         op, form = int(p.calls.op[row]), int(p.calls.form[row])
-        names[f"f{op}"] = self._operator(p.ops[op])
-        text = _text(self.arguments(json.loads(p.forms[form]), p.calls.inputs[row]), names)
-        call = f"f{op}({text})"
+        args = self.arguments(json.loads(p.forms[form]), p.calls.inputs[row])
+        schema = None if self._is_code(op) else remapped(p.ops[op], self.device.type)
+        if schema is not None and schema.quick is not None and (op, form) not in self._not_quick:
+            names[f"q{op}"] = schema.quick
+            given = [_text(each, names, False) for each in args]
+            named = (f"{name}={each}" for name, each in zip(schema.named, given[schema.positional :], strict=False))
+            call = f"q{op}({','.join((*given[: schema.positional], *named))})"
+        else:
+            names[f"f{op}"] = self._operator(p.ops[op])
+            call = f"f{op}({_text(args, names)})"
         outputs = p.calls.outputs[row]
         kept = [slot if slot not in self.pinned else NOTHING for slot in outputs]
         if all(slot == NOTHING for slot in kept):
             return [call]
-        schema = remapped(p.ops[op], self.device.type)
+        schema = schema or remapped(p.ops[op], self.device.type)
         if schema.single:
             return [f"v[{kept[0]}]={call}"]
         if schema.flat:

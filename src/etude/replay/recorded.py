@@ -33,6 +33,8 @@ I64 = NDArray[np.int64]
 Bool = NDArray[np.bool_]
 
 _CALL, _WAIT, _KERNEL, _REGION, _MARK = 1, 0, 2, 3, -1
+_NODE, _GRADIENT = "autograd::engine::evaluate_function: ", "AccumulateGrad"
+"""Nodes of autograd as the profiler names them; those that keep gradients are made once."""
 
 
 def plan_recorded(
@@ -300,9 +302,10 @@ class _Plan:
         about: dict[str, Any] = {"free_ns": int(free.sum()), "events": int(count.sum()), "light_steps": len(clocks)}
         if clocks and self.light is not None:
             each = [self._gaps(steps, events, clock) for clock in clocks]
-            self.b.host_ns = python_ns(free, each, steps[:, 0] == StepKind.CALL, self.light.event_ns).tolist()
+            python = python_ns(free, each, steps[:, 0] == StepKind.CALL, self.light.event_ns)
+            self.b.host_ns = (python + self._graph_ns(steps)).tolist()
             self.b.light_ns = self._light_ns(steps, clocks).tolist()
-            about |= {"event_ns": self.light.event_ns, "page_faults": self.light.page_faults}
+            about |= {name: getattr(self.light, name) for name in ("event_ns", "node_ns", "page_faults")}
         else:
             about["unit_ns"] = unit_ns(self.trace.parent, self.start, events)
             self.b.host_ns = pauses_ns(free, count, about["unit_ns"]).tolist()
@@ -332,6 +335,16 @@ class _Plan:
         starts = on(self.start[events])
         count[known] = counted(moments, starts[~busy.has(starts)])
         return host_intervals(kind, self._called(steps), free, timed), count
+
+    def _graph_ns(self, steps: I64) -> I64:
+        """What autograd took to make the nodes that run before each step, inside operators that are played without."""
+        assert self.light is not None
+        nodes = np.array([name.startswith(_NODE) and not name.endswith(_GRADIENT) for name in self.names])[self.codes]
+        known = np.flatnonzero(steps[:, 3] != NOTHING)
+        found = np.zeros(len(steps))
+        starts = self.start[self.inside & nodes]
+        found[known] = self.light.node_ns * counted(steps[known, 3] + self.begin, starts)
+        return np.rint(found).astype(np.int64)
 
     def _light_ns(self, steps: I64, clocks: list[LightClock]) -> I64:
         """What each call took in light steps, the median; 0 of other steps."""
