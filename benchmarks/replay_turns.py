@@ -152,7 +152,7 @@ class Process:
         return {
             "steps": program.about["steps"], "covered": coverage(program, player.failures)["time"], "ready_s": ready_s,
             "about": program.about["host"] | {
-                "own_ns": round(player.own_rounds * player.round_ns), "slower": player.rate * player.round_ns,
+                "own_ns": round(player.own_rounds * player.round_ns), "round_ns_here": player.round_ns,
                 "new_pages": player.new_pages, "calls": len(program.calls.op),
             },
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

@@ -211,7 +211,9 @@ def test_time_between_operators_of_a_cpu_is_played_by_default(monkeypatch: pytes
 
 def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatch):
     us = 1000
-    b = ProgramBuilder(host={"free_ns": 600 * us, "light_steps": 2, "event_ns": 900.0, "page_faults": 0})
+    b = ProgramBuilder(
+        host={"free_ns": 600 * us, "light_steps": 2, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 0}
+    )
     x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
     b.mark(0)
     for _ in range(2):
@@ -219,11 +221,10 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     b.step(StepKind.END, 0)
     b.host_ns = [0, 300 * us, 2 * us, 100 * us]
     spun: list[int] = []
-    b.light_ns = [0, 10 * us, 10 * us, 0]
     monkeypatch.setattr("etude.replay.player.work", spun.append)
-    # Played twice; a round takes 10 ns, and the operators 5 of the 10 us that they took. An event costs 100 ns.
+    # Played twice; a pass takes 1,000 ns, which are 100 rounds, and took 2,000 in the recording. An event costs 100 ns.
     events = Events(["aten::neg_"] * 4, *np.array([[50, 60, 100, 112], [55, 65, 105, 117], [7, 7, 7, 7]]) * us)
-    told = Session(events, np.array([10.0, 10.0]), 200.0)
+    told = Session(events, np.array([1000.0, 1000.0]), np.array([100.0, 100.0]), 200.0)
     monkeypatch.setattr("etude.replay.player.session", lambda play, times: told)
     monkeypatch.setattr("etude.replay.player.times_for", lambda once_ns: 2)
     monkeypatch.setattr("etude.replay.player.pause_rounds", lambda: 3.0)
@@ -231,9 +232,9 @@ def test_what_a_call_costs_the_player_is_no_pause(monkeypatch: pytest.MonkeyPatc
     player.prepare()
     spun.clear()
     player.iteration()
-    # A us of the recording is 50 rounds here. The player's gap is 600 (500 and 700) less 22.5, half of an event of the
+    # A us of the recording is 50 rounds. The player's gap is 600 (500 and 700) less 22.5, half of an event of the
     # recording; the first gap is not known, so it is as long. 15,000 - 577.5 - 3; then 100 + 5,000 - 577.5 - 3.
-    assert player.rate == 0.05 and player.own_rounds == 1155
+    assert player.own_rounds == 1155
     assert spun == [14_420, 4_520]
 
 
@@ -247,7 +248,7 @@ def test_the_cost_of_a_gap_is_measured_between_operators():
     told = session(play, 3)
     steps = [Expected(at, StepKind.CALL, name, 0) for at, name in enumerate(("aten::neg", "aten::abs"))]
     found = own(told.events, steps, 3, 2)
-    assert found is not None and len(told.round_ns) == 3
+    assert found is not None and len(told.pass_ns) == 3
     assert np.isnan(found.before_ns[:, 0]).all() and (found.before_ns[:, 1] >= 2e6).all()
     assert (found.inside_ns < 2e6).all() and (found.events[:, 1] == 1).all()
     assert own(told.events, [*steps, Expected(2, StepKind.CALL, "aten::neg", 0)], 3, 3) is None  # another program
@@ -268,7 +269,7 @@ def test_a_wait_for_communication_is_no_cost_of_the_player():
 
 
 def test_a_step_touches_as_many_new_pages_as_the_program_did():
-    b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "page_faults": 300})
+    b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 300})
     x = b.slot(b.storage(16, origin=Origin.OUTSIDE), "float32", [4])
     b.mark(0)
     b.call("aten::neg_", [{"t": 0}], [x], [], work_ns=1)
@@ -280,7 +281,7 @@ def test_a_step_touches_as_many_new_pages_as_the_program_did():
 
 
 def test_second_moments_are_0_where_gradients_are():
-    b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "page_faults": 0})
+    b = ProgramBuilder(host={"free_ns": 0, "light_steps": 1, "event_ns": 900.0, "pass_ns": 2000.0, "page_faults": 0})
     gradient, average, square = (b.storage(16, origin=Origin.OUTSIDE) for _ in range(3))
     for storage, fill in ((gradient, Fill.ONES), (average, Fill.AVERAGES), (square, Fill.SQUARES)):
         b.fill(storage, fill)

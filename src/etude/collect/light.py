@@ -13,9 +13,10 @@ from typing import Any
 from etude.collect import features
 from etude.collect.turns import ours
 from etude.quiet import quiet
+from etude.rounds import LAYERS, NODES, Network
 
-PASSES, LAYERS, NODES = 8, 6, 4
-"""After each step, through a network of so many layers, each so many nodes of autograd."""
+PASSES = 8
+"""After each step, through the network of `etude.rounds`."""
 
 
 def light_steps(torch: Any, warmup: int) -> int:
@@ -33,9 +34,13 @@ class LightCapture:
         self.folder = folder
         self._file = folder / "light.json"
         self.running = True
-        self._more_ns: list[int] = []
+        self._more_ns: list[list[int]] = []
         self._graph_ns: list[int] = []
         """What the profiler added to each pass, and what autograd added to its forward half."""
+        self._pass_ns: list[float] = []
+        self._cpu_ns: list[int] = []
+        """Of each step the time of a pass without the profiler, and what this thread worked."""
+        self._since_ns = 0
         self._marker: Any = None
         self._thread = threading.get_ident()
         self._any_thread = features.any_thread_may_stop(torch, memory=False)
@@ -53,14 +58,17 @@ class LightCapture:
         self.unmark()
         self._marker = self._torch.profiler.record_function(f"ProfilerStep#{step}")
         self._marker.__enter__()
+        self._since_ns = time.thread_time_ns()
 
     def unmark(self) -> None:
         """The step is over: what follows is the recorder's own."""
         marker, self._marker = self._marker, None
         if marker is not None:
+            self._cpu_ns.append(time.thread_time_ns() - self._since_ns)
             marker.__exit__(None, None, None)
-            more_ns, graph_ns = _added_ns(self._torch)
-            self._more_ns += more_ns
+            plain_ns, more_ns, graph_ns = _added_ns(self._torch)
+            self._pass_ns.append(statistics.median(plain_ns))
+            self._more_ns.append(more_ns)
             self._graph_ns += graph_ns
 
     def stop(self) -> None:
@@ -75,8 +83,9 @@ class LightCapture:
 
     def events(self) -> dict[str, Any]:
         """Columns: the `names`, and of each event its `name` as a number, its `thread`, `start_ns` and `end_ns`, in
-        order of time, outer before inner; `event_ns`: what the profiler added to an event; `node_ns`: what a node of
-        autograd takes to be made. Empty where nothing can be read."""
+        order of time, outer before inner; `node_ns`: what a node of autograd takes to be made; of each step `event_ns`:
+        what the profiler added to an event, `pass_ns`: the time of a pass through a small network, `cpu_ns`: what the
+        thread worked. Empty where nothing can be read."""
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError, ArithmeticError):
             rows = [one for one in json.loads(self._file.read_bytes())["traceEvents"]
                     if one.get("cat") in ("cpu_op", "user_annotation")]  # fmt: skip
@@ -85,7 +94,7 @@ class LightCapture:
             spans = [(one["ts"], one["ts"] + one["dur"]) for one in steps]
             mine = steps[0]["tid"]
             between = [one["tid"] == mine and not any(a <= one["ts"] < b for a, b in spans) for one in rows]
-            passed = sum(between) / len(self._more_ns)
+            passed = sum(between) / (PASSES * len(self._more_ns))
             rows = [one for one, ours in zip(rows, between, strict=True) if not ours]
             first = steps[0]["ts"]
             names: dict[str, int] = {}
@@ -95,7 +104,9 @@ class LightCapture:
                 "start_ns": [round(1000 * (one["ts"] - first)) for one in rows],
                 "end_ns": [round(1000 * (one["ts"] + one["dur"] - first)) for one in rows],
                 "names": list(names),
-                "event_ns": max(statistics.median(self._more_ns), 0.0) / passed,
+                "event_ns": [max(statistics.median(each), 0.0) / passed for each in self._more_ns],
+                "pass_ns": self._pass_ns,
+                "cpu_ns": self._cpu_ns,
                 "node_ns": max(statistics.median(self._graph_ns), 0.0) / (NODES * LAYERS),
             }
         return {}
@@ -104,32 +115,21 @@ class LightCapture:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _added_ns(torch: Any) -> tuple[list[int], list[int]]:
-    """What the profiler, which is on, adds to the CPU time of passes through a network that is all operators and no
-    work, and what autograd adds to their forward half. Passes with and without take turns: how fast a core is changes
-    from one moment to the next."""
-    more, graph = [], []
-    first = torch.ones(8, 8, device="cpu", dtype=torch.float32)
+def _added_ns(torch: Any) -> tuple[list[int], list[int], list[int]]:
+    """CPU time of passes through a network, what the profiler, which is on, adds to them, and what autograd adds to
+    their forward half. Passes with and without take turns: how fast a core is changes from one moment to the next."""
+    plain, more, graph = [], [], []
+    network = Network(torch)
     with torch.enable_grad():
-        weights = [torch.full((8, 8), 0.1, device="cpu", requires_grad=True) for _ in range(LAYERS)]
         for _ in range(PASSES):
-            forward_ns, backward_ns = _pass_ns(torch, first, weights)
+            seen_ns = sum(network.pass_ns())
             torch.autograd._enable_record_function(False)
             try:
-                plain_ns, behind_ns = _pass_ns(torch, first, weights)
+                forward_ns, backward_ns = network.pass_ns()
                 with torch.no_grad():
-                    graph.append(plain_ns - _pass_ns(torch, first, weights)[0])
+                    graph.append(forward_ns - network.pass_ns()[0])
             finally:
                 torch.autograd._enable_record_function(True)
-            more.append(forward_ns + backward_ns - plain_ns - behind_ns)
-    return more, graph
-
-
-def _pass_ns(torch: Any, first: Any, weights: list[Any]) -> tuple[int, int]:
-    begin, x = time.thread_time_ns(), first
-    for weight in weights:
-        x = x + (x * weight).relu().t()
-    x, half = x.sum(), time.thread_time_ns()
-    if x.requires_grad:
-        torch.autograd.grad(x, weights)
-    return half - begin, time.thread_time_ns() - half
+            plain.append(forward_ns + backward_ns)
+            more.append(seen_ns - forward_ns - backward_ns)
+    return plain, more, graph

@@ -53,8 +53,7 @@ class ProgramBuilder:
         self.layouts = Words()
         self.steps: list[tuple[int, int, int, int, int, int]] = []
         self.host_ns: Sequence[int] = ()
-        self.light_ns: Sequence[int] = ()
-        """Of each step, where they are known."""
+        """Of each step, where it is known."""
         self.slots: list[tuple[int, int]] = []
         self.storages: list[list[int]] = []
         self.calls: list[tuple[int, int, list[int], list[int]]] = []
@@ -152,8 +151,8 @@ class ProgramBuilder:
     def mark(self, number: int, **when: int) -> int:
         return self.step(StepKind.MARK, number, **when)
 
-    def _of_steps(self, known: Sequence[int]) -> NDArray[np.int64]:
-        return np.array(known if len(known) else [0] * len(self.steps), np.int64)
+    def _host_ns(self) -> NDArray[np.int64]:
+        return np.array(self.host_ns if len(self.host_ns) else [0] * len(self.steps), np.int64)
 
     def build(self) -> Program:
         layouts = list(self.layouts.rows)
@@ -175,10 +174,7 @@ class ProgramBuilder:
                 labels=self.labels.all(),
                 groups=tuple(ranks for _, ranks in self.groups.rows),
                 group_names=tuple(name for name, _ in self.groups.rows),
-                steps=Steps(
-                    *_columns(self.steps, ("u1", "i8", "i4", "i8", "i8", "i4")),
-                    *(self._of_steps(known) for known in (self.host_ns, self.light_ns)),
-                ),
+                steps=Steps(*[*_columns(self.steps, ("u1", "i8", "i4", "i8", "i8", "i4")), self._host_ns()]),
                 slots=Slots(*_columns(self.slots, ("i4", "i4"))),
                 layouts=Layouts(*_columns(layouts, ("i4", "i8"), lists=2)),
                 storages=Storages(*_columns(self.storages, ("i8", "i4", "u1", "u1", "i8", "i8"))),

@@ -1,8 +1,7 @@
 """What a player itself takes between two operators: measured where it plays, under the same light profiler that told of
 the program, gap by gap.
 
-Times are counted in rounds of an empty loop of Python, run between one playing and the next: how fast a core is changes
-from moment to moment, and by half as much again where two share one. Needs NumPy and PyTorch alone.
+Times are counted in passes of `etude.rounds`, made between one playing and the next. Needs NumPy and PyTorch alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,13 +19,13 @@ from numpy.typing import NDArray
 
 from etude.quiet import quiet
 from etude.replay.program import StepKind
+from etude.rounds import Network, round_ns, worked_ns
 
 MOST_TIMES: Final = 7
 LEAST_TIMES: Final = 2
 ENOUGH_NS: Final = 1_500_000_000
 """How often a program is played to measure it: less where that takes long."""
-ROUNDS: Final = 4000
-"""Of the loop, to time one."""
+PASSES: Final = 5
 COMM: Final = "c10d"
 BACKEND: Final = "gloo:"
 UNCLEAR: Final = ""
@@ -59,8 +57,9 @@ class Session(NamedTuple):
     """A program played several times under a profiler, and as often without it in between."""
 
     events: Events
-    round_ns: F64
-    """Of each time under the profiler the time of a round."""
+    pass_ns: F64
+    rounds: F64
+    """Of each time under the profiler the time of a pass of `etude.rounds`, and how many rounds that are."""
     more_ns: float
     """What the profiler added to all events of one time, of CPU time."""
 
@@ -87,12 +86,6 @@ def took(play: Callable[[], object]) -> int:
     return time.perf_counter_ns() - begin
 
 
-def work(rounds: int) -> None:
-    """Python for so many rounds: slower where the program would be, since it is work and no wait."""
-    for _ in repeat(None, rounds):
-        pass
-
-
 def session(play: Callable[[], object], times: int) -> Session:
     """What a light profiler sees of all threads when this is played so often. Playing with it and without it takes
     turns: how fast a core is changes from one moment to the next."""
@@ -107,12 +100,13 @@ def session(play: Callable[[], object], times: int) -> Session:
     try:
         with quiet():
             profiler.start()
-        rounds, more = [], []
+        network, passes, rounds, more = Network(torch), [], [], []
         for _ in range(times):
-            rounds.append(_round_ns())
-            with_it = _worked(play)
+            with_it = worked_ns(play)
+            passes.append(network.plain_ns(PASSES))
+            rounds.append(passes[-1] / round_ns())
             torch.autograd._enable_record_function(False)
-            more.append(with_it - _worked(play))
+            more.append(with_it - worked_ns(play))
             torch.autograd._enable_record_function(True)
         with quiet():
             profiler.stop()
@@ -127,27 +121,7 @@ def session(play: Callable[[], object], times: int) -> Session:
     order = np.lexsort((-end, start))
     thread = np.array([e.start_thread_id() for e in found], np.int64)
     events = Events([found[k].name() for k in order.tolist()], start[order], end[order], thread[order])
-    return Session(events, np.array(rounds), statistics.median(more))
-
-
-def pause_rounds() -> float:
-    """A pause of no rounds."""
-
-    def pauses() -> None:
-        for _ in repeat(None, ROUNDS):
-            work(0)
-
-    return max(_worked(pauses) / ROUNDS / _round_ns() - 1, 0.0)
-
-
-def _round_ns() -> float:
-    return _worked(lambda: work(ROUNDS)) / ROUNDS
-
-
-def _worked(play: Callable[[], object]) -> int:
-    begin = time.thread_time_ns()
-    play()
-    return time.thread_time_ns() - begin
+    return Session(events, np.array(passes), np.array(rounds), statistics.median(more))
 
 
 def own(events: Events, expected: Sequence[Expected], times: int, steps: int) -> Own | None:
@@ -194,23 +168,16 @@ def _comm_ends(events: Events, expected: Sequence[Expected], times: int) -> dict
     return dict(zip(rows, events.end_ns[ran].tolist(), strict=True)) if len(ran) == len(rows) else {}
 
 
-def rounds_before(python_ns: I64, light_ns: I64, event_ns: float, found: Own, told: Session) -> tuple[F64, F64, float]:
-    """Of each step, in rounds: what the program took before it, and what the player does, where it is a call; and how
-    many rounds are as much as a ns of the recording. The program's operators took `light_ns` under the light profiler,
-    the player's are the same: the median of all tells how much faster this host is now. An event of the player costs
-    less than one of the program, which has less of what it needs in near caches, but not less than half."""
-    rounds_ns = told.round_ns
-    each_event_ns = told.more_ns * len(rounds_ns) / max(len(told.events.names), 1)
+def own_passes(found: Own, told: Session, event: float) -> F64:
+    """Of each step what the player takes before it, where it is a call, in passes: the median of all times; where a gap
+    is not known, that of all gaps. `event`: one of the profiler in the program, in passes. One of the player costs
+    less, since more of what it needs is in near caches, but not less than half."""
+    each = told.more_ns * len(told.pass_ns) / max(len(told.events.names), 1) / float(np.median(told.pass_ns))
+    event = min(max(each, event / 2), event)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # steps that are no calls
-        inside = np.nanmedian(found.inside_ns / rounds_ns[:, None], axis=0)
-        each = (inside / light_ns)[(light_ns > 0) & np.isfinite(inside)]
-        rate = float(np.median(each)) if len(each) else 1.0 / float(np.median(rounds_ns))
-        most = rate * event_ns
-        event = min(max(each_event_ns / float(np.median(rounds_ns)), most / 2), most)
-        before = np.nanmedian(found.before_ns / rounds_ns[:, None] - event * found.events, axis=0)
+        before = np.nanmedian(found.before_ns / told.pass_ns[:, None] - event * found.events, axis=0)
         usual = np.nanmedian(before)
-    calls = np.isfinite(inside)
     before = np.where(np.isfinite(before), before, usual if np.isfinite(usual) else 0.0)
-    mine: F64 = np.where(calls, np.maximum(before, 0.0), 0.0).astype(np.float64)
-    return (python_ns * rate).astype(np.float64), mine, rate
+    mine: F64 = np.where(np.isfinite(found.inside_ns).any(axis=0), np.maximum(before, 0.0), 0.0).astype(np.float64)
+    return mine

@@ -35,20 +35,10 @@ from etude.replay.heap import FEWEST, keep_heap, touch_new_pages
 from etude.replay.lanes import Lanes
 from etude.replay.needs import OutOfMemoryError
 from etude.replay.operators import UnknownOperatorError, operator, remapped
-from etude.replay.own_cost import (
-    COMM,
-    UNCLEAR,
-    Expected,
-    own,
-    pause_rounds,
-    rounds_before,
-    session,
-    times_for,
-    took,
-    work,
-)
+from etude.replay.own_cost import COMM, UNCLEAR, Expected, own, own_passes, session, times_for, took
 from etude.replay.program import COMPILED_SPACE, NOTHING, TRITON_SPACE, Fill, Origin, Program, StepKind
 from etude.replay.stand_ins import StandInWork, spin
+from etude.rounds import pause_rounds, work
 
 CHUNK: Final = 400
 """Steps in one function: short enough to be compiled at once, long enough to cost nothing."""
@@ -107,9 +97,9 @@ class Player:
         timed |= self._gaps and not self.on_device
         self.host = host or ("recorded" if timed and not cuda_graph else "fast")
         """`recorded`: calls are made when the recorded host made them, had no profiler held it up; `fast`: at once."""
-        self.own_rounds, self.round_ns, self.rate = 0, 0.0, 0.0
-        """What this player takes between the operators of an iteration, where that was measured, in rounds of Python;
-        the time of a round; rounds for each ns of the recording."""
+        self.own_rounds, self.round_ns = 0, 0.0
+        """What this player takes between the operators of an iteration, where that was measured, in rounds of Python,
+        and the time of a round."""
         self._light = self._gaps and not self.on_device and bool(program.about["host"].get("light_steps"))
         """The plan has what the program took between operators."""
         self._together = comms is None or comms.all_light
@@ -233,9 +223,10 @@ class Player:
         found = own(told.events, expected, times, len(steps.kind))
         if found is None:
             return np.zeros_like(steps.host_ns)
-        event_ns = self.program.about["host"]["event_ns"]
-        python, mine, self.rate = rounds_before(steps.host_ns, steps.light_ns, event_ns, found, told)
-        self.own_rounds, self.round_ns = round(mine.sum()), float(np.median(told.round_ns))
+        about, rounds = self.program.about["host"], float(np.median(told.rounds))
+        mine = own_passes(found, told, about["event_ns"] / about["pass_ns"]) * rounds
+        self.own_rounds, self.round_ns = round(mine.sum()), float(np.median(told.pass_ns)) / rounds
+        python = steps.host_ns / about["pass_ns"] * rounds
         return pauses_before(python, mine, SHORTEST_NS / self.round_ns, pause_rounds())
 
     def _expected(self, upto: int) -> Iterator[Expected]:

@@ -29,7 +29,7 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
-VERSION: Final = 4
+VERSION: Final = 3
 ENDING: Final = ".program"
 NOTHING: Final = -1
 """A slot, group, peer or root that is not there."""
@@ -162,8 +162,6 @@ class Steps:
     """Row of the step's node in the trace; NOTHING where there is none."""
     host_ns: I64
     """Time of the host since the step before, without the profiler and without waits for the device."""
-    light_ns: I64
-    """Time of a call under a light profiler; 0 where it is not known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

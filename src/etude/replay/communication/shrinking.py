@@ -165,7 +165,7 @@ def _steps(program: Program, left_out: np.ndarray) -> tuple[Steps, StandIns, tup
             size = int(program.comms.out_bytes[call])
             rows.append((size, int(program.comms.dtype[call]), labels.index(name), outputs))
     keep = ~gone
-    others = ("stream", "start_ns", "work_ns", "node", "host_ns", "light_ns")
+    others = ("stream", "start_ns", "work_ns", "node", "host_ns")
     made = Steps(kind[keep], row[keep], *(getattr(steps, name)[keep] for name in others))
     sizes, dtype, label = (np.array([entry[k] for entry in rows], np.int64) for k in range(3))
     more = StandIns(
